@@ -1,0 +1,35 @@
+PYTHON := .venv/bin/python
+RUN ?= results/latest
+
+.PHONY: help install check test test-slow smoke bench report
+
+help:            ## list the targets
+	@grep -E '^[a-z-]+:.*##' Makefile
+
+install: .venv/.installed   ## virtual environment with everything the project needs
+.venv/.installed: pyproject.toml constraints.txt
+	python3 -m venv .venv
+	$(PYTHON) -m pip install -q -c constraints.txt torch
+	$(PYTHON) -m pip install -q -c constraints.txt -e '.[dev]'
+	touch $@
+
+check: install   ## ruff, format, mypy strict, import rules
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+	$(PYTHON) -m pytest -q tests/test_layering.py
+
+test: install    ## the default test suite (CPU, no network)
+	$(PYTHON) -m pytest -q -m "not slow and not gpu"
+
+test-slow: install   ## the tests of minutes
+	$(PYTHON) -m pytest -q -m slow
+
+smoke: install   ## every default decoder on a few prompts
+	$(PYTHON) cli.py run --limit 6 --repeats 1 --quality-limit 0 --output /tmp/bench-smoke
+
+bench: install   ## the main job on the embedded default
+	$(PYTHON) cli.py run
+
+report: install  ## redo tables and figures of a run: make report RUN=results/…
+	$(PYTHON) cli.py report $(RUN)

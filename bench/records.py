@@ -1,0 +1,129 @@
+"""The record of one answer, and the append-only file that holds a run's records.
+
+One line of ``samples.jsonl`` is one `SampleRecord`: decoder x prompt x repeat, errors included. A
+*prompt* is one turn of a conversation; a *block* is what is measured together and counts only as a
+whole: one prompt (or, at batch size B, one fixed group of 4B prompts) under one repeat, by every
+decoder. Unknown is None (null in the file), never 0. No torch here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from decoders.core.types import Generation
+
+SCHEMA = 1
+"""Version of the record; raised whenever the meaning of a field or metric changes."""
+
+Kind = Literal["timing", "quality"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepColumns:
+    """The steps of one answer, one entry per step; step 0 is the prefill's.
+
+    `emitted` counts tokens, so that slices of the answer's ids give each step's tokens.
+    """
+
+    emitted: tuple[int, ...]
+    drafted: tuple[int, ...]
+    accepted: tuple[int, ...]
+    target_calls: tuple[int, ...]
+    target_rows: tuple[int, ...]
+    draft_calls: tuple[int, ...]
+    draft_rows: tuple[int, ...]
+
+    @classmethod
+    def of(cls, generation: Generation) -> Self:
+        """Columns of a generation's steps."""
+        steps = generation.steps
+        return cls(
+            emitted=tuple(len(step.tokens) for step in steps),
+            drafted=tuple(step.drafted for step in steps),
+            accepted=tuple(step.accepted for step in steps),
+            target_calls=tuple(step.target_calls for step in steps),
+            target_rows=tuple(step.target_rows for step in steps),
+            draft_calls=tuple(step.draft_calls for step in steps),
+            draft_rows=tuple(step.draft_rows for step in steps),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRecord:
+    """One answer of one decoder to one prompt under one repeat (one line of samples.jsonl).
+
+    `ttft_s` and `total_s` run from the request's start; they are None in the quality pass, and at
+    batch size > 1, where `group_s` is the makespan of the whole group instead. `order` is the place
+    of the decoder within its block; `attempt` counts the sessions (first run 0, each resume + 1)
+    that wrote to the file. With `error` set, everything measured is None.
+    """
+
+    kind: Kind
+    decoder: str
+    family: str
+    conversation: str
+    turn: int
+    prompt_hash: str
+    repeat: int
+    seed: int
+    block: int
+    order: int
+    attempt: int
+    batch_size: int
+    num_prompt_tokens: int
+    tokens: tuple[int, ...] | None = None
+    text: str | None = None
+    stop: str | None = None
+    steps: StepColumns | None = None
+    ttft_s: float | None = None
+    total_s: float | None = None
+    group_s: float | None = None
+    peak_memory_bytes: int | None = None
+    scores: Mapping[str, float] | None = None
+    error: str | None = None
+    schema: int = SCHEMA
+
+    @property
+    def prompt(self) -> str:
+        """Identity of the prompt: conversation and turn."""
+        return f"{self.conversation}#{self.turn}"
+
+    def to_json(self) -> str:
+        """The record as one line of JSON, without the newline."""
+        return json.dumps(dataclasses.asdict(self), ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild a record from a parsed line; `ValueError` on another schema."""
+        if data.get("schema") != SCHEMA:
+            raise ValueError(
+                f"record of schema {data.get('schema')!r}; this version reads schema {SCHEMA}"
+            )
+        fields = dict(data)
+        steps = fields.get("steps")
+        if steps is not None:
+            fields["steps"] = StepColumns(**{key: tuple(value) for key, value in steps.items()})
+        if fields.get("tokens") is not None:
+            fields["tokens"] = tuple(fields["tokens"])
+        return cls(**fields)
+
+
+def broken_invariants(record: SampleRecord, max_new_tokens: int) -> Sequence[str]:
+    """The invariants a record breaks, in words (empty when it is sound or an error row)."""
+    steps, tokens = record.steps, record.tokens
+    if steps is None or tokens is None:
+        return ()
+    broken = []
+    if sum(steps.emitted) != len(tokens):
+        broken.append(f"steps emit {sum(steps.emitted)} tokens, the answer has {len(tokens)}")
+    if any(a > d for a, d in zip(steps.accepted, steps.drafted, strict=True)):
+        broken.append("a step accepted more tokens than it drafted")
+    if len(tokens) > max_new_tokens:
+        broken.append(f"{len(tokens)} tokens exceed the budget of {max_new_tokens}")
+    if record.decoder in ("ar", "ar@aa") and sum(steps.target_calls) != len(tokens):
+        broken.append(f"ar made {sum(steps.target_calls)} calls for {len(tokens)} tokens")
+    return tuple(broken)

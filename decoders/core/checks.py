@@ -1,0 +1,267 @@
+"""The contract every decoder must meet, as checks that a third party can import.
+
+    from decoders.core.checks import check_decoder
+    check_decoder(MyDecoder(block=4))
+
+Class facts choose the checks: `lossless` ones must emit AR's tokens when greedy; `coupled` ones
+AR's tokens per seed at any temperature; lossless but uncoupled ones the target's exact law. Every
+check runs on `TableModel`, whose laws are known, in well under a second (the law: a few).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+
+from decoders.ar import Autoregressive
+from decoders.core.decoder import Decoder
+from decoders.core.sampling import warp
+from decoders.core.scheduler import Models, Scheduler, generate
+from decoders.core.table_model import TableModel
+from decoders.core.types import Generation, Sampling
+
+Check = Callable[[Decoder], None]
+NUM_LAW_SEEDS = 3000
+LAW_ALPHA = 1e-4
+_VOCAB = 7
+_EOS = 6
+_PROMPTS = ([1, 2, 3], [4], [0, 5, 1, 1, 2, 3, 4, 0, 5], [2, 2], [3, 1, 4, 1, 5])
+
+
+def check_decoder(decoder: Decoder) -> None:
+    """Run every check that applies; `AssertionError` says what was expected and what came."""
+    for check in checks_for(decoder):
+        check(decoder)
+
+
+def checks_for(decoder: Decoder) -> list[Check]:
+    """The checks that a decoder's facts call for (parametrise a test over them)."""
+    checks: list[Check] = [
+        check_steps_concatenate,
+        check_budget_and_eos,
+        check_shortest_inputs,
+        check_runs_repeat,
+        check_prompts_leave_no_trace,
+        check_global_rng_is_untouched,
+        check_batch_equals_alone,
+        check_stays_in_the_cache,
+    ]
+    if decoder.lossless:
+        checks.append(check_greedy_equals_ar)
+    if decoder.coupled:
+        checks.append(check_coupled_equals_ar)
+    elif decoder.lossless:
+        checks.append(check_law)
+    if "draft" in decoder.needs and decoder.lossless:
+        checks += [check_perfect_drafts_are_accepted, check_disjoint_drafts_are_rejected]
+    return checks
+
+
+def _models(agreement: float = 0.6, *, scale: float = 1.5, max_length: int = 4096) -> Models:
+    target = TableModel(_VOCAB, seed=1, scale=scale, max_length=max_length)
+    draft = TableModel(_VOCAB, seed=2, scale=scale, agree_with=target, agreement=agreement)
+    return Models(target=target, draft=draft)
+
+
+def _sampling(temperature: float = 0.9, num_tokens: int = 24, *, seed: int = 0) -> Sampling:
+    stops = frozenset({_EOS})
+    return Sampling(temperature=temperature, max_new_tokens=num_tokens, stop_ids=stops, seed=seed)
+
+
+def _all(decoder: Decoder) -> Iterator[tuple[list[int], Sampling, Generation]]:
+    """Answers to every prompt at temperature 0 and 0.9, under three seeds."""
+    models = _models()
+    for prompt, temperature, seed in itertools.product(_PROMPTS, (0.0, 0.9), range(3)):
+        sampling = _sampling(temperature, seed=seed)
+        yield prompt, sampling, generate(decoder, prompt, sampling, models)
+
+
+def check_steps_concatenate(decoder: Decoder) -> None:
+    """Steps' tokens concatenate to the answer; accepted <= drafted; the first step emits."""
+    for prompt, sampling, answer in _all(decoder):
+        where = f"{decoder} on {prompt} with {sampling}"
+        joined = tuple(token for step in answer.steps for token in step.tokens)
+        assert joined == answer.tokens, f"{where}: steps give {joined}, answer {answer.tokens}"
+        for step in answer.steps:
+            assert 0 <= step.accepted <= step.drafted, f"{where}: {step}"
+            assert step.accepted <= len(step.tokens), f"{where}: accepted but not emitted: {step}"
+        assert answer.steps[0].target_calls >= 1, f"{where}: nothing ran before the first emit"
+
+
+def check_budget_and_eos(decoder: Decoder) -> None:
+    """Nothing is emitted past EOS or the budget, wherever they fall within a block."""
+    for num_tokens in range(1, 12):
+        models = _models()
+        for prompt in _PROMPTS:
+            answer = generate(decoder, prompt, _sampling(num_tokens=num_tokens), models)
+            tokens = answer.tokens
+            assert 1 <= len(tokens) <= num_tokens, f"{len(tokens)} tokens of {num_tokens}"
+            assert _EOS not in tokens[:-1], f"{decoder} went on after EOS: {tokens}"
+            ended = tokens[-1] == _EOS
+            assert answer.stop == ("eos" if ended else "length"), f"{answer.stop} for {tokens}"
+            assert ended or len(tokens) == num_tokens, f"{decoder} stopped early: {tokens}"
+
+
+def check_shortest_inputs(decoder: Decoder) -> None:
+    """A prompt of one token and a budget of one token work."""
+    answer = generate(decoder, [0], _sampling(num_tokens=1), _models())
+    assert len(answer.tokens) == 1, f"{len(answer.tokens)} tokens for a budget of 1"
+
+
+def check_runs_repeat(decoder: Decoder) -> None:
+    """The same prompt and seed give the same answer, steps included."""
+    first, second = list(_all(decoder)), list(_all(decoder))
+    assert first == second, f"{decoder} gives another answer when run again"
+
+
+def check_prompts_leave_no_trace(decoder: Decoder) -> None:
+    """An answer does not depend on the prompts before it (no cache or heuristic leaks)."""
+    sampling, models = _sampling(), _models()
+    fresh = [generate(decoder, prompt, sampling, _models()) for prompt in _PROMPTS]
+    for order in (range(len(_PROMPTS)), reversed(range(len(_PROMPTS)))):
+        for index in order:
+            answer = generate(decoder, _PROMPTS[index], sampling, models)
+            assert answer == fresh[index], f"{decoder} on {_PROMPTS[index]} depends on the past"
+
+
+def check_global_rng_is_untouched(decoder: Decoder) -> None:
+    """Randomness comes from the positional uniforms alone."""
+    before_torch, before_numpy = torch.get_rng_state(), _numpy_state()
+    generate(decoder, _PROMPTS[0], _sampling(), _models())
+    assert torch.equal(before_torch, torch.get_rng_state()), f"{decoder} uses torch's global RNG"
+    assert before_numpy == _numpy_state(), f"{decoder} uses numpy's global RNG"
+
+
+def _numpy_state() -> str:
+    return repr(np.random.get_state())  # noqa: NPY002  (reads the legacy state to prove it is unused)
+
+
+def check_batch_equals_alone(decoder: Decoder) -> None:
+    """A sequence's answer is the same alone and in a batch of any size, steps included."""
+    for temperature in (0.0, 0.9):
+        sampling, models = _sampling(temperature), _models()
+        alone = [generate(decoder, prompt, sampling, models) for prompt in _PROMPTS]
+        for batch_size in (2, 3, 8):
+            together = Scheduler(decoder, models, sampling, batch_size).run(_PROMPTS)
+            assert together == alone, f"{decoder} answers otherwise in a batch of {batch_size}"
+
+
+def check_stays_in_the_cache(decoder: Decoder) -> None:
+    """A prompt and budget that just fill the context are served; one token more is refused."""
+    prompt = [1, 2, 3, 4, 5]
+    models = _models(max_length=len(prompt) + 16)
+    sampling = Sampling(temperature=0.9, max_new_tokens=16)
+    assert len(generate(decoder, prompt, sampling, models).tokens) == 16
+    try:
+        generate(decoder, [*prompt, 0], sampling, models)
+    except ValueError:
+        return
+    raise AssertionError(f"{decoder} accepted a prompt that exceeds the context")
+
+
+def check_greedy_equals_ar(decoder: Decoder) -> None:
+    """Lossless at temperature 0 means AR's very tokens."""
+    _check_equals_ar(decoder, [0.0])
+
+
+def check_coupled_equals_ar(decoder: Decoder) -> None:
+    """Coupled means AR's very tokens for the same seed, at any temperature."""
+    _check_equals_ar(decoder, [0.3, 0.7, 1.0])
+
+
+def _check_equals_ar(decoder: Decoder, temperatures: list[float]) -> None:
+    models = _models()
+    for temperature, seed, prompt in itertools.product(temperatures, range(5), _PROMPTS):
+        sampling = _sampling(temperature, seed=seed)
+        expected = generate(Autoregressive(), prompt, sampling, models).tokens
+        found = generate(decoder, prompt, sampling, models).tokens
+        assert found == expected, f"{decoder} at T={temperature}: {found}, AR: {expected}"
+
+
+def check_law(decoder: Decoder) -> None:
+    """Lossless but not coupled: three-token answers over many seeds follow the exact law.
+
+    Pearson's chi-square against the enumerated law, cells of expectation below 5 pooled; the seeds
+    are fixed, so that the check always gives the same verdict (at level 1e-4).
+    """
+    statistic, dof = law_chi_square(decoder, NUM_LAW_SEEDS)
+    from scipy import stats
+
+    p_value = float(stats.chi2.sf(statistic, dof))
+    assert p_value > LAW_ALPHA, (
+        f"{decoder} does not follow the target's law: chi-square {statistic:.1f} at {dof} degrees "
+        f"of freedom over {NUM_LAW_SEEDS} seeds, p = {p_value:.2g}"
+    )
+
+
+def law_chi_square(decoder: Decoder, num_seeds: int) -> tuple[float, int]:
+    """Chi-square and degrees of freedom of three-token answers against the exact law."""
+    prompt, models = [1, 2], _models(scale=1.0)
+    counts: Counter[tuple[int, ...]] = Counter()
+    for seed in range(num_seeds):
+        sampling = Sampling(temperature=0.9, max_new_tokens=3, seed=seed)
+        counts[generate(decoder, prompt, sampling, models).tokens] += 1
+    law = exact_law(models.target, prompt, Sampling(temperature=0.9), 3)
+    rare = [answer for answer, mass in law.items() if mass * num_seeds < 5]
+    cells = [(counts[a], law[a] * num_seeds) for a in law if law[a] * num_seeds >= 5]
+    cells.append((sum(counts[a] for a in rare), sum(law[a] for a in rare) * num_seeds))
+    statistic = sum((seen - mean) ** 2 / mean for seen, mean in cells if mean > 0)
+    return statistic, len(cells) - 1
+
+
+def exact_law(
+    model: object, prompt: list[int], sampling: Sampling, num_tokens: int
+) -> dict[tuple[int, ...], float]:
+    """Probability of every answer of `num_tokens` tokens on a `TableModel`, by enumeration."""
+    assert isinstance(model, TableModel)
+    law: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(num_tokens):
+        longer: dict[tuple[int, ...], float] = {}
+        for answer, mass in law.items():
+            probs = warp(model.logits([*prompt, *answer]).unsqueeze(0), sampling)[0]
+            for token, prob in enumerate(probs.double().tolist()):
+                if prob > 0:
+                    longer[(*answer, token)] = mass * prob
+        law = longer
+    return law
+
+
+def check_perfect_drafts_are_accepted(decoder: Decoder) -> None:
+    """A draft equal to the target has every draft accepted."""
+    for temperature in (0.0, 0.9):
+        sampling = _sampling(temperature)
+        for prompt in _PROMPTS:
+            answer = generate(decoder, prompt, sampling, _models(agreement=1.0))
+            # the last step may be cut among its accepted drafts
+            for step in answer.steps[:-1]:
+                assert step.accepted == step.drafted, f"{decoder} rejected a perfect draft: {step}"
+
+
+def check_disjoint_drafts_are_rejected(decoder: Decoder) -> None:
+    """A draft that only proposes what the target never says has no draft accepted."""
+    target = _Half(low=True)
+    models = Models(target=target, draft=_Half(low=False))
+    for temperature in (0.0, 0.9):
+        for prompt in _PROMPTS:
+            answer = generate(decoder, prompt, _sampling(temperature), models)
+            accepted = sum(step.accepted for step in answer.steps)
+            assert accepted == 0, f"{decoder} accepted {accepted} tokens the target never says"
+
+
+class _Half(TableModel):
+    """A table that only ever says the lower, or only the upper, half of the vocabulary."""
+
+    def __init__(self, *, low: bool) -> None:
+        super().__init__(_VOCAB, seed=3)
+        half = _VOCAB // 2
+        self._silent = slice(half, None) if low else slice(0, half)
+
+    def logits(self, context: list[int]) -> torch.Tensor:  # type: ignore[override]
+        """The table's logits with one half forbidden."""
+        logits = super().logits(context).clone()
+        logits[self._silent] = float("-inf")
+        return logits

@@ -1,0 +1,145 @@
+"""Models and sessions: who owns the KV cache, and how a decoder speaks to it.
+
+A `Model` holds weights and a KV cache of B rows; a `Session` is one sequence's place in it.
+Decoders see sessions only: they make `Call`s and move the committed length, both of which are
+bookkeeping on integers. The scheduler hands calls to `Model.forward`, which runs them and commits their rows.
+
+Letters: B cache rows (sequences), N rows of a call, R rows read, T cache positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from decoders.core.types import Call, Want
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+class Model(Protocol):
+    """A causal language model with a KV cache that any number of sessions share."""
+
+    @property
+    def vocab_size(self) -> int:
+        """V, the number of next-token logits."""
+
+    @property
+    def max_length(self) -> int:
+        """The longest sequence (prompt and answer) the model was made for."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where logits live."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights."""
+
+    def cache_bytes(self) -> int:
+        """Bytes of the preallocated KV cache (0 before `reserve`)."""
+
+    def reserve(self, num_rows: int, capacity: int) -> None:
+        """Allocate a cache of `num_rows` sequences of `capacity` tokens (no-op if it is there).
+
+        Must not be called while a session is open.
+        """
+
+    def open(self) -> Session:
+        """Start an empty sequence in the lowest free cache row (`assert`s that one is free)."""
+
+    def close(self, session: Session) -> None:
+        """Give a session's row back; open sessions keep occupying rows 0..n-1 (the last moves)."""
+
+    def forward(self, calls: Sequence[Call]) -> Tensor:
+        """Run calls of distinct sessions of this model as one merged forward pass.
+
+        Narrower calls are padded to the widest. Returns float32 logits ``[sum R, V]``: the read
+        rows of the first call, then of the second, and so on. Every session's `length` grows by N.
+        """
+
+    def gather(self, session: Session, sources: Sequence[int], start: int) -> None:
+        """Copy cache entries `sources` (ascending) of one row to `start`, `start` + 1, … ."""
+
+
+class Session:
+    """One sequence of one model: committed length and work counters.
+
+    `length` tokens are in the cache; `calls` and `rows` count the work done, padding excluded.
+    """
+
+    __slots__ = ("base", "calls", "capacity", "length", "model", "row", "rows")
+
+    def __init__(self, model: Model, row: int, capacity: int) -> None:
+        """Made by `Model.open`: an empty sequence in cache row `row` of `capacity` entries."""
+        self.model = model
+        self.row = row
+        self.capacity = capacity
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the sequence and the counters: the next prompt finds nothing of this one."""
+        self.length = self.base = self.calls = self.rows = 0
+
+    def call(
+        self,
+        tokens: Sequence[int],
+        *,
+        want: Want = "picks",
+        read: Sequence[int] | None = None,
+        positions: Sequence[int] | None = None,
+        mask: Tensor | None = None,
+        drafts: Sequence[int] = (),
+        draft_probs: Sequence[Tensor] | None = None,
+    ) -> Call:
+        """Describe a forward pass over `tokens` (N >= 1 rows); nothing runs until it is yielded.
+
+        Args:
+            tokens: ids of the rows, appended to the cache in order.
+            want: the form of the result (see `CallResult`).
+            read: rows to read, ascending; negative counts from the end; default the last row.
+            positions: sequence position of each row; default continues the committed length.
+            mask: bool ``[N, N]``, row i sees row j; default causal.
+            drafts: for ``want="verdict"``: the K drafts that the K + 1 read rows verify.
+            draft_probs: the laws ``[V]`` the drafts were drawn from; None for one-hot laws.
+        """
+        num_rows = len(tokens)
+        assert num_rows >= 1, "a call needs at least one row"
+        assert self.length + num_rows <= self.capacity, (
+            f"{num_rows} rows after {self.length} exceed the cache of {self.capacity}"
+        )
+        rows = (num_rows - 1,) if read is None else tuple(r % num_rows for r in read)
+        assert want != "verdict" or len(rows) == len(drafts) + 1, "K drafts need K + 1 read rows"
+        return Call(
+            session=self,
+            tokens=tuple(tokens),
+            read=rows,
+            want=want,
+            positions=None if positions is None else tuple(positions),
+            mask=mask,
+            drafts=tuple(drafts),
+            draft_probs=None if draft_probs is None else tuple(draft_probs),
+        )
+
+    def committed(self, call: Call) -> None:
+        """Called by `Model.forward` after `call` ran: its rows are in the cache now."""
+        self.base = self.length
+        self.length += len(call.tokens)
+        self.calls += 1
+        self.rows += len(call.tokens)
+
+    def truncate(self, length: int) -> None:
+        """Roll back to the first `length` committed tokens."""
+        assert 0 <= length <= self.length, f"cannot truncate {self.length} tokens to {length}"
+        self.length = length
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Of the last call's rows keep only `rows` (ascending), e.g. an accepted tree path."""
+        assert all(a < b for a, b in itertools.pairwise(rows)), f"{rows} must ascend"
+        assert not rows or self.base + rows[-1] < self.length, f"{rows} exceed the last call"
+        if any(row != place for place, row in enumerate(rows)):
+            self.model.gather(self, [self.base + row for row in rows], self.base)
+        self.length = self.base + len(rows)

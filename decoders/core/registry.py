@@ -1,0 +1,162 @@
+"""From a decoder's name to its class: file name -> entry point -> ``path.py:Class``, lazily.
+
+``NAME`` resolves to ``decoders/NAME.py``, then to the entry-point group ``bench.decoders``;
+``path/to/file.py:Class`` resolves to that class. Listing names imports no decoder and no torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import importlib.util
+import sys
+import typing
+from collections.abc import Callable, Iterable
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal, TypeVar
+
+from decoders.core.decoder import Decoder
+from decoders.core.types import DecoderSpec
+
+ENTRY_POINT_GROUP = "bench.decoders"
+_FOLDER = Path(__file__).resolve().parent.parent
+D = TypeVar("D", bound=type[Decoder])
+
+
+def register(name: str) -> Callable[[D], D]:
+    """Class decorator that gives a decoder its name; a file `name.py` registers `name`."""
+
+    def give_name(cls: D) -> D:
+        cls.name = name
+        return cls
+
+    return give_name
+
+
+def nearest(word: str, allowed: Iterable[str]) -> str:
+    """``"; did you mean 'x'?"`` with the closest allowed word, or nothing."""
+    close = difflib.get_close_matches(word, list(allowed), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def names() -> tuple[str, ...]:
+    """Built-in decoders (the files of ``decoders/``) and those of installed packages."""
+    built_in = sorted(path.stem for path in _FOLDER.glob("*.py") if path.stem != "__init__")
+    plugged = sorted(point.name for point in _plugins() if point.name not in built_in)
+    return (*built_in, *plugged)
+
+
+def parse_specs(text: str) -> tuple[DecoderSpec, ...]:
+    """Comma-separated specs, e.g. ``ar,spec@k4:k=4``; `ValueError` names what is malformed."""
+    return tuple(parse_spec(part) for part in text.split(",") if part.strip())
+
+
+def parse_spec(text: str) -> DecoderSpec:
+    """``NAME[@LABEL][:option=value]…`` or ``path.py:Class[@LABEL][:option=value]…``."""
+    parts = text.strip().split(":")
+    head = parts.pop(0)
+    if head.endswith(".py"):
+        if not parts or "=" in parts[0]:
+            raise ValueError(f"{text!r} names a file without a class; write {head}:ClassName")
+        head = f"{head}:{parts.pop(0)}"
+    name, _, label = head.partition("@")
+    if not name or ("@" in head and not label):
+        raise ValueError(f"{text!r} is no decoder; write NAME[@LABEL][:option=value]…")
+    options = {}
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if not (key and equals):
+            raise ValueError(f"{part!r} in {text!r} is no option; write option=value")
+        options[key] = value
+    return DecoderSpec(name=name, label=label or None, options=options)
+
+
+def resolve(spec: DecoderSpec) -> type[Decoder]:
+    """The class a spec names; `ValueError` with the nearest name where there is none."""
+    path, colon, class_name = spec.name.rpartition(":")
+    if colon:
+        module, origin = _load_file(Path(path)), path
+        return _decoder_class(module, class_name, origin)
+    if (_FOLDER / f"{spec.name}.py").is_file() and spec.name != "__init__":
+        module = importlib.import_module(f"decoders.{spec.name}")
+        for value in vars(module).values():
+            if isinstance(value, type) and issubclass(value, Decoder) and value.name == spec.name:
+                return value
+        raise ValueError(f"decoders/{spec.name}.py registers no decoder named {spec.name!r}")
+    for point in _plugins():
+        if point.name == spec.name:
+            module = importlib.import_module(point.module)
+            return _decoder_class(module, point.attr, point.module)
+    available = names()
+    raise ValueError(
+        f"unknown decoder {spec.name!r}{nearest(spec.name, available)} "
+        f"available: {', '.join(available)}, or path.py:Class"
+    )
+
+
+def build(spec: DecoderSpec) -> Decoder:
+    """The decoder a spec describes, its option texts converted to the fields' types."""
+    cls = resolve(spec)
+    kinds = typing.get_type_hints(cls)
+    allowed = [field.name for field in dataclasses.fields(cls)]
+    options = {}
+    for key, text in spec.options.items():
+        if key not in allowed:
+            raise ValueError(
+                f"unknown option {key!r} of decoder {spec.name!r}{nearest(key, allowed)} "
+                f"allowed: {', '.join(allowed) or 'none'}"
+            )
+        options[key] = _convert(text, kinds[key], f"option {key!r} of decoder {spec.name!r}")
+    return cls(**options)
+
+
+def _convert(text: str, kind: Any, what: str) -> Any:
+    """Text to a field's type: int, float, bool, str or one of a Literal's words."""
+    if typing.get_origin(kind) is Literal:
+        words = typing.get_args(kind)
+        if text in words:
+            return text
+        allowed = ", ".join(map(str, words))
+        raise ValueError(f"{what} is {text!r}{nearest(text, words)} allowed: {allowed}")
+    if kind is bool:
+        if text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        raise ValueError(f"{what} is {text!r}; allowed: true, false")
+    if kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            raise ValueError(f"{what} is {text!r}; it must be of type {kind.__name__}") from None
+    return text
+
+
+def _plugins() -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=ENTRY_POINT_GROUP))
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ValueError(f"decoder file {str(path)!r} does not exist; give path.py:Class")
+    name = f"bench_decoder_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def _decoder_class(module: ModuleType, class_name: str, origin: str) -> type[Decoder]:
+    cls = getattr(module, class_name, None)
+    if isinstance(cls, type) and issubclass(cls, Decoder):
+        return cls
+    found = [n for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Decoder)]
+    found = [name for name in found if name != "Decoder"]
+    raise ValueError(
+        f"{origin} has no decoder class {class_name!r}{nearest(class_name, found)} "
+        f"it has: {', '.join(found) or 'none'}"
+    )

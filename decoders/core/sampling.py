@@ -1,0 +1,184 @@
+"""Sampling and verification: the one place where a law becomes a token.
+
+* `warp`: logits -> law, temperature -> top-k -> top-p in transformers' order.
+* `Uniforms`: u = f(seed, hash of the prompt ids, output position), drawn on the host by a
+  counter-based generator (Philox), hence equal on every device and in any order.
+* `pick`: inverse CDF in vocabulary order. Given u it is deterministic, so a decoder that
+  reproduces the target's laws and looks up the same u emits the very tokens of AR sampling.
+* `verify_coupled`: accept while the draft is the target's own pick for that u (PTP, arXiv
+  2512.21323).
+* `verify_rejection`: speculative sampling (Leviathan et al. 2023, Alg. 1; Chen et al. 2023).
+
+Letters: R rows, V vocabulary, B sequences, K drafts per sequence (padded).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decoders.core.types import Sampling, Verdict
+
+Stream = Literal["draw", "accept", "recover"]
+_STREAMS: dict[Stream, int] = {"draw": 0, "accept": 1, "recover": 2}
+_BLOCK = 256  # uniforms made at a time
+_TOP = 64  # candidates top-p looks at before it sorts the whole vocabulary
+
+
+class Uniforms:
+    """Uniforms in [0, 1) addressed by stream and output position (0 is the first new token).
+
+    ``draw`` feeds `pick`, for AR, drafts and coupled verification alike; ``accept`` feeds the
+    acceptance tests of rejection sampling and ``recover`` the token after the accepted ones, so
+    that neither ever reuses a number that decided something else.
+    """
+
+    __slots__ = ("_blocks", "_key")
+
+    def __init__(self, seed: int, prompt_ids: Sequence[int]) -> None:
+        """Key the generator by the seed and the prompt's ids (any length, order matters)."""
+        digest = hashlib.blake2b(np.asarray(prompt_ids, dtype="<i8").tobytes(), digest_size=8)
+        prompt_key = int.from_bytes(digest.digest(), "little")
+        self._key = np.array([seed % 2**64, prompt_key], dtype=np.uint64)
+        self._blocks: dict[tuple[int, int], list[float]] = {}
+
+    def at(self, stream: Stream, position: int) -> float:
+        """The uniform of one output position (>= 0)."""
+        assert position >= 0, f"no uniform belongs to position {position}, inside the prompt"
+        block, offset = divmod(position, _BLOCK)
+        address = (_STREAMS[stream], block)
+        values = self._blocks.get(address)
+        if values is None:
+            counter = np.array([0, block, address[0], 0], dtype=np.uint64)
+            generator = np.random.Generator(np.random.Philox(key=self._key, counter=counter))
+            values = self._blocks[address] = generator.random(_BLOCK).tolist()
+        return values[offset]
+
+
+def warp(logits: Tensor, sampling: Sampling) -> Tensor:
+    """The law that `sampling` makes of `logits`.
+
+    Args:
+        logits: ``[R, V]`` float32.
+        sampling: temperature, top_k and top_p are read.
+
+    Returns:
+        Probabilities ``[R, V]`` float32; one-hot at temperature 0.
+    """
+    if sampling.greedy:
+        return one_hot(logits.argmax(-1), logits.shape[-1])
+    logits = logits / sampling.temperature
+    if 0 < sampling.top_k < logits.shape[-1]:
+        threshold = logits.topk(sampling.top_k, dim=-1).values[:, -1:]
+        logits = logits.masked_fill(logits < threshold, float("-inf"))
+    probs = torch.softmax(logits, dim=-1)
+    return _nucleus(probs, sampling.top_p) if sampling.top_p < 1 else probs
+
+
+def _nucleus(probs: Tensor, top_p: float) -> Tensor:
+    """Keep each row's likeliest tokens until their mass reaches `top_p`, and renormalise.
+
+    Only the top 64 are sorted unless some row's top 64 hold less than `top_p`.
+    """
+    num_sorted = min(_TOP, probs.shape[-1])
+    values, ids = probs.topk(num_sorted, dim=-1)
+    mass = values.cumsum(-1)
+    if num_sorted < probs.shape[-1] and bool((mass[:, -1] < top_p).any()):
+        values, ids = probs.sort(dim=-1, descending=True, stable=True)
+        mass = values.cumsum(-1)
+    kept = values * (mass - values < top_p)  # the mass strictly above a kept token is below top_p
+    kept /= kept.sum(-1, keepdim=True)
+    return torch.zeros_like(probs).scatter_(-1, ids, kept)
+
+
+def one_hot(tokens: Tensor, vocab_size: int) -> Tensor:
+    """Certain laws ``[R, V]`` of the tokens ``[R]``."""
+    law = torch.zeros((*tokens.shape, vocab_size), dtype=torch.float32, device=tokens.device)
+    return law.scatter_(-1, tokens.unsqueeze(-1), 1.0)
+
+
+def pick(probs: Tensor, u: Tensor) -> Tensor:
+    """Inverse CDF in vocabulary order: the first token whose cumulative mass exceeds u.
+
+    Args:
+        probs: ``[R, V]`` non-negative weights (they need not sum to 1: u is scaled).
+        u: ``[R]`` uniforms in [0, 1), float64.
+
+    Returns:
+        Token ids ``[R]`` int64; never a token of zero weight.
+    """
+    cdf = probs.cumsum(-1, dtype=torch.float64)
+    total = cdf[:, -1]
+    # u * total may round up to total, where no token is left: step just below it
+    level = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cdf, level.unsqueeze(-1), right=True).squeeze(-1)
+
+
+def verify_picks(picks: Sequence[int], drafts: Sequence[int]) -> Verdict:
+    """Coupled verification from the target's own picks (K + 1 of them) for the same uniforms."""
+    accepted = 0
+    while accepted < len(drafts) and drafts[accepted] == picks[accepted]:
+        accepted += 1
+    return Verdict(accepted, picks[accepted])
+
+
+def verify_coupled(target_probs: Tensor, drafts: Sequence[int], u: Tensor) -> Verdict:
+    """Accept drafts while they equal the target's pick; the output is AR's for the same seed.
+
+    Args:
+        target_probs: laws ``[K + 1, V]`` after 0, 1, …, K drafts.
+        drafts: K proposed tokens.
+        u: ``[K + 1]`` uniforms of their output positions, float64.
+
+    Source: PTP (arXiv 2512.21323), the verification of Algorithm 1.
+    """
+    return verify_picks(pick(target_probs, u).tolist(), drafts)
+
+
+def verify_rejection(
+    target_probs: Tensor,
+    draft_probs: Tensor,
+    drafts: Tensor,
+    num_drafts: Tensor,
+    u_accept: Tensor,
+    u_recover: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Speculative sampling for B sequences at once: the output follows the target's law exactly.
+
+    Draft x_i stands with probability min(1, target(x_i) / draft(x_i)); after the first that falls
+    the token is drawn from max(0, target - draft), after all stood from the target (the bonus).
+
+    Args:
+        target_probs: ``[B, K + 1, V]``.
+        draft_probs: ``[B, K, V]``, the laws the drafts were really drawn from.
+        drafts: ``[B, K]`` int64; columns from ``num_drafts`` on are padding.
+        num_drafts: ``[B]`` int64.
+        u_accept: ``[B, K]`` float64, one test each.
+        u_recover: ``[B, K + 1]`` float64, by place of the token that follows.
+
+    Returns:
+        ``(accepted [B], token [B])`` int64.
+
+    Source: Leviathan et al. 2023 (arXiv 2211.17192), Algorithm 1.
+    """
+    num_sequences, max_drafts = drafts.shape
+    places = torch.arange(max_drafts, device=drafts.device)
+    target_of = target_probs[:, :-1].gather(-1, drafts.unsqueeze(-1)).squeeze(-1)
+    draft_of = draft_probs.gather(-1, drafts.unsqueeze(-1)).squeeze(-1)
+    stands = (u_accept * draft_of < target_of) & (places < num_drafts.unsqueeze(-1))
+    accepted = stands.long().cumprod(-1).sum(-1)
+
+    rows = torch.arange(num_sequences, device=drafts.device)
+    after = target_probs[rows, accepted]
+    # where nothing was drafted (the bonus place, padding) there is nothing to subtract
+    fell = (accepted < num_drafts).unsqueeze(-1)
+    subtract = draft_probs[rows, accepted.clamp(max=max_drafts - 1)] * fell
+    residual = (after - subtract).clamp(min=0)
+    empty = residual.sum(-1, keepdim=True) == 0  # only by rounding, where both laws agree
+    residual = torch.where(empty, after, residual)
+    return accepted, pick(residual, u_recover[rows, accepted])

@@ -1,0 +1,323 @@
+"""Drives decoders: one sequence at a time (latency) or many (throughput).
+
+A decoder is a coroutine of one sequence that yields `Call`s. The scheduler holds B of them, merges
+pending calls of the same model and width bucket into one forward pass, warps, picks and verifies
+all merged rows at once, and sends the results back. Alone, a call runs at once. The cut at EOS and
+budget, the clipping of `accepted` and all counting happen here, once, for every decoder.
+
+Letters: B sequences, N rows of a call, R rows read, K drafts, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from decoders.core.decoder import Decoder, Request
+from decoders.core.model import Model
+from decoders.core.readout import Readout, read_out
+from decoders.core.sampling import Uniforms
+from decoders.core.types import Call, CallResult, Emit, Generation, Sampling, StepEvent, StopReason
+
+Outcome = Generation | Exception
+SLACK_ROWS = 64  # cache entries beyond prompt and budget, for tree branches that are dropped again
+PREFILL_CHUNK = 512  # rows a prompt is fed at a time
+_MAX_EMPTY_EMITS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Models:
+    """The target and, where a decoder asks for one, the draft model."""
+
+    target: Model
+    draft: Model | None = None
+
+    def reserve(self, num_rows: int, num_tokens: int) -> None:
+        """Allocate caches for `num_rows` sequences of `num_tokens` (no-op where they exist)."""
+        self.target.reserve(num_rows, num_tokens + SLACK_ROWS)
+        if self.draft is not None:
+            self.draft.reserve(num_rows, num_tokens + SLACK_ROWS)
+
+
+class Scheduler:
+    """Runs one decoder over prompts, at most `batch_size` at a time.
+
+    A sequence's tokens do not depend on what it is batched with: uniforms are positional, and every
+    law is a function of the sequence alone (up to float rounding of differently shaped kernels).
+    """
+
+    def __init__(
+        self, decoder: Decoder, models: Models, sampling: Sampling, batch_size: int = 1
+    ) -> None:
+        """`ValueError` where the decoder needs a model that is missing or of another vocabulary."""
+        if "draft" in decoder.needs:
+            check_draft(decoder.name, models)
+        self._decoder, self._models = decoder, models
+        self._sampling, self._batch_size = sampling, batch_size
+
+    def run(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        on_first: Callable[[int], None] | None = None,
+        on_finish: Callable[[int, Outcome], None] | None = None,
+    ) -> list[Outcome]:
+        """Generate an answer to every prompt; outcomes in the prompts' order.
+
+        Args:
+            prompts: token ids, at least one each.
+            on_first: called with a prompt's index when its first `Emit` arrived.
+            on_finish: called with a prompt's index and outcome when it ended.
+
+        Returns:
+            A `Generation` per prompt, or the exception its decoder (or its call) raised.
+        """
+        longest = max((len(prompt) for prompt in prompts), default=0)
+        num_tokens = min(longest + self._sampling.max_new_tokens, self._models.target.max_length)
+        self._models.reserve(min(self._batch_size, max(len(prompts), 1)), num_tokens)
+        outcomes: dict[int, Outcome] = {}
+
+        def finish(index: int, outcome: Outcome) -> None:
+            outcomes[index] = outcome
+            if on_finish is not None:
+                on_finish(index, outcome)
+
+        waiting = deque(enumerate(prompts))
+        active: list[_Job] = []
+        try:
+            self._loop(waiting, active, on_first, finish)
+        finally:  # also when interrupted: no session outlives a run
+            for job in active:
+                job.close()
+        return [outcomes[index] for index in range(len(prompts))]
+
+    def _loop(
+        self,
+        waiting: deque[tuple[int, Sequence[int]]],
+        active: list[_Job],
+        on_first: Callable[[int], None] | None,
+        finish: Callable[[int, Outcome], None],
+    ) -> None:
+        while waiting or active:
+            for job in [job for job in active if job.outcome is not None]:
+                active.remove(job)
+                job.close()
+                assert job.outcome is not None
+                finish(job.index, job.outcome)
+            while waiting and len(active) < self._batch_size:
+                index, prompt = waiting.popleft()
+                try:
+                    self._check_length(prompt)
+                except ValueError as error:
+                    finish(index, error)
+                    continue
+                job = _Job(index, prompt, self._decoder, self._models, self._sampling, on_first)
+                active.append(job)
+                job.advance(None)
+            runnable = [job for job in active if job.pending is not None]
+            if runnable:
+                group = runnable if len(runnable) == 1 else _next_group(runnable)
+                _execute(group, self._sampling)
+
+    def _check_length(self, prompt: Sequence[int]) -> None:
+        allowed = self._models.target.max_length - self._sampling.max_new_tokens
+        if not 1 <= len(prompt) <= allowed:
+            raise ValueError(
+                f"prompt of {len(prompt)} tokens; with {self._sampling.max_new_tokens} new tokens "
+                f"the context of {self._models.target.max_length} holds 1 to {allowed}: "
+                "shorten the prompt or lower max_new_tokens"
+            )
+
+
+def generate(
+    decoder: Decoder, prompt_ids: Sequence[int], sampling: Sampling, models: Models
+) -> Generation:
+    """Generate one answer, alone; exceptions of the decoder are raised."""
+    (outcome,) = Scheduler(decoder, models, sampling).run([prompt_ids])
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def check_draft(name: str, models: Models) -> None:
+    """`ValueError` unless there is a draft model of the target's vocabulary."""
+    if models.draft is None:
+        raise ValueError(f"decoder {name!r} needs a draft model and none was given; pass --draft")
+    if models.draft.vocab_size != models.target.vocab_size:
+        raise ValueError(
+            f"the draft's vocabulary has {models.draft.vocab_size} tokens, the target's "
+            f"{models.target.vocab_size}; decoder {name!r} needs a draft of the same vocabulary"
+        )
+
+
+class _Job:
+    """One running sequence: its coroutine, its pending call, and what it has emitted so far."""
+
+    def __init__(
+        self,
+        index: int,
+        prompt: Sequence[int],
+        decoder: Decoder,
+        models: Models,
+        sampling: Sampling,
+        on_first: Callable[[int], None] | None,
+    ) -> None:
+        self.index = index
+        self.uniforms = Uniforms(sampling.seed, prompt)
+        self.prompt_length = len(prompt)
+        self.outcome: Outcome | None = None
+        self.pending: Call | None = None
+        self.turns_waited = 0
+        self._on_first, self._sampling = on_first, sampling
+        self._target = models.target.open()
+        needs_draft = "draft" in decoder.needs and models.draft is not None
+        self._draft = models.draft.open() if needs_draft and models.draft is not None else None
+        request = Request(
+            prompt_ids=tuple(prompt), sampling=sampling, target=self._target, draft=self._draft
+        )
+        self._steps = decoder.steps(request)
+        self._tokens: list[int] = []
+        self._events: list[StepEvent] = []
+        self._counted = (0, 0, 0, 0)
+        self._empty_emits = 0
+
+    def advance(self, result: CallResult | None) -> None:
+        """Send a result and run the coroutine up to its next call, or to its end."""
+        self.pending = None
+        try:
+            item = next(self._steps) if result is None else self._steps.send(result)
+            while isinstance(item, Emit):
+                self._record(item)
+                if self.outcome is not None:
+                    return
+                item = next(self._steps)
+            self.pending = item
+        except StopIteration:
+            self.outcome = RuntimeError("decoder returned before EOS or budget; yield until cut")
+        except Exception as error:
+            self.outcome = error
+
+    def close(self) -> None:
+        """End the coroutine and give the cache rows back."""
+        self._steps.close()
+        self._target.model.close(self._target)
+        if self._draft is not None:
+            self._draft.model.close(self._draft)
+
+    def _record(self, emit: Emit) -> None:
+        tokens, stop = self._cut(emit.tokens)
+        counts = self._counts()
+        work = [now - then for now, then in zip(counts, self._counted, strict=True)]
+        self._counted = counts
+        self._tokens += tokens
+        # clipped where the cut fell among the accepted tokens: an accepted one not emitted is none
+        accepted = min(emit.accepted, len(tokens))
+        self._events.append(
+            StepEvent(
+                tokens=tokens,
+                drafted=emit.drafted,
+                accepted=accepted,
+                target_calls=work[0],
+                target_rows=work[1],
+                draft_calls=work[2],
+                draft_rows=work[3],
+            )
+        )
+        if len(self._events) == 1 and self._on_first is not None:
+            self._on_first(self.index)
+        self._empty_emits = 0 if tokens else self._empty_emits + 1
+        if self._empty_emits > _MAX_EMPTY_EMITS:
+            raise RuntimeError(f"decoder emitted nothing for {_MAX_EMPTY_EMITS} steps in a row")
+        if stop is not None:
+            self.outcome = Generation(
+                tokens=tuple(self._tokens), steps=tuple(self._events), stop=stop
+            )
+
+    def _cut(self, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], StopReason | None]:
+        """What of an emit counts: up to the first stop id, and within the budget."""
+        left = self._sampling.max_new_tokens - len(self._tokens)
+        for place, token in enumerate(tokens[:left]):
+            if token in self._sampling.stop_ids:
+                return tokens[: place + 1], "eos"
+        return tokens[:left], "length" if len(tokens) >= left else None
+
+    def _counts(self) -> tuple[int, int, int, int]:
+        target, draft = self._target, self._draft
+        if draft is None:
+            return target.calls, target.rows, 0, 0
+        return target.calls, target.rows, draft.calls, draft.rows
+
+
+def width_bucket(num_rows: int) -> int:
+    """Bucket of a call's width; calls merge within one: 1, 2-4, 5-8, 9-16, 17-32 and so on."""
+    return 0 if num_rows == 1 else max(2, (num_rows - 1).bit_length())
+
+
+def _next_group(active: Sequence[_Job]) -> list[_Job]:
+    """Which pending calls run next: prompts first, then the fullest group, aged against starvation.
+
+    Waiting for the fullest group lets sequences in different phases fall into step.
+    """
+    groups: dict[tuple[bool, int, int], list[_Job]] = {}
+    for job in active:
+        call = job.pending
+        assert call is not None
+        is_prefill = call.session.length == 0
+        key = (is_prefill, id(call.session.model), width_bucket(len(call.tokens)))
+        groups.setdefault(key, []).append(job)
+    best = max(
+        groups,
+        key=lambda key: (key[0], len(groups[key]) + max(j.turns_waited for j in groups[key])),
+    )
+    for key, jobs in groups.items():
+        for job in jobs:
+            job.turns_waited = 0 if key == best else job.turns_waited + 1
+    return groups[best]
+
+
+def _execute(group: Sequence[_Job], sampling: Sampling) -> None:
+    """Run the pending calls of a group as one forward pass and send the results."""
+    calls = [job.pending for job in group if job.pending is not None]
+    readouts = [
+        Readout(call, job.uniforms, call.session.length + 1 - job.prompt_length)
+        for call, job in zip(calls, group, strict=True)
+    ]
+    try:
+        results = read_out(_forward(calls), readouts, sampling)
+    except Exception as error:
+        for job in group:
+            job.pending, job.outcome = None, error
+        return
+    for job, result in zip(group, results, strict=True):
+        job.advance(result)
+
+
+def _forward(calls: Sequence[Call]) -> Tensor:
+    """Logits ``[sum R, V]``; long prompts run in chunks that count as the one call they are."""
+    model: Model = calls[0].session.model
+    widest = max(len(call.tokens) for call in calls)
+    if widest <= PREFILL_CHUNK:
+        return model.forward(calls)
+    assert all(call.mask is None and call.positions is None for call in calls)
+    bases = [(call.session, call.session.length, call.session.calls) for call in calls]
+    tails = [_feed_head(call) for call in calls]
+    logits = model.forward(tails)
+    for session, base, num_calls in bases:
+        session.base, session.calls = base, num_calls + 1
+    return logits
+
+
+def _feed_head(call: Call) -> Call:
+    """Feed all but the last chunk of a long call; the rest of it, read as the call asks."""
+    tokens, session = call.tokens, call.session
+    first_read = min(call.read, default=len(tokens) - 1)
+    while len(tokens) > PREFILL_CHUNK and first_read >= PREFILL_CHUNK:
+        head = dataclasses.replace(call, tokens=tokens[:PREFILL_CHUNK], read=())
+        session.model.forward([head])
+        tokens, first_read = tokens[PREFILL_CHUNK:], first_read - PREFILL_CHUNK
+    fed = len(call.tokens) - len(tokens)
+    return dataclasses.replace(call, tokens=tokens, read=tuple(row - fed for row in call.read))

@@ -1,0 +1,62 @@
+"""What a benchmark prompt is: conversations, references, and training examples.
+
+One `Conversation` is the unit that intervals cluster by; each of its turns is one *prompt*. A
+`Reference` is what the scorers of `specbench_tasks.scorers` hold an answer against. Everything here
+is plain frozen data (standard library only), so records and reports can read it without torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FAMILIES = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
+"""The six task families, under the names Spec-Bench reports them (arXiv 2401.07851, Table 1)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """One objectively checkable demand on an answer, e.g. ``kind="contains", value="Lily"``."""
+
+    kind: str
+    value: str | int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """What one turn's answer is scored against.
+
+    `answers` holds the gold answers (any one suffices); `constraints` is used by ``mt_bench`` alone.
+    """
+
+    answers: tuple[str, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """User messages of one conversation, with one reference (or None) per turn.
+
+    `id` is unique within a task set and stable across versions of the harness, e.g.
+    ``zoo-qa-test-00017`` or ``specbench-81``.
+    """
+
+    id: str
+    family: str
+    turns: tuple[str, ...]
+    references: tuple[Reference | None, ...]
+    system: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.turns or len(self.turns) != len(self.references):
+            raise ValueError(
+                f"conversation {self.id!r} has {len(self.turns)} turns and "
+                f"{len(self.references)} references; give one reference (or None) per turn"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A conversation with the responses a model is trained to give, one per turn."""
+
+    conversation: Conversation
+    responses: tuple[str, ...]

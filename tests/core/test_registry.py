@@ -1,0 +1,91 @@
+"""Names, paths, entry points and options of decoders."""
+
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from decoders.core import registry
+from decoders.core.registry import build, names, parse_spec, parse_specs, resolve
+from decoders.core.types import DecoderSpec
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "ngram.py"
+
+
+def test_specs_carry_name_label_and_options() -> None:
+    assert parse_specs("ar, spec@k5:k=5:verify=coupled") == (
+        DecoderSpec(name="ar"),
+        DecoderSpec(name="spec", label="k5", options={"k": "5", "verify": "coupled"}),
+    )
+    spec = parse_spec("some/where.py:Mine@x:n=3")
+    assert (spec.name, spec.label, spec.options) == ("some/where.py:Mine", "x", {"n": "3"})
+    assert spec.cell == "some/where.py:Mine@x"
+
+
+@pytest.mark.parametrize("text", ["", "@x", "spec@", "spec:k", "spec:=3", "mine.py", "mine.py:k=3"])
+def test_malformed_specs_say_what_to_write(text: str) -> None:
+    with pytest.raises(ValueError, match="write"):
+        parse_spec(text)
+
+
+def test_unknown_decoder_names_the_nearest_and_all() -> None:
+    with pytest.raises(ValueError, match=r"unknown decoder 'spce'; did you mean 'spec'.*ar, "):
+        resolve(DecoderSpec(name="spce"))
+
+
+def test_unknown_option_names_the_nearest_and_all() -> None:
+    with pytest.raises(
+        ValueError, match=r"unknown option 'verfy'.*did you mean 'verify'.*k, verify"
+    ):
+        build(parse_spec("spec:verfy=coupled"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("spec:k=three", "must be of type int"),
+        ("spec:k=0", "must be 1 or above"),
+        ("spec:verify=coupld", "did you mean 'coupled'"),
+    ],
+)
+def test_option_values_are_checked(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(parse_spec(text))
+
+
+def test_options_are_converted_to_the_fields_types() -> None:
+    decoder = build(parse_spec("spec:k=5:verify=coupled"))
+    assert (decoder.k, decoder.verify) == (5, "coupled")  # type: ignore[attr-defined]
+
+
+def test_a_decoder_is_loaded_by_path_and_class() -> None:
+    assert build(parse_spec(f"{EXAMPLE}:NGram:n=3")).n == 3  # type: ignore[attr-defined]
+
+
+def test_wrong_paths_and_classes_say_what_is_there() -> None:
+    with pytest.raises(ValueError, match=r"'no/such.py' does not exist"):
+        resolve(DecoderSpec(name="no/such.py:X"))
+    with pytest.raises(ValueError, match=r"did you mean 'NGram'"):
+        resolve(DecoderSpec(name=f"{EXAMPLE}:Ngramm"))
+
+
+def test_an_installed_package_offers_decoders_by_entry_point(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from decoders.core.checks import check_decoder
+
+    monkeypatch.syspath_prepend(str(EXAMPLE.parent))
+    point = EntryPoint(name="ngram", value="ngram:NGram", group=registry.ENTRY_POINT_GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    assert "ngram" in names()
+    check_decoder(build(parse_spec("ngram:n=2:k=4")))
+
+
+def test_listing_names_imports_neither_torch_nor_decoders() -> None:
+    code = (
+        "import sys; from decoders.core.registry import names; print(names());"
+        "assert 'torch' not in sys.modules and 'decoders.spec' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -1,0 +1,224 @@
+"""Sampling and verification against transformers, exact enumeration and chi-square."""
+
+import itertools
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from torch import Tensor
+
+from decoders.core.sampling import (
+    Uniforms,
+    one_hot,
+    pick,
+    verify_coupled,
+    verify_picks,
+    verify_rejection,
+    warp,
+)
+from decoders.core.types import Sampling, Verdict
+
+GOLDEN_UNIFORMS = [0.8560978196978555, 0.9115757677140159, 0.33988912123192005]
+
+
+def random_logits(num_rows: int, vocab_size: int, seed: int = 0, scale: float = 3.0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(num_rows, vocab_size, generator=generator) * scale
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
+@pytest.mark.parametrize("top_k", [0, 1, 5, 500])
+@pytest.mark.parametrize("top_p", [1.0, 0.95, 0.5, 0.01])
+def test_warp_equals_transformers_processors(temperature: float, top_k: int, top_p: float) -> None:
+    from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+    logits = random_logits(6, 300)
+    expected = TemperatureLogitsWarper(temperature)(None, logits)
+    if top_k:
+        expected = TopKLogitsWarper(top_k)(None, expected)
+    if top_p < 1:
+        expected = TopPLogitsWarper(top_p)(None, expected)
+    law = warp(logits, Sampling(temperature=temperature, top_k=top_k, top_p=top_p))
+    torch.testing.assert_close(law, expected.softmax(-1), atol=1e-6, rtol=1e-5)
+
+
+def test_top_p_sorts_everything_where_the_top_64_hold_too_little() -> None:
+    from transformers import TopPLogitsWarper
+
+    flat = random_logits(3, 1000, scale=0.1)
+    assert flat.softmax(-1).topk(64).values.sum(-1).max() < 0.9
+    law = warp(flat, Sampling(temperature=1.0, top_p=0.9))
+    torch.testing.assert_close(law, TopPLogitsWarper(0.9)(None, flat).softmax(-1))
+
+
+def test_temperature_zero_is_the_one_hot_law_of_the_argmax() -> None:
+    logits = random_logits(4, 50)
+    law = warp(logits, Sampling())
+    assert torch.equal(law, one_hot(logits.argmax(-1), 50))
+
+
+def test_warp_never_changes_its_input() -> None:
+    logits = random_logits(2, 100)
+    before = logits.clone()
+    warp(logits, Sampling(temperature=0.7, top_k=10, top_p=0.8))
+    assert torch.equal(logits, before)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(any), st.floats(0, 1 - 1e-12))
+@settings(deadline=None)
+def test_pick_is_the_inverse_cdf_and_never_picks_an_impossible_token(
+    weights: list[int], u: float
+) -> None:
+    token = int(pick(torch.tensor([weights]).float(), torch.tensor([u], dtype=torch.float64)))
+    assert weights[token] > 0
+    total = sum(weights)
+    assert sum(weights[:token]) / total <= u + 1e-12
+    assert u < sum(weights[: token + 1]) / total + 1e-12
+
+
+def test_pick_follows_the_law_over_many_uniforms() -> None:
+    law = torch.tensor([0.1, 0.0, 0.6, 0.3])
+    u = torch.linspace(0, 1, 10_001, dtype=torch.float64)[:-1]
+    counts = pick(law.expand(len(u), -1), u).bincount(minlength=4)
+    torch.testing.assert_close(counts / len(u), law, atol=2e-4, rtol=0)
+
+
+def test_uniforms_depend_on_seed_prompt_stream_and_position_but_not_on_order() -> None:
+    uniforms = Uniforms(3, [1, 2, 3])
+    late_first = [uniforms.at("draw", position) for position in (700, 0, 255, 256)]
+    again = Uniforms(3, [1, 2, 3])
+    assert [again.at("draw", p) for p in (0, 255, 256, 700)] == sorted_by(late_first, (1, 2, 3, 0))
+    different = [
+        Uniforms(4, [1, 2, 3]).at("draw", 0),
+        Uniforms(3, [3, 2, 1]).at("draw", 0),
+        uniforms.at("accept", 0),
+        uniforms.at("recover", 0),
+        uniforms.at("draw", 1),
+    ]
+    assert len({late_first[1], *different}) == 6
+
+
+def sorted_by(values: list[float], order: tuple[int, ...]) -> list[float]:
+    return [values[index] for index in order]
+
+
+def test_uniforms_are_the_published_golden_values() -> None:
+    # a change here changes every sampled token of every stored run: bump the schema
+    uniforms = Uniforms(0, [1, 2, 3])
+    assert [uniforms.at("draw", p) for p in range(3)] == GOLDEN_UNIFORMS
+
+
+def test_uniforms_are_uniform() -> None:
+    uniforms = Uniforms(1, [5])
+    for stream in ("draw", "accept", "recover"):
+        sample = [uniforms.at(stream, position) for position in range(5000)]
+        assert stats.kstest(sample, "uniform").pvalue > 1e-3
+
+
+def test_verify_picks_accepts_the_leading_run_and_adds_the_targets_token() -> None:
+    assert verify_picks([4, 5, 6], [4, 5]) == Verdict(2, 6)
+    assert verify_picks([4, 5, 6], [4, 7]) == Verdict(1, 5)
+    assert verify_picks([4, 5, 6], [9, 5]) == Verdict(0, 4)
+    assert verify_picks([4], []) == Verdict(0, 4)
+
+
+def test_verify_coupled_emits_what_sequential_picking_emits() -> None:
+    laws = random_logits(4, 20).softmax(-1)
+    u = torch.tensor([0.1, 0.5, 0.9, 0.3], dtype=torch.float64)
+    tokens = pick(laws, u).tolist()
+    assert verify_coupled(laws, tokens[:3], u) == Verdict(3, tokens[3])
+    wrong = [tokens[0], (tokens[1] + 1) % 20, tokens[2]]
+    assert verify_coupled(laws, wrong, u) == Verdict(1, tokens[1])
+
+
+# Laws in sixths, drafts in thirds: acceptance ratios are multiples of 1/2 and residuals of 1/2 or
+# 1, so midpoints of a grid of 6 integrate every uniform exactly.
+TARGET = torch.tensor([[4, 1, 1], [3, 3, 0], [2, 2, 2]]) / 6
+DRAFT = torch.tensor([[2, 2, 2], [2, 2, 2]]) / 6
+GRID = [(step + 0.5) / 6 for step in range(6)]
+
+
+def enumerate_law(accept_bias: float = 0.0) -> dict[tuple[int, ...], float]:
+    """Exact law of the tokens up to the first that is not a draft, then of the one after."""
+    law: Counter[tuple[int, ...]] = Counter()
+    cases = list(itertools.product(range(3), range(3), GRID, GRID, GRID))
+    drafts = torch.tensor([case[:2] for case in cases])
+    u_accept = torch.tensor([case[2:4] for case in cases], dtype=torch.float64) - accept_bias
+    u_recover = torch.tensor([[case[4]] * 3 for case in cases], dtype=torch.float64)
+    batch = len(cases)
+    accepted, token = verify_rejection(
+        TARGET.expand(batch, -1, -1),
+        DRAFT.expand(batch, -1, -1),
+        drafts,
+        torch.full((batch,), 2),
+        u_accept,
+        u_recover,
+    )
+    for case, num_accepted, last in zip(cases, accepted.tolist(), token.tolist(), strict=True):
+        law[(*case[:num_accepted], last)] += 1 / batch
+    return law
+
+
+def law_of_position(law: dict[tuple[int, ...], float], place: int) -> list[float]:
+    """Law of the token at `place` among the outcomes that reach it, normalised."""
+    mass = [0.0, 0.0, 0.0]
+    for tokens, probability in law.items():
+        if len(tokens) > place:
+            mass[tokens[place]] += probability
+    return [value / sum(mass) for value in mass]
+
+
+def test_rejection_has_the_targets_exact_law_at_every_place() -> None:
+    law = enumerate_law()
+    for place in range(3):
+        assert law_of_position(law, place) == pytest.approx(TARGET[place].tolist(), abs=1e-6)
+
+
+def test_rejection_accepts_with_the_overlap_of_the_two_laws() -> None:
+    law = enumerate_law()
+    overlap = float(torch.minimum(TARGET[0], DRAFT[0]).sum())
+    assert sum(mass for tokens, mass in law.items() if len(tokens) > 1) == pytest.approx(overlap)
+
+
+def test_a_biased_accept_stream_is_seen_by_the_exact_enumeration() -> None:
+    law = enumerate_law(accept_bias=0.2)
+    assert law_of_position(law, 0) != pytest.approx(TARGET[0].tolist(), abs=1e-3)
+
+
+def test_rejection_ignores_padding_beyond_each_sequences_drafts() -> None:
+    one = verify_rejection(
+        TARGET[None, :2],
+        DRAFT[None, :1],
+        torch.tensor([[0]]),
+        torch.tensor([1]),
+        torch.tensor([[0.9]], dtype=torch.float64),
+        torch.tensor([[0.4, 0.6]], dtype=torch.float64),
+    )
+    padded = verify_rejection(
+        torch.stack([TARGET, TARGET]),
+        torch.stack([torch.cat([DRAFT[:1], torch.zeros(1, 3)]), DRAFT]),
+        torch.tensor([[0, 0], [1, 2]]),
+        torch.tensor([1, 2]),
+        torch.tensor([[0.9, 0.0], [0.1, 0.1]], dtype=torch.float64),
+        torch.tensor([[0.4, 0.6, 0.0], [0.3, 0.3, 0.3]], dtype=torch.float64),
+    )
+    assert (one[0][0], one[1][0]) == (padded[0][0], padded[1][0])
+
+
+def test_one_hot_drafts_stand_with_the_targets_probability_and_are_never_recovered() -> None:
+    target = TARGET[None, :2]
+    draft = one_hot(torch.tensor([[0]]), 3)
+    for u, expected in ((0.66, 1), (0.67, 0)):
+        accepted, token = verify_rejection(
+            target,
+            draft,
+            torch.tensor([[0]]),
+            torch.tensor([1]),
+            torch.tensor([[u]], dtype=torch.float64),
+            torch.tensor([[0.0, 0.0]], dtype=torch.float64),
+        )
+        assert int(accepted) == expected
+        assert expected == 1 or int(token) != 0

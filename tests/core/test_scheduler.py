@@ -1,0 +1,224 @@
+"""The scheduler's loop: cut, clip, counts, merging, admission, failures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from decoders.ar import Autoregressive
+from decoders.core import scheduler as scheduler_module
+from decoders.core.decoder import Decoder, Request, Steps
+from decoders.core.scheduler import Models, Scheduler, generate, width_bucket
+from decoders.core.table_model import TableModel
+from decoders.core.types import Call, Emit, Generation, Sampling
+from decoders.spec import Speculative
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scripted(Decoder):
+    """Emits what it is told, after one call."""
+
+    emits: tuple[Emit, ...]
+
+    def steps(self, request: Request) -> Steps:
+        yield request.target.call(request.prompt_ids)
+        yield from self.emits
+
+
+class Recording(TableModel):
+    """A table model that remembers the widths of every merged forward pass."""
+
+    def __init__(self, **options: float) -> None:
+        super().__init__(**options)  # type: ignore[arg-type]
+        self.merged: list[list[int]] = []
+
+    def forward(self, calls: Sequence[Call]) -> Tensor:
+        self.merged.append([len(call.tokens) for call in calls])
+        return super().forward(calls)
+
+
+def run_script(*emits: Emit, budget: int = 10, stop: int = 6) -> Generation:
+    sampling = Sampling(max_new_tokens=budget, stop_ids=frozenset({stop}))
+    return generate(Scripted(emits=emits), [1], sampling, Models(target=TableModel()))
+
+
+def test_eos_inside_a_block_ends_the_answer_and_clips_accepted() -> None:
+    answer = run_script(Emit(tokens=(1,)), Emit(tokens=(2, 6, 3, 4), drafted=4, accepted=3))
+    assert answer.tokens == (1, 2, 6)
+    assert answer.stop == "eos"
+    assert (answer.steps[1].drafted, answer.steps[1].accepted) == (4, 2)
+
+
+def test_the_budget_cuts_a_block_and_eos_at_the_cut_still_counts_as_eos() -> None:
+    answer = run_script(Emit(tokens=(1,)), Emit(tokens=(2, 3, 4), drafted=3, accepted=2), budget=3)
+    assert (answer.tokens, answer.stop) == ((1, 2, 3), "length")
+    assert answer.steps[1].accepted == 2
+    answer = run_script(Emit(tokens=(1, 6)), budget=2)
+    assert (answer.tokens, answer.stop) == ((1, 6), "eos")
+
+
+def test_empty_emits_are_steps_that_commit_nothing() -> None:
+    answer = run_script(Emit(), Emit(tokens=(1,)), Emit(), Emit(tokens=(6,)))
+    assert [step.tokens for step in answer.steps] == [(), (1,), (), (6,)]
+
+
+def test_a_decoder_that_stops_yielding_is_an_error_not_a_short_answer() -> None:
+    with pytest.raises(RuntimeError, match="before EOS or budget"):
+        run_script(Emit(tokens=(1,)))
+
+
+def test_a_decoder_that_never_emits_is_stopped() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Silent(Decoder):
+        def steps(self, request: Request) -> Steps:
+            yield request.target.call(request.prompt_ids)
+            while True:
+                yield Emit()
+
+    with pytest.raises(RuntimeError, match="emitted nothing"):
+        generate(Silent(), [1], Sampling(), Models(target=TableModel()))
+
+
+def test_one_failing_sequence_leaves_the_others_untouched() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Picky(Autoregressive):
+        def steps(self, request: Request) -> Steps:
+            if request.prompt_ids[0] == 3:
+                raise KeyError("no threes")
+            yield from super().steps(request)
+
+    models, sampling = Models(target=TableModel()), Sampling(max_new_tokens=5)
+    outcomes = Scheduler(Picky(), models, sampling, 2).run([[1], [3], [2]])
+    assert isinstance(outcomes[1], KeyError)
+    assert outcomes[0] == generate(Autoregressive(), [1], sampling, models)
+    assert outcomes[2] == generate(Autoregressive(), [2], sampling, models)
+
+
+def test_a_prompt_beyond_the_context_fails_alone_with_the_numbers() -> None:
+    models = Models(target=TableModel(max_length=20))
+    outcomes = Scheduler(Autoregressive(), models, Sampling(max_new_tokens=8), 2).run(
+        [[1] * 12, [1] * 13]
+    )
+    assert isinstance(outcomes[0], Generation)
+    with pytest.raises(ValueError, match=r"prompt of 13 tokens.*holds 1 to 12"):
+        raise outcomes[1]  # type: ignore[misc]
+
+
+def test_a_model_failure_is_the_outcome_of_the_calls_it_hit() -> None:
+    class Broken(TableModel):
+        def forward(self, calls: Sequence[Call]) -> Tensor:
+            raise MemoryError("out of memory")
+
+    (outcome,) = Scheduler(Autoregressive(), Models(target=Broken()), Sampling()).run([[1]])
+    assert isinstance(outcome, MemoryError)
+
+
+def test_sessions_are_given_back_after_every_run_even_an_interrupted_one() -> None:
+    class Interrupted(TableModel):
+        def forward(self, calls: Sequence[Call]) -> Tensor:
+            raise KeyboardInterrupt
+
+    models = Models(target=Interrupted())
+    scheduler = Scheduler(Autoregressive(), models, Sampling(), 3)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            scheduler.run([[1], [2], [3]])
+
+
+def test_callbacks_tell_the_first_emit_and_the_end_of_each_prompt() -> None:
+    firsts, ends = [], []
+    Scheduler(Autoregressive(), Models(target=TableModel()), Sampling(max_new_tokens=3), 2).run(
+        [[1], [2], [3]], on_first=firsts.append, on_finish=lambda index, _: ends.append(index)
+    )
+    assert sorted(firsts) == [0, 1, 2]
+    assert ends == [0, 1, 2]
+
+
+def test_calls_merge_within_width_buckets_and_prompts_run_first() -> None:
+    target = Recording(vocab_size=5)
+    sampling = Sampling(max_new_tokens=4)
+    Scheduler(Autoregressive(), Models(target=target), sampling, 4).run([[1] * 3] * 4 + [[2]])
+    assert target.merged[0] == [3, 3, 3, 3]
+    assert target.merged[1:4] == [[1] * 4] * 3
+    assert target.merged[4] == [1]  # the fifth prompt is admitted when the four have ended
+
+
+def test_a_freed_place_is_taken_by_the_next_prompt_at_once() -> None:
+    target = Recording(vocab_size=5)
+    sampling = Sampling(max_new_tokens=6, stop_ids=frozenset({0}))
+    prompts = [[seed % 5, seed // 5] for seed in range(10)]
+    Scheduler(Autoregressive(), Models(target=target), sampling, 3).run(prompts)
+    admitted = 0
+    for widths in target.merged:
+        admitted += sum(width == 2 for width in widths)
+        assert len(widths) == 3 or widths[0] == 2 or admitted == len(prompts)
+
+
+@pytest.mark.parametrize(
+    ("width", "same"), [(1, (1,)), (3, (2, 3, 4)), (7, (5, 6, 7, 8)), (16, (9, 16)), (17, (17, 32))]
+)
+def test_width_buckets(width: int, same: tuple[int, ...]) -> None:
+    assert {width_bucket(other) for other in same} == {width_bucket(width)}
+    assert width_bucket(min(same) - 1) != width_bucket(width)
+    assert width_bucket(max(same) + 1) != width_bucket(width)
+
+
+def test_speculative_sequences_fall_into_step_instead_of_verifying_one_by_one() -> None:
+    target = Recording(vocab_size=7, seed=1)
+    draft = TableModel(vocab_size=7, seed=2, agree_with=target, agreement=0.6)
+    models = Models(target=target, draft=draft)
+    prompts = [[seed % 7, seed // 7] for seed in range(8)]
+    Scheduler(Speculative(k=3), models, Sampling(temperature=1.0, max_new_tokens=60), 8).run(
+        prompts
+    )
+    verifying = [len(widths) for widths in target.merged if widths[0] > 2]
+    assert sum(verifying) / len(verifying) > 4
+
+
+def test_long_prompts_run_in_chunks_that_count_as_one_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prompt, sampling = [token % 7 for token in range(50)], Sampling(max_new_tokens=5)
+    whole = generate(Autoregressive(), prompt, sampling, Models(target=TableModel()))
+    target = Recording()
+    monkeypatch.setattr(scheduler_module, "PREFILL_CHUNK", 16)
+    chunked = generate(Autoregressive(), prompt, sampling, Models(target=target))
+    assert chunked == whole
+    assert chunked.steps[0].target_calls == 1
+    assert chunked.steps[0].target_rows == 50
+    assert target.merged[:4] == [[16], [16], [16], [2]]
+
+
+def test_a_draft_of_another_vocabulary_is_refused_with_both_sizes() -> None:
+    models = Models(target=TableModel(7), draft=TableModel(9))
+    with pytest.raises(ValueError, match="draft's vocabulary has 9 tokens, the target's 7"):
+        Scheduler(Speculative(), models, Sampling())
+    with pytest.raises(ValueError, match="needs a draft model"):
+        Scheduler(Speculative(), Models(target=TableModel(7)), Sampling())
+
+
+def test_calls_of_every_want_may_share_one_forward_pass() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Asks(Decoder):
+        def steps(self, request: Request) -> Steps:
+            wants = ("picks", "argmax", "probs", "logits")
+            want = wants[request.prompt_ids[0]]
+            result = yield request.target.call(request.prompt_ids, want=want)
+            if want == "logits":
+                assert result.logits is not None
+                token = int(result.logits.argmax())
+            elif want == "probs":
+                assert result.probs is not None
+                torch.testing.assert_close(result.probs.sum(-1), torch.ones(1))
+                token = int(result.probs.argmax())
+            else:
+                token = result.picks[0]
+            while True:
+                yield Emit(tokens=(token,))
+
+    models, sampling = Models(target=TableModel()), Sampling(max_new_tokens=1)
+    together = Scheduler(Asks(), models, sampling, 4).run([[0], [1], [2], [3]])
+    expected = [generate(Autoregressive(), [first], sampling, models) for first in range(4)]
+    assert together == expected

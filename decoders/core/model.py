@@ -42,11 +42,11 @@ class Model(Protocol):
     def cache_bytes(self) -> int:
         """Bytes of the preallocated KV cache (0 before `reserve`)."""
 
-    def reserve(self, num_rows: int, capacity: int) -> None:
-        """Allocate a cache of `num_rows` sequences of `capacity` tokens (no-op if it is there).
+    def holds(self, num_rows: int, capacity: int) -> bool:
+        """Whether the allocated cache has room for `num_rows` sequences of `capacity` tokens."""
 
-        Must not be called while a session is open.
-        """
+    def reserve(self, num_rows: int, capacity: int) -> None:
+        """Allocate a cache of exactly that size (no-op if it is there); no session may be open."""
 
     def open(self) -> Session:
         """Start an empty sequence in the lowest free cache row (`assert`s that one is free)."""

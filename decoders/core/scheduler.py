@@ -37,10 +37,18 @@ class Models:
     draft: Model | None = None
 
     def reserve(self, num_rows: int, num_tokens: int) -> None:
-        """Allocate caches for `num_rows` sequences of `num_tokens` (no-op where they exist)."""
-        self.target.reserve(num_rows, num_tokens + SLACK_ROWS)
-        if self.draft is not None:
-            self.draft.reserve(num_rows, num_tokens + SLACK_ROWS)
+        """Allocate caches for exactly `num_rows` sequences of `num_tokens`."""
+        for model in self._loaded():
+            model.reserve(num_rows, num_tokens + SLACK_ROWS)
+
+    def ensure(self, num_rows: int, num_tokens: int) -> None:
+        """Allocate caches for `num_rows` sequences of `num_tokens` where they are too small."""
+        for model in self._loaded():
+            if not model.holds(num_rows, num_tokens + SLACK_ROWS):
+                model.reserve(num_rows, num_tokens + SLACK_ROWS)
+
+    def _loaded(self) -> tuple[Model, ...]:
+        return (self.target,) if self.draft is None else (self.target, self.draft)
 
 
 class Scheduler:
@@ -78,7 +86,7 @@ class Scheduler:
         """
         longest = max((len(prompt) for prompt in prompts), default=0)
         num_tokens = min(longest + self._sampling.max_new_tokens, self._models.target.max_length)
-        self._models.reserve(min(self._batch_size, max(len(prompts), 1)), num_tokens)
+        self._models.ensure(min(self._batch_size, max(len(prompts), 1)), num_tokens)
         outcomes: dict[int, Outcome] = {}
 
         def finish(index: int, outcome: Outcome) -> None:

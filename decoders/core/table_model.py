@@ -60,15 +60,16 @@ class TableModel:
         """A table has no cache to speak of."""
         return 0
 
+    def holds(self, num_rows: int, capacity: int) -> bool:
+        """See `Model.holds`."""
+        return num_rows <= len(self._sessions) and capacity <= self._capacity
+
     def reserve(self, num_rows: int, capacity: int) -> None:
         """See `Model.reserve`."""
-        if num_rows <= len(self._sessions) and capacity <= self._capacity:
-            return
         assert not any(self._sessions), "reserve while a session is open"
-        self._capacity = max(capacity, self._capacity)
-        rows = max(num_rows, len(self._sessions))
-        self._sessions = [None] * rows
-        self._tokens = [[] for _ in range(rows)]
+        self._capacity = capacity
+        self._sessions = [None] * num_rows
+        self._tokens = [[] for _ in range(num_rows)]
 
     def open(self) -> Session:
         """See `Model.open`."""

@@ -1,0 +1,120 @@
+"""Additive attention masks of merged calls, sliding windows folded in. Torch only.
+
+A mask is 0 where a row sees an entry and the lowest finite number elsewhere: -inf could turn a row
+into NaN, and a boolean mask is silently wrong under transformers' eager attention. Every row,
+padding included, sees at least one entry.
+
+Letters: B sequences, N rows of the widest call, T cache entries seen, C capacity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from decoders.core import masks
+from decoders.core.types import Call
+
+Masks = Tensor | dict[str, Tensor | None] | None
+"""None (causal or a single row), one mask for all layers, or one per kind of layer."""
+
+TEMPLATE_ROWS = 64
+"""The widest call after a prefix whose causal mask is a view of a ready template."""
+
+
+class MaskBuilder:
+    """Makes the masks of one cache, of C entries a row."""
+
+    def __init__(
+        self,
+        windows: Mapping[str, int | None],
+        capacity: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        """`windows` names the kinds of layers and how far back each sees (None: everything)."""
+        self._windows = windows
+        self._capacity = capacity
+        self._dtype = dtype
+        self._device = device
+        self._template: Tensor | None = None
+
+    def additive(self, visible: Tensor) -> Tensor:
+        """Turn a bool tensor (True: seen) into an additive mask of the same shape."""
+        added = torch.zeros(visible.shape, dtype=self._dtype, device=self._device)
+        return added.masked_fill_(~visible, torch.finfo(self._dtype).min)
+
+    def per_kind(self, mask: Tensor | None) -> Masks:
+        """The same mask for every kind of layer (right where no window can matter)."""
+        return mask if len(self._windows) == 1 else dict.fromkeys(self._windows, mask)
+
+    def after(self, start: int, num_rows: int, mask: Tensor | None) -> Tensor:
+        """The mask ``[1, 1, N, T]`` of one call after `start` entries, windows aside."""
+        if num_rows <= TEMPLATE_ROWS:
+            if self._template is None:
+                self._template = self._make_template()
+            # Row i of the template sees columns up to C + i: column C is the call's first row.
+            view = self._template[:num_rows].narrow(1, self._capacity - start, start + num_rows)
+            if mask is None and self._device.type == "cpu":
+                return view[None, None]
+            added = view.clone()  # also aligned, as CUDA kernels want it
+            if mask is None:
+                return added[None, None]
+        else:
+            shape = (num_rows, start + num_rows)
+            added = torch.zeros(shape, dtype=self._dtype, device=self._device)
+            mask = masks.causal(num_rows) if mask is None else mask
+        added[:, start:] = self.additive(mask.to(self._device))
+        return added[None, None]
+
+    def _make_template(self) -> Tensor:
+        rows = torch.arange(TEMPLATE_ROWS, device=self._device)
+        columns = torch.arange(2 * self._capacity, device=self._device) - self._capacity
+        return self.additive(columns[None, :] <= rows[:, None])
+
+    def visible(self, calls: Sequence[Call], starts: Tensor, width: int, seen: int) -> Tensor:
+        """Which entries each row sees, windows aside. Padding rows are causal.
+
+        Args:
+            calls: the merged calls.
+            starts: int64 ``[B]``, their committed lengths.
+            width: N.
+            seen: T.
+
+        Returns:
+            bool ``[B, N, T]``.
+        """
+        columns = torch.arange(seen, device=self._device) - starts[:, None]  # 0: first row's own
+        rows = torch.arange(width, device=self._device)
+        if all(call.mask is None for call in calls):
+            return columns[:, None, :] <= rows[:, None]
+        blocks = masks.causal(width).repeat(len(calls), 1, 1)
+        for block, call in zip(blocks, calls, strict=True):
+            if call.mask is not None:
+                block[: len(call.tokens), : len(call.tokens)] = call.mask
+        blocks = blocks.to(self._device)
+        inside = (columns >= 0) & (columns < width)
+        index = columns.clamp(0, width - 1)[:, None, :].expand(-1, width, -1)
+        return (columns < 0)[:, None, :] | (inside[:, None, :] & blocks.gather(2, index))
+
+    def windowed(self, visible: Tensor, positions: Tensor, placed: Tensor) -> Masks:
+        """Fold the windows in: a row sees entries less than a window before its position.
+
+        Args:
+            visible: bool ``[B, N, T]``.
+            positions: int64 ``[B, N]`` of the rows.
+            placed: int64 ``[B, T]``, positions of the cache entries.
+
+        Returns:
+            additive ``[B, 1, N, T]``, one per kind of layer if there are several.
+        """
+        found: dict[str, Tensor | None] = {}
+        for kind, window in self._windows.items():
+            near = visible
+            if window is not None:
+                near = visible & (positions[:, :, None] - placed[:, None, :] < window)
+            found[kind] = self.additive(near)[:, None]
+        return found if len(found) > 1 else next(iter(found.values()))

@@ -1,0 +1,169 @@
+"""A preallocated KV cache that calls write in place. Torch only; `hf.py` hands it to transformers.
+
+A *plane* is the keys or the values of one layer, ``[B, H, C, D]``; planes of one shape share one
+allocation, so that the views a call needs of all layers cost a few operations, not a few a layer.
+
+Letters: B cache rows (sequences), H key-value heads, C entries of a row (capacity and one scrap
+entry that padding is written to), D head dimension, N rows of a call, T entries that are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+PlaneShape = tuple[int, int]
+"""(H, D) of a plane."""
+
+
+class KVStore:
+    """Keys and values of every layer, and the place where the running call writes and reads.
+
+    One call announces its place (`at` or `scattered`) and then every layer calls `update` once.
+    """
+
+    def __init__(
+        self,
+        planes: Sequence[PlaneShape],
+        num_rows: int,
+        capacity: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        separate: bool = False,
+    ) -> None:
+        """Allocate zeros.
+
+        Args:
+            planes: shapes in the order keys of layer 0, values of layer 0, keys of layer 1, …
+            num_rows: B.
+            capacity: C - 1.
+            dtype: of keys and values.
+            device: of keys and values.
+            separate: one allocation a plane, as `torch.compile` wants it (no aliased inputs).
+        """
+        self.num_rows = num_rows
+        self.scrap = capacity
+        self.start = self.stop = 0
+        groups: list[list[int]] = []
+        for index, shape in enumerate(planes):
+            found = next((g for g in groups if planes[g[0]] == shape and not separate), None)
+            groups.append([index]) if found is None else found.append(index)
+        with torch.inference_mode(False):  # inference tensors could not be edited outside of it
+            self._bases = [
+                torch.zeros(
+                    len(group), num_rows, heads, capacity + 1, dim, dtype=dtype, device=device
+                )
+                for group in groups
+                for heads, dim in (planes[group[0]],)
+            ]
+        self._group_of = [0] * len(planes)
+        self._order: list[int] | None = None
+        if len(groups) > 1:
+            flat = [index for group in groups for index in group]
+            self._order = sorted(range(len(flat)), key=flat.__getitem__)
+            for number, group in enumerate(groups):
+                for index in group:
+                    self._group_of[index] = number
+        self._row_bases = [[base.narrow(1, r, 1) for base in self._bases] for r in range(num_rows)]
+        self._planes = self._views(lambda base: base)
+        if separate and device.type == "cuda":  # CUDA graphs may then write to them in place
+            for plane in self._planes:
+                torch._dynamo.mark_static_address(plane)
+        self._into: Sequence[Tensor] | None = None
+        self._reads: Sequence[Tensor] | None = None
+        self._indices: list[Tensor] = []
+        self._read_rows: Tensor | None = None
+        self._span = (0, 0)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all planes."""
+        return sum(base.nbytes for base in self._bases)
+
+    def _views(self, view: Callable[[Tensor], Tensor]) -> Sequence[Tensor]:
+        """One view ``[B', H, …, D]`` per plane from one operation per allocation."""
+        if self._order is None:
+            return view(self._bases[0]).unbind(0)
+        parts = [part for base in self._bases for part in view(base).unbind(0)]
+        return [parts[place] for place in self._order]
+
+    def at(self, row: int, start: int, stop: int) -> None:
+        """The next call writes entries `start` to `stop` of one row and reads 0 to `stop`."""
+        self.start, self.stop = start, stop
+        bases = self._row_bases[row]
+        if self._order is None:
+            base = bases[0]
+            self._into = base.narrow(3, start, stop - start).unbind(0)
+            self._reads = base.narrow(3, 0, stop).unbind(0)
+            return
+        into = [part for b in bases for part in b.narrow(3, start, stop - start).unbind(0)]
+        reads = [part for b in bases for part in b.narrow(3, 0, stop).unbind(0)]
+        self._into = [into[place] for place in self._order]
+        self._reads = [reads[place] for place in self._order]
+
+    def scattered(
+        self, rows: Tensor, entries: Tensor, stop: int, first: int | None, *, late: bool = False
+    ) -> None:
+        """The next call writes `entries` of several rows and reads entries 0 to `stop` of them.
+
+        Args:
+            rows: int64 ``[B']``, cache rows.
+            entries: int64 ``[B', N]``, where each row of the call goes; `scrap` for padding.
+            stop: T.
+            first: `rows` are `first`, `first` + 1, …: they are read as a view (None: copied).
+            late: make the views inside `update`, so that a compiled graph contains them.
+        """
+        self.start, self.stop = 0, stop
+        self._into = None
+        self._indices = []
+        for base in self._bases:
+            heads, num_entries = base.shape[2], base.shape[3]
+            head = torch.arange(heads, device=rows.device)
+            lines = (rows[:, None] * heads + head)[:, :, None] * num_entries
+            self._indices.append((lines + entries[:, None, :]).view(-1))
+        self._read_rows = rows if first is None else None
+        self._span = (first or 0, len(rows))
+        self._reads = None
+        if first is not None and not late:
+            count = len(rows)
+            self._reads = self._views(lambda base: base.narrow(1, first, count).narrow(3, 0, stop))
+
+    def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Store a layer's new states ``[B', H, N, D]``; return all it sees, ``[B', H, T, D]``."""
+        place = 2 * layer
+        into, reads = self._into, self._reads
+        if into is not None and reads is not None:
+            into[place].copy_(keys)
+            into[place + 1].copy_(values)
+            return reads[place], reads[place + 1]
+        self._scatter(place, keys)
+        self._scatter(place + 1, values)
+        if reads is not None:
+            return reads[place], reads[place + 1]
+        return self._read(place), self._read(place + 1)
+
+    def _scatter(self, place: int, states: Tensor) -> None:
+        index = self._indices[self._group_of[place]]
+        dim = states.shape[-1]
+        self._planes[place].view(-1, dim).index_copy_(0, index, states.reshape(-1, dim))
+
+    def _read(self, place: int) -> Tensor:
+        plane = self._planes[place].narrow(2, 0, self.stop)
+        if self._read_rows is not None:
+            return plane.index_select(0, self._read_rows)
+        return plane.narrow(0, *self._span)
+
+    def move_row(self, source: int, row: int, length: int) -> None:
+        """Copy the first `length` entries of row `source` to `row`."""
+        for base in self._bases:
+            base[:, row, :, :length] = base[:, source, :, :length]
+
+    def gather(self, row: int, sources: Sequence[int], start: int) -> None:
+        """Copy entries `sources` of a row to `start`, `start` + 1, … (they may overlap)."""
+        index = torch.tensor(sources, device=self._bases[0].device)
+        for base in self._bases:
+            line = base.select(1, row)  # [planes, H, C, D]
+            line.narrow(2, start, len(sources)).copy_(line.index_select(2, index))

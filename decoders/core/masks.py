@@ -1,0 +1,80 @@
+"""Row-to-row masks as pure functions: which rows of one call see which.
+
+Each returns a bool tensor ``[N, N]`` for `Session.call(mask=…)`: entry (i, j) is True where row i
+sees row j. The committed cache is seen by every row and is no part of a mask.
+
+Letters: N rows of a call, S rows of a stem, K rows of a chain.
+
+    causal(3)      tree((-1, 0, 0))   branch(2, 2, stem=1)    block(3, stem=1)
+    ■ ⬚ ⬚          ■ ⬚ ⬚              ■ ⬚ ⬚ ⬚ ⬚  stem         ■ ⬚ ⬚ ⬚  stem
+    ■ ■ ⬚          ■ ■ ⬚              ■ ■ ⬚ ⬚ ⬚  chain 0      ■ ■ ■ ■  block
+    ■ ■ ■          ■ ⬚ ■              ■ ■ ■ ⬚ ⬚  chain 0      ■ ■ ■ ■  block
+                                      ■ ⬚ ⬚ ■ ⬚  chain 1      ■ ■ ■ ■  block
+                                      ■ ⬚ ⬚ ■ ■  chain 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+ROOT = -1
+"""The parent of a tree row that hangs directly from the committed cache."""
+
+
+def causal(num_rows: int) -> Tensor:
+    """Every row sees itself and the rows before it: bool ``[N, N]``, a call's default."""
+    return torch.ones(num_rows, num_rows, dtype=torch.bool).tril_()
+
+
+def tree(parents: Sequence[int]) -> Tensor:
+    """Every row sees itself and its ancestors: bool ``[N, N]``.
+
+    Args:
+        parents: for each row the row it continues (an earlier one), or `ROOT`.
+    """
+    seen: list[list[bool]] = []
+    for row, parent in enumerate(parents):
+        assert ROOT <= parent < row, f"row {row} needs an earlier parent, got {parent}"
+        line = [False] * len(parents) if parent == ROOT else seen[parent].copy()
+        line[row] = True
+        seen.append(line)
+    return torch.tensor(seen, dtype=torch.bool).view(len(parents), len(parents))
+
+
+def depths(parents: Sequence[int]) -> tuple[int, ...]:
+    """How many rows lie above each row of a `tree`; its position is the committed length + this."""
+    found: list[int] = []
+    for parent in parents:
+        found.append(0 if parent == ROOT else found[parent] + 1)
+    return tuple(found)
+
+
+def branch(num_chains: int, chain_rows: int, stem: int = 0) -> Tensor:
+    """A causal stem, then chains that continue it without seeing one another.
+
+    Args:
+        num_chains: how many chains; their rows follow the stem, chain after chain.
+        chain_rows: K, the rows of each chain.
+        stem: S, the shared rows in front.
+
+    Returns:
+        bool ``[N, N]`` with N = S + `num_chains` * K.
+    """
+    chain = torch.arange(num_chains).repeat_interleave(chain_rows)
+    group = torch.cat([torch.full((stem,), -1), chain])
+    same = (group[:, None] == group[None, :]) | (group[None, :] == -1)
+    return same & causal(len(group))
+
+
+def block(num_rows: int, stem: int = 0) -> Tensor:
+    """A causal stem of S rows, then a block whose rows all see each other and the stem.
+
+    Returns:
+        bool ``[N, N]`` with N = S + `num_rows`.
+    """
+    mask = causal(stem + num_rows)
+    mask[stem:, stem:] = True
+    return mask

@@ -15,7 +15,7 @@ FAMILIES = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """One objectively checkable demand on an answer, e.g. ``kind="contains", value="Lily"``."""
+    """One checkable demand on an answer, e.g. ``kind="contains", value="Lily"``."""
 
     kind: str
     value: str | int
@@ -25,7 +25,7 @@ class Constraint:
 class Reference:
     """What one turn's answer is scored against.
 
-    `answers` holds the gold answers (any one suffices); `constraints` is used by ``mt_bench`` alone.
+    `answers` holds the gold answers (any one suffices); `constraints` is ``mt_bench``'s alone.
     """
 
     answers: tuple[str, ...] = ()

@@ -1,0 +1,191 @@
+"""Tables for ``bench ls decoders|tasks|runs`` and the prompts for ``bench show-prompts``.
+
+Each function returns something rich can print, or prints to the console it is given. No torch here
+(a decoder's own file may import it).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from decoders.core import registry
+from decoders.core.decoder import Decoder
+from decoders.core.types import DecoderSpec
+from specbench_tasks.registry import TaskSet
+from specbench_tasks.registry import list_tasks as task_infos
+from specbench_tasks.task import Conversation, Reference
+
+MAX_TEXT = 600
+"""Characters of a turn or reference that `show_prompts` prints at most."""
+
+
+def list_decoders() -> Table:
+    """Every decoder by name: what it is, whether it is lossless, what it needs, its options.
+
+    A decoder whose file or package cannot be imported is listed with the reason.
+    """
+    table = _table("decoder", "what it does", "lossless", "needs", "options")
+    for name in registry.names():
+        try:
+            cls = registry.resolve(DecoderSpec(name=name))
+        except (ImportError, ValueError) as error:
+            table.add_row(name, Text(f"cannot be loaded: {error}", style="red"), "", "", "")
+            continue
+        table.add_row(
+            name,
+            first_line(cls),
+            "yes" if cls.lossless else "no",
+            ", ".join(cls.needs) or "-",
+            "\n".join(options(cls)) or "-",
+        )
+    return table
+
+
+def first_line(cls: type[Decoder]) -> str:
+    """The first line of a decoder's docstring."""
+    return (cls.__doc__ or "").strip().partition("\n")[0]
+
+
+def options(cls: type[Decoder]) -> list[str]:
+    """A decoder's options with their defaults, as they are written in a spec: ``k=3``."""
+    return [
+        field.name if field.default is dataclasses.MISSING else f"{field.name}={field.default}"
+        for field in dataclasses.fields(cls)
+    ]
+
+
+def list_tasks() -> Table:
+    """Every name that ``--tasks`` takes."""
+    table = _table("task", "families", "conversations", "source", "licence")
+    for info in task_infos():
+        families = "all six" if len(info.families) > 1 else "".join(info.families) or "as given"
+        num = "as given" if info.num_conversations is None else str(info.num_conversations)
+        table.add_row(Text(info.name), families, num, Text(info.source), info.licence)
+    return table
+
+
+def list_runs(parent: Path) -> Table:
+    """Every run folder under `parent`, oldest first; a run without run.json is unfinished."""
+    table = _table("run", "status", "verdict", "model", "tasks", "decoders", "records")
+    for folder in run_folders(parent):
+        status, plan = _read(folder / "run.json"), _read(folder / "manifest.json")
+        config = _config(folder / "config.toml")
+        verdict = str(status.get("verdict") or "-")
+        table.add_row(
+            Text(folder.name),
+            str(status.get("status") or "unfinished"),
+            Text(verdict, style="red" if verdict == "INVALID" else ""),
+            Text(str(config.get("model", "-"))),
+            Text(str(config.get("tasks", "-"))),
+            Text(", ".join(_cells(plan)) or "-"),
+            str(_num_records(folder / "samples.jsonl")),
+        )
+    return table
+
+
+def run_folders(parent: Path) -> list[Path]:
+    """Folders under `parent` that hold a run, by name (i.e. by time); links are passed over."""
+    if not parent.is_dir():
+        return []
+    marks = ("manifest.json", "run.json")
+    return sorted(
+        path
+        for path in parent.iterdir()
+        if path.is_dir()
+        and not path.is_symlink()
+        and any((path / mark).is_file() for mark in marks)
+    )
+
+
+def show_prompts(task_set: TaskSet, console: Console, limit: int | None = None) -> None:
+    """Print what a run would ask: every turn of the timed conversations, with its reference.
+
+    Args:
+        task_set: what `specbench_tasks.registry.load_tasks` returned.
+        console: where to print.
+        limit: conversations printed; None is all.
+    """
+    counts = Counter(c.family for c in task_set.timing)
+    per_family = ", ".join(f"{family} {counts[family]}" for family in task_set.families)
+    chosen = task_set.timing[:limit]
+    for conversation in chosen:
+        _show(conversation, console)
+    console.print(
+        Text(
+            f"{task_set.name}: {len(chosen)} of {len(task_set.timing)} timed conversations shown "
+            f"({per_family}); {len(task_set.quality)} for quality",
+            style="dim",
+        )
+    )
+
+
+def _show(conversation: Conversation, console: Console) -> None:
+    console.print(Text(f"{conversation.id}  {conversation.family}", style="bold"))
+    if conversation.system is not None:
+        console.print(Text(f"  system: {_shortened(conversation.system)}", style="dim"))
+    pairs = zip(conversation.turns, conversation.references, strict=True)
+    for turn, (text, reference) in enumerate(pairs, start=1):
+        console.print(Text(f"  #{turn} {_shortened(text)}"))
+        console.print(Text(f"     = {_reference(reference)}", style="green"))
+    console.print()
+
+
+def _reference(reference: Reference | None) -> str:
+    if reference is None:
+        return "no reference"
+    parts = [_shortened(answer) for answer in reference.answers]
+    parts += [f"{c.kind}: {c.value}" for c in reference.constraints]
+    return " | ".join(parts)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}… ({len(text)} characters)"
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, overflow="fold", no_wrap=number == 0)
+    return table
+
+
+def _cells(plan: Mapping[str, Any]) -> Iterable[str]:
+    cells = plan.get("cells") or []
+    return [
+        str(cell.get("cell", cell)) if isinstance(cell, Mapping) else str(cell) for cell in cells
+    ]
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    """A JSON object, or nothing where it is missing or damaged: one run never fails a listing."""
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _config(file: Path) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def _num_records(file: Path) -> int:
+    """Records in the file, events and a torn last line not counted."""
+    try:
+        lines = file.read_bytes().split(b"\n")[:-1]
+    except OSError:
+        return 0
+    return sum(not line.startswith(b'{"event"') for line in lines)

@@ -1,0 +1,213 @@
+"""From conversations to the token ids every decoder is given: made once, the same for all.
+
+A *prompt* is one turn. The chat template is applied exactly once and owns the special tokens; a
+model without one gets the turns as plain text, joined by newlines, with whatever special tokens its
+tokenizer adds by itself. A BOS token is never doubled. Turn 2's history holds the baseline's answer
+to turn 1, so that every decoder answers the very same prompt. No torch, no transformers here: the
+tokenizer is a protocol.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from jinja2 import TemplateError
+
+from specbench_tasks.task import Conversation, Reference
+
+Overlong = Literal["skip", "truncate"]
+Message = dict[str, str]
+
+
+class Tokenizer(Protocol):
+    """What is used of a transformers tokenizer."""
+
+    chat_template: Any
+    bos_token_id: int | None
+
+    def apply_chat_template(
+        self, conversation: list[Message], *, tokenize: bool, add_generation_prompt: bool
+    ) -> Any:
+        """The conversation as one text (``tokenize=False``), ready for the next answer."""
+
+    def encode(self, text: str, *, add_special_tokens: bool, verbose: bool) -> list[int]:
+        """Token ids of a text (``verbose=False``: no log line about texts past the context)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """One turn, tokenised: `turn` counts from 1, `hash` is of the ids, `num_cut` ids were cut."""
+
+    conversation: str
+    turn: int
+    family: str
+    ids: tuple[int, ...]
+    hash: str
+    reference: Reference | None
+    num_cut: int = 0
+
+    @property
+    def name(self) -> str:
+        """Identity of the prompt: conversation and turn."""
+        return f"{self.conversation}#{self.turn}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """One turn that is not measured, and why."""
+
+    conversation: str
+    turn: int
+    family: str
+    reason: str
+
+    @property
+    def name(self) -> str:
+        """Identity of the turn: conversation and turn."""
+        return f"{self.conversation}#{self.turn}"
+
+
+def build_prompts(
+    conversations: Sequence[Conversation],
+    tokenizer: Tokenizer,
+    *,
+    max_prompt_tokens: int,
+    overlong: Overlong,
+    answer_turn1: Callable[[list[Prompt]], list[str]],
+) -> tuple[list[Prompt], list[Skipped]]:
+    """Tokenise every turn of every conversation once, in order (turn 2 follows its turn 1).
+
+    Args:
+        conversations: what to ask.
+        tokenizer: the target's.
+        max_prompt_tokens: what fits, i.e. the model's context less the budget for the answer.
+        overlong: a longer prompt is left out (with the later turns of its conversation), or loses
+            its beginning: the last `max_prompt_tokens` ids stay, a leading BOS among them.
+        answer_turn1: the baseline's answers, as text without special tokens, to prompts whose
+            conversation goes on; called once per turn number that has a next turn.
+
+    Returns:
+        The prompts, and the turns skipped with a reason each. An empty prompt is the BOS alone, or
+        skipped where the tokenizer has none.
+
+    Raises:
+        ValueError: `max_prompt_tokens` below 1.
+    """
+    if max_prompt_tokens < 1:
+        raise ValueError(
+            f"room for {max_prompt_tokens} prompt tokens; the model's context must be longer than "
+            "the answer's budget: lower --max-new-tokens"
+        )
+    made: list[Prompt | Skipped] = []
+    answers: dict[str, tuple[str, ...]] = {c.id: () for c in conversations}
+    for turn in range(1, max((len(c.turns) for c in conversations), default=0) + 1):
+        asked = [c for c in conversations if len(c.turns) >= turn]
+        results = [
+            _prompt(c, turn, answers[c.id], tokenizer, max_prompt_tokens, overlong) for c in asked
+        ]
+        made += results
+        going_on = [
+            result
+            for conversation, result in zip(asked, results, strict=True)
+            if isinstance(result, Prompt) and len(conversation.turns) > turn
+        ]
+        texts = answer_turn1(going_on) if going_on else []
+        for prompt, text in zip(going_on, texts, strict=True):
+            answers[prompt.conversation] += (text.strip(),)
+    place = {conversation.id: i for i, conversation in enumerate(conversations)}
+    made.sort(key=lambda item: (place[item.conversation], item.turn))
+    prompts = [item for item in made if isinstance(item, Prompt)]
+    return prompts, [item for item in made if isinstance(item, Skipped)]
+
+
+def count_lines(prompts: Sequence[Prompt], skipped: Sequence[Skipped]) -> list[str]:
+    """What was left out or cut, in words, one line per kind; empty where nothing was."""
+    total = len(prompts) + len(skipped)
+    lines = []
+    cut = [prompt.num_cut for prompt in prompts if prompt.num_cut]
+    if cut:
+        lines.append(
+            f"{len(cut)} of {total} prompts lost their beginning to fit "
+            f"(up to {max(cut)} tokens cut)"
+        )
+    if skipped:
+        families = Counter(item.family for item in skipped)
+        per_family = ", ".join(f"{family} {num}" for family, num in families.most_common())
+        lines.append(
+            f"{len(skipped)} of {total} prompts skipped ({per_family}): "
+            f"e.g. {skipped[0].name}: {skipped[0].reason}"
+        )
+    return lines
+
+
+def ids_hash(ids: Sequence[int]) -> str:
+    """16 hexadecimal digits that name a prompt's ids: two runs prove that they asked the same."""
+    return hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()[:16]
+
+
+def _prompt(
+    conversation: Conversation,
+    turn: int,
+    answers: Sequence[str],
+    tokenizer: Tokenizer,
+    max_prompt_tokens: int,
+    overlong: Overlong,
+) -> Prompt | Skipped:
+    if len(answers) < turn - 1:
+        return _skip(conversation, turn, "an earlier turn was skipped")
+    try:
+        ids = _encode(conversation, answers, tokenizer)
+    except TemplateError as error:
+        return _skip(conversation, turn, f"the chat template refuses it: {error}")
+    if not ids:
+        return _skip(conversation, turn, "empty, and the tokenizer has no BOS token to start from")
+    num_cut = max(0, len(ids) - max_prompt_tokens)
+    if num_cut and overlong == "skip":
+        reason = f"{len(ids)} tokens; at most {max_prompt_tokens} leave room for the answer"
+        return _skip(conversation, turn, reason)
+    if num_cut:
+        num_kept = int(ids[0] == tokenizer.bos_token_id and max_prompt_tokens > 1)
+        ids = [*ids[:num_kept], *ids[num_cut + num_kept :]]
+    return Prompt(
+        conversation=conversation.id,
+        turn=turn,
+        family=conversation.family,
+        ids=tuple(ids),
+        hash=ids_hash(ids),
+        reference=conversation.references[turn - 1],
+        num_cut=num_cut,
+    )
+
+
+def _encode(conversation: Conversation, answers: Sequence[str], tokenizer: Tokenizer) -> list[int]:
+    bos = tokenizer.bos_token_id
+    said = [text for pair in zip(conversation.turns, answers, strict=False) for text in pair]
+    said.append(conversation.turns[len(answers)])
+    if tokenizer.chat_template:
+        messages = [
+            {"role": "assistant" if i % 2 else "user", "content": text}
+            for i, text in enumerate(said)
+        ]
+        if conversation.system is not None:
+            messages.insert(0, {"role": "system", "content": conversation.system})
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        ids = tokenizer.encode(text, add_special_tokens=False, verbose=False)
+    else:
+        if conversation.system is not None:
+            said.insert(0, conversation.system)
+        ids = tokenizer.encode("\n".join(said), add_special_tokens=True, verbose=False)
+    if not ids and bos is not None:
+        return [bos]
+    while bos is not None and ids[:2] == [bos, bos]:
+        ids = ids[1:]
+    return ids
+
+
+def _skip(conversation: Conversation, turn: int, reason: str) -> Skipped:
+    return Skipped(
+        conversation=conversation.id, turn=turn, family=conversation.family, reason=reason
+    )

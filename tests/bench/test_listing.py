@@ -1,0 +1,123 @@
+"""``bench ls`` and ``bench show-prompts``: tables of what there is."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console, RenderableType
+
+from bench import listing
+from decoders.core import registry
+from specbench_tasks.registry import load_tasks
+from specbench_tasks.task import FAMILIES, Conversation
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def rendered(item: RenderableType) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    console.print(item)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def line_of(text: str, start: str) -> str:
+    return next(line for line in text.splitlines() if line.startswith(start))
+
+
+def test_every_decoder_is_listed_with_what_it_is_and_its_options() -> None:
+    text = rendered(listing.list_decoders())
+    for name in registry.names():
+        assert line_of(text, name)
+    spec = line_of(text, "spec")
+    assert "draft" in spec
+    assert "yes" in spec
+    assert "k=" in spec
+
+
+def test_a_decoder_that_cannot_be_imported_is_listed_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object) -> None:
+        raise ImportError("No module named 'flux'")
+
+    monkeypatch.setattr(registry, "names", lambda: ("theirs",))
+    monkeypatch.setattr(registry, "resolve", broken)
+    assert "cannot be loaded: No module named 'flux'" in rendered(listing.list_decoders())
+
+
+def test_every_task_is_listed_with_its_count_and_licence() -> None:
+    text = rendered(listing.list_tasks())
+    for name in ("zoo", "specbench[=PATH]", "jsonl=PATH", "hf=ID", *FAMILIES):
+        assert line_of(text, name)
+    assert "480" in line_of(text, "specbench")
+    assert "Apache-2.0" in line_of(text, "specbench")
+
+
+def test_runs_are_listed_with_status_verdict_and_number_of_records(tmp_path: Path) -> None:
+    done, begun = tmp_path / "20260101T000000Z-a-1", tmp_path / "20260102T000000Z-b-2"
+    for folder in (done, begun):
+        folder.mkdir()
+        plan = {"cells": [{"cell": "ar"}, {"cell": "spec@k4"}]}
+        (folder / "manifest.json").write_text(json.dumps(plan))
+    (done / "run.json").write_text(json.dumps({"status": "done", "verdict": "INVALID"}))
+    (done / "config.toml").write_text('model = "zoo"\ntasks = "qa"\n')
+    (done / "samples.jsonl").write_text('{"decoder":"ar"}\n{"event":"load"}\n{"deco')
+    (begun / "config.toml").write_text("damaged =")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "latest").symlink_to(begun.name)
+
+    assert listing.run_folders(tmp_path) == [done, begun]
+    text = rendered(listing.list_runs(tmp_path))
+    first = line_of(text, done.name).split()
+    assert first[1:] == ["done", "INVALID", "zoo", "qa", "ar,", "spec@k4", "1"]
+    assert line_of(text, begun.name).split()[1] == "unfinished"
+
+
+def test_a_missing_results_folder_lists_no_runs(tmp_path: Path) -> None:
+    assert listing.list_runs(tmp_path / "nowhere").row_count == 0
+
+
+def test_prompts_are_shown_with_every_turn_and_reference() -> None:
+    console = Console(file=io.StringIO(), width=1000)
+    tasks = load_tasks(limit=6)
+    listing.show_prompts(tasks, console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    for conversation in tasks.timing:
+        assert conversation.id in text
+        assert all(turn in text for turn in conversation.turns)
+    assert "contains: " in text
+    assert "zoo: 6 of 6 timed conversations shown (mt_bench 1, translation 1" in text
+
+
+def test_shown_prompts_can_be_limited_and_brackets_are_no_markup(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    rows = [{"prompt": f"[bold]{i}[/nonsense]" + "x" * 2000, "answer": "[red]"} for i in range(3)]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    console = Console(file=io.StringIO(), width=1000)
+    listing.show_prompts(load_tasks(f"jsonl={file}"), console, limit=1)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.count("[/nonsense]") == 1
+    assert "[red]" in text
+    assert "(2018 characters)" in text
+
+
+def test_a_turn_without_reference_says_so() -> None:
+    console = Console(file=io.StringIO())
+    chat = Conversation(id="c", family="qa", turns=("Hi",), references=(None,), system="S")
+    listing._show(chat, console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "system: S" in text
+    assert "no reference" in text
+
+
+def test_tasks_and_runs_are_listed_without_torch() -> None:
+    code = (
+        "import sys, pathlib; from bench import listing, prompts; listing.list_tasks(); "
+        "listing.list_runs(pathlib.Path('results')); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == 0

@@ -1,0 +1,167 @@
+"""From ``--tasks`` to conversations: the grammar, the subset, and the listing."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from specbench_tasks.registry import TaskSet, list_tasks, load_tasks
+from specbench_tasks.subset import even_shares, scorable
+from specbench_tasks.task import FAMILIES, Conversation
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared"
+QUESTIONS = SHARED / "data" / "spec_bench" / "question.jsonl"
+GSM8K = SHARED / "data" / "gsm8k" / "test.jsonl"
+needs_questions = pytest.mark.skipif(not QUESTIONS.is_file(), reason=f"needs {QUESTIONS.name}")
+needs_gsm8k = pytest.mark.skipif(not GSM8K.is_file(), reason="needs gsm8k/test.jsonl")
+
+
+def num_prompts(conversations: tuple[Conversation, ...], family: str) -> int:
+    return sum(len(c.turns) for c in conversations if c.family == family)
+
+
+def ids(task_set: TaskSet) -> list[str]:
+    return [c.id for c in task_set.timing]
+
+
+def test_the_default_is_24_zoo_conversations_4_of_each_family() -> None:
+    tasks = load_tasks()
+    assert (tasks.name, tasks.families) == ("zoo", FAMILIES)
+    assert Counter(c.family for c in tasks.timing) == dict.fromkeys(FAMILIES, 4)
+    assert [c.family for c in tasks.timing[:6]] == list(FAMILIES)  # in rounds over the families
+
+
+def test_quality_takes_40_prompts_per_family_by_default() -> None:
+    tasks = load_tasks()
+    assert {family: num_prompts(tasks.quality, family) for family in FAMILIES} == dict.fromkeys(
+        FAMILIES, 40
+    )
+    assert load_tasks(quality_limit=0).quality == ()
+    assert num_prompts(load_tasks(quality_limit=5).quality, "mt_bench") == 4
+    assert num_prompts(load_tasks(quality_limit=1).quality, "mt_bench") == 2
+
+
+def test_the_choice_is_fixed_by_the_seed_and_smaller_limits_are_contained_in_larger() -> None:
+    assert load_tasks(limit=12) == load_tasks(limit=12)
+    assert set(ids(load_tasks(limit=10))) < set(ids(load_tasks(limit=30)))
+    assert set(ids(load_tasks(seed=1))) != set(ids(load_tasks(seed=0)))
+    golden = ids(load_tasks(limit=6))
+    assert golden == ids(load_tasks(limit=24))[:6]
+
+
+def test_the_choice_of_one_family_does_not_depend_on_the_others() -> None:
+    alone = load_tasks("qa", limit=4)
+    among = [c for c in load_tasks(limit=24).timing if c.family == "qa"]
+    assert list(alone.timing) == among
+    assert alone.quality == tuple(c for c in load_tasks().quality if c.family == "qa")
+
+
+def test_family_names_choose_from_the_zoo_in_the_usual_order() -> None:
+    tasks = load_tasks("qa, translation", limit=5)
+    assert (tasks.name, tasks.families) == ("zoo:translation,qa", ("translation", "qa"))
+    assert Counter(c.family for c in tasks.timing) == {"translation": 3, "qa": 2}
+    assert load_tasks(",".join(FAMILIES)) == load_tasks("zoo")
+    assert len(load_tasks("qa").timing) == 24
+
+
+def test_a_limit_above_what_there_is_takes_everything_once() -> None:
+    tasks = load_tasks("qa", limit=10_000)
+    assert len(ids(tasks)) == len(set(ids(tasks))) == 120
+
+
+@needs_questions
+def test_specbench_is_taken_whole_by_default_and_evenly_under_a_limit() -> None:
+    whole = load_tasks(f"specbench={QUESTIONS}")
+    assert (whole.name, len(whole.timing), whole.families) == ("specbench", 480, FAMILIES)
+    some = load_tasks(f"specbench={QUESTIONS}", limit=20)
+    assert Counter(c.family for c in some.timing) == {
+        "mt_bench": 4, "translation": 4, "summarization": 3, "qa": 3, "math_reasoning": 3, "rag": 3
+    }  # fmt: skip
+    # nothing objective to score: no constraints for mt_bench, no references for qa
+    assert {c.family for c in whole.quality} == set(FAMILIES) - {"mt_bench", "qa"}
+
+
+@needs_gsm8k
+def test_a_jsonl_file_is_named_without_its_folder() -> None:
+    tasks = load_tasks(f"jsonl={GSM8K}", limit=3, quality_limit=2)
+    assert (tasks.name, tasks.families) == ("jsonl:test", ("math_reasoning",))
+    assert (len(tasks.timing), len(tasks.quality)) == (3, 2)
+
+
+def test_columns_reach_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_text(json.dumps({"ask": "2 + 2?", "say": "#### 4"}))
+    columns = {"prompt": "ask", "reference": "say", "family": "math_reasoning"}
+    (conversation,) = load_tasks(f"jsonl={file}", columns=columns).timing
+    assert conversation.references[0] is not None
+    assert conversation.references[0].answers == ("4",)
+    with pytest.raises(ValueError, match="unknown column key 'split'"):
+        load_tasks(f"jsonl={file}", columns={"split": "test"})
+
+
+def test_a_dataset_takes_its_split_from_the_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "tables"))
+    tables = {"train": {"prompt": ["a"]}, "test": {"prompt": ["b"]}}
+    folder = tmp_path / "toy"
+    datasets.disable_progress_bars()
+    datasets.DatasetDict(
+        {split: datasets.Dataset.from_dict(table) for split, table in tables.items()}
+    ).save_to_disk(str(folder))
+    tasks = load_tasks(f"hf={folder}", columns={"split": "train"})
+    assert tasks.name == "hf:toy"
+    assert tasks.timing[0].turns == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("sumarization", "unknown task 'sumarization'; did you mean 'summarization'?"),
+        ("spec_bench=x", "did you mean 'specbench'?"),
+        ("xyzzy", r"unknown task 'xyzzy'; available: zoo, specbench\[=PATH\]"),
+        ("", "give one source"),
+        ("zoo,specbench", "give one source"),
+        ("qa,specbench=x", "not both"),
+        ("jsonl=a,jsonl=b", "give one source"),
+        ("jsonl", "needs a value: jsonl=PATH"),
+        ("hf=", "needs a value: hf=ID"),
+        ("qa=x", "takes no value"),
+        ("zoo=x", "takes no value"),
+        ("jsonl=nowhere.jsonl", "no file nowhere.jsonl"),
+    ],
+)
+def test_what_cannot_be_understood_is_one_clear_line(spec: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as info:
+        load_tasks(spec)
+    assert "\n" not in str(info.value)
+
+
+def test_limits_out_of_range_are_refused() -> None:
+    with pytest.raises(ValueError, match="limit is 0"):
+        load_tasks(limit=0)
+    with pytest.raises(ValueError, match="quality limit is -1"):
+        load_tasks(quality_limit=-1)
+
+
+def test_even_shares_fill_small_places_and_give_remainders_to_the_first() -> None:
+    assert even_shares([9, 9, 9], 7) == [3, 2, 2]
+    assert even_shares([1, 9, 9], 9) == [1, 4, 4]
+    assert even_shares([2, 2], 9) == [2, 2]
+    assert even_shares([5, 0, 5], 4) == [2, 0, 2]
+    assert even_shares([], 3) == []
+
+
+def test_the_listing_names_every_family_and_source_and_its_counts_are_true() -> None:
+    infos = {info.name: info for info in list_tasks()}
+    assert set(FAMILIES) | {"zoo", "specbench[=PATH]", "jsonl=PATH", "hf=ID"} == set(infos)
+    assert infos["zoo"].num_conversations == len(load_tasks(limit=10_000).timing)
+    assert infos["rag"].num_conversations == len(load_tasks("rag", limit=10_000).timing)
+
+
+def test_every_zoo_conversation_can_be_scored() -> None:
+    assert all(scorable(c) for c in load_tasks(limit=10_000).timing)

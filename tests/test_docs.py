@@ -1,0 +1,50 @@
+"""The documentation matches what it documents: code, columns, links, numbering."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from bench.summary import COLUMNS, EXTRA_COLUMNS
+from specbench_tasks.tabular import COLUMNS as CELLS
+from specbench_tasks.task import FAMILIES
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "CONTRIBUTING.md"])
+LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+
+
+def test_the_walk_through_shows_the_example_as_it_is() -> None:
+    page = (DOCS / "adding-a-decoder.md").read_text(encoding="utf-8")
+    shown = page.split("```python\n", 1)[1].split("```", 1)[0]
+    assert shown == (ROOT / "examples" / "ngram.py").read_text(encoding="utf-8"), (
+        "examples/ngram.py changed: copy it into docs/adding-a-decoder.md"
+    )
+
+
+@pytest.mark.parametrize("column", [c for c in (COLUMNS | EXTRA_COLUMNS) if c != "family"])
+def test_every_column_of_the_summary_is_explained(column: str) -> None:
+    page = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    assert f"`{column}`" in page or column == "decoder"
+
+
+def test_every_usual_column_name_of_a_task_file_is_listed() -> None:
+    page = (DOCS / "adding-a-task.md").read_text(encoding="utf-8")
+    for part, names in CELLS.items():
+        assert f"| `{part}` | {', '.join(names)} |" in page
+    assert all(family in page for family in FAMILIES)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_decisions_are_numbered_without_gaps_and_titled_by_their_number() -> None:
+    files = sorted((DOCS / "adr").glob("*.md"))
+    assert [int(file.name[:4]) for file in files] == list(range(1, len(files) + 1))
+    for file in files:
+        assert file.read_text(encoding="utf-8").startswith(f"# {file.name[:4]} ")

@@ -1,0 +1,1 @@
+"""The harness: configuration, measurement, statistics and reports. See docs/metrics.md."""

@@ -1,0 +1,1 @@
+"""What every decoder stands on: data, models, sampling, scheduling, contract checks."""

@@ -1,0 +1,209 @@
+"""Paired measurements behind the claims in docs/log.md. Run by hand, on an idle machine:
+
+    python tests/benchmarks/measure.py transformers   # ar against generate(), spec against assisted
+    python tests/benchmarks/measure.py batching       # tokens/s of ar at batch 8 against batch 1
+    python tests/benchmarks/measure.py overhead       # share of decode time outside the model
+    python tests/benchmarks/measure.py sweep          # spec's k: speed-up over ar, greedy and T=0.8
+
+Every figure is a ratio of measurements interleaved in one process, prompt by prompt, order swapped
+from one to the next; the interval is Student's t on log-ratios over prompts (bench/stats.py).
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from bench.stats import cluster_mean
+from decoders.ar import Autoregressive
+from decoders.core.decoder import Decoder
+from decoders.core.hf import HFModel, load_tokenizer, stop_ids
+from decoders.core.scheduler import Models, Scheduler
+from decoders.core.types import Generation, Sampling
+from decoders.spec import Speculative
+from specbench_tasks.generators import zoo_conversations
+from specbench_tasks.task import FAMILIES
+
+ZOO = Path(__file__).parents[2] / "zoo"
+MAX_NEW_TOKENS = 160
+
+
+class Bench:
+    """The zoo on the CPU in float32, its held-out prompts, and what both sides stop at."""
+
+    def __init__(self, num_prompts: int) -> None:
+        load = {"dtype": torch.float32, "device": "cpu"}
+        self.target = HFModel.load(ZOO / "target", **load)
+        self.draft = HFModel.load(ZOO / "draft", **load)
+        self.models = Models(target=self.target, draft=self.draft)
+        tokenizer = load_tokenizer(ZOO / "target")
+        self.stops = stop_ids(self.target, tokenizer)
+        per_family = -(-num_prompts // len(FAMILIES))
+        by_family = [zoo_conversations(family, per_family) for family in FAMILIES]
+        mixed = itertools.chain.from_iterable(zip(*by_family, strict=True))
+        self.prompts: list[list[int]] = [
+            tokenizer.apply_chat_template(
+                [{"role": "user", "content": conversation.turns[0]}],
+                add_generation_prompt=True,
+                return_dict=False,
+            )
+            for conversation in mixed
+        ][:num_prompts]
+
+    def run(self, decoder: Decoder, prompt: Sequence[int], temperature: float = 0.0) -> list[int]:
+        sampling = Sampling(
+            temperature=temperature, max_new_tokens=MAX_NEW_TOKENS, stop_ids=self.stops
+        )
+        (outcome,) = Scheduler(decoder, self.models, sampling).run([prompt])
+        assert isinstance(outcome, Generation), outcome
+        return list(outcome.tokens)
+
+    def generate(self, prompt: Sequence[int], **options: object) -> list[int]:
+        ids = torch.tensor([list(prompt)])
+        out = self.target.module.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=MAX_NEW_TOKENS,
+            eos_token_id=sorted(self.stops),
+            pad_token_id=0,
+            **options,
+        )
+        return out[0, len(prompt) :].tolist()
+
+
+def seconds_per_token(run: Callable[[], Sequence[int]]) -> tuple[float, list[int]]:
+    gc.collect()
+    gc.disable()
+    start = time.perf_counter()
+    tokens = list(run())
+    elapsed = time.perf_counter() - start
+    gc.enable()
+    return elapsed / len(tokens), tokens
+
+
+def paired(
+    name: str,
+    prompts: Sequence[Sequence[int]],
+    ours: Callable[[Sequence[int]], list[int]],
+    theirs: Callable[[Sequence[int]], list[int]],
+) -> None:
+    """Print the geometric mean of theirs / ours in seconds per token, with its interval."""
+    for prompt in prompts[:3]:  # warm-up
+        ours(prompt)
+        theirs(prompt)
+    logs, same = [], 0
+    for turn, prompt in enumerate(prompts):
+        runs = [lambda p=prompt: ours(p), lambda p=prompt: theirs(p)]
+        order = (0, 1) if turn % 2 == 0 else (1, 0)
+        times = {side: seconds_per_token(runs[side]) for side in order}
+        logs.append(math.log(times[1][0] / times[0][0]))
+        same += times[0][1] == times[1][1]
+    estimate = cluster_mean(logs, [str(index) for index in range(len(logs))])
+    low, value, high = (math.exp(x or 0) for x in (estimate.low, estimate.value, estimate.high))
+    print(
+        f"{name}: {value:.2f} [{low:.2f}, {high:.2f}] over {len(prompts)} prompts, "
+        f"same tokens on {same}"
+    )
+
+
+def against_transformers() -> None:
+    bench = Bench(50)
+    warnings.simplefilter("ignore")
+    paired(
+        "ar / generate(): times as fast",
+        bench.prompts,
+        lambda p: bench.run(Autoregressive(), p),
+        lambda p: bench.generate(p),
+    )
+    for k in (Speculative().k, 5):
+        bench.draft.module.generation_config.num_assistant_tokens = k
+        bench.draft.module.generation_config.num_assistant_tokens_schedule = "constant"
+        bench.draft.module.generation_config.assistant_confidence_threshold = 0.0
+        paired(
+            f"spec k={k} / assisted generation: times as fast",
+            bench.prompts,
+            lambda p, k=k: bench.run(Speculative(k=k), p),
+            lambda p: bench.generate(p, assistant_model=bench.draft.module),
+        )
+
+
+def batching() -> None:
+    bench = Bench(64)
+    sampling = Sampling(max_new_tokens=MAX_NEW_TOKENS, stop_ids=bench.stops)
+    ratios = []
+    for turn in range(6):  # the first is the warm-up
+        rates = {}
+        for size in (1, 8) if turn % 2 == 0 else (8, 1):
+            scheduler = Scheduler(Autoregressive(), bench.models, sampling, size)
+            start = time.perf_counter()
+            outcomes = scheduler.run(bench.prompts)
+            elapsed = time.perf_counter() - start
+            tokens = [o.tokens for o in outcomes if isinstance(o, Generation)]
+            rates[size] = (sum(map(len, tokens)) / elapsed, tokens)
+        assert rates[1][1] == rates[8][1]
+        if turn:
+            ratios.append(rates[8][0] / rates[1][0])
+            print(f"batch 1: {rates[1][0]:.0f} tokens/s, batch 8: {rates[8][0]:.0f} tokens/s")
+    print(f"batch 8 / batch 1: {sorted(ratios)[len(ratios) // 2]:.2f} {sorted(ratios)}")
+
+
+def overhead() -> None:
+    """Time outside `Model.forward` and the warp/pick of its logits, as a share of the whole."""
+    from decoders.core import scheduler as module
+
+    bench = Bench(30)
+    inside = [0.0]
+
+    def timed(function: Callable[..., object]) -> Callable[..., object]:
+        def wrapper(*args: object, **kwargs: object) -> object:
+            start = time.perf_counter()
+            result = function(*args, **kwargs)
+            inside[0] += time.perf_counter() - start
+            return result
+
+        return wrapper
+
+    module._forward = timed(module._forward)  # type: ignore[assignment]
+    module.read_out = timed(module.read_out)  # type: ignore[assignment]
+    for decoder in (Autoregressive(), Speculative()):
+        for prompt in bench.prompts[:3]:
+            bench.run(decoder, prompt)
+        inside[0], start = 0.0, time.perf_counter()
+        num_tokens = sum(len(bench.run(decoder, prompt)) for prompt in bench.prompts)
+        whole = time.perf_counter() - start
+        share = 1 - inside[0] / whole
+        print(
+            f"{decoder.name}: scheduler {share:.2%} of {whole / num_tokens * 1e3:.2f} ms per token"
+        )
+
+
+def sweep() -> None:
+    bench = Bench(36)
+    for temperature, k in itertools.product((0.0, 0.8), (1, 2, 3, 4, 5, 6, 8)):
+        paired(
+            f"T={temperature} spec k={k} / ar: times as fast",
+            bench.prompts,
+            lambda p, k=k, t=temperature: bench.run(Speculative(k=k), p, t),
+            lambda p, t=temperature: bench.run(Autoregressive(), p, t),
+        )
+
+
+if __name__ == "__main__":
+    jobs = {
+        "transformers": against_transformers,
+        "batching": batching,
+        "overhead": overhead,
+        "sweep": sweep,
+    }
+    if len(sys.argv) != 2 or sys.argv[1] not in jobs:
+        raise SystemExit(f"usage: measure.py {'|'.join(jobs)}")
+    jobs[sys.argv[1]]()

@@ -1,0 +1,64 @@
+"""Python-side hot paths under pytest-benchmark. The default suite runs each once, untimed:
+
+python -m pytest tests/benchmarks --benchmark-enable
+"""
+
+import pytest
+import torch
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from decoders.ar import Autoregressive
+from decoders.core.sampling import Uniforms, pick, verify_rejection, warp
+from decoders.core.scheduler import Models, Scheduler
+from decoders.core.table_model import TableModel
+from decoders.core.types import Generation, Sampling
+from decoders.spec import Speculative
+
+VOCAB = 2048
+
+
+def logits(num_rows: int) -> torch.Tensor:
+    return torch.randn(num_rows, VOCAB, generator=torch.Generator().manual_seed(0)) * 3
+
+
+@pytest.mark.parametrize("num_rows", [1, 17])
+@pytest.mark.parametrize("top_p", [1.0, 0.95])
+def test_warp_and_pick(benchmark: BenchmarkFixture, num_rows: int, top_p: float) -> None:
+    rows = logits(num_rows)
+    u = torch.linspace(0, 0.99, num_rows, dtype=torch.float64)
+    sampling = Sampling(temperature=0.7, top_p=top_p)
+    tokens = benchmark(lambda: pick(warp(rows, sampling), u))
+    assert tokens.shape == (num_rows,)
+
+
+def test_verify_rejection(benchmark: BenchmarkFixture) -> None:
+    target, draft = logits(4).softmax(-1)[None], logits(3).softmax(-1)[None]
+    drafts = draft[0].argmax(-1)[None]
+    count, u = torch.tensor([3]), torch.full((1, 4), 0.5, dtype=torch.float64)
+    accepted, _ = benchmark(verify_rejection, target, draft, drafts, count, u[:, :3], u)
+    assert int(accepted) == 3
+
+
+def test_uniforms_of_one_answer(benchmark: BenchmarkFixture) -> None:
+    def draw() -> float:
+        uniforms = Uniforms(0, range(100))
+        return sum(uniforms.at("draw", position) for position in range(256))
+
+    assert 0 < benchmark(draw) < 256
+
+
+@pytest.mark.parametrize("decoder", [Autoregressive(), Speculative()], ids=["ar", "spec"])
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_whole_answers_on_a_model_that_costs_nothing(
+    benchmark: BenchmarkFixture, decoder: Autoregressive | Speculative, batch_size: int
+) -> None:
+    target = TableModel(seed=1)
+    models = Models(target=target, draft=TableModel(seed=2, agree_with=target, agreement=0.8))
+    scheduler = Scheduler(decoder, models, Sampling(max_new_tokens=64), batch_size)
+    prompts = [[seed % 7, seed // 7] for seed in range(8)]
+    outcomes = benchmark(scheduler.run, prompts)
+    answers = [outcome for outcome in outcomes if isinstance(outcome, Generation)]
+    benchmark.extra_info["target_calls"] = sum(
+        step.target_calls for answer in answers for step in answer.steps
+    )
+    assert [len(answer.tokens) for answer in answers] == [64] * 8

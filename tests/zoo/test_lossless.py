@@ -1,0 +1,149 @@
+"""On trained weights: AR is transformers' own generation, and lossless decoders are AR."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from decoders.ar import Autoregressive
+from decoders.core.decoder import Decoder
+from decoders.core.hf import HFModel, stop_ids
+from decoders.core.scheduler import Models, Scheduler
+from decoders.core.types import Generation, Sampling
+from decoders.spec import Speculative
+from specbench_tasks.generators import zoo_conversations
+from specbench_tasks.task import FAMILIES
+
+
+def held_out(tokenizer: PreTrainedTokenizerBase, per_family: int | None) -> list[list[int]]:
+    """Ids of the first turns of the zoo's held-out conversations."""
+    conversations = [c for family in FAMILIES for c in zoo_conversations(family, per_family)]
+    return [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": conversation.turns[0]}],
+            add_generation_prompt=True,
+            return_dict=False,
+        )
+        for conversation in conversations
+    ]
+
+
+def tokens_of(
+    decoder: Decoder,
+    models: Models,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+    batch_size: int = 1,
+) -> list[tuple[int, ...]]:
+    outcomes = Scheduler(decoder, models, sampling, batch_size).run(prompts)
+    for outcome in outcomes:
+        assert isinstance(outcome, Generation), outcome
+    return [outcome.tokens for outcome in outcomes if isinstance(outcome, Generation)]
+
+
+def sampling_for(zoo: Models, tokenizer: PreTrainedTokenizerBase, **options: float) -> Sampling:
+    assert isinstance(zoo.target, HFModel)
+    stops = stop_ids(zoo.target, tokenizer)
+    return Sampling(max_new_tokens=160, stop_ids=stops, **options)  # type: ignore[arg-type]
+
+
+def test_ar_emits_what_transformers_generates(
+    zoo: Models, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    prompts = held_out(tokenizer, 9)[:50]
+    sampling = sampling_for(zoo, tokenizer)
+    ours = tokens_of(Autoregressive(), zoo, prompts, sampling)
+    assert isinstance(zoo.target, HFModel)
+    for prompt, tokens in zip(prompts, ours, strict=True):
+        ids = torch.tensor([prompt])
+        theirs = zoo.target.module.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=160,
+            eos_token_id=sorted(sampling.stop_ids),
+            pad_token_id=0,
+        )
+        assert tokens == tuple(theirs[0, len(prompt) :].tolist())
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_batch_of_8_emits_the_same_tokens_as_each_alone(
+    zoo: Models, tokenizer: PreTrainedTokenizerBase, temperature: float
+) -> None:
+    prompts = held_out(tokenizer, 3)
+    sampling = sampling_for(zoo, tokenizer, temperature=temperature, seed=1)
+    for decoder in (Autoregressive(), Speculative()):
+        alone = tokens_of(decoder, zoo, prompts, sampling)
+        assert tokens_of(decoder, zoo, prompts, sampling, batch_size=8) == alone
+
+
+@pytest.mark.parametrize("decoder", [Speculative(), Speculative(k=6, verify="coupled")])
+def test_greedy_spec_emits_ars_tokens(
+    zoo: Models, tokenizer: PreTrainedTokenizerBase, decoder: Decoder
+) -> None:
+    prompts, sampling = held_out(tokenizer, 6), sampling_for(zoo, tokenizer)
+    expected = tokens_of(Autoregressive(), zoo, prompts, sampling, 8)
+    assert tokens_of(decoder, zoo, prompts, sampling, 8) == expected
+
+
+@pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (20, 0.9)])
+def test_coupled_spec_emits_ars_tokens_for_the_same_seed(
+    zoo: Models, tokenizer: PreTrainedTokenizerBase, top_k: int, top_p: float
+) -> None:
+    prompts = held_out(tokenizer, 6)
+    sampling = sampling_for(zoo, tokenizer, temperature=0.8, top_k=top_k, top_p=top_p, seed=7)
+    expected = tokens_of(Autoregressive(), zoo, prompts, sampling, 8)
+    assert tokens_of(Speculative(verify="coupled"), zoo, prompts, sampling, 8) == expected
+
+
+@pytest.mark.slow
+def test_greedy_spec_emits_ars_tokens_on_every_held_out_prompt(
+    zoo: Models, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    prompts, sampling = held_out(tokenizer, None), sampling_for(zoo, tokenizer)
+    assert len(prompts) == 720
+    expected = tokens_of(Autoregressive(), zoo, prompts, sampling, 16)
+    assert tokens_of(Speculative(), zoo, prompts, sampling, 16) == expected
+
+
+@pytest.mark.slow
+def test_coupled_spec_emits_ars_tokens_on_every_held_out_prompt(
+    zoo: Models, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    prompts = held_out(tokenizer, None)
+    sampling = sampling_for(zoo, tokenizer, temperature=0.8, seed=3)
+    expected = tokens_of(Autoregressive(), zoo, prompts, sampling, 16)
+    assert tokens_of(Speculative(verify="coupled"), zoo, prompts, sampling, 16) == expected
+
+
+def test_stories260k_writes_what_transformers_generates_from_the_empty_prompt(
+    stories: HFModel,
+) -> None:
+    prompt = [int(stories.module.config.bos_token_id)]
+    sampling = Sampling(max_new_tokens=200)
+    (ours,) = tokens_of(Autoregressive(), Models(target=stories), [prompt], sampling)
+    ids = torch.tensor([prompt])
+    theirs = stories.module.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=200,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    assert ours == tuple(theirs[0, 1:].tolist())
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_coupled_self_speculation_on_stories260k_accepts_everything(
+    stories: HFModel, temperature: float
+) -> None:
+    draft = HFModel(stories.module)
+    models = Models(target=stories, draft=draft)
+    sampling = Sampling(temperature=temperature, max_new_tokens=120, seed=2)
+    prompt = [int(stories.module.config.bos_token_id)]
+    (outcome,) = Scheduler(Speculative(k=4, verify="coupled"), models, sampling).run([prompt])
+    assert isinstance(outcome, Generation)
+    assert sum(s.accepted for s in outcome.steps) >= 0.98 * sum(s.drafted for s in outcome.steps)

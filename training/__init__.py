@@ -1,0 +1,1 @@
+"""Trains what the benchmark runs on: the embedded target and its draft."""

@@ -1,0 +1,99 @@
+"""Time: one monotonic clock, read at a request's start, at its first token and at its end only.
+
+On a GPU work is queued, so each of the three readings first waits for the device; nothing in
+between does. Python's garbage collector is off while a `Stopwatch` runs. `FakeClock` makes the
+runner's tests exact. No torch at import time.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol, Self
+
+
+class Clock(Protocol):
+    """Anything that can be read like a clock."""
+
+    def now(self) -> float:
+        """Seconds since an arbitrary start, once the device has finished its work."""
+
+
+class WallClock:
+    """`time.perf_counter_ns` behind a device synchronisation."""
+
+    def __init__(self, sync: Callable[[], None] | None = None) -> None:
+        """`sync` waits for the device (None on a CPU, where every call has returned already)."""
+        self._sync = sync
+
+    @classmethod
+    def for_device(cls, device: str) -> Self:
+        """The clock of ``cpu``, ``cuda`` or ``cuda:1``."""
+        if not device.startswith("cuda"):
+            return cls()
+        import torch
+
+        return cls(lambda: torch.cuda.synchronize(device))
+
+    def now(self) -> float:
+        """Seconds since an arbitrary start."""
+        if self._sync is not None:
+            self._sync()
+        return time.perf_counter_ns() / 1e9
+
+
+class FakeClock:
+    """A clock that moves only when told to, or by `step_s` at every reading."""
+
+    def __init__(self, step_s: float = 0.0) -> None:
+        """Start at 0."""
+        self.time_s = 0.0
+        self._step_s = step_s
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.time_s += seconds
+
+    def now(self) -> float:
+        """The current reading."""
+        self.time_s += self._step_s
+        return self.time_s
+
+
+class Stopwatch:
+    """One timed region: ``with Stopwatch(clock) as watch: ...``; call `first` at the first token.
+
+    `total_s` runs from entry to exit and `first_s` to the first call of `first` (None without one).
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        """Nothing runs before the region is entered."""
+        self._clock = clock
+        self._start_s = 0.0
+        self.first_s: float | None = None
+        self.total_s = 0.0
+
+    def first(self, _index: int = 0) -> None:
+        """Stamp the first token; later calls are ignored (the index is the scheduler's)."""
+        if self.first_s is None:
+            self.first_s = self._clock.now() - self._start_s
+
+    def __enter__(self) -> Self:
+        self._collects = gc.isenabled()
+        gc.disable()
+        self._start_s = self._clock.now()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.total_s = self._clock.now() - self._start_s
+        finally:
+            if self._collects:
+                gc.enable()

@@ -1,0 +1,191 @@
+"""What a run is asked to do: `RunConfig`, from defaults, a TOML file and the command line.
+
+The command line overrides the file, the file overrides the defaults. An unknown key is an error
+with the nearest valid one. The resolved configuration is written to ``config.toml`` in the run
+folder and rebuilds the very same run. No torch here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from bench import toml
+from bench.errors import BenchError, Exit, did_you_mean
+from decoders.core import registry
+from decoders.core.types import DecoderSpec
+
+ZOO = "zoo"
+"""The embedded default, as `--model`, `--draft` and `--tasks` name it."""
+ZOO_LIMIT = 24
+"""Conversations timed by default when the tasks are the zoo's."""
+
+_OTHER_TASKS = ("specbench", "jsonl=", "hf=")
+
+Options = dict[str, str]
+
+
+class RunConfig(BaseModel):
+    """Everything that decides what a run measures; None means "decide when the models are open".
+
+    `decoders` maps a cell (NAME or NAME@LABEL) to its options as text; None is every built-in
+    decoder whose needs are met. `limit` counts conversations to time, `quality_limit` held-out
+    prompts per family to score (0: no quality pass). `columns` maps what a prompt needs to the
+    columns of a ``jsonl=`` or ``hf=`` source; a file may say it as ``[tasks.jsonl]`` with ``path``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    decoders: dict[str, Options] | None = None
+    model: str = ZOO
+    draft: str | None = None
+    adapters: dict[str, str] = Field(default_factory=dict)
+    tasks: str = ZOO
+    columns: dict[str, str] = Field(default_factory=dict)
+    limit: int | None = Field(default=None, ge=1)
+    quality_limit: int = Field(default=40, ge=0)
+    repeats: int = Field(default=3, ge=1)
+    batch_size: int = Field(default=1, ge=1)
+    max_new_tokens: int = Field(default=256, ge=1)
+    temperature: float = Field(default=0.0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=0)
+    seed: int = 0
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    device: str | None = None
+    threads: int | None = Field(default=None, ge=1)
+    attention: Literal["sdpa", "eager"] = "sdpa"
+    fixed_length: bool = False
+    overlong: Literal["skip", "truncate"] = "skip"
+    run_name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._+@-]+$")
+
+    @field_validator("decoders", mode="before")
+    @classmethod
+    def _cells(cls, value: object) -> object:
+        """Accept a list of specs or a table of options; options become text."""
+        if value is None or isinstance(value, Mapping):
+            cells = dict(value or {})
+            return {cell: _as_text(cell, options) for cell, options in cells.items()} or None
+        texts = [value] if isinstance(value, str) else value
+        if not isinstance(texts, list | tuple) or not all(isinstance(t, str) for t in texts):
+            raise ValueError("write decoders as NAME,NAME or as tables of options")
+        specs = [spec for text in texts for spec in registry.parse_specs(text)]
+        cells = {spec.cell: dict(spec.options) for spec in specs}
+        if len(cells) < len(specs):
+            names = [spec.cell for spec in specs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"two cells are called {twice!r}; give one a label: {twice}@LABEL")
+        return cells
+
+    @property
+    def specs(self) -> tuple[DecoderSpec, ...]:
+        """The decoders named, in order (empty where none is named)."""
+        return tuple(spec_of(cell, options) for cell, options in (self.decoders or {}).items())
+
+    @property
+    def is_zoo(self) -> bool:
+        """Whether the target is the embedded one."""
+        return self.model == ZOO
+
+    @property
+    def hash(self) -> str:
+        """Four hexadecimal digits of everything that decides the measurement."""
+        return hashlib.sha256(self.to_toml().encode()).hexdigest()[:4]
+
+    def to_toml(self) -> str:
+        """The configuration as TOML; what is None is left out and resolves the same again."""
+        return toml.dumps(self.model_dump())
+
+    def with_values(self, **values: object) -> RunConfig:
+        """A validated copy with some values replaced."""
+        return _validated({**self.model_dump(), **values})
+
+
+def spec_of(cell: str, options: Mapping[str, str]) -> DecoderSpec:
+    """The decoder spec of a cell; `ValueError` where the cell is no NAME[@LABEL]."""
+    named = registry.parse_spec(cell)
+    return DecoderSpec(name=named.name, label=named.label, options={**named.options, **options})
+
+
+def load_config(file: Path | None, overrides: Mapping[str, object]) -> RunConfig:
+    """The configuration of a command: `file`, with the `overrides` that are not None on top.
+
+    Errors: `BenchError` (exit 2) in one line for a missing or malformed file, an unknown key, or a
+    value out of range.
+    """
+    values = _flat_tasks(_read(file)) if file is not None else {}
+    values |= {key: value for key, value in overrides.items() if value is not None}
+    config = _validated(values)
+    outside = [t for t in config.tasks.split(",") if t.strip().startswith(_OTHER_TASKS)]
+    if config.limit is None and not outside:
+        config = config.with_values(limit=ZOO_LIMIT)
+    return config
+
+
+def parse_adapters(texts: Sequence[str] | None) -> dict[str, str] | None:
+    """``NAME=PATH`` texts as a table (errors: `BenchError`, exit 2)."""
+    adapters = {}
+    for text in texts or ():
+        name, equals, path = text.partition("=")
+        if not (name and equals and path):
+            raise BenchError(f"--adapter {text!r} is not NAME=PATH", Exit.USAGE)
+        adapters[name] = path
+    return adapters or None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BenchError(f"cannot read {file}: {error.strerror}", Exit.USAGE) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BenchError(f"{file} is not TOML: {error}", Exit.USAGE) from error
+
+
+def _flat_tasks(values: dict[str, Any]) -> dict[str, Any]:
+    """``[tasks.jsonl] path = …, <columns>`` as ``tasks = "jsonl=…"`` and ``[columns]``."""
+    tasks = values.get("tasks")
+    if not isinstance(tasks, Mapping):
+        return values
+    flat = {key: value for key, value in values.items() if key != "tasks"}
+    if len(tasks) != 1 or not all(isinstance(table, Mapping) for table in tasks.values()):
+        raise BenchError("tasks takes one source, e.g. [tasks.jsonl] with path", Exit.USAGE)
+    ((source, table),) = tasks.items()
+    place = table.get("path", table.get("id"))
+    if place is not None:
+        flat["tasks"] = f"{source}={place}"
+    flat["columns"] = {key: value for key, value in table.items() if key not in ("path", "id")}
+    return flat
+
+
+def _validated(values: Mapping[str, Any]) -> RunConfig:
+    unknown = [key for key in values if key not in RunConfig.model_fields]
+    if unknown:
+        hint = did_you_mean(unknown[0], RunConfig.model_fields)
+        raise BenchError(f"unknown configuration key {unknown[0]!r}; {hint}", Exit.USAGE)
+    try:
+        return RunConfig(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        said = first["msg"].removeprefix("Value error, ")
+        said = said[:1].lower() + said[1:]
+        got = "" if first["type"] == "value_error" else f" (got {first['input']!r})"
+        raise BenchError(f"{place}: {said}{got}", Exit.USAGE) from error
+
+
+def _as_text(cell: str, options: object) -> Options:
+    if not isinstance(options, Mapping):
+        raise ValueError(f"decoder {cell!r} needs a table of options, e.g. {{k = 4}}")
+    spec = spec_of(cell, {key: as_text(value) for key, value in options.items()})
+    return dict(spec.options)
+
+
+def as_text(value: object) -> str:
+    """An option's value as it is written in a spec."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,194 @@
+"""What the numbers were measured on: ``env.json``, and the key that says what may be compared.
+
+Times of two runs may be compared where their `comparability_key` is equal: same processor or GPU,
+threads, device, dtype, Python and torch. What changes by itself (live clocks, load, temperature) is
+recorded and stays out of the key. No host name, no path and no environment beyond an allow-list.
+Every field is optional: unknown is None.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.gpu import gpu_facts
+from bench.records import SCHEMA
+
+ROOT = Path(__file__).resolve().parent.parent
+"""The source tree: code, zoo and recipes are found from here."""
+
+PACKAGES = (
+    "decoding-bench", "torch", "transformers", "tokenizers", "safetensors", "datasets", "numpy",
+    "scipy", "pandas", "pyarrow", "pydantic", "sacrebleu", "rouge-score", "psutil", "nvidia-ml-py",
+)  # fmt: skip
+VARIABLES = (
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUDA_VISIBLE_DEVICES",
+    "CUBLAS_WORKSPACE_CONFIG", "PYTORCH_CUDA_ALLOC_CONF", "NVIDIA_TF32_OVERRIDE",
+    "TORCH_COMPILE_DISABLE",
+)  # fmt: skip
+
+
+def capture(
+    *, device: str, dtype: str, models: Mapping[str, Mapping[str, Any] | None], gpu: object = None
+) -> dict[str, Any]:
+    """Everything env.json holds, but for the peak memory that `peak_rss_bytes` adds at the end.
+
+    Args:
+        device: ``cpu``, ``cuda``, …
+        dtype: of weights and cache.
+        models: facts of ``target`` and ``draft`` (architecture, sizes, hash of the weights).
+        gpu: an NVML handle, where there is one.
+    """
+    env: dict[str, Any] = {
+        "schema": SCHEMA,
+        "device": device,
+        "dtype": dtype,
+        "machine": _machine(),
+        "gpu": gpu_facts(gpu, device),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "torch": _torch_settings(),
+        "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "git": git_state(ROOT),
+        "models": dict(models),
+    }
+    return {**env, "comparability_key": comparability_key(env)}
+
+
+def comparability_key(env: Mapping[str, Any]) -> str:
+    """Twelve hexadecimal digits of what must be equal for times to be compared."""
+    machine, torch_settings = env["machine"], env["torch"]
+    gpu = env["gpu"] or {}
+    parts = {
+        "cpu": machine["cpu"],
+        "affinity": machine["affinity"],
+        "cgroup_cpus": machine["cgroup_cpus"],
+        "threads": torch_settings["threads"],
+        "gpu": gpu.get("name"),
+        "driver": gpu.get("driver"),
+        "device": env["device"],
+        "dtype": env["dtype"],
+        "python": env["python"].rpartition(".")[0],
+        "torch": env["packages"]["torch"],
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def peak_rss_bytes() -> int:
+    """The most memory this process has held so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def git_state(root: Path) -> dict[str, Any]:
+    """Commit and dirty flag of the source tree; both None outside of a git checkout of its own."""
+    top = _git(root, "rev-parse", "--show-toplevel")
+    if top is None or Path(top) != root:
+        return {"commit": None, "dirty": None}
+    status = _git(root, "status", "--porcelain")
+    return {
+        "commit": _git(root, "rev-parse", "--verify", "HEAD"),
+        "dirty": None if status is None else bool(status),
+    }
+
+
+def source_hash(files: Sequence[Path]) -> str:
+    """SHA-256 over the contents of source files, in the order given."""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "system": platform.system(),
+        "release": platform.release(),
+        "architecture": platform.machine(),
+        "cpu": _cpu_model(),
+        "physical_cores": psutil.cpu_count(logical=False),
+        "logical_cores": psutil.cpu_count(logical=True),
+        "affinity": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "governor": _first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "load_average": list(os.getloadavg()),
+        "memory_bytes": psutil.virtual_memory().total,
+        "cgroup_cpus": _cgroup_cpus(),
+        "cgroup_memory_bytes": _number(_first_line("/sys/fs/cgroup/memory.max")),
+    }
+
+
+def _cpu_model() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or None
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _cgroup_cpus() -> float | None:
+    """CPUs a cgroup grants this process, None without a limit (cgroup v2, then v1)."""
+    quota, _, period = (_first_line("/sys/fs/cgroup/cpu.max") or "").partition(" ")
+    if not period:
+        quota = _first_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") or ""
+        period = _first_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us") or ""
+    allowed, of = _number(quota), _number(period)
+    return allowed / of if allowed and of and allowed > 0 else None
+
+
+def _first_line(path: str) -> str | None:
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return lines[0].strip() if lines else None
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.lstrip("-").isdigit() else None
+
+
+def _torch_settings() -> dict[str, Any]:
+    import torch
+
+    return {
+        "threads": torch.get_num_threads(),
+        "interop_threads": torch.get_num_interop_threads(),
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "cuda": torch.version.cuda,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+    }

@@ -1,0 +1,245 @@
+"""What a run's records say, computed once: the numbers, tables and sentences of its report.
+
+The Markdown report, the HTML report and the terminal all show a `Findings`. A pure function of the
+run folder; a run that was interrupted is read as far as it got.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bench import summary as sums
+from bench import tables
+from bench.metrics import BASELINE
+from bench.rundir import Run
+from bench.scores import gold_answers
+from bench.stats import Estimate
+from bench.summary import ALL
+from bench.tables import Cell, Table, known, number
+
+_ABSOLUTE = re.compile(r"^(?:/|~|[A-Za-z]:[\\/])")
+_REPRODUCE = (
+    ("bench run --config {run}/config.toml", "measure again, with the resolved configuration"),
+    ("bench report {run}", "tables and figures again, from the records (needs no model)"),
+)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The findings of one run; every property is computed from `run` alone."""
+
+    run: Run
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """One row per decoder and family, see `bench.summary.summarise`."""
+        gold = gold_answers(self.run.path, self.run.manifest)
+        return sums.summarise(self.run.records, self.run.manifest, gold)
+
+    @cached_property
+    def floor(self) -> Estimate:
+        """The A/A noise floor over all families."""
+        return sums.noise_floor(self.run.records)
+
+    @cached_property
+    def acceptance(self) -> pd.DataFrame:
+        """Draft acceptance by position, see `bench.summary.acceptance_table`."""
+        return sums.acceptance_table(self.run.records, self.run.manifest)
+
+    @cached_property
+    def lengths(self) -> pd.DataFrame:
+        """Tokens per step, see `bench.summary.step_length_table`."""
+        return sums.step_length_table(self.run.records, self.run.manifest)
+
+    @property
+    def name(self) -> str:
+        """The name of the run folder."""
+        return self.run.path.resolve().name
+
+    @property
+    def verdict(self) -> str:
+        """VALID, INVALID, or UNKNOWN where the run did not end and say."""
+        return str(self.run.status.get("verdict") or "UNKNOWN")
+
+    @property
+    def floor_sentence(self) -> str:
+        """The A/A line that stands under every table of times."""
+        return tables.floor_sentence(self.floor)
+
+    @cached_property
+    def headline(self) -> Table:
+        """The main table: every decoder over all families."""
+        return tables.headline(self.summary, self.verdict)
+
+    @property
+    def sentences(self) -> list[str]:
+        """One sentence per decoder that was compared to the baseline."""
+        rows = self.summary[self.summary["family"] == ALL].to_dict("records")
+        return [
+            _sentence({str(k): v for k, v in row.items()})
+            for row in rows
+            if row["decoder"] != BASELINE
+        ]
+
+    @cached_property
+    def family_tables(self) -> list[Table]:
+        """Speed, counters and time by family; n is the number of prompts timed in each."""
+        timed = f"{self._sizes('prompts')} prompts. Verdict: {self.verdict}."
+        made = tables.by_family
+        return [
+            made(
+                self.summary,
+                "Speed-up by family",
+                "End to end, geometric mean over prompts, paired with ar, 95 % t-interval over "
+                f"conversations; bold where it excludes 1. {timed}",
+                tables.speed,
+            ),
+            made(
+                self.summary,
+                "Tokens per call by family",
+                f"Emitted tokens / target calls, prefill included, pooled. {timed}",
+                lambda row: Cell(number(row["tokens_per_call"])),
+            ),
+            made(
+                self.summary,
+                "Accepted tokens per step by family",
+                f"Tokens emitted by steps after prefill / such steps, pooled. {timed}",
+                lambda row: Cell(number(row["acceptance_length"])),
+            ),
+            made(
+                self.summary,
+                "Milliseconds per token by family",
+                f"End-to-end seconds / emitted tokens, pooled. {timed}",
+                lambda row: Cell(number(row["time_per_token_s"], ".2f", 1e3)),
+            ),
+        ]
+
+    @cached_property
+    def quality_table(self) -> Table | None:
+        """Quality by family, or None where nothing was scored."""
+        scored = self.summary.dropna(subset=["quality"])
+        if scored.empty:
+            return None
+        metrics = dict(zip(scored["family"], scored["quality_metric"], strict=True))
+        named = ", ".join(f"{family}: {metric}" for family, metric in metrics.items())
+        note = (
+            f"Per cent, from the untimed pass over held-out prompts ({named}); 95 % t-interval "
+            f"over conversations. {self._sizes('quality_prompts')} prompts. "
+            f"Verdict: {self.verdict}."
+        )
+        return tables.by_family(self.summary, "Quality by family", note, tables.quality)
+
+    @cached_property
+    def acceptance_table(self) -> Table | None:
+        """Acceptance by position over all families, or None where nothing is drafted."""
+        return tables.acceptance(self.acceptance, self.verdict)
+
+    @property
+    def basis(self) -> str:
+        """What the main table estimates and from how much, in one line."""
+        rows = self.summary[self.summary["family"] == ALL].to_dict("records")
+        each = dict.fromkeys(tables.basis({str(k): v for k, v in row.items()}) for row in rows)
+        return (
+            "speed-up: geometric mean of ar time / decoder time per token, paired, end to end, "
+            f"95 % t-interval; {'; '.join(each)}"
+        )
+
+    @property
+    def status(self) -> str:
+        """Where the run stands: how it ended, and how much of the plan is measured."""
+        done = len({r.block for r in self.run.records if r.kind == "timing"})
+        planned = len(self.run.manifest.get("blocks", ()))
+        status = self.run.status.get("status", "unfinished")
+        return f"{status}; {done} of {planned} timing blocks measured"
+
+    @cached_property
+    def caveats(self) -> list[str]:
+        """Everything that qualifies the numbers, one line each; empty where nothing does."""
+        run, summary = self.run, self.summary
+        lines = [f"Reason: {reason}" for reason in run.status.get("reasons") or ()]
+        lines += [f"Warning: {warning}" for warning in run.status.get("warnings") or ()]
+        blocks = len({r.block for r in run.records if r.kind == "timing"})
+        if blocks < len(run.manifest.get("blocks", ())):
+            lines.append(f"Unfinished: {self.status}; only whole blocks count.")
+        measured = {record.decoder for record in run.records}
+        missing = [c["cell"] for c in run.manifest.get("cells", ()) if c["cell"] not in measured]
+        if missing:
+            lines.append(f"Not measured: {', '.join(missing)}.")
+        if not run.status.get("num_errors"):  # else the warnings say it
+            errors = Counter((r.decoder, r.error) for r in run.records if r.error is not None)
+            lines += [
+                f"{n} error(s) of {cell}: {text}" for (cell, text), n in errors.most_common(9)
+            ]
+        dropped = summary[summary["family"] == ALL].set_index("decoder")["pairs_dropped"]
+        lines += [
+            f"{count} pair(s) of {name} with ar are left out: an error on one side."
+            for name, count in dropped.items()
+            if count > 0
+        ]
+        skipped = len(run.manifest.get("skipped") or ())
+        if skipped:
+            lines.append(f"{skipped} prompt(s) were skipped before the run.")
+        return [_portable(line) for line in lines]
+
+    @property
+    def environment(self) -> list[tuple[str, str]]:
+        """Machine, versions and the like, as (key, value) lines without absolute paths."""
+        return [(key, _portable(str(value))) for key, value in _flat(self.run.env)]
+
+    @property
+    def configuration(self) -> list[tuple[str, str]]:
+        """The resolved configuration, as (key, value) lines without absolute paths."""
+        return [(key, _portable(str(value))) for key, value in _flat(self.run.config)]
+
+    @property
+    def reproduce(self) -> list[tuple[str, str]]:
+        """Commands, each with what it does, relative to the folder that holds the run."""
+        return [(command.format(run=self.name), what) for command, what in _REPRODUCE]
+
+    def _sizes(self, column: str) -> str:
+        """What n is in every family, as the baseline (or the first decoder) has it."""
+        if self.summary.empty:
+            return "n = 0"
+        first = self.summary[self.summary["decoder"] == self.summary["decoder"].iloc[0]]
+        each = [f"{f} {n}" for f, n in zip(first["family"], first[column], strict=True)]
+        return f"n: {', '.join(each)}"
+
+
+def _sentence(row: Mapping[str, Any]) -> str:
+    """One decoder in one line."""
+    speed = tables.speed(row).text
+    text = f"{row['decoder']}: {speed} vs ar end to end"
+    low, high = row["speedup_low"], row["speedup_high"]
+    if known(low) and low <= 1 <= high:
+        text += " (no difference shown: the interval covers 1)"
+    text += f", {number(row['acceptance_length'])} accepted tokens per step"
+    if known(row["quality"]):
+        text += f", quality {number(row['quality'], '.1f', 100)} %"
+    if known(row["identical_to_ar"]):
+        text += f", ids identical to ar's in {number(row['identical_to_ar'], '.1f', 100)} %"
+    if row["errors"]:
+        text += f", {row['errors']} error(s)"
+    return f"{text}."
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested mappings as dotted keys; what is unknown is left out."""
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            yield f"{prefix}{key}", value
+
+
+def _portable(text: str) -> str:
+    """Text with absolute paths cut down to their last part."""
+    words = re.split(r"(\s+|['\"(),=\[\]])", text)
+    return "".join(Path(w).name if _ABSOLUTE.match(w) else w for w in words)

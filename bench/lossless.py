@@ -1,0 +1,114 @@
+"""Whether decoders that promise the baseline's very tokens gave them, and why where they did not.
+
+In float32 equality is demanded. Kernels of another shape round differently, so two tokens whose
+logits tie within `MARGIN` may swap: at the first difference the target is asked once more, alone,
+and only a difference that is no such near-tie makes a decoder wrong. Half precision and sampling
+above temperature 0 are reported and never judged here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.plan import BASELINE
+from bench.prompts import Prompt
+from bench.records import SampleRecord
+from bench.workbench import Workbench
+from decoders.core.scheduler import Models
+
+MARGIN = 1e-3
+"""Logits closer than this count as a tie in float32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A lossless cell that left the baseline's tokens on `num_answers` of `num_compared` answers.
+
+    `num_wrong` of them are no near-ties (None where that is not judged); `example` is a prompt.
+    """
+
+    cell: str
+    num_answers: int
+    num_compared: int
+    num_wrong: int | None
+    example: str
+
+    def __str__(self) -> str:
+        """The difference as a warning."""
+        ties = "" if self.num_wrong is None else f", {self.num_wrong} of them no near-ties"
+        return (
+            f"{self.cell} is lossless but gave other tokens than ar on {self.num_answers} of "
+            f"{self.num_compared} answers{ties}, e.g. {self.example}"
+        )
+
+
+def differences(
+    bench: Workbench, records: Sequence[SampleRecord], prompts: Mapping[str, Prompt]
+) -> list[Difference]:
+    """The lossless cells whose timed answers are not the baseline's, with what was found."""
+    timed = [r for r in records if r.kind == "timing" and r.error is None and r.tokens is not None]
+    baseline = {(r.prompt, r.repeat): r.tokens or () for r in timed if r.decoder == BASELINE}
+    found = []
+    for cell, arm in bench.arms.items():
+        if cell == BASELINE or not (arm.cell.lossless and arm.cell.comparable_to_ar):
+            continue
+        pairs = [
+            (r.prompt, r.tokens or (), baseline[r.prompt, r.repeat])
+            for r in timed
+            if r.decoder == cell and (r.prompt, r.repeat) in baseline
+        ]
+        unequal = [pair for pair in pairs if pair[1] != pair[2]]
+        if unequal:
+            found.append(
+                Difference(
+                    cell=cell,
+                    num_answers=len(unequal),
+                    num_compared=len(pairs),
+                    num_wrong=_num_wrong(bench, unequal, prompts),
+                    example=unequal[0][0],
+                )
+            )
+    return found
+
+
+def _num_wrong(
+    bench: Workbench,
+    unequal: Iterable[tuple[str, tuple[int, ...], tuple[int, ...]]],
+    prompts: Mapping[str, Prompt],
+) -> int | None:
+    if bench.config.dtype != "float32" or not bench.sampling.greedy:
+        return None
+    verdicts: dict[tuple[str, tuple[int, ...], tuple[int, ...]], bool] = {}
+    num = 0
+    for pair in unequal:  # repeats of a greedy answer are equal: each pair is looked at once
+        if pair not in verdicts:
+            name, answer, expected = pair
+            verdicts[pair] = not is_near_tie(bench, prompts[name].ids, answer, expected)
+        num += verdicts[pair]
+    return num
+
+
+def is_near_tie(
+    bench: Workbench, prompt: Sequence[int], answer: Sequence[int], expected: Sequence[int]
+) -> bool:
+    """Whether the target hardly prefers `expected` where the two answers first differ."""
+    pairs = zip(answer, expected, strict=False)
+    place = next((i for i, (got, want) in enumerate(pairs) if got != want), None)
+    if place is None:  # one is the other's beginning: they stopped by different rules
+        return False
+    target = bench.models.target
+    ids = (*prompt, *expected[:place])
+    Models(target=target).ensure(1, len(ids))
+    session = target.open()
+    try:
+        logits = target.forward([session.call(ids, want="logits")])[0]
+    finally:
+        target.close(session)
+    return bool((logits[expected[place]] - logits[answer[place]]).abs() < MARGIN)
+
+
+def as_facts(found: Iterable[Difference]) -> list[dict[str, object]]:
+    """The differences as JSON data for run.json."""
+    return [dataclasses.asdict(difference) for difference in found]

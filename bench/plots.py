@@ -1,0 +1,257 @@
+"""The figures of a report; the only file that imports matplotlib.
+
+Each function draws one figure from a summary and returns it with the numbers in it. A decoder has
+one colour in all of them (colour-blind-safe, the baseline grey) and is labelled where it is drawn.
+Figures are built without pyplot, so no backend and no state are involved, and saved without dates:
+the same records give the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from bench.labels import place
+from bench.metrics import BASELINE
+from bench.palette import GREY, INK, PAPER, STYLE, WIDTH, colours
+from bench.stats import Estimate
+from bench.summary import ALL, family_order
+
+Drawn = tuple[Figure, pd.DataFrame]
+"""A figure and the numbers in it."""
+_MOST_BARS = 16
+_WHOLE = [1, 2, 5, 10]
+"""Steps between ticks that read as whole per cents."""
+
+
+def render(figure: Figure) -> dict[str, bytes]:
+    """A figure as png (200 dpi), pdf and svg, without dates."""
+    undated: dict[str, dict[str, object]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
+    files = {}
+    with mpl.rc_context(dict(STYLE)):  # type: ignore[arg-type]
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # laid out once, the same in every format
+        for kind in ("png", "pdf", "svg"):
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=kind, dpi=200, metadata=undated.get(kind))
+            files[kind] = buffer.getvalue()
+    return files
+
+
+def draw_all(summary: pd.DataFrame, lengths: pd.DataFrame, floor: Estimate) -> dict[str, Drawn]:
+    """Every figure there is data for, by file name, each with its data."""
+    with mpl.rc_context(dict(STYLE)):  # type: ignore[arg-type]
+        drawn = {
+            "speedup": speedup_figure(summary, floor),
+            "tokens_per_call": tokens_per_call_figure(summary),
+            "acceptance_length": acceptance_length_figure(lengths, summary),
+            "quality_speed": quality_speed_figure(summary),
+        }
+    return {name: figure for name, figure in drawn.items() if figure is not None}
+
+
+def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Drawn | None:
+    """Speed-up over the baseline by decoder, fastest first, with intervals and the A/A floor."""
+    data = _overall(summary, ["speedup", "speedup_low", "speedup_high", "prompts"])
+    data = data[data["decoder"] != BASELINE].dropna(subset=["speedup"])
+    if data.empty:
+        return None
+    data = data.sort_values("speedup", ascending=False, kind="stable").reset_index(drop=True)
+    palette = colours(list(summary["decoder"].unique()))
+    figure, axes = _canvas(0.36 * len(data) + 1.15)
+    for y, row in enumerate(data.to_dict("records")):
+        colour, value, end = palette[row["decoder"]], row["speedup"], row["speedup_high"]
+        axes.plot([1, value], [y, y], color=colour, lw=5, alpha=0.3, solid_capstyle="butt")
+        axes.plot([row["speedup_low"], end], [y, y], color=colour, lw=1.8)
+        axes.plot(value, y, "o", color=colour, ms=6.5)
+        known = "" if math.isnan(end) else f"  [{row['speedup_low']:.2f}, {end:.2f}]"
+        _beside(axes, f"{value:.2f}x{known}", (np.nanmax([value, end, 1]), y), 7)
+    axes.axvline(1, color=INK, lw=1)
+    legend = f"line: {BASELINE}"
+    if floor.low is not None and floor.high is not None:
+        axes.axvspan(floor.low, floor.high, color=GREY, alpha=0.35, lw=0)
+        legend += ", grey band: A/A noise floor"
+    low = min(1.0, data["speedup_low"].min(), data["speedup"].min())
+    span = max(1.0, data["speedup_high"].max(), data["speedup"].max()) - low
+    axes.set_xlim(low - 0.06 * span, low + 1.3 * span)
+    _name_rows(axes, list(data["decoder"]))
+    axes.set_xlabel("times as fast as ar, end to end (geometric mean over prompts, 95 % interval)")
+    axes.set_title("Speed-up by decoder")
+    axes.set_title(legend, loc="right", fontsize=8, fontweight="normal", color=GREY)
+    return figure, data
+
+
+def tokens_per_call_figure(summary: pd.DataFrame) -> Drawn | None:
+    """Tokens per target call: one panel per family, one bar per decoder."""
+    data = summary[["decoder", "family", "tokens_per_call"]].dropna().reset_index(drop=True)
+    if data.empty:
+        return None
+    decoders = list(data["decoder"].unique())
+    families = [f for f in family_order(data["family"]) if f != ALL] + [ALL]
+    families = families[-1:] if len(families) == 2 else families
+    palette, top = colours(list(summary["decoder"].unique())), data["tokens_per_call"].max()
+    figure, panels = _panels(len(families), 0.2 * len(decoders) + 0.62)
+    for family, axes in zip(families, panels, strict=True):
+        chosen = data[data["family"] == family].set_index("decoder")["tokens_per_call"]
+        for y, decoder in enumerate(decoders):
+            if decoder in chosen:
+                value = float(chosen[decoder])
+                axes.barh(y, value, color=palette[decoder], height=0.72)
+                _beside(axes, f"{value:.2f}", (value, y), 3, 7.5)
+        axes.set_title(family.replace("_", " "), fontsize=9)
+        axes.set_xlim(0, top * 1.3)
+        axes.axvline(1, color=INK, lw=0.6, alpha=0.5)
+        axes.xaxis.set_major_locator(MaxNLocator(3, integer=True))
+        _name_rows(axes, decoders)
+    figure.supxlabel("tokens per target call, prefill included (ar is 1)", fontsize=9)
+    return figure, data
+
+
+def acceptance_length_figure(lengths: pd.DataFrame, summary: pd.DataFrame) -> Drawn | None:
+    """How many tokens a step emits: one small histogram per decoder, its mean marked."""
+    decoders = [d for d in lengths["decoder"].unique() if d != BASELINE]
+    if not decoders:
+        return None
+    palette = colours(list(summary["decoder"].unique()))
+    most = min(int(lengths["tokens"].max()), _MOST_BARS)
+    first = min(1, int(lengths["tokens"].min()))
+    pooled = lengths["tokens"].clip(upper=most)
+    shares = {d: lengths["share"][lengths["decoder"] == d].groupby(pooled).sum() for d in decoders}
+    top = max(float(share.max()) for share in shares.values())
+    figure, panels = _panels(len(decoders), 1.45)
+    for decoder, axes in zip(decoders, panels, strict=True):
+        chosen, share = lengths[lengths["decoder"] == decoder], shares[decoder]
+        mean = float((chosen["tokens"] * chosen["share"]).sum())
+        axes.bar(share.index, share.to_numpy(), color=palette[decoder], width=0.86)
+        axes.set_title(
+            "\n".join(textwrap.wrap(decoder, 22 if len(decoders) > 3 else 30)), fontsize=9
+        )
+        axes.axvline(min(mean, most), color=INK, lw=1, ls=(0, (2, 2)))
+        left = mean < 0.6 * most
+        point = (min(mean, most), 1.2 * top)
+        _beside(axes, f"mean {mean:.2f}", point, 4 if left else -4, 8, "left" if left else "right")
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        axes.yaxis.set_major_locator(MaxNLocator(3, steps=_WHOLE))
+        axes.set(ylim=(0, 1.3 * top))
+        axes.set_xticks(range(first, most + 1) if most <= 8 else range(0, most + 1, 4))
+    tail = f" (last bar: {most} or more)" if lengths["tokens"].max() > most else ""
+    figure.supxlabel("tokens emitted by a step after prefill" + tail, fontsize=9)
+    figure.supylabel("share of steps", fontsize=9)
+    return figure, lengths.reset_index(drop=True)
+
+
+def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
+    """Quality against speed-up, both with intervals; up and to the right is better."""
+    names = ["speedup", "speedup_low", "speedup_high", "quality", "quality_low", "quality_high"]
+    data = _overall(summary, names).dropna(subset=["speedup", "quality"]).reset_index(drop=True)
+    if data.empty:
+        return None
+    palette = colours(list(summary["decoder"].unique()))
+    figure, axes = _canvas(3.9)
+    for row in data.to_dict("records"):
+        (x, y), colour = (row["speedup"], row["quality"]), palette[row["decoder"]]
+        axes.plot([row["speedup_low"], row["speedup_high"]], [y, y], color=colour, lw=1.2)
+        axes.plot([x, x], [row["quality_low"], row["quality_high"]], color=colour, lw=1.2)
+        axes.plot(x, y, "o", color=colour, ms=7, mec=PAPER, mew=0.8, zorder=3)
+    axes.margins(0.12)
+    axes.grid(visible=True)
+    bottom, top = axes.get_ylim()
+    spare = max(0.0, 0.1 - (top - bottom)) / 2  # at least ten points: a hair is no difference
+    axes.set_ylim(bottom - spare, top + spare)
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes.yaxis.set_major_locator(MaxNLocator(7, steps=_WHOLE))
+    axes.set_xlabel("times as fast as ar, end to end (95 % interval)")
+    axes.set_ylabel("quality (mean of families, 95 % interval)")
+    axes.set_title("Quality against speed")
+    _label_points(figure, axes, data, palette)
+    return figure, data
+
+
+def _overall(summary: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    chosen: pd.DataFrame = summary.loc[summary["family"] == ALL, ["decoder", *columns]]
+    return chosen
+
+
+def _canvas(height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    return figure, figure.subplots()
+
+
+def _name_rows(axes: Axes, decoders: Sequence[str]) -> None:
+    """Decoders down the side, the first on top; long names wrap."""
+    names = ["\n".join(textwrap.wrap(decoder, 26)) for decoder in decoders]
+    axes.set_yticks(range(len(decoders)), names)
+    axes.set_ylim(len(decoders) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
+def _panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
+    """A grid of at most four panels a row, each `height` inches high, with shared axes."""
+    columns = min(4, count)
+    rows = math.ceil(count / columns)
+    size = (WIDTH * max(columns, 2) / 4, height * rows + 0.35)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
+    for index, axes in enumerate(grid):
+        axes.set_visible(index < count)
+        axes.tick_params(labelsize=8, labelbottom=index + columns >= count)
+    return figure, grid[:count]
+
+
+def _beside(
+    axes: Axes,
+    text: str,
+    point: tuple[float, float],
+    gap: float,
+    size: float = 9,
+    side: Literal["left", "right"] = "left",
+) -> None:
+    """Text beside a point, `gap` points to the right of it; `side` of the text is next to it."""
+    axes.annotate(
+        text, point, (gap, 0), textcoords="offset points", va="center", ha=side, fontsize=size
+    )
+
+
+def _label_points(
+    figure: Figure, axes: Axes, data: pd.DataFrame, palette: Mapping[str, str]
+) -> None:
+    """Name each point next to it, with a thin line where the name had to move away."""
+    figure.draw_without_rendering()
+    points, obstacles = [], []
+    for row in data.to_dict("records"):
+        at = [row["speedup"], row["quality"]]
+        low, high = ([row[f"speedup_{end}"], row[f"quality_{end}"]] for end in ("low", "high"))
+        ends = [at, np.where(np.isnan(low), at, low), np.where(np.isnan(high), at, high)]
+        (x, y), (left, bottom), (right, top) = axes.transData.transform(np.array(ends))
+        points.append((x, y))
+        obstacles += [(x - 6, y - 6, x + 6, y + 6)]
+        obstacles += [(left, y - 2, right, y + 2), (x - 2, bottom, x + 2, top)]
+    unit = figure.dpi / 72
+    sizes = [(len(name) * 5.6 * unit, 11.0 * unit) for name in data["decoder"]]
+    frame = axes.get_window_extent()
+    boxes = place(points, sizes, obstacles, (frame.x0, frame.y0, frame.x1, frame.y1))
+    to_axes = axes.transAxes.inverted().transform
+    for name, (x, y), box in zip(data["decoder"], points, boxes, strict=True):
+        nearest = (min(max(x, box[0]), box[2]), min(max(y, box[1]), box[3]))
+        line = {"arrowstyle": "-", "color": palette[name], "lw": 0.7, "shrinkB": 4}
+        axes.annotate(
+            name,
+            tuple(to_axes((x, y))),
+            tuple(to_axes(((box[0] + box[2]) / 2, (box[1] + box[3]) / 2))),
+            xycoords="axes fraction",
+            textcoords="axes fraction",
+            ha="center",
+            va="center",
+            arrowprops=line if math.dist((x, y), nearest) > 14 else None,
+        )

@@ -1,0 +1,132 @@
+"""What the terminal shows while a run goes on: a live bar, plain lines, or nothing. All on stderr.
+
+Nothing here runs by itself: the display is redrawn when the runner says so, which it does between
+measurements only. In CI and where stderr is no terminal, plain lines replace the bar.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Literal, Protocol
+
+Mode = Literal["auto", "rich", "plain", "none"]
+MODES: tuple[Mode, ...] = ("auto", "rich", "plain", "none")
+LINES_PER_PHASE = 10
+
+
+class Progress(Protocol):
+    """Where the runner reports to."""
+
+    def start(self, phase: str, total: int, done: int = 0) -> None:
+        """A phase of `total` answers begins, `done` of which are there already."""
+
+    def step(self, detail: str = "", num: int = 1) -> None:
+        """`num` more answers are there; `detail` says how it goes."""
+
+    def note(self, line: str) -> None:
+        """Something a user should read, as a line of its own."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was found."""
+
+
+class Silent:
+    """No progress; notes are still shown."""
+
+    def start(self, phase: str, total: int, done: int = 0) -> None:
+        """Nothing."""
+
+    def step(self, detail: str = "", num: int = 1) -> None:
+        """Nothing."""
+
+    def note(self, line: str) -> None:
+        """One line on stderr."""
+        sys.stderr.write(line + "\n")
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class Plain(Silent):
+    """About ten lines a phase, each with what is done, how it goes, and the time left."""
+
+    def start(self, phase: str, total: int, done: int = 0) -> None:
+        """Remember where the phase began."""
+        self._phase, self._total, self._done, self._before = phase, total, done, done
+        self._start_s = time.monotonic()
+        self._every = max(1, total // LINES_PER_PHASE)
+        self._next = done + self._every
+
+    def step(self, detail: str = "", num: int = 1) -> None:
+        """A line whenever another tenth is done."""
+        self._done += num
+        if self._done < min(self._next, self._total):
+            return
+        self._next += self._every
+        spent_s = time.monotonic() - self._start_s
+        left_s = spent_s / (self._done - self._before) * (self._total - self._done)
+        line = f"{self._phase} {self._done}/{self._total}  {duration(left_s)} left"
+        self.note(f"{line}  {detail}".rstrip())
+
+
+class Live:
+    """A bar per phase with the time left, redrawn at `step` only (no thread of its own)."""
+
+    def __init__(self) -> None:
+        """Take over the bottom of the terminal."""
+        from rich import progress
+        from rich.console import Console
+
+        self._bar = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn("left"),
+            progress.TimeRemainingColumn(),
+            progress.TextColumn("{task.fields[detail]}", markup=False),
+            console=Console(stderr=True),
+            auto_refresh=False,
+        )
+        self._task: progress.TaskID | None = None
+        self._bar.start()
+
+    def start(self, phase: str, total: int, done: int = 0) -> None:
+        """A bar of its own for the phase."""
+        self._task = self._bar.add_task(phase, total=total, completed=done, detail="")
+        self._bar.refresh()
+
+    def step(self, detail: str = "", num: int = 1) -> None:
+        """Move the bar and redraw."""
+        if self._task is not None:
+            self._bar.update(self._task, advance=num, detail=detail)
+            self._bar.refresh()
+
+    def note(self, line: str) -> None:
+        """A line above the bars."""
+        self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        self._bar.stop()
+
+
+def choose(mode: Mode) -> Progress:
+    """The display for ``--progress``; ``auto`` is a bar on a terminal and plain lines elsewhere."""
+    if mode == "auto":
+        mode = "rich" if sys.stderr.isatty() and not os.environ.get("CI") else "plain"
+    if mode == "rich":
+        return Live()
+    return Plain() if mode == "plain" else Silent()
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: ``42 s``, ``3 min 10 s``, ``2 h 5 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -1,0 +1,52 @@
+"""``prompts.jsonl``: the very token ids and references of a run, one prompt a line.
+
+A resumed run asks what the first one asked, frozen histories included, without the tasks' source
+and without generating anything again; `bench show` reads the prompts from here. No torch here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.errors import BenchError, Exit
+from bench.files import write_text
+from bench.prompts import Prompt, ids_hash
+from specbench_tasks.task import Constraint, Reference
+
+PROMPTS = "prompts.jsonl"
+
+
+def write_prompts(run_dir: Path, prompts: Sequence[Prompt]) -> None:
+    """Write all prompts of a run (errors: `BenchError`, exit 1)."""
+    lines = [json.dumps(dataclasses.asdict(prompt), ensure_ascii=False) for prompt in prompts]
+    write_text(run_dir / PROMPTS, "".join(line + "\n" for line in lines))
+
+
+def read_prompts(run_dir: Path) -> dict[str, Prompt]:
+    """The prompts of a run by name.
+
+    Errors: `BenchError` (exit 5) where the file is missing, or ids do not match their hash.
+    """
+    try:
+        text = (run_dir / PROMPTS).read_text(encoding="utf-8")
+        prompts = [_prompt(json.loads(line)) for line in text.splitlines()]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise BenchError(f"cannot read {run_dir / PROMPTS}: {error}", Exit.UNAVAILABLE) from error
+    changed = [prompt.name for prompt in prompts if ids_hash(prompt.ids) != prompt.hash]
+    if changed:
+        line = f"{run_dir / PROMPTS} was changed: {changed[0]} does not match its hash"
+        raise BenchError(line, Exit.UNAVAILABLE)
+    return {prompt.name: prompt for prompt in prompts}
+
+
+def _prompt(data: dict[str, Any]) -> Prompt:
+    given = data["reference"]
+    reference = given and Reference(
+        answers=tuple(given["answers"]),
+        constraints=tuple(Constraint(**constraint) for constraint in given["constraints"]),
+    )
+    return Prompt(**{**data, "ids": tuple(data["ids"]), "reference": reference})

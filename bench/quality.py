@@ -1,0 +1,119 @@
+"""The quality pass: held-out prompts, untimed and batched, scored against their references.
+
+It answers "how good", never "how fast": its prompts are many and its batches large, so that the
+scores mean something. One line per decoder and prompt is written as soon as the answer is there;
+a resumed run asks only for what is missing. The baseline's second arm takes no part.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+
+from bench.files import SampleWriter
+from bench.plan import BASELINE
+from bench.progress import Progress
+from bench.prompts import Prompt
+from bench.records import SampleRecord, StepColumns
+from bench.runner import error_line
+from bench.workbench import Arm, Workbench
+from decoders.core.scheduler import Models, Outcome, Scheduler
+from decoders.core.types import Generation
+from specbench_tasks.scorers import score
+
+BATCH_ON_CPU = 8
+BATCH_ON_GPU = 32
+NO_BLOCK = -1
+"""The block number of quality records: they belong to none."""
+
+
+def batch_size(bench: Workbench) -> int:
+    """Sequences at a time in untimed passes."""
+    return BATCH_ON_GPU if bench.on_gpu else BATCH_ON_CPU
+
+
+def score_quality(
+    bench: Workbench,
+    prompts: Sequence[Prompt],
+    writer: SampleWriter,
+    progress: Progress,
+    *,
+    attempt: int,
+    done: Collection[tuple[str, str]] = (),
+) -> None:
+    """Answer and score `prompts` with every arm, but for the (cell, prompt) pairs in `done`."""
+    if not prompts:
+        return
+    progress.start("quality", len(prompts) * len(bench.arms), len(done))
+    for cell, arm in bench.arms.items():
+        left = [prompt for prompt in prompts if (cell, prompt.name) not in done]
+        if left:
+            _score_arm(bench, cell, arm, left, writer, progress, attempt)
+        writer.sync()
+
+
+def _score_arm(
+    bench: Workbench,
+    cell: str,
+    arm: Arm,
+    prompts: Sequence[Prompt],
+    writer: SampleWriter,
+    progress: Progress,
+    attempt: int,
+) -> None:
+    num_rows = batch_size(bench)
+
+    def write(index: int, outcome: Outcome) -> None:
+        writer.record(_record(bench, cell, prompts[index], outcome, attempt, num_rows))
+        progress.step(cell)
+
+    scheduler = Scheduler(arm.decoder, arm.models, bench.sampling, num_rows)
+    scheduler.run([prompt.ids for prompt in prompts], on_finish=write)
+
+
+def _record(
+    bench: Workbench, cell: str, prompt: Prompt, outcome: Outcome, attempt: int, num_rows: int
+) -> SampleRecord:
+    record = SampleRecord(
+        kind="quality",
+        decoder=cell,
+        family=prompt.family,
+        conversation=prompt.conversation,
+        turn=prompt.turn,
+        prompt_hash=prompt.hash,
+        repeat=0,
+        seed=bench.sampling.seed,
+        block=NO_BLOCK,
+        order=0,
+        attempt=attempt,
+        batch_size=num_rows,
+        num_prompt_tokens=len(prompt.ids),
+    )
+    if isinstance(outcome, Exception):
+        return dataclasses.replace(record, error=error_line(outcome))
+    text = bench.text(outcome.tokens)
+    reference = prompt.reference
+    return dataclasses.replace(
+        record,
+        tokens=outcome.tokens,
+        text=text,
+        stop=outcome.stop,
+        steps=StepColumns.of(outcome),
+        scores=None if reference is None else score(prompt.family, text, reference),
+    )
+
+
+def baseline_answers(bench: Workbench, prompts: Sequence[Prompt]) -> list[str]:
+    """The baseline's answers, batched and untimed: the histories that later turns are given.
+
+    Errors: the exception of the first prompt that has no answer.
+    """
+    decoder = bench.arms[BASELINE].decoder
+    models = Models(target=bench.models.target)
+    scheduler = Scheduler(decoder, models, bench.sampling, batch_size(bench))
+    answers = []
+    for outcome in scheduler.run([prompt.ids for prompt in prompts]):
+        if not isinstance(outcome, Generation):
+            raise outcome
+        answers.append(bench.text(outcome.tokens))
+    return answers

@@ -1,0 +1,204 @@
+"""`bench report`: every table, figure and text of a run, written from its folder alone.
+
+A pure function of the records: writing twice gives the same bytes, nothing says "now", no model is
+needed. Every file is replaced as a whole, so a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from bench.files import cannot_write
+from bench.findings import Findings
+from bench.palette import FAINT, INK, PAPER
+from bench.records import SampleRecord
+from bench.rundir import load_run
+from bench.summary import ALL
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_CAPTIONS = {
+    "speedup": "Speed-up over ar by decoder: geometric mean over prompts with 95 % intervals. "
+    "The grey band is the A/A noise floor.",
+    "tokens_per_call": "Tokens per target call by family, prefill included.",
+    "acceptance_length": "How many tokens a step emits; the dashed line is the mean.",
+    "quality_speed": "Quality against speed-up, both with 95 % intervals: up and right is better.",
+}
+_TERMINAL = {
+    "decoder": "decoder",
+    "speed-up [95 %]": "speed-up [95 %]",
+    "tokens per call": "tokens\nper call",
+    "accepted tokens per step": "accepted\ntokens\nper step",
+    "tokens/s": "tokens/s",
+    "TTFT ms": "TTFT\nms",
+    "peak memory MB": "memory\nMB",
+    "quality % [95 %]": "quality\n%",
+    "identical to ar %": "same as\nar %",
+    "errors": "errors",
+}
+"""Columns of the terminal's table and their headings there."""
+_QUALITY = "quality % [95 %]"
+_EXPENDABLE = ("peak memory MB", "TTFT ms", "tokens/s", "tokens per call")
+"""Those a narrow terminal does without, in this order."""
+
+
+def write_report(run_dir: Path) -> None:
+    """Write samples.parquet, summary.csv, report.md, report.html, tables/ and figures/ of a run.
+
+    Errors: `BenchError` where the folder is no run (2), is damaged (4) or cannot be written (1).
+    """
+    findings = Findings(load_run(run_dir))
+    _write(run_dir / "samples.parquet", _parquet(findings.run.records))
+    _write(run_dir / "summary.csv", _csv(findings.summary))
+    _write_tables(findings, run_dir / "tables")
+    figures = _write_figures(findings, run_dir / "figures")
+    shown = [(name, _CAPTIONS[name]) for name in figures]
+    _write(run_dir / "report.md", _render("report.md.j2", findings, figures=shown).encode())
+    inline = [(name, caption, _inline_svg(figures[name], name)) for name, caption in shown]
+    _write(run_dir / "report.html", _render("report.html.j2", findings, figures=inline).encode())
+
+
+def print_summary(run_dir: Path, console: Console) -> None:
+    """Print the run's main table, the A/A line, its verdict, and what qualifies the numbers.
+
+    Errors: `BenchError` where the folder is no run (exit 2) or is damaged (4).
+    """
+    findings = Findings(load_run(run_dir))
+    if findings.summary.empty:
+        console.print(Text("nothing is measured yet"))
+    else:
+        console.print(_fitting_table(findings, console))
+        console.print(Text(findings.basis, style="dim"))
+        console.print(Text(findings.floor_sentence, style="dim"))
+    good = findings.verdict == "VALID"
+    console.print(Text(findings.verdict, style="bold green" if good else "bold red"))
+    for line in findings.caveats:
+        console.print(Text(f"! {line}", style="yellow"))
+
+
+def _fitting_table(findings: Findings, console: Console) -> RichTable:
+    """The headline table with as many of its columns as the console is wide enough for."""
+    errors = any(row[-1].text != "0" for row in findings.headline.rows)
+    shown = [heading for heading in _TERMINAL if heading != "errors" or errors]
+    wide = console.options.update(width=1000)
+    for heading in _EXPENDABLE:
+        table = _terminal_table(findings, shown)
+        if Measurement.get(console, wide, table).maximum <= console.width:
+            break
+        shown.remove(heading)
+    return _terminal_table(findings, shown)
+
+
+def _terminal_table(findings: Findings, shown: Sequence[str]) -> RichTable:
+    table = findings.headline
+    places = {heading: place for place, heading in enumerate(table.headings)}
+    printed = RichTable(box=None, pad_edge=False, header_style="bold")
+    printed.add_column("decoder", overflow="fold", max_width=24, vertical="bottom")
+    for heading in shown[1:]:
+        printed.add_column(Text(_TERMINAL[heading]), justify="right", no_wrap=True)
+    for row in table.rows:
+        cells = [row[places[heading]] for heading in shown]
+        texts = [c.text.split(" [")[0] if c is row[places[_QUALITY]] else c.text for c in cells]
+        styles = ["bold green" * cell.bold for cell in cells]
+        printed.add_row(*(Text(t, style=style) for t, style in zip(texts, styles, strict=True)))
+    return printed
+
+
+# ---------------------------------------------------------------- files
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Replace a file as a whole; `BenchError` (exit 1) where it cannot be written."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch.write_bytes(data)
+        scratch.replace(path)
+    except OSError as error:
+        scratch.unlink(missing_ok=True)
+        raise cannot_write(path, error) from error
+
+
+def _csv(frame: pd.DataFrame) -> bytes:
+    """A CSV of six significant digits; unknown is empty."""
+    return frame.to_csv(index=False, float_format="%.6g", lineterminator="\n").encode()
+
+
+def _parquet(records: Sequence[SampleRecord]) -> bytes:
+    """The records as a flat table: steps as list columns `steps_*`, scores as `score_*`."""
+    rows: list[dict[str, object]] = []
+    for record in records:
+        row = dataclasses.asdict(record)
+        steps, scores = row.pop("steps") or {}, row.pop("scores") or {}
+        row |= {f"steps_{key}": value for key, value in steps.items()}
+        row |= {f"score_{key}": value for key, value in scores.items()}
+        rows.append(row)
+    columns = [field.name for field in dataclasses.fields(SampleRecord)]
+    frame = pd.DataFrame(rows, columns=None if rows else columns)
+    if "peak_memory_bytes" in frame:
+        frame["peak_memory_bytes"] = frame["peak_memory_bytes"].astype("Int64")
+    buffer = io.BytesIO()
+    frame.to_parquet(buffer, index=False)
+    return buffer.getvalue()
+
+
+def _write_tables(findings: Findings, folder: Path) -> None:
+    table, summary = findings.headline, findings.summary
+    markdown = f"{table.to_markdown()}\n\n{table.note} {findings.floor_sentence}\n"
+    comment = "".join(f"% {line}\n" for line in (table.note, findings.floor_sentence))
+    _write(folder / "headline.md", markdown.encode())
+    _write(folder / "headline.csv", _csv(summary[summary["family"] == ALL]))
+    _write(folder / "headline.tex", (comment + table.to_latex()).encode())
+    _write(folder / "acceptance_by_position.csv", _csv(findings.acceptance))
+
+
+def _write_figures(findings: Findings, folder: Path) -> dict[str, str]:
+    """Draw what there is data for; returns the SVG by figure name."""
+    from bench import plots
+
+    drawn = plots.draw_all(findings.summary, findings.lengths, findings.floor)
+    vectors: dict[str, str] = {}
+    for name, (figure, data) in drawn.items():
+        for kind, content in plots.render(figure).items():
+            _write(folder / f"{name}.{kind}", content)
+            if kind == "svg":
+                vectors[name] = content.decode()
+        _write(folder / "data" / f"{name}.csv", _csv(data))
+    return vectors
+
+
+def _inline_svg(svg: str, name: str) -> Markup:
+    """An SVG to stand in the page: its colours and font follow the page, its ids are its own."""
+    svg = svg[svg.index("<svg") :]
+    for colour, swap in ((INK, "currentColor"), (FAINT, "var(--line)"), (PAPER, "none")):
+        svg = svg.replace(colour, swap)
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", svg)
+    svg = re.sub(r"'DejaVu Sans'[^;\"]*", "inherit", svg)
+    width = re.search(r'<svg[^>]*? width="([^"]*)"', svg)
+    size = f'style="width: 100%; max-width: {width[1] if width else "100%"}"'
+    return Markup(re.sub(r'<svg([^>]*?) width="[^"]*"', rf"<svg {size}\1", svg, count=1))
+
+
+def _render(template: str, findings: Findings, **context: object) -> str:
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=".html" in template,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(template).render(r=findings, **context)

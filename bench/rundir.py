@@ -1,0 +1,190 @@
+"""The run folder: where everything a run measured lies, and the rules that let it be resumed.
+
+``results/<utc>-<name>-<hash>/`` holds ``manifest.json`` (the plan, written before the first
+measurement), ``config.toml``, ``env.json``, ``samples.jsonl`` (append-only, see `bench.files`) and
+``run.json``.
+
+``samples.jsonl`` holds two kinds of line, records (see `bench.records`) and ``{"event": ...}``:
+
+=============  ====================================================================================
+supersede      ``block``, ``before_attempt``: lines of that block from earlier attempts are void
+load           ``block``, ``attempt``, ``other_cores``: CPU time other processes took, in cores
+=============  ====================================================================================
+
+A timing block counts once all its lines are there; records of unfinished blocks, like superseded
+ones, are not returned by `load_records`. No torch here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.errors import BenchError, Exit
+from bench.files import SAMPLES, cannot_write, read_lines, write_text
+from bench.records import SampleRecord
+
+MANIFEST = "manifest.json"
+CONFIG = "config.toml"
+ENV = "env.json"
+STATUS = "run.json"
+
+Event = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run as read back from its folder: plan, configuration, machine, status, what was measured.
+
+    `records` are the effective ones only; `events` are all event lines; `status` is run.json.
+    """
+
+    path: Path
+    manifest: Mapping[str, Any]
+    config: Mapping[str, Any]
+    env: Mapping[str, Any]
+    status: Mapping[str, Any]
+    records: tuple[SampleRecord, ...]
+    events: tuple[Event, ...]
+
+
+# ---------------------------------------------------------------- reading
+
+
+def load_run(run_dir: Path | str) -> Run:
+    """Read a run folder; files that are not there yet (env, status) read as empty.
+
+    Errors: `BenchError` where there is no run folder (exit 2), a file is damaged (4), or the
+    records are of another schema (5).
+    """
+    path = Path(run_dir)
+    manifest = _read_json(path / MANIFEST, missing=None)
+    if manifest is None:
+        raise BenchError(f"{path} is no run folder: it has no {MANIFEST}", Exit.USAGE)
+    lines, _ = read_lines(path / SAMPLES)
+    return Run(
+        path=path,
+        manifest=manifest,
+        config=_read_config(path / CONFIG),
+        env=_read_json(path / ENV, missing={}) or {},
+        status=_read_json(path / STATUS, missing={}) or {},
+        records=effective_records(lines, manifest),
+        events=tuple(line for line in lines if "event" in line),
+    )
+
+
+def load_records(run_dir: Path | str) -> list[SampleRecord]:
+    """The effective records of a run, in the order measured (errors as `load_run`)."""
+    return list(load_run(run_dir).records)
+
+
+def effective_records(
+    lines: Sequence[Mapping[str, Any]], manifest: Mapping[str, Any]
+) -> tuple[SampleRecord, ...]:
+    """Records of finished blocks, not superseded, each (kind, cell, prompt, repeat) once.
+
+    Where one key occurs twice (it cannot, but for a hand-edited file) the first line counts.
+    """
+    try:
+        records = [SampleRecord.from_dict(line) for line in lines if "event" not in line]
+    except (ValueError, TypeError) as error:
+        raise BenchError(f"cannot read the records: {error}", Exit.UNAVAILABLE) from error
+    valid_from = {
+        line["block"]: int(line["before_attempt"])
+        for line in lines
+        if line.get("event") == "supersede"
+    }
+    alive: dict[tuple[str, str, str, int], SampleRecord] = {}
+    for record in records:
+        key = (record.kind, record.decoder, record.prompt, record.repeat)
+        if record.kind == "quality" or record.attempt >= valid_from.get(record.block, 0):
+            alive.setdefault(key, record)
+    done = finished_blocks(alive.values(), manifest)
+    return tuple(r for r in alive.values() if r.kind == "quality" or r.block in done)
+
+
+def finished_blocks(records: Iterable[SampleRecord], manifest: Mapping[str, Any]) -> set[int]:
+    """Numbers of the planned blocks that have every line: prompts times cells in their order."""
+    have = Counter(record.block for record in records if record.kind == "timing")
+    return {
+        block["block"]
+        for block in manifest["blocks"]
+        if have[block["block"]] >= len(block["prompts"]) * len(block["order"])
+    }
+
+
+def _read_json(path: Path, *, missing: dict[str, Any] | None) -> dict[str, Any] | None:
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return missing
+    except ValueError as error:
+        raise BenchError(f"{path} is damaged: {error}", Exit.INVALID) from error
+    return data
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except tomllib.TOMLDecodeError as error:
+        raise BenchError(f"{path} is damaged: {error}", Exit.INVALID) from error
+
+
+# ---------------------------------------------------------------- making and finding
+
+
+def create_run_dir(parent: Path, stem: str) -> Path:
+    """Make ``parent/stem`` (or ``stem-2``, …): creation is exclusive, so two runs never share one.
+
+    Errors: `BenchError` (exit 1) where the folder cannot be made.
+    """
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for attempt in range(1, 1000):
+            path = parent / (stem if attempt == 1 else f"{stem}-{attempt}")
+            try:
+                path.mkdir()
+            except FileExistsError:
+                continue
+            return path
+    except OSError as error:
+        raise cannot_write(parent, error) from error
+    raise BenchError(f"{parent} holds a thousand runs called {stem}; clear it up")
+
+
+def point_latest(run_dir: Path) -> None:
+    """Let ``results/latest`` name this run: a symlink, or a text file where links are refused."""
+    latest = run_dir.parent / "latest"
+    scratch = run_dir.parent / f".latest-{os.getpid()}"
+    try:
+        scratch.symlink_to(run_dir.name, target_is_directory=True)
+    except OSError:
+        with contextlib.suppress(BenchError):  # a convenience: no run fails for want of it
+            write_text(latest, run_dir.name + "\n")
+        return
+    try:
+        scratch.replace(latest)
+    except OSError:  # `latest` is a folder somebody made: leave it alone
+        scratch.unlink()
+
+
+def find_run(name: str, parent: Path) -> Path:
+    """The folder a user means: a path, a folder name under `parent`, or ``latest``.
+
+    Errors: `BenchError` (exit 2) where there is none.
+    """
+    for path in (Path(name), parent / name):
+        if path.is_file() and path.name == "latest":
+            path = path.parent / path.read_text(encoding="utf-8").strip()
+        if (path / MANIFEST).is_file():
+            return path.resolve() if path.is_symlink() else path
+    raise BenchError(f"no run folder {name!r} (neither as a path nor in {parent})", Exit.USAGE)

@@ -1,0 +1,206 @@
+"""The timing pass: every cell answers every prompt, block by block, and each answer is one line.
+
+Only `Scheduler.run` is timed. Caches are reserved before it, texts are decoded, lines written and
+the progress redrawn after it, garbage is collected and the machine's load read between blocks. A
+decoder that raises on a prompt leaves an error row, and the run goes on.
+
+Letters: B sequences at a time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from bench.clock import Stopwatch
+from bench.files import SampleWriter
+from bench.load import Load
+from bench.memory import PeakMemory
+from bench.plan import Block
+from bench.progress import Progress
+from bench.prompts import Prompt
+from bench.records import SampleRecord, StepColumns
+from bench.workbench import Arm, Workbench
+from decoders.core.scheduler import Outcome, Scheduler
+from decoders.core.types import Generation, Sampling
+
+WARMUP_TOKENS = 16
+WARMUP_MAX = 6
+WARMUP_BUDGET_S = 10.0
+STABLE = 0.05
+"""Warm-up of a length bucket ends when its last three times are within this of their median."""
+
+
+class Runner:
+    """Measures blocks of a plan on a workbench and appends their records."""
+
+    def __init__(
+        self,
+        bench: Workbench,
+        prompts: Mapping[str, Prompt],
+        writer: SampleWriter,
+        progress: Progress,
+        *,
+        attempt: int,
+        lap: Callable[[], Load],
+    ) -> None:
+        """`lap` says what the machine's load was since it was last asked (see `bench.load`)."""
+        self.bench, self.prompts, self.writer, self.progress = bench, prompts, writer, progress
+        self.attempt, self._lap = attempt, lap
+        self._tokens: defaultdict[str, int] = defaultdict(int)
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+
+    def run(self, blocks: Sequence[Block], *, num_done: int = 0) -> None:
+        """Warm up, then measure `blocks` in order; `num_done` answers are there already."""
+        if not blocks:
+            return
+        names = dict.fromkeys(name for block in blocks for name in block.prompts)
+        prompts = [self.prompts[name] for name in names]
+        self._reserve(prompts)
+        self.warm_up(prompts)
+        num_left = sum(len(block.prompts) * len(block.order) for block in blocks)
+        self.progress.start("timing", num_done + num_left, num_done)
+        with frozen_garbage():
+            self._lap()
+            for block in blocks:
+                self.measure(block)
+                gc.collect()
+
+    def measure(self, block: Block) -> None:
+        """All cells of one block in its order; the block counts once the last line is written."""
+        prompts = [self.prompts[name] for name in block.prompts]
+        sampling = self._sampling(block.repeat)
+        for order, cell in enumerate(block.order):
+            outcomes, watch, peak = self._timed(self.bench.arm(cell), prompts, sampling)
+            for prompt, outcome in zip(prompts, outcomes, strict=True):
+                record = self._blank(block, order, cell, prompt, sampling.seed)
+                self.writer.record(self._filled(record, outcome, watch, peak))
+            self._seconds[cell] += watch.total_s
+            self._tokens[cell] += sum(len(o.tokens) for o in outcomes if isinstance(o, Generation))
+            self.progress.step(self._speeds(), len(prompts))
+        load = self._lap()
+        self.writer.event(
+            "load", block=block.block, attempt=self.attempt, **dataclasses.asdict(load)
+        )
+        self.writer.sync()
+
+    def warm_up(self, prompts: Sequence[Prompt]) -> None:
+        """Every arm on one prompt (or B) of each length bucket, until its times are stable.
+
+        Buckets are powers of two of prompt tokens. Results are dropped. At most `WARMUP_MAX` turns
+        of `WARMUP_TOKENS` tokens each; past `WARMUP_BUDGET_S` in all, one turn each.
+        """
+        buckets: defaultdict[int, list[Prompt]] = defaultdict(list)
+        for prompt in prompts:
+            buckets[len(prompt.ids).bit_length()].append(prompt)
+        budget = min(WARMUP_TOKENS, self.bench.sampling.max_new_tokens)
+        sampling = dataclasses.replace(self.bench.sampling, max_new_tokens=budget)
+        spent_s = 0.0
+        turns = [(arm, group) for arm in self.bench.arms.values() for group in buckets.values()]
+        self.progress.start("warm-up", len(turns))
+        for arm, group in turns:
+            times: list[float] = []
+            while len(times) < WARMUP_MAX and not _stable(times):
+                batch = group[: self.bench.config.batch_size]
+                times.append(self._timed(arm, batch, sampling)[1].total_s)
+                spent_s += times[-1]
+                if spent_s > WARMUP_BUDGET_S:
+                    break
+            self.progress.step()
+
+    def _reserve(self, prompts: Sequence[Prompt]) -> None:
+        """Caches for the longest prompt and its answer, once: no timed region allocates."""
+        models, budget = self.bench.models, self.bench.sampling.max_new_tokens
+        longest = max(len(prompt.ids) for prompt in prompts)
+        models.reserve(
+            self.bench.config.batch_size, min(longest + budget, models.target.max_length)
+        )
+
+    def _timed(
+        self, arm: Arm, prompts: Sequence[Prompt], sampling: Sampling
+    ) -> tuple[list[Outcome], Stopwatch, int]:
+        """Answers of one arm, the stopwatch around them, and the peak memory in bytes."""
+        ids = [prompt.ids for prompt in prompts]
+        batch_size = self.bench.config.batch_size
+        scheduler = Scheduler(arm.decoder, arm.models, sampling, batch_size)
+        memory = PeakMemory(self.bench.models, arm.models)
+        with Stopwatch(self.bench.clock) as watch:
+            outcomes = scheduler.run(ids, on_first=watch.first if batch_size == 1 else None)
+        return outcomes, watch, memory.peak_bytes()
+
+    def _sampling(self, repeat: int) -> Sampling:
+        sampling = self.bench.sampling
+        return dataclasses.replace(sampling, seed=sampling.seed + repeat)
+
+    def _blank(
+        self, block: Block, order: int, cell: str, prompt: Prompt, seed: int
+    ) -> SampleRecord:
+        return SampleRecord(
+            kind="timing",
+            decoder=cell,
+            family=prompt.family,
+            conversation=prompt.conversation,
+            turn=prompt.turn,
+            prompt_hash=prompt.hash,
+            repeat=block.repeat,
+            seed=seed,
+            block=block.block,
+            order=order,
+            attempt=self.attempt,
+            batch_size=self.bench.config.batch_size,
+            num_prompt_tokens=len(prompt.ids),
+        )
+
+    def _filled(
+        self, record: SampleRecord, outcome: Outcome, watch: Stopwatch, peak: int
+    ) -> SampleRecord:
+        if isinstance(outcome, Exception):
+            return dataclasses.replace(record, error=error_line(outcome))
+        alone = record.batch_size == 1
+        return dataclasses.replace(
+            record,
+            tokens=outcome.tokens,
+            text=self.bench.text(outcome.tokens),
+            stop=outcome.stop,
+            steps=StepColumns.of(outcome),
+            ttft_s=watch.first_s if alone else None,
+            total_s=watch.total_s if alone else None,
+            group_s=None if alone else watch.total_s,
+            peak_memory_bytes=peak,
+        )
+
+    def _speeds(self) -> str:
+        """Tokens per second of every cell so far."""
+        return "  ".join(
+            f"{cell} {self._tokens[cell] / self._seconds[cell]:.0f} tok/s"
+            for cell in self.bench.arms
+            if self._seconds[cell]
+        )
+
+
+def error_line(error: Exception) -> str:
+    """An exception as one line: its type and message."""
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def _stable(times: Sequence[float]) -> bool:
+    """Whether the last three times lie within `STABLE` of their median."""
+    last = times[-3:]
+    middle = statistics.median(last) if len(last) == 3 else 0.0
+    return len(last) == 3 and all(abs(time - middle) <= STABLE * middle for time in last)
+
+
+@contextmanager
+def frozen_garbage() -> Iterator[None]:
+    """Hide what is loaded from the collector, so that collecting between blocks is fast."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -1,0 +1,245 @@
+"""From records to the summary: one row per decoder and family, and per decoder one for `all`.
+
+A pure function of the records and the plan (manifest.json). Columns stand in DESIGN section 9's
+order, further ones after them; unknown is null, never 0. No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from bench import metrics, timings
+from bench.metrics import BASELINE, SECOND_BASELINE, Tally
+from bench.records import SampleRecord
+from bench.scores import Gold, Quality, family_quality, overall_quality, scored
+from bench.stats import Estimate, paired_speedup
+from bench.timings import Unit
+from specbench_tasks.task import FAMILIES
+
+ALL = "all"
+"""The pseudo-family that pools every prompt."""
+
+COLUMNS = {
+    "decoder": "object",
+    "family": "object",
+    "prompts": "Int64",
+    "repeats": "Int64",
+    "quality_prompts": "Int64",
+    "tokens_per_call": "float64",
+    "tpf": "float64",
+    "acceptance_length": "float64",
+    "acceptance_rate": "float64",
+    "rows_per_token": "float64",
+    "ttft_s": "float64",
+    "time_per_token_s": "float64",
+    "tokens_per_s": "float64",
+    "speedup": "float64",
+    "speedup_low": "float64",
+    "speedup_high": "float64",
+    "speedup_decode": "float64",
+    "peak_memory_bytes": "Int64",
+    "quality": "float64",
+    "quality_metric": "object",
+    "identical_to_ar": "float64",
+    "errors": "Int64",
+}
+"""Binding columns (DESIGN section 9, in its order) and their types."""
+EXTRA_COLUMNS = {
+    "decode_time_per_token_s": "float64",
+    "speedup_decode_low": "float64",
+    "speedup_decode_high": "float64",
+    "quality_low": "float64",
+    "quality_high": "float64",
+    "clusters": "Int64",
+    "pairs": "Int64",
+    "pairs_dropped": "Int64",
+    "tokens": "Int64",
+    "batch_size": "Int64",
+}
+"""What follows them: more intervals, and what the numbers rest on."""
+ACCEPTANCE_COLUMNS = (
+    *("decoder", "family", "position"),
+    *("steps", "reached", "accepted", "joint", "conditional"),
+)
+_ONE = Estimate(value=1.0, low=1.0, high=1.0)
+
+
+def decoder_order(manifest: Mapping[str, Any], records: Iterable[SampleRecord]) -> list[str]:
+    """Measured decoders in the plan's order, the baseline first and its second arm left out."""
+    planned = [cell["cell"] for cell in manifest.get("cells", ())]
+    measured = dict.fromkeys(record.decoder for record in records)
+    names = dict.fromkeys([BASELINE, *planned, *measured])
+    return [name for name in names if name in measured and name != SECOND_BASELINE]
+
+
+def family_order(families: Iterable[str]) -> list[str]:
+    """Families in the order Spec-Bench reports them, unknown ones after them by name."""
+    present = set(families)
+    return [f for f in FAMILIES if f in present] + sorted(present - set(FAMILIES))
+
+
+def summarise(
+    records: Sequence[SampleRecord], manifest: Mapping[str, Any], gold: Gold | None = None
+) -> pd.DataFrame:
+    """One row per decoder and family, then the decoder's row `all`; see the columns above.
+
+    Counters are pooled over prompts and repeats (sum / sum), and so are the time columns; speed-ups
+    are geometric means of paired ratios. Whatever exists is summarised: an unfinished run gives the
+    rows of its finished blocks, no records give no rows. `gold` serves corpus BLEU.
+    """
+    cells = metrics.by(records, lambda record: record.decoder)
+    comparable = {c["cell"]: bool(c.get("comparable_to_ar")) for c in manifest.get("cells", ())}
+    rows: list[dict[str, object]] = []
+    for decoder in decoder_order(manifest, records):
+        mine, baseline = cells[decoder], cells.get(BASELINE, [])
+        qualities: list[Quality] = []
+        for family in [*family_order(r.family for r in mine), ALL]:
+            chosen = _of_family(mine, family)
+            if family == ALL:
+                quality = overall_quality(qualities)
+            else:
+                quality = family_quality(family, chosen, gold or {})
+                qualities.append(quality)
+            row: dict[str, object] = {"decoder": decoder, "family": family}
+            row |= _counts(chosen) | _counters(chosen) | _times(mine, baseline, decoder, family)
+            row |= _quality_columns(quality)
+            if decoder == BASELINE or comparable.get(decoder, False):
+                row["identical_to_ar"] = metrics.identical_to_ar(chosen, baseline)
+            rows.append(row)
+    return _frame(rows)
+
+
+def noise_floor(records: Sequence[SampleRecord], family: str = ALL) -> Estimate:
+    """The "speed-up" of the baseline's second arm over the first: what no difference looks like."""
+    cells = metrics.by(records, lambda record: record.decoder)
+    return speedup(cells.get(BASELINE, []), cells.get(SECOND_BASELINE, []), family)
+
+
+def speedup(
+    baseline: Sequence[SampleRecord],
+    arm: Sequence[SampleRecord],
+    family: str = ALL,
+    *,
+    decode: bool = False,
+) -> Estimate:
+    """Paired geometric-mean speed-up of one decoder's records in a family, end to end or decode."""
+    return paired_speedup(
+        _units(baseline, family),
+        _units(arm, family),
+        (lambda u: u.decode_time_per_token) if decode else (lambda u: u.time_per_token),
+    )
+
+
+def acceptance_table(records: Sequence[SampleRecord], manifest: Mapping[str, Any]) -> pd.DataFrame:
+    """Draft acceptance per decoder, family and position, joint and conditional, with its counts."""
+    rows = [
+        {
+            "decoder": decoder,
+            "family": family,
+            "position": count.position,
+            "steps": count.steps,
+            "reached": count.reached,
+            "accepted": count.accepted,
+            "joint": count.joint,
+            "conditional": count.conditional,
+        }
+        for decoder, family, chosen in _cells(records, manifest)
+        for count in metrics.acceptance_by_position(chosen)
+    ]
+    return pd.DataFrame(rows, columns=list(ACCEPTANCE_COLUMNS))
+
+
+def step_length_table(records: Sequence[SampleRecord], manifest: Mapping[str, Any]) -> pd.DataFrame:
+    """How many later steps emitted how many tokens, per decoder over all families."""
+    rows: list[dict[str, object]] = []
+    for decoder, family, chosen in _cells(records, manifest):
+        lengths = metrics.step_lengths(chosen) if family == ALL else {}
+        total = sum(lengths.values())
+        rows += [
+            {"decoder": decoder, "tokens": tokens, "steps": steps, "share": steps / total}
+            for tokens, steps in lengths.items()
+        ]
+    return pd.DataFrame(rows, columns=["decoder", "tokens", "steps", "share"])
+
+
+def _cells(
+    records: Sequence[SampleRecord], manifest: Mapping[str, Any]
+) -> Iterable[tuple[str, str, list[SampleRecord]]]:
+    cells = metrics.by(records, lambda record: record.decoder)
+    for decoder in decoder_order(manifest, records):
+        for family in [*family_order(r.family for r in cells[decoder]), ALL]:
+            yield decoder, family, _of_family(cells[decoder], family)
+
+
+def _of_family(records: Sequence[SampleRecord], family: str) -> list[SampleRecord]:
+    return [r for r in records if family in (ALL, r.family)]
+
+
+def _units(records: Sequence[SampleRecord], family: str) -> list[Unit]:
+    """Timed units of a family; groups are formed first, as one may mix families."""
+    return [u for u in timings.timed_units(records) if family in (ALL, u.family)]
+
+
+def _counts(records: Sequence[SampleRecord]) -> dict[str, object]:
+    timed = metrics.timed(records)
+    return {
+        "prompts": len({r.prompt for r in timed}),
+        "repeats": len({r.repeat for r in timed}),
+        "quality_prompts": len({r.prompt for r in scored(records)}),
+        "errors": sum(r.error is not None for r in records),
+        "batch_size": max((r.batch_size for r in timed), default=None),
+        "peak_memory_bytes": metrics.peak_memory_bytes(records),
+    }
+
+
+def _counters(records: Sequence[SampleRecord]) -> dict[str, object]:
+    tally = Tally.pool(metrics.timed(records))
+    return {
+        "tokens": tally.emitted,
+        "tokens_per_call": tally.tokens_per_call,
+        "tpf": tally.tpf,
+        "acceptance_length": tally.acceptance_length,
+        "acceptance_rate": tally.acceptance_rate,
+        "rows_per_token": tally.rows_per_token,
+        "ttft_s": timings.ttft_s(records),
+    }
+
+
+def _times(
+    mine: Sequence[SampleRecord], baseline: Sequence[SampleRecord], decoder: str, family: str
+) -> dict[str, object]:
+    units = _units(mine, family)
+    each = timings.time_per_token_s(units)
+    whole, decode = (speedup(baseline, mine, family, decode=flag) for flag in (False, True))
+    counts = {"clusters": whole.clusters, "pairs": whole.num, "pairs_dropped": whole.dropped}
+    if decoder == BASELINE:
+        whole = _ONE if whole.num else Estimate()
+        decode = _ONE if decode.num else Estimate()
+    return counts | {
+        "time_per_token_s": each,
+        "tokens_per_s": 1 / each if each else None,
+        "decode_time_per_token_s": timings.decode_time_per_token_s(units),
+        "speedup": whole.value,
+        "speedup_low": whole.low,
+        "speedup_high": whole.high,
+        "speedup_decode": decode.value,
+        "speedup_decode_low": decode.low,
+        "speedup_decode_high": decode.high,
+    }
+
+
+def _quality_columns(quality: Quality) -> dict[str, object]:
+    return {
+        "quality": quality.estimate.value,
+        "quality_low": quality.estimate.low,
+        "quality_high": quality.estimate.high,
+        "quality_metric": quality.metric,
+    }
+
+
+def _frame(rows: Sequence[Mapping[str, object]]) -> pd.DataFrame:
+    types = COLUMNS | EXTRA_COLUMNS
+    return pd.DataFrame(rows, columns=list(types)).astype(types)

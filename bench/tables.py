@@ -1,0 +1,205 @@
+"""The tables of a report, as text cells: the same table is printed as Markdown, HTML, LaTeX, rich.
+
+Every table says in its note what is estimated, from how much, and whether the run is valid. Unknown
+is "-". A speed-up is bold only where its interval does not cover 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from bench.metrics import BASELINE
+from bench.stats import Estimate
+from bench.summary import ALL, family_order
+
+UNKNOWN = "-"
+Row = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One entry of a table."""
+
+    text: str
+    bold: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A titled table; the first column names the row. `note` states estimand, n and verdict."""
+
+    title: str
+    note: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+    def to_markdown(self) -> str:
+        """The table (not its title or note) as GitHub-flavoured Markdown."""
+        lines = [self.headings, ("---", *("---:",) * (len(self.headings) - 1))]
+        lines += [tuple(_strong(cell) for cell in row) for row in self.rows]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+    def to_latex(self) -> str:
+        """A booktabs tabular; bold cells in textbf."""
+        frame = pd.DataFrame(
+            [[cell.text for cell in row] for row in self.rows], columns=list(self.headings)
+        )
+        bold = pd.DataFrame(
+            [["textbf:--rwrap;" * cell.bold for cell in row] for row in self.rows],
+            columns=list(self.headings),
+        )
+        styler = frame.style.hide(axis="index").format(escape="latex")
+        styler = styler.format_index(escape="latex", axis=1).apply(lambda _: bold, axis=None)
+        aligned = "l" + "r" * (len(self.headings) - 1)
+        text: str = styler.to_latex(hrules=True, column_format=aligned)
+        return text
+
+
+def _strong(cell: Cell) -> str:
+    text = cell.text.replace("|", "\\|")
+    return f"**{text}**" if cell.bold else text
+
+
+# ---------------------------------------------------------------- formats
+
+
+def known(value: object) -> bool:
+    """Whether a summary cell holds a number."""
+    return value is not None and value is not pd.NA and not math.isnan(float(str(value)))
+
+
+def number(value: object, spec: str = ".2f", scale: float = 1.0, unit: str = "") -> str:
+    """A number in format `spec`, times `scale`, or "-"."""
+    return f"{float(str(value)) * scale:{spec}}{unit}" if known(value) else UNKNOWN
+
+
+def speed(row: Row, column: str = "speedup") -> Cell:
+    """A speed-up with its interval, bold where the interval excludes 1."""
+    low, high = row[f"{column}_low"], row[f"{column}_high"]
+    text = number(row[column], unit="x")
+    if row["decoder"] == BASELINE or not (known(low) and known(high)):
+        return Cell(text)
+    bold = not float(str(low)) <= 1 <= float(str(high))
+    return Cell(f"{text} [{number(low)}, {number(high)}]", bold)
+
+
+def quality(row: Row) -> Cell:
+    """A quality as a percentage, with its interval."""
+    low, high = row["quality_low"], row["quality_high"]
+    text = number(row["quality"], ".1f", 100)
+    if known(low) and known(high):
+        text += f" [{number(low, '.1f', 100)}, {number(high, '.1f', 100)}]"
+    return Cell(text)
+
+
+def floor_sentence(floor: Estimate) -> str:
+    """The A/A line that stands under every table of times."""
+    if floor.value is None:
+        return "A/A noise floor: unknown (the second arm of ar was not measured)."
+    interval = "" if floor.low is None else f" [{floor.low:.3f}, {floor.high:.3f}]"
+    return (
+        f"A/A noise floor: ar against a second ar measures {floor.value:.3f}x{interval}, "
+        f"n = {floor.num}; a difference of this size is noise."
+    )
+
+
+# ---------------------------------------------------------------- tables
+
+_HEADLINE: dict[str, Callable[[Row], Cell]] = {
+    "decoder": lambda r: Cell(str(r["decoder"])),
+    "speed-up [95 %]": speed,
+    "decode speed-up [95 %]": lambda r: speed(r, "speedup_decode"),
+    "tokens per call": lambda r: Cell(number(r["tokens_per_call"])),
+    "accepted tokens per step": lambda r: Cell(number(r["acceptance_length"])),
+    "draft acceptance %": lambda r: Cell(number(r["acceptance_rate"], ".1f", 100)),
+    "rows per token": lambda r: Cell(number(r["rows_per_token"])),
+    "TTFT ms": lambda r: Cell(number(r["ttft_s"], ".1f", 1e3)),
+    "ms per token": lambda r: Cell(number(r["time_per_token_s"], ".2f", 1e3)),
+    "tokens/s": lambda r: Cell(number(r["tokens_per_s"], ",.0f")),
+    "peak memory MB": lambda r: Cell(number(r["peak_memory_bytes"], ",.1f", 1e-6)),
+    "quality % [95 %]": quality,
+    "identical to ar %": lambda r: Cell(number(r["identical_to_ar"], ".1f", 100)),
+    "errors": lambda r: Cell(number(r["errors"], ".0f")),
+}
+
+
+def basis(row: Row) -> str:
+    """What a row's speed-up rests on, in words: n, repeats, clusters, dropped pairs."""
+    unit = "groups of prompts" if known(row["batch_size"]) and row["batch_size"] != 1 else "prompts"
+    text = f"n = {row['pairs']} {unit} x {row['repeats']} repeats in {row['clusters']} clusters"
+    dropped = number(row["pairs_dropped"], ".0f")
+    return text + (f", {dropped} pairs dropped for errors" if dropped not in ("0", "-") else "")
+
+
+def headline(summary: pd.DataFrame, verdict: str, family: str = ALL) -> Table:
+    """Every decoder's main numbers in one family."""
+    rows = _rows(summary, family)
+    sample = {basis(row): str(row["decoder"]) for row in reversed(rows)}
+    texts = [t if len(sample) == 1 else f"{t} ({_those(rows, t)})" for t in reversed(sample)]
+    note = (
+        "Speed-up: geometric mean over prompts of ar time / decoder time per emitted token, "
+        "paired, from request start to last token (decode: from the first token on); per prompt "
+        "the median over repeats; 95 % t-interval over conversations; bold where it excludes 1. "
+        f"Counters and times are pooled (sum / sum). {'; '.join(texts)}. "
+        f"Verdict of the run: {verdict}."
+    )
+    return Table(
+        title="All families" if family == ALL else family.replace("_", " "),
+        note=note,
+        headings=tuple(_HEADLINE),
+        rows=tuple(tuple(make(row) for make in _HEADLINE.values()) for row in rows),
+    )
+
+
+def by_family(summary: pd.DataFrame, title: str, note: str, make: Callable[[Row], Cell]) -> Table:
+    """One row per decoder, one column per family and `all`; its n are the columns' prompts."""
+    families = [*family_order(set(summary["family"]) - {ALL}), ALL]
+    cells = {(str(r["decoder"]), str(r["family"])): make(r) for r in _rows(summary, None)}
+    decoders = list(dict.fromkeys(decoder for decoder, _ in cells))
+    return Table(
+        title=title,
+        note=note,
+        headings=("decoder", *families),
+        rows=tuple(
+            (Cell(d), *(cells.get((d, f), Cell(UNKNOWN)) for f in families)) for d in decoders
+        ),
+    )
+
+
+def acceptance(table: pd.DataFrame, verdict: str) -> Table | None:
+    """Joint and conditional acceptance per draft position over all families."""
+    rows = table[table["family"] == ALL].to_dict("records")
+    if not rows:
+        return None
+    positions = sorted({int(row["position"]) for row in rows})[:16]
+    lines: list[tuple[Cell, ...]] = []
+    for decoder in dict.fromkeys(str(row["decoder"]) for row in rows):
+        mine = {int(row["position"]): row for row in rows if row["decoder"] == decoder}
+        for kind in ("joint", "conditional"):
+            cells = [number(mine[p][kind], ".3f") if p in mine else UNKNOWN for p in positions]
+            lines.append(
+                (Cell(decoder), Cell(kind), Cell(str(mine[1]["steps"])), *map(Cell, cells))
+            )
+    note = (
+        "Joint: P(drafts 1..j all stand) among the n steps that drafted at least j; conditional: "
+        "P(draft j stands | drafts before it stood); '-': no step got that far. n (of position 1) "
+        "counts steps; counts for every position and family: tables/acceptance_by_position.csv. "
+        f"Verdict: {verdict}."
+    )
+    headings = ("decoder", "probability", "n", *map(str, positions))
+    return Table(
+        title="Draft acceptance by position", note=note, headings=headings, rows=tuple(lines)
+    )
+
+
+def _rows(summary: pd.DataFrame, family: str | None) -> list[Row]:
+    chosen = summary if family is None else summary[summary["family"] == family]
+    return [{str(k): v for k, v in row.items()} for row in chosen.to_dict("records")]
+
+
+def _those(rows: Sequence[Row], text: str) -> str:
+    return ", ".join(str(row["decoder"]) for row in rows if basis(row) == text)

@@ -1,0 +1,173 @@
+"""The verdict on a finished run: may its numbers be used, and what should a reader know.
+
+Pure functions of the run folder. A broken invariant makes a run INVALID. Noise never does: it is
+written down as a warning. *Loaded* blocks are those during which other processes used more than
+`MAX_OTHER_CORES` cores. *Drift* is how much slower the baseline became from the first to the last
+third of the blocks: the median, over prompts timed in both, of the log ratio of its times per token
+(both arms pooled); it needs `MIN_DRIFT_PROMPTS` such prompts. No torch here.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.plan import BASELINE, SECOND_BASELINE
+from bench.records import SampleRecord, broken_invariants
+from bench.rundir import Run
+
+MAX_OTHER_CORES = 0.5
+MAX_DRIFT = 0.05
+MIN_DRIFT_PROMPTS = 3
+VALID = "VALID"
+INVALID = "INVALID"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validity:
+    """Verdict, why it is INVALID, what else to know, and the numbers behind the warnings."""
+
+    verdict: str
+    reasons: tuple[str, ...]
+    warnings: tuple[str, ...]
+    num_errors: int
+    num_blocks: int
+    num_loaded_blocks: int
+    max_other_cores: float | None
+    drift: float | None
+
+
+def judge(run: Run) -> Validity:
+    """The validity of what a run has measured so far."""
+    max_new_tokens = int(run.config["max_new_tokens"])
+    reasons = _broken(run.records, max_new_tokens)
+    loads = _loads(run)
+    cores = [load["other_cores"] for load in loads if load["other_cores"] is not None]
+    num_loaded = sum(used > MAX_OTHER_CORES for used in cores)
+    drift = clock_drift(run)
+    errors = [record for record in run.records if record.error is not None]
+    return Validity(
+        verdict=INVALID if reasons else VALID,
+        reasons=reasons,
+        warnings=(
+            *_error_warnings(errors),
+            *_noise_warnings(loads, num_loaded, max(cores, default=0.0), drift),
+            *_repeat_warnings(run.records),
+        ),
+        num_errors=len(errors),
+        num_blocks=len({r.block for r in run.records if r.kind == "timing"}),
+        num_loaded_blocks=num_loaded,
+        max_other_cores=max(cores, default=None),
+        drift=drift,
+    )
+
+
+def clock_drift(run: Run) -> float | None:
+    """How much longer the same answers of the baseline took at the end (0.05: 5 % longer)."""
+    blocks = sorted({r.block for r in run.records if r.kind == "timing"})
+    third = len(blocks) // 3
+    if third == 0:
+        return None
+    early, late = set(blocks[:third]), set(blocks[-third:])
+    times: defaultdict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    for (block, _), records in _units(run.records).items():
+        seconds = records[0].total_s or records[0].group_s
+        num_tokens = sum(len(record.tokens or ()) for record in records)
+        if seconds is None or not num_tokens or block not in early | late:
+            continue
+        prompts = "|".join(sorted(record.prompt for record in records))
+        times[prompts][block in late].append(seconds / num_tokens)
+    ratios = [
+        math.log(statistics.median(after) / statistics.median(before))
+        for before, after in times.values()
+        if before and after
+    ]
+    if len(ratios) < MIN_DRIFT_PROMPTS:
+        return None
+    return round(math.expm1(statistics.median(ratios)), 4)
+
+
+def _of_baseline(record: SampleRecord) -> bool:
+    """Whether it is an answer of either arm of the baseline in the timing pass."""
+    arms = (BASELINE, SECOND_BASELINE)
+    return record.kind == "timing" and record.decoder in arms and record.error is None
+
+
+def _units(records: Iterable[SampleRecord]) -> Mapping[tuple[int, str], list[SampleRecord]]:
+    """What the clock timed as one, of the baseline: the records of a block and an arm."""
+    units: defaultdict[tuple[int, str], list[SampleRecord]] = defaultdict(list)
+    for record in records:
+        if _of_baseline(record):
+            units[record.block, record.decoder].append(record)
+    return units
+
+
+def _broken(records: Iterable[SampleRecord], max_new_tokens: int) -> tuple[str, ...]:
+    found: Counter[str] = Counter()
+    example: dict[str, str] = {}
+    for record in records:
+        for what in broken_invariants(record, max_new_tokens):
+            found[record.decoder] += 1
+            example.setdefault(record.decoder, f"{what} (prompt {record.prompt})")
+    return tuple(
+        f"{cell}: {num} broken invariants, e.g. {example[cell]}" for cell, num in found.items()
+    )
+
+
+def _loads(run: Run) -> list[Mapping[str, Any]]:
+    """The load of every finished block, of the attempt that counts."""
+    attempts = {r.block: r.attempt for r in run.records if r.kind == "timing"}
+    return [
+        event
+        for event in run.events
+        if event["event"] == "load" and attempts.get(event["block"]) == event["attempt"]
+    ]
+
+
+def _error_warnings(errors: Sequence[SampleRecord]) -> list[str]:
+    cells = Counter(record.decoder for record in errors)
+    first = {record.decoder: record for record in reversed(errors)}
+    return [
+        f"{cell} failed on {num} answers, e.g. {first[cell].prompt}: {first[cell].error}"
+        for cell, num in cells.items()
+    ]
+
+
+def _noise_warnings(
+    loads: Sequence[Mapping[str, Any]], num_loaded: int, max_cores: float, drift: float | None
+) -> list[str]:
+    warnings = []
+    if num_loaded:
+        warnings.append(
+            f"other processes used more than {MAX_OTHER_CORES} cores during {num_loaded} of "
+            f"{len(loads)} blocks (up to {max_cores:.1f}): times are noisy"
+        )
+    throttled = [load["throttled"] for load in loads if load.get("throttled")]
+    if throttled:
+        warnings.append(
+            f"the processor was slowed down during {len(throttled)} of {len(loads)} blocks "
+            f"({throttled[0]})"
+        )
+    if drift is not None and abs(drift) > MAX_DRIFT:
+        change = "more" if drift > 0 else "less"
+        warnings.append(
+            f"the baseline took {abs(drift):.0%} {change} time per token at the end of the run "
+            "than at its start: the machine's speed drifted"
+        )
+    return warnings
+
+
+def _repeat_warnings(records: Iterable[SampleRecord]) -> list[str]:
+    """Both arms of the baseline do the same work: other tokens mean a nondeterministic device."""
+    answers: defaultdict[tuple[str, int], set[tuple[int, ...] | None]] = defaultdict(set)
+    for record in records:
+        if _of_baseline(record):
+            answers[record.prompt, record.repeat].add(record.tokens)
+    unequal = sum(len(tokens) > 1 for tokens in answers.values())
+    if not unequal:
+        return []
+    return [f"ar and ar@aa gave different tokens for {unequal} of {len(answers)} answers"]

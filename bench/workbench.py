@@ -1,0 +1,213 @@
+"""Everything a run works with, opened once: models, tokenizer, decoders, sampling, clock.
+
+`open_workbench` loads what a configuration names; `assemble` puts given models together, which is
+how tests run without a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from bench.choice import build_decoder, options_of
+from bench.clock import Clock, WallClock
+from bench.config import ZOO, RunConfig, spec_of
+from bench.env import ROOT
+from bench.errors import BenchError, Exit
+from bench.plan import BASELINE, SECOND_BASELINE, Cell
+from bench.prompts import Tokenizer
+from decoders.core.decoder import Decoder
+from decoders.core.scheduler import Models, check_draft
+from decoders.core.types import Sampling
+
+
+class Codec(Tokenizer, Protocol):
+    """A tokenizer that also turns ids into text."""
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = False) -> Any:
+        """The text of token ids."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """A cell ready to run: its decoder, and the models it uses and no others."""
+
+    cell: Cell
+    decoder: Decoder
+    models: Models
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workbench:
+    """What is open during a run. `arms` maps cells to arms, the baseline first.
+
+    `facts` describes the models (``target``, ``draft``), hashes of their weights included.
+    """
+
+    config: RunConfig
+    arms: Mapping[str, Arm]
+    models: Models
+    tokenizer: Codec
+    sampling: Sampling
+    clock: Clock
+    facts: Mapping[str, Mapping[str, Any] | None]
+
+    def arm(self, cell: str) -> Arm:
+        """The arm of a cell; the baseline's second arm is the baseline."""
+        return self.arms[BASELINE if cell == SECOND_BASELINE else cell]
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """An answer as text: no stop ids, no special tokens, no white space around it."""
+        kept = [token for token in tokens if token not in self.sampling.stop_ids]
+        return str(self.tokenizer.decode(kept, skip_special_tokens=True)).strip()
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the target lives on a CUDA device."""
+        return self.models.target.device.type == "cuda"
+
+
+# ---------------------------------------------------------------- opening
+
+
+def open_workbench(config: RunConfig) -> Workbench:
+    """Load the models of a configuration that `bench.choice.choose_decoders` returned.
+
+    Errors: `BenchError` for a missing model or device (exit 5), a draft of another vocabulary (2).
+    """
+    from decoders.core import hf
+    from decoders.core.checkpoint import weights_sha256
+
+    device = open_device(config.device)
+    dtype = config.dtype or ("bfloat16" if device.type == "cuda" else "float32")
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+
+    def load(source: str) -> hf.HFModel:
+        return hf.HFModel.load(
+            source,
+            dtype=getattr(torch, dtype),
+            device=device,
+            attn_implementation=config.attention,
+        )
+
+    target_source = checkpoint(config.model, "target")
+    draft_source = checkpoint(config.draft, "draft") if _needs_draft(config) else None
+    try:
+        target = load(target_source)
+        tokenizer = hf.load_tokenizer(target_source)
+        draft = load(draft_source) if draft_source else None
+    except ValueError as error:
+        raise BenchError(str(error), Exit.UNAVAILABLE) from error
+    facts: dict[str, dict[str, Any] | None] = {"target": None, "draft": None}
+    for role, model, source in (("target", target, target_source), ("draft", draft, draft_source)):
+        if model is not None:
+            facts[role] = {**model.facts, "weights_sha256": weights_sha256(str(source))}
+    return assemble(
+        config.with_values(
+            device=str(device), dtype=dtype, threads=config.threads or torch.get_num_threads()
+        ),
+        Models(target=target, draft=draft),
+        tokenizer,
+        stop_ids=hf.stop_ids(target, tokenizer),
+        clock=WallClock.for_device(str(device)),
+        facts=facts,
+    )
+
+
+def open_device(name: str | None) -> torch.device:
+    """The device named, by default CUDA where there is one.
+
+    Errors: `BenchError` for a name that is none (exit 2), or a device that is not there (5).
+    """
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError as error:
+        line = f"{name!r} is no device; use cpu, cuda or cuda:N"
+        raise BenchError(line, Exit.USAGE) from error
+    if device.type not in ("cpu", "cuda"):
+        raise BenchError(f"device {name!r} is not supported; use cpu or cuda", Exit.USAGE)
+    num_gpus = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= num_gpus:
+        line = f"device {name!r} is not there: {num_gpus} CUDA devices found; use --device cpu"
+        raise BenchError(line, Exit.UNAVAILABLE)
+    return device
+
+
+def assemble(
+    config: RunConfig,
+    models: Models,
+    tokenizer: Codec,
+    *,
+    stop_ids: frozenset[int],
+    clock: Clock,
+    facts: Mapping[str, Mapping[str, Any] | None],
+) -> Workbench:
+    """A workbench of given models; `config` names its decoders (errors as `open_workbench`)."""
+    sampling = Sampling(
+        temperature=config.temperature,
+        top_k=config.top_k,
+        top_p=config.top_p,
+        max_new_tokens=config.max_new_tokens,
+        stop_ids=frozenset() if config.fixed_length else stop_ids,
+        seed=config.seed,
+    )
+    arms = {
+        cell: _arm(cell, options, models, sampling)
+        for cell, options in (config.decoders or {}).items()
+    }
+    return Workbench(
+        config=config,
+        arms=arms,
+        models=models,
+        tokenizer=tokenizer,
+        sampling=sampling,
+        clock=clock,
+        facts=facts,
+    )
+
+
+def _arm(cell: str, options: Mapping[str, str], models: Models, sampling: Sampling) -> Arm:
+    decoder = build_decoder(cell, options)
+    needs_draft = "draft" in decoder.needs
+    if needs_draft:
+        try:
+            check_draft(cell, models)
+        except ValueError as error:
+            raise BenchError(str(error), Exit.USAGE) from error
+    spec = spec_of(cell, options)
+    return Arm(
+        cell=Cell(
+            cell=cell,
+            name=spec.name,
+            label=spec.label,
+            options=options_of(decoder),
+            lossless=decoder.lossless,
+            comparable_to_ar=decoder.comparable_to_ar(sampling),
+        ),
+        decoder=decoder,
+        models=models if needs_draft else Models(target=models.target),
+    )
+
+
+def checkpoint(source: str | None, role: str) -> str:
+    """Where a model lies; ``zoo`` is the embedded one (errors: `BenchError`, exit 5)."""
+    assert source is not None, f"no {role} was chosen"
+    if source != ZOO:
+        return source
+    folder = ROOT / "zoo" / role
+    if not folder.is_dir():
+        raise BenchError(
+            f"the embedded {role} is missing (zoo/{role}); train it with `bench train zoo`, "
+            "or pass --model",
+            Exit.UNAVAILABLE,
+        )
+    return str(folder)
+
+
+def _needs_draft(config: RunConfig) -> bool:
+    decoders = [build_decoder(cell, options) for cell, options in (config.decoders or {}).items()]
+    return any("draft" in decoder.needs for decoder in decoders)

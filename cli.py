@@ -1,0 +1,281 @@
+"""The command line: parse, call `bench`, print. No logic, and nothing heavy at module level.
+
+Tables go to stdout; progress, warnings and errors to stderr. A failure is one line and one of the
+documented exit codes (`bench.errors.Exit`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench.errors import BenchError, Exit
+
+if TYPE_CHECKING:
+    from bench.progress import Progress
+    from bench.session import Ended
+
+app = typer.Typer(
+    help="Benchmark of decoding strategies of language models.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+train = typer.Typer(help="Train what the benchmark runs on.", no_args_is_help=True)
+app.add_typer(train, name="train")
+
+RESULTS = Path("results")
+Output = Annotated[Path, typer.Option("--output", "-o", help="Parent of run folders.")]
+
+
+class Shown(StrEnum):
+    """How progress is shown."""
+
+    auto = "auto"
+    rich = "rich"
+    plain = "plain"
+    none = "none"
+
+
+class Listed(StrEnum):
+    """What `bench ls` lists."""
+
+    decoders = "decoders"
+    tasks = "tasks"
+    runs = "runs"
+
+
+Progressing = Annotated[Shown, typer.Option(help="Live bar, plain lines, or nothing.")]
+
+
+def main() -> None:
+    """Entry point of the console script: known errors become one line and an exit code."""
+    try:
+        app()
+    except BenchError as error:
+        sys.stderr.write(f"bench: {error.message}\n")
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(Exit.INTERRUPTED)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"bench {version('decoding-bench')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Benchmark of decoding strategies of language models."""
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    decoders: Annotated[
+        str | None,
+        typer.Option("--decoders", "-d", help="NAME[@LABEL][:option=value]…, comma-separated."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Folder or hub id. [default: zoo]")
+    ] = None,
+    draft: Annotated[str | None, typer.Option(help="Draft model. [default: the zoo's]")] = None,
+    adapter: Annotated[list[str] | None, typer.Option(help="NAME=PATH; repeatable.")] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option("--tasks", "-t", help="zoo, families, specbench[=PATH], jsonl=PATH or hf=ID."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-L", help="Conversations to time. [default: zoo 24]")
+    ] = None,
+    quality_limit: Annotated[
+        int | None, typer.Option(help="Held-out prompts per family to score. [default: 40]")
+    ] = None,
+    repeats: Annotated[int | None, typer.Option(help="[default: 3]")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Sequences at once. [default: 1]")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="[default: 256]")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy. [default: 0]")] = None,
+    top_p: Annotated[float | None, typer.Option(help="1 is off. [default: 1]")] = None,
+    top_k: Annotated[int | None, typer.Option(help="0 is off. [default: 0]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Repeat r uses seed + r. [default: 0]")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="[default: float32 on CPU, bfloat16 on CUDA]")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1. [default: CUDA]")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads. [default: cores]")] = None,
+    attention: Annotated[str | None, typer.Option(help="sdpa or eager. [default: sdpa]")] = None,
+    fixed_length: Annotated[
+        bool | None, typer.Option("--fixed-length", help="Ignore EOS: every answer is as long.")
+    ] = None,
+    overlong: Annotated[
+        str | None, typer.Option(help="Prompts past the context: skip or truncate.")
+    ] = None,
+    run_name: Annotated[str | None, typer.Option(help="Part of the run folder's name.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="TOML; options given here win.")
+    ] = None,
+    output: Output = RESULTS,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and an ETA.")] = False,
+    progress: Progressing = Shown.auto,
+) -> None:
+    """Compare decoders: tokens per call, latency, memory and quality, with intervals."""
+    from bench.config import RunConfig, load_config, parse_adapters
+
+    given = {key: value for key, value in context.params.items() if key in RunConfig.model_fields}
+    chosen = load_config(config, {**given, "adapters": parse_adapters(adapter)})
+    with _progress(progress) as shown:
+        if dry_run:
+            from bench.dryrun import dry_run as plan_only
+
+            typer.echo("\n".join(plan_only(chosen, shown)))
+            return
+        from bench import session
+
+        ended = session.run(chosen, output, shown)
+    _conclude(ended)
+
+
+@app.command()
+def resume(
+    run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
+    output: Output = RESULTS,
+    progress: Progressing = Shown.auto,
+) -> None:
+    """Complete a run that was interrupted or killed; nothing is measured twice."""
+    from bench import session
+    from bench.rundir import find_run
+
+    with _progress(progress) as shown:
+        ended = session.resume(find_run(run_dir, output), shown)
+    _conclude(ended)
+
+
+@app.command()
+def report(
+    run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
+    output: Output = RESULTS,
+) -> None:
+    """Write a run's tables, figures and report again; needs no model."""
+    from bench.report import write_report
+    from bench.rundir import find_run
+
+    folder = find_run(run_dir, output)
+    write_report(folder)
+    _print_summary(folder)
+
+
+@app.command()
+def show(
+    run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
+    prompt: Annotated[str | None, typer.Option(help="CONVERSATION#TURN. [default: a few]")] = None,
+    decoders: Annotated[str | None, typer.Option("--decoders", "-d", help="Cells.")] = None,
+    output: Output = RESULTS,
+) -> None:
+    """Print answers with the tokens of each step coloured."""
+    from rich.console import Console
+
+    from bench.rundir import find_run
+    from bench.show import show_run
+
+    cells = decoders.split(",") if decoders else None
+    show_run(find_run(run_dir, output), Console(), prompt=prompt, decoders=cells)
+
+
+@app.command()
+def ls(what: Annotated[Listed, typer.Argument()], output: Output = RESULTS) -> None:
+    """List decoders, tasks, or runs."""
+    from rich.console import Console
+
+    from bench import listing
+
+    if what is Listed.decoders:
+        table = listing.list_decoders()
+    elif what is Listed.tasks:
+        table = listing.list_tasks()
+    else:
+        table = listing.list_runs(output)
+    Console().print(table)
+
+
+@app.command()
+def show_prompts(
+    tasks: Annotated[str, typer.Option("--tasks", "-t", help="As for `run`.")] = "zoo",
+    limit: Annotated[int | None, typer.Option("--limit", "-L", help="Conversations.")] = None,
+    seed: Annotated[int, typer.Option(help="Chooses the subset.")] = 0,
+) -> None:
+    """Print what a run would ask, with references."""
+    from rich.console import Console
+
+    from bench.listing import show_prompts as print_prompts
+    from bench.tasks import tasks_of
+
+    print_prompts(tasks_of(tasks, limit=limit, seed=seed), Console(), limit)
+
+
+@train.command("zoo")
+def train_zoo(
+    recipe: Annotated[Path | None, typer.Option(help="[default: the zoo's own]")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="[default: zoo]")] = None,
+    restart: Annotated[bool, typer.Option("--restart", help="Do not resume.")] = False,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    progress: Progressing = Shown.auto,
+) -> None:
+    """Train the embedded target and its draft from scratch (resumable)."""
+    from bench.env import ROOT
+    from training import zoo
+
+    try:
+        zoo.main(
+            recipe or ROOT / "training" / "recipes" / "zoo.toml",
+            output or ROOT / "zoo",
+            resume=not restart,
+            progress=progress.value,
+            device=device,
+        )
+    except ValueError as error:
+        raise BenchError(str(error), Exit.USAGE) from error
+
+
+@contextmanager
+def _progress(shown: Shown) -> Iterator[Progress]:
+    """The display, which gives the terminal back whatever happens."""
+    from bench.progress import choose
+
+    display = choose(shown.value)
+    try:
+        yield display
+    finally:
+        display.close()
+
+
+def _conclude(ended: Ended) -> None:
+    """Print the table and where everything lies, and end with the run's exit code."""
+    _print_summary(ended.run_dir)
+    raise typer.Exit(int(ended.exit_code))
+
+
+def _print_summary(run_dir: Path) -> None:
+    from rich.console import Console
+
+    from bench.report import print_summary
+
+    print_summary(run_dir, Console())
+    typer.echo(f"{run_dir / 'report.md'}  {run_dir / 'figures'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Defaults, files and the command line make one configuration, which a file rebuilds."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import toml
+from bench.config import RunConfig, load_config, parse_adapters
+from bench.errors import BenchError
+
+
+def refusal(file: Path | None = None, **overrides: Any) -> str:
+    with pytest.raises(BenchError) as caught:
+        load_config(file, overrides)
+    assert caught.value.exit_code == 2
+    assert "\n" not in caught.value.message
+    return caught.value.message
+
+
+def test_the_defaults_are_those_of_the_contract() -> None:
+    config = load_config(None, {})
+    assert (config.model, config.tasks, config.limit, config.quality_limit) == (
+        "zoo", "zoo", 24, 40,
+    )  # fmt: skip
+    assert (config.repeats, config.batch_size, config.max_new_tokens, config.seed) == (3, 1, 256, 0)
+    assert (config.temperature, config.top_p, config.top_k) == (0, 1, 0)
+    assert config.decoders is None
+    assert not config.fixed_length
+
+
+@pytest.mark.parametrize(
+    ("tasks", "limit"), [("qa,rag", 24), ("specbench", None), ("jsonl=x.jsonl", None)]
+)
+def test_only_the_zoo_has_a_default_limit(tasks: str, limit: int | None) -> None:
+    assert load_config(None, {"tasks": tasks}).limit == limit
+
+
+def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('repeats = 5\nseed = 7\ndecoders = ["spec:k=4"]\n')
+    config = load_config(file, {"seed": 1, "repeats": None})
+    assert (config.repeats, config.seed) == (5, 1)
+    assert config.decoders == {"spec": {"k": "4"}}
+
+
+def test_decoders_may_be_a_table_of_typed_options(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('[decoders."spec@k4"]\nk = 4\nfast = true\npath = "a:b,c"\n[decoders.ar]\n')
+    config = load_config(file, {})
+    assert config.decoders == {"spec@k4": {"k": "4", "fast": "true", "path": "a:b,c"}, "ar": {}}
+    assert [spec.cell for spec in config.specs] == ["spec@k4", "ar"]
+    assert config.specs[0].label == "k4"
+
+
+def test_columns_of_a_source_may_stand_under_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('[tasks.jsonl]\npath = "q.jsonl"\nprompt = "question"\n')
+    config = load_config(file, {})
+    assert (config.tasks, config.columns) == ("jsonl=q.jsonl", {"prompt": "question"})
+
+
+def test_an_unknown_key_names_the_nearest_valid_one(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("repeat = 5\n")
+    assert "'repeat'; did you mean 'repeats'?" in refusal(file)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"limit": 0}, "limit: input should be greater than or equal to 1 (got 0)"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"dtype": "fp8"}, "dtype"),
+        ({"run_name": "a/b"}, "run_name"),
+        ({"decoders": "ar,ar"}, "two cells are called 'ar'; give one a label: ar@LABEL"),
+        ({"decoders": "spec:4"}, "write option=value"),
+        ({"decoders": 3}, "write decoders as"),
+        ({"decoders": {"ar": 3}}, "needs a table of options"),
+    ],
+)
+def test_a_bad_value_is_one_line(overrides: dict[str, Any], said: str) -> None:
+    assert said in refusal(**overrides)
+
+
+def test_a_missing_or_broken_file_is_one_line(tmp_path: Path) -> None:
+    assert "No such file" in refusal(tmp_path / "none.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("a = [")
+    assert "is not TOML" in refusal(broken)
+
+
+def test_two_sources_of_tasks_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("[tasks.jsonl]\n[tasks.hf]\n")
+    assert "one source" in refusal(file)
+
+
+def test_the_written_configuration_rebuilds_itself(tmp_path: Path) -> None:
+    config = load_config(
+        None,
+        {
+            "decoders": "spec@a:k=2,spec@b:verify=coupled,x y.py:Mine@c",
+            "tasks": 'jsonl=C:\\odd "path".jsonl',
+            "temperature": 1e-5,
+            "fixed_length": True,
+            "columns": {"prompt": "q\x7f"},
+        },
+    )
+    file = tmp_path / "config.toml"
+    file.write_text(config.to_toml())
+    again = load_config(file, {})
+    assert again == config
+    assert again.hash == config.hash
+    assert list(again.decoders or {}) == list(config.decoders or {})
+
+
+def test_the_hash_changes_with_what_is_measured() -> None:
+    assert load_config(None, {}).hash != load_config(None, {"seed": 1}).hash
+
+
+def test_a_configuration_cannot_be_changed_in_place() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        RunConfig().seed = 3  # type: ignore[misc]
+
+
+def test_adapters_are_name_and_path() -> None:
+    assert parse_adapters(["ptp=a/b", "nar=c=d"]) == {"ptp": "a/b", "nar": "c=d"}
+    assert parse_adapters(None) is None
+    with pytest.raises(BenchError, match="NAME=PATH"):
+        parse_adapters(["ptp"])
+
+
+def test_toml_is_read_back_as_it_was_written() -> None:
+    data = {"a": 1, "b": [1.5, "x"], "c": {"d e": {"f": True}, "g": "ü\n\"'"}, "none": None}
+    assert tomllib.loads(toml.dumps(data)) == {
+        "a": 1, "b": [1.5, "x"], "c": {"g": "ü\n\"'", "d e": {"f": True}},
+    }  # fmt: skip
+    with pytest.raises(TypeError, match="TOML cannot hold"):
+        toml.dumps({"a": object()})

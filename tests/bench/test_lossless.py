@@ -1,0 +1,92 @@
+"""Lossless decoders: equality is demanded, near-ties are understood, the rest is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bench.choice import choose_decoders
+from bench.lossless import as_facts, differences, is_near_tie
+from bench.prompts import Prompt
+from bench.records import SampleRecord
+from bench.workbench import Workbench
+
+Make = Callable[..., SampleRecord]
+PROMPT = Prompt(conversation="c0", turn=1, family="qa", ids=(5, 6), hash="h", reference=None)
+
+
+@pytest.fixture
+def bench(small: Any, opener: Any) -> Workbench:
+    bench: Workbench = opener(choose_decoders(small(), print))
+    return bench
+
+
+def ranked(bench: Workbench, ids: tuple[int, ...]) -> list[int]:
+    """Next tokens after `ids`, likeliest first."""
+    logits = bench.models.target.logits(ids)  # type: ignore[attr-defined]
+    return [int(token) for token in logits.argsort(descending=True)]
+
+
+def test_equal_answers_are_no_difference(bench: Workbench, record: Make) -> None:
+    assert differences(bench, [record("ar"), record("spec"), record("ar@aa")], {}) == []
+
+
+def test_a_clear_difference_is_wrong(bench: Workbench, record: Make) -> None:
+    best, *_, worst = ranked(bench, PROMPT.ids)
+    records = [record("ar", tokens=(best, 1, 2)), record("spec", tokens=(worst, 1, 2))]
+    (found,) = differences(bench, records, {"c0#1": PROMPT})
+    assert (found.cell, found.num_answers, found.num_compared, found.num_wrong) == (
+        "spec", 1, 1, 1,
+    )  # fmt: skip
+    assert "spec is lossless but gave other tokens than ar on 1 of 1 answers" in str(found)
+    assert as_facts([found])[0]["example"] == "c0#1"
+
+
+def test_a_near_tie_is_a_difference_and_not_wrong(
+    bench: Workbench, record: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best, second, *_ = ranked(bench, PROMPT.ids)
+    target: Any = bench.models.target
+    law = target.logits(PROMPT.ids).clone()
+    law[second] = law[best] - 1e-5
+    monkeypatch.setattr(target, "logits", lambda _context: law)
+    records = [record("ar", tokens=(best, 1, 2)), record("spec", tokens=(second, 1, 2))]
+    (found,) = differences(bench, records, {"c0#1": PROMPT})
+    assert (found.num_answers, found.num_wrong) == (1, 0)
+
+
+def test_the_first_difference_decides(bench: Workbench) -> None:
+    best, *_, worst = ranked(bench, (*PROMPT.ids, 7))
+    assert not is_near_tie(bench, PROMPT.ids, (7, worst), (7, best))
+
+
+def test_an_answer_that_stops_early_is_no_near_tie(bench: Workbench) -> None:
+    assert not is_near_tie(bench, PROMPT.ids, (7,), (7, 8))
+
+
+@pytest.mark.parametrize("values", [{"dtype": "bfloat16"}, {"temperature": 0.5}])
+def test_half_precision_and_sampling_are_reported_and_not_judged(
+    bench: Workbench, record: Make, small: Any, opener: Any, values: dict[str, Any]
+) -> None:
+    import dataclasses
+
+    config = choose_decoders(small(decoders="spec:verify=coupled", **values), print)
+    sampled = opener(config)
+    sampled = dataclasses.replace(sampled, config=config)
+    records = [record("ar"), record("spec", tokens=(9, 9, 9))]
+    (found,) = differences(sampled, records, {"c0#1": PROMPT})
+    assert found.num_wrong is None
+    assert "near-ties" not in str(found)
+
+
+def test_a_decoder_that_keeps_the_law_only_is_not_compared(
+    record: Make, small: Any, opener: Any
+) -> None:
+    bench = opener(choose_decoders(small(decoders="spec", temperature=1.0), print))
+    assert differences(bench, [record("ar"), record("spec", tokens=(9, 9, 9))], {}) == []
+
+
+def test_answers_with_an_error_are_left_out(bench: Workbench, record: Make) -> None:
+    assert differences(bench, [record("ar"), record("spec", error="no")], {}) == []

@@ -1,0 +1,70 @@
+"""Progress: a bar on terminals, lines elsewhere, and nothing that runs by itself."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+
+from bench.progress import Live, Plain, Silent, choose, duration
+
+
+def test_terminals_get_a_bar_and_everything_else_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    shown = choose("auto")
+    shown.close()
+    assert isinstance(shown, Live)
+    monkeypatch.setenv("CI", "true")
+    assert type(choose("auto")) is Plain
+    monkeypatch.delenv("CI")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
+    assert type(choose("auto")) is Plain
+    assert type(choose("none")) is Silent
+
+
+def test_plain_progress_is_about_ten_lines_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = Plain()
+    shown.start("timing", 200)
+    for _ in range(200):
+        shown.step("ar 100 tok/s")
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert captured.out == ""
+    assert len(lines) == 10
+    assert lines[0].startswith("timing 20/200  ")
+    assert lines[-1] == "timing 200/200  0 s left  ar 100 tok/s"
+
+
+def test_a_resumed_phase_counts_what_was_done(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = Plain()
+    shown.start("timing", 10, 8)
+    shown.step(num=2)
+    assert "timing 10/10" in capsys.readouterr().err
+
+
+def test_silence_still_lets_notes_through(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = Silent()
+    shown.start("timing", 2)
+    shown.step()
+    shown.note("spec is skipped")
+    shown.close()
+    assert capsys.readouterr().err == "spec is skipped\n"
+
+
+def test_the_bar_has_no_thread_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = threading.active_count()
+    shown = Live()
+    shown.start("timing", 4, 1)
+    shown.step("ar [bold]100[/] tok/s", 3)
+    shown.note("a [note]")
+    assert threading.active_count() == before
+    shown.close()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(4.4, "4 s"), (62, "1 min 2 s"), (7260, "2 h 1 min"), (59.7, "1 min 0 s")]
+)
+def test_durations_read_as_people_say_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,0 +1,182 @@
+"""Reports: every file is there, says what it rests on, and is a pure function of the records."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from bench.errors import BenchError
+from bench.findings import Findings
+from bench.report import print_summary, write_report
+from bench.rundir import load_run
+from bench.tables import Cell, Table
+
+FIGURES = ("speedup", "tokens_per_call", "acceptance_length", "quality_speed")
+Write = Callable[..., Path]
+
+
+def printed(path: Path, width: int = 100) -> str:
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        print_summary(path, console)
+    return capture.get()
+
+
+def test_every_file_of_the_contract_is_written_and_not_empty(reported_run: Path) -> None:
+    names = ["samples.parquet", "summary.csv", "report.md", "report.html"]
+    names += [f"tables/headline.{kind}" for kind in ("md", "csv", "tex")]
+    names += ["tables/acceptance_by_position.csv"]
+    names += [f"figures/{name}.{kind}" for name in FIGURES for kind in ("png", "pdf", "svg")]
+    names += [f"figures/data/{name}.csv" for name in FIGURES]
+    for name in names:
+        assert (reported_run / name).stat().st_size > 50, name
+    left = [p.name for p in reported_run.rglob(".*")]
+    assert left == []
+
+
+def test_writing_twice_gives_the_same_bytes(reported_run: Path, tmp_path: Path) -> None:
+    inputs = ("manifest.json", "config.toml", "env.json", "run.json", "samples.jsonl")
+    again = tmp_path / reported_run.name
+    again.mkdir()
+    for name in inputs:
+        shutil.copy(reported_run / name, again / name)
+    write_report(again)
+    written = [p.relative_to(again) for p in again.rglob("*") if p.is_file()]
+    assert len(written) > 20
+    for name in written:
+        assert (again / name).read_bytes() == (reported_run / name).read_bytes(), name
+
+
+def test_the_summary_file_leaves_unknown_empty(reported_run: Path) -> None:
+    frame = pd.read_csv(reported_run / "summary.csv")
+    baseline = frame[frame["decoder"] == "ar"]
+    assert baseline["acceptance_rate"].isna().all()
+    lines = (reported_run / "summary.csv").read_text().splitlines()
+    assert "nan" not in " ".join(lines).lower()
+    assert "ar@aa" not in " ".join(lines)
+
+
+def test_the_samples_file_has_one_row_per_record(reported_run: Path) -> None:
+    frame = pd.read_parquet(reported_run / "samples.parquet")
+    run = load_run(reported_run)
+    assert len(frame) == len(run.records)
+    assert run.records[5].steps is not None
+    assert list(frame["steps_emitted"][5]) == list(run.records[5].steps.emitted)
+    assert {"score_bleu", "score_rouge_l", "steps_target_rows"} <= set(frame.columns)
+
+
+@pytest.mark.parametrize("name", ["report.md", "report.html"])
+def test_the_report_states_estimand_sample_size_verdict_and_floor(
+    reported_run: Path, name: str
+) -> None:
+    text = (reported_run / name).read_text(encoding="utf-8")
+    for words in (
+        "geometric mean over prompts",
+        "n = 14 prompts x 2 repeats in 12 clusters",
+        "Verdict of the run: VALID",
+        "A/A noise floor: ar against a second ar measures",
+        "accepted tokens per step",
+        "1 prompt(s) were skipped",
+        "bench run --config a-run/config.toml",
+        "corpus BLEU",
+        "versions.torch",
+    ):
+        assert words in text, words
+    assert str(reported_run.parent) not in text
+
+
+def test_the_page_stands_alone(reported_run: Path) -> None:
+    text = (reported_run / "report.html").read_text(encoding="utf-8")
+    assert text.count("<svg") == len(FIGURES)
+    assert "<script" not in text
+    assert "src=" not in text
+    assert 'href="http' not in text
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_the_latex_table_has_booktabs_rules_and_escapes(reported_run: Path) -> None:
+    text = (reported_run / "tables" / "headline.tex").read_text(encoding="utf-8")
+    assert "\\toprule" in text
+    assert "[95 \\%]" in text
+    assert "\\textbf{" in text
+
+
+def test_only_intervals_that_exclude_1_are_bold(synthetic_run: Write) -> None:
+    findings = Findings(load_run(synthetic_run({"spec": 3.0, "spec@same": 1.0})))
+    speeds = {row[0].text: row[1] for row in findings.headline.rows}
+    assert speeds["spec"].bold
+    assert not speeds["spec@same"].bold
+    assert not speeds["ar"].bold
+    assert any("no difference shown" in line for line in findings.sentences)
+
+
+def test_markdown_tables_escape_bars_and_mark_bold() -> None:
+    table = Table(title="t", note="", headings=("a", "b"), rows=((Cell("x|y"), Cell("2", True)),))
+    assert table.to_markdown().splitlines() == ["| a | b |", "| --- | ---: |", "| x\\|y | **2** |"]
+
+
+def test_an_interrupted_run_is_reported_as_far_as_it_got(synthetic_run: Write) -> None:
+    path = synthetic_run(status={}, quality=0)
+    lines = (path / "samples.jsonl").read_text().splitlines(keepends=True)
+    (path / "samples.jsonl").write_text(
+        "".join(lines[:14])
+    )  # three blocks and a half, of four arms
+    write_report(path)
+    text = (path / "report.md").read_text()
+    assert "3 of 28 timing blocks" in text
+    assert "UNKNOWN" in text
+    assert "No quality was scored" in text
+    assert set(pd.read_csv(path / "summary.csv")["decoder"]) == {"ar", "spec", "ptp"}
+    assert not (path / "figures" / "quality_speed.png").exists()
+
+
+def test_a_run_without_records_gives_an_empty_report(synthetic_run: Write) -> None:
+    path = synthetic_run()
+    (path / "samples.jsonl").unlink()
+    write_report(path)
+    assert "Not measured: ar, ar@aa, spec, ptp" in (path / "report.md").read_text()
+    assert pd.read_csv(path / "summary.csv").empty
+    assert "nothing is measured yet" in printed(path)
+
+
+def test_errors_and_reasons_stand_in_the_report_and_the_terminal(synthetic_run: Write) -> None:
+    status = {"status": "complete", "verdict": "INVALID", "reasons": ["a broken invariant"]}
+    path = synthetic_run(status=status, quality=0)
+    lines = (path / "samples.jsonl").read_text().splitlines()
+    row = json.loads(lines[2])
+    row |= {"error": "RuntimeError: boom", "tokens": None, "steps": None, "total_s": None}
+    lines[2] = json.dumps(row)
+    (path / "samples.jsonl").write_text("\n".join(lines) + "\n")
+    write_report(path)
+    for text in ((path / "report.md").read_text(), printed(path, 120)):
+        assert "INVALID" in text
+        assert "Reason: a broken invariant" in text
+        assert "1 error(s) of spec: RuntimeError: boom" in text
+        assert "1 pair(s) of spec with ar are left out" in text
+        assert "errors" in text
+
+
+def test_absolute_paths_are_cut_down(synthetic_run: Write) -> None:
+    path = synthetic_run(env={"model": "/home/someone/models/zoo", "versions": {"torch": "2.11"}})
+    environment = dict(Findings(load_run(path)).environment)
+    assert environment == {"model": "zoo", "versions.torch": "2.11"}
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_the_terminals_table_fits_its_width(reported_run: Path, width: int) -> None:
+    text = printed(reported_run, width)
+    assert max(map(len, text.splitlines())) <= width
+    header = text.splitlines()[:4]
+    assert any("accepted" in line for line in header)
+    assert not any("…" in line for line in text.splitlines())
+
+
+def test_a_folder_that_is_no_run_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="no run folder"):
+        write_report(tmp_path)

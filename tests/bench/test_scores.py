@@ -1,0 +1,94 @@
+"""Quality per family: means, corpus BLEU and its fall-back, and their intervals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.records import SampleRecord
+from bench.scores import family_quality, gold_answers, overall_quality
+from specbench_tasks.scorers import corpus_scores
+from specbench_tasks.task import Reference
+
+Make = Callable[..., SampleRecord]
+GERMAN = ("Der kleine Hund schläft im Garten .", "Die Katze sitzt auf dem alten Dach .")
+
+
+def scored(
+    record: Make, name: str, family: str, text: str = "text", **scores: float
+) -> SampleRecord:
+    return record(
+        kind="quality", family=family, conversation=name, text=text, scores=scores, total_s=None
+    )
+
+
+def test_a_familys_quality_is_the_mean_of_its_primary_score(record: Make) -> None:
+    rows = [scored(record, n, "qa", contains_answer=s, f1=0.1) for n, s in (("a", 1.0), ("b", 0.5))]
+    quality = family_quality("qa", [*rows, record(), record(kind="quality", error="x")], {})
+    assert quality.estimate.value == 0.75
+    assert quality.metric == "contains_answer"
+    assert quality.estimate.num == 2
+
+
+def test_an_unscored_family_is_unknown(record: Make) -> None:
+    quality = family_quality("qa", [record()], {})
+    assert quality.estimate.value is None
+    assert quality.metric is None
+    assert overall_quality([quality]).estimate.value is None
+
+
+def test_translation_is_corpus_bleu_where_gold_answers_are_kept(record: Make) -> None:
+    texts = (GERMAN[0], "Die Katze sitzt auf dem neuen Dach .")
+    rows = [scored(record, n, "translation", t, bleu=0.0) for n, t in zip("ab", texts, strict=True)]
+    gold = {"a#1": (GERMAN[0],), "b#1": (GERMAN[1],)}
+    quality = family_quality("translation", rows, gold)
+    references = [Reference(answers=(text,)) for text in GERMAN]
+    expected = corpus_scores("translation", list(texts), references)["bleu"]
+    assert quality.estimate.value == pytest.approx(expected)
+    assert quality.metric == "corpus BLEU"
+
+
+def test_translation_without_gold_answers_says_that_it_is_a_mean_of_sentences(record: Make) -> None:
+    rows = [scored(record, n, "translation", bleu=s) for n, s in (("a", 0.2), ("b", 0.4))]
+    quality = family_quality("translation", rows, {"a#1": (GERMAN[0],)})
+    assert quality.estimate.value == pytest.approx(0.3)
+    assert quality.metric == "mean sentence bleu"
+
+
+def test_overall_quality_is_the_unweighted_mean_of_families(record: Make) -> None:
+    many = [scored(record, f"q{i}", "qa", contains_answer=1.0) for i in range(9)]
+    few = [scored(record, "r", "rag", contains_answer=0.0)]
+    overall = overall_quality([family_quality("qa", many, {}), family_quality("rag", few, {})])
+    assert overall.estimate.value == 0.5
+    assert overall.metric == "mean of 2 families"
+
+
+def test_intervals_stay_within_a_fractions_range(record: Make) -> None:
+    rows = [scored(record, str(i), "qa", contains_answer=float(i > 0)) for i in range(8)]
+    estimate = family_quality("qa", rows, {}).estimate
+    assert estimate.low is not None
+    assert estimate.low >= 0
+    assert estimate.high == 1.0
+
+
+def test_gold_answers_come_from_the_plan_where_no_prompts_are_kept(tmp_path: Path) -> None:
+    prompts = [
+        {"prompt": "a#1", "reference": {"answers": ["x", "y"]}},
+        {"prompt": "b#1", "reference": None},
+        {"prompt": "c#1"},
+    ]
+    assert gold_answers(tmp_path, {"prompts": prompts}) == {"a#1": ("x", "y")}
+
+
+def test_gold_answers_come_from_the_prompts_the_run_kept(tmp_path: Path) -> None:
+    from bench.prompts import ids_hash
+
+    row = {
+        "conversation": "a", "turn": 1, "family": "translation", "ids": [1, 2], "num_cut": 0,
+        "hash": ids_hash((1, 2)), "reference": {"answers": ["gold"], "constraints": []},
+    }  # fmt: skip
+    (tmp_path / "prompts.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    assert gold_answers(tmp_path, {}) == {"a#1": ("gold",)}

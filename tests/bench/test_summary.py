@@ -1,0 +1,171 @@
+"""The summary against hand-made runs: columns, families, pairs, errors, unfinished runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from bench import summary
+from bench.records import SampleRecord
+from bench.rundir import load_run
+
+Make = Callable[..., SampleRecord]
+DESIGN_COLUMNS = [
+    "decoder",
+    "family",
+    "prompts",
+    "repeats",
+    "quality_prompts",
+    "tokens_per_call",
+    "tpf",
+    "acceptance_length",
+    "acceptance_rate",
+    "rows_per_token",
+    "ttft_s",
+    "time_per_token_s",
+    "tokens_per_s",
+    "speedup",
+    "speedup_low",
+    "speedup_high",
+    "speedup_decode",
+    "peak_memory_bytes",
+    "quality",
+    "quality_metric",
+    "identical_to_ar",
+    "errors",
+]
+MANIFEST: dict[str, Any] = {
+    "cells": [
+        {"cell": "ar", "comparable_to_ar": True},
+        {"cell": "spec", "comparable_to_ar": True},
+        {"cell": "nar", "comparable_to_ar": False},
+    ],
+    "prompts": [],
+}
+
+
+def two_prompts(record: Make, decoder: str, times: tuple[float, float], **more: Any) -> list[Any]:
+    """Two prompts of two families, ten tokens each, with the given total seconds."""
+    places = (("a", "qa"), ("b", "rag"))
+    return [
+        record(decoder, (1,) * 10, conversation=c, family=f, total_s=t, ttft_s=0.1, **more)
+        for (c, f), t in zip(places, times, strict=True)
+    ]
+
+
+def row(frame: pd.DataFrame, decoder: str, family: str = "all") -> Any:
+    chosen = frame[(frame["decoder"] == decoder) & (frame["family"] == family)]
+    assert len(chosen) == 1
+    return chosen.iloc[0]
+
+
+def test_the_columns_are_designs_in_its_order_and_others_follow(record: Make) -> None:
+    frame = summary.summarise([record()], MANIFEST)
+    assert list(frame.columns)[: len(DESIGN_COLUMNS)] == DESIGN_COLUMNS
+
+
+def test_a_hand_made_run_gives_the_numbers_worked_out_by_hand(record: Make) -> None:
+    rows = two_prompts(record, "ar", (4.1, 1.1)) + two_prompts(record, "spec", (1.1, 1.1))
+    frame = summary.summarise(rows, MANIFEST)
+    spec = row(frame, "spec")
+    assert spec["speedup"] == pytest.approx(math.sqrt(4.1 / 1.1))
+    assert spec["speedup_decode"] == pytest.approx(2.0)  # sqrt((4/1) x (1/1))
+    assert spec["time_per_token_s"] == pytest.approx(2.2 / 20)
+    assert spec["tokens_per_s"] == pytest.approx(20 / 2.2)
+    assert spec["decode_time_per_token_s"] == pytest.approx(2.0 / 18)
+    assert spec["ttft_s"] == pytest.approx(0.1)
+    assert (spec["prompts"], spec["repeats"], spec["pairs"], spec["clusters"]) == (2, 1, 2, 2)
+    assert row(frame, "spec", "qa")["speedup"] == pytest.approx(4.1 / 1.1)
+    assert pd.isna(row(frame, "spec", "qa")["speedup_low"])
+    assert spec["identical_to_ar"] == 1.0
+
+
+def test_the_baseline_is_1_with_an_interval_of_1(record: Make) -> None:
+    frame = summary.summarise(two_prompts(record, "ar", (4.0, 1.0)), MANIFEST)
+    for name in ("speedup", "speedup_low", "speedup_high", "speedup_decode", "tokens_per_call"):
+        assert row(frame, "ar")[name] == 1.0
+
+
+def test_rows_follow_the_plan_with_the_baseline_first_and_all_last(record: Make) -> None:
+    rows = [r for d in ("nar", "spec", "ar") for r in two_prompts(record, d, (1.0, 1.0))]
+    frame = summary.summarise(rows, MANIFEST)
+    assert list(frame["decoder"].unique()) == ["ar", "spec", "nar"]
+    assert list(frame["family"][:3]) == ["qa", "rag", "all"]
+
+
+def test_the_second_arm_is_the_noise_floor_and_never_a_row(record: Make) -> None:
+    rows = two_prompts(record, "ar", (4.0, 1.0)) + two_prompts(record, "ar@aa", (2.0, 2.0))
+    assert set(summary.summarise(rows, MANIFEST)["decoder"]) == {"ar"}
+    assert summary.noise_floor(rows).value == pytest.approx(1.0)
+    assert summary.noise_floor(rows, "qa").value == pytest.approx(2.0)
+    assert summary.noise_floor([]).value is None
+
+
+def test_identity_is_unknown_where_it_is_not_defined(record: Make) -> None:
+    rows = two_prompts(record, "ar", (1.0, 1.0)) + two_prompts(record, "nar", (1.0, 1.0))
+    assert pd.isna(row(summary.summarise(rows, MANIFEST), "nar")["identical_to_ar"])
+
+
+def test_an_error_is_counted_and_its_pair_is_dropped(record: Make) -> None:
+    rows = two_prompts(record, "ar", (4.0, 1.0)) + two_prompts(record, "spec", (1.0, 1.0))
+    rows[3] = record("spec", conversation="b", family="rag", error="CUDA out of memory")
+    spec = row(summary.summarise(rows, MANIFEST), "spec")
+    assert (spec["errors"], spec["pairs"], spec["pairs_dropped"], spec["prompts"]) == (1, 1, 1, 1)
+    assert spec["speedup"] == pytest.approx(4.0)
+
+
+def test_a_decoder_that_always_fails_keeps_its_rows_with_nothing_known(record: Make) -> None:
+    rows = [*two_prompts(record, "ar", (1.0, 1.0)), record("spec", conversation="a", error="boom")]
+    spec = row(summary.summarise(rows, MANIFEST), "spec")
+    assert spec["errors"] == 1
+    for name in ("tokens_per_call", "speedup", "ttft_s", "peak_memory_bytes", "quality"):
+        assert pd.isna(spec[name])
+
+
+def test_without_records_there_are_no_rows_but_all_columns() -> None:
+    frame = summary.summarise([], MANIFEST)
+    assert frame.empty
+    assert list(frame.columns)[: len(DESIGN_COLUMNS)] == DESIGN_COLUMNS
+    assert summary.acceptance_table([], MANIFEST).empty
+    assert summary.step_length_table([], MANIFEST).empty
+
+
+def test_in_batches_the_group_is_the_pair_and_mixed_groups_count_in_all_only(record: Make) -> None:
+    def group(decoder: str, block: int, seconds: float, families: tuple[str, str]) -> list[Any]:
+        batch = {"batch_size": 2, "block": block, "ttft_s": None, "total_s": None}
+        return [
+            record(decoder, conversation=f"{block}-{i}", family=f, group_s=seconds, **batch)
+            for i, f in enumerate(families)
+        ]
+
+    rows = [
+        *group("ar", 0, 8.0, ("qa", "qa")),
+        *group("ar", 1, 2.0, ("qa", "rag")),
+        *group("spec", 0, 2.0, ("qa", "qa")),
+        *group("spec", 1, 2.0, ("qa", "rag")),
+    ]
+    frame = summary.summarise(rows, MANIFEST)
+    whole = row(frame, "spec")
+    assert whole["speedup"] == pytest.approx(2.0)
+    assert whole["time_per_token_s"] == pytest.approx(4.0 / 12)
+    assert (whole["pairs"], whole["batch_size"]) == (2, 2)
+    assert pd.isna(whole["speedup_decode"])
+    assert pd.isna(whole["ttft_s"])
+    assert row(frame, "spec", "qa")["speedup"] == pytest.approx(4.0)
+    assert pd.isna(row(frame, "spec", "rag")["speedup"])
+
+
+def test_a_synthetic_run_is_fast_where_it_was_made_fast(synthetic_run: Callable[..., Any]) -> None:
+    run = load_run(synthetic_run({"spec": 3.0, "spec@slow": 1.2}, conversations=18))
+    frame = summary.summarise(run.records, run.manifest)
+    assert row(frame, "spec")["speedup_low"] > row(frame, "spec@slow")["speedup_high"]
+    assert row(frame, "spec")["tokens_per_call"] == pytest.approx(3.0, abs=0.4)
+    floor = summary.noise_floor(run.records)
+    assert floor.low is not None
+    assert floor.high is not None
+    assert floor.low < 1.02
+    assert floor.high > 0.98

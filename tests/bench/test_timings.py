@@ -1,0 +1,62 @@
+"""Times per token against hand-made answers and groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from bench import timings
+from bench.records import SampleRecord
+
+Make = Callable[..., SampleRecord]
+
+
+def test_times_per_token_are_pooled_sums(record: Make) -> None:
+    units = timings.timed_units(
+        [
+            record(emitted=(1,) * 10, total_s=2.0, ttft_s=0.2),
+            record(emitted=(1,) * 2, conversation="c1", total_s=1.0, ttft_s=0.4),
+        ]
+    )
+    assert timings.time_per_token_s(units) == pytest.approx(3.0 / 12)
+    assert timings.decode_time_per_token_s(units) == pytest.approx((1.8 + 0.6) / (9 + 1))
+
+
+def test_time_to_first_token_is_the_mean_over_answers(record: Make) -> None:
+    rows = [record(ttft_s=0.1), record(ttft_s=0.3), record(error="boom")]
+    assert timings.ttft_s(rows) == pytest.approx(0.2)
+    assert timings.ttft_s([record(ttft_s=None)]) is None
+
+
+def test_an_answer_of_the_prefill_alone_has_no_decode_time(record: Make) -> None:
+    (unit,) = timings.timed_units([record(emitted=(1,))])
+    assert unit.time_per_token == pytest.approx(0.01)
+    assert unit.decode_time_per_token is None
+    assert timings.decode_time_per_token_s([unit]) is None
+
+
+def test_a_group_counts_its_makespan_once(record: Make) -> None:
+    group = {"batch_size": 2, "ttft_s": None, "total_s": None, "group_s": 3.0, "block": 5}
+    (unit,) = timings.timed_units(
+        [record(conversation=c, emitted=(1,) * 4, **group) for c in ("a", "b", "c")]
+    )
+    assert unit.time_per_token == pytest.approx(3.0 / 12)
+    assert unit.decode_time_per_token is None
+    assert unit.key == unit.cluster == "a#1|b#1|c#1"
+    assert unit.family == "qa"
+
+
+def test_one_error_voids_its_whole_group(record: Make) -> None:
+    group = {"batch_size": 2, "ttft_s": None, "total_s": None, "group_s": 3.0}
+    (unit,) = timings.timed_units(
+        [record(conversation="a", **group), record(conversation="b", error="boom", **group)]
+    )
+    assert not unit.ok
+    assert timings.time_per_token_s([unit]) is None
+
+
+def test_a_group_that_mixes_families_belongs_to_none(record: Make) -> None:
+    group = {"batch_size": 2, "group_s": 3.0}
+    (unit,) = timings.timed_units([record(**group), record(family="rag", turn=1, **group)])
+    assert unit.family is None

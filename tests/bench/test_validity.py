@@ -1,0 +1,148 @@
+"""The verdict: broken invariants condemn a run; noise is said and never condemns it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.records import SampleRecord
+from bench.rundir import Run
+from bench.validity import clock_drift, judge
+
+Make = Callable[..., SampleRecord]
+
+
+def run_of(records: Sequence[SampleRecord], events: Sequence[Mapping[str, Any]] = ()) -> Run:
+    return Run(
+        path=Path("run"),
+        manifest={},
+        config={"max_new_tokens": 8},
+        env={},
+        status={},
+        records=tuple(records),
+        events=tuple(events),
+    )
+
+
+def baseline(record: Make, times: Sequence[float], prompts: int = 3) -> list[SampleRecord]:
+    """Both arms of the baseline, one block per prompt and repeat, at `times` a repeat."""
+    return [
+        record(
+            cell,
+            conversation=f"c{prompt}",
+            block=repeat * prompts + prompt,
+            repeat=repeat,
+            total_s=time_s * (prompt + 1),
+        )
+        for repeat, time_s in enumerate(times)
+        for prompt in range(prompts)
+        for cell in ("ar", "ar@aa")
+    ]
+
+
+def load(block: int, cores: float | None, attempt: int = 0, throttled: str | None = None) -> Any:
+    return {
+        "event": "load",
+        "block": block,
+        "attempt": attempt,
+        "other_cores": cores,
+        "throttled": throttled,
+    }
+
+
+def test_a_quiet_sound_run_is_valid_without_a_word(record: Make) -> None:
+    records = baseline(record, [1.0, 1.01, 0.99])
+    validity = judge(run_of(records, [load(b, 0.1) for b in range(9)]))
+    assert validity.verdict == "VALID"
+    assert (validity.reasons, validity.warnings) == ((), ())
+    assert (validity.num_blocks, validity.num_loaded_blocks, validity.max_other_cores) == (
+        9,
+        0,
+        0.1,
+    )
+
+
+def test_a_broken_invariant_makes_it_invalid_and_names_a_prompt(record: Make) -> None:
+    bad = [record("ar", calls=(1, 1, 2)), record("spec", drafted=(0, 1, 1), accepted=(0, 2, 0))]
+    validity = judge(run_of([*bad, record("ptp")]))
+    assert validity.verdict == "INVALID"
+    assert len(validity.reasons) == 2
+    assert "ar made 4 calls for 3 tokens (prompt c0#1)" in validity.reasons[0]
+
+
+def test_an_answer_past_the_budget_makes_it_invalid(record: Make) -> None:
+    assert judge(run_of([record("ptp", emitted=(1, 8))])).verdict == "INVALID"
+
+
+def test_blocks_during_which_others_took_the_cores_are_counted(record: Make) -> None:
+    events = [load(0, 0.5), load(1, 0.51), load(2, 1.9), load(3, None)]
+    validity = judge(run_of(baseline(record, [1.0] * 3), events))
+    assert (validity.verdict, validity.num_loaded_blocks) == ("VALID", 2)
+    assert "during 2 of 4 blocks (up to 1.9)" in validity.warnings[0]
+
+
+def test_the_load_of_a_superseded_attempt_does_not_count(record: Make) -> None:
+    records = [dataclasses.replace(r, attempt=1) for r in baseline(record, [1.0])]
+    validity = judge(run_of(records, [load(0, 9.0, attempt=0), load(0, 0.1, attempt=1)]))
+    assert (validity.num_loaded_blocks, validity.max_other_cores) == (0, 0.1)
+
+
+def test_throttling_is_said(record: Make) -> None:
+    validity = judge(run_of(baseline(record, [1.0]), [load(0, 0.0, throttled="CPU thermal")]))
+    assert validity.warnings == (
+        "the processor was slowed down during 1 of 1 blocks (CPU thermal)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("times", "drift"), [([1.0, 1.0, 1.2], 0.2), ([1.0, 5.0, 1.0], 0.0), ([1.0, 1.0, 0.8], -0.2)]
+)
+def test_drift_compares_the_last_third_with_the_first(
+    record: Make, times: list[float], drift: float
+) -> None:
+    records = baseline(record, times)
+    assert clock_drift(run_of(records)) == pytest.approx(drift)
+    said = " ".join(judge(run_of(records)).warnings)
+    assert ("more time" in said) is (drift > 0)
+    assert ("less time" in said) is (drift < 0)
+
+
+def test_drift_is_per_token(record: Make) -> None:
+    records = [
+        dataclasses.replace(r, total_s=(r.total_s or 0) * 2, tokens=(r.tokens or ()) * 2)
+        if r.repeat == 2
+        else r
+        for r in baseline(record, [1.0, 1.0, 1.0])
+    ]
+    assert clock_drift(run_of(records)) == pytest.approx(0)
+
+
+def test_drift_needs_enough_prompts_and_blocks(record: Make) -> None:
+    assert clock_drift(run_of(baseline(record, [1.0, 1.0, 1.2], prompts=2))) is None
+    assert clock_drift(run_of(baseline(record, [1.0], prompts=2))) is None
+    assert clock_drift(run_of([])) is None
+
+
+def test_drift_of_groups_uses_their_makespan(record: Make) -> None:
+    records = [
+        dataclasses.replace(r, total_s=None, ttft_s=None, group_s=r.total_s, batch_size=2)
+        for r in baseline(record, [1.0, 1.0, 1.5])
+    ]
+    assert clock_drift(run_of(records)) == pytest.approx(0.5)
+
+
+def test_errors_are_counted_and_said_per_cell(record: Make) -> None:
+    failed = [record("mine", error="ValueError: no", conversation=f"c{i}") for i in range(3)]
+    validity = judge(run_of(failed))
+    assert (validity.verdict, validity.num_errors) == ("VALID", 3)
+    assert validity.warnings == ("mine failed on 3 answers, e.g. c0#1: ValueError: no",)
+
+
+def test_two_baselines_that_disagree_are_said(record: Make) -> None:
+    records = baseline(record, [1.0])
+    records[1] = dataclasses.replace(records[1], tokens=(9, 9, 9))
+    assert "different tokens for 1 of 3 answers" in judge(run_of(records)).warnings[0]

@@ -1,0 +1,143 @@
+"""Runs without a checkpoint: table models, a character tokenizer and a fake clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from bench.config import RunConfig
+    from bench.workbench import Workbench
+
+VOCAB = 128
+STOP = ord("\n")
+
+
+class Characters:
+    """A tokenizer whose ids are code points below 128."""
+
+    chat_template = None
+    bos_token_id = 1
+
+    def apply_chat_template(self, *_: Any, **__: Any) -> str:
+        raise AssertionError("there is no template")
+
+    def encode(self, text: str, *, add_special_tokens: bool, verbose: bool = False) -> list[int]:
+        ids = [min(ord(character), VOCAB - 1) for character in text[-40:]]
+        return [self.bos_token_id, *ids] if add_special_tokens else ids
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        kept = [i for i in token_ids if not (skip_special_tokens and i == self.bos_token_id)]
+        return "".join(map(chr, kept))
+
+
+class RecordedProgress:
+    """Keeps the notes; raises `error` at step number `stop_at`."""
+
+    def __init__(self, stop_at: int | None = None, error: BaseException | None = None) -> None:
+        self.notes: list[str] = []
+        self.phases: list[tuple[str, int, int]] = []
+        self.details: list[str] = []
+        self.num_steps = 0
+        self.closed = 0
+        self._stop_at, self._error = stop_at, error or KeyboardInterrupt()
+
+    def start(self, phase: str, total: int, done: int = 0) -> None:
+        self.phases.append((phase, total, done))
+
+    def step(self, detail: str = "", num: int = 1) -> None:
+        self.num_steps += num
+        self.details.append(detail)
+        if self._stop_at is not None and self.num_steps >= self._stop_at:
+            self._stop_at = None
+            raise self._error
+
+    def note(self, line: str) -> None:
+        self.notes.append(line)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def open_tables(config: RunConfig, max_length: int = 256) -> Workbench:
+    """A workbench of two table models that agree most of the time."""
+    from bench.clock import FakeClock
+    from bench.workbench import assemble
+    from decoders.core.scheduler import Models
+    from decoders.core.table_model import TableModel
+
+    target = TableModel(VOCAB, seed=1, order=1, max_length=max_length)
+    draft = TableModel(
+        VOCAB, seed=2, order=1, agree_with=target, agreement=0.9, max_length=max_length
+    )
+    return assemble(
+        config.with_values(device="cpu", dtype="float32"),
+        Models(target=target, draft=draft if config.draft else None),
+        Characters(),
+        stop_ids=frozenset({STOP}),
+        clock=FakeClock(step_s=0.5),
+        facts={"target": {"vocab_size": VOCAB}, "draft": None},
+    )
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what costs a short run most: the first look at all garbage, and asking git."""
+    monkeypatch.setattr("gc.collect", lambda: 0)
+    monkeypatch.setattr("bench.env._git", lambda *_: None)
+
+
+@pytest.fixture
+def opener() -> Callable[..., Workbench]:
+    return open_tables
+
+
+@pytest.fixture
+def progress() -> type[RecordedProgress]:
+    return RecordedProgress
+
+
+@pytest.fixture
+def small() -> Callable[..., RunConfig]:
+    """A small configuration of `ar` and `spec` over two families; values override."""
+
+    def make(**values: Any) -> RunConfig:
+        from bench.config import load_config
+
+        plain: dict[str, Any] = {
+            "model": "tables",
+            "draft": "tables",
+            "decoders": "spec",
+            "tasks": "qa,math_reasoning",
+            "limit": 4,
+            "quality_limit": 2,
+            "repeats": 2,
+            "max_new_tokens": 12,
+        }
+        return load_config(None, plain | values)
+
+    return make
+
+
+@pytest.fixture
+def decoder_file(tmp_path: Path) -> Callable[[str], str]:
+    """Writes a decoder `Mine` whose `steps` has the given body; returns its spec."""
+
+    def write(body: str) -> str:
+        path = tmp_path / "mine.py"
+        lines = "\n".join("        " + line for line in body.splitlines())
+        path.write_text(
+            "from dataclasses import dataclass\n"
+            "from decoders.core.decoder import Decoder\n"
+            "from decoders.core.types import Emit\n\n\n"
+            "@dataclass(frozen=True, kw_only=True)\n"
+            "class Mine(Decoder):\n"
+            '    """A decoder of a test."""\n\n'
+            f"    def steps(self, request):\n{lines}\n"
+        )
+        return f"{path}:Mine@mine"
+
+    return write

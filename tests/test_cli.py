@@ -1,0 +1,299 @@
+"""The command line on a tiny random checkpoint: what it prints, and the code it ends with."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import cli
+from bench.env import ROOT
+
+LETTERS = [*"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 .,?!'\n-:;()"]
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+
+def bench(*arguments: object) -> Ended:
+    """`cli.main` with these arguments, in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    argv, sys.argv = sys.argv, ["bench", *map(str, arguments)]
+    code = 0
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            cli.main()
+    except SystemExit as end:
+        code = int(end.code or 0)
+    finally:
+        sys.argv = argv
+    return Ended(code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Path]:
+    """Folders of random Llamas over characters, by name and number of extra tokens."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    home = tmp_path_factory.mktemp("models")
+
+    def save(name: str, num_extra: int = 0) -> Path:
+        folder = home / name
+        if folder.exists():
+            return folder
+        words = ["<s>", "</s>", "<unk>", *LETTERS, *(f"<{i}>" for i in range(num_extra))]
+        tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, "<unk>"))
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        tokenizer.decoder = decoders.Fuse()
+        PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+        ).save_pretrained(folder)
+        config = LlamaConfig(
+            vocab_size=len(words),
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            max_position_embeddings=1024,
+            bos_token_id=0,
+            eos_token_id=1,
+        )
+        LlamaForCausalLM(config).save_pretrained(folder)
+        return folder
+
+    return save
+
+
+@pytest.fixture(scope="session")
+def finished(
+    checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Ended, Path]:
+    """One run of the whole command, and its results folder."""
+    results = tmp_path_factory.mktemp("results")
+    model = checkpoint("target")
+    ended = bench(
+        "run", "--decoders", "spec:k=2", "--model", model, "--draft", model, "--tasks", "qa,rag",
+        "--limit", 4, "--quality-limit", 1, "--repeats", 1, "--max-new-tokens", 8,
+        "--output", results, "--progress", "plain",
+    )  # fmt: skip
+    return ended, results
+
+
+def test_a_run_prints_a_table_on_stdout_and_its_progress_on_stderr(
+    finished: tuple[Ended, Path],
+) -> None:
+    ended, results = finished
+    assert ended.code == 0, ended.err
+    assert "spec" in ended.out
+    assert str(results) in ended.out.replace("\n", "")
+    assert "timing 12/12" in ended.err
+    assert "timing" not in ended.out
+
+
+def test_a_run_leaves_tables_and_figures(finished: tuple[Ended, Path]) -> None:
+    run_dir = finished[1] / "latest"
+    for name in ("summary.csv", "report.md", "samples.parquet", "config.toml", "vocab.json"):
+        assert (run_dir / name).stat().st_size > 0
+    assert list((run_dir / "figures").iterdir())
+    status = json.loads((run_dir / "run.json").read_text())
+    assert (status["status"], status["verdict"]) == ("complete", "VALID")
+
+
+def test_neither_host_nor_absolute_path_is_in_the_environment(
+    finished: tuple[Ended, Path],
+) -> None:
+    env = (finished[1] / "latest" / "env.json").read_text()
+    assert str(finished[1].parent) not in env
+    assert str(ROOT) not in env
+
+
+def test_a_complete_run_is_not_resumed(finished: tuple[Ended, Path]) -> None:
+    ended = bench("resume", "latest", "--output", finished[1])
+    assert ended.code == 0
+    assert "complete: nothing to resume" in ended.err
+
+
+def test_a_report_is_written_again_without_a_model(finished: tuple[Ended, Path]) -> None:
+    (finished[1] / "latest" / "report.md").unlink()
+    ended = bench("report", finished[1] / "latest")
+    assert ended.code == 0
+    assert (finished[1] / "latest" / "report.md").is_file()
+    assert "spec" in ended.out
+
+
+def test_an_answer_is_shown_step_by_step(finished: tuple[Ended, Path]) -> None:
+    ended = bench("show", "latest", "--output", finished[1], "--decoders", "spec")
+    assert ended.code == 0
+    assert "spec" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("what", "contains"), [("decoders", "spec"), ("tasks", "mt_bench"), ("runs", "complete")]
+)
+def test_lists_name_what_there_is(finished: tuple[Ended, Path], what: str, contains: str) -> None:
+    ended = bench("ls", what, "--output", finished[1])
+    assert ended.code == 0
+    assert contains in ended.out
+
+
+def test_prompts_can_be_read_without_a_model() -> None:
+    ended = bench("show-prompts", "--tasks", "qa", "--limit", 2)
+    assert ended.code == 0
+    assert "#1" in ended.out
+
+
+def test_a_dry_run_tells_the_plan_and_writes_nothing(
+    checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    ended = bench(
+        "run", "-m", checkpoint("target"), "-t", "qa", "-L", 2, "--max-new-tokens", 4,
+        "--quality-limit", 0, "-o", tmp_path / "r", "--dry-run",
+    )  # fmt: skip
+    assert ended.code == 0, ended.err
+    assert "2 prompts timed (qa 2)" in ended.out
+    assert "about " in ended.out
+    assert "spec is skipped: it needs a draft model" in ended.err
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_prompt_longer_than_the_context_is_skipped_visibly(
+    checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    file = tmp_path / "q.jsonl"
+    file.write_text('{"prompt": "short?"}\n{"prompt": "%s"}\n' % ("long " * 300))
+    arguments = (
+        "run", "-d", "ar", "-m", checkpoint("target"), "-t", f"jsonl={file}", "--repeats", 1,
+        "--max-new-tokens", 4, "-o", tmp_path / "r", "--progress", "none",
+    )  # fmt: skip
+    ended = bench(*arguments)
+    assert ended.code == 0, ended.err
+    assert "1 of 2 prompts skipped" in ended.err
+    cut = bench(*arguments, "--overlong", "truncate")
+    assert cut.code == 0
+    assert "1 of 2 prompts lost their beginning" in cut.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("-d", "spce"), 2, "unknown decoder 'spce'; did you mean 'spec'?"),
+        (("-d", "ar:kk=1"), 2, "unknown option 'kk' of decoder 'ar'"),
+        (("-d", "ar,ar"), 2, "two cells are called 'ar'"),
+        (("-d", "spec"), 2, "decoder 'spec' needs a draft model; pass --draft"),
+        (("-t", "translaton"), 2, "did you mean 'translation'"),
+        (("-t", "jsonl=missing.jsonl"), 2, "missing.jsonl"),
+        (("-t", "specbench=missing.jsonl"), 2, "missing.jsonl"),
+        (("-c", "missing.toml"), 2, "cannot read missing.toml"),
+        (("-m", "./missing"), 5, "there is no such folder"),
+        (("--top-p", "2"), 2, "top_p"),
+        (("--adapter", "x"), 2, "NAME=PATH"),
+        (("--device", "cuda:77"), 5, "device 'cuda:77' is not there"),
+        (("--device", "gpu"), 2, "'gpu' is no device"),
+        (("--device", "mps"), 2, "is not supported"),
+        (("--dtype", "int4"), 2, "dtype"),
+        (("--max-new-tokens", "5000"), 2, "lower --max-new-tokens"),
+    ],
+)
+def test_bad_input_is_one_line_and_a_documented_code(
+    checkpoint: Callable[..., Path],
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    code: int,
+    said: str,
+) -> None:
+    model = () if "-m" in arguments else ("-m", checkpoint("target"))
+    ended = bench("run", *model, "-o", tmp_path / "r", "--progress", "none", *arguments)
+    lines = [line for line in ended.err.splitlines() if line.startswith("bench: ")]
+    assert ended.code == code, ended.err
+    assert len(lines) == 1
+    assert said in lines[0]
+    assert "Traceback" not in ended.err
+    assert not (tmp_path / "r").exists() or not list((tmp_path / "r").iterdir())
+
+
+def test_a_draft_of_another_vocabulary_is_refused(
+    checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    ended = bench(
+        "run", "-d", "spec", "-m", checkpoint("target"), "--draft", checkpoint("other", 5),
+        "-o", tmp_path / "r", "--progress", "none",
+    )  # fmt: skip
+    assert ended.code == 2
+    assert "vocabulary" in ended.err
+
+
+def test_a_file_in_place_of_the_results_folder_is_one_line(
+    checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    (tmp_path / "r").write_text("")
+    ended = bench("run", "-d", "ar", "-m", checkpoint("target"), "-o", tmp_path / "r")
+    assert ended.code == 1
+    assert ended.err.startswith("bench: cannot write ")
+
+
+def test_an_unknown_key_in_a_file_names_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("batchsize = 2\n")
+    ended = bench("run", "-c", tmp_path / "c.toml")
+    assert ended.code == 2
+    assert "did you mean 'batch_size'" in ended.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [("resume", "nowhere"), ("report", "nowhere"), ("show", "nowhere")]
+)
+def test_a_run_that_is_not_there_is_a_usage_error(arguments: tuple[str, ...]) -> None:
+    ended = bench(*arguments)
+    assert ended.code == 2
+    assert ended.err.startswith("bench: no run folder 'nowhere'")
+
+
+def test_the_missing_embedded_model_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bench import choice, workbench
+
+    monkeypatch.setattr(workbench, "ROOT", tmp_path)
+    monkeypatch.setattr(choice, "ROOT", tmp_path)
+    ended = bench("run", "-o", tmp_path / "r", "--progress", "none")
+    assert ended.code == 5
+    assert "bench: the embedded target is missing (zoo/target); train it with" in ended.err
+
+
+def test_wrong_usage_ends_with_code_2() -> None:
+    assert bench("run", "--limt", 3).code == 2
+    assert bench("nonsense").code == 2
+    assert bench("ls", "cats").code == 2
+
+
+def test_the_version_is_shown() -> None:
+    ended = bench("--version")
+    assert (ended.code, ended.out.split()[0]) == (0, "bench")
+
+
+@pytest.mark.parametrize("verb", [(), ("run",), ("resume",), ("show",), ("train", "zoo")])
+def test_help_is_there_for_every_verb_and_loads_nothing_heavy(verb: tuple[str, ...]) -> None:
+    code = (
+        "import sys, cli\n"
+        f"sys.argv = ['bench', *{verb!r}, '--help']\n"
+        "try:\n    cli.main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'pandas', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--help" in done.stdout

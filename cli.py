@@ -117,7 +117,9 @@ def run(
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1. [default: CUDA]")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads. [default: cores]")] = None,
-    attention: Annotated[str | None, typer.Option(help="sdpa or eager. [default: sdpa]")] = None,
+    attention: Annotated[
+        str | None, typer.Option(help="sdpa or eager. [default: what it has]")
+    ] = None,
     fixed_length: Annotated[
         bool | None, typer.Option("--fixed-length", help="Ignore EOS: every answer is as long.")
     ] = None,
@@ -213,17 +215,27 @@ def ls(what: Annotated[Listed, typer.Argument()], output: Output = RESULTS) -> N
 
 @app.command()
 def show_prompts(
-    tasks: Annotated[str, typer.Option("--tasks", "-t", help="As for `run`.")] = "zoo",
+    tasks: Annotated[
+        str | None, typer.Option("--tasks", "-t", help="As for `run`. [default: zoo]")
+    ] = None,
     limit: Annotated[int | None, typer.Option("--limit", "-L", help="Conversations.")] = None,
-    seed: Annotated[int, typer.Option(help="Chooses the subset.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="Chooses the subset. [default: 0]")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="TOML, e.g. to name columns.")
+    ] = None,
 ) -> None:
     """Print what a run would ask, with references."""
     from rich.console import Console
 
+    from bench.config import load_config
     from bench.listing import show_prompts as print_prompts
     from bench.tasks import tasks_of
 
-    print_prompts(tasks_of(tasks, limit=limit, seed=seed), Console(), limit)
+    chosen = load_config(config, {"tasks": tasks, "limit": limit, "seed": seed})
+    found = tasks_of(
+        chosen.tasks, limit=chosen.limit, seed=chosen.seed, columns=chosen.columns or None
+    )
+    print_prompts(found, Console(), limit)
 
 
 @train.command("zoo")

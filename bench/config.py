@@ -59,7 +59,7 @@ class RunConfig(BaseModel):
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     device: str | None = None
     threads: int | None = Field(default=None, ge=1)
-    attention: Literal["sdpa", "eager"] = "sdpa"
+    attention: Literal["sdpa", "eager"] | None = None
     fixed_length: bool = False
     overlong: Literal["skip", "truncate"] = "skip"
     run_name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._+@-]+$")
@@ -156,10 +156,9 @@ def _flat_tasks(values: dict[str, Any]) -> dict[str, Any]:
     if len(tasks) != 1 or not all(isinstance(table, Mapping) for table in tasks.values()):
         raise BenchError("tasks takes one source, e.g. [tasks.jsonl] with path", Exit.USAGE)
     ((source, table),) = tasks.items()
-    place = table.get("path", table.get("id"))
-    if place is not None:
-        flat["tasks"] = f"{source}={place}"
-    flat["columns"] = {key: value for key, value in table.items() if key not in ("path", "id")}
+    place = "id" if source == "hf" else "path"  # of a file, `id` is a column
+    flat["tasks"] = f"{source}={table[place]}" if place in table else source
+    flat["columns"] = {key: value for key, value in table.items() if key != place}
     return flat
 
 

@@ -33,7 +33,7 @@ def read_prompts(run_dir: Path) -> dict[str, Prompt]:
     """
     try:
         text = (run_dir / PROMPTS).read_text(encoding="utf-8")
-        prompts = [_prompt(json.loads(line)) for line in text.splitlines()]
+        prompts = [_prompt(json.loads(line)) for line in text.split("\n") if line]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise BenchError(f"cannot read {run_dir / PROMPTS}: {error}", Exit.UNAVAILABLE) from error
     changed = [prompt.name for prompt in prompts if ids_hash(prompt.ids) != prompt.hash]

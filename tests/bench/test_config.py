@@ -139,3 +139,13 @@ def test_toml_is_read_back_as_it_was_written() -> None:
     }  # fmt: skip
     with pytest.raises(TypeError, match="TOML cannot hold"):
         toml.dumps({"a": object()})
+
+
+def test_a_file_names_its_id_column_and_a_dataset_its_id(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('[tasks.jsonl]\npath = "q.jsonl"\nid = "key"\nprompt = "text"\n')
+    config = load_config(file, {})
+    assert (config.tasks, config.columns) == ("jsonl=q.jsonl", {"id": "key", "prompt": "text"})
+    file.write_text('[tasks.hf]\nid = "org/set"\nprompt = "text"\n')
+    config = load_config(file, {})
+    assert (config.tasks, config.columns) == ("hf=org/set", {"prompt": "text"})

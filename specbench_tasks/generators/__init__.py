@@ -1,0 +1,89 @@
+"""Prompts with references for the six families, drawn from seeded grammars (standard library only).
+
+`generate` gives endless training (or held-out) examples; `zoo_conversations` is the fixed held-out
+test set. Which split a prompt belongs to is decided by its content alone (see `base.split_of`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from specbench_tasks.generators import (
+    math_reasoning,
+    mt_bench,
+    qa,
+    rag,
+    summarization,
+    translation,
+)
+from specbench_tasks.generators.base import SPLITS, Draw, Split
+from specbench_tasks.task import FAMILIES, Conversation, Example
+
+DRAWS: dict[str, Draw] = {
+    "mt_bench": mt_bench.draw,
+    "translation": translation.draw,
+    "summarization": summarization.draw,
+    "qa": qa.draw,
+    "math_reasoning": math_reasoning.draw,
+    "rag": rag.draw,
+}
+NUM_ZOO_CONVERSATIONS = 120
+ZOO_SEED = 20_240_115
+"""Seed of the fixed test set; changing it changes every published number."""
+
+
+def generate(family: str, split: Split, seed: int) -> Iterator[Example]:
+    """Endless examples of one family and split; the same arguments give the same examples.
+
+    Raises:
+        ValueError: unknown family or split.
+    """
+    if family not in DRAWS:
+        raise ValueError(f"unknown family {family!r}; use one of {', '.join(FAMILIES)}")
+    if split not in SPLITS:
+        raise ValueError(f"unknown split {split!r}; use one of {', '.join(SPLITS)}")
+    return _examples(family, split, seed, f"{family}-{split}-{seed}")
+
+
+def _examples(family: str, split: Split, seed: int, prefix: str) -> Iterator[Example]:
+    rng = random.Random(f"{family} {split} {seed}")
+    index = 0
+    while True:
+        item = DRAWS[family](rng, split)
+        conversation = Conversation(
+            id=f"{prefix}-{index:05d}",
+            family=family,
+            turns=item.turns,
+            references=item.references,
+        )
+        yield Example(conversation=conversation, responses=item.responses)
+        index += 1
+
+
+def zoo_conversations(family: str, limit: int | None = None) -> list[Conversation]:
+    """The fixed held-out test set: the first `limit` of 120 conversations with distinct prompts.
+
+    Raises:
+        ValueError: unknown family, or a limit outside 0 to 120.
+    """
+    num = NUM_ZOO_CONVERSATIONS if limit is None else limit
+    if not 0 <= num <= NUM_ZOO_CONVERSATIONS:
+        raise ValueError(f"got limit {num}; the zoo holds 0 to {NUM_ZOO_CONVERSATIONS} per family")
+    seen: set[tuple[str, ...]] = set()
+    chosen: list[Conversation] = []
+    examples = generate(family, "test", ZOO_SEED)
+    while len(chosen) < num:
+        drawn = next(examples).conversation
+        if drawn.turns in seen:
+            continue
+        seen.add(drawn.turns)
+        chosen.append(
+            Conversation(
+                id=f"zoo-{family}-{len(chosen):05d}",
+                family=family,
+                turns=drawn.turns,
+                references=drawn.references,
+            )
+        )
+    return chosen

@@ -1,0 +1,201 @@
+"""Objective scores of one answer, and of a whole family's answers, against references.
+
+Every number is a fraction from 0 to 1. `score` judges one answer; `corpus_scores` judges a list of
+them (corpus BLEU and chrF for translation, plain means elsewhere). sacrebleu and rouge-score are
+imported only where they are needed.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+from specbench_tasks.task import FAMILIES, Constraint, Reference
+
+PRIMARY: dict[str, str] = {
+    "mt_bench": "constraints_met",
+    "translation": "bleu",
+    "summarization": "rouge_l",
+    "qa": "contains_answer",
+    "math_reasoning": "exact_number",
+    "rag": "contains_answer",
+}
+"""The metric that stands for a family's quality."""
+CONSTRAINT_KINDS = (
+    "contains",
+    "excludes",
+    "starts_with",
+    "ends_with",
+    "num_sentences",
+    "max_words",
+)
+
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+_ARTICLES = frozenset(("a", "an", "the"))
+_PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation, " "))
+
+
+def normalized_words(text: str) -> list[str]:
+    """Lower-case words without punctuation and English articles (SQuAD's normalisation)."""
+    return [word for word in text.lower().translate(_PUNCTUATION).split() if word not in _ARTICLES]
+
+
+def final_number(text: str) -> float | None:
+    """The last number of `text` (thousands commas allowed), or None."""
+    found = _NUMBER.findall(text)
+    return float(found[-1].replace(",", "")) if found else None
+
+
+def contains_words(text: str, answer: str) -> bool:
+    """Whether the normalised `answer` occurs in the normalised `text` as whole words."""
+    words, wanted = normalized_words(text), normalized_words(answer)
+    spans = (words[i : i + len(wanted)] for i in range(len(words) - len(wanted) + 1))
+    return bool(wanted) and any(span == wanted for span in spans)
+
+
+def token_f1(text: str, answer: str) -> float:
+    """Harmonic mean of word precision and recall after normalisation (SQuAD's F1)."""
+    words, wanted = normalized_words(text), normalized_words(answer)
+    shared = sum((Counter(words) & Counter(wanted)).values())
+    return 2 * shared / (len(words) + len(wanted)) if shared else 0.0
+
+
+def constraint_met(text: str, constraint: Constraint) -> bool:
+    """Whether an answer meets one demand; words are matched whole, whatever their case.
+
+    Raises:
+        ValueError: unknown kind.
+    """
+    text, value = text.strip(), constraint.value
+    if constraint.kind == "contains":
+        return contains_words(text, str(value))
+    if constraint.kind == "excludes":
+        return not contains_words(text, str(value))
+    if constraint.kind == "starts_with":
+        return text.lower().startswith(str(value).lower())
+    if constraint.kind == "ends_with":
+        return text.rstrip(string.punctuation + " ").lower().endswith(str(value).lower())
+    if constraint.kind == "num_sentences":
+        return len(re.findall(r"[^.!?]*\w[^.!?]*[.!?]+", text)) == int(value)
+    if constraint.kind == "max_words":
+        return len(text.split()) <= int(value)
+    raise ValueError(
+        f"unknown constraint kind {constraint.kind!r}; use one of {', '.join(CONSTRAINT_KINDS)}"
+    )
+
+
+def score(family: str, output: str, reference: Reference) -> dict[str, float]:
+    """The family's primary metric (see `PRIMARY`) and its companions for one answer.
+
+    Raises:
+        ValueError: unknown family, or a reference without what the family is scored by.
+        ImportError: sacrebleu or rouge-score is needed and not installed.
+    """
+    _check_family(family)
+    needed = "constraints" if family == "mt_bench" else "answers"
+    if not getattr(reference, needed):
+        raise ValueError(f"a {family} reference needs {needed}; got {reference!r}")
+    return _SCORERS[family](output.strip(), reference)
+
+
+def corpus_scores(
+    family: str, outputs: Sequence[str], references: Sequence[Reference]
+) -> dict[str, float]:
+    """Scores of all answers of a family: corpus BLEU and chrF for translation, else means.
+
+    Raises:
+        ValueError: unknown family, no outputs, or unequal lengths.
+        ImportError: as for `score`.
+    """
+    _check_family(family)
+    if not outputs or len(outputs) != len(references):
+        raise ValueError(
+            f"got {len(outputs)} outputs and {len(references)} references; give one reference per "
+            "output, and at least one"
+        )
+    if family == "translation":
+        return _corpus_translation([text.strip() for text in outputs], references)
+    rows = [score(family, *pair) for pair in zip(outputs, references, strict=True)]
+    return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
+
+
+def _check_family(family: str) -> None:
+    if family not in PRIMARY:
+        raise ValueError(f"unknown family {family!r}; use one of {', '.join(FAMILIES)}")
+
+
+def _need(module: str, package: str, family: str) -> ModuleType:
+    import importlib
+
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"scoring {family} needs the package {package}: pip install {package}"
+        ) from error
+
+
+def _math(output: str, reference: Reference) -> dict[str, float]:
+    got = final_number(output)
+    golds = [final_number(answer) for answer in reference.answers]
+    return {"exact_number": float(got is not None and got in golds)}
+
+
+def _answered(output: str, reference: Reference) -> dict[str, float]:
+    return {
+        "contains_answer": float(any(contains_words(output, gold) for gold in reference.answers)),
+        "f1": max(token_f1(output, gold) for gold in reference.answers),
+    }
+
+
+def _constraints(output: str, reference: Reference) -> dict[str, float]:
+    met = [constraint_met(output, constraint) for constraint in reference.constraints]
+    return {"constraints_met": sum(met) / len(met), "all_met": float(all(met))}
+
+
+def _summary(output: str, reference: Reference) -> dict[str, float]:
+    rouge = _need("rouge_score.rouge_scorer", "rouge-score", "summarization")
+    scorer = rouge.RougeScorer(["rouge1", "rougeL"], use_stemmer=False)
+    rows = [scorer.score(gold, output) for gold in reference.answers]
+    return {
+        "rouge_l": max(row["rougeL"].fmeasure for row in rows),
+        "rouge_1": max(row["rouge1"].fmeasure for row in rows),
+    }
+
+
+def _translation(output: str, reference: Reference) -> dict[str, float]:
+    sacrebleu = _need("sacrebleu", "sacrebleu", "translation")
+    golds = list(reference.answers)
+    return {
+        "bleu": min(1.0, sacrebleu.sentence_bleu(output, golds).score / 100),
+        "chrf": min(1.0, sacrebleu.sentence_chrf(output, golds).score / 100),
+        "exact": float(output in golds),
+    }
+
+
+def _corpus_translation(outputs: list[str], references: Sequence[Reference]) -> dict[str, float]:
+    sacrebleu = _need("sacrebleu", "sacrebleu", "translation")
+    depth = max(len(reference.answers) for reference in references)
+    streams = [
+        [ref.answers[i] if i < len(ref.answers) else ref.answers[0] for ref in references]
+        for i in range(depth)
+    ]
+    exact = [text in ref.answers for text, ref in zip(outputs, references, strict=True)]
+    return {
+        "bleu": min(1.0, sacrebleu.corpus_bleu(outputs, streams).score / 100),
+        "chrf": min(1.0, sacrebleu.corpus_chrf(outputs, streams).score / 100),
+        "exact": sum(exact) / len(exact),
+    }
+
+
+_SCORERS: dict[str, Callable[[str, Reference], dict[str, float]]] = {
+    "mt_bench": _constraints,
+    "translation": _translation,
+    "summarization": _summary,
+    "qa": _answered,
+    "math_reasoning": _math,
+    "rag": _answered,
+}

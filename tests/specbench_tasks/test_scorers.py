@@ -1,0 +1,143 @@
+"""The scorers: right answers score 1, wrong ones do not, and bad input is refused."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from specbench_tasks.scorers import (
+    PRIMARY,
+    constraint_met,
+    contains_words,
+    corpus_scores,
+    final_number,
+    score,
+    token_f1,
+)
+from specbench_tasks.task import FAMILIES, Constraint, Reference
+
+
+def answers(*texts: str) -> Reference:
+    return Reference(answers=texts)
+
+
+def test_every_family_has_a_primary_metric() -> None:
+    assert set(PRIMARY) == set(FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("so 3 + 4 = 7.", 7), ("The answer is 1,250.", 1250), ("-2.5", -2.5), ("none", None)],
+)
+def test_the_final_number_is_the_last_one(text: str, number: float | None) -> None:
+    assert final_number(text) == number
+
+
+def test_math_needs_the_exact_final_number() -> None:
+    assert score("math_reasoning", "4 + 3 = 7. The answer is 7.", answers("7"))["exact_number"] == 1
+    assert score("math_reasoning", "The answer is 17.", answers("7"))["exact_number"] == 0
+    assert score("math_reasoning", "7 is wrong, it is 8.", answers("7"))["exact_number"] == 0
+    assert score("math_reasoning", "", answers("7"))["exact_number"] == 0
+
+
+def test_answers_count_as_whole_words_only() -> None:
+    assert contains_words("It is the Euro, of course.", "euro")
+    assert contains_words("a green boat!", "the Green boat")
+    assert not contains_words("The eurozone is large.", "euro")
+    assert not contains_words("boat green", "green boat")
+    assert not contains_words("anything", "the")
+
+
+@pytest.mark.parametrize("family", ["qa", "rag"])
+def test_any_gold_answer_suffices_and_f1_stands_beside_it(family: str) -> None:
+    row = score(family, "It is Rome.", answers("Paris", "Rome"))
+    assert row["contains_answer"] == 1
+    assert row["f1"] == pytest.approx(0.5)
+    assert score(family, "Roman", answers("Paris", "Rome"))["contains_answer"] == 0
+
+
+def test_f1_counts_repeated_words_once_each() -> None:
+    assert token_f1("red red boat", "red boat") == pytest.approx(0.8)
+    assert token_f1("", "red") == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "good", "bad"),
+    [
+        ("contains", "key", "A Key lay there.", "A monkey sat there."),
+        ("excludes", "key", "A monkey sat there.", "The key."),
+        ("starts_with", "Dear Tom", "  dear tom, hello.", "Hello, dear Tom."),
+        ("ends_with", "Lily", "Yours, Lily.", "Lily wrote it."),
+        ("num_sentences", 2, "One is here. Two is here!", "One is here."),
+        ("max_words", 3, "one two three", "one two three four"),
+    ],
+)
+def test_a_constraint_accepts_the_good_and_refuses_the_bad(
+    kind: str, value: str | int, good: str, bad: str
+) -> None:
+    constraint = Constraint(kind=kind, value=value)
+    assert constraint_met(good, constraint)
+    assert not constraint_met(bad, constraint)
+
+
+def test_an_unknown_constraint_names_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="unknown constraint kind 'rhymes'; use one of contains"):
+        constraint_met("text", Constraint(kind="rhymes", value="x"))
+
+
+def test_mt_bench_is_the_share_of_constraints_met() -> None:
+    reference = Reference(
+        constraints=(
+            Constraint(kind="contains", value="key"),
+            Constraint(kind="num_sentences", value=1),
+        )
+    )
+    assert score("mt_bench", "A map. No more.", reference)["constraints_met"] == 0
+    assert score("mt_bench", "A key. No more.", reference) == {"constraints_met": 0.5, "all_met": 0}
+
+
+def test_translation_is_corpus_bleu_and_not_the_mean_of_sentences() -> None:
+    texts = ["Der Hund sieht die Katze im Garten.", "Anna kauft ein neues Buch."]
+    golds = [answers("Der Hund sieht die Katze im Park."), answers("Anna kauft ein neues Buch.")]
+    row = corpus_scores("translation", texts, golds)
+    single = [score("translation", *pair) for pair in zip(texts, golds, strict=True)]
+    assert single[1]["bleu"] == pytest.approx(1)
+    assert row["exact"] == 0.5
+    assert 0.5 < row["bleu"] < 1
+    assert row["bleu"] != pytest.approx((single[0]["bleu"] + single[1]["bleu"]) / 2)
+    assert 0.5 < row["chrf"] < 1
+
+
+def test_a_summary_is_scored_by_rouge_l_in_order() -> None:
+    gold = answers("the red fox ran home")
+    assert score("summarization", "the red fox ran home", gold)["rouge_l"] == pytest.approx(1)
+    shuffled = score("summarization", "home ran fox red the", gold)
+    assert shuffled["rouge_1"] == pytest.approx(1)
+    assert shuffled["rouge_l"] == pytest.approx(0.2)
+
+
+def test_surrounding_blanks_do_not_matter() -> None:
+    assert score("translation", " Anna kauft ein Buch.\n", answers("Anna kauft ein Buch."))["exact"]
+
+
+def test_a_family_score_is_the_mean_over_its_answers() -> None:
+    row = corpus_scores("math_reasoning", ["7", "8"], [answers("7"), answers("7")])
+    assert row == {"exact_number": 0.5}
+
+
+def test_bad_input_says_what_is_wrong() -> None:
+    with pytest.raises(ValueError, match="unknown family 'poetry'; use one of"):
+        score("poetry", "text", answers("x"))
+    with pytest.raises(ValueError, match="needs constraints"):
+        score("mt_bench", "text", answers("x"))
+    with pytest.raises(ValueError, match="needs answers"):
+        score("qa", "text", Reference())
+    with pytest.raises(ValueError, match="1 outputs and 0 references"):
+        corpus_scores("qa", ["text"], [])
+
+
+def test_a_missing_package_is_named_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    with pytest.raises(ImportError, match="pip install sacrebleu"):
+        score("translation", "Hallo.", answers("Hallo."))

@@ -1,0 +1,136 @@
+"""Spec-Bench's question file: families, turns, references, download. The network is never used."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench_tasks import specbench
+from specbench_tasks.specbench import DataUnavailable, load_specbench
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared"
+QUESTIONS = SHARED / "data" / "spec_bench" / "question.jsonl"
+needs_questions = pytest.mark.skipif(not QUESTIONS.is_file(), reason=f"needs {QUESTIONS.name}")
+
+Write = Callable[..., Path]
+
+
+def serve(monkeypatch: pytest.MonkeyPatch, data: bytes) -> list[str]:
+    """Answer every download with `data`; returns the list of addresses asked for."""
+    asked: list[str] = []
+
+    def answer(url: str, timeout: float) -> io.BytesIO:
+        assert 0 < timeout <= 60
+        asked.append(url)
+        return io.BytesIO(data)
+
+    monkeypatch.setattr("urllib.request.urlopen", answer)
+    return asked
+
+
+@needs_questions
+def test_all_480_questions_load_with_their_families_and_turns() -> None:
+    conversations = load_specbench(QUESTIONS)
+    assert [c.id for c in conversations] == [f"specbench-{i}" for i in range(81, 561)]
+    assert set(Counter(c.family for c in conversations).values()) == {80}
+    assert {(c.family == "mt_bench", len(c.turns)) for c in conversations} == {
+        (True, 2),
+        (False, 1),
+    }
+
+
+@needs_questions
+def test_references_are_kept_where_the_file_has_them() -> None:
+    by_family: dict[str, list[Any]] = {}
+    for conversation in load_specbench(QUESTIONS):
+        by_family.setdefault(conversation.family, []).append(conversation)
+    referenced = {
+        family: sum(any(c.references) for c in group) for family, group in by_family.items()
+    }
+    assert referenced == {
+        "mt_bench": 39, "translation": 80, "summarization": 80, "qa": 0, "math_reasoning": 80,
+        "rag": 80,
+    }  # fmt: skip
+    for conversation in by_family["math_reasoning"]:
+        float(conversation.references[0].answers[0])
+    assert by_family["rag"][1].references[0].answers == ("James Ray", "George Harrison")
+
+
+@needs_questions
+def test_a_folder_that_holds_the_questions_is_as_good_as_the_file() -> None:
+    assert load_specbench(QUESTIONS.parent) == load_specbench(QUESTIONS)
+
+
+def test_empty_references_of_one_turn_are_none_and_do_not_shift_the_other(tmp_path: Path) -> None:
+    file = tmp_path / "question.jsonl"
+    row = {"question_id": 1, "category": "coding", "turns": ["a", "b"], "reference": ["", "x"]}
+    file.write_text(json.dumps(row))
+    (conversation,) = load_specbench(file)
+    first, second = conversation.references
+    assert first is None
+    assert second is not None
+    assert second.answers == ("x",)
+
+
+def test_missing_file_and_foreign_rows_are_one_clear_line(write: Write, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no file .*specbench=PATH"):
+        load_specbench(tmp_path / "nowhere.jsonl")
+    with pytest.raises(ValueError, match=r"line 1 is no Spec-Bench question.*jsonl=PATH"):
+        load_specbench(write({"prompt": "hi"}))
+    with pytest.raises(ValueError, match="category 'cooking'"):
+        load_specbench(write({"question_id": 1, "category": "cooking", "turns": ["a"]}))
+    with pytest.raises(ValueError, match="turns 'a'"):
+        load_specbench(write({"question_id": 1, "category": "qa", "turns": "a"}))
+
+
+def test_offline_without_a_cached_copy_says_what_to_do(no_network: Path) -> None:
+    with pytest.raises(DataUnavailable, match=r"Name or service not known.*specbench=PATH") as info:
+        load_specbench(None)
+    assert "\n" not in str(info.value)
+    assert not list(no_network.rglob("*.jsonl"))
+
+
+def test_the_download_is_cached_and_asked_for_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    data = json.dumps({"question_id": 7, "category": "qa", "turns": ["Why?"]}).encode()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(specbench, "SHA256", hashlib.sha256(data).hexdigest())
+    asked = serve(monkeypatch, data)
+    assert [c.id for c in load_specbench(None)] == ["specbench-7"]
+    assert [c.id for c in load_specbench(None)] == ["specbench-7"]
+    assert asked == [specbench.URL]
+    cached = tmp_path / "decoding-bench" / "spec_bench" / "question.jsonl"
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [cached]
+
+    cached.write_bytes(b"damaged")
+    assert [c.id for c in load_specbench(None)] == ["specbench-7"]
+    assert len(asked) == 2
+
+
+def test_a_download_with_another_checksum_is_refused_and_not_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    serve(monkeypatch, b"<html>not found</html>")
+    with pytest.raises(DataUnavailable, match=r"sha256 .*4b6d33e79484f984… is pinned"):
+        load_specbench(None)
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+
+
+def test_a_cache_that_cannot_be_written_is_one_clear_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "decoding-bench").write_text("a file where a folder should be")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(specbench, "SHA256", hashlib.sha256(b"x").hexdigest())
+    serve(monkeypatch, b"x")
+    with pytest.raises(DataUnavailable, match=r"cannot write .*XDG_CACHE_HOME"):
+        load_specbench(None)

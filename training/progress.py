@@ -1,0 +1,127 @@
+"""How training tells where it stands: a rich bar or plain lines, and a JSONL log."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from training.loop import Progress
+
+STYLES = ("auto", "rich", "plain", "none")
+PLAIN_EVERY_S = 15.0
+LOG_EVERY = 50
+
+
+class Reporter:
+    """Shows progress in one style and logs every `LOG_EVERY` steps and every evaluation.
+
+    Raises:
+        ValueError: unknown style.
+    """
+
+    def __init__(self, style: str, name: str, log: Path) -> None:
+        if style not in STYLES:
+            raise ValueError(f"unknown progress {style!r}; use one of {', '.join(STYLES)}")
+        if style == "auto":
+            style = "rich" if sys.stderr.isatty() else "plain"
+        self.style, self.name, self.log = style, name, log
+        self._recent: list[float] = []
+        self._bar: Any = None
+        self._shown = 0.0
+        self._num_steps = 0
+        self._first: tuple[int, float] = (0, 0.0)
+
+    def __enter__(self) -> Reporter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def start(self, num_steps: int, progress: Progress) -> None:
+        """Opens the bar at the step the run stands at."""
+        self._num_steps = num_steps
+        self._first = (progress.step, time.monotonic())
+        if self.style != "rich":
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        self._bar = Bar(
+            TextColumn("training {task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total} steps · loss {task.fields[loss]}"),
+            TimeElapsedColumn(),
+            TextColumn("· left"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self._bar.start()
+        self._bar.add_task(self.name, total=num_steps, completed=progress.step, loss="-")
+
+    def step(self, loss: float, progress: Progress) -> None:
+        """Tells one step's mean loss (nats per answer token)."""
+        if self.style == "none":
+            return
+        self._recent = [*self._recent[-99:], loss]
+        mean = sum(self._recent) / len(self._recent)
+        if progress.step % LOG_EVERY == 0:
+            self._write({"loss": round(mean, 5), **_standing(progress)})
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=progress.step, loss=f"{mean:.3f}")
+        elif time.monotonic() - self._shown > PLAIN_EVERY_S:
+            self._shown = time.monotonic()
+            done = progress.step - self._first[0]
+            pace = (self._shown - self._first[1]) / done
+            left = (self._num_steps - progress.step) * pace
+            self._say(
+                f"{self.name} step {progress.step}/{self._num_steps} loss {mean:.3f} "
+                f"{progress.tokens / progress.seconds:.0f} tokens/s, {left / 60:.0f} min left"
+            )
+
+    def evaluation(
+        self,
+        progress: Progress,
+        scores: dict[str, dict[str, float]],
+        looks: dict[str, list[tuple[str, str]]],
+    ) -> None:
+        """Tells each family's scores; a few answers go to the log for a look."""
+        if self.style == "none":
+            return
+        record = {"scores": scores, "counts": progress.counts, **_standing(progress)}
+        self._write(record)
+        self._write({"answers": looks, "step": progress.step}, ".answers.jsonl")
+        parts = [
+            f"{family} {row['score']:.2f}" + (f"/{row['exact']:.2f}" if "exact" in row else "")
+            for family, row in scores.items()
+        ]
+        self._say(f"{self.name} step {progress.step} score/exact: {', '.join(parts)}")
+
+    def _write(self, record: dict[str, Any], suffix: str = ".jsonl") -> None:
+        with self.log.with_suffix(suffix).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+    def _say(self, line: str) -> None:
+        if self._bar is not None:
+            self._bar.console.print(line)
+        else:
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+
+
+def _standing(progress: Progress) -> dict[str, Any]:
+    return {
+        "step": progress.step,
+        "tokens": progress.tokens,
+        "seconds": round(progress.seconds, 1),
+    }

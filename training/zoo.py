@@ -1,0 +1,126 @@
+"""The job that makes the zoo: tokenizer, target and draft, from one recipe, resumable.
+
+`main` is what ``bench train zoo`` calls. Training state lives in ``OUTPUT/.training``; finished
+models land in ``OUTPUT/target`` and ``OUTPUT/draft`` as ordinary Hugging Face checkpoints.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from training.loop import Progress, worker
+from training.plots import plot_exactness
+from training.progress import Reporter
+from training.run import Recipe, Run, saved_progress
+from training.tokenizer import build_tokenizer, saved_tokenizer
+
+MODELS = ("target", "draft")
+SECTIONS = ("tokenizer", "data", "run", *MODELS)
+
+
+def main(
+    recipe: Path,
+    output: Path,
+    resume: bool = True,
+    progress: str = "auto",
+    device: str = "cpu",
+    stop_after_s: float | None = None,
+) -> dict[str, Progress]:
+    """Trains what `recipe` says into `output`; finished models are left alone on resume.
+
+    Args:
+        recipe: TOML file, see ``training/recipes/zoo.toml``.
+        output: folder of the zoo; ``output/.training`` holds resumable state.
+        resume: continue from the last checkpoint; False starts over.
+        progress: ``auto``, ``rich``, ``plain`` or ``none``.
+        device: a torch device; anything but ``cpu`` uses one worker.
+        stop_after_s: stop early (after a checkpoint) once this many seconds of training passed.
+
+    Raises:
+        ValueError: an incomplete recipe, or a checkpoint of another recipe.
+    """
+    settings = read_recipe(recipe)
+    return train_zoo(settings, output, resume, progress, device, stop_after_s)
+
+
+def read_recipe(path: Path) -> Recipe:
+    """The recipe with every section present.
+
+    Raises:
+        ValueError: a section is missing.
+    """
+    settings = tomllib.loads(path.read_text(encoding="utf-8"))
+    missing = [name for name in SECTIONS if name not in settings]
+    if missing:
+        raise ValueError(f"{path} lacks [{missing[0]}]; a recipe needs {', '.join(SECTIONS)}")
+    return settings
+
+
+def train_zoo(
+    recipe: Recipe,
+    output: Path,
+    resume: bool = True,
+    progress: str = "auto",
+    device: str = "cpu",
+    stop_after_s: float | None = None,
+) -> dict[str, Progress]:
+    """`main` on a recipe already read; returns where each model's run stands."""
+    state = output / ".training"
+    if not resume and state.exists():
+        shutil.rmtree(state)
+    state.mkdir(parents=True, exist_ok=True)
+    if not (state / "tokenizer").exists():
+        build_tokenizer(**recipe["tokenizer"]).save_pretrained(state / "tokenizer")
+    workers = int(recipe["run"]["workers"]) if device == "cpu" else 1
+    arguments = (recipe, output, progress, device, stop_after_s)
+    if workers == 1:
+        _run_models(*arguments)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            store = f"file://{folder}/store"
+            torch.multiprocessing.spawn(  # type: ignore[attr-defined, no-untyped-call]
+                _worker_main, args=(workers, store, *arguments), nprocs=workers
+            )
+    _publish_log(state / "target.jsonl", output)
+    return {name: saved_progress(state / f"{name}.pt") for name in MODELS}
+
+
+def _publish_log(log: Path, output: Path) -> None:
+    """Copies the target's log beside the models and plots it, once it holds an evaluation."""
+    if log.exists() and '"scores"' in log.read_text(encoding="utf-8"):
+        shutil.copyfile(log, output / "training_log.jsonl")
+        plot_exactness(log, output / "training.png")
+
+
+def _worker_main(rank: int, world: int, store: str, *arguments: Any) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
+    try:
+        _run_models(*arguments)
+    finally:
+        dist.destroy_process_group()
+
+
+def _run_models(
+    recipe: Recipe, output: Path, progress: str, device: str, stop_after_s: float | None
+) -> None:
+    tokenizer = saved_tokenizer(output / ".training" / "tokenizer")
+    deadline = None if stop_after_s is None else time.monotonic() + stop_after_s
+    for name in MODELS:
+        reporter = Reporter(
+            progress if worker()[0] == 0 else "none", name, output / ".training" / f"{name}.jsonl"
+        )
+        run = Run(recipe, name, tokenizer, output, torch.device(device), reporter)
+        with reporter:
+            if not run.train(deadline):
+                return
+        if worker()[0] == 0:
+            run.export()

@@ -167,7 +167,8 @@ def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
     axes.grid(visible=True)
     bottom, top = axes.get_ylim()
     spare = max(0.0, 0.1 - (top - bottom)) / 2  # at least ten points: a hair is no difference
-    axes.set_ylim(bottom - spare, top + spare)
+    highest = min(top + spare, 1.012)  # a share has no more than 100 %
+    axes.set_ylim(bottom - spare - max(0.0, top + spare - highest), highest)
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes.yaxis.set_major_locator(MaxNLocator(7, steps=_WHOLE))
     axes.set_xlabel("times as fast as ar, end to end (95 % interval)")

@@ -32,7 +32,7 @@ class Speculative(Decoder):
         verify: acceptance rule above temperature 0 (greedy: both accept the target's argmax).
     """
 
-    k: int = 3
+    k: int = 4
     verify: Literal["rejection", "coupled"] = "rejection"
 
     needs = ("draft",)

@@ -12,18 +12,20 @@ COLORS = ("#4477AA", "#EE6677", "#228833", "#B8860B", "#66CCEE", "#AA3377")
 """Paul Tol's bright scheme (its yellow darkened), told apart with colour-blind eyes too."""
 
 
-def read_scores(log: Path) -> tuple[list[float], dict[str, list[float]]]:
-    """Millions of tokens seen and, per family, the share at each evaluation in a training log.
-
-    A later record of an earlier step (after a resume) replaces what it repeats.
-    """
+def _evaluations(log: Path) -> list[dict[str, Any]]:
+    """The evaluations in a training log; a resumed run's replace those they repeat."""
     by_step: dict[int, dict[str, Any]] = {}
     for line in log.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
         if "scores" in record:
             by_step = {step: old for step, old in by_step.items() if step < record["step"]}
             by_step[record["step"]] = record
-    records = [by_step[step] for step in sorted(by_step)]
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def read_scores(log: Path) -> tuple[list[float], dict[str, list[float]]]:
+    """Millions of tokens seen and, per family, the share at each evaluation in a training log."""
+    records = _evaluations(log)
     shares = {
         family: [r["scores"][family].get("exact", r["scores"][family]["score"]) for r in records]
         for family in FAMILIES
@@ -37,7 +39,7 @@ def plot_exactness(log: Path, output: Path) -> None:
     from matplotlib.figure import Figure
 
     tokens, shares = read_scores(log)
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    figure = Figure(figsize=(8, 4.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for family, color in zip(FAMILIES, COLORS, strict=True):
@@ -51,6 +53,10 @@ def plot_exactness(log: Path, output: Path) -> None:
             linewidth=1.8,
             label=f"{family} ({what})",
         )
+    for record in _evaluations(log):
+        if "note" in record:  # measured under other conditions than the points before it
+            axes.axvline(record["tokens"] / 1e6, color="0.6", linewidth=1, linestyle=":")
+            figure.supxlabel(f"dotted line: {record['note']}", x=0.01, ha="left", fontsize=8)
     axes.set_xlabel("training tokens (millions)")
     axes.set_ylabel("share on held-out prompts")
     axes.set_title("Zoo target: whole answers word for word, by family", loc="left")

@@ -2,7 +2,8 @@
 
 A `Model` holds weights and a KV cache of B rows; a `Session` is one sequence's place in it.
 Decoders see sessions only: they make `Call`s and move the committed length, both of which are
-bookkeeping on integers. The scheduler hands calls to `Model.forward`, which runs them and commits their rows.
+bookkeeping on integers. The scheduler hands calls to `Model.forward`, which runs them and commits
+their rows.
 
 Letters: B cache rows (sequences), N rows of a call, R rows read, T cache positions, V vocabulary.
 """

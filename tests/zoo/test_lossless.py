@@ -1,5 +1,6 @@
 """On trained weights: AR is transformers' own generation, and lossless decoders are AR."""
 
+import copy
 from collections.abc import Sequence
 
 import pytest
@@ -9,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Decoder
 from decoders.core.hf import HFModel, stop_ids
+from decoders.core.sampling import Uniforms
 from decoders.core.scheduler import Models, Scheduler
 from decoders.core.types import Generation, Sampling
 from decoders.spec import Speculative
@@ -109,13 +111,36 @@ def test_greedy_spec_emits_ars_tokens_on_every_held_out_prompt(
 
 
 @pytest.mark.slow
-def test_coupled_spec_emits_ars_tokens_on_every_held_out_prompt(
+def test_coupled_spec_leaves_ars_tokens_only_where_u_meets_a_cdf_edge(
     zoo: Models, tokenizer: PreTrainedTokenizerBase
 ) -> None:
+    # Kernels of another shape round a law by about 1e-7; over 34,000 tokens some u falls that close
+    # to the border between two tokens. Anything farther off is a wrong decoder.
     prompts = held_out(tokenizer, None)
     sampling = sampling_for(zoo, tokenizer, temperature=0.8, seed=3)
     expected = tokens_of(Autoregressive(), zoo, prompts, sampling, 16)
-    assert tokens_of(Speculative(verify="coupled"), zoo, prompts, sampling, 16) == expected
+    found = tokens_of(Speculative(verify="coupled"), zoo, prompts, sampling, 16)
+    unequal = [i for i in range(len(prompts)) if found[i] != expected[i]]
+    assert len(unequal) <= 3
+    for index in unequal:
+        assert edge_distance(zoo, prompts[index], expected[index], found[index], sampling) < 1e-6
+
+
+def edge_distance(
+    zoo: Models,
+    prompt: Sequence[int],
+    expected: Sequence[int],
+    found: Sequence[int],
+    sampling: Sampling,
+) -> float:
+    """How far u is from a border of the exact CDF where two answers first differ."""
+    place = next(i for i, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b)
+    assert isinstance(zoo.target, HFModel)
+    exact = copy.deepcopy(zoo.target.module).double()
+    logits = exact(torch.tensor([[*prompt, *expected[:place]]])).logits[0, -1]
+    cdf = torch.softmax(logits / sampling.temperature, dim=-1).cumsum(-1)
+    u = Uniforms(sampling.seed, prompt).at("draw", place)
+    return float((cdf - u).abs().min())
 
 
 def test_stories260k_writes_what_transformers_generates_from_the_empty_prompt(

@@ -1,5 +1,6 @@
 """The README tells the truth: its tree is complete, its links and commands exist."""
 
+import csv
 import re
 import subprocess
 from pathlib import Path
@@ -63,3 +64,26 @@ def test_every_command_named_exists() -> None:
     named = set(re.findall(r"^bench (\w[\w-]*)", README, flags=re.MULTILINE))
     assert named
     assert named <= known
+
+
+def test_the_table_says_what_the_reference_run_measured() -> None:
+    with (ROOT / "results" / "reference" / "cpu-zoo" / "summary.csv").open(
+        encoding="utf-8"
+    ) as file:
+        rows = [row for row in csv.DictReader(file) if row["family"] == "all"]
+    for row in rows:
+        interval = ""
+        if row["speedup_low"] and row["decoder"] != "ar":
+            interval = " [{:.2f}, {:.2f}]".format(
+                *map(float, (row["speedup_low"], row["speedup_high"]))
+            )
+        cells = [
+            row["decoder"],
+            f"{float(row['speedup']):.2f}x{interval}",
+            f"{float(row['acceptance_length']):.2f}",
+            f"{float(row['tokens_per_call']):.2f}",
+            f"{float(row['time_per_token_s']) * 1e3:.2f}",
+            f"{float(row['quality']):.3f}",
+            f"{float(row['identical_to_ar']):.0%}",
+        ]
+        assert f"| {' | '.join(cells)} |" in README

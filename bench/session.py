@@ -58,7 +58,6 @@ def run(
     """
     config = choose_decoders(config, progress.note)
     run_dir = create_run_dir(parent, _stem(config))
-    progress.note(f"writing to {run_dir}")
     try:
         bench = opener(config)
         plan, prompts = make_plan(bench, _name(config), progress)
@@ -70,6 +69,7 @@ def run(
         _remove(run_dir)
         raise
     point_latest(run_dir)
+    progress.note(f"writing to {run_dir}")
     return _measure(bench, plan, prompts, run_dir, progress, attempt=0)
 
 

@@ -45,7 +45,17 @@ def choose_decoders(config: RunConfig, note: Note) -> RunConfig:
             continue
         filled = options_of(decoder).items()
         chosen[cell] = {key: as_text(value) for key, value in filled if value is not None}
+    unused = [name for name in config.adapters if not _takes_adapter(chosen)]
+    if unused:
+        line = (
+            f"--adapter {unused[0]}=…: none of {', '.join(chosen)} takes an adapter; leave it out"
+        )
+        raise BenchError(line, Exit.USAGE)
     return config.with_values(decoders=chosen)
+
+
+def _takes_adapter(cells: Mapping[str, Mapping[str, str]]) -> bool:
+    return any("adapter" in build_decoder(cell, cells[cell]).needs for cell in cells)
 
 
 def build_decoder(cell: str, options: Mapping[str, str]) -> Decoder:

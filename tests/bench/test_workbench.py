@@ -53,3 +53,9 @@ def test_pieces_keep_the_leading_space_that_a_texts_start_would_lose() -> None:
 
     pieces = vocabulary(Sentences(), [1, 2])  # type: ignore[arg-type]
     assert pieces == {1: " dog", 2: "s"}
+
+
+def test_an_adapter_that_nothing_takes_is_refused(small: Any) -> None:
+    with pytest.raises(BenchError, match="none of ar, spec takes an adapter") as refused:
+        choose_decoders(small(decoders="spec", adapters={"ptp": "a/b"}), print)
+    assert refused.value.exit_code == 2

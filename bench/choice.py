@@ -45,12 +45,9 @@ def choose_decoders(config: RunConfig, note: Note) -> RunConfig:
             continue
         filled = options_of(decoder).items()
         chosen[cell] = {key: as_text(value) for key, value in filled if value is not None}
-    unused = [name for name in config.adapters if not _takes_adapter(chosen)]
-    if unused:
-        line = (
-            f"--adapter {unused[0]}=…: none of {', '.join(chosen)} takes an adapter; leave it out"
-        )
-        raise BenchError(line, Exit.USAGE)
+    if config.adapters and not _takes_adapter(chosen):
+        given, cells = next(iter(config.adapters)), ", ".join(chosen)
+        raise BenchError(f"--adapter {given}=…: none of {cells} takes an adapter", Exit.USAGE)
     return config.with_values(decoders=chosen)
 
 

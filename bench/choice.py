@@ -46,8 +46,8 @@ def choose_decoders(config: RunConfig, note: Note) -> RunConfig:
         filled = options_of(decoder).items()
         chosen[cell] = {key: as_text(value) for key, value in filled if value is not None}
     if config.adapters and not _takes_adapter(chosen):
-        given, cells = next(iter(config.adapters)), ", ".join(chosen)
-        raise BenchError(f"--adapter {given}=…: none of {cells} takes an adapter", Exit.USAGE)
+        given, names = next(iter(config.adapters)), ", ".join(chosen)
+        raise BenchError(f"--adapter {given}=…: none of {names} takes an adapter", Exit.USAGE)
     return config.with_values(decoders=chosen)
 
 

@@ -152,10 +152,14 @@ def _shortened(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}… ({len(text)} characters)"
 
 
+_SHORT = ("decoder", "task", "status", "verdict", "records")
+"""Columns that are never broken over lines."""
+
+
 def _table(*headings: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, heading in enumerate(headings):
-        table.add_column(heading, overflow="fold", no_wrap=number == 0)
+    for heading in headings:
+        table.add_column(heading, overflow="fold", no_wrap=heading in _SHORT)
     return table
 
 

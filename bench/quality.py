@@ -14,8 +14,8 @@ from bench.files import SampleWriter
 from bench.plan import BASELINE
 from bench.progress import Progress
 from bench.prompts import Prompt
-from bench.records import SampleRecord, StepColumns
-from bench.runner import error_line
+from bench.records import SampleRecord
+from bench.runner import answered
 from bench.workbench import Arm, Workbench
 from decoders.core.scheduler import Models, Outcome, Scheduler
 from decoders.core.types import Generation
@@ -89,18 +89,11 @@ def _record(
         batch_size=num_rows,
         num_prompt_tokens=len(prompt.ids),
     )
-    if isinstance(outcome, Exception):
-        return dataclasses.replace(record, error=error_line(outcome))
-    text = bench.text(outcome.tokens)
-    reference = prompt.reference
-    return dataclasses.replace(
-        record,
-        tokens=outcome.tokens,
-        text=text,
-        stop=outcome.stop,
-        steps=StepColumns.of(outcome),
-        scores=None if reference is None else score(prompt.family, text, reference),
-    )
+    record = answered(bench, record, outcome)
+    if record.text is None or prompt.reference is None:
+        return record
+    scores = score(prompt.family, record.text, prompt.reference)
+    return dataclasses.replace(record, scores=scores)
 
 
 def baseline_answers(bench: Workbench, prompts: Sequence[Prompt]) -> list[str]:

@@ -159,14 +159,10 @@ class Runner:
         self, record: SampleRecord, outcome: Outcome, watch: Stopwatch, peak: int
     ) -> SampleRecord:
         if isinstance(outcome, Exception):
-            return dataclasses.replace(record, error=error_line(outcome))
+            return answered(self.bench, record, outcome)
         alone = record.batch_size == 1
         return dataclasses.replace(
-            record,
-            tokens=outcome.tokens,
-            text=self.bench.text(outcome.tokens),
-            stop=outcome.stop,
-            steps=StepColumns.of(outcome),
+            answered(self.bench, record, outcome),
             ttft_s=watch.first_s if alone else None,
             total_s=watch.total_s if alone else None,
             group_s=None if alone else watch.total_s,
@@ -180,6 +176,19 @@ class Runner:
             for cell in self.bench.arms
             if self._seconds[cell]
         )
+
+
+def answered(bench: Workbench, record: SampleRecord, outcome: Outcome) -> SampleRecord:
+    """A blank record with what a decoder gave: its answer and steps, or its error as one line."""
+    if isinstance(outcome, Exception):
+        return dataclasses.replace(record, error=error_line(outcome))
+    return dataclasses.replace(
+        record,
+        tokens=outcome.tokens,
+        text=bench.text(outcome.tokens),
+        stop=outcome.stop,
+        steps=StepColumns.of(outcome),
+    )
 
 
 def error_line(error: Exception) -> str:

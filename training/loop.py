@@ -1,27 +1,32 @@
-"""The training loop shared by the zoo's models: optimisers, schedule, checkpoints, worker sync.
+"""The training loop of everything trained here: schedule, updates, checkpoints, worker sync.
 
-One step draws rows by (seed, step), splits them over the workers, and sums their gradients once, so
-a run is a pure function of its recipe (up to the machine's arithmetic), and a resumed run ends in
-the weights of an uninterrupted one. Workers are processes of one thread each: on a CPU that scales
-better than threads inside each operation, and bears other load. Muon (Jordan et al. 2024) moves the
-hidden matrices, AdamW the rest.
+A `Job` says what is trained and yields summed losses; `Loop` does the rest. One step's data depend
+on (seed, step) alone, and gradients of all workers are summed once, so a run is a pure function of
+its recipe (up to the machine's arithmetic), and a resumed run ends in the weights of an
+uninterrupted one. Muon (Jordan et al. 2024) moves matrices, AdamW the rest.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
+from torch import Tensor, nn
 
-from training.data import Batch, Encoder, group_rows, step_rows
-from training.forward import hidden_states
+from training.workers import worker
 
 KEEP_CHECKPOINT = "the checkpoint was made by another recipe; delete it or use that recipe"
+
+Piece = tuple[Tensor, int, int]
+"""Summed loss (nats) of some targets, how many targets, and how many tokens or slots were run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,118 +54,203 @@ class Progress:
     tokens: int = 0
     seconds: float = 0.0
     counts: dict[str, int] = field(default_factory=dict)
-    history: list[dict[str, Any]] = field(default_factory=list)
 
 
-def optimizers(model: Any, muon_lr: float, adamw_lr: float) -> list[torch.optim.Optimizer]:
-    """Muon for the 2-D matrices of the layers, AdamW for embeddings and norms."""
-    matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
-    known = {id(p) for p in matrices}
-    others = [p for p in model.parameters() if id(p) not in known]
-    return [
-        torch.optim.Muon(matrices, lr=muon_lr, momentum=0.95, weight_decay=0.01),
-        torch.optim.AdamW(others, lr=adamw_lr, betas=(0.9, 0.95), weight_decay=0.0),
-    ]
+class Job(Protocol):
+    """What a loop trains."""
+
+    @property
+    def trained(self) -> nn.Module:
+        """The module whose state a checkpoint holds; gradients reach (some of) its parameters."""
+
+    def pieces(self, progress: Progress) -> Iterable[Piece]:
+        """This worker's losses of step ``progress.step``, one after another."""
+
+    def evaluate(self, progress: Progress) -> None:
+        """Tells how good the module is; may adapt ``progress.counts``."""
 
 
-def step_batches(
-    encoder: Encoder,
-    counts: dict[str, int],
-    num_repeated: int,
-    seed: int,
-    step: int,
-    max_tokens: int,
-) -> list[Batch]:
-    """This worker's groups of a step: every n-th row, longest spread evenly."""
-    rows = step_rows(encoder, counts, num_repeated, seed, step)
-    rows.sort(key=lambda row: len(row.ids))
-    rank, world = worker()
-    return group_rows(rows[rank::world], encoder.pad, max_tokens)
+class Watcher(Protocol):
+    """Who is told how training goes (`training.progress.Reporter`)."""
+
+    def start(self, num_steps: int, progress: Progress) -> None:
+        """A run starts or goes on."""
+
+    def step(self, loss: float, progress: Progress) -> None:
+        """A step is done; its mean loss in nats."""
 
 
-def batch_loss(model: Any, batch: Batch, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Summed cross-entropy in nats over the batch's answer tokens."""
-    states = hidden_states(model, batch.ids.to(device), dtype)
-    chosen = states.flatten(0, 1)[batch.places.to(device)]
-    logits = chosen @ model.lm_head.weight.to(dtype).T
-    return F.cross_entropy(logits.float(), batch.targets.to(device), reduction="sum")
+class Loop:
+    """Steps, evaluations and checkpoints of one job."""
+
+    def __init__(
+        self,
+        job: Job,
+        moves: Sequence[torch.optim.Optimizer],
+        schedule: Schedule,
+        path: Path,
+        fingerprint: str,
+        watcher: Watcher,
+        *,
+        eval_steps: int,
+        checkpoint_minutes: float,
+        progress: Progress | None = None,
+    ) -> None:
+        """Continues from the checkpoint at `path` if there is one.
+
+        Args:
+            job: what is trained.
+            moves: its optimisers; their learning rates are the schedule's peaks.
+            schedule: how long, and how the rates go.
+            path: of the checkpoint.
+            fingerprint: what a checkpoint must share with this run, see `fingerprint_of`.
+            watcher: told of every step.
+            eval_steps: steps between evaluations.
+            checkpoint_minutes: minutes between checkpoints.
+            progress: where a run that starts stands.
+
+        Raises:
+            ValueError: the checkpoint belongs to another recipe.
+        """
+        self.job, self.moves, self.schedule, self.watcher = job, list(moves), schedule, watcher
+        self.path, self.fingerprint = path, fingerprint
+        self.eval_steps, self.checkpoint_minutes = eval_steps, checkpoint_minutes
+        self.peaks = [[group["lr"] for group in move.param_groups] for move in self.moves]
+        self.progress = Progress() if progress is None else progress
+        if path.exists():
+            self._load()
+
+    def train(self, deadline: float | None) -> bool:
+        """Steps until the schedule ends (True) or the monotonic deadline passes (False)."""
+        num_steps = self.schedule.num_steps
+        self.watcher.start(num_steps, self.progress)
+        saved = _agreed_time()
+        while self.progress.step < num_steps:
+            self._step()
+            # By steps, not by the clock: an evaluation may adapt later steps.
+            if self.progress.step % self.eval_steps == 0:
+                self.job.evaluate(self.progress)
+            now = _agreed_time()
+            if now - saved > 60 * self.checkpoint_minutes:
+                self.save()
+                saved = now
+            if deadline is not None and now > deadline:
+                self.save()
+                return False
+        if not self.path.exists() or saved_progress(self.path).step < self.progress.step:
+            if self.progress.step % self.eval_steps:
+                self.job.evaluate(self.progress)
+            self.save()
+        return True
+
+    def _step(self) -> None:
+        started = time.monotonic()
+        scale = self.schedule.scale(self.progress.step)
+        for move, peaks in zip(self.moves, self.peaks, strict=True):
+            for group, peak in zip(move.param_groups, peaks, strict=True):
+                group["lr"] = peak * scale
+        loss, tokens = update(self.job.pieces(self.progress), self.job.trained, self.moves)
+        self.progress.step += 1
+        self.progress.tokens += tokens
+        self.progress.seconds += time.monotonic() - started
+        self.watcher.step(loss, self.progress)
+
+    def save(self) -> None:
+        """Writes a checkpoint (first worker only; the others hold the same state)."""
+        if worker()[0] == 0:
+            self._save()
+        if worker()[1] > 1:
+            dist.barrier()
+
+    def _save(self) -> None:
+        """Weights, optimiser state and progress in one atomic replacement."""
+        state = {
+            "fingerprint": self.fingerprint,
+            "model": self.job.trained.state_dict(),
+            "optimizers": [move.state_dict() for move in self.moves],
+            "progress": {name: getattr(self.progress, name) for name in Progress.__slots__},
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_suffix(".partial")
+        with partial.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(self.path)
+
+    def _load(self) -> None:
+        state = torch.load(self.path, map_location="cpu", weights_only=True)
+        if state["fingerprint"] != self.fingerprint:
+            raise ValueError(f"{self.path}: {KEEP_CHECKPOINT}")
+        self.job.trained.load_state_dict(state["model"])
+        for move, saved in zip(self.moves, state["optimizers"], strict=True):
+            move.load_state_dict(saved)
+        self.progress = Progress(**state["progress"])
 
 
-def train_step(
-    model: Any,
-    moves: list[torch.optim.Optimizer],
-    base_lrs: list[float],
-    scale: float,
-    batches: list[Batch],
-    dtype: torch.dtype,
-    device: torch.device,
+def update(
+    pieces: Iterable[Piece], trained: nn.Module, moves: Sequence[torch.optim.Optimizer]
 ) -> tuple[float, int]:
-    """One update from summed gradients of all workers; mean loss (nats) and tokens seen."""
+    """One update from summed gradients of all workers; mean loss (nats) and tokens run."""
     total = torch.zeros(3, dtype=torch.float64)
-    for batch in batches:
-        loss = batch_loss(model, batch, dtype, device)
+    for loss, num_targets, num_tokens in pieces:
         loss.backward()  # type: ignore[no-untyped-call]
-        total += torch.tensor([loss.item(), len(batch.targets), batch.ids.numel()])
-    parameters = [p for p in model.parameters() if p.grad is not None]
-    if worker()[1] > 1:
-        dist.all_reduce(total)
-        flat = torch.cat([p.grad.flatten() for p in parameters])
-        dist.all_reduce(flat)
-        pieces = torch.split(flat, [p.numel() for p in parameters])
-        for parameter, piece in zip(parameters, pieces, strict=True):
-            parameter.grad = piece.view_as(parameter)
+        total += torch.tensor([loss.item(), num_targets, num_tokens])
+    parameters = [p for p in trained.parameters() if p.requires_grad]
+    _sum_over_workers(total, parameters)
+    parameters = [p for p in parameters if p.grad is not None]
     for parameter in parameters:
+        assert parameter.grad is not None
         parameter.grad /= total[1].item()
     torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-    for move, rate in zip(moves, base_lrs, strict=True):
-        for group in move.param_groups:
-            group["lr"] = rate * scale
+    for move in moves:
         move.step()
         move.zero_grad(set_to_none=True)
     return total[0].item() / total[1].item(), int(total[2].item())
 
 
-def worker() -> tuple[int, int]:
-    """This process's rank and the number of workers (0 and 1 outside a group)."""
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    return 0, 1
+def _sum_over_workers(total: Tensor, parameters: Sequence[nn.Parameter]) -> None:
+    if worker()[1] == 1:
+        return
+    dist.all_reduce(total)
+    grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    flat = torch.cat([grad.flatten() for grad in grads])
+    dist.all_reduce(flat)
+    pieces = torch.split(flat, [p.numel() for p in parameters])
+    for parameter, piece in zip(parameters, pieces, strict=True):
+        parameter.grad = piece.view_as(parameter)
 
 
-def save_checkpoint(
-    path: Path,
-    model: Any,
-    moves: list[torch.optim.Optimizer],
-    progress: Progress,
-    fingerprint: str,
-) -> None:
-    """Writes weights, optimiser state and progress in one atomic replacement."""
-    state = {
-        "fingerprint": fingerprint,
-        "model": model.state_dict(),
-        "optimizers": [move.state_dict() for move in moves],
-        "progress": {name: getattr(progress, name) for name in Progress.__slots__},
-    }
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+def muon_and_adamw(
+    matrices: Sequence[nn.Parameter],
+    others: Sequence[nn.Parameter],
+    *,
+    muon_lr: float,
+    adamw_lr: float,
+    weight_decay: float = 0.0,
+) -> list[torch.optim.Optimizer]:
+    """Muon for 2-D matrices, AdamW for everything else; the rates are the schedule's peaks."""
+    return [
+        torch.optim.Muon(matrices, lr=muon_lr, momentum=0.95, weight_decay=weight_decay),
+        torch.optim.AdamW(others, lr=adamw_lr, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
 
 
-def load_checkpoint(
-    path: Path, model: Any, moves: list[torch.optim.Optimizer], fingerprint: str
-) -> Progress:
-    """Restores a run and says where it stands.
+def fingerprint_of(*parts: Any) -> str:
+    """A hash of what decides a run's steps."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
-    Raises:
-        ValueError: the checkpoint belongs to another recipe.
-    """
-    state = torch.load(path, map_location="cpu", weights_only=True)
-    if state["fingerprint"] != fingerprint:
-        raise ValueError(f"{path}: {KEEP_CHECKPOINT}")
-    model.load_state_dict(state["model"])
-    for move, saved in zip(moves, state["optimizers"], strict=True):
-        move.load_state_dict(saved)
-    return Progress(**state["progress"])
+
+def saved_progress(path: Path) -> Progress:
+    """Where the run of a checkpoint stands; a fresh `Progress` if there is none."""
+    if not path.exists():
+        return Progress()
+    return Progress(**torch.load(path, map_location="cpu", weights_only=True)["progress"])
+
+
+def _agreed_time() -> float:
+    """The first worker's clock, so that all workers evaluate and stop at the same step."""
+    now = torch.tensor([time.monotonic()], dtype=torch.float64)
+    if worker()[1] > 1:
+        dist.broadcast(now, src=0)
+    return now.item()

@@ -19,7 +19,7 @@ from specbench_tasks.scorers import corpus_scores
 from specbench_tasks.task import FAMILIES
 from training.data import Encoder, group_rows
 from training.evaluate import chat_answers
-from training.loop import batch_loss
+from training.run import batch_loss
 
 NUM_PROMPTS = 40
 LOSS_SEED = 90_001

@@ -23,12 +23,12 @@ class Reporter:
         ValueError: unknown style.
     """
 
-    def __init__(self, style: str, name: str, log: Path) -> None:
+    def __init__(self, style: str, name: str, log: Path, unit: str = "tokens") -> None:
         if style not in STYLES:
             raise ValueError(f"unknown progress {style!r}; use one of {', '.join(STYLES)}")
         if style == "auto":
             style = "rich" if sys.stderr.isatty() else "plain"
-        self.style, self.name, self.log = style, name, log
+        self.style, self.name, self.log, self.unit = style, name, log, unit
         self._recent: list[float] = []
         self._bar: Any = None
         self._shown = 0.0
@@ -86,26 +86,20 @@ class Reporter:
             left = (self._num_steps - progress.step) * pace
             self._say(
                 f"{self.name} step {progress.step}/{self._num_steps} loss {mean:.3f} "
-                f"{progress.tokens / progress.seconds:.0f} tokens/s, {left / 60:.0f} min left"
+                f"{progress.tokens / progress.seconds:.0f} {self.unit}/s, {left / 60:.0f} min left"
             )
 
-    def evaluation(
-        self,
-        progress: Progress,
-        scores: dict[str, dict[str, float]],
-        looks: dict[str, list[tuple[str, str]]],
-    ) -> None:
-        """Tells each family's scores; a few answers go to the log for a look."""
+    def evaluation(self, progress: Progress, line: str, record: dict[str, Any]) -> None:
+        """Tells an evaluation: one line to read, the record to the log."""
         if self.style == "none":
             return
-        record = {"scores": scores, "counts": progress.counts, **_standing(progress)}
-        self._write(record)
-        self._write({"answers": looks, "step": progress.step}, ".answers.jsonl")
-        parts = [
-            f"{family} {row['score']:.2f}" + (f"/{row['exact']:.2f}" if "exact" in row else "")
-            for family, row in scores.items()
-        ]
-        self._say(f"{self.name} step {progress.step} score/exact: {', '.join(parts)}")
+        self._write({**record, **_standing(progress)})
+        self._say(f"{self.name} step {progress.step} {line}")
+
+    def look(self, progress: Progress, answers: dict[str, list[tuple[str, str]]]) -> None:
+        """Keeps a few answers for a look."""
+        if self.style != "none":
+            self._write({"answers": answers, "step": progress.step}, ".answers.jsonl")
 
     def _write(self, record: dict[str, Any], suffix: str = ".jsonl") -> None:
         with self.log.with_suffix(suffix).open("a", encoding="utf-8") as file:

@@ -1,39 +1,24 @@
-"""One zoo model's training run: build, step, evaluate, checkpoint, export."""
+"""One zoo model's training: build, losses, evaluation, export."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 
 from specbench_tasks.task import FAMILIES
-from training.data import Encoder
+from training.data import Batch, Encoder, group_rows, step_rows
 from training.evaluate import family_scores
-from training.loop import (
-    Progress,
-    Schedule,
-    load_checkpoint,
-    optimizers,
-    save_checkpoint,
-    step_batches,
-    train_step,
-    worker,
-)
+from training.forward import hidden_states
+from training.loop import Loop, Piece, Progress, Schedule, fingerprint_of, muon_and_adamw
 from training.progress import Reporter
+from training.workers import worker
 
 Recipe = dict[str, Any]
-
-
-def saved_progress(path: Path) -> Progress:
-    """Where the run of a checkpoint stands; a fresh `Progress` if there is none."""
-    if not path.exists():
-        return Progress()
-    return Progress(**torch.load(path, map_location="cpu", weights_only=True)["progress"])
 
 
 def build_model(section: dict[str, Any], vocab_size: int, encoder: Encoder) -> Any:
@@ -59,7 +44,7 @@ def build_model(section: dict[str, Any], vocab_size: int, encoder: Encoder) -> A
 
 
 class Run:
-    """One model's training: state, loop, and export."""
+    """One model's training: its losses, its evaluations, its export."""
 
     def __init__(
         self,
@@ -70,92 +55,48 @@ class Run:
         device: torch.device,
         reporter: Reporter,
     ) -> None:
-        self.recipe, self.name, self.output, self.device = recipe, name, output, device
+        self.name, self.output, self.device = name, output, device
         self.section, self.data, self.run = recipe[name], recipe["data"], recipe["run"]
         self.tokenizer, self.encoder, self.reporter = tokenizer, Encoder(tokenizer), reporter
-        self.model = build_model(self.section, len(tokenizer), self.encoder).to(device)
-        self.moves = optimizers(self.model, 1.0, 1.0)
-        self.rates = [self.section["muon_lr"], self.section["adamw_lr"]]
-        self.schedule = Schedule(
-            num_steps=self.section["num_steps"],
-            warmup_steps=self.section["warmup_steps"],
-            decay=self.section["decay"],
-        )
-        self.path = output / ".training" / f"{name}.pt"
-        self.progress = Progress(counts=dict(self.data["counts"]))
-        if self.path.exists():
-            self.progress = load_checkpoint(self.path, self.model, self.moves, self.fingerprint())
-
-    def fingerprint(self) -> str:
-        """What a checkpoint must share with the recipe to be continued (the length may change)."""
+        self.trained = build_model(self.section, len(tokenizer), self.encoder).to(device)
         section = {key: value for key, value in self.section.items() if key != "num_steps"}
-        run = {key: value for key, value in self.run.items() if key != "checkpoint_minutes"}
-        parts = [self.recipe["tokenizer"], self.data, section, run]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+        settings = {key: value for key, value in self.run.items() if key != "checkpoint_minutes"}
+        self.loop = Loop(
+            self,
+            optimizers(self.trained, self.section["muon_lr"], self.section["adamw_lr"]),
+            Schedule(
+                num_steps=self.section["num_steps"],
+                warmup_steps=self.section["warmup_steps"],
+                decay=self.section["decay"],
+            ),
+            output / ".training" / f"{name}.pt",
+            fingerprint_of(recipe["tokenizer"], self.data, section, settings),
+            reporter,
+            eval_steps=self.run["eval_steps"],
+            checkpoint_minutes=self.run["checkpoint_minutes"],
+            progress=Progress(counts=dict(self.data["counts"])),
+        )
 
-    def train(self, deadline: float | None) -> bool:
-        """Steps until the schedule ends (True) or the deadline passes (False)."""
-        self.reporter.start(self.section["num_steps"], self.progress)
-        saved = self._agreed_time()
-        while self.progress.step < self.section["num_steps"]:
-            self._step()
-            # By steps, not by the clock: an evaluation adapts the mix of later steps.
-            if self.progress.step % self.run["eval_steps"] == 0:
-                self.evaluate()
-            now = self._agreed_time()
-            if now - saved > 60 * self.run["checkpoint_minutes"]:
-                self.save()
-                saved = now
-            if deadline is not None and now > deadline:
-                self.save()
-                return False
-        if not self.path.exists() or saved_progress(self.path).step < self.progress.step:
-            self.evaluate()
-            self.save()
-        return True
-
-    def _step(self) -> None:
-        started = time.monotonic()
-        step, section = self.progress.step, self.section
+    def pieces(self, progress: Progress) -> Iterator[Piece]:
+        """Losses of this worker's groups of a step."""
+        step, section = progress.step, self.section
         fade = 1 - step / section["repeated_steps"] if section["repeated_steps"] else 0.0
         repeated = round(section["num_repeated"] * max(0.0, fade))
-        batches = step_batches(
-            self.encoder,
-            self.progress.counts,
-            repeated,
-            self.data["seed"],
-            step,
-            self.data["max_tokens"],
-        )
-        loss, tokens = train_step(
-            self.model,
-            self.moves,
-            self.rates,
-            self.schedule.scale(step),
-            batches,
-            torch.bfloat16,
-            self.device,
-        )
-        self.progress.step += 1
-        self.progress.tokens += tokens
-        self.progress.seconds += time.monotonic() - started
-        self.reporter.step(loss, self.progress)
+        rows = step_rows(self.encoder, progress.counts, repeated, self.data["seed"], step)
+        rows.sort(key=lambda row: len(row.ids))
+        rank, world = worker()  # every n-th row, so that long ones are spread evenly
+        for batch in group_rows(rows[rank::world], self.encoder.pad, self.data["max_tokens"]):
+            loss = batch_loss(self.trained, batch, torch.bfloat16, self.device)
+            yield loss, len(batch.targets), batch.ids.numel()
 
-    def _agreed_time(self) -> float:
-        """The first worker's clock, so that all workers evaluate and stop at the same step."""
-        now = torch.tensor([time.monotonic()], dtype=torch.float64)
-        if worker()[1] > 1:
-            dist.broadcast(now, src=0)
-        return now.item()
-
-    def evaluate(self) -> None:
+    def evaluate(self, progress: Progress) -> None:
         """Scores every family (shared out over the workers) and adapts the mix."""
         rank, world = worker()
         mine: dict[str, Any] = {}
         for index, family in enumerate(FAMILIES):
             if index % world == rank:
                 row, pairs = family_scores(
-                    self.model,
+                    self.trained,
                     self.encoder,
                     family,
                     self.run["eval_prompts"],
@@ -168,19 +109,15 @@ class Run:
             dist.all_gather_object(gathered, mine)
         found = {family: value for part in gathered for family, value in part.items()}
         scores: dict[str, dict[str, float]] = {f: found[f][0] for f in FAMILIES}
-        self.reporter.evaluation(self.progress, scores, {f: found[f][1] for f in FAMILIES})
+        self.reporter.evaluation(
+            progress, _scores_line(scores), {"scores": scores, "counts": progress.counts}
+        )
+        self.reporter.look(progress, {f: found[f][1] for f in FAMILIES})
         if self.data["adaptive"]:
-            self.progress.counts = adapted_counts(
+            progress.counts = adapted_counts(
                 self.data["counts"],
                 {f: row.get("exact", row["score"]) for f, row in scores.items()},
             )
-
-    def save(self) -> None:
-        """Writes a checkpoint (first worker only; the others hold the same state)."""
-        if worker()[0] == 0:
-            save_checkpoint(self.path, self.model, self.moves, self.progress, self.fingerprint())
-        if worker()[1] > 1:
-            dist.barrier()
 
     def export(self) -> None:
         """Writes the Hugging Face checkpoint in bfloat16 with its tokenizer."""
@@ -188,9 +125,25 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         # Tied weights are shared tensors; a copy keeps the fp32 master untouched.
         fresh = build_model(self.section, len(self.tokenizer), self.encoder)
-        fresh.load_state_dict(self.model.state_dict())
+        fresh.load_state_dict(self.trained.state_dict())
         fresh.to(torch.bfloat16).save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
+
+
+def optimizers(model: Any, muon_lr: float, adamw_lr: float) -> list[torch.optim.Optimizer]:
+    """Muon for the 2-D matrices of the layers, AdamW for embeddings and norms."""
+    matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
+    known = {id(p) for p in matrices}
+    others = [p for p in model.parameters() if id(p) not in known]
+    return muon_and_adamw(matrices, others, muon_lr=muon_lr, adamw_lr=adamw_lr, weight_decay=0.01)
+
+
+def batch_loss(model: Any, batch: Batch, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Summed cross-entropy in nats over the batch's answer tokens."""
+    states = hidden_states(model, batch.ids.to(device), dtype)
+    chosen = states.flatten(0, 1)[batch.places.to(device)]
+    logits = chosen @ model.lm_head.weight.to(dtype).T
+    return F.cross_entropy(logits.float(), batch.targets.to(device), reduction="sum")
 
 
 def adapted_counts(base: dict[str, int], scores: dict[str, float]) -> dict[str, int]:
@@ -201,3 +154,11 @@ def adapted_counts(base: dict[str, int], scores: dict[str, float]) -> dict[str, 
     weights = {family: base[family] * (1.4 - scores[family]) for family in base}
     factor = sum(base.values()) / sum(weights.values())
     return {family: max(2, round(weight * factor)) for family, weight in weights.items()}
+
+
+def _scores_line(scores: dict[str, dict[str, float]]) -> str:
+    parts = [
+        f"{family} {row['score']:.2f}" + (f"/{row['exact']:.2f}" if "exact" in row else "")
+        for family, row in scores.items()
+    ]
+    return f"score/exact: {', '.join(parts)}"

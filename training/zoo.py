@@ -7,20 +7,18 @@ models land in ``OUTPUT/target`` and ``OUTPUT/draft`` as ordinary Hugging Face c
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from training.loop import Progress, worker
+from training.loop import Progress, saved_progress
 from training.plots import plot_exactness
 from training.progress import Reporter
-from training.run import Recipe, Run, saved_progress
+from training.run import Recipe, Run
 from training.tokenizer import build_tokenizer, saved_tokenizer
+from training.workers import spawn, worker
 
 MODELS = ("target", "draft")
 SECTIONS = ("tokenizer", "data", "run", *MODELS)
@@ -80,15 +78,7 @@ def train_zoo(
     if not (state / "tokenizer").exists():
         build_tokenizer(**recipe["tokenizer"]).save_pretrained(state / "tokenizer")
     workers = int(recipe["run"]["workers"]) if device == "cpu" else 1
-    arguments = (recipe, output, progress, device, stop_after_s)
-    if workers == 1:
-        _run_models(*arguments)
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            store = f"file://{folder}/store"
-            torch.multiprocessing.spawn(  # type: ignore[attr-defined, no-untyped-call]
-                _worker_main, args=(workers, store, *arguments), nprocs=workers
-            )
+    spawn(workers, _run_models, recipe, output, progress, device, stop_after_s)
     _publish_log(state / "target.jsonl", output)
     return {name: saved_progress(state / f"{name}.pt") for name in MODELS}
 
@@ -98,15 +88,6 @@ def _publish_log(log: Path, output: Path) -> None:
     if log.exists() and '"scores"' in log.read_text(encoding="utf-8"):
         shutil.copyfile(log, output / "training_log.jsonl")
         plot_exactness(log, output / "training.png")
-
-
-def _worker_main(rank: int, world: int, store: str, *arguments: Any) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
-    try:
-        _run_models(*arguments)
-    finally:
-        dist.destroy_process_group()
 
 
 def _run_models(
@@ -120,7 +101,7 @@ def _run_models(
         )
         run = Run(recipe, name, tokenizer, output, torch.device(device), reporter)
         with reporter:
-            if not run.train(deadline):
+            if not run.loop.train(deadline):
                 return
         if worker()[0] == 0:
             run.export()

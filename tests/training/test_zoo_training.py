@@ -13,8 +13,8 @@ from specbench_tasks.generators import generate
 from specbench_tasks.task import FAMILIES
 from training.data import Encoder, group_rows, step_rows
 from training.forward import hidden_states
-from training.loop import Schedule
-from training.run import Run, adapted_counts, build_model
+from training.loop import Loop, Schedule
+from training.run import adapted_counts, build_model
 from training.tokenizer import END, build_tokenizer
 from training.zoo import MODELS, main, read_recipe, train_zoo
 
@@ -131,15 +131,15 @@ def test_a_stopped_and_a_killed_run_both_resume_to_the_same_weights(
     stopped = train_zoo(RECIPE, tmp_path / "parts", progress="none", stop_after_s=0.0)
     assert 0 < stopped["target"].step < SIZE["num_steps"]
     often = {**RECIPE, "run": {**RECIPE["run"], "checkpoint_minutes": 0.0}}
-    real_step = Run._step
+    real_step = Loop._step
 
-    def killed_at_step_four(run: Run) -> None:
-        if run.progress.step == 4:
+    def killed_at_step_four(loop: Loop) -> None:
+        if loop.progress.step == 4:
             raise KeyboardInterrupt
-        real_step(run)
+        real_step(loop)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "_step", killed_at_step_four)
+        patch.setattr(Loop, "_step", killed_at_step_four)
         with pytest.raises(KeyboardInterrupt):
             train_zoo(often, tmp_path / "parts", progress="none")
     train_zoo(RECIPE, tmp_path / "parts", progress="none")

@@ -94,7 +94,7 @@ class MaskBuilder:
         blocks = masks.causal(width).repeat(len(calls), 1, 1)
         for block, call in zip(blocks, calls, strict=True):
             if call.mask is not None:
-                block[: len(call.tokens), : len(call.tokens)] = call.mask
+                block[: call.num_rows, : call.num_rows] = call.mask
         blocks = blocks.to(self._device)
         inside = (columns >= 0) & (columns < width)
         index = columns.clamp(0, width - 1)[:, None, :].expand(-1, width, -1)

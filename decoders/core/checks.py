@@ -56,15 +56,26 @@ def checks_for(decoder: Decoder) -> list[Check]:
         checks.append(check_coupled_equals_ar)
     elif decoder.lossless:
         checks.append(check_law)
-    if "draft" in decoder.needs and decoder.lossless:
+    if decoder.needs and decoder.lossless:
         checks += [check_perfect_drafts_are_accepted, check_disjoint_drafts_are_rejected]
     return checks
 
 
-def _models(agreement: float = 0.6, *, scale: float = 1.5, max_length: int = 4096) -> Models:
+def _models(
+    decoder: Decoder, agreement: float = 0.6, *, scale: float = 1.5, max_length: int = 4096
+) -> Models:
     target = TableModel(_VOCAB, seed=1, scale=scale, max_length=max_length)
     draft = TableModel(_VOCAB, seed=2, scale=scale, agree_with=target, agreement=agreement)
-    return Models(target=target, draft=draft)
+    return _with_adapter(decoder, Models(target=target, draft=draft), error=1 - agreement)
+
+
+def _with_adapter(decoder: Decoder, models: Models, error: float) -> Models:
+    """Attach what the decoder asks for: a student that is wrong in a share `error` of slots."""
+    model = models.target if decoder.adapter_of == "target" else models.draft
+    if decoder.adapter_name is not None:
+        assert isinstance(model, TableModel)
+        model.attach(decoder.adapter_name, error)
+    return models
 
 
 def _sampling(temperature: float = 0.9, num_tokens: int = 24, *, seed: int = 0) -> Sampling:
@@ -74,7 +85,7 @@ def _sampling(temperature: float = 0.9, num_tokens: int = 24, *, seed: int = 0) 
 
 def _all(decoder: Decoder) -> Iterator[tuple[list[int], Sampling, Generation]]:
     """Answers to every prompt at temperature 0 and 0.9, under three seeds."""
-    models = _models()
+    models = _models(decoder)
     for prompt, temperature, seed in itertools.product(_PROMPTS, (0.0, 0.9), range(3)):
         sampling = _sampling(temperature, seed=seed)
         yield prompt, sampling, generate(decoder, prompt, sampling, models)
@@ -95,7 +106,7 @@ def check_steps_concatenate(decoder: Decoder) -> None:
 def check_budget_and_eos(decoder: Decoder) -> None:
     """Nothing is emitted past EOS or the budget, wherever they fall within a block."""
     for num_tokens in range(1, 12):
-        models = _models()
+        models = _models(decoder)
         for prompt in _PROMPTS:
             answer = generate(decoder, prompt, _sampling(num_tokens=num_tokens), models)
             tokens = answer.tokens
@@ -108,7 +119,7 @@ def check_budget_and_eos(decoder: Decoder) -> None:
 
 def check_shortest_inputs(decoder: Decoder) -> None:
     """A prompt of one token and a budget of one token work."""
-    answer = generate(decoder, [0], _sampling(num_tokens=1), _models())
+    answer = generate(decoder, [0], _sampling(num_tokens=1), _models(decoder))
     assert len(answer.tokens) == 1, f"{len(answer.tokens)} tokens for a budget of 1"
 
 
@@ -120,8 +131,8 @@ def check_runs_repeat(decoder: Decoder) -> None:
 
 def check_prompts_leave_no_trace(decoder: Decoder) -> None:
     """An answer does not depend on the prompts before it (no cache or heuristic leaks)."""
-    sampling, models = _sampling(), _models()
-    fresh = [generate(decoder, prompt, sampling, _models()) for prompt in _PROMPTS]
+    sampling, models = _sampling(), _models(decoder)
+    fresh = [generate(decoder, prompt, sampling, _models(decoder)) for prompt in _PROMPTS]
     for order in (range(len(_PROMPTS)), reversed(range(len(_PROMPTS)))):
         for index in order:
             answer = generate(decoder, _PROMPTS[index], sampling, models)
@@ -131,7 +142,7 @@ def check_prompts_leave_no_trace(decoder: Decoder) -> None:
 def check_global_rng_is_untouched(decoder: Decoder) -> None:
     """Randomness comes from the positional uniforms alone."""
     before_torch, before_numpy = torch.get_rng_state(), _numpy_state()
-    generate(decoder, _PROMPTS[0], _sampling(), _models())
+    generate(decoder, _PROMPTS[0], _sampling(), _models(decoder))
     assert torch.equal(before_torch, torch.get_rng_state()), f"{decoder} uses torch's global RNG"
     assert before_numpy == _numpy_state(), f"{decoder} uses numpy's global RNG"
 
@@ -143,7 +154,7 @@ def _numpy_state() -> str:
 def check_batch_equals_alone(decoder: Decoder) -> None:
     """A sequence's answer is the same alone and in a batch of any size, steps included."""
     for temperature in (0.0, 0.9):
-        sampling, models = _sampling(temperature), _models()
+        sampling, models = _sampling(temperature), _models(decoder)
         alone = [generate(decoder, prompt, sampling, models) for prompt in _PROMPTS]
         for batch_size in (2, 3, 8):
             together = Scheduler(decoder, models, sampling, batch_size).run(_PROMPTS)
@@ -153,7 +164,7 @@ def check_batch_equals_alone(decoder: Decoder) -> None:
 def check_stays_in_the_cache(decoder: Decoder) -> None:
     """A prompt and budget that just fill the context are served; one token more is refused."""
     prompt = [1, 2, 3, 4, 5]
-    models = _models(max_length=len(prompt) + 16)
+    models = _models(decoder, max_length=len(prompt) + 16)
     sampling = Sampling(temperature=0.9, max_new_tokens=16)
     assert len(generate(decoder, prompt, sampling, models).tokens) == 16
     try:
@@ -174,7 +185,7 @@ def check_coupled_equals_ar(decoder: Decoder) -> None:
 
 
 def _check_equals_ar(decoder: Decoder, temperatures: list[float]) -> None:
-    models = _models()
+    models = _models(decoder)
     for temperature, seed, prompt in itertools.product(temperatures, range(5), _PROMPTS):
         sampling = _sampling(temperature, seed=seed)
         expected = generate(Autoregressive(), prompt, sampling, models).tokens
@@ -200,7 +211,7 @@ def check_law(decoder: Decoder) -> None:
 
 def law_chi_square(decoder: Decoder, num_seeds: int) -> tuple[float, int]:
     """Chi-square and degrees of freedom of three-token answers against the exact law."""
-    prompt, models = [1, 2], _models(scale=1.0)
+    prompt, models = [1, 2], _models(decoder, scale=1.0)
     counts: Counter[tuple[int, ...]] = Counter()
     for seed in range(num_seeds):
         sampling = Sampling(temperature=0.9, max_new_tokens=3, seed=seed)
@@ -235,7 +246,7 @@ def check_perfect_drafts_are_accepted(decoder: Decoder) -> None:
     for temperature in (0.0, 0.9):
         sampling = _sampling(temperature)
         for prompt in _PROMPTS:
-            answer = generate(decoder, prompt, sampling, _models(agreement=1.0))
+            answer = generate(decoder, prompt, sampling, _models(decoder, agreement=1.0))
             # the last step may be cut among its accepted drafts
             for step in answer.steps[:-1]:
                 assert step.accepted == step.drafted, f"{decoder} rejected a perfect draft: {step}"
@@ -244,7 +255,7 @@ def check_perfect_drafts_are_accepted(decoder: Decoder) -> None:
 def check_disjoint_drafts_are_rejected(decoder: Decoder) -> None:
     """A draft that only proposes what the target never says has no draft accepted."""
     target = _Half(low=True)
-    models = Models(target=target, draft=_Half(low=False))
+    models = _with_adapter(decoder, Models(target=target, draft=_Half(low=False)), error=1.0)
     for temperature in (0.0, 0.9):
         for prompt in _PROMPTS:
             answer = generate(decoder, prompt, _sampling(temperature), models)

@@ -10,26 +10,34 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from decoders.core.model import Session
 from decoders.core.types import Call, CallResult, Emit, Sampling
 
+if TYPE_CHECKING:
+    from decoders.core.sampling import Uniforms
+    from decoders.core.slots import AdapterConfig
+
 Steps = Generator[Call | Emit, CallResult, None]
-Need = Literal["draft"]
+Need = Literal["draft", "adapter"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What a decoder is given for one prompt: ids, sampling, and an empty session per model.
 
-    `draft` is a session of the draft model where the decoder's `needs` names it, else None.
+    `draft` is a session of the draft model, and `adapter` what is known of the decoder's adapter,
+    where the decoder's `needs` names them, else None. `uniforms` are the sequence's own: a decoder
+    may feed the ``draw`` stream to its slots, and never decides anything by it itself.
     """
 
     prompt_ids: tuple[int, ...]
     sampling: Sampling
     target: Session
+    uniforms: Uniforms
     draft: Session | None = None
+    adapter: AdapterConfig | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +47,19 @@ class Decoder:
     Attributes:
         name: set by `@register`.
         lossless: the output law is the target's own (greedy: the very same tokens).
-        needs: further models the decoder asks for.
+        needs: what else the decoder asks for: a draft model, or the adapter that its option
+            ``adapter`` names, attached to the model `adapter_of` says.
     """
 
     name: ClassVar[str] = ""
     lossless: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = ()
+    adapter_of: ClassVar[Literal["target", "draft"]] = "target"
+
+    @property
+    def adapter_name(self) -> str | None:
+        """The adapter it runs, by the name it is attached under; None if it needs none."""
+        return str(vars(self)["adapter"]) if "adapter" in self.needs else None
 
     @property
     def coupled(self) -> bool:

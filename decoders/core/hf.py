@@ -7,13 +7,17 @@ tensor, or a view of a ready one; the head runs on the rows that are read, where
 Masks are additive floats: a boolean one is silently wrong under eager attention. A ready mask
 bypasses a model's sliding window, so windows are folded in here, one mask per kind of layer.
 
+Slots of a call follow its tokens, enter as embeddings and run through an attached adapter
+(`gating`); their keys and values are written behind the tokens' and overwritten by the next call.
+
 Letters: B sequences of a call, N rows (of the widest call), R rows read, T cache entries seen,
 C capacity, D hidden width, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +32,9 @@ from decoders.core.architecture import Architecture, token_ids
 from decoders.core.attention import MaskBuilder, Masks
 from decoders.core.cache import KVStore
 from decoders.core.checkpoint import find_checkpoint, unavailable
+from decoders.core.gating import Forward, GatedModule
 from decoders.core.model import Session
+from decoders.core.slots import AdapterConfig, AttachedAdapter, SlotAdapter
 from decoders.core.types import Call
 
 Attention = Literal["sdpa", "eager"]
@@ -65,7 +71,8 @@ class HFModel:
         windows = self.architecture.windows.values()
         self._window = min((window for window in windows if window is not None), default=0)
         self._head: nn.Module = module.get_output_embeddings()
-        self._run: Any = module.base_model if self.architecture.reads_hidden else module
+        self._plain: Any = module.base_model if self.architecture.reads_hidden else module
+        self._run: Any = self._plain
         self._bucketed = compile
         if compile:
             config = torch._dynamo.config  # one graph per bucket; the default limit is 8
@@ -77,6 +84,8 @@ class HFModel:
         self._cache = _StoreCache()
         self._open: list[Session] = []
         self._capacity = 0
+        self._gated: GatedModule | None = None
+        self._adapters: dict[str, AttachedAdapter] = {}
 
     @classmethod
     def load(
@@ -110,6 +119,35 @@ class HFModel:
             if bars:
                 log.enable_progress_bar()
         return cls(module.to(device), compile=compile)
+
+    @property
+    def adapters(self) -> Mapping[str, AdapterConfig]:
+        """Configurations of the attached adapters by name."""
+        return {name: attached.config for name, attached in self._adapters.items()}
+
+    def attach(self, name: str, adapter: SlotAdapter, *, merged: bool | None = None) -> None:
+        """Make an adapter available to calls with slots under `name`.
+
+        Args:
+            name: what `Slots.adapter` says.
+            adapter: made for this model.
+            merged: keep merged weights beside the base's (see `gating`); None: on a CPU, where it
+                is the faster way.
+
+        Errors: `ValueError` where the adapter was made for a model of other shapes.
+        """
+        adapter.check_fits(self.module)
+        if self._gated is None:
+            self._gated = GatedModule(self.module)
+        if merged is None:
+            merged = self.device.type == "cpu"
+        self._adapters[name] = AttachedAdapter(
+            adapter, self._gated, dtype=self.dtype, device=self.device, merged=merged
+        )
+
+    def adapter_bytes(self, name: str) -> int:
+        """Bytes that an attached adapter holds, merged weights included."""
+        return self._adapters[name].num_bytes
 
     @property
     def weight_bytes(self) -> int:
@@ -242,7 +280,7 @@ class HFModel:
         """True where no sliding window can matter: positions continue and none reaches it."""
         if not self._window:
             return True
-        reach = call.session.length + len(call.tokens)
+        reach = call.session.length + call.num_rows
         return call.positions is None and reach <= self._window
 
     # One sequence: views of the cache, and no mask or a ready one.
@@ -252,21 +290,28 @@ class HFModel:
         assert self._owns(session), "a call of a session that is not open here"
         assert store is not None
         start = session.length
-        num_rows = len(call.tokens)
+        num_tokens, num_rows = len(call.tokens), call.num_rows
         stop = start + num_rows
         ids = self._to_device([call.tokens])
-        if call.positions is None:
+        if call.positions is None and call.slots is None:
             positions = self._places[:, start:stop]
         else:
-            positions = self._existing(self._to_device([call.positions]))
+            positions = self._existing(self._to_device([call.row_positions()]))
         mask = None
         if num_rows > 1 and (start or call.mask is not None or not self.architecture.sdpa):
             mask = self._masks.after(start, num_rows, call.mask)
         if self._window:
             self._placed[session.row, start:stop] = positions[0]
         store.at(session.row, start, stop)
-        rows = None if len(call.read) == num_rows else call.read
-        return self._logits(ids, positions, self._masks.per_kind(mask), rows)
+        rows = None if len(call.read) == num_rows else _read_rows(call)
+        masks = self._masks.per_kind(mask)
+        if call.slots is None:
+            return self._logits({"input_ids": ids}, positions, masks, rows)
+        attached = self._adapters[call.slots.adapter]
+        slots = attached.embed([call.slots], self.module.get_input_embeddings())
+        embedded = torch.cat([self._embeddings(ids), slots[None]], 1)
+        fed = {"inputs_embeds": embedded}
+        return self._logits(fed, positions, masks, rows, attached.tail(num_tokens))
 
     def _to_device(self, numbers: Sequence[Any]) -> Tensor:
         """Int64 numbers in one asynchronous copy."""
@@ -284,18 +329,18 @@ class HFModel:
         rows = [call.session.row for call in ordered]
         assert all(map(self._owns, (call.session for call in ordered))), "a session is not open"
         assert len(set(rows)) == len(rows), f"rows {rows}: two calls of one session"
-        width = max(len(call.tokens) for call in ordered)
-        seen = max(call.session.length + len(call.tokens) for call in ordered)
+        width = max(call.num_rows for call in ordered)
+        seen = max(call.session.length + call.num_rows for call in ordered)
         if self._bucketed:
             width = 1 << (width - 1).bit_length()
             seen = _round_up(seen, LENGTH_BUCKET)
         packed: list[int] = []
         for call in ordered:
-            start, num_rows = call.session.length, len(call.tokens)
+            start, num_rows = call.session.length, call.num_rows
             padding = width - num_rows
             self.num_padded_rows += padding
-            packed += (*call.tokens, *[0] * padding)
-            packed += (*(call.positions or range(start, start + num_rows)), *[0] * padding)
+            packed += (*call.tokens, *[0] * (width - len(call.tokens)))
+            packed += (*call.row_positions(), *[0] * padding)
             packed += (*range(start, start + num_rows), *[store.scrap] * padding)
             packed += (call.session.row, start)
         numbers = self._to_device(packed).view(len(rows), 3 * width + 2)
@@ -311,28 +356,69 @@ class HFModel:
         placed = self._placed.index_select(0, row_index)[:, :seen] if self._window else visible
         added = self._masks.windowed(visible, positions, placed)
         line = {id(call): number * width for number, call in enumerate(ordered)}
-        read = [line[id(call)] + row for call in calls for row in call.read]
-        return self._logits(ids, positions, added, read)
+        read = [line[id(call)] + row for call in calls for row in _read_rows(call)]
+        if all(call.slots is None for call in ordered):
+            return self._logits({"input_ids": ids}, positions, added, read)
+        embedded, gate = self._with_slots(ordered, ids)
+        return self._logits({"inputs_embeds": embedded}, positions, added, read, gate)
+
+    def _with_slots(self, ordered: Sequence[Call], ids: Tensor) -> tuple[Tensor, Forward]:
+        """Inputs ``[B, N, D]`` of merged calls of one adapter, and its gated forward."""
+        parts = [call.slots for call in ordered if call.slots is not None]
+        names = {part.adapter for part in parts}
+        assert len(names) == 1, f"calls of several adapters in one pass: {sorted(names)}"
+        attached = self._adapters[names.pop()]
+        width = ids.shape[1]
+        is_slot = [False] * ids.numel()
+        for number, call in enumerate(ordered):
+            first = number * width + len(call.tokens)
+            is_slot[first : number * width + call.num_rows] = [True] * (
+                call.num_rows - len(call.tokens)
+            )
+        slots = self._to_device([row for row, slot in enumerate(is_slot) if slot])
+        base = self._to_device([row for row, slot in enumerate(is_slot) if not slot])
+        embedded = self._embeddings(ids)
+        flat = embedded.view(-1, embedded.shape[-1])
+        flat[slots] = attached.embed(parts, self.module.get_input_embeddings())
+        return embedded, attached.scattered(base, slots)
+
+    def _embeddings(self, ids: Tensor) -> Tensor:
+        """Token embeddings ``[B, N, D]``."""
+        found: Tensor = self.module.get_input_embeddings()(ids)
+        return found
 
     def _logits(
-        self, ids: Tensor, positions: Tensor, mask: Masks, read: Sequence[int] | None
+        self,
+        inputs: Mapping[str, Tensor],
+        positions: Tensor,
+        mask: Masks,
+        read: Sequence[int] | None,
+        gate: Forward | None = None,
     ) -> Tensor:
         """Run the module; logits ``[R, V]`` of the flat rows ``b * N + row`` in `read`."""
         fed: dict[str, Any] = {
-            "input_ids": ids,
+            **inputs,
             "position_ids": positions,
             "attention_mask": mask,
             "past_key_values": self._cache,
             "use_cache": True,
         }
+        run = self._run
+        active: Any = nullcontext()
+        if gate is not None:  # a gate is Python, not part of a compiled graph
+            assert self._gated is not None
+            run, active = self._plain, self._gated.active(gate)
         if self.architecture.reads_hidden:
-            hidden: Tensor = self._run(**fed).last_hidden_state.flatten(0, 1)
+            with active:
+                hidden: Tensor = run(**fed).last_hidden_state.flatten(0, 1)
             logits: Tensor = self._head(self._select(hidden, read))
             return logits.float()
-        width = ids.shape[1]
+        width = positions.shape[1]
         wanted = range(width) if read is None else read
         columns = sorted({row % width for row in wanted}) or [0]
-        kept = self._run(**fed, logits_to_keep=self._to_device(columns)).logits.flatten(0, 1)
+        with active:
+            out = run(**fed, logits_to_keep=self._to_device(columns))
+        kept = out.logits.flatten(0, 1)
         place = {column: number for number, column in enumerate(columns)}
         rows = [row // width * len(columns) + place[row % width] for row in wanted]
         return self._select(kept, rows).float()
@@ -389,6 +475,13 @@ def load_tokenizer(path_or_id: str | Path) -> PreTrainedTokenizerBase:
 def stop_ids(model: HFModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """Ids that end an answer, by the model's configs and its tokenizer."""
     return model.stop_ids | token_ids(tokenizer.eos_token_id)
+
+
+def _read_rows(call: Call) -> Sequence[int]:
+    """The rows of a call whose logits are wanted: read tokens, then read slots."""
+    if call.slots is None:
+        return call.read
+    return (*call.read, *(len(call.tokens) + slot for slot in call.slots.read))
 
 
 def _round_up(number: int, multiple: int) -> int:

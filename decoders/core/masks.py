@@ -15,6 +15,7 @@ Letters: N rows of a call, S rows of a stem, K rows of a chain.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -67,6 +68,37 @@ def branch(num_chains: int, chain_rows: int, stem: int = 0) -> Tensor:
     group = torch.cat([torch.full((stem,), -1), chain])
     same = (group[:, None] == group[None, :]) | (group[None, :] == -1)
     return same & causal(len(group))
+
+
+def branches(sizes: Sequence[int]) -> Tensor:
+    """A causal stem of ``len(sizes)`` tokens, and after each of them a branch of slots.
+
+    Branch m has ``sizes[m]`` rows (none is fine); each sees the tokens up to m and the earlier rows
+    of its own branch. The rows of the branches follow the stem in order.
+
+    Source: Partial Quadratic Decoding of PTP (arXiv 2512.21323).
+
+    Returns:
+        bool ``[N, N]`` with N = ``len(sizes) + sum(sizes)``.
+    """
+    stem, longest = len(sizes), max(sizes, default=0)
+    depth = 1 << max(longest - 1, 0).bit_length()  # few different templates
+    width = 1 << max(stem - 1, 0).bit_length()
+    rows = list(range(stem))
+    for m, size in enumerate(sizes):
+        rows += range(width + m * depth, width + m * depth + size)
+    index = torch.tensor(rows)
+    return _branch_template(width, depth).index_select(0, index).index_select(1, index)
+
+
+@functools.lru_cache(maxsize=32)
+def _branch_template(stem: int, depth: int) -> Tensor:
+    """`branches` of `stem` branches of `depth` rows each, from which smaller ones are taken."""
+    owner = torch.cat([torch.arange(stem), torch.arange(stem).repeat_interleave(depth)])
+    is_slot = torch.arange(len(owner)) >= stem
+    sees_token = ~is_slot[None, :] & (owner[None, :] <= owner[:, None])
+    same = is_slot[:, None] & is_slot[None, :] & (owner[:, None] == owner[None, :])
+    return sees_token | (same & causal(len(owner)))
 
 
 def block(num_rows: int, stem: int = 0) -> Tensor:

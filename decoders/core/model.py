@@ -11,14 +11,16 @@ Letters: B cache rows (sequences), N rows of a call, R rows read, T cache positi
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from decoders.core.types import Call, Want
+from decoders.core.types import Call, Slots, Want
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+    from decoders.core.slots import AdapterConfig
 
 
 class Model(Protocol):
@@ -40,6 +42,13 @@ class Model(Protocol):
     def weight_bytes(self) -> int:
         """Bytes of the weights."""
 
+    @property
+    def adapters(self) -> Mapping[str, AdapterConfig]:
+        """Attached adapters by name; calls with slots name one of them."""
+
+    def adapter_bytes(self, name: str) -> int:
+        """Bytes of an attached adapter."""
+
     def cache_bytes(self) -> int:
         """Bytes of the preallocated KV cache (0 before `reserve`)."""
 
@@ -59,7 +68,8 @@ class Model(Protocol):
         """Run calls of distinct sessions of this model as one merged forward pass.
 
         Narrower calls are padded to the widest. Returns float32 logits ``[sum R, V]``: the read
-        rows of the first call, then of the second, and so on. Every session's `length` grows by N.
+        tokens and then the read slots of the first call, then those of the second, and so on.
+        Every session's `length` grows by its token rows.
         """
 
     def gather(self, session: Session, sources: Sequence[int], start: int) -> None:
@@ -93,26 +103,30 @@ class Session:
         read: Sequence[int] | None = None,
         positions: Sequence[int] | None = None,
         mask: Tensor | None = None,
+        slots: Slots | None = None,
         drafts: Sequence[int] = (),
         draft_probs: Sequence[Tensor] | None = None,
     ) -> Call:
-        """Describe a forward pass over `tokens` (N >= 1 rows); nothing runs until it is yielded.
+        """Describe a forward pass over `tokens` and `slots`; nothing runs until it is yielded.
 
         Args:
-            tokens: ids of the rows, appended to the cache in order.
+            tokens: ids of the token rows (one at least), appended to the cache in order.
             want: the form of the result (see `CallResult`).
-            read: rows to read, ascending; negative counts from the end; default the last row.
-            positions: sequence position of each row; default continues the committed length.
+            read: token rows to read, ascending; negative counts from the end; default the last.
+            positions: sequence position of each row; default continues the committed length, the
+                first slot standing where the last token does.
             mask: bool ``[N, N]``, row i sees row j; default causal.
+            slots: rows that follow the tokens, run through an adapter and leave nothing behind.
             drafts: for ``want="verdict"``: the K drafts that the K + 1 read rows verify.
             draft_probs: the laws ``[V]`` the drafts were drawn from; None for one-hot laws.
         """
-        num_rows = len(tokens)
-        assert num_rows >= 1, "a call needs at least one row"
+        num_tokens = len(tokens)
+        num_rows = num_tokens + (0 if slots is None else len(slots.uniforms))
+        assert num_tokens >= 1, "a call needs at least one token"
         assert self.length + num_rows <= self.capacity, (
             f"{num_rows} rows after {self.length} exceed the cache of {self.capacity}"
         )
-        rows = (num_rows - 1,) if read is None else tuple(r % num_rows for r in read)
+        rows = (num_tokens - 1,) if read is None else tuple(r % num_tokens for r in read)
         assert want != "verdict" or len(rows) == len(drafts) + 1, "K drafts need K + 1 read rows"
         return Call(
             session=self,
@@ -121,16 +135,17 @@ class Session:
             want=want,
             positions=None if positions is None else tuple(positions),
             mask=mask,
+            slots=slots,
             drafts=tuple(drafts),
             draft_probs=None if draft_probs is None else tuple(draft_probs),
         )
 
     def committed(self, call: Call) -> None:
-        """Called by `Model.forward` after `call` ran: its rows are in the cache now."""
+        """Called by `Model.forward` after `call` ran: its token rows are in the cache now."""
         self.base = self.length
         self.length += len(call.tokens)
         self.calls += 1
-        self.rows += len(call.tokens)
+        self.rows += call.num_rows
 
     def truncate(self, length: int) -> None:
         """Roll back to the first `length` committed tokens."""

@@ -8,6 +8,7 @@ Letters: R rows read, B sequences, K drafts (padded to the longest), V vocabular
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -16,40 +17,60 @@ import torch
 from torch import Tensor
 
 from decoders.core.sampling import Stream, Uniforms, one_hot, pick, verify_rejection, warp
-from decoders.core.types import Call, CallResult, Sampling, Verdict
+from decoders.core.types import Call, CallResult, Sampling, SlotWant, Verdict, Want
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Readout:
-    """A call with what places its rows: `first_output` is the output position row 0 predicts."""
+    """Rows of one call that are read in one form.
+
+    Attributes:
+        call: whose rows they are.
+        uniforms: of its sequence.
+        want: the form.
+        outputs: output position that each row predicts (negative inside the prompt).
+    """
 
     call: Call
     uniforms: Uniforms
-    first_output: int
+    want: Want | SlotWant
+    outputs: Sequence[int]
 
-    def outputs(self) -> list[int]:
-        """Output position that each read row predicts (negative inside the prompt)."""
-        call = self.call
-        if call.positions is None:
-            return [self.first_output + row for row in call.read]
-        shift = self.first_output - call.session.length  # position -> output position
-        return [call.positions[row] + shift for row in call.read]
+
+def readouts(call: Call, uniforms: Uniforms, prompt_length: int) -> tuple[Readout, ...]:
+    """The read tokens of a call that has not run yet, and its read slots if it has any."""
+    slots = call.slots
+    if call.positions is None:
+        first = call.session.length + 1 - prompt_length
+        tokens = Readout(call, uniforms, call.want, [first + row for row in call.read])
+        if slots is None:
+            return (tokens,)
+        first += len(call.tokens) - 1
+        outputs = [first + slot for slot in slots.read]
+        return tokens, Readout(call, uniforms, slots.want, outputs)
+    shift, num_tokens = 1 - prompt_length, len(call.tokens)
+    outputs = [call.positions[row] + shift for row in call.read]
+    tokens = Readout(call, uniforms, call.want, outputs)
+    if slots is None:
+        return (tokens,)
+    outputs = [call.positions[num_tokens + slot] + shift for slot in slots.read]
+    return tokens, Readout(call, uniforms, slots.want, outputs)
 
 
 def read_out(
     logits: Tensor, readouts: Sequence[Readout], sampling: Sampling
 ) -> Sequence[CallResult]:
-    """Results of merged calls from their logits ``[sum R, V]``, in the calls' order."""
-    sizes = [len(readout.call.read) for readout in readouts]
-    wants = {readout.call.want for readout in readouts}
+    """Results of merged calls' readouts from their logits ``[sum R, V]``, in the same order."""
+    sizes = [len(readout.outputs) for readout in readouts]
+    wants = {readout.want for readout in readouts}
     if len(wants) == 1:
         return _READERS[wants.pop()](logits, readouts, sizes, sampling)
     parts = torch.split(logits, sizes)
     results: dict[int, CallResult] = {}
     for want in sorted(wants):
-        members = [i for i, readout in enumerate(readouts) if readout.call.want == want]
+        members = [i for i, readout in enumerate(readouts) if readout.want == want]
         group = _READERS[want](
             torch.cat([parts[i] for i in members]),
             [readouts[i] for i in members],
@@ -60,9 +81,14 @@ def read_out(
     return [results[i] for i in range(len(readouts))]
 
 
+def joined(tokens: CallResult, slots: CallResult) -> CallResult:
+    """One result of a call's read tokens and its read slots."""
+    return dataclasses.replace(tokens, slot_picks=slots.picks, slot_confidences=slots.confidences)
+
+
 def _uniforms(readouts: Sequence[Readout], stream: Stream, device: torch.device) -> Tensor:
     """Uniforms ``[sum R]`` float64 of all read rows."""
-    values = [r.uniforms.at(stream, output) for r in readouts for output in r.outputs()]
+    values = [r.uniforms.at(stream, output) for r in readouts for output in r.outputs]
     return torch.tensor(values, dtype=torch.float64, device=device)
 
 
@@ -81,10 +107,26 @@ def _read_picks(
     return [CallResult(picks=part) for part in _split(picks, sizes)]
 
 
+def _read_draws(
+    logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
+) -> list[CallResult]:
+    law = warp(logits, sampling)
+    if sampling.greedy:
+        drawn = logits.argmax(-1)
+    else:
+        drawn = pick(law, _uniforms(readouts, "draw", law.device))
+    return _weighed(drawn, law.gather(-1, drawn[:, None]).squeeze(-1), sizes)
+
+
 def _read_argmax(
     logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
 ) -> list[CallResult]:
     confidences, tokens = torch.softmax(logits, dim=-1).max(-1)
+    return _weighed(tokens, confidences, sizes)
+
+
+def _weighed(tokens: Tensor, confidences: Tensor, sizes: Sequence[int]) -> list[CallResult]:
+    """Results of tokens ``[R]`` and their probabilities ``[R]``, one copy to the host."""
     both: list[list[float]] = torch.stack((tokens.double(), confidences.double())).tolist()
     picks = _split([int(token) for token in both[0]], sizes)
     return [
@@ -158,7 +200,7 @@ def _padded_uniforms(
     """Uniforms ``[B, length]`` float64 of each call's first `length` read rows, padded with 0."""
     rows = []
     for readout in readouts:
-        values = [readout.uniforms.at(stream, output) for output in readout.outputs()[:length]]
+        values = [readout.uniforms.at(stream, output) for output in readout.outputs[:length]]
         rows.append(values + [0.0] * (length - len(values)))
     return torch.tensor(rows, dtype=torch.float64, device=device)
 
@@ -174,6 +216,7 @@ def _split(values: Sequence[T], sizes: Sequence[int]) -> list[tuple[T, ...]]:
 
 _READERS = {
     "picks": _read_picks,
+    "draws": _read_draws,
     "argmax": _read_argmax,
     "probs": _read_probs,
     "logits": _read_logits,

@@ -72,26 +72,47 @@ def warp(logits: Tensor, sampling: Sampling) -> Tensor:
     """
     if sampling.greedy:
         return one_hot(logits.argmax(-1), logits.shape[-1])
-    logits = logits / sampling.temperature
-    if 0 < sampling.top_k < logits.shape[-1]:
-        threshold = logits.topk(sampling.top_k, dim=-1).values[:, -1:]
+    probs = tempered(logits, sampling.temperature, sampling.top_k)
+    return nucleus(probs, sampling.top_p) if sampling.top_p < 1 else probs
+
+
+def tempered(logits: Tensor, temperature: float | Tensor, top_k: int) -> Tensor:
+    """The law ``[R, V]`` after temperature (one, or a column ``[R, 1]``) and top-k."""
+    logits = logits / temperature
+    if 0 < top_k < logits.shape[-1]:
+        threshold = logits.topk(top_k, dim=-1).values[:, -1:]
         logits = logits.masked_fill(logits < threshold, float("-inf"))
-    probs = torch.softmax(logits, dim=-1)
-    return _nucleus(probs, sampling.top_p) if sampling.top_p < 1 else probs
+    return torch.softmax(logits, dim=-1)
 
 
-def _nucleus(probs: Tensor, top_p: float) -> Tensor:
+def nucleus(probs: Tensor, top_p: float | Tensor) -> Tensor:
     """Keep each row's likeliest tokens until their mass reaches `top_p`, and renormalise.
 
-    Only the top 64 are sorted unless some row's top 64 hold less than `top_p`.
+    Args:
+        probs: ``[R, V]``.
+        top_p: one for all rows, or a column ``[R, 1]``.
+
+    Only the top 64 are sorted, except in rows whose top 64 hold less than `top_p`: a row's law
+    never depends on the other rows, ties included.
     """
     num_sorted = min(_TOP, probs.shape[-1])
     values, ids = probs.topk(num_sorted, dim=-1)
-    mass = values.cumsum(-1)
-    if num_sorted < probs.shape[-1] and bool((mass[:, -1] < top_p).any()):
-        values, ids = probs.sort(dim=-1, descending=True, stable=True)
-        mass = values.cumsum(-1)
-    kept = values * (mass - values < top_p)  # the mass strictly above a kept token is below top_p
+    law = _cut(probs, values, ids, top_p)
+    if num_sorted < probs.shape[-1]:
+        short = (values.sum(-1, keepdim=True) < top_p).squeeze(-1)
+        if bool(short.any()):
+            some = probs[short]
+            values, ids = some.sort(dim=-1, descending=True, stable=True)
+            law[short] = _cut(
+                some, values, ids, top_p if isinstance(top_p, float) else top_p[short]
+            )
+    return law
+
+
+def _cut(probs: Tensor, values: Tensor, ids: Tensor, top_p: float | Tensor) -> Tensor:
+    """The nucleus of laws `probs` whose likeliest tokens are `ids`, with mass `values`."""
+    above = values.cumsum(-1) - values  # the mass strictly above a token
+    kept = values * (above < top_p)
     kept /= kept.sum(-1, keepdim=True)
     return torch.zeros_like(probs).scatter_(-1, ids, kept)
 

@@ -19,12 +19,13 @@ from torch import Tensor
 
 from decoders.core.decoder import Decoder, Request
 from decoders.core.model import Model
-from decoders.core.readout import Readout, read_out
+from decoders.core.readout import joined, read_out, readouts
 from decoders.core.sampling import Uniforms
+from decoders.core.slots import AdapterConfig
 from decoders.core.types import Call, CallResult, Emit, Generation, Sampling, StepEvent, StopReason
 
 Outcome = Generation | Exception
-SLACK_ROWS = 64  # cache entries beyond prompt and budget, for tree branches that are dropped again
+SLACK_ROWS = 128  # cache entries beyond prompt and budget, for rows that are dropped again
 PREFILL_CHUNK = 512  # rows a prompt is fed at a time
 _MAX_EMPTY_EMITS = 1000
 
@@ -61,9 +62,10 @@ class Scheduler:
     def __init__(
         self, decoder: Decoder, models: Models, sampling: Sampling, batch_size: int = 1
     ) -> None:
-        """`ValueError` where the decoder needs a model that is missing or of another vocabulary."""
+        """`ValueError` where the decoder needs a model or an adapter that is missing or unfit."""
         if "draft" in decoder.needs:
             check_draft(decoder.name, models)
+        find_adapter(decoder, models)
         self._decoder, self._models = decoder, models
         self._sampling, self._batch_size = sampling, batch_size
 
@@ -162,6 +164,22 @@ def check_draft(name: str, models: Models) -> None:
         )
 
 
+def find_adapter(decoder: Decoder, models: Models) -> AdapterConfig | None:
+    """The adapter a decoder asks for; `ValueError` where its model has none of that name."""
+    name = decoder.adapter_name
+    if name is None:
+        return None
+    model = models.target if decoder.adapter_of == "target" else models.draft
+    attached = {} if model is None else model.adapters
+    if name not in attached:
+        known = ", ".join(sorted(attached)) or "none"
+        raise ValueError(
+            f"decoder {decoder.name!r} needs an adapter named {name!r} of the "
+            f"{decoder.adapter_of}, which has {known}; pass --adapter {name}=PATH"
+        )
+    return attached[name]
+
+
 class _Job:
     """One running sequence: its coroutine, its pending call, and what it has emitted so far."""
 
@@ -185,7 +203,12 @@ class _Job:
         needs_draft = "draft" in decoder.needs and models.draft is not None
         self._draft = models.draft.open() if needs_draft and models.draft is not None else None
         request = Request(
-            prompt_ids=tuple(prompt), sampling=sampling, target=self._target, draft=self._draft
+            prompt_ids=tuple(prompt),
+            sampling=sampling,
+            target=self._target,
+            uniforms=self.uniforms,
+            draft=self._draft,
+            adapter=find_adapter(decoder, models),
         )
         self._steps = decoder.steps(request)
         self._tokens: list[int] = []
@@ -275,7 +298,7 @@ def _next_group(active: Sequence[_Job]) -> list[_Job]:
         call = job.pending
         assert call is not None
         is_prefill = call.session.length == 0
-        key = (is_prefill, id(call.session.model), width_bucket(len(call.tokens)))
+        key = (is_prefill, id(call.session.model), width_bucket(call.num_rows))
         groups.setdefault(key, []).append(job)
     best = max(
         groups,
@@ -290,18 +313,27 @@ def _next_group(active: Sequence[_Job]) -> list[_Job]:
 def _execute(group: Sequence[_Job], sampling: Sampling) -> None:
     """Run the pending calls of a group as one forward pass and send the results."""
     calls = [job.pending for job in group if job.pending is not None]
-    readouts = [
-        Readout(call, job.uniforms, call.session.length + 1 - job.prompt_length)
+    parts = [
+        part
         for call, job in zip(calls, group, strict=True)
+        for part in readouts(call, job.uniforms, job.prompt_length)
     ]
     try:
-        results = read_out(_forward(calls), readouts, sampling)
+        results = _results(calls, read_out(_forward(calls), parts, sampling))
     except Exception as error:
         for job in group:
             job.pending, job.outcome = None, error
         return
     for job, result in zip(group, results, strict=True):
         job.advance(result)
+
+
+def _results(calls: Sequence[Call], parts: Sequence[CallResult]) -> Sequence[CallResult]:
+    """One result a call from the results of its read tokens and its read slots."""
+    if len(parts) == len(calls):
+        return parts
+    left = iter(parts)
+    return [next(left) if call.slots is None else joined(next(left), next(left)) for call in calls]
 
 
 def _forward(calls: Sequence[Call]) -> Tensor:
@@ -324,7 +356,7 @@ def _feed_head(call: Call) -> Call:
     tokens, session = call.tokens, call.session
     first_read = min(call.read, default=len(tokens) - 1)
     while len(tokens) > PREFILL_CHUNK and first_read >= PREFILL_CHUNK:
-        head = dataclasses.replace(call, tokens=tokens[:PREFILL_CHUNK], read=())
+        head = dataclasses.replace(call, tokens=tokens[:PREFILL_CHUNK], read=(), slots=None)
         session.model.forward([head])
         tokens, first_read = tokens[PREFILL_CHUNK:], first_read - PREFILL_CHUNK
     fed = len(call.tokens) - len(tokens)

@@ -2,7 +2,8 @@
 
 The law of the next token depends on the last `order` visible tokens through a seeded table of
 logits, so every probability can be enumerated. It honours what a cached transformer honours
-(committed prefix, positions, masks, truncate, keep), at no cost.
+(committed prefix, positions, masks, slots, truncate, keep), at no cost. An attached adapter is a
+parallel student that is right but for a stated share of its predictions.
 
 Letters: V vocabulary, N rows of a call.
 """
@@ -17,7 +18,9 @@ import torch
 from torch import Tensor
 
 from decoders.core.model import Session
-from decoders.core.types import Call
+from decoders.core.sampling import pick, warp
+from decoders.core.slots import AdapterConfig, Variant
+from decoders.core.types import BLANK, Call, Sampling, Slots
 
 
 class TableModel:
@@ -55,6 +58,21 @@ class TableModel:
         self._capacity = 0
         self._sessions: list[Session | None] = []
         self._tokens: list[list[tuple[int, int]]] = []  # per cache row: (position, token)
+        self.adapters: dict[str, AdapterConfig] = {}
+        self._errors: dict[str, float] = {}
+        self._picked: dict[tuple[tuple[int, ...], float, tuple[float, float]], int] = {}
+
+    def attach(self, name: str, error: float, variant: Variant = "o-ptp") -> None:
+        """Add a student that predicts from uniforms and is wrong in a share `error` of slots."""
+        self.adapters[name] = AdapterConfig(
+            variant=variant, num_slots=6, layers={}, width=1, greedy=True
+        )
+        self._errors[name] = error
+
+    def adapter_bytes(self, name: str) -> int:
+        """A table's student weighs nothing."""
+        assert name in self.adapters, f"{name!r} is not attached"
+        return 0
 
     def cache_bytes(self) -> int:
         """A table has no cache to speak of."""
@@ -113,19 +131,71 @@ class TableModel:
         session = call.session
         cache = self._tokens[session.row]
         del cache[session.length :]
-        first = session.length
-        positions = call.positions or range(first, first + len(call.tokens))
-        fed = list(zip(positions, call.tokens, strict=True))
-        logits = []
-        for row in call.read:
-            sees = range(row + 1) if call.mask is None else call.mask[row].nonzero().flatten()
-            visible = sorted(cache + [fed[int(other)] for other in sees])
-            logits.append(self.logits([token for _, token in visible]))
-        cache.extend(fed)
+        rows = _Rows(call, cache)
+        logits = [self.logits(rows.context(row)) for row in call.read]
+        if call.slots is not None:
+            logits += [self._predict(call.slots, slot, rows) for slot in call.slots.read]
+        cache.extend(rows.fed)
         session.committed(call)
         return logits
+
+    def _predict(self, slots: Slots, slot: int, rows: _Rows) -> Tensor:
+        """A slot's logits: the picks of the uniforms it sees, followed from its context."""
+        context = rows.context(len(rows.fed) + slot)
+        token = 0
+        for u in rows.uniforms(slot):
+            token = self._pick(context, u, slots.warp)
+            context = [*context, token]
+        key = repr((self._seed, context, slots.uniforms[slot])).encode()
+        chance = int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "little") / 2**32
+        wrong = chance < self._errors[slots.adapter]
+        if self.adapters[slots.adapter].variant == "o-ptp":
+            token = (token + wrong) % self.vocab_size
+            return torch.full((self.vocab_size,), -3.0).index_fill(0, torch.tensor(token), 3.0)
+        return self.logits(context).roll(int(wrong))
+
+    def _pick(self, context: Sequence[int], u: float, warped: tuple[float, float]) -> int:
+        """What u picks after `context`; the likeliest token for a blank slot."""
+        key = (tuple(context[-self._order :]) if self._order else (), u, warped)
+        if key not in self._picked:
+            law = self.logits(context).unsqueeze(0)
+            if u == BLANK:
+                self._picked[key] = int(law.argmax())
+            else:
+                law = warp(law, Sampling(temperature=warped[0], top_p=warped[1]))
+                self._picked[key] = int(pick(law, torch.tensor([u], dtype=torch.float64)))
+        return self._picked[key]
 
     def gather(self, session: Session, sources: Sequence[int], start: int) -> None:
         """See `Model.gather`."""
         cache = self._tokens[session.row]
         cache[start : start + len(sources)] = [cache[source] for source in sources]
+
+
+class _Rows:
+    """What each row of a call sees."""
+
+    def __init__(self, call: Call, cache: list[tuple[int, int]]) -> None:
+        self._call, self._cache = call, cache
+        self._positions = call.row_positions()
+        self._seen = None if call.mask is None else call.mask.tolist()
+        self.fed = list(zip(self._positions, call.tokens, strict=False))
+
+    def _sees(self, row: int, other: int) -> bool:
+        return other <= row if self._seen is None else bool(self._seen[row][other])
+
+    def context(self, row: int) -> list[int]:
+        """The tokens a row sees, in the order of their positions."""
+        seen = [fed for other, fed in enumerate(self.fed) if self._sees(row, other)]
+        return [token for _, token in sorted(self._cache + seen)]
+
+    def uniforms(self, slot: int) -> list[float]:
+        """What the slots that a slot sees carry, in the order of their positions."""
+        slots, first = self._call.slots, len(self.fed)
+        assert slots is not None
+        seen = [
+            (self._positions[first + other], u)
+            for other, u in enumerate(slots.uniforms)
+            if self._sees(first + slot, first + other)
+        ]
+        return [u for _, u in sorted(seen)]

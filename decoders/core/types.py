@@ -1,11 +1,12 @@
 """The frozen data that decoders, scheduler and records exchange. No torch at import time.
 
 Words (one meaning everywhere): a *call* is one forward pass of one model for one sequence; a *row*
-is one query position fed in a call; a *step* is one turn of a decoder's loop and ends with an
-`Emit`; *drafted* tokens were proposed, *accepted* ones were confirmed by the target, and the
-*bonus* token that the verifying call adds itself is never counted as accepted.
+is one query position fed in a call; a *slot* is a row without a token of its own, which runs
+through an adapter; a *step* is one turn of a decoder's loop and ends with an `Emit`; *drafted*
+tokens were proposed, *accepted* ones were confirmed by the target, and the *bonus* token that the
+verifying call adds itself is never counted as accepted.
 
-Letters: N rows of a call, R rows read, K drafts, V vocabulary.
+Letters: N rows of a call, S slots among them, R rows read, K drafts, V vocabulary.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
     from decoders.core.model import Session
 
 Want = Literal["picks", "argmax", "probs", "logits", "verdict"]
+SlotWant = Literal["argmax", "draws"]
 StopReason = Literal["eos", "length"]
+
+BLANK = -1.0
+"""What a slot carries that has no uniform: a learned vector of the adapter's stands there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +60,38 @@ def _demand(holds: bool, name: str, value: object, allowed: str) -> None:
         raise ValueError(f"{name} is {value}; it must be {allowed}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slots:
+    """The slot rows of a call: they follow its token rows and never stay in the cache.
+
+    Attributes:
+        adapter: name of the adapter they run through.
+        uniforms: what each of the S slots carries, u in [0, 1) or `BLANK`.
+        sizes: slots of each branch, in order; a branch continues the text at one place.
+        anchors: the token before each branch.
+        read: which slots are read (0 is the first slot), ascending.
+        want: ``argmax`` (the slot predicts a token), or ``draws`` from the slot's warped law with
+            the uniform of the position it predicts; both with confidences.
+        warp: temperature and top-p that the uniforms belong to.
+    """
+
+    adapter: str
+    uniforms: tuple[float, ...]
+    sizes: tuple[int, ...]
+    anchors: tuple[int, ...]
+    read: tuple[int, ...]
+    want: SlotWant = "argmax"
+    warp: tuple[float, float] = (1.0, 1.0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Call:
     """One forward pass asked for by a decoder; made by `Session.call`, never by hand.
 
-    `tokens` are the N rows in order. `positions` are their places in the sequence (None: they
-    continue the cache). `mask[i, j]` says whether row i sees row j (None: causal); every row sees
-    the whole committed cache. `read` lists the R rows whose prediction is wanted, in `want`'s form.
+    Its N rows are `tokens` in order, then `slots` (None: there are none). `positions` are their
+    places in the sequence (None: they continue the cache, the first slot sharing the last token's
+    position). `mask[i, j]` says whether row i sees row j (None: causal); every row sees the whole
+    committed cache. `read` lists the token rows whose prediction is wanted, in `want`'s form.
     With ``want="verdict"`` rows `read` verify `drafts`, which were drawn from `draft_probs`, one
     tensor ``[V]`` each (None: deterministic drafts, i.e. one-hot laws).
     """
@@ -72,8 +102,23 @@ class Call:
     want: Want
     positions: tuple[int, ...] | None = None
     mask: Tensor | None = None
+    slots: Slots | None = None
     drafts: tuple[int, ...] = ()
     draft_probs: tuple[Tensor, ...] | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """N, tokens and slots."""
+        return len(self.tokens) + (0 if self.slots is None else len(self.slots.uniforms))
+
+    def row_positions(self) -> tuple[int, ...]:
+        """Place in the sequence of each of the N rows."""
+        if self.positions is not None:
+            return self.positions
+        start, num_tokens = self.session.length, len(self.tokens)
+        slots_start = start + num_tokens - 1
+        num_slots = self.num_rows - num_tokens
+        return (*range(start, start + num_tokens), *range(slots_start, slots_start + num_slots))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +131,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CallResult:
-    """What a call returned for its R read rows; only the fields its `want` names are set.
+    """What a call returned for its read rows; only the fields its `want` names are set.
 
     =========  =====================================================================
     picks      `picks`: R tokens drawn from the warped laws with the positional uniforms
@@ -95,6 +140,8 @@ class CallResult:
     logits     `logits`: raw float32 logits ``[R, V]`` (on the device)
     verdict    `verdict`: rejection sampling of `Call.drafts`
     =========  =====================================================================
+
+    Read slots give `slot_picks` and `slot_confidences`, the probabilities of those tokens.
     """
 
     picks: tuple[int, ...] = ()
@@ -102,6 +149,8 @@ class CallResult:
     probs: Tensor | None = None
     logits: Tensor | None = None
     verdict: Verdict | None = None
+    slot_picks: tuple[int, ...] = ()
+    slot_confidences: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,9 @@ SPECS = [
     "spec@coupled:verify=coupled",
     "spec@k1:k=1",
     "spec@k7:k=7",
+    "ptp@pqd:mode=pqd",
+    "ptp@few:slots=3",
+    "ptp@tight:mode=pqd:budget=5:row_cost=0",
     f"{EXAMPLE}:NGram",
     f"{EXAMPLE}:NGram@n1:n=1:k=3",
 ]

@@ -1,0 +1,106 @@
+"""How many slots each branch of a propose-and-verify call gets (Partial Quadratic Decoding).
+
+A call verifies n drafts and proposes what comes next from n + 1 places at once: branch m is the one
+that counts if exactly the first m drafts stand. Slots are rows, rows cost time, and only one branch
+will be used, so they go where they are likely to be needed.
+
+Source: PTP (arXiv 2512.21323), Partial Quadratic Decoding; the value of b slots is the expected
+useful length E[min(G, b)], see `Survival`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Survival:
+    """P(the first g proposals of a branch stand) for g = 1, 2, …, non-increasing.
+
+    The expected number of leading proposals that stand out of b is E[min(G, b)], which is the sum
+    of the first b of them: `values[b]`.
+    """
+
+    chances: tuple[float, ...]
+    values: tuple[float, ...]
+
+    @classmethod
+    def of(cls, chances: Sequence[float]) -> Survival:
+        """From probabilities, made non-increasing where an estimate was noisy."""
+        falling = tuple(itertools.accumulate((min(1.0, max(0.0, c)) for c in chances), min))
+        return cls(falling, (0.0, *itertools.accumulate(falling)))
+
+    def worth(self, price: float) -> int:
+        """How many proposals have a chance above `price`."""
+        return bisect.bisect_left(self.chances, -price, key=lambda chance: -chance)
+
+
+def branch_chances(confidences: Sequence[float]) -> list[float]:
+    """P(exactly the first m drafts stand) for m = 0 … n, from each draft's own chance to stand."""
+    chances, stand = [], 1.0
+    for confidence in confidences:
+        chances.append(stand * (1 - confidence))
+        stand *= confidence
+    return [*chances, stand]
+
+
+def allocate(
+    chances: Sequence[float],
+    survival: Survival,
+    *,
+    budget: int,
+    longest: int,
+    lead: int,
+    row_cost: float,
+) -> list[int]:
+    """Slots of every branch: the most expected proposals that stand per unit of call cost.
+
+    Maximises ``(1 + sum_m chances[m] * value(B_m)) / (1 + row_cost * rows)`` by Dinkelbach's
+    method, where a branch of B slots proposes B - lead tokens; then, if that is more than the
+    budget, raises the price of a slot until it fits.
+
+    Args:
+        chances: of each branch, see `branch_chances`.
+        survival: of proposals.
+        budget: most slots of all branches together.
+        longest: most slots of a branch.
+        lead: slots at the head of a branch that propose nothing of use (1 in O-PTP).
+        row_cost: what one more row adds to a call, in calls of one row.
+    """
+    fixed = row_cost * len(chances)
+    price, sizes = 0.0, [0] * len(chances)
+    for _ in range(4):
+        sizes = _at_price(chances, survival, price, longest, lead)
+        gain = 1.0 + sum(
+            chance * survival.values[max(0, size - lead)]
+            for chance, size in zip(chances, sizes, strict=True)
+        )
+        better = row_cost * gain / (1.0 + fixed + row_cost * sum(sizes))
+        if better <= price * (1 + 1e-6):
+            break
+        price = better
+    if sum(sizes) <= budget:
+        return sizes
+    low, high = price, 1.0
+    for _ in range(12):
+        price = math.sqrt(max(low, 1e-9) * high)
+        sizes = _at_price(chances, survival, price, longest, lead)
+        low, high = (price, high) if sum(sizes) > budget else (low, price)
+    return _at_price(chances, survival, high, longest, lead)
+
+
+def _at_price(
+    chances: Sequence[float], survival: Survival, price: float, longest: int, lead: int
+) -> list[int]:
+    """The best size of each branch where a slot costs `price` expected tokens."""
+    most = min(longest - lead, len(survival.chances))
+    sizes = []
+    for chance in chances:
+        count = min(most, survival.worth(price / chance)) if chance > 0 else 0
+        pays = chance * survival.values[count] > price * (count + lead)
+        sizes.append(count + lead if count and pays else 0)
+    return sizes

@@ -1,0 +1,306 @@
+"""Gated layers against gated LoRA written by hand, and what must not change by a single bit.
+
+Letters: B sequences, N rows of a sequence, V vocabulary.
+"""
+
+import copy
+import functools
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from decoders.core.gating import (
+    Deltas,
+    GatedModule,
+    MergedWeights,
+    UnmergedWeights,
+    layer_shapes,
+    linear_layers,
+)
+
+TOLERANCE = 2e-5
+VOCAB, WIDTH, RANK = 61, 32, 3
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": WIDTH,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.2,
+    "pad_token_id": None,
+}
+GPT2: dict[str, Any] = {"vocab_size": VOCAB, "n_positions": 64, "n_embd": WIDTH, "n_layer": 2}
+GQA = {"num_key_value_heads": 2}
+MODELS = {
+    "llama": lambda: (LlamaForCausalLM, LlamaConfig(**SIZES, **GQA)),
+    "qwen2": lambda: (Qwen2ForCausalLM, Qwen2Config(**SIZES, **GQA)),
+    "mistral": lambda: (MistralForCausalLM, MistralConfig(**SIZES, **GQA, sliding_window=None)),
+    "gpt-neox": lambda: (GPTNeoXForCausalLM, GPTNeoXConfig(**SIZES)),
+    "gpt2": lambda: (GPT2LMHeadModel, GPT2Config(**GPT2, n_head=4, initializer_range=0.2)),
+}
+IDS = torch.randint(VOCAB, (2, 9), generator=torch.Generator().manual_seed(0))
+FIRST = 5  # of IDS[0], rows from here on are slots
+SLOTS = torch.tensor([3, 4, 7, 8, 14, 15, 16, 17])  # flat rows of IDS
+BASE = torch.tensor([r for r in range(18) if r not in SLOTS])
+
+
+@functools.cache
+def cached(name):
+    make, config = MODELS[name]()
+    torch.manual_seed(0)
+    module = make._from_config(config, attn_implementation="eager", dtype=torch.float32)
+    generator = torch.Generator().manual_seed(1)
+    for parameter in module.parameters():
+        if parameter.ndim == 1:
+            parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
+    return module.eval()
+
+
+def plain(name):
+    return copy.deepcopy(cached(name))
+
+
+def factors_of(module, seed=0, rank: int | None = RANK):
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return 0.15 * torch.randn(shape, generator=generator)
+
+    return {
+        name: (None, normal(n_out, n_in))
+        if rank is None
+        else (normal(rank, n_in), normal(n_out, rank))
+        for name, (n_in, n_out) in layer_shapes(module).items()
+    }
+
+
+@contextmanager
+def by_hand(module, factors, gate: Tensor):
+    """Adds ``B A x`` to every layer's rows where `gate` ``[B, N]`` is 1."""
+
+    def adding(low, high):
+        delta = high if low is None else high @ low
+        return lambda _module, args, y: y + gate[..., None] * (args[0] @ delta.T)
+
+    named = dict(module.named_modules())
+    hooks = [named[name].register_forward_hook(adding(*pair)) for name, pair in factors.items()]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@torch.inference_mode()
+def logits(module, ids) -> Tensor:
+    return module(ids, use_cache=False).logits
+
+
+def gate_of(flat_slots, shape):
+    gate = torch.zeros(shape).flatten()
+    gate[flat_slots] = 1
+    return gate.view(shape)
+
+
+class Case:
+    """One architecture, wrapped; its adapter the merged and the unmerged way."""
+
+    def __init__(self, name: str, seed: int = 0, rank: int | None = RANK) -> None:
+        self.plain, self.module = plain(name), plain(name)
+        self.factors = factors_of(self.plain, seed, rank)
+        self.gated = GatedModule(self.module)
+        deltas = Deltas(self.gated, self.factors)
+        self.ways = {
+            "merged": MergedWeights(deltas, torch.float32),
+            "unmerged": UnmergedWeights(deltas),
+        }
+
+    def run(self, ids, way, kind, *where) -> Tensor:
+        with self.gated.active(getattr(self.ways[way], kind)(*where)):
+            return logits(self.module, ids)
+
+    def expected(self, ids, flat_slots) -> Tensor:
+        with by_hand(self.plain, self.factors, gate_of(flat_slots, ids.shape)):
+            return logits(self.plain, ids)
+
+
+@pytest.fixture(params=MODELS)
+def name(request):
+    return request.param
+
+
+@pytest.mark.parametrize("rank", [RANK, None])
+@pytest.mark.parametrize("way", ["merged", "unmerged"])
+def test_gated_rows_equal_lora_by_hand(name, way, rank):
+    case = Case(name, rank=rank)
+    base = logits(case.plain, IDS)
+    close = functools.partial(torch.testing.assert_close, atol=TOLERANCE, rtol=TOLERANCE)
+    for first in (FIRST, 0, 9):
+        expected = case.expected(IDS[:1], torch.arange(first, 9))
+        close(case.run(IDS[:1], way, "tail", first), expected)
+    assert (case.expected(IDS[:1], torch.arange(FIRST, 9)) - base[:1])[0, FIRST:].abs().max() > 0.1
+    close(case.run(IDS, way, "scattered", BASE, SLOTS), case.expected(IDS, SLOTS))
+    # `everywhere` is a method of the layer, not a maker of one
+    with case.gated.active(case.ways[way].everywhere):
+        close(logits(case.module, IDS), case.expected(IDS, torch.arange(18)))
+
+
+def test_unmerged_base_rows_are_bit_exact_with_the_plain_model(name):
+    case = Case(name)
+    tail = case.run(IDS[:1], "unmerged", "tail", FIRST)
+    assert torch.equal(tail[:, :FIRST], logits(case.plain, IDS[:1])[:, :FIRST])
+    scattered = case.run(IDS, "unmerged", "scattered", BASE, SLOTS)
+    unmoved = gate_of(SLOTS, IDS.shape).cumsum(1) == 0  # rows that no slot comes before
+    assert unmoved.sum() == 3 + 5
+    assert torch.equal(scattered[unmoved], logits(case.plain, IDS)[unmoved])
+
+
+@pytest.mark.parametrize("way", ["merged", "unmerged"])
+def test_base_rows_do_not_change_by_one_bit_with_the_adapter(name, way):
+    one, other = Case(name, seed=0), Case(name, seed=1)
+    tails = [case.run(IDS[:1], way, "tail", FIRST) for case in (one, other)]
+    assert torch.equal(tails[0][:, :FIRST], tails[1][:, :FIRST])
+    assert (tails[0] - tails[1])[:, FIRST:].abs().max() > 0.1
+    unmoved = gate_of(SLOTS, IDS.shape).cumsum(1) == 0
+    both = [case.run(IDS, way, "scattered", BASE, SLOTS) for case in (one, other)]
+    assert torch.equal(both[0][unmoved], both[1][unmoved])
+    assert (both[0] - both[1])[~unmoved].abs().max() > 0.1
+
+
+def test_base_rows_do_not_change_by_one_bit_with_the_slots_inputs(name):
+    case = Case(name)
+    changed = IDS[:1].clone()
+    changed[:, FIRST:] = (changed[:, FIRST:] + 7) % VOCAB
+    for way in case.ways:
+        rows = [case.run(ids, way, "tail", FIRST)[:, :FIRST] for ids in (IDS[:1], changed)]
+        assert torch.equal(*rows)
+
+
+def test_a_wrapped_but_inactive_module_is_the_module(name):
+    case = Case(name)
+    assert torch.equal(logits(case.module, IDS), logits(case.plain, IDS))
+    case.run(IDS, "merged", "scattered", BASE, SLOTS)
+    assert torch.equal(logits(case.module, IDS), logits(case.plain, IDS))
+
+
+def test_an_adapter_goes_out_of_force_when_its_forward_fails_and_never_nests():
+    case = Case("llama")
+
+    def failing(index: int, x: Tensor) -> Tensor:
+        raise RuntimeError("no memory")
+
+    with pytest.raises(RuntimeError, match="no memory"), case.gated.active(failing):
+        logits(case.module, IDS)
+    assert torch.equal(logits(case.module, IDS), logits(case.plain, IDS))
+    active = case.gated.active
+    with active(failing), pytest.raises(AssertionError, match="active already"), active(failing):
+        pass
+
+
+# Layers and groups.
+
+GROUPS = {
+    "llama": [{"q_proj", "k_proj", "v_proj"}, {"o_proj"}, {"gate_proj", "up_proj"}, {"down_proj"}],
+    "gpt-neox": [{"query_key_value"}, {"dense"}, {"dense_h_to_4h"}, {"dense_4h_to_h"}],
+    "gpt2": [{"c_attn"}, {"c_proj"}, {"c_fc"}, {"c_proj"}],
+}
+
+
+def test_layers_that_read_the_same_input_are_grouped(name):
+    case = Case(name)
+    groups = [{case.gated.layers[i].name.split(".")[-1] for i in g} for g in case.gated.groups]
+    assert groups == 2 * GROUPS.get(name, GROUPS["llama"])
+    indices = [i for group in case.gated.groups for i in group]
+    assert sorted(indices) == list(range(len(case.gated.layers)))
+
+
+def test_every_linear_layer_but_the_head_is_gated(name):
+    module = plain(name)
+    head = module.get_output_embeddings()
+    names = set(linear_layers(module))
+    assert len(names) == 2 * (4 if name in ("gpt-neox", "gpt2") else 7)
+    matrices = {
+        name.removesuffix(".weight")
+        for name, parameter in module.named_parameters()
+        if parameter.ndim == 2 and parameter is not head.weight and "emb" not in name
+    }
+    assert names == matrices - {"transformer.wte", "transformer.wpe"}
+    assert not any(layer is head for layer in linear_layers(module).values())
+
+
+def test_shapes_are_in_and_out_whatever_way_the_weight_is_stored():
+    assert layer_shapes(plain("llama"))["model.layers.0.mlp.down_proj"] == (48, 32)
+    assert layer_shapes(plain("llama"))["model.layers.1.self_attn.k_proj"] == (32, 16)
+    module = plain("gpt2")
+    assert module.transformer.h[0].attn.c_attn.weight.shape == (32, 96)  # Conv1D: [in, out]
+    assert layer_shapes(module)["transformer.h.0.attn.c_attn"] == (32, 96)
+    assert layer_shapes(module)["transformer.h.0.mlp.c_proj"] == (128, 32)
+
+
+def test_merged_weights_follow_the_base_layers_orientation(name):
+    case = Case(name)
+    deltas = case.ways["unmerged"].deltas
+    for index, layer in enumerate(case.gated.layers):
+        low, high = case.factors[layer.name]
+        x = torch.randn(4, layer.shape[0], generator=torch.Generator().manual_seed(index))
+        expected = linear_layers(case.plain)[layer.name](x) + x @ (high @ low).T
+        bias = 0 if layer.bias is None else layer.bias
+        torch.testing.assert_close(x @ deltas.merged(index) + bias, expected, atol=2e-5, rtol=1e-5)
+        assert torch.equal(case.ways["merged"].weights[index], deltas.merged(index))
+
+
+@pytest.mark.parametrize("way", ["merged", "unmerged"])
+@pytest.mark.parametrize("left_out", ["q_proj", "k_proj", "up_proj", "o_proj"])
+def test_a_layer_without_factors_stays_a_base_layer(way, left_out):
+    case = Case("llama")
+    for layer in [name for name in case.factors if name.endswith(left_out)]:
+        del case.factors[layer]
+    deltas = Deltas(case.gated, case.factors)
+    case.ways = {
+        "merged": MergedWeights(deltas, torch.float32),
+        "unmerged": UnmergedWeights(deltas),
+    }
+    got = case.run(IDS, way, "scattered", BASE, SLOTS)
+    torch.testing.assert_close(got, case.expected(IDS, SLOTS), atol=TOLERANCE, rtol=TOLERANCE)
+
+
+def test_deltas_may_mix_ranks_and_serve_many_calls():
+    case = Case("llama")
+    wide = factors_of(case.plain, seed=2, rank=5)
+    full = factors_of(case.plain, seed=3, rank=None)
+    for layer in case.factors:
+        if layer.endswith(("k_proj", "gate_proj")):
+            case.factors[layer] = wide[layer]
+        elif layer.endswith(("v_proj", "q_proj")) and ".1." in layer:
+            case.factors[layer] = full[layer]
+    unmerged = UnmergedWeights(Deltas(case.gated, case.factors))
+    case.ways["unmerged"] = unmerged
+    for ids in (IDS, IDS.flip(0), IDS.flip(1)):
+        got = case.run(ids, "unmerged", "scattered", BASE, SLOTS)
+        torch.testing.assert_close(got, case.expected(ids, SLOTS), atol=TOLERANCE, rtol=TOLERANCE)
+
+
+def test_merging_is_done_in_the_factors_precision_before_the_cast():
+    case = Case("llama")
+    gated = GatedModule(plain("llama").to(torch.bfloat16))
+    weights = MergedWeights(Deltas(gated, case.factors), torch.bfloat16).weights
+    for layer, merged in zip(gated.layers, weights, strict=True):
+        low, high = case.factors[layer.name]
+        assert merged.dtype == torch.bfloat16
+        assert torch.equal(merged, (layer.weight.float() + (high @ low).T).bfloat16())

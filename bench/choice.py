@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import decoders as built_in
+from bench.adapters import embedded_adapters, how_to_get
 from bench.config import ZOO, RunConfig, as_text, spec_of
 from bench.env import ROOT
 from bench.errors import BenchError, Exit
@@ -19,15 +20,17 @@ Note = Callable[[str], None]
 
 
 def choose_decoders(config: RunConfig, note: Note) -> RunConfig:
-    """The configuration with its draft and every decoder decided, the baseline first.
+    """The configuration with draft, adapters and decoders decided, the baseline first.
 
     Without named decoders all built-in ones run whose needs are met; one that is left out gives a
-    line. Options are filled in, so that the stored configuration says what ran.
+    line. Options are filled in and adapters that no decoder takes are left out, so that the stored
+    configuration says what ran.
 
-    Errors: `BenchError` (exit 2) for an unknown decoder or option, or an unmet need of a named one.
+    Errors: `BenchError` (exit 2) for an unknown decoder or option, an unmet need of a named one, or
+    a given adapter that none of them takes.
     """
-    if config.draft is None and config.is_zoo and (ROOT / "zoo" / "draft").is_dir():
-        config = config.with_values(draft=ZOO)
+    given = tuple(config.adapters)
+    config = _with_embedded(config)
     named = config.decoders is not None
     cells = dict(config.decoders) if config.decoders else {name: {} for name in _built_in_names()}
     if SECOND_BASELINE in cells:
@@ -45,14 +48,33 @@ def choose_decoders(config: RunConfig, note: Note) -> RunConfig:
             continue
         filled = options_of(decoder).items()
         chosen[cell] = {key: as_text(value) for key, value in filled if value is not None}
-    if config.adapters and not _takes_adapter(chosen):
-        given, names = next(iter(config.adapters)), ", ".join(chosen)
-        raise BenchError(f"--adapter {given}=…: none of {names} takes an adapter", Exit.USAGE)
-    return config.with_values(decoders=chosen)
+    taken = adapters_taken(chosen)
+    for name in given:
+        if name not in taken:
+            line = f"none of {', '.join(chosen)} takes an adapter named {name!r}"
+            raise BenchError(f"--adapter {name}=…: {line}", Exit.USAGE)
+    used = {name: source for name, source in config.adapters.items() if name in taken}
+    return config.with_values(decoders=chosen, adapters=used)
 
 
-def _takes_adapter(cells: Mapping[str, Mapping[str, str]]) -> bool:
-    return any("adapter" in build_decoder(cell, cells[cell]).needs for cell in cells)
+def _with_embedded(config: RunConfig) -> RunConfig:
+    """The configuration with what the zoo offers its own target, unless others are given."""
+    if not config.is_zoo:
+        return config
+    adapters = dict.fromkeys(embedded_adapters(), ZOO) | config.adapters
+    draft = ZOO if (ROOT / "zoo" / "draft").is_dir() else None
+    return config.with_values(draft=config.draft or draft, adapters=adapters)
+
+
+def adapters_taken(cells: Mapping[str, Mapping[str, str]]) -> dict[str, list[str]]:
+    """Every adapter that decoders take, with the models (``target``, ``draft``) it is taken of."""
+    taken: dict[str, list[str]] = {}
+    for cell, options in cells.items():
+        decoder = build_decoder(cell, options)
+        if decoder.adapter_name is not None:
+            models = taken.setdefault(decoder.adapter_name, [])
+            models += [decoder.adapter_of] if decoder.adapter_of not in models else []
+    return taken
 
 
 def build_decoder(cell: str, options: Mapping[str, str]) -> Decoder:
@@ -65,11 +87,11 @@ def build_decoder(cell: str, options: Mapping[str, str]) -> Decoder:
 
 def unmet_need(decoder: Decoder, config: RunConfig) -> str | None:
     """What a decoder needs that the configuration does not offer, in words."""
-    for need in decoder.needs:
-        if need != "draft":
-            return f"needs {need!r}, which this version cannot open"
-        if config.draft is None:
-            return "needs a draft model; pass --draft"
+    if "draft" in decoder.needs and config.draft is None:
+        return "needs a draft model; pass --draft"
+    name = decoder.adapter_name
+    if name is not None and name not in config.adapters:
+        return f"needs an adapter named {name!r}; {how_to_get(name, decoder.name)}"
     return None
 
 

@@ -33,7 +33,8 @@ Options = dict[str, str]
 class RunConfig(BaseModel):
     """Everything that decides what a run measures; None means "decide when the models are open".
 
-    `decoders` maps a cell (NAME or NAME@LABEL) to its options as text; None is every built-in
+    `adapters` maps an adapter's name to its folder, or to ``zoo`` for the embedded one of that
+    name. `decoders` maps a cell (NAME or NAME@LABEL) to its options as text; None is every built-in
     decoder whose needs are met. `limit` counts conversations to time, `quality_limit` held-out
     prompts per family to score (0: no quality pass). `columns` maps what a prompt needs to the
     columns of a ``jsonl=`` or ``hf=`` source; a file may say it as ``[tasks.jsonl]`` with ``path``.
@@ -134,6 +135,8 @@ def parse_adapters(texts: Sequence[str] | None) -> dict[str, str] | None:
         name, equals, path = text.partition("=")
         if not (name and equals and path):
             raise BenchError(f"--adapter {text!r} is not NAME=PATH", Exit.USAGE)
+        if name in adapters:
+            raise BenchError(f"two adapters are called {name!r}; give one a name", Exit.USAGE)
         adapters[name] = path
     return adapters or None
 

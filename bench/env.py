@@ -47,7 +47,8 @@ def capture(
     Args:
         device: ``cpu``, ``cuda``, …
         dtype: of weights and cache.
-        models: facts of ``target`` and ``draft`` (architecture, sizes, hash of the weights).
+        models: facts of ``target`` and ``draft`` (architecture, sizes, hash of the weights), and
+            of the ``adapters`` attached to them by name.
         gpu: an NVML handle, where there is one.
     """
     env: dict[str, Any] = {

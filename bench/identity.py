@@ -24,11 +24,12 @@ _MEASURING = ("clock", "memory", "quality", "records", "runner", "workbench")
 
 
 def identity_of(bench: Workbench) -> dict[str, str | None]:
-    """Hashes by what they are of: ``code``, ``target``, ``draft``."""
+    """Hashes by what they are of: ``code``, ``target``, ``draft``, ``adapter``."""
     return {
         "code": _code_hash(bench),
         "target": _facts_hash(bench.facts.get("target")),
         "draft": _facts_hash(bench.facts.get("draft")),
+        "adapter": _facts_hash(bench.facts.get("adapters")),
     }
 
 

@@ -45,7 +45,7 @@ def list_decoders() -> Table:
             name,
             first_line(cls),
             "yes" if cls.lossless else "no",
-            ", ".join(cls.needs) or "-",
+            ", ".join(needs(cls)) or "-",
             "\n".join(options(cls)) or "-",
         )
     return table
@@ -54,6 +54,12 @@ def list_decoders() -> Table:
 def first_line(cls: type[Decoder]) -> str:
     """The first line of a decoder's docstring."""
     return (cls.__doc__ or "").strip().partition("\n")[0]
+
+
+def needs(cls: type[Decoder]) -> list[str]:
+    """What a decoder asks for beside the target, an adapter with its default name."""
+    names = {field.name: field.default for field in dataclasses.fields(cls)}
+    return [f"{need} {names[need]}" if need == "adapter" else need for need in cls.needs]
 
 
 def options(cls: type[Decoder]) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
+from bench.adapters import training_warnings
 from bench.errors import BenchError, Exit
 from bench.identity import identity_of
 from bench.plan import Plan, PlannedPrompt, order_blocks
@@ -32,7 +33,8 @@ def make_plan(bench: Workbench, name: str, progress: Progress) -> tuple[Plan, di
         columns=config.columns,
     )
     prompts, skipped = tokenise(bench, [*tasks.timing, *tasks.quality])
-    for line in count_lines(prompts, skipped):
+    strayed = training_warnings(config.model_dump(), bench.facts)
+    for line in (*strayed, *count_lines(prompts, skipped)):
         progress.note(line)
     timed = {conversation.id for conversation in tasks.timing}
     scored = {conversation.id for conversation in tasks.quality}

@@ -127,7 +127,7 @@ class Runner:
         ids = [prompt.ids for prompt in prompts]
         batch_size = self.bench.config.batch_size
         scheduler = Scheduler(arm.decoder, arm.models, sampling, batch_size)
-        memory = PeakMemory(self.bench.models, arm.models)
+        memory = PeakMemory(self.bench.models, arm.models, arm.decoder)
         with Stopwatch(self.bench.clock) as watch:
             outcomes = scheduler.run(ids, on_first=watch.first if batch_size == 1 else None)
         return outcomes, watch, memory.peak_bytes()

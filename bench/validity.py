@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.adapters import training_warnings
 from bench.plan import BASELINE, SECOND_BASELINE
 from bench.records import SampleRecord, broken_invariants
 from bench.rundir import Run
@@ -57,6 +58,7 @@ def judge(run: Run) -> Validity:
             *_error_warnings(errors),
             *_noise_warnings(loads, num_loaded, max(cores, default=0.0), drift),
             *_repeat_warnings(run.records),
+            *training_warnings(run.config, run.env.get("models") or {}),
         ),
         num_errors=len(errors),
         num_blocks=len({r.block for r in run.records if r.kind == "timing"}),

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from bench.choice import build_decoder, options_of
+from bench.adapters import adapter_facts, adapter_folder, load_adapter
+from bench.choice import adapters_taken, build_decoder, options_of
 from bench.clock import Clock, WallClock
 from bench.config import ZOO, RunConfig, spec_of
 from bench.env import ROOT
@@ -20,8 +22,11 @@ from bench.errors import BenchError, Exit
 from bench.plan import BASELINE, SECOND_BASELINE, Cell
 from bench.prompts import Tokenizer
 from decoders.core.decoder import Decoder
-from decoders.core.scheduler import Models, check_draft
+from decoders.core.scheduler import Models, check_draft, find_adapter
 from decoders.core.types import Sampling
+
+if TYPE_CHECKING:
+    from decoders.core.hf import HFModel
 
 
 class Codec(Tokenizer, Protocol):
@@ -44,7 +49,8 @@ class Arm:
 class Workbench:
     """What is open during a run. `arms` maps cells to arms, the baseline first.
 
-    `facts` describes the models (``target``, ``draft``), hashes of their weights included.
+    `facts` describes the models (``target``, ``draft``) and the ``adapters`` attached to them by
+    name, hashes of their weights included.
     """
 
     config: RunConfig
@@ -76,7 +82,8 @@ class Workbench:
 def open_workbench(config: RunConfig) -> Workbench:
     """Load the models of a configuration that `bench.choice.choose_decoders` returned.
 
-    Errors: `BenchError` for a missing model or device (exit 5), a draft of another vocabulary (2).
+    Errors: `BenchError` for a missing model, adapter or device (exit 5), a draft of another
+    vocabulary or an adapter of another model (2).
     """
     from decoders.core import hf
     from decoders.core.checkpoint import weights_sha256
@@ -96,6 +103,7 @@ def open_workbench(config: RunConfig) -> Workbench:
 
     target_source = checkpoint(config.model, "target")
     draft_source = checkpoint(config.draft, "draft") if _needs_draft(config) else None
+    folders = {name: adapter_folder(name, source) for name, source in config.adapters.items()}
     try:
         target = load(target_source)
         tokenizer = hf.load_tokenizer(target_source)
@@ -106,6 +114,7 @@ def open_workbench(config: RunConfig) -> Workbench:
     for role, model, source in (("target", target, target_source), ("draft", draft, draft_source)):
         if model is not None:
             facts[role] = {**model.facts, "weights_sha256": weights_sha256(str(source))}
+    facts["adapters"] = _attach(config, folders, {"target": target, "draft": draft})
     return assemble(
         config.with_values(
             device=str(device), dtype=dtype, threads=config.threads or torch.get_num_threads()
@@ -116,6 +125,25 @@ def open_workbench(config: RunConfig) -> Workbench:
         clock=WallClock.for_device(str(device)),
         facts=facts,
     )
+
+
+def _attach(
+    config: RunConfig, folders: Mapping[str, Path], models: Mapping[str, HFModel | None]
+) -> dict[str, Any]:
+    """Load every adapter once and attach it to the models it is taken of; facts by name."""
+    facts: dict[str, Any] = {}
+    taken = adapters_taken(config.decoders or {})
+    for name, folder in folders.items():
+        adapter = load_adapter(name, folder)
+        roles = taken.get(name, [])
+        try:
+            for model in (models[role] for role in roles):
+                if model is not None:
+                    model.attach(name, adapter)
+        except ValueError as error:
+            raise BenchError(f"adapter {name!r}: {error}", Exit.USAGE) from error
+        facts[name] = adapter_facts(adapter, folder, roles)
+    return facts
 
 
 def open_device(name: str | None) -> torch.device:
@@ -172,12 +200,13 @@ def assemble(
 
 def _arm(cell: str, options: Mapping[str, str], models: Models, sampling: Sampling) -> Arm:
     decoder = build_decoder(cell, options)
-    needs_draft = "draft" in decoder.needs
-    if needs_draft:
-        try:
+    used = models if "draft" in decoder.needs else Models(target=models.target)
+    try:
+        if "draft" in decoder.needs:
             check_draft(cell, models)
-        except ValueError as error:
-            raise BenchError(str(error), Exit.USAGE) from error
+        find_adapter(decoder, used)
+    except ValueError as error:
+        raise BenchError(str(error), Exit.USAGE) from error
     spec = spec_of(cell, options)
     return Arm(
         cell=Cell(
@@ -189,7 +218,7 @@ def _arm(cell: str, options: Mapping[str, str], models: Models, sampling: Sampli
             comparable_to_ar=decoder.comparable_to_ar(sampling),
         ),
         decoder=decoder,
-        models=models if needs_draft else Models(target=models.target),
+        models=used,
     )
 
 

@@ -199,6 +199,12 @@ def test_a_prompt_longer_than_the_context_is_skipped_visibly(
         (("-m", "./missing"), 5, "there is no such folder"),
         (("--top-p", "2"), 2, "top_p"),
         (("--adapter", "x"), 2, "NAME=PATH"),
+        (("--adapter", "x=a", "--adapter", "x=b"), 2, "two adapters are called 'x'"),
+        (("-d", "ar", "--adapter", "x=a"), 2, "none of ar takes an adapter named 'x'"),
+        (("-d", "ptp"), 2, "decoder 'ptp' needs an adapter named 'ptp'; pass --adapter ptp=PATH"),
+        (("-d", "ptp", "--adapter", "ptp=./missing"), 5, "'ptp': there is no folder './missing'"),
+        (("-d", "ptp", "--adapter", "ptp=."), 5, "there is no adapter.json"),
+        (("-d", "ptp:adapter=none", "--adapter", "none=zoo"), 5, "is missing (zoo/none)"),
         (("--device", "cuda:77"), 5, "device 'cuda:77' is not there"),
         (("--device", "gpu"), 2, "'gpu' is no device"),
         (("--device", "mps"), 2, "is not supported"),
@@ -232,6 +238,96 @@ def test_a_draft_of_another_vocabulary_is_refused(
     )  # fmt: skip
     assert ended.code == 2
     assert "vocabulary" in ended.err
+
+
+@pytest.fixture
+def adapter(checkpoint: Callable[..., Path], tmp_path: Path) -> Callable[..., Path]:
+    """Folders of random adapters of the checkpoint `target`, by name and seed."""
+    import torch
+    from transformers import LlamaForCausalLM
+
+    from decoders.core.checkpoint import weights_sha256
+    from decoders.core.gating import layer_shapes
+    from decoders.core.slots import AdapterConfig, SlotAdapter
+
+    def save(name: str, seed: int = 0, width: int = 16) -> Path:
+        shapes = layer_shapes(LlamaForCausalLM.from_pretrained(checkpoint("target")))
+        config = AdapterConfig(
+            layers=shapes,
+            width=width,
+            rank=2,
+            num_slots=4,
+            temperatures=(0.5, 1.0),
+            base={"weights_sha256": weights_sha256(checkpoint("target"))},
+        )
+        made = SlotAdapter(config, seed)
+        with torch.no_grad():
+            for number, weights in enumerate(made.lora_b.parameters()):
+                weights.normal_(generator=torch.Generator().manual_seed(seed + number))
+        made.save(tmp_path / name)
+        return tmp_path / name
+
+    return save
+
+
+def test_ptp_runs_with_an_adapter_and_gives_the_baselines_tokens(
+    checkpoint: Callable[..., Path],
+    adapter: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import pandas as pd
+
+    ended = bench(
+        "run", "-d", "ptp,ptp@s:mode=sequential", "-m", checkpoint("target"),
+        "--adapter", f"ptp={adapter('a')}", "-t", "qa", "-L", 2, "--quality-limit", 1,
+        "--repeats", 1, "--max-new-tokens", 8, "-o", tmp_path / "r", "--progress", "plain",
+    )  # fmt: skip
+    assert ended.code == 0, ended.err
+    line = "adapter 'ptp' is used outside its training (temperature 0, and it saw no greedy text)"
+    assert ended.err.count(line) == 1
+    run_dir = tmp_path / "r" / "latest"
+    summary = pd.read_csv(run_dir / "summary.csv")
+    overall = summary[summary["family"] == "all"].set_index("decoder")
+    assert list(overall.loc[["ptp", "ptp@s"], "identical_to_ar"]) == [1.0, 1.0]
+    memory = overall["peak_memory_bytes"]
+    assert memory["ptp"] == memory["ptp@s"] > memory["ar"]
+    status = json.loads((run_dir / "run.json").read_text())
+    assert sum(line in warning for warning in status["warnings"]) == 1
+    facts = json.loads((run_dir / "env.json").read_text())["models"]["adapters"]["ptp"]
+    assert (facts["variant"], facts["rank"], facts["slots"]) == ("o-ptp", 2, 4)
+    assert facts["code"] == "dyadic"
+    assert facts["parameters"] > 0
+    assert len(facts["weights_sha256"]) == 64
+
+    run_dir = run_dir.resolve()
+    samples, status_file = run_dir / "samples.jsonl", run_dir / "run.json"
+    lines = samples.read_text().splitlines(keepends=True)
+    samples.write_text("".join(lines[:6]))  # the first block, its load, and one answer
+    status_file.write_text(json.dumps(status | {"status": "interrupted"}))
+    monkeypatch.setattr("bench.report.write_report", lambda _run_dir: None)
+    resumed = bench("resume", run_dir, "--progress", "none")
+    assert resumed.code == 0, resumed.err
+    assert json.loads(status_file.read_text())["num_records"] == status["num_records"]
+
+    status_file.write_text(json.dumps(status | {"status": "interrupted"}))
+    adapter("a", seed=9)
+    other = bench("resume", run_dir, "--progress", "none")
+    assert other.code == 5
+    assert "the adapter is not the one the run began with" in other.err
+
+
+def test_an_adapter_of_another_model_is_refused(
+    checkpoint: Callable[..., Path], adapter: Callable[..., Path], tmp_path: Path
+) -> None:
+    ended = bench(
+        "run", "-d", "ptp", "-m", checkpoint("target"), "-o", tmp_path / "r",
+        "--adapter", f"ptp={adapter('wide', width=24)}", "--progress", "none",
+    )  # fmt: skip
+    assert ended.code == 2
+    assert ended.err.splitlines() == [
+        "bench: adapter 'ptp': the adapter was made for a model 24 wide, not 16"
+    ]
 
 
 def test_a_file_in_place_of_the_results_folder_is_one_line(

@@ -130,6 +130,8 @@ def test_adapters_are_name_and_path() -> None:
     assert parse_adapters(None) is None
     with pytest.raises(BenchError, match="NAME=PATH"):
         parse_adapters(["ptp"])
+    with pytest.raises(BenchError, match="two adapters are called 'ptp'"):
+        parse_adapters(["ptp=a", "ptp=b"])
 
 
 def test_toml_is_read_back_as_it_was_written() -> None:

@@ -37,6 +37,7 @@ def test_every_decoder_is_listed_with_what_it_is_and_its_options() -> None:
     assert "draft" in spec
     assert "yes" in spec
     assert "k=" in spec
+    assert "adapter ptp" in line_of(text, "ptp")
 
 
 def test_a_decoder_that_cannot_be_imported_is_listed_with_the_reason(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bench import runner as runner_module
-from bench.choice import choose_decoders
+from bench.choice import build_decoder, choose_decoders
 from bench.files import SampleWriter, write_json
 from bench.load import Load
 from bench.memory import PeakMemory
@@ -206,8 +206,9 @@ def test_peak_memory_counts_the_models_a_decoder_uses_and_no_others(measured: An
         return type("M", (), {"target": parts[0], "draft": (*parts, None)[1]})()
 
     target, draft = Weighed(100, 10), Weighed(20, 2)
-    assert PeakMemory(models(target, draft), models(target)).peak_bytes() == 110
-    assert PeakMemory(models(target, draft), models(target, draft)).peak_bytes() == 132
+    loaded, plain = models(target, draft), build_decoder("ar", {})
+    assert PeakMemory(loaded, models(target), plain).peak_bytes() == 110
+    assert PeakMemory(loaded, models(target, draft), plain).peak_bytes() == 132
 
 
 def test_an_error_is_one_line() -> None:

@@ -30,6 +30,8 @@ app = typer.Typer(
 )
 train = typer.Typer(help="Train what the benchmark runs on.", no_args_is_help=True)
 app.add_typer(train, name="train")
+imports = typer.Typer(help="Turn checkpoints of others into adapters.", no_args_is_help=True)
+app.add_typer(imports, name="import")
 
 RESULTS = Path("results")
 Output = Annotated[Path, typer.Option("--output", "-o", help="Parent of run folders.")]
@@ -258,6 +260,69 @@ def train_zoo(
             progress=progress.value,
             device=device,
         )
+    except ValueError as error:
+        raise BenchError(str(error), Exit.USAGE) from error
+
+
+@train.command("ptp")
+def train_ptp(
+    recipe: Annotated[
+        Path | None,
+        typer.Option(help="[default: ptp.toml of training/recipes; other models: ptp-any.toml]"),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Folder or hub id. [default: the zoo's target]")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="on-policy, text=PATH or dataset=ID.")] = None,
+    on_policy: Annotated[
+        bool, typer.Option("--on-policy", help="Learn completions sampled from the model itself.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Folder of the adapter. [default: zoo/ptp, or results/adapters/MODEL]",
+        ),
+    ] = None,
+    num_steps: Annotated[int | None, typer.Option(help="Steps. [default: the recipe's]")] = None,
+    restart: Annotated[bool, typer.Option("--restart", help="Do not resume.")] = False,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    progress: Progressing = Shown.auto,
+) -> None:
+    """Train a PTP adapter for a model (resumable); see docs/ptp.md."""
+    from training import adapters
+
+    try:
+        adapters.main(
+            recipe,
+            output,
+            model=model,
+            data="on-policy" if on_policy else data,
+            num_steps=num_steps,
+            resume=not restart,
+            progress=progress.value,
+            device=device,
+        )
+    except ValueError as error:
+        raise BenchError(str(error), Exit.USAGE) from error
+
+
+@imports.command("ptp")
+def import_ptp(
+    checkpoint: Annotated[
+        Path, typer.Argument(help="Lightning .ckpt, safetensors of the same keys, or their folder.")
+    ],
+    output: Annotated[Path, typer.Argument(help="Folder of the adapter; must be new.")],
+    config: Annotated[
+        Path | None, typer.Option(help="train.yaml. [default: the one beside the checkpoint]")
+    ] = None,
+) -> None:
+    """Turn a checkpoint of the PTP authors into an adapter; the base model is not needed."""
+    from training import import_ptp as ptp
+
+    try:
+        typer.echo(ptp.import_ptp(checkpoint, output, config))
     except ValueError as error:
         raise BenchError(str(error), Exit.USAGE) from error
 

@@ -1,0 +1,179 @@
+"""Training an adapter on a causal LM: losses of windows, held-out report, export.
+
+Letters: B rows, Q slots of a row, M slots that count.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from decoders.core.slots import SlotAdapter
+from training.data import Row
+from training.loop import Piece, Progress, muon_and_adamw
+from training.objectives import LOSSES, ObjectiveName, predictions, run
+from training.progress import Reporter
+from training.report import Report, Tally, summary_line
+from training.sources import Source
+from training.student import Student
+from training.windows import Laws, Windows, draw_windows
+from training.workers import worker
+
+EVAL_SEED = 20_512
+EVAL_SLOTS = 160
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What an adapter's run is, beside data, model and adapter.
+
+    Attributes:
+        objective: name of the loss.
+        slots_per_row: Q.
+        max_tokens: padded tokens of one group of rows.
+        seed: of windows.
+        eval_rows: held-out rows of an evaluation.
+        eval_temperature: of the held-out sampled windows.
+        eval_top_p: of the held-out sampled windows.
+    """
+
+    objective: ObjectiveName = "one-hot"
+    slots_per_row: int = 128
+    max_tokens: int = 2600
+    seed: int = 1
+    eval_rows: int = 60
+    eval_temperature: float = 0.7
+    eval_top_p: float = 0.95
+
+    def __post_init__(self) -> None:
+        """`ValueError` for an unknown objective."""
+        if self.objective not in LOSSES:
+            raise ValueError(
+                f"objective {self.objective!r} is unknown; use one of {', '.join(LOSSES)}"
+            )
+
+
+class AdapterJob:
+    """Windows of the source's rows, one group of rows after another."""
+
+    def __init__(
+        self,
+        student: Student,
+        source: Source,
+        laws: Laws,
+        settings: Settings,
+        reporter: Reporter,
+        pad: int,
+    ) -> None:
+        """`pad` is any token id that can fill rows up; it is never looked at."""
+        self.student, self.source, self.laws = student, source, laws
+        self.settings, self.reporter, self.pad = settings, reporter, pad
+        self.report: Report | None = None
+
+    @property
+    def trained(self) -> nn.Module:
+        """The adapter."""
+        return self.student.adapter
+
+    def pieces(self, progress: Progress) -> Iterator[Piece]:
+        """Losses of this worker's groups of a step."""
+        rows = sorted(self.source.rows(progress.step), key=lambda row: len(row.ids))
+        rank, world = worker()
+        mine = rows[rank::world]
+        rng = np.random.default_rng([self.settings.seed, progress.step, rank])
+        loss_of = LOSSES[self.settings.objective]
+        for group in groups(mine, self.settings.max_tokens):
+            windows = self._windows(group, self.laws, rng)
+            outcome = run(self.student, windows, self.laws.top_k)
+            if len(outcome.target):
+                loss = loss_of(self.student, outcome, self.laws.top_k)
+                yield loss, len(outcome.target), windows.number.numel()
+
+    def _windows(
+        self, rows: Sequence[Row], laws: Laws, rng: np.random.Generator, *, aligned: bool = False
+    ) -> Windows:
+        config = self.student.adapter.config
+        return draw_windows(
+            rows,
+            num_slots=max(config.num_slots, EVAL_SLOTS if aligned else self.settings.slots_per_row),
+            length=config.num_slots,
+            laws=laws,
+            pad=self.pad,
+            rng=rng,
+            variant=config.variant,
+            aligned=aligned,
+        )
+
+    def evaluate(self, progress: Progress) -> None:
+        """Held-out accuracy by slot and leading-correct length (first worker only)."""
+        if worker()[0] == 0:
+            self.report = self.held_out()
+            self.reporter.evaluation(
+                progress, summary_line(self.report), {"held_out": dataclasses.asdict(self.report)}
+            )
+
+    @torch.no_grad()
+    def held_out(self) -> Report:
+        """The report on held-out rows at the settings' law, and on greedy windows if trained."""
+        usual = dataclasses.replace(
+            self.laws,
+            temperatures=(self.settings.eval_temperature,) * 2,
+            usual_temperature=None,
+            top_ps=(self.settings.eval_top_p,),
+            greedy=0.0,
+            beta=1.0,
+        )
+        rows = sorted(self.source.held_out(self.settings.eval_rows), key=lambda row: len(row.ids))
+        sampled = self._tally(rows, usual)
+        greedy = None
+        if self.laws.greedy:
+            greedy = self._tally(rows, dataclasses.replace(usual, greedy=1.0))
+        return Report.of(sampled, greedy)
+
+    def _tally(self, rows: Sequence[Row], laws: Laws) -> Tally:
+        tally = Tally(self.student.adapter.config.num_slots)
+        rng = np.random.default_rng(EVAL_SEED)
+        for group in groups(rows, self.settings.max_tokens):
+            windows = self._windows(group, laws, rng, aligned=True)
+            outcome = run(self.student, windows, laws.top_k)
+            tally.add(outcome, predictions(self.student, outcome, laws.top_k))
+        return tally
+
+    def export(self, folder: Path, base: dict[str, Any], dtype: torch.dtype) -> None:
+        """Writes the adapter with its held-out report."""
+        report = self.report or self.held_out()
+        config = dataclasses.replace(
+            self.student.adapter.config, base=base, measured=dataclasses.asdict(report)
+        )
+        fresh = SlotAdapter(config)
+        fresh.load_state_dict(self.student.adapter.state_dict())
+        fresh.save(folder, dtype)
+
+
+def groups(rows: Sequence[Row], max_tokens: int) -> Iterator[list[Row]]:
+    """Rows in order, cut into groups of at most `max_tokens` padded tokens."""
+    group: list[Row] = []
+    for row in rows:
+        if group and len(row.ids) * (len(group) + 1) > max_tokens:
+            yield group
+            group = []
+        group.append(row)
+    if group:
+        yield group
+
+
+def optimizers(
+    adapter: SlotAdapter, *, muon_lr: float, adamw_lr: float
+) -> list[torch.optim.Optimizer]:
+    """Muon for the delta's factors, AdamW for the slot embedding."""
+    matrices = [*adapter.lora_a.parameters(), *adapter.lora_b.parameters()]
+    known = {id(p) for p in matrices}
+    others = [p for p in adapter.parameters() if id(p) not in known]
+    return muon_and_adamw(matrices, others, muon_lr=muon_lr, adamw_lr=adamw_lr)

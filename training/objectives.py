@@ -1,0 +1,144 @@
+"""What a parallel predictor is trained to do: the losses of PTP (arXiv 2512.21323, section 3).
+
+* `one-hot` (O-PTP): cross-entropy of the token that u picks.
+* `kl`, `reverse-kl` (C-PTP by distillation): a divergence between the teacher's law after the true
+  tokens and the student's law after their uniforms.
+
+The independent predictor, the control, is `one-hot` with an adapter whose code is `constant`.
+
+Letters: B rows, S places of a row, Q slots of a row, M slots that count, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoders.core.sampling import pick
+from training.student import Student, gather_rows
+from training.windows import LEAST_MASS, Windows, carried_places, edges, explain, warped
+
+ObjectiveName = Literal["one-hot", "kl", "reverse-kl"]
+OBJECTIVES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a student said about windows.
+
+    Attributes:
+        windows: where the slots are.
+        usable: bool ``[B, Q]``, the M slots that count.
+        logits: float32 ``[M, V]``, the student's.
+        target: int64 ``[M]``, the tokens that continue the text.
+        teacher: hidden states ``[B, S, D]`` of the base model.
+    """
+
+    windows: Windows
+    usable: Tensor
+    logits: Tensor
+    target: Tensor
+    teacher: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Of the M slots that count: whether each is `right`, its `confidence`, and whether the text's
+    token can be hit by any u (`counts`); otherwise nothing it says is right or wrong."""
+
+    right: Tensor
+    confidence: Tensor
+    counts: Tensor
+
+
+def run(student: Student, windows: Windows, top_k: int) -> Outcome:
+    """Teacher, uniforms, and the student's logits on windows (a law's `top_k` is the windows')."""
+    variant = student.adapter.config.variant
+    windows = windows.to(student.device)
+    hidden, cache = student.context(windows.ids)
+    teacher = hidden if student.gated else student.teacher(windows.ids)
+    before = (carried_places(windows, variant) - 1).clamp(min=0)
+    with torch.no_grad():
+        logits = student.logits(gather_rows(teacher, before))
+        explained = explain(windows, logits, top_k, variant)
+    embedded = student.embed(explained.u, windows)
+    positions = (windows.place - 1).clamp(min=0)
+    states = student.slots(cache, embedded, positions, windows.mask())
+    return Outcome(
+        windows=windows,
+        usable=explained.usable,
+        logits=student.logits(states[explained.usable]),
+        target=explained.target[explained.usable],
+        teacher=teacher,
+    )
+
+
+def one_hot_loss(student: Student, outcome: Outcome, top_k: int) -> Tensor:
+    """Summed cross-entropy of the targets."""
+    del student, top_k
+    return F.cross_entropy(outcome.logits, outcome.target, reduction="sum")
+
+
+def kl_loss(student: Student, outcome: Outcome, top_k: int) -> Tensor:
+    """Summed KL(teacher || student) between unwarped laws; greedy windows: the teacher's argmax."""
+    del top_k
+    teacher, greedy = _teacher_logits(student, outcome)
+    log_student = outcome.logits.log_softmax(-1)
+    distance = F.kl_div(log_student, teacher.log_softmax(-1), reduction="none", log_target=True)
+    certain = F.nll_loss(log_student, teacher.argmax(-1), reduction="none")
+    return torch.where(greedy, certain, distance.sum(-1)).sum()
+
+
+def reverse_kl_loss(student: Student, outcome: Outcome, top_k: int) -> Tensor:
+    """Summed KL(student || teacher) between unwarped laws; greedy windows as in `kl_loss`."""
+    del top_k
+    teacher, greedy = _teacher_logits(student, outcome)
+    log_student = outcome.logits.log_softmax(-1)
+    distance = F.kl_div(teacher.log_softmax(-1), log_student, reduction="none", log_target=True)
+    certain = F.nll_loss(log_student, teacher.argmax(-1), reduction="none")
+    return torch.where(greedy, certain, distance.sum(-1)).sum()
+
+
+def _teacher_logits(student: Student, outcome: Outcome) -> tuple[Tensor, Tensor]:
+    """The teacher's logits ``[M, V]`` for the tokens slots predict, and which slots are greedy."""
+    windows, usable = outcome.windows, outcome.usable
+    before = (windows.place - 1).clamp(min=0)
+    with torch.no_grad():
+        return (
+            student.logits(gather_rows(outcome.teacher, before)[usable]),
+            windows.greedy[usable],
+        )
+
+
+LOSSES: dict[ObjectiveName, Callable[[Student, Outcome, int], Tensor]] = {
+    "one-hot": one_hot_loss,
+    "kl": kl_loss,
+    "reverse-kl": reverse_kl_loss,
+}
+
+
+@torch.no_grad()
+def predictions(student: Student, outcome: Outcome, top_k: int) -> Judged:
+    """What each counting slot proposes, against what the teacher says.
+
+    O-PTP: the likeliest token. C-PTP: the token that u picks from the student's warped law (greedy
+    windows: the likeliest), with a u of the text's own interval other than the carried ones.
+    """
+    confidences, tokens = outcome.logits.softmax(-1).max(-1)
+    if student.adapter.config.variant == "o-ptp":
+        counts = torch.ones_like(outcome.target, dtype=torch.bool)
+        return Judged(tokens == outcome.target, confidences, counts)
+    teacher, greedy = _teacher_logits(student, outcome)
+    warp = outcome.windows.warp[outcome.usable]
+    left, mass = edges(teacher, outcome.target, warp, top_k)
+    law = warped(outcome.logits, warp, top_k)
+    noise = 1 - outcome.windows.noise[outcome.usable]
+    drawn = torch.where(greedy, tokens, pick(law, left + mass * noise))
+    target = torch.where(greedy, teacher.argmax(-1), outcome.target)
+    confidences = torch.where(greedy, confidences, law.gather(1, drawn[:, None]).squeeze(1))
+    return Judged(drawn == target, confidences, greedy | (mass > LEAST_MASS))

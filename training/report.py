@@ -1,0 +1,151 @@
+"""How good a parallel predictor is on held-out windows.
+
+*Survival* to slot g is the probability that the first g slots are all right, estimated slot by slot
+(Kaplan-Meier), so that windows that end early with their answer count as far as they go. Its sum
+over the first n slots is the expected number of leading correct tokens out of n.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from training.objectives import Judged, Outcome
+
+
+class Tally:
+    """Counts over windows of `num_slots` slots."""
+
+    def __init__(self, num_slots: int) -> None:
+        """Nothing is counted yet."""
+        self.num_slots = num_slots
+        self.counts = torch.zeros(4, num_slots, dtype=torch.int64)
+        self.confidences: list[Tensor] = []
+        self.rights: list[Tensor] = []
+        self.num_windows = 0
+
+    def add(self, outcome: Outcome, judged: Judged) -> None:
+        """Counts what was judged of an outcome."""
+        windows, usable = outcome.windows, outcome.usable.clone()
+        table = torch.zeros_like(usable)
+        table[usable] = judged.right
+        usable[outcome.usable] = judged.counts
+        first = windows.depth[windows.number >= 0].min() if usable.any() else 0
+        slot = (windows.depth - first).clamp(min=0)
+        alive: dict[tuple[int, int], bool] = {}
+        for b, q in usable.nonzero().tolist():
+            key, place = (b, int(windows.number[b, q])), int(slot[b, q])
+            hit, before = bool(table[b, q]), alive.get(key, True)
+            self.num_windows += key not in alive
+            self.counts[0, place] += 1
+            self.counts[1, place] += hit
+            self.counts[2, place] += before
+            self.counts[3, place] += before and hit
+            alive[key] = before and hit
+        self.confidences.append(judged.confidence[judged.counts].cpu())
+        self.rights.append(judged.right[judged.counts].cpu())
+
+    def accuracy(self) -> list[float | None]:
+        """Share of right slots by slot, whatever the slots before were."""
+        return _ratios(self.counts[1], self.counts[0])
+
+    def survival(self) -> list[float]:
+        """P(the first g slots are right) for g = 1 … `num_slots`."""
+        found, product = [], 1.0
+        for ratio in _ratios(self.counts[3], self.counts[2]):
+            product *= 0.0 if ratio is None else ratio
+            found.append(round(product, 5))
+        return found
+
+    def calibration(self) -> tuple[float, float]:
+        """(a, b) of ``sigmoid(a logit(c) + b)``, the chance that confidence c is right."""
+        if not self.rights:
+            return 1.0, 0.0
+        c = torch.cat(self.confidences).double().clamp(1e-6, 1 - 1e-6)
+        right = torch.cat(self.rights).double()
+        parameters = torch.tensor([1.0, 0.0], dtype=torch.float64, requires_grad=True)
+        move = torch.optim.LBFGS([parameters], max_iter=50, line_search_fn="strong_wolfe")
+
+        def closure() -> Tensor:
+            move.zero_grad()
+            logits = parameters[0] * torch.logit(c) + parameters[1]
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, right)
+            loss = loss + 1e-4 * ((parameters[0] - 1) ** 2 + parameters[1] ** 2)
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss
+
+        with torch.enable_grad():
+            move.step(closure)  # type: ignore[no-untyped-call]
+        slope, offset = parameters.detach().tolist()
+        return round(slope, 4), round(offset, 4)
+
+
+def _ratios(part: Tensor, whole: Tensor) -> list[float | None]:
+    return [
+        round(a / b, 5) if b else None for a, b in zip(part.tolist(), whole.tolist(), strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Held-out figures of an adapter, as they stand in ``adapter.json``.
+
+    Attributes:
+        windows: how many sampled windows were looked at.
+        accuracy: by slot, in sampled windows.
+        survival: P(first g slots right), sampled windows.
+        leading_16: expected leading correct tokens of the first 16 slots, sampled windows.
+        calibration: (a, b), see `Tally.calibration`.
+        greedy_accuracy: as `accuracy`, in greedy windows (None: not trained on them).
+        greedy_survival: as `survival`.
+        greedy_leading_16: as `leading_16`.
+        greedy_calibration: as `calibration`.
+    """
+
+    windows: int
+    accuracy: list[float | None]
+    survival: list[float]
+    leading_16: float
+    calibration: tuple[float, float]
+    greedy_accuracy: list[float | None] | None = None
+    greedy_survival: list[float] | None = None
+    greedy_leading_16: float | None = None
+    greedy_calibration: tuple[float, float] | None = None
+
+    @classmethod
+    def of(cls, sampled: Tally, greedy: Tally | None) -> Report:
+        """The report of tallies."""
+        more: dict[str, Any] = {}
+        if greedy is not None:
+            more = {
+                "greedy_accuracy": greedy.accuracy(),
+                "greedy_survival": greedy.survival(),
+                "greedy_leading_16": leading(greedy.survival(), 16),
+                "greedy_calibration": greedy.calibration(),
+            }
+        return cls(
+            windows=sampled.num_windows,
+            accuracy=sampled.accuracy(),
+            survival=sampled.survival(),
+            leading_16=leading(sampled.survival(), 16),
+            calibration=sampled.calibration(),
+            **more,
+        )
+
+
+def leading(survival: list[float], num_slots: int) -> float:
+    """Expected leading correct tokens of the first `num_slots` slots."""
+    return round(sum(survival[:num_slots]), 3)
+
+
+def summary_line(report: Report) -> str:
+    """One line for the terminal."""
+    every = max(1, len(report.accuracy) // 6)
+    shown = [f"{value:.2f}" for value in report.accuracy[::every] if value is not None]
+    line = f"leading correct of 16: {report.leading_16:.2f}"
+    if report.greedy_leading_16 is not None:
+        line += f", greedy {report.greedy_leading_16:.2f}"
+    return f"{line}; accuracy at every {every}th slot {' '.join(shown)}"

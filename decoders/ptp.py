@@ -15,22 +15,17 @@ Letters: n drafts being verified, m of them that stand, p the last committed pos
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from decoders.core import masks
-from decoders.core.allocation import Survival, allocate, branch_chances
+from decoders.core.allocation import allocate, branch_chances
 from decoders.core.decoder import Decoder, Request, Steps
+from decoders.core.proposer import Proposer
 from decoders.core.registry import register
 from decoders.core.sampling import verify_picks
-from decoders.core.types import BLANK, Call, Emit, Slots
-
-NOT_GREEDY = 0.5
-"""What slots carry at temperature 0 if the adapter was never trained on greedy text."""
-
-NOT_CALIBRATED = (1.0, 0.0)
+from decoders.core.types import Call, Emit
 
 
 @register("ptp")
@@ -68,13 +63,9 @@ class ParallelTokenPrediction(Decoder):
     def steps(self, request: Request) -> Steps:
         """Prefill with the first proposal, then rounds of the chosen mode."""
         run = _Run(self, request)
-        prompt = request.prompt_ids
-        slots = run.slots(run.left - 1, prompt[-1])
-        result = yield request.target.call(
-            prompt, slots=slots, positions=run.positions(len(prompt), slots)
-        )
+        result = yield run.propose(request.prompt_ids)
         run.commit(result.picks)
-        run.propose(result.slot_picks, result.slot_confidences)
+        run.proposer.take(result)
         yield Emit(tokens=result.picks)
         yield from self._sequential(run) if self.mode == "sequential" else self._quadratic(run)
 
@@ -82,167 +73,98 @@ class ParallelTokenPrediction(Decoder):
         """Verify the proposal in one call; make the next in another, which also gives a token."""
         first: tuple[int, ...] = ()
         while True:
-            drafts = run.drafts[: run.worthwhile()]
+            drafts = run.proposer.worthwhile(run.left - 1, self.row_cost)
             result = yield run.target.call((run.last, *drafts), read=range(len(drafts) + 1))
             verdict = verify_picks(result.picks, drafts)
             emitted = (*drafts[: verdict.accepted], verdict.token)
             run.commit(emitted)
             yield Emit(tokens=(*first, *emitted), drafted=len(drafts), accepted=verdict.accepted)
-            slots = run.slots(run.left - 1, run.last)
-            result = yield run.target.call(
-                (run.last,), slots=slots, positions=run.positions(1, slots)
-            )
+            result = yield run.propose((run.last,))
             first = result.picks
             run.commit(first)
-            run.propose(result.slot_picks, result.slot_confidences)
+            run.proposer.take(result)
             if run.ended(first[0]):
                 yield Emit(tokens=first)
 
     def _quadratic(self, run: _Run) -> Steps:
         """Verify n drafts and propose from all n + 1 places where verification may stop."""
+        proposer = run.proposer
         while True:
-            drafts = run.drafts[: run.left - 1]
+            drafts = proposer.drafts[: run.left - 1]
             sizes = self._allocate(run, len(drafts))
             result = yield run.verify_and_propose(drafts, sizes)
             verdict = verify_picks(result.picks, drafts)
-            run.commit((*drafts[: verdict.accepted], verdict.token))
-            read = [max(0, size - run.lead) for size in sizes]
-            start = sum(read[: verdict.accepted])
-            branch = slice(start, start + read[verdict.accepted])
-            run.propose(result.slot_picks[branch], result.slot_confidences[branch])
             emitted = (*drafts[: verdict.accepted], verdict.token)
+            run.commit(emitted)
+            read = [max(0, size - proposer.lead) for size in sizes]
+            start = sum(read[: verdict.accepted])
+            proposer.take(result, slice(start, start + read[verdict.accepted]))
             yield Emit(tokens=emitted, drafted=len(drafts), accepted=verdict.accepted)
 
     def _allocate(self, run: _Run, num_drafts: int) -> list[int]:
         """Slots of every branch; none where the answer will have ended."""
+        proposer = run.proposer
         sizes = allocate(
-            branch_chances(run.chances[:num_drafts]),
-            run.survival,
+            branch_chances(proposer.chances[:num_drafts]),
+            proposer.survival,
             budget=self.budget,
-            longest=run.longest,
-            lead=run.lead,
+            longest=proposer.longest,
+            lead=proposer.lead,
             row_cost=self.row_cost,
         )
         # branch m starts when m + 1 more tokens are out, and its last token may be the last of all
-        rooms = [run.left - m - 2 + run.lead for m in range(len(sizes))]
+        rooms = [run.left - m - 2 + proposer.lead for m in range(len(sizes))]
         return [min(size, max(0, room)) for size, room in zip(sizes, rooms, strict=True)]
 
 
 class _Run:
-    """One answer on its way: what is committed, what is proposed, and how calls are made."""
+    """One answer on its way: what is committed, and how calls are made."""
 
     def __init__(self, decoder: ParallelTokenPrediction, request: Request) -> None:
-        config, sampling = request.adapter, request.sampling
-        assert config is not None
-        self.target, self.sampling = request.target, sampling
-        self.left = sampling.max_new_tokens
-        self.last = -1
-        self.drafts: tuple[int, ...] = ()
-        self.chances: list[float] = []
-        # O-PTP: the first slot predicts the token that the row before it gives exactly
-        self.lead = 1 if config.variant == "o-ptp" else 0
-        self.longest = decoder.slots or config.num_slots
-        kind = "greedy_" if sampling.greedy and config.greedy else ""
-        self._calibration: tuple[float, float] = (
-            config.measured.get(f"{kind}calibration") or NOT_CALIBRATED
+        assert request.adapter is not None
+        self.target, self._sampling = request.target, request.sampling
+        self.left = request.sampling.max_new_tokens
+        self.last = request.prompt_ids[-1]
+        self.proposer = Proposer(
+            decoder.adapter, request.adapter, request.sampling, request.uniforms, decoder.slots
         )
-        self.survival = _survival(config.measured.get(f"{kind}survival"), self.lead, self.longest)
-        self._greedy_u = BLANK if config.greedy else NOT_GREEDY
-        self._uniforms, self._row_cost = request.uniforms, decoder.row_cost
-        self._name, self._variant = decoder.adapter, config.variant
-        self._sequence_length = len(request.prompt_ids)
+        self._length = len(request.prompt_ids)
+
+    @property
+    def output(self) -> int:
+        """Output position of the next token."""
+        return self._sampling.max_new_tokens - self.left
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Tokens of the answer are final; the cache keeps all but the last."""
-        self._sequence_length += len(tokens)
+        self._length += len(tokens)
         self.left -= len(tokens)
         self.last = tokens[-1]
-        self.target.truncate(min(self.target.length, self._sequence_length - 1))
-
-    def propose(self, tokens: tuple[int, ...], confidences: Sequence[float]) -> None:
-        """These are the tokens that may follow, with calibrated chances."""
-        self.drafts = tokens
-        self.chances = [_calibrated(c, *self._calibration) for c in confidences]
+        self.target.truncate(min(self.target.length, self._length - 1))
 
     def ended(self, token: int) -> bool:
         """Whether the answer ends with `token`."""
-        return self.left <= 0 or token in self.sampling.stop_ids
+        return self.left <= 0 or token in self._sampling.stop_ids
 
-    def worthwhile(self) -> int:
-        """How many drafts to verify: as long as one more row brings more than it costs."""
-        most, stand, gain = min(len(self.drafts), self.left - 1), 1.0, 1.0
-        for count in range(most):
-            stand *= self.chances[count]
-            if stand * (1 + self._row_cost * count) < self._row_cost * gain:
-                return count
-            gain += stand
-        return most
-
-    def slots(self, room: int, anchor: int) -> Slots | None:
-        """Slots after `anchor`, of whose tokens `room` can still be used; None where none can."""
-        count = min(self.longest, room + self.lead)
-        return self._slots([count], [anchor]) if count > self.lead else None
-
-    def positions(self, num_tokens: int, slots: Slots | None) -> tuple[int, ...] | None:
-        """C-PTP slots stand one further than O-PTP's, which is where a call puts them anyway."""
-        if slots is None or self.lead:
-            return None
-        start, end = self.target.length, self.target.length + num_tokens
-        return (*range(start, end), *range(end, end + len(slots.uniforms)))
+    def propose(self, tokens: Sequence[int]) -> Call:
+        """A call that gives the token after `tokens` and proposes those after that."""
+        slots = self.proposer.one_branch(self.left - 1, self.last, self.output)
+        positions = self.proposer.positions(self.target.length, len(tokens), slots)
+        return self.target.call(tokens, slots=slots, positions=positions)
 
     def verify_and_propose(self, drafts: tuple[int, ...], sizes: Sequence[int]) -> Call:
         """The one call of a `pqd` round."""
-        read = range(len(drafts) + 1)
         tokens = (self.last, *drafts)
+        read = range(len(tokens))
         if not any(sizes):
             return self.target.call(tokens, read=read)
-        start = self.target.length
-        first = start + 1 - self.lead
-        positions = [*range(start, start + len(tokens))]
-        for m, size in enumerate(sizes):
-            positions += range(first + m, first + m + size)
         return self.target.call(
             tokens,
             read=read,
-            slots=self._slots(sizes, tokens),
-            positions=positions,
+            slots=self.proposer.branches(sizes, tokens, self.output),
+            positions=self.proposer.branch_positions(self.target.length, len(tokens), sizes),
             mask=masks.branches(sizes),
         )
-
-    def _slots(self, sizes: Sequence[int], anchors: Sequence[int]) -> Slots:
-        """Slots of branches that start one output position after another, after `anchors`."""
-        sampling, out = self.sampling, self.sampling.max_new_tokens - self.left
-        uniforms: list[float] = []
-        read: list[int] = []
-        for m, size in enumerate(sizes):
-            read += range(len(uniforms) + self.lead, len(uniforms) + size)
-            if sampling.greedy:
-                uniforms += [self._greedy_u] * size
-            else:
-                uniforms += [self._uniforms.at("draw", out + m + s) for s in range(size)]
-        return Slots(
-            adapter=self._name,
-            uniforms=tuple(uniforms),
-            sizes=tuple(sizes),
-            anchors=tuple(anchors),
-            read=tuple(read),
-            want="argmax" if self._variant == "o-ptp" else "draws",
-            warp=(sampling.temperature, sampling.top_p),
-        )
-
-
-def _survival(measured: Sequence[float] | None, lead: int, longest: int) -> Survival:
-    """Of proposals; measured of slots, of which the first `lead` always stand in decoding."""
-    if not measured:
-        return Survival.of([0.85**g for g in range(1, longest + 1)])
-    head = measured[lead - 1] if lead else 1.0
-    return Survival.of([chance / max(head, 1e-6) for chance in measured[lead:longest]])
-
-
-def _calibrated(confidence: float, slope: float, offset: float) -> float:
-    """sigmoid(slope * logit(confidence) + offset)."""
-    c = min(max(confidence, 1e-6), 1 - 1e-6)
-    return 1 / (1 + math.exp(-slope * math.log(c / (1 - c)) - offset))
 
 
 def _demand(holds: bool, name: str, value: object, allowed: str) -> None:

@@ -1,0 +1,140 @@
+"""Proposals of a slot adapter: which slots a call carries, and what their predictions are worth.
+
+Shared by the decoders that verify what slots propose (PTP, arXiv 2512.21323).
+
+Letters: B_m slots of branch m, n drafts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from decoders.core.allocation import Survival
+from decoders.core.sampling import Uniforms
+from decoders.core.slots import AdapterConfig
+from decoders.core.types import BLANK, CallResult, Sampling, Slots
+
+NOT_GREEDY = 0.5
+"""What slots carry at temperature 0 if the adapter was never trained on greedy text."""
+
+_NOT_CALIBRATED = (1.0, 0.0)
+_GUESS = 0.85  # chance of a further proposal to stand where none was measured
+
+
+class Proposer:
+    """One answer's proposals.
+
+    Attributes:
+        longest: most slots of a branch.
+        lead: slots at the head of a branch that propose nothing of use. In O-PTP the first slot
+            predicts the token that the row before it gives exactly.
+        survival: of proposals, as measured on held-out text.
+        drafts: the last proposal.
+        chances: each draft's own chance to stand, calibrated.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: AdapterConfig,
+        sampling: Sampling,
+        uniforms: Uniforms,
+        num_slots: int = 0,
+    ) -> None:
+        """`name` is the adapter's; `num_slots` 0 is as many as it was trained with."""
+        self._name, self._config = name, config
+        self._sampling, self._uniforms = sampling, uniforms
+        self.longest = num_slots or config.num_slots
+        self.lead = 1 if config.variant == "o-ptp" else 0
+        kind = "greedy_" if sampling.greedy and config.greedy else ""
+        measured = config.measured
+        self._calibration: tuple[float, float] = (
+            measured.get(f"{kind}calibration") or _NOT_CALIBRATED
+        )
+        self.survival = _survival(measured.get(f"{kind}survival"), self.lead, self.longest)
+        self._greedy_u = BLANK if config.greedy else NOT_GREEDY
+        self.drafts: tuple[int, ...] = ()
+        self.chances: list[float] = []
+
+    def take(self, result: CallResult, branch: slice = slice(None)) -> None:
+        """The predictions of some read slots are the new proposal."""
+        self.drafts = result.slot_picks[branch]
+        confidences = result.slot_confidences[branch]
+        self.chances = [_calibrated(c, *self._calibration) for c in confidences]
+
+    def worthwhile(self, most: int, row_cost: float) -> tuple[int, ...]:
+        """The drafts to verify, at most `most`: while one more row brings more than it costs."""
+        stand, gain = 1.0, 1.0
+        for count, chance in enumerate(self.chances[:most]):
+            stand *= chance
+            if stand * (1 + row_cost * count) < row_cost * gain:
+                return self.drafts[:count]
+            gain += stand
+        return self.drafts[: max(0, most)]
+
+    def one_branch(self, room: int, anchor: int, output: int) -> Slots | None:
+        """Slots after token `anchor` for output positions from `output` on.
+
+        `room` tokens can still be used; None where no proposal would be.
+        """
+        count = min(self.longest, room + self.lead)
+        return self.branches([count], [anchor], output) if count > self.lead else None
+
+    def branches(self, sizes: Sequence[int], anchors: Sequence[int], output: int) -> Slots:
+        """Slots of branches that start one output position after another, the first at `output`."""
+        uniforms: list[float] = []
+        read: list[int] = []
+        for m, size in enumerate(sizes):
+            read += range(len(uniforms) + self.lead, len(uniforms) + size)
+            if self._sampling.greedy:
+                uniforms += [self._greedy_u] * size
+            else:
+                uniforms += [self._uniforms.at("draw", output + m + s) for s in range(size)]
+        return Slots(
+            adapter=self._name,
+            uniforms=tuple(uniforms),
+            sizes=tuple(sizes),
+            anchors=tuple(anchors),
+            read=tuple(read),
+            want="argmax" if self._config.variant == "o-ptp" else "draws",
+            warp=(self._sampling.temperature, self._sampling.top_p),
+        )
+
+    def positions(self, start: int, num_tokens: int, slots: Slots | None) -> tuple[int, ...] | None:
+        """Of a call of `num_tokens` tokens at `start` and one branch after the last of them.
+
+        None in O-PTP, whose slots stand where a call puts them anyway.
+        """
+        if slots is None or self.lead:
+            return None
+        end = start + num_tokens
+        return (*range(start, end), *range(end, end + len(slots.uniforms)))
+
+    def branch_positions(
+        self, start: int, num_tokens: int, sizes: Sequence[int]
+    ) -> tuple[int, ...]:
+        """Of a call of tokens at `start` with a branch after each of them.
+
+        The O-PTP slot that predicts position p stands at p - 1; so does the C-PTP slot that
+        predicts its law, one further than the first of O-PTP.
+        """
+        positions = [*range(start, start + num_tokens)]
+        first = start + 1 - self.lead
+        for m, size in enumerate(sizes):
+            positions += range(first + m, first + m + size)
+        return tuple(positions)
+
+
+def _survival(measured: Sequence[float] | None, lead: int, longest: int) -> Survival:
+    """Of proposals; measured of slots, of which the first `lead` always stand in decoding."""
+    if not measured:
+        return Survival.of([_GUESS**g for g in range(1, longest + 1)])
+    head = measured[lead - 1] if lead else 1.0
+    return Survival.of([chance / max(head, 1e-6) for chance in measured[lead:longest]])
+
+
+def _calibrated(confidence: float, slope: float, offset: float) -> float:
+    """sigmoid(slope * logit(confidence) + offset)."""
+    c = min(max(confidence, 1e-6), 1 - 1e-6)
+    return 1 / (1 + math.exp(-slope * math.log(c / (1 - c)) - offset))

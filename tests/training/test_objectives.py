@@ -1,0 +1,310 @@
+"""Losses and predictions of slots against slow loops over windows, on a tiny random Llama.
+
+The loops ask an untouched copy of the model for the teacher's laws, draw every u by hand, and run
+each window alone.
+
+Letters: B rows, S places of a row, Q slots of a row, M slots that count, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, kl_divergence
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from decoders.core.gating import layer_shapes
+from decoders.core.sampling import pick, warp
+from decoders.core.slots import AdapterConfig, SlotAdapter, Variant
+from decoders.core.types import BLANK, Sampling
+from training.data import Row
+from training.objectives import LOSSES, ObjectiveName, Outcome, predictions, run
+from training.student import Student
+from training.windows import LEAST_MASS, Laws, Windows, draw_windows
+
+VOCAB, WIDTH, TOP_K = 29, 32, 7
+MIXED = Laws(temperatures=(0.6, 1.4), top_ps=(0.8, 1.0), greedy=0.5)
+LOSS_NAMES: tuple[ObjectiveName, ...] = ("one-hot", "kl", "reverse-kl")
+TOLERANCE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4}
+
+
+@functools.cache
+def plain() -> Any:
+    """The teacher alone; its laws are neither flat nor certain."""
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=WIDTH,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        initializer_range=0.25,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        return LlamaForCausalLM(config).eval()
+
+
+@functools.cache
+def rows() -> tuple[Row, ...]:
+    """Text that the teacher finds likely, sometimes its very argmax; two answers in the first."""
+    generator = torch.Generator().manual_seed(2)
+    ids = torch.randint(0, VOCAB, (4, 3), generator=generator)
+    while ids.shape[1] < 15:
+        with torch.no_grad():
+            law = plain()(ids).logits[:, -1].softmax(-1)
+        drawn = law.multinomial(1, generator=generator)
+        drawn[2:] = law[2:].argmax(-1, keepdim=True)
+        ids = torch.cat([ids, drawn], 1)
+    ids[3, 8] = (ids[3, 8] + 1) % VOCAB  # here the argmax's chain breaks
+    learn = [False] * 3 + [True] * 12
+    gap = [False] * 3 + [True] * 4 + [False] + [True] * 7
+    of_rows = [Row(r, learn if b else gap) for b, r in enumerate(ids.tolist())]
+    return (*of_rows, Row([4, 5], [False, True]))
+
+
+def student_of(variant: Variant, **options: Any) -> Student:
+    """A student whose adapter matters in every part."""
+    module = copy.deepcopy(plain())
+    config = AdapterConfig(
+        layers=layer_shapes(module),
+        width=WIDTH,
+        variant=variant,
+        rank=4,
+        alpha=6.0,
+        num_slots=5,
+        embedding_hidden=8,
+        conditioned=True,
+        anchored=True,
+        numbered=True,
+    )
+    adapter = SlotAdapter(config, seed=3)
+    generator = torch.Generator().manual_seed(4)
+    for high in (*adapter.lora_b.values(), adapter.numbers):
+        assert high is not None
+        high.data = 0.2 * torch.randn(high.shape, generator=generator)
+    return Student(module, adapter, **options)
+
+
+def windows_of(variant: Variant, laws: Laws = MIXED, seed: int = 0) -> Windows:
+    rng = np.random.default_rng(seed)
+    return draw_windows(
+        rows(), num_slots=41, length=5, laws=laws, pad=0, rng=rng, variant=variant, aligned=True
+    )
+
+
+@functools.cache
+def teacher_logits() -> list[Tensor]:
+    """``[S, V]`` of each row; entry p - 1 is about the token at place p."""
+    with torch.no_grad():
+        return [plain()(torch.tensor([row.ids])).logits[0] for row in rows()]
+
+
+def law_of(logits: Tensor, temperature: float, top_p: float, top_k: int) -> Tensor:
+    return warp(logits[None], Sampling(temperature=temperature, top_p=top_p, top_k=top_k))[0]
+
+
+Slot = tuple[tuple[int, int], Tensor, int]
+"""(b, q) of a slot that counts, its logits ``[V]``, the token it is trained on."""
+
+
+def slow(student: Student, windows: Windows, top_k: int) -> list[Slot]:
+    """Every slot that counts, window by window, in order of (b, q)."""
+    shift, found = int(student.adapter.config.variant == "c-ptp"), []
+    for b, row in enumerate(rows()):
+        laws = teacher_logits()[b]
+        for n in range(int(windows.number[b].max()) + 1):
+            where = (windows.number[b] == n).nonzero().flatten().tolist()
+            start, greedy = int(windows.start[b, where[0]]), bool(windows.greedy[b, where[0]])
+            settings = windows.warp[b, where[0]].tolist()
+            us, counting, whole = [], [], True
+            for j, q in enumerate(where):
+                carried = start + j
+                law, token = law_of(laws[carried - 1], *settings, top_k), row.ids[carried]
+                edge = law[:token].sum().item()
+                us.append(BLANK if greedy else edge + law[token].item() * windows.noise[b, q])
+                argmax = int(laws[carried - 1].argmax())
+                agrees = token == argmax if greedy else law[token] > LEAST_MASS
+                if shift:
+                    counting.append((whole and bool(agrees), row.ids[carried + 1]))
+                else:
+                    counting.append((whole and bool(agrees or greedy), argmax if greedy else token))
+                whole = whole and bool(agrees)
+            logits = alone(student, row.ids[:start], us, settings, start - 1 + shift)
+            found += [
+                ((b, q), logits[j], counting[j][1]) for j, q in enumerate(where) if counting[j][0]
+            ]
+    return found
+
+
+def alone(
+    student: Student, ids: list[int], us: list[float], settings: list[float], position: int
+) -> Tensor:
+    """Logits ``[N, V]`` of one window's slots after its context."""
+    num = len(us)
+    context = torch.tensor([ids])
+    anchors = student.module.get_input_embeddings()(context[0, -1:]).expand(num, -1)
+    warps, numbers = torch.tensor([settings] * num), torch.arange(num)
+    u = torch.tensor([float(x) for x in us], dtype=torch.float64)
+    embedded = student.adapter.embed(u, warps, numbers, anchors)[None]
+    mask = torch.ones(1, num, len(ids) + num, dtype=torch.bool).tril(len(ids))
+    _, cache = student.context(context)
+    positions = position + torch.arange(num)[None]
+    return student.logits(student.slots(cache, embedded, positions, mask))[0]
+
+
+def teacher_at(outcome: Outcome) -> Tensor:
+    """``[M, V]``: the untouched model's logits for the token that each counting slot predicts."""
+    found = outcome.usable.nonzero().tolist()
+    return torch.stack([teacher_logits()[b][int(outcome.windows.place[b, q]) - 1] for b, q in found])
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("top_k", [0, TOP_K])
+@pytest.mark.parametrize("variant", ["o-ptp", "c-ptp"])
+def test_the_one_hot_loss_is_the_cross_entropy_of_each_window_alone(
+    variant: Variant, top_k: int, gated: bool
+) -> None:
+    student, windows = student_of(variant, gated=gated), windows_of(variant)
+    outcome = run(student, windows, top_k)
+    expected = slow(student, windows, top_k)
+    assert outcome.usable.nonzero().tolist() == [[b, q] for (b, q), _, _ in expected]
+    greedy = windows.greedy[outcome.usable]
+    real = int((windows.number >= 0).sum())
+    assert 0 < int(greedy.sum()) < len(expected) < real  # both kinds, and some chains end early
+    assert outcome.target.tolist() == [target for _, _, target in expected]
+    logits = torch.stack([logits for _, logits, _ in expected])
+    torch.testing.assert_close(outcome.logits, logits, **TOLERANCE)
+    by_hand = sum(-float(logits.log_softmax(-1)[target]) for _, logits, target in expected)
+    got = LOSSES["one-hot"](student, outcome, top_k)
+    assert float(got) == pytest.approx(by_hand, rel=1e-4)
+
+
+def test_an_ungated_student_still_learns_from_the_untouched_teacher() -> None:
+    gated, ungated = student_of("o-ptp"), student_of("o-ptp", gated=False)
+    windows = windows_of("o-ptp")
+    left, right = run(gated, windows, 0), run(ungated, windows, 0)
+    assert torch.equal(left.usable, right.usable)
+    assert torch.equal(left.target, right.target)
+    torch.testing.assert_close(left.teacher, right.teacher)
+    assert (left.logits - right.logits).abs().max() > 0.1  # its context is another one
+    assert not right.teacher.requires_grad
+
+
+@pytest.mark.parametrize("objective", ["kl", "reverse-kl"])
+def test_divergences_are_those_of_the_laws_and_greedy_slots_learn_the_argmax(
+    objective: ObjectiveName,
+) -> None:
+    student = student_of("c-ptp")
+    outcome = run(student, windows_of("c-ptp"), TOP_K)
+    teacher, greedy = teacher_at(outcome), outcome.windows.greedy[outcome.usable]
+    assert 0 < int(greedy.sum()) < len(greedy)
+    assert (teacher.argmax(-1) != outcome.target)[greedy].any()  # the text is not what is learnt
+    expected = 0.0
+    for known, said, certain in zip(teacher, outcome.logits.detach(), greedy.tolist(), strict=True):
+        laws = Categorical(logits=known), Categorical(logits=said)
+        if certain:
+            expected -= float(laws[1].log_prob(known.argmax()))
+        else:
+            expected += float(kl_divergence(*(laws if objective == "kl" else laws[::-1])))
+    got = LOSSES[objective](student, outcome, TOP_K)
+    assert float(got) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("objective", ["kl", "reverse-kl"])
+def test_a_student_that_says_what_the_teacher_says_has_no_divergence(
+    objective: ObjectiveName,
+) -> None:
+    student = student_of("c-ptp")
+    outcome = run(student, windows_of("c-ptp", Laws()), 0)
+    same = dataclasses.replace(outcome, logits=teacher_at(outcome) + 3.0)  # a shift is no change
+    assert float(LOSSES[objective](student, same, 0)) == pytest.approx(0, abs=1e-3)
+    assert float(LOSSES[objective](student, outcome, 0)) > 1
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("objective", LOSS_NAMES)
+def test_gradients_reach_every_part_of_the_adapter_and_nothing_else(
+    objective: ObjectiveName, gated: bool
+) -> None:
+    student = student_of("o-ptp" if objective == "one-hot" else "c-ptp", gated=gated)
+    variant = student.adapter.config.variant
+    outcome = run(student, windows_of(variant), TOP_K)
+    LOSSES[objective](student, outcome, TOP_K).backward()  # type: ignore[no-untyped-call]
+    for name, parameter in student.adapter.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().max() > 1e-6, name
+    assert all(parameter.grad is None for parameter in student.module.parameters())
+
+
+def test_an_o_ptp_slot_proposes_its_likeliest_token() -> None:
+    student = student_of("o-ptp")
+    outcome = run(student, windows_of("o-ptp"), TOP_K)
+    some = outcome.logits.detach().clone()
+    some[::2].scatter_(1, outcome.target[::2, None], 50.0)  # every other slot is right
+    judged = predictions(student, dataclasses.replace(outcome, logits=some), TOP_K)
+    law = some.softmax(-1)
+    assert judged.right.tolist() == [
+        int(p.argmax()) == t for p, t in zip(law, outcome.target.tolist(), strict=True)
+    ]
+    assert judged.right[::2].all()
+    assert not judged.right.all()
+    torch.testing.assert_close(judged.confidence, law.amax(-1))
+    assert judged.counts.all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_c_ptp_slot_draws_from_its_own_warped_law(seed: int) -> None:
+    student = student_of("c-ptp")
+    outcome = run(student, windows_of("c-ptp", seed=seed), TOP_K)
+    teacher, windows = teacher_at(outcome), outcome.windows
+    near = teacher + 0.5 * torch.randn(teacher.shape, generator=torch.Generator().manual_seed(seed))
+    judged = predictions(student, dataclasses.replace(outcome, logits=near), TOP_K)
+    kinds = set()
+    for m, (b, q) in enumerate(outcome.usable.nonzero().tolist()):
+        settings, greedy = windows.warp[b, q].tolist(), bool(windows.greedy[b, q])
+        token = rows()[b].ids[int(windows.place[b, q])]
+        if greedy:
+            right = int(near[m].argmax()) == int(teacher[m].argmax())
+            confidence, counts = near[m].softmax(-1).max(), True
+        else:
+            known, said = (law_of(logits[m], *settings, TOP_K) for logits in (teacher, near))
+            u = known[:token].sum().double() + known[token].double() * (1 - windows.noise[b, q])
+            drawn = int(pick(said[None], u[None]))
+            counts = bool(known[token] > LEAST_MASS)
+            right, confidence = drawn == token, said[drawn]
+        kinds.add((greedy, counts, right))
+        assert bool(judged.counts[m]) == counts
+        if counts:
+            assert bool(judged.right[m]) == right
+            torch.testing.assert_close(judged.confidence[m], confidence)
+    assert {(False, True, True), (False, True, False), (True, True, True)} <= kinds
+    assert any(not counts for _, counts, _ in kinds)
+
+
+def test_a_c_ptp_student_that_is_the_teacher_is_always_right() -> None:
+    student = student_of("c-ptp")
+    outcome = run(student, windows_of("c-ptp"), TOP_K)
+    perfect = dataclasses.replace(outcome, logits=teacher_at(outcome))
+    judged = predictions(student, perfect, TOP_K)
+    assert judged.right[judged.counts].all()
+    assert not judged.counts.all()
+
+
+def test_windows_in_which_nothing_counts_give_a_loss_of_zero() -> None:
+    student = student_of("c-ptp")
+    windows = windows_of("c-ptp")
+    nothing = dataclasses.replace(windows, number=torch.full_like(windows.number, -1))
+    outcome = run(student, nothing, 0)
+    assert not outcome.usable.any()
+    for name in LOSS_NAMES:
+        assert float(LOSSES[name](student, outcome, 0)) == 0
+    judged = predictions(student, outcome, 0)
+    assert len(judged.right) == len(judged.confidence) == len(judged.counts) == 0

@@ -36,7 +36,8 @@ class ParallelTokenPrediction(Decoder):
     Args:
         mode: `sequential` (propose, then verify) or `pqd` (both in one call).
         slots: most slots of a proposal; 0 is as many as the adapter was trained with.
-        budget: most slots of one `pqd` call, over all branches.
+        budget: most slots of one `pqd` round, over all branches (the prefill has one branch, of
+            `slots`).
         row_cost: what one more row adds to a call, in calls of one row; 0 spends the budget.
         adapter: name of the adapter, see ``--adapter``.
     """
@@ -107,14 +108,17 @@ class ParallelTokenPrediction(Decoder):
         sizes = allocate(
             branch_chances(proposer.chances[:num_drafts]),
             proposer.survival,
-            budget=self.budget,
+            budget=min(self.budget, run.target.room - 1 - num_drafts),
             longest=proposer.longest,
             lead=proposer.lead,
             row_cost=self.row_cost,
         )
-        # branch m starts when m + 1 more tokens are out, and its last token may be the last of all
-        rooms = [run.left - m - 2 + proposer.lead for m in range(len(sizes))]
-        return [min(size, max(0, room)) for size, room in zip(sizes, rooms, strict=True)]
+        # m + 1 tokens come out before branch m is verified, and that call adds one itself
+        rooms = [run.left - m - 2 for m in range(len(sizes))]
+        return [
+            min(size, room + proposer.lead) if room > 0 else 0
+            for size, room in zip(sizes, rooms, strict=True)
+        ]
 
 
 class _Run:
@@ -148,7 +152,8 @@ class _Run:
 
     def propose(self, tokens: Sequence[int]) -> Call:
         """A call that gives the token after `tokens` and proposes those after that."""
-        slots = self.proposer.one_branch(self.left - 1, self.last, self.output)
+        # this call's own token and the verifying call's come on top of the proposal
+        slots = self.proposer.one_branch(self.left - 2, self.last, self.output)
         positions = self.proposer.positions(self.target.length, len(tokens), slots)
         return self.target.call(tokens, slots=slots, positions=positions)
 

@@ -90,7 +90,21 @@ def allocate(
         price = math.sqrt(max(low, 1e-9) * high)
         sizes = _at_price(chances, survival, price, longest, lead)
         low, high = (price, high) if sum(sizes) > budget else (low, price)
-    return _at_price(chances, survival, high, longest, lead)
+    sizes = _at_price(chances, survival, high, longest, lead)
+    return _filled(sizes, _at_price(chances, survival, low, longest, lead), chances, budget, lead)
+
+
+def _filled(
+    sizes: list[int], wanted: Sequence[int], chances: Sequence[float], budget: int, lead: int
+) -> list[int]:
+    """Spend what is left of a budget on the likeliest branches that want more."""
+    left = budget - sum(sizes)
+    for m in sorted(range(len(sizes)), key=lambda m: -chances[m]):
+        size = min(wanted[m], sizes[m] + left)
+        if size > max(sizes[m], lead):
+            left -= size - sizes[m]
+            sizes[m] = size
+    return sizes
 
 
 def _at_price(

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 Forward = Callable[[int, Tensor], Tensor]
@@ -179,26 +178,54 @@ class Deltas:
 
 
 class MergedWeights:
-    """W + B A of every layer, once; serves the merged way and training with the gate open."""
+    """W + B A of every layer, once; serves the merged way and training with the gate open.
+
+    The weights of a group stand side by side, so that its slots take one product.
+    """
 
     def __init__(self, deltas: Deltas, dtype: torch.dtype) -> None:
         """Merge in the factors' precision, then cast to `dtype`."""
-        self.layers = deltas.gated.layers
-        self.weights = [deltas.merged(index).to(dtype) for index in range(len(self.layers))]
+        self.layers, self._groups = deltas.gated.layers, deltas.gated.groups
+        self._stacks: list[Tensor] = []
+        self._place: dict[int, tuple[int, int, int]] = {}
+        for number, group in enumerate(self._groups):
+            parts = [deltas.merged(index).to(dtype) for index in group]
+            self._stacks.append(torch.cat(parts, 1) if len(parts) > 1 else parts[0].contiguous())
+            start = 0
+            for index, part in zip(group, parts, strict=True):
+                self._place[index] = (number, start, part.shape[1])
+                start += part.shape[1]
+        self._last: tuple[int, Tensor] = (-1, torch.empty(0))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the merged weights."""
+        return sum(stack.nbytes for stack in self._stacks)
+
+    def weight(self, index: int) -> Tensor:
+        """``W + B A`` of a layer, ``[in, out]``."""
+        number, start, size = self._place[index]
+        return self._stacks[number].narrow(1, start, size)
+
+    def _slots(self, index: int, x: Tensor) -> Tensor:
+        """The output ``[S, out]`` of slot rows ``[S, in]``."""
+        number, start, size = self._place[index]
+        if start == 0 or self._last[0] != number:
+            self._last = (number, x @ self._stacks[number])
+        out, bias = self._last[1].narrow(1, start, size), self.layers[index].bias
+        return out if bias is None else out + bias
 
     def everywhere(self, index: int, x: Tensor) -> Tensor:
         """All rows are slots."""
-        return F.linear(x, self.weights[index].t(), self.layers[index].bias)
+        return self._slots(index, x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
 
     def tail(self, first: int) -> Forward:
         """One sequence whose rows from `first` on are slots."""
 
         def forward(index: int, x: Tensor) -> Tensor:
-            layer, flat = self.layers[index], x.view(-1, x.shape[-1])
-            out = flat.new_empty(len(flat), layer.weight.shape[1])
-            if first:
-                _affine(layer.bias, flat[:first], layer.weight, out[:first])
-            _affine(layer.bias, flat[first:], self.weights[index], out[first:])
+            flat = x.view(-1, x.shape[-1])
+            base = self.layers[index].plain(flat[:first])
+            out = torch.cat([base, self._slots(index, flat[first:])])
             return out.view(*x.shape[:-1], -1)
 
         return forward
@@ -207,10 +234,11 @@ class MergedWeights:
         """Several sequences: flat indices of the base rows (padding too) and of the slots."""
 
         def forward(index: int, x: Tensor) -> Tensor:
-            layer, flat = self.layers[index], x.reshape(-1, x.shape[-1])
-            out = flat.new_empty(len(flat), layer.weight.shape[1])
-            out[base] = F.linear(flat[base], layer.weight.t(), layer.bias)
-            out[slots] = F.linear(flat[slots], self.weights[index].t(), layer.bias)
+            flat = x.reshape(-1, x.shape[-1])
+            base_rows = self.layers[index].plain(flat[base])
+            out = base_rows.new_empty(len(flat), base_rows.shape[1])
+            out[base] = base_rows
+            out[slots] = self._slots(index, flat[slots])
             return out.view(*x.shape[:-1], -1)
 
         return forward
@@ -254,10 +282,3 @@ class UnmergedWeights:
             return y
 
         return forward
-
-
-def _affine(bias: Tensor | None, x: Tensor, weight: Tensor, out: Tensor) -> None:
-    if bias is None:
-        torch.mm(x, weight, out=out)
-    else:
-        torch.addmm(bias, x, weight, out=out)

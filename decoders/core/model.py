@@ -91,6 +91,11 @@ class Session:
         self.capacity = capacity
         self.reset()
 
+    @property
+    def room(self) -> int:
+        """Rows that the next call may have."""
+        return self.capacity - self.length
+
     def reset(self) -> None:
         """Forget the sequence and the counters: the next prompt finds nothing of this one."""
         self.length = self.base = self.calls = self.rows = 0

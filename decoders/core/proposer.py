@@ -18,6 +18,9 @@ from decoders.core.types import BLANK, CallResult, Sampling, Slots
 NOT_GREEDY = 0.5
 """What slots carry at temperature 0 if the adapter was never trained on greedy text."""
 
+MOST_SLOTS = 64
+"""Of one branch: it must fit behind the longest answer in the cache."""
+
 _NOT_CALIBRATED = (1.0, 0.0)
 _GUESS = 0.85  # chance of a further proposal to stand where none was measured
 
@@ -45,7 +48,7 @@ class Proposer:
         """`name` is the adapter's; `num_slots` 0 is as many as it was trained with."""
         self._name, self._config = name, config
         self._sampling, self._uniforms = sampling, uniforms
-        self.longest = num_slots or config.num_slots
+        self.longest = min(num_slots or config.num_slots, MOST_SLOTS)
         self.lead = 1 if config.variant == "o-ptp" else 0
         kind = "greedy_" if sampling.greedy and config.greedy else ""
         measured = config.measured

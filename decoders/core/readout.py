@@ -110,11 +110,10 @@ def _read_picks(
 def _read_draws(
     logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
 ) -> list[CallResult]:
-    law = warp(logits, sampling)
     if sampling.greedy:
-        drawn = logits.argmax(-1)
-    else:
-        drawn = pick(law, _uniforms(readouts, "draw", law.device))
+        return _read_argmax(logits, readouts, sizes, sampling)
+    law = warp(logits, sampling)
+    drawn = pick(law, _uniforms(readouts, "draw", law.device))
     return _weighed(drawn, law.gather(-1, drawn[:, None]).squeeze(-1), sizes)
 
 

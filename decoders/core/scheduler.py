@@ -342,7 +342,7 @@ def _forward(calls: Sequence[Call]) -> Tensor:
     widest = max(len(call.tokens) for call in calls)
     if widest <= PREFILL_CHUNK:
         return model.forward(calls)
-    assert all(call.mask is None and call.positions is None for call in calls)
+    assert all(call.mask is None for call in calls), "a call cut into chunks takes no mask"
     bases = [(call.session, call.session.length, call.session.calls) for call in calls]
     tails = [_feed_head(call) for call in calls]
     logits = model.forward(tails)
@@ -353,11 +353,23 @@ def _forward(calls: Sequence[Call]) -> Tensor:
 
 def _feed_head(call: Call) -> Call:
     """Feed all but the last chunk of a long call; the rest of it, read as the call asks."""
-    tokens, session = call.tokens, call.session
+    tokens, positions, session = call.tokens, call.positions, call.session
     first_read = min(call.read, default=len(tokens) - 1)
-    while len(tokens) > PREFILL_CHUNK and first_read >= PREFILL_CHUNK:
-        head = dataclasses.replace(call, tokens=tokens[:PREFILL_CHUNK], read=(), slots=None)
+    fed = 0
+    while len(tokens) - fed > PREFILL_CHUNK and first_read - fed >= PREFILL_CHUNK:
+        chunk = slice(fed, fed + PREFILL_CHUNK)
+        head = dataclasses.replace(
+            call,
+            tokens=tokens[chunk],
+            positions=None if positions is None else positions[chunk],
+            read=(),
+            slots=None,
+        )
         session.model.forward([head])
-        tokens, first_read = tokens[PREFILL_CHUNK:], first_read - PREFILL_CHUNK
-    fed = len(call.tokens) - len(tokens)
-    return dataclasses.replace(call, tokens=tokens, read=tuple(row - fed for row in call.read))
+        fed += PREFILL_CHUNK
+    return dataclasses.replace(
+        call,
+        tokens=tokens[fed:],
+        positions=None if positions is None else positions[fed:],
+        read=tuple(row - fed for row in call.read),
+    )

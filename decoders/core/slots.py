@@ -274,7 +274,7 @@ class AttachedAdapter:
             if merged:
                 exact = _moved(adapter.factors(torch.float32), device)
                 weights = MergedWeights(Deltas(gated, exact), dtype)
-                self.num_bytes = sum(weight.nbytes for weight in weights.weights)
+                self.num_bytes = weights.num_bytes
             else:
                 deltas = Deltas(gated, _moved(adapter.factors(dtype), device))
                 weights, self.num_bytes = UnmergedWeights(deltas), deltas.num_bytes

@@ -293,6 +293,8 @@ def train_ptp(
     """Train a PTP adapter for a model (resumable); see docs/ptp.md."""
     from training import adapters
 
+    if on_policy and data is not None:
+        raise BenchError("--on-policy and --data exclude each other; give one of them", Exit.USAGE)
     try:
         adapters.main(
             recipe,

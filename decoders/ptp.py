@@ -79,6 +79,7 @@ class ParallelTokenPrediction(Decoder):
             verdict = verify_picks(result.picks, drafts)
             emitted = (*drafts[: verdict.accepted], verdict.token)
             run.commit(emitted)
+            run.proposer.observe(len(drafts), verdict.accepted)
             yield Emit(tokens=(*first, *emitted), drafted=len(drafts), accepted=verdict.accepted)
             result = yield run.propose((run.last,))
             first = result.picks
@@ -97,6 +98,7 @@ class ParallelTokenPrediction(Decoder):
             verdict = verify_picks(result.picks, drafts)
             emitted = (*drafts[: verdict.accepted], verdict.token)
             run.commit(emitted)
+            proposer.observe(len(drafts), verdict.accepted)
             read = [max(0, size - proposer.lead) for size in sizes]
             start = sum(read[: verdict.accepted])
             proposer.take(result, slice(start, start + read[verdict.accepted]))
@@ -133,6 +135,7 @@ class _Run:
             decoder.adapter, request.adapter, request.sampling, request.uniforms, decoder.slots
         )
         self._length = len(request.prompt_ids)
+        self._row_cost = decoder.row_cost
 
     @property
     def output(self) -> int:
@@ -153,7 +156,7 @@ class _Run:
     def propose(self, tokens: Sequence[int]) -> Call:
         """A call that gives the token after `tokens` and proposes those after that."""
         # this call's own token and the verifying call's come on top of the proposal
-        slots = self.proposer.one_branch(self.left - 2, self.last, self.output)
+        slots = self.proposer.one_branch(self.left - 2, self.last, self.output, self._row_cost)
         positions = self.proposer.positions(self.target.length, len(tokens), slots)
         return self.target.call(tokens, slots=slots, positions=positions)
 

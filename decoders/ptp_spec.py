@@ -64,7 +64,8 @@ class ParallelSpeculative(Decoder):
         while True:
             drafts: tuple[int, ...] = ()
             if left > 1:
-                slots = proposer.one_branch(left - 2, sequence[-1], sampling.max_new_tokens - left)
+                output = sampling.max_new_tokens - left
+                slots = proposer.one_branch(left - 2, sequence[-1], output, self.row_cost)
                 unseen = sequence[draft.length :]
                 positions = proposer.positions(draft.length, len(unseen), slots)
                 result = yield draft.call(unseen, slots=slots, positions=positions)
@@ -75,6 +76,7 @@ class ParallelSpeculative(Decoder):
             emitted = (*drafts[: verdict.accepted], verdict.token)
             sequence += emitted
             target.truncate(len(sequence) - 1)
+            proposer.observe(len(drafts), verdict.accepted)
             yield Emit(tokens=emitted, drafted=len(drafts), accepted=verdict.accepted)
             left -= len(emitted)
 

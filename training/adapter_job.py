@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,9 @@ from torch import nn
 from decoders.core.slots import SlotAdapter
 from training.data import Row
 from training.loop import Piece, Progress, muon_and_adamw
-from training.objectives import LOSSES, ObjectiveName, predictions, run
+from training.objectives import LOSSES, predictions, run
 from training.progress import Reporter
+from training.recipe import RunTable
 from training.report import Report, Tally, summary_line
 from training.sources import Source
 from training.student import Student
@@ -30,36 +30,6 @@ EVAL_SEED = 20_512
 EVAL_SLOTS = 160
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What an adapter's run is, beside data, model and adapter.
-
-    Attributes:
-        objective: name of the loss.
-        slots_per_row: Q.
-        max_tokens: padded tokens of one group of rows.
-        seed: of windows.
-        eval_rows: held-out rows of an evaluation.
-        eval_temperature: of the held-out sampled windows.
-        eval_top_p: of the held-out sampled windows.
-    """
-
-    objective: ObjectiveName = "one-hot"
-    slots_per_row: int = 128
-    max_tokens: int = 2600
-    seed: int = 1
-    eval_rows: int = 60
-    eval_temperature: float = 0.7
-    eval_top_p: float = 0.95
-
-    def __post_init__(self) -> None:
-        """`ValueError` for an unknown objective."""
-        if self.objective not in LOSSES:
-            raise ValueError(
-                f"objective {self.objective!r} is unknown; use one of {', '.join(LOSSES)}"
-            )
-
-
 class AdapterJob:
     """Windows of the source's rows, one group of rows after another."""
 
@@ -68,7 +38,7 @@ class AdapterJob:
         student: Student,
         source: Source,
         laws: Laws,
-        settings: Settings,
+        settings: RunTable,
         reporter: Reporter,
         pad: int,
     ) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -198,6 +199,8 @@ def update(
         total += torch.tensor([loss.item(), num_targets, num_tokens])
     parameters = [p for p in trained.parameters() if p.requires_grad]
     _sum_over_workers(total, parameters)
+    if not total[1]:  # nothing to learn from this step's text
+        return math.nan, int(total[2].item())
     parameters = [p for p in parameters if p.grad is not None]
     for parameter in parameters:
         assert parameter.grad is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from pathlib import Path
@@ -73,8 +74,9 @@ class Reporter:
         """Tells one step's mean loss (nats per answer token)."""
         if self.style == "none":
             return
-        self._recent = [*self._recent[-99:], loss]
-        mean = sum(self._recent) / len(self._recent)
+        if not math.isnan(loss):
+            self._recent = [*self._recent[-99:], loss]
+        mean = sum(self._recent) / max(1, len(self._recent))
         if progress.step % LOG_EVERY == 0:
             self._write({"loss": round(mean, 5), **_standing(progress)})
         if self._bar is not None:

@@ -191,11 +191,12 @@ class Student:
         Raises:
             ValueError: a sliding window would hide part of a row, which these masks do not do.
         """
+        reach = seen.shape[-1] - (seen.shape[1] if seen.shape[1] < seen.shape[-1] else 0)
         windows = [window for window in self.facts.windows.values() if window is not None]
-        if windows and min(windows) < seen.shape[-1]:
+        if windows and min(windows) < reach + self.adapter.config.num_slots:
             raise ValueError(
-                f"{seen.shape[-1]} tokens and slots exceed the model's sliding window of "
-                f"{min(windows)}; train on shorter rows (max_tokens) with fewer slots"
+                f"rows of {reach} tokens and {self.adapter.config.num_slots} slots exceed the "
+                f"model's sliding window of {min(windows)}; lower max_tokens"
             )
         added = torch.zeros(seen.shape, dtype=self.dtype, device=self.device)
         added = added.masked_fill_(~seen.to(self.device), torch.finfo(self.dtype).min)[:, None]

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.multiprocessing.spawn import ProcessRaisedException
 
 
 def worker() -> tuple[int, int]:
@@ -21,23 +23,37 @@ def worker() -> tuple[int, int]:
 
 
 def spawn(num_workers: int, function: Callable[..., Any], *arguments: Any) -> None:
-    """Calls ``function(*arguments)`` in `num_workers` processes that form a group, or here if 1."""
+    """Calls ``function(*arguments)`` in `num_workers` processes that form a group, or here if 1.
+
+    Raises:
+        ValueError: one of them raised it (the same text).
+    """
     if num_workers == 1:
         function(*arguments)
         return
-    with tempfile.TemporaryDirectory() as folder:
-        store = f"file://{folder}/store"
-        torch.multiprocessing.spawn(  # type: ignore[attr-defined, no-untyped-call]
-            _start, args=(num_workers, store, function, arguments), nprocs=num_workers
-        )
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        try:
+            torch.multiprocessing.spawn(  # type: ignore[attr-defined, no-untyped-call]
+                _start, args=(num_workers, folder, function, arguments), nprocs=num_workers
+            )
+        except ProcessRaisedException as error:
+            told = sorted(folder.glob("error*"))
+            if not told:
+                raise
+            raise ValueError(told[0].read_text(encoding="utf-8")) from error
 
 
 def _start(
-    rank: int, world: int, store: str, function: Callable[..., Any], arguments: tuple[Any, ...]
+    rank: int, world: int, folder: Path, function: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:
     torch.set_num_threads(1)
+    store = f"file://{folder}/store"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
     try:
         function(*arguments)
+    except ValueError as error:  # the parent sees only that a process failed
+        (folder / f"error{rank}").write_text(str(error), encoding="utf-8")
+        raise
     finally:
         dist.destroy_process_group()

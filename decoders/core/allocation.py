@@ -34,9 +34,34 @@ class Survival:
         falling = tuple(itertools.accumulate((min(1.0, max(0.0, c)) for c in chances), min))
         return cls(falling, (0.0, *itertools.accumulate(falling)))
 
+    def scaled(self, power: float) -> Survival:
+        """Where proposals stand more rarely (above 1) or more often (below 1) than usual."""
+        return Survival.of([chance**power for chance in self.chances])
+
+    @property
+    def mean_chance(self) -> float:
+        """How often a proposal stands whose predecessors stood."""
+        tested = 1.0 + self.values[-1] - self.chances[-1]
+        return self.values[-1] / tested
+
     def worth(self, price: float) -> int:
         """How many proposals have a chance above `price`."""
         return bisect.bisect_left(self.chances, -price, key=lambda chance: -chance)
+
+
+def best_length(survival: Survival, longest: int, lead: int, row_cost: float) -> int:
+    """How many slots a proposal should have that is verified in a call of its own.
+
+    Maximises tokens per cost of a round of two calls: its own token, the verifying call's, and the
+    proposals that stand; every slot is a row, and every proposal a row of the verifying call.
+    """
+    most = min(longest, len(survival.chances) + lead)
+    return max(
+        range(lead + 1, most + 1),
+        key=lambda size: (
+            (2 + survival.values[size - lead]) / (2 + row_cost * (2 + 2 * size - lead))
+        ),
+    )
 
 
 def branch_chances(confidences: Sequence[float]) -> list[float]:

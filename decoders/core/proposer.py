@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from decoders.core.allocation import Survival
+from decoders.core.allocation import Survival, best_length
 from decoders.core.sampling import Uniforms
 from decoders.core.slots import AdapterConfig
 from decoders.core.types import BLANK, CallResult, Sampling, Slots
@@ -20,6 +20,9 @@ NOT_GREEDY = 0.5
 
 MOST_SLOTS = 64
 """Of one branch: it must fit behind the longest answer in the cache."""
+
+PRIOR_TESTS = 12.0
+"""What is known of proposals in general counts as much as so many of an answer's own."""
 
 _NOT_CALIBRATED = (1.0, 0.0)
 _GUESS = 0.85  # chance of a further proposal to stand where none was measured
@@ -32,7 +35,8 @@ class Proposer:
         longest: most slots of a branch.
         lead: slots at the head of a branch that propose nothing of use. In O-PTP the first slot
             predicts the token that the row before it gives exactly.
-        survival: of proposals, as measured on held-out text.
+        survival: of proposals: as measured on held-out text, drawn towards how this answer's have
+            fared so far.
         drafts: the last proposal.
         chances: each draft's own chance to stand, calibrated.
     """
@@ -55,7 +59,9 @@ class Proposer:
         self._calibration: tuple[float, float] = (
             measured.get(f"{kind}calibration") or _NOT_CALIBRATED
         )
-        self.survival = _survival(measured.get(f"{kind}survival"), self.lead, self.longest)
+        self._usual = _survival(measured.get(f"{kind}survival"), self.lead, self.longest)
+        self.survival = self._usual
+        self._stood, self._tested = PRIOR_TESTS * self._usual.mean_chance, PRIOR_TESTS
         self._greedy_u = BLANK if config.greedy else NOT_GREEDY
         self.drafts: tuple[int, ...] = ()
         self.chances: list[float] = []
@@ -65,6 +71,14 @@ class Proposer:
         self.drafts = result.slot_picks[branch]
         confidences = result.slot_confidences[branch]
         self.chances = [_calibrated(c, *self._calibration) for c in confidences]
+
+    def observe(self, num_drafts: int, accepted: int) -> None:
+        """So many of the drafts stood: the next proposals will fare like these."""
+        self._stood += accepted
+        self._tested += accepted + (accepted < num_drafts)
+        usual = min(self._usual.mean_chance, 0.99)
+        seen = min(self._stood / self._tested, 0.99)
+        self.survival = self._usual.scaled(math.log(max(seen, 0.05)) / math.log(max(usual, 0.05)))
 
     def worthwhile(self, most: int, row_cost: float) -> tuple[int, ...]:
         """The drafts to verify, at most `most`: while one more row brings more than it costs."""
@@ -76,12 +90,13 @@ class Proposer:
             gain += stand
         return self.drafts[: max(0, most)]
 
-    def one_branch(self, room: int, anchor: int, output: int) -> Slots | None:
+    def one_branch(self, room: int, anchor: int, output: int, row_cost: float) -> Slots | None:
         """Slots after token `anchor` for output positions from `output` on.
 
-        `room` tokens can still be used; None where no proposal would be.
+        As many as pay; `room` tokens can still be used; None where no proposal would be.
         """
-        count = min(self.longest, room + self.lead)
+        best = best_length(self.survival, self.longest, self.lead, row_cost)
+        count = min(best, room + self.lead)
         return self.branches([count], [anchor], output) if count > self.lead else None
 
     def branches(self, sizes: Sequence[int], anchors: Sequence[int], output: int) -> Slots:

@@ -50,7 +50,7 @@ class AdapterConfig:
         num_slots: slots of a training window.
         layers: (in, out) of every gated layer of the base model.
         width: D.
-        rank: r; None for a full-rank delta.
+        rank: r; 0 for a full-rank delta.
         alpha: the delta is scaled by alpha / r.
         code: how u is embedded.
         embedding_hidden: middle width of the embedding's network (0: one linear layer).
@@ -72,7 +72,7 @@ class AdapterConfig:
     num_slots: int = 16
     layers: Mapping[str, tuple[int, int]]
     width: int
-    rank: int | None = 64
+    rank: int = 64
     alpha: float = 64.0
     code: Code = "dyadic"
     embedding_hidden: int = 0
@@ -95,12 +95,12 @@ class AdapterConfig:
         _demand(self.num_slots >= 1, "num_slots", self.num_slots, "1 or above")
         plain = self.code != "dyadic" and (self.conditioned or self.embedding_hidden)
         _demand(not plain, "code", self.code, "dyadic for conditioned or embedding_hidden")
-        _demand(self.rank is None or self.rank >= 1, "rank", self.rank, "1 or above, or null")
+        _demand(self.rank >= 0, "rank", self.rank, "1 or above, or 0 for full rank")
 
     @property
     def scale(self) -> float:
         """The factor on B A."""
-        return 1.0 if self.rank is None else self.alpha / self.rank
+        return self.alpha / self.rank if self.rank else 1.0
 
     def to_json(self) -> str:
         """As it stands in ``adapter.json``."""
@@ -146,7 +146,7 @@ class SlotAdapter(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         low, high = nn.ParameterDict(), nn.ParameterDict()
         for name, (num_in, num_out) in config.layers.items():
-            if config.rank is None:
+            if not config.rank:
                 high[_key(name)] = nn.Parameter(torch.zeros(num_out, num_in))
                 continue
             bound = 1 / math.sqrt(num_in)
@@ -200,7 +200,7 @@ class SlotAdapter(nn.Module):
         for name in self.config.layers:
             key = _key(name)
             high = (self.lora_b[key] * self.config.scale).to(dtype)
-            low = self.lora_a[key].to(dtype) if self.config.rank is not None else None
+            low = self.lora_a[key].to(dtype) if self.config.rank else None
             found[name] = (low, high)
         return found
 

@@ -193,10 +193,10 @@ class Student:
         """
         reach = seen.shape[-1] - (seen.shape[1] if seen.shape[1] < seen.shape[-1] else 0)
         windows = [window for window in self.facts.windows.values() if window is not None]
-        if windows and min(windows) < reach + self.adapter.config.num_slots:
+        if windows and min(windows) < reach:  # slots stand within their row
             raise ValueError(
-                f"rows of {reach} tokens and {self.adapter.config.num_slots} slots exceed the "
-                f"model's sliding window of {min(windows)}; lower max_tokens"
+                f"rows of {reach} tokens exceed the model's sliding window of {min(windows)}; "
+                "lower max_tokens"
             )
         added = torch.zeros(seen.shape, dtype=self.dtype, device=self.device)
         added = added.masked_fill_(~seen.to(self.device), torch.finfo(self.dtype).min)[:, None]

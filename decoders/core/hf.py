@@ -29,12 +29,13 @@ from transformers.cache_utils import Cache, DynamicCache
 from transformers.utils import logging
 
 from decoders.core.architecture import Architecture, token_ids
+from decoders.core.attached import AttachedAdapter
 from decoders.core.attention import MaskBuilder, Masks
 from decoders.core.cache import KVStore
 from decoders.core.checkpoint import find_checkpoint, unavailable
 from decoders.core.gating import Forward, GatedModule
 from decoders.core.model import Session
-from decoders.core.slots import AdapterConfig, AttachedAdapter, SlotAdapter
+from decoders.core.slots import AdapterConfig, SlotAdapter
 from decoders.core.types import Call
 
 Attention = Literal["sdpa", "eager"]
@@ -71,6 +72,7 @@ class HFModel:
         windows = self.architecture.windows.values()
         self._window = min((window for window in windows if window is not None), default=0)
         self._head: nn.Module = module.get_output_embeddings()
+        self._tokens: nn.Module = module.get_input_embeddings()
         self._plain: Any = module.base_model if self.architecture.reads_hidden else module
         self._run: Any = self._plain
         self._bucketed = compile
@@ -142,7 +144,12 @@ class HFModel:
         if merged is None:
             merged = self.device.type == "cpu"
         self._adapters[name] = AttachedAdapter(
-            adapter, self._gated, dtype=self.dtype, device=self.device, merged=merged
+            adapter,
+            self._gated,
+            self._tokens,
+            dtype=self.dtype,
+            device=self.device,
+            merged=merged,
         )
 
     def adapter_bytes(self, name: str) -> int:
@@ -290,7 +297,7 @@ class HFModel:
         assert self._owns(session), "a call of a session that is not open here"
         assert store is not None
         start = session.length
-        num_tokens, num_rows = len(call.tokens), call.num_rows
+        num_rows = call.num_rows
         stop = start + num_rows
         ids = self._to_device([call.tokens])
         if call.positions is None and call.slots is None:
@@ -307,11 +314,8 @@ class HFModel:
         masks = self._masks.per_kind(mask)
         if call.slots is None:
             return self._logits({"input_ids": ids}, positions, masks, rows)
-        attached = self._adapters[call.slots.adapter]
-        slots = attached.embed([call.slots], self.module.get_input_embeddings())
-        embedded = torch.cat([self._embeddings(ids), slots[None]], 1)
-        fed = {"inputs_embeds": embedded}
-        return self._logits(fed, positions, masks, rows, attached.tail(num_tokens))
+        embedded, gate = self._adapter_of([call]).one(call.slots, self._tokens(ids))
+        return self._logits({"inputs_embeds": embedded}, positions, masks, rows, gate)
 
     def _to_device(self, numbers: Sequence[Any]) -> Tensor:
         """Int64 numbers in one asynchronous copy."""
@@ -359,33 +363,13 @@ class HFModel:
         read = [line[id(call)] + row for call in calls for row in _read_rows(call)]
         if all(call.slots is None for call in ordered):
             return self._logits({"input_ids": ids}, positions, added, read)
-        embedded, gate = self._with_slots(ordered, ids)
+        embedded, gate = self._adapter_of(ordered).merged(ordered, self._tokens(ids))
         return self._logits({"inputs_embeds": embedded}, positions, added, read, gate)
 
-    def _with_slots(self, ordered: Sequence[Call], ids: Tensor) -> tuple[Tensor, Forward]:
-        """Inputs ``[B, N, D]`` of merged calls of one adapter, and its gated forward."""
-        parts = [call.slots for call in ordered if call.slots is not None]
-        names = {part.adapter for part in parts}
+    def _adapter_of(self, calls: Sequence[Call]) -> AttachedAdapter:
+        names = {call.slots.adapter for call in calls if call.slots is not None}
         assert len(names) == 1, f"calls of several adapters in one pass: {sorted(names)}"
-        attached = self._adapters[names.pop()]
-        width = ids.shape[1]
-        is_slot = [False] * ids.numel()
-        for number, call in enumerate(ordered):
-            first = number * width + len(call.tokens)
-            is_slot[first : number * width + call.num_rows] = [True] * (
-                call.num_rows - len(call.tokens)
-            )
-        slots = self._to_device([row for row, slot in enumerate(is_slot) if slot])
-        base = self._to_device([row for row, slot in enumerate(is_slot) if not slot])
-        embedded = self._embeddings(ids)
-        flat = embedded.view(-1, embedded.shape[-1])
-        flat[slots] = attached.embed(parts, self.module.get_input_embeddings())
-        return embedded, attached.scattered(base, slots)
-
-    def _embeddings(self, ids: Tensor) -> Tensor:
-        """Token embeddings ``[B, N, D]``."""
-        found: Tensor = self.module.get_input_embeddings()(ids)
-        return found
+        return self._adapters[names.pop()]
 
     def _logits(
         self,

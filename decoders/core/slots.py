@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -23,15 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from decoders.core.gating import (
-    Deltas,
-    Forward,
-    GatedModule,
-    MergedWeights,
-    UnmergedWeights,
-    layer_shapes,
-)
-from decoders.core.types import Slots
+from decoders.core.gating import layer_shapes
 from decoders.core.uniform_embedding import CODES, Code, UniformEmbedding
 
 FORMAT = 1
@@ -251,72 +243,6 @@ class SlotAdapter(nn.Module):
             line = " ".join(str(error).split())
             raise ValueError(f"adapter {str(folder)!r} cannot be loaded: {line}") from error
         return adapter.eval().requires_grad_(False)
-
-
-class AttachedAdapter:
-    """An adapter at work in a module, in the module's dtype and on its device."""
-
-    def __init__(
-        self,
-        adapter: SlotAdapter,
-        gated: GatedModule,
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        merged: bool,
-    ) -> None:
-        """Lay the weights out, merged or not (see `gating`)."""
-        self.config = adapter.config
-        self._adapter = adapter.to(device)
-        self._dtype, self._device = dtype, device
-        weights: MergedWeights | UnmergedWeights
-        with torch.no_grad():
-            if merged:
-                exact = _moved(adapter.factors(torch.float32), device)
-                weights = MergedWeights(Deltas(gated, exact), dtype)
-                self.num_bytes = weights.num_bytes
-            else:
-                deltas = Deltas(gated, _moved(adapter.factors(dtype), device))
-                weights, self.num_bytes = UnmergedWeights(deltas), deltas.num_bytes
-        self.num_bytes += sum(parameter.nbytes for parameter in adapter.embedding.parameters())
-        self.tail = weights.tail
-        self.scattered: Callable[[Tensor, Tensor], Forward] = weights.scattered
-
-    def embed(self, parts: Sequence[Slots], tokens: nn.Module) -> Tensor:
-        """Inputs ``[S, D]`` of the slots of several calls, in order.
-
-        Args:
-            parts: what the slots carry.
-            tokens: the model's token embedding.
-        """
-        uniforms = torch.tensor([u for part in parts for u in part.uniforms], dtype=torch.float64)
-        warp = torch.tensor([part.warp for part in parts for _ in part.uniforms])
-        numbers = [n for part in parts for size in part.sizes for n in range(size)]
-        anchors = None
-        if self.config.anchored:
-            before = [
-                token
-                for part in parts
-                for token, size in zip(part.anchors, part.sizes, strict=True)
-                for _ in range(size)
-            ]
-            anchors = tokens(torch.tensor(before).to(self._device))
-        embedded = self._adapter.embed(
-            uniforms.to(self._device),
-            warp.to(self._device),
-            torch.tensor(numbers).to(self._device),
-            anchors,
-        )
-        return embedded.to(self._dtype)
-
-
-def _moved(
-    factors: Mapping[str, tuple[Tensor | None, Tensor]], device: torch.device
-) -> dict[str, tuple[Tensor | None, Tensor]]:
-    return {
-        name: (None if low is None else low.to(device), high.to(device))
-        for name, (low, high) in factors.items()
-    }
 
 
 def _key(name: str) -> str:

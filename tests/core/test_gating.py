@@ -262,7 +262,7 @@ def test_merged_weights_follow_the_base_layers_orientation(name):
         expected = linear_layers(case.plain)[layer.name](x) + x @ (high @ low).T
         bias = 0 if layer.bias is None else layer.bias
         torch.testing.assert_close(x @ deltas.merged(index) + bias, expected, atol=2e-5, rtol=1e-5)
-        assert torch.equal(case.ways["merged"].weights[index], deltas.merged(index))
+        assert torch.equal(case.ways["merged"].weight(index), deltas.merged(index))
 
 
 @pytest.mark.parametrize("way", ["merged", "unmerged"])
@@ -299,8 +299,9 @@ def test_deltas_may_mix_ranks_and_serve_many_calls():
 def test_merging_is_done_in_the_factors_precision_before_the_cast():
     case = Case("llama")
     gated = GatedModule(plain("llama").to(torch.bfloat16))
-    weights = MergedWeights(Deltas(gated, case.factors), torch.bfloat16).weights
-    for layer, merged in zip(gated.layers, weights, strict=True):
+    weights = MergedWeights(Deltas(gated, case.factors), torch.bfloat16)
+    for index, layer in enumerate(gated.layers):
+        merged = weights.weight(index)
         low, high = case.factors[layer.name]
         assert merged.dtype == torch.bfloat16
         assert torch.equal(merged, (layer.weight.float() + (high @ low).T).bfloat16())

@@ -52,9 +52,9 @@ def filled(config: AdapterConfig) -> SlotAdapter:
 
 
 @pytest.mark.parametrize("code", CODES)
-@pytest.mark.parametrize("rank", [3, None])
+@pytest.mark.parametrize("rank", [3, 0])
 def test_an_adapter_comes_back_as_it_was_saved(
-    tmp_path: Path, code: Code, rank: int | None
+    tmp_path: Path, code: Code, rank: int
 ) -> None:
     config = config_of(
         rank=rank,
@@ -109,7 +109,7 @@ BAD_CONFIGS: dict[str, tuple[Edit, str]] = {
     "code": (lambda c: c.update(code="x"), "'code' is 'x'; it must be dyadic"),
     "order": (lambda c: c.update(order="rank"), "'order' is 'rank'; it must be vocabulary"),
     "no slots": (lambda c: c.update(num_slots=0), "'num_slots' is 0; it must be 1 or above"),
-    "rank": (lambda c: c.update(rank=0), "'rank' is 0; it must be 1 or above, or null"),
+    "rank": (lambda c: c.update(rank=-1), "'rank' is -1; it must be 1 or above, or 0 for full"),
     "wrong type": (lambda c: c.update(rank="3"), "not supported"),
     "shape": (lambda c: c["layers"].update({"one.proj": [16, 99]}), "size mismatch"),
     "lacks a layer": (lambda c: c["layers"].pop("one.proj"), "Unexpected key"),
@@ -166,7 +166,7 @@ def test_broken_and_incomplete_weights_are_refused_in_one_line(tmp_path: Path) -
 
 
 def test_a_configuration_survives_json_and_is_frozen() -> None:
-    config = config_of(temperatures=(0.7, 0.7), rank=None)
+    config = config_of(temperatures=(0.7, 0.7), rank=0)
     text = config.to_json()
     assert AdapterConfig.from_json(text) == config
     assert json.loads(text)["format"] == 1
@@ -190,11 +190,11 @@ def test_factors_are_scaled_by_alpha_over_rank_and_cast() -> None:
         assert torch.equal(high, (adapter.lora_b[key] * 2).bfloat16())
         n_in, n_out = LAYERS[name]
         assert (low.shape, high.shape) == ((3, n_in), (n_out, 3))
-    full = filled(config_of(rank=None, alpha=6.0)).factors(torch.float32)
+    full = filled(config_of(rank=0, alpha=6.0)).factors(torch.float32)
     for name, (low, high) in full.items():
         assert low is None
         assert high.shape == LAYERS[name][::-1]
-    assert config_of(rank=None, alpha=6.0).scale == 1
+    assert config_of(rank=0, alpha=6.0).scale == 1
 
 
 def test_sizes_count_every_weight() -> None:
@@ -203,10 +203,10 @@ def test_sizes_count_every_weight() -> None:
     assert adapter.weight_bytes == 4 * adapter.num_parameters
 
 
-@pytest.mark.parametrize("rank", [3, None])
+@pytest.mark.parametrize("rank", [3, 0])
 @pytest.mark.parametrize("way", ["merged", "unmerged"])
 @torch.no_grad()
-def test_a_fresh_adapter_leaves_every_output_unchanged(way: str, rank: int | None) -> None:
+def test_a_fresh_adapter_leaves_every_output_unchanged(way: str, rank: int) -> None:
     module = llama()
     ids = torch.arange(10)[None]
     expected = module(ids).logits
@@ -216,10 +216,10 @@ def test_a_fresh_adapter_leaves_every_output_unchanged(way: str, rank: int | Non
     weights: MergedWeights | UnmergedWeights = UnmergedWeights(deltas)
     if way == "merged":
         weights = MergedWeights(deltas, torch.float32)
-        for layer, weight in zip(gated.layers, weights.weights, strict=True):
-            assert torch.equal(weight, layer.weight)
+        for index, layer in enumerate(gated.layers):
+            assert torch.equal(weights.weight(index), layer.weight)
     with gated.active(weights.everywhere):
-        assert torch.equal(module(ids).logits, expected)
+        torch.testing.assert_close(module(ids).logits, expected, rtol=1e-5, atol=1e-6)
 
 
 def states(adapter: SlotAdapter) -> dict[str, Tensor]:

@@ -36,13 +36,17 @@ class Survival:
 
     def scaled(self, power: float) -> Survival:
         """Where proposals stand more rarely (above 1) or more often (below 1) than usual."""
-        return Survival.of([chance**power for chance in self.chances])
+        # g proposals that always stood so far may fall too
+        return Survival.of(
+            [min(chance, 0.995**g) ** power for g, chance in enumerate(self.chances, 1)]
+        )
 
     @property
     def mean_chance(self) -> float:
         """How often a proposal stands whose predecessors stood."""
-        tested = 1.0 + self.values[-1] - self.chances[-1]
-        return self.values[-1] / tested
+        if not self.chances:
+            return 0.0
+        return self.values[-1] / (1.0 + self.values[-1] - self.chances[-1])
 
     def worth(self, price: float) -> int:
         """How many proposals have a chance above `price`."""
@@ -53,11 +57,12 @@ def best_length(survival: Survival, longest: int, lead: int, row_cost: float) ->
     """How many slots a proposal should have that is verified in a call of its own.
 
     Maximises tokens per cost of a round of two calls: its own token, the verifying call's, and the
-    proposals that stand; every slot is a row, and every proposal a row of the verifying call.
+    proposals that stand; every slot is a row, and every proposal a row of the verifying call. May
+    be `lead`: none pays.
     """
-    most = min(longest, len(survival.chances) + lead)
+    most = max(lead, min(longest, len(survival.chances) + lead))
     return max(
-        range(lead + 1, most + 1),
+        range(lead, most + 1),
         key=lambda size: (
             (2 + survival.values[size - lead]) / (2 + row_cost * (2 + 2 * size - lead))
         ),

@@ -356,9 +356,9 @@ def test_rows_longer_than_a_sliding_window_are_refused() -> None:
     assert gap(hidden, expected) < TOLERANCE
     with pytest.raises(ValueError, match=r"rows of 13 tokens exceed .* window of 12"):
         student.context(ids)
+    # a slot stands within its row, so it may see the whole row and the slots before it
     slot, seen = torch.zeros(1, 1, WIDTH), torch.ones(1, 1, 13, dtype=torch.bool)
-    with pytest.raises(ValueError, match="sliding window of 12"):
-        student.slots(cache, slot, ids[:, 12:], seen)
+    assert student.slots(cache, slot, ids[:, 11:12], seen).isfinite().all()
 
 
 def test_an_adapter_of_another_model_and_a_capped_head_are_refused() -> None:

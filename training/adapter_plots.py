@@ -1,0 +1,105 @@
+"""Figures of adapters: accuracy by slot, and how training got there.
+
+``python -m training.adapter_plots OUTPUT.png NAME=FOLDER …`` draws adapters side by side.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from decoders.core.slots import CONFIG_FILE, AdapterConfig
+from training.plots import COLORS
+
+
+def read_reports(log: Path) -> list[dict[str, Any]]:
+    """The held-out reports in a training log; a resumed run's replace those they repeat."""
+    by_step: dict[int, dict[str, Any]] = {}
+    for line in log.read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        if "held_out" in record:
+            by_step = {step: old for step, old in by_step.items() if step < record["step"]}
+            by_step[record["step"]] = record
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def plot_adapters(configs: Mapping[str, AdapterConfig], output: Path) -> None:
+    """Draws accuracy and survival by slot of one or more adapters (PNG or SVG by the suffix)."""
+    from matplotlib.ticker import MaxNLocator
+
+    figure, (left, right) = _panels()
+    for (name, config), color in zip(configs.items(), _cycle(len(configs)), strict=True):
+        kinds = [("", "-", name)]
+        if config.measured.get("greedy_accuracy"):
+            kinds.append(("greedy_", "--", f"{name}, greedy"))
+        for kind, style, label in kinds:
+            for axes, what in ((left, "accuracy"), (right, "survival")):
+                values = config.measured[f"{kind}{what}"]
+                slots = [i + 1 for i, value in enumerate(values) if value is not None]
+                shown = [value for value in values if value is not None]
+                axes.plot(slots, shown, style, color=color, linewidth=1.8, label=label)
+    left.set_title("A slot's token is right", loc="left", fontsize=10)
+    right.set_title("All slots up to here are right", loc="left", fontsize=10)
+    for axes in (left, right):
+        axes.set_xlabel("slot")
+        axes.set_ylim(0, 1.02)
+        axes.set_xlim(left=1)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    left.set_ylabel("share of held-out windows")
+    right.legend(frameon=False, fontsize=9)
+    _save(figure, output)
+
+
+def plot_training(log: Path, output: Path) -> None:
+    """Draws the expected leading right predictions of 16 slots over slots trained on."""
+    reports = read_reports(log)
+    figure, (axes,) = _panels(1)
+    trained = [report["tokens"] / 1e6 for report in reports]
+    for kind, style, label in (("", "-", "T = 0.7, top-p 0.95"), ("greedy_", "--", "greedy")):
+        values = [report["held_out"][f"{kind}leading_16"] for report in reports]
+        if None not in values:
+            axes.plot(trained, values, style, color=COLORS[0], linewidth=1.8, label=label)
+    axes.set_xlabel("slots trained on (millions)")
+    axes.set_ylabel("leading right predictions of 16")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, fontsize=9)
+    _save(figure, output)
+
+
+def _panels(number: int = 2) -> tuple[Any, Sequence[Any]]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.2 * number, 3.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = [figure.add_subplot(1, number, place + 1) for place in range(number)]
+    for axes in panels:
+        axes.grid(axis="y", alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure, panels
+
+
+def _cycle(number: int) -> list[str]:
+    return [COLORS[place % len(COLORS)] for place in range(number)]
+
+
+def _save(figure: Any, output: Path) -> None:
+    output.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(output, dpi=150)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """See the top of this file."""
+    output, *named = arguments
+    folders = dict(argument.split("=", 1) for argument in named)
+    texts = {name: (Path(folder) / CONFIG_FILE).read_text() for name, folder in folders.items()}
+    plot_adapters(
+        {name: AdapterConfig.from_json(text) for name, text in texts.items()}, Path(output)
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

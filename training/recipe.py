@@ -149,6 +149,8 @@ def read_recipe(path: Path) -> dict[str, Any]:
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"recipe {path} cannot be read: {error}") from error
     base = tables.pop("extends", None)
+    if base == path.name:
+        raise ValueError(f"recipe {path} extends itself; name another file")
     return tables if base is None else _laid_over(read_recipe(path.parent / base), tables)
 
 

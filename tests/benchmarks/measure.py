@@ -4,6 +4,8 @@
     python tests/benchmarks/measure.py batching       # tokens/s of ar at batch 8 against batch 1
     python tests/benchmarks/measure.py overhead       # share of decode time outside the model
     python tests/benchmarks/measure.py sweep          # spec's k: speed-up over ar, greedy and T=0.8
+    python tests/benchmarks/measure.py slots          # what 16 slots cost beside 16 plain rows
+    python tests/benchmarks/measure.py ptp            # ptp's modes and options at T=0.7 and greedy
 
 Every figure is a ratio of measurements interleaved in one process, prompt by prompt, order swapped
 from one to the next; the interval is Student's t on log-ratios over prompts (bench/stats.py).
@@ -14,11 +16,13 @@ from __future__ import annotations
 import gc
 import itertools
 import math
+import statistics
 import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,8 +30,11 @@ from bench.stats import cluster_mean
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Decoder
 from decoders.core.hf import HFModel, load_tokenizer, stop_ids
-from decoders.core.scheduler import Models, Scheduler
-from decoders.core.types import Generation, Sampling
+from decoders.core.model import Session
+from decoders.core.scheduler import Models, Scheduler, generate
+from decoders.core.slots import SlotAdapter
+from decoders.core.types import Generation, Sampling, Slots
+from decoders.ptp import ParallelTokenPrediction
 from decoders.spec import Speculative
 from specbench_tasks.generators import zoo_conversations
 from specbench_tasks.task import FAMILIES
@@ -186,6 +193,95 @@ def overhead() -> None:
         )
 
 
+def slots() -> None:
+    """Calls of 1 row, of 17 plain rows and of 1 + 16 slots, interleaved, in calls of one row."""
+    bench = Bench(1)
+    session = _warm_session(bench)
+    anchor = bench.prompts[0][-1]
+    carried = Slots(
+        adapter="ptp",
+        uniforms=tuple((s + 0.5) / 16 for s in range(16)),
+        sizes=(16,),
+        anchors=(anchor,),
+        read=tuple(range(16)),
+        warp=(0.7, 0.95),
+    )
+    calls = {
+        "one row": lambda: session.call([anchor]),
+        "17 rows": lambda: session.call([anchor] * 17, read=range(17)),
+        "1 + 16 slots": lambda: session.call([anchor], slots=carried),
+    }
+    logs: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(400):
+        times = {}
+        for name, call in calls.items():
+            start = time.perf_counter()
+            bench.target.forward([call()])
+            times[name] = time.perf_counter() - start
+            session.truncate(len(bench.prompts[0]))
+        for name, elapsed in times.items():
+            logs[name].append(elapsed / times["one row"])
+    found = {name: statistics.median(values) for name, values in logs.items()}
+    print(", ".join(f"{name} {value:.2f}" for name, value in found.items()))
+    print(f"16 slots beyond 16 rows: {found['1 + 16 slots'] - found['17 rows']:.2f} one-row calls")
+
+
+def _warm_session(bench: Bench) -> Session:
+    bench.target.attach("ptp", SlotAdapter.load(ZOO / "ptp"))
+    bench.models.reserve(1, 512)
+    session = bench.target.open()
+    bench.target.forward([session.call(bench.prompts[0])])
+    return session
+
+
+def ptp() -> None:
+    """Speed-up over ar and accepted tokens per step of ptp's options."""
+    bench = Bench(48)
+    bench.target.attach("ptp", SlotAdapter.load(ZOO / "ptp"))
+    options: list[dict[str, Any]] = [
+        {"mode": "sequential", "slots": count} for count in (8, 12, 16, 18)
+    ]
+    options += [{"mode": "sequential", "row_cost": cost} for cost in (0.0, 0.04)]
+    options += [{"mode": "pqd", "budget": budget} for budget in (12, 20, 32, 48)]
+    options += [{"mode": "pqd", "row_cost": cost} for cost in (0.0, 0.04)]
+    for temperature in (0.7, 0.0):
+        sampling = Sampling(
+            temperature=temperature,
+            top_p=0.95 if temperature else 1.0,
+            max_new_tokens=MAX_NEW_TOKENS,
+            stop_ids=bench.stops,
+        )
+        for option in options:
+            _compare(bench, ParallelTokenPrediction(**option), sampling, f"{option}")
+
+
+def _compare(bench: Bench, decoder: Decoder, sampling: Sampling, name: str) -> None:
+    """One line: a decoder against ar, prompt by prompt."""
+    logs, same, emitted, steps, rows = [], 0, 0, 0, 0
+    arms = (Autoregressive(), decoder)
+    for turn, prompt in enumerate(bench.prompts):
+        answers: dict[int, Generation] = {}
+        times: dict[int, float] = {}
+        for arm in (0, 1) if turn % 2 else (1, 0):
+            start = time.perf_counter()
+            answers[arm] = generate(arms[arm], prompt, sampling, bench.models)
+            times[arm] = (time.perf_counter() - start) / len(answers[arm].tokens)
+        same += answers[0].tokens == answers[1].tokens
+        emitted += sum(len(step.tokens) for step in answers[1].steps[1:])
+        rows += sum(step.target_rows for step in answers[1].steps[1:])
+        steps += len(answers[1].steps) - 1
+        if turn >= 3:  # warm-up
+            logs.append(math.log(times[0] / times[1]))
+    estimate = cluster_mean(logs, [str(index) for index in range(len(logs))])
+    low, value, high = (math.exp(x or 0) for x in (estimate.low, estimate.value, estimate.high))
+    print(
+        f"T={sampling.temperature} {name}: {value:.2f} [{low:.2f}, {high:.2f}], "
+        f"{emitted / steps:.2f} tokens and {rows / steps:.1f} rows a step, "
+        f"same on {same}/{len(bench.prompts)}",
+        flush=True,
+    )
+
+
 def sweep() -> None:
     bench = Bench(24)
     for temperature, k in itertools.product((0.0, 0.8), (2, 3, 4, 5, 6, 8)):
@@ -203,6 +299,8 @@ if __name__ == "__main__":
         "batching": batching,
         "overhead": overhead,
         "sweep": sweep,
+        "slots": slots,
+        "ptp": ptp,
     }
     if len(sys.argv) != 2 or sys.argv[1] not in jobs:
         raise SystemExit(f"usage: measure.py {'|'.join(jobs)}")

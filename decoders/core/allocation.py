@@ -10,11 +10,11 @@ useful length E[min(G, b)], see `Survival`.
 
 from __future__ import annotations
 
-import bisect
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,6 @@ class Survival:
         if not self.chances:
             return 0.0
         return self.values[-1] / (1.0 + self.values[-1] - self.chances[-1])
-
-    def worth(self, price: float) -> int:
-        """How many proposals have a chance above `price`."""
-        return bisect.bisect_left(self.chances, -price, key=lambda chance: -chance)
 
 
 def best_length(survival: Survival, longest: int, lead: int, row_cost: float) -> int:
@@ -89,9 +85,11 @@ def allocate(
 ) -> list[int]:
     """Slots of every branch: the most expected proposals that stand per unit of call cost.
 
-    Maximises ``(1 + sum_m chances[m] * value(B_m)) / (1 + row_cost * rows)`` by Dinkelbach's
-    method, where a branch of B slots proposes B - lead tokens; then, if that is more than the
-    budget, raises the price of a slot until it fits.
+    Slots are bought one after another, the best expected return per row first, up to the point
+    where ``(1 + sum_m chances[m] * value(B_m)) / (1 + row_cost * rows)`` is highest or the budget
+    is spent. A branch of B slots proposes B - lead tokens; as the leading slots return nothing, a
+    branch is judged by its best average (the concave envelope of its value), so that whole
+    branches are bought in the right order; the last one may be cut short by the budget.
 
     Args:
         chances: of each branch, see `branch_chances`.
@@ -101,50 +99,19 @@ def allocate(
         lead: slots at the head of a branch that propose nothing of use (1 in O-PTP).
         row_cost: what one more row adds to a call, in calls of one row.
     """
-    fixed = row_cost * len(chances)
-    price, sizes = 0.0, [0] * len(chances)
-    for _ in range(4):
-        sizes = _at_price(chances, survival, price, longest, lead)
-        gain = 1.0 + sum(
-            chance * survival.values[max(0, size - lead)]
-            for chance, size in zip(chances, sizes, strict=True)
-        )
-        better = row_cost * gain / (1.0 + fixed + row_cost * sum(sizes))
-        if better <= price * (1 + 1e-6):
-            break
-        price = better
-    if sum(sizes) <= budget:
-        return sizes
-    low, high = price, 1.0
-    for _ in range(12):
-        price = math.sqrt(max(low, 1e-9) * high)
-        sizes = _at_price(chances, survival, price, longest, lead)
-        low, high = (price, high) if sum(sizes) > budget else (low, price)
-    sizes = _at_price(chances, survival, high, longest, lead)
-    return _filled(sizes, _at_price(chances, survival, low, longest, lead), chances, budget, lead)
-
-
-def _filled(
-    sizes: list[int], wanted: Sequence[int], chances: Sequence[float], budget: int, lead: int
-) -> list[int]:
-    """Spend what is left of a budget on the likeliest branches that want more."""
-    left = budget - sum(sizes)
-    for m in sorted(range(len(sizes)), key=lambda m: -chances[m]):
-        size = min(wanted[m], sizes[m] + left)
-        if size > max(sizes[m], lead):
-            left -= size - sizes[m]
-            sizes[m] = size
-    return sizes
-
-
-def _at_price(
-    chances: Sequence[float], survival: Survival, price: float, longest: int, lead: int
-) -> list[int]:
-    """The best size of each branch where a slot costs `price` expected tokens."""
-    most = min(longest - lead, len(survival.chances))
-    sizes = []
-    for chance in chances:
-        count = min(most, survival.worth(price / chance)) if chance > 0 else 0
-        pays = chance * survival.values[count] > price * (count + lead)
-        sizes.append(count + lead if count and pays else 0)
-    return sizes
+    num_branches, most = len(chances), min(longest - lead, len(survival.chances))
+    if most <= 0:
+        return [0] * num_branches
+    stands = np.array(survival.chances[:most])
+    average = stands.cumsum() / (np.arange(1, most + 1) + lead)
+    best = int(average.argmax())
+    returns = np.where(np.arange(most) <= best, average[best], stands)
+    bought = np.argsort(-np.outer(chances, returns), axis=None, kind="stable")
+    gains = np.outer(chances, stands).ravel()[bought].cumsum()
+    rows = np.arange(1, len(bought) + 1) + lead * (bought % most == 0).cumsum()
+    worth = (1 + gains) / (1 + row_cost * (num_branches + rows))
+    worth = worth[rows <= budget]
+    if not len(worth) or worth.max() <= 1 / (1 + row_cost * num_branches):
+        return [0] * num_branches
+    proposals = np.bincount(bought[: worth.argmax() + 1] // most, minlength=num_branches)
+    return [int(count) + lead if count else 0 for count in proposals]

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from decoders.core import masks
 
@@ -47,13 +49,71 @@ def test_branch_is_the_tree_of_its_parents():
     assert torch.equal(masks.branch(2, 2, stem=2), tree)
 
 
+def sees_in_branches(row, other):
+    """By the docstring: rows are (branch, place in it), a token's place is None."""
+    branch, place = row
+    to_branch, to_place = other
+    if to_place is None:
+        return to_branch <= branch
+    return place is not None and to_branch == branch and to_place <= place
+
+
+def check_branches(sizes):
+    rows = [(m, None) for m in range(len(sizes))]
+    rows += [(m, place) for m, size in enumerate(sizes) for place in range(size)]
+    expected = [[sees_in_branches(row, other) for other in rows] for row in rows]
+    assert masks.branches(sizes).tolist() == expected
+
+
+def test_branches_of_slots_see_the_tokens_up_to_theirs_and_only_their_own_branch():
+    assert drawn(masks.branches((1, 0, 2))) == [
+        "#.....",
+        "##....",
+        "###...",
+        "#..#..",
+        "###.#.",
+        "###.##",
+    ]
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [(0,), (1,), (5,), (0, 0), (0, 3), (3, 0), (4, 4, 4, 4), (0,) * 9, (9, 0, 1), (1,) * 17],
+)
+def test_branches_equal_their_definition(sizes):
+    check_branches(sizes)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=10))
+def test_branches_of_any_sizes_equal_their_definition(sizes):
+    check_branches(sizes)
+
+
+def test_branches_of_one_branch_behind_the_last_token_are_causal():
+    assert torch.equal(masks.branches((0, 0, 4)), masks.causal(7))
+
+
+@pytest.mark.parametrize("sizes", [(3, 2, 1), (4, 4, 4, 4), (1,)])
+def test_a_caller_may_change_its_mask_without_changing_the_next_one(sizes):
+    masks.branches(sizes).logical_not_()
+    check_branches(sizes)
+
+
 def test_block_rows_see_each_other_and_the_stem():
     assert drawn(masks.block(3, stem=1)) == ["#...", "####", "####", "####"]
     assert masks.block(2).all()
 
 
 @pytest.mark.parametrize(
-    "mask", [masks.causal(4), masks.tree((-1, 0)), masks.branch(2, 3, stem=2), masks.block(3)]
+    "mask",
+    [
+        masks.causal(4),
+        masks.tree((-1, 0)),
+        masks.branch(2, 3, stem=2),
+        masks.branches((2, 0, 3)),
+        masks.block(3),
+    ],
 )
 def test_every_row_sees_itself_in_a_square_bool_mask(mask):
     assert mask.dtype == torch.bool

@@ -12,7 +12,8 @@ from decoders.core import scheduler as scheduler_module
 from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.scheduler import Models, Scheduler, generate, width_bucket
 from decoders.core.table_model import TableModel
-from decoders.core.types import Call, Emit, Generation, Sampling
+from decoders.core.types import BLANK, Call, Emit, Generation, Sampling, Slots
+from decoders.ptp import ParallelTokenPrediction
 from decoders.spec import Speculative
 
 
@@ -222,3 +223,73 @@ def test_calls_of_every_want_may_share_one_forward_pass() -> None:
     together = Scheduler(Asks(), models, sampling, 4).run([[0], [1], [2], [3]])
     expected = [generate(Autoregressive(), [first], sampling, models) for first in range(4)]
     assert together == expected
+
+
+# Slots.
+
+
+@pytest.mark.parametrize("variant", ["o-ptp", "c-ptp"])
+@pytest.mark.parametrize("lengths", [(50,), (50, 3, 33, 16)])
+def test_prompts_with_slots_run_in_chunks_and_the_last_one_carries_the_slots(
+    monkeypatch: pytest.MonkeyPatch, variant: str, lengths: tuple[int, ...]
+) -> None:
+    class Slotted(TableModel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attach("ptp", 0.2, variant)  # type: ignore[arg-type]
+            self.slots: list[list[int]] = []
+
+        def forward(self, calls: Sequence[Call]) -> Tensor:
+            self.slots.append([call.num_rows - len(call.tokens) for call in calls])
+            return super().forward(calls)
+
+    prompts = [[(token * length) % 7 for token in range(length)] for length in lengths]
+    decoder, sampling = ParallelTokenPrediction(), Sampling(temperature=0.7, max_new_tokens=9)
+    whole = Scheduler(decoder, Models(target=Slotted()), sampling, 4).run(prompts)
+    monkeypatch.setattr(scheduler_module, "PREFILL_CHUNK", 16)
+    target = Slotted()
+    assert Scheduler(decoder, Models(target=target), sampling, 4).run(prompts) == whole
+    num_heads = sum((length - 1) // 16 for length in lengths)
+    assert target.slots[:num_heads] == [[0]] * num_heads
+    assert min(target.slots[num_heads]) > 0
+    first = whole[0]
+    assert isinstance(first, Generation)
+    assert first.steps[0].target_calls == 1
+    assert first.steps[0].target_rows == 50 + target.slots[num_heads][0]
+
+
+def test_calls_with_and_without_slots_may_share_one_forward_pass() -> None:
+    """Each gets its own picks, and predictions only where it asked for them."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Sometimes(Decoder):
+        def steps(self, request: Request) -> Steps:
+            prompt, slots = request.prompt_ids, None
+            if prompt[0] % 2:
+                count = prompt[0]
+                slots = Slots(
+                    adapter="ptp",
+                    uniforms=(BLANK,) * count,
+                    sizes=(count,),
+                    anchors=prompt[-1:],
+                    read=tuple(range(count)),
+                )
+            result = yield request.target.call(prompt, slots=slots)
+            # of a perfect greedy student the first prediction is the row's own pick
+            assert result.slot_picks[:1] == (result.picks if slots else ())
+            assert len(result.slot_picks) == len(result.slot_confidences) == prompt[0] * bool(slots)
+            yield Emit(tokens=result.slot_picks or result.picks)
+            while True:
+                yield Emit(tokens=(0,))
+
+    target = TableModel()
+    target.attach("ptp", 0.0)
+    models, sampling = Models(target=target), Sampling(max_new_tokens=5)
+    prompts = [[3, 1], [2, 4], [5, 0], [1, 1], [4, 2]]
+    together = Scheduler(Sometimes(), models, sampling, 5).run(prompts)
+    for prompt, answer in zip(prompts, together, strict=True):
+        assert isinstance(answer, Generation)
+        count = prompt[0] if prompt[0] % 2 else 1
+        expected = generate(Autoregressive(), prompt, sampling, models).tokens[:count]
+        assert answer.steps[0].tokens == expected
+        assert answer.steps[0].target_rows == 2 + (prompt[0] if prompt[0] % 2 else 0)

@@ -53,9 +53,7 @@ def filled(config: AdapterConfig) -> SlotAdapter:
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("rank", [3, 0])
-def test_an_adapter_comes_back_as_it_was_saved(
-    tmp_path: Path, code: Code, rank: int
-) -> None:
+def test_an_adapter_comes_back_as_it_was_saved(tmp_path: Path, code: Code, rank: int) -> None:
     config = config_of(
         rank=rank,
         alpha=5.0,

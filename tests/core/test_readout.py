@@ -1,0 +1,216 @@
+"""What is read of a call: the output position a row predicts, whose uniform draws it, its form."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from decoders.core.readout import Readout, joined, read_out, readouts
+from decoders.core.sampling import Uniforms, pick, warp
+from decoders.core.table_model import TableModel
+from decoders.core.types import Call, Sampling, Slots
+
+VOCAB, PROMPT = 11, 5
+SAMPLING = Sampling(temperature=0.7, top_k=6, top_p=0.9)
+UNIFORMS = Uniforms(3, range(PROMPT))
+
+
+def make_call(
+    tokens: int,
+    *,
+    length: int,
+    read: tuple[int, ...],
+    want: str = "picks",
+    slots: Slots | None = None,
+    positions: list[int] | None = None,
+) -> Call:
+    """A call after `length` committed tokens of a prompt of 5."""
+    model = TableModel(VOCAB)
+    model.reserve(1, 100)
+    session = model.open()
+    session.length = length
+    return session.call(
+        [1] * tokens,
+        read=read,
+        want=want,
+        slots=slots,
+        positions=positions,  # type: ignore[arg-type]
+    )
+
+
+def make_slots(count: int, read: tuple[int, ...], want: str = "argmax") -> Slots:
+    return Slots(
+        adapter="ptp",
+        uniforms=(0.5,) * count,
+        sizes=(count,),
+        anchors=(1,),
+        read=read,
+        want=want,  # type: ignore[arg-type]
+    )
+
+
+def logits_of(rows: int, seed: int = 0) -> Tensor:
+    return torch.randn(rows, VOCAB, generator=torch.Generator().manual_seed(seed)) * 2
+
+
+def drawn(logits: Tensor, outputs: list[int], uniforms: Uniforms = UNIFORMS) -> list[int]:
+    """Row by row, each with the uniform of the output position it predicts."""
+    found = []
+    for row, output in zip(logits, outputs, strict=True):
+        u = torch.tensor([uniforms.at("draw", output)], dtype=torch.float64)
+        found.append(int(pick(warp(row[None], SAMPLING), u)))
+    return found
+
+
+# Which output position a row predicts.
+
+
+def test_the_prompts_last_row_predicts_output_zero() -> None:
+    (tokens,) = readouts(make_call(5, length=0, read=(4,)), UNIFORMS, PROMPT)
+    assert list(tokens.outputs) == [0]
+
+
+def test_rows_that_continue_predict_one_further_each() -> None:
+    (tokens,) = readouts(make_call(4, length=7, read=(0, 2, 3)), UNIFORMS, PROMPT)
+    assert list(tokens.outputs) == [3, 5, 6]
+
+
+def test_explicit_positions_decide_what_token_rows_predict() -> None:
+    """Two branches of a tree share positions, so they share uniforms, whatever their rows are."""
+    call = make_call(4, length=7, read=(0, 1, 2, 3), positions=[7, 8, 8, 9])
+    (tokens,) = readouts(call, UNIFORMS, PROMPT)
+    assert list(tokens.outputs) == [3, 4, 4, 5]
+    logits = 0.1 * logits_of(1).expand(4, VOCAB)
+    (result,) = read_out(logits, [tokens], SAMPLING)
+    assert result.picks == tuple(drawn(logits, [3, 4, 4, 5]))
+    assert len(set(result.picks)) > 1
+
+
+def test_the_first_slot_predicts_what_the_last_token_does() -> None:
+    call = make_call(2, length=7, read=(1,), slots=make_slots(4, (0, 2, 3)))
+    tokens, slots = readouts(call, UNIFORMS, PROMPT)
+    assert (list(tokens.outputs), list(slots.outputs)) == ([4], [4, 6, 7])
+    assert (tokens.want, slots.want) == ("picks", "argmax")
+
+
+def test_explicit_positions_decide_what_tokens_and_slots_predict() -> None:
+    positions = [7, 8, 9, 8, 9, 10, 11]  # three tokens, branches of slots after the first and third
+    call = make_call(3, length=7, read=(0, 2), slots=make_slots(4, (1, 2, 3)), positions=positions)
+    tokens, slots = readouts(call, UNIFORMS, PROMPT)
+    assert (list(tokens.outputs), list(slots.outputs)) == ([3, 5], [5, 6, 7])
+
+
+@pytest.mark.parametrize("length", [0, 7])
+def test_positions_that_say_what_is_the_default_change_nothing(length: int) -> None:
+    slots = make_slots(4, (0, 1, 3))
+    num_tokens = PROMPT if not length else 3
+    plain = make_call(num_tokens, length=length, read=(num_tokens - 1,), slots=slots)
+    placed = dataclasses.replace(plain, positions=plain.row_positions())
+    for one, other in zip(
+        readouts(plain, UNIFORMS, PROMPT), readouts(placed, UNIFORMS, PROMPT), strict=True
+    ):
+        assert list(one.outputs) == list(other.outputs)
+
+
+def test_rows_inside_the_prompt_may_be_read_where_no_uniform_is_needed() -> None:
+    call = make_call(5, length=0, read=(0, 4), want="argmax", positions=[0, 1, 2, 3, 4])
+    (tokens,) = readouts(call, UNIFORMS, PROMPT)
+    assert list(tokens.outputs) == [-4, 0]
+    logits = logits_of(2)
+    (result,) = read_out(logits, [tokens], SAMPLING)
+    assert result.picks == tuple(logits.argmax(-1).tolist())
+
+
+# In what form.
+
+
+def readout_of(outputs: list[int], want: str, uniforms: Uniforms = UNIFORMS) -> Readout:
+    call = make_call(1, length=PROMPT, read=(0,))
+    return Readout(call, uniforms, want, outputs)  # type: ignore[arg-type]
+
+
+def test_draws_are_picks_of_the_warped_law_with_their_probability() -> None:
+    logits, outputs = logits_of(4), [0, 5, 6, 300]
+    (result,) = read_out(logits, [readout_of(outputs, "draws")], SAMPLING)
+    assert result.picks == tuple(drawn(logits, outputs))
+    law = warp(logits, SAMPLING)
+    expected = [float(law[row, token]) for row, token in enumerate(result.picks)]
+    assert result.confidences == pytest.approx(expected)
+    assert result.probs is None
+
+
+def test_argmax_confidences_are_unwarped_probabilities() -> None:
+    logits = logits_of(3)
+    (result,) = read_out(logits, [readout_of([0, 1, 2], "argmax")], SAMPLING)
+    assert result.picks == tuple(logits.argmax(-1).tolist())
+    probabilities = [max(math.exp(x) for x in row) / sum(map(math.exp, row)) for row in logits]
+    assert result.confidences == pytest.approx(probabilities)
+
+
+def test_greedy_draws_are_the_likeliest_tokens_and_say_how_likely() -> None:
+    logits = logits_of(3)
+    draws, argmax = (
+        read_out(logits, [readout_of([0, 1, 2], want)], Sampling())[0]
+        for want in ("draws", "argmax")
+    )
+    assert draws.picks == argmax.picks == tuple(logits.argmax(-1).tolist())
+    assert draws.confidences == argmax.confidences
+    assert max(draws.confidences) < 1
+
+
+def test_no_uniform_is_looked_up_where_decoding_is_greedy() -> None:
+    class Refusing(Uniforms):
+        def at(self, stream: str, position: int) -> float:  # type: ignore[override]
+            raise AssertionError("greedy decoding looked up a uniform")
+
+    parts = [
+        readout_of([0, 1], want, Refusing(0, [1])) for want in ("picks", "draws", "argmax", "probs")
+    ]
+    for result in read_out(logits_of(8), parts, Sampling()):
+        assert len(result.picks) == 2
+
+
+def test_each_sequence_is_drawn_with_its_own_uniforms() -> None:
+    other = Uniforms(4, [9])
+    logits = logits_of(1).expand(20, VOCAB)
+    outputs = list(range(10))
+    results = read_out(
+        logits,
+        [readout_of(outputs, "draws"), readout_of(outputs, "draws", other)],
+        SAMPLING,
+    )
+    assert results[0].picks == tuple(drawn(logits[:10], outputs))
+    assert results[1].picks == tuple(drawn(logits[10:], outputs, other))
+    assert results[0].picks != results[1].picks
+
+
+def test_mixed_wants_give_every_readout_what_it_would_get_alone() -> None:
+    wants = ["picks", "argmax", "draws", "picks", "probs", "draws", "argmax", "logits"]
+    sizes = [1, 3, 2, 4, 2, 0, 0, 1]
+    parts = [
+        readout_of(list(range(i, i + size)), want)
+        for i, (want, size) in enumerate(zip(wants, sizes, strict=True))
+    ]
+    logits = logits_of(sum(sizes))
+    together = read_out(logits, parts, SAMPLING)
+    for found, part, rows in zip(together, parts, logits.split(sizes), strict=True):
+        (alone,) = read_out(rows, [part], SAMPLING)
+        assert found.picks == alone.picks
+        assert found.confidences == pytest.approx(alone.confidences)
+        for mine, other in ((found.probs, alone.probs), (found.logits, alone.logits)):
+            assert (mine is None) == (other is None)
+            if mine is not None:
+                torch.testing.assert_close(mine, other)
+
+
+def test_joined_keeps_the_tokens_result_and_adds_the_slots() -> None:
+    logits = logits_of(5)
+    tokens, slots = read_out(
+        logits, [readout_of([0, 1], "probs"), readout_of([1, 2, 3], "draws")], SAMPLING
+    )
+    both = joined(tokens, slots)
+    assert (both.picks, both.probs) == (tokens.picks, tokens.probs)
+    assert (both.slot_picks, both.slot_confidences) == (slots.picks, slots.confidences)
+    assert (both.confidences, tokens.slot_picks) == ((), ())

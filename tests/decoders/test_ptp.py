@@ -1,0 +1,396 @@
+"""Parallel Token Prediction: AR's very tokens whatever the adapter says, and no step too many.
+
+Two kinds of model: tables, whose student is right but for a stated share of its predictions, and
+tiny random transformers with random adapters, whose proposals hardly ever stand.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from decoders.ar import Autoregressive
+from decoders.core.gating import layer_shapes
+from decoders.core.hf import HFModel
+from decoders.core.model import Model
+from decoders.core.proposer import NOT_GREEDY
+from decoders.core.registry import build, parse_spec
+from decoders.core.sampling import Uniforms
+from decoders.core.scheduler import Models, Scheduler, generate
+from decoders.core.slots import AdapterConfig, SlotAdapter
+from decoders.core.table_model import TableModel
+from decoders.core.types import BLANK, Call, Generation, Sampling
+from decoders.ptp import ParallelTokenPrediction
+
+VOCAB = 31
+PROMPTS = ([1, 2, 3], [4], [0, 5, 1, 1, 2, 3, 4, 0, 5], [2, 2], [3, 1, 4, 1, 5])
+FREE: dict[str, Any] = {"row_cost": 0.0, "budget": 100}  # rows cost nothing: all are asked for
+WARPS = [
+    Sampling(temperature=temperature, top_k=top_k, top_p=top_p, max_new_tokens=16, seed=5)
+    for temperature, top_k, top_p in (
+        (0.0, 0, 1.0),
+        (0.7, 0, 1.0),
+        (0.7, 20, 0.9),
+        (1.0, 0, 1.0),
+        (1.0, 9, 1.0),
+        (1.0, 0, 0.8),
+    )
+]
+SAMPLING = Sampling(temperature=0.7, max_new_tokens=30)
+both_variants = pytest.mark.parametrize("variant", ["o-ptp", "c-ptp"])
+both_modes = pytest.mark.parametrize("mode", ["sequential", "pqd"])
+
+
+class Recording(TableModel):
+    """Remembers its calls, where they start and their rows' places; its student is ``ptp``."""
+
+    def __init__(self, error: float, variant: str, vocab_size: int = VOCAB) -> None:
+        super().__init__(vocab_size, seed=1, order=2)
+        self.attach("ptp", error, variant)  # type: ignore[arg-type]
+        self.seen: list[tuple[int, Call, tuple[int, ...]]] = []
+
+    def forward(self, calls: Sequence[Call]) -> Tensor:
+        self.seen += [(call.session.length, call, call.row_positions()) for call in calls]
+        return super().forward(calls)
+
+    def configure(self, **changes: Any) -> None:
+        self.adapters["ptp"] = dataclasses.replace(self.adapters["ptp"], **changes)
+
+
+def decoder_of(mode: str, **options: Any) -> ParallelTokenPrediction:
+    return ParallelTokenPrediction(mode=mode, **options)  # type: ignore[arg-type]
+
+
+def answer_of(model: Model, mode: str, sampling: Sampling = SAMPLING, **options: Any) -> Generation:
+    return generate(decoder_of(mode, **options), PROMPTS[0], sampling, Models(target=model))
+
+
+def tokens_of_ar(model: Model, prompt: Sequence[int], sampling: Sampling) -> tuple[int, ...]:
+    return generate(Autoregressive(), prompt, sampling, Models(target=model)).tokens
+
+
+# The same tokens.
+
+
+@both_variants
+@both_modes
+@pytest.mark.parametrize("error", [0.0, 0.3, 1.0])
+def test_tokens_are_ars_whatever_share_of_proposals_is_wrong(
+    mode: str, variant: str, error: float
+) -> None:
+    model, decoder = Recording(error, variant), decoder_of(mode)
+    models = Models(target=model)
+    for number, sampling in enumerate(WARPS):
+        together = Scheduler(decoder, models, sampling, 5).run(PROMPTS)
+        for prompt, answer in zip(PROMPTS, together, strict=True):
+            assert isinstance(answer, Generation)
+            assert answer.tokens == tokens_of_ar(model, prompt, sampling)
+        alone = number % len(PROMPTS)
+        assert generate(decoder, PROMPTS[alone], sampling, models) == together[alone]
+
+
+@functools.cache
+def transformer(variant: str, name: str) -> HFModel:
+    """A random model with a random adapter."""
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"vocab_size": VOCAB, "initializer_range": 0.3}
+    if name == "gpt2":
+        config = GPT2Config(**sizes, n_positions=64, n_embd=16, n_layer=2, n_head=2)
+        module: Any = GPT2LMHeadModel(config)
+    else:
+        sizes |= {"hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 64}
+        module = LlamaForCausalLM(
+            LlamaConfig(**sizes, num_hidden_layers=2, num_attention_heads=2, pad_token_id=None)
+        )
+    adapter = SlotAdapter(
+        AdapterConfig(
+            variant=variant,  # type: ignore[arg-type]
+            num_slots=5,
+            layers=layer_shapes(module),
+            width=16,
+            rank=3,
+            anchored=name == "gpt2",
+            numbered=name == "gpt2",
+            greedy=True,
+        )
+    )
+    generator = torch.Generator().manual_seed(1)
+    for high in adapter.lora_b.values():
+        high.data = torch.randn(high.shape, generator=generator)
+    model = HFModel(module)
+    model.attach("ptp", adapter, merged=name == "gpt2")
+    return model
+
+
+@both_variants
+@both_modes
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize("sampling", [WARPS[0], WARPS[2], WARPS[3]])
+def test_tokens_of_transformers_with_random_adapters_are_ars(
+    name: str, mode: str, variant: str, sampling: Sampling
+) -> None:
+    model = transformer(variant, name)
+    models, decoder = Models(target=model), decoder_of(mode, row_cost=0.0, budget=12)
+    sampling = dataclasses.replace(sampling, max_new_tokens=12)
+    reference = Scheduler(Autoregressive(), models, sampling, 5).run(PROMPTS)
+    together = Scheduler(decoder, models, sampling, 5).run(PROMPTS)
+    alone = generate(decoder, PROMPTS[2], sampling, models)
+    for expected, answer in zip([*reference, reference[2]], [*together, alone], strict=True):
+        assert isinstance(expected, Generation)
+        assert isinstance(answer, Generation)
+        assert answer.tokens == expected.tokens
+        assert sum(step.drafted for step in answer.steps) > 0
+
+
+# As few steps as there can be.
+
+
+@both_variants
+@pytest.mark.parametrize("slots", [2, 3, 6])
+@pytest.mark.parametrize("sampling", [WARPS[0], WARPS[1], WARPS[5]])
+def test_a_perfect_student_needs_no_step_more_than_its_slots_allow(
+    variant: str, slots: int, sampling: Sampling
+) -> None:
+    model = Recording(0.0, variant)
+    proposed = slots - 1 if variant == "o-ptp" else slots
+    for length in (1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 15, 24):
+        sampling = dataclasses.replace(sampling, max_new_tokens=length)
+        # prefill 1; then a proposal and the verifying call's token, in later rounds also the
+        # token of the call that proposes
+        answer = answer_of(model, "sequential", sampling, slots=slots, **FREE)
+        later = math.ceil(max(0, length - 2 - proposed) / (proposed + 2))
+        assert len(answer.steps) == 1 + (length > 1) + later
+        assert max(len(step.tokens) for step in answer.steps) <= proposed + 2
+        # every round verifies a whole proposal and adds its own token
+        answer = answer_of(model, "pqd", sampling, slots=slots, **FREE)
+        assert len(answer.steps) == 1 + math.ceil((length - 1) / (proposed + 1))
+        assert all(step.target_calls == 1 for step in answer.steps)
+
+
+@both_modes
+def test_a_student_that_is_always_wrong_has_nothing_accepted(mode: str) -> None:
+    answer = answer_of(Recording(1.0, "o-ptp"), mode, **FREE)
+    assert sum(step.drafted for step in answer.steps) > 50
+    assert sum(step.accepted for step in answer.steps) == 0
+    sizes = {len(step.tokens) for step in answer.steps[2:-1]}
+    assert sizes == {2 if mode == "sequential" else 1}  # the proposing call gives a token too
+
+
+# Where answers end.
+
+
+@both_variants
+@both_modes
+@pytest.mark.parametrize("error", [0.0, 0.4])
+def test_budgets_and_stop_tokens_end_answers_at_every_place_of_a_round(
+    mode: str, variant: str, error: float
+) -> None:
+    model = Recording(error, variant, vocab_size=97)
+    tokens = tokens_of_ar(model, PROMPTS[0], SAMPLING)
+    for place, token in enumerate(tokens[:17]):
+        short = dataclasses.replace(SAMPLING, max_new_tokens=place + 1)
+        answer = answer_of(model, mode, short, row_cost=0.0)
+        assert (answer.tokens, answer.stop) == (tokens[: place + 1], "length")
+        stopped = dataclasses.replace(SAMPLING, stop_ids=frozenset({token}))
+        answer = answer_of(model, mode, stopped, row_cost=0.0)
+        assert (answer.tokens, answer.stop) == (tokens[: tokens.index(token) + 1], "eos")
+
+
+@both_variants
+@both_modes
+def test_an_answer_of_one_token_is_one_call_without_slots(mode: str, variant: str) -> None:
+    model = Recording(0.0, variant)
+    answer = answer_of(model, mode, dataclasses.replace(SAMPLING, max_new_tokens=1))
+    assert len(answer.steps) == len(model.seen) == 1
+    assert model.seen[0][1].slots is None
+
+
+# What calls carry.
+
+
+def branches_of(call: Call) -> Iterator[tuple[int, int, list[int]]]:
+    """Of every branch with slots: the token row before it, its anchor, its slots."""
+    assert call.slots is not None
+    sizes, slot = call.slots.sizes, 0
+    rows = range(len(sizes)) if len(sizes) > 1 else [len(call.tokens) - 1]
+    for row, size, anchor in zip(rows, sizes, call.slots.anchors, strict=True):
+        if size:
+            yield row, anchor, [*range(slot, slot + size)]
+        slot += size
+    assert slot == len(call.slots.uniforms)
+
+
+@both_variants
+@both_modes
+@pytest.mark.parametrize("error", [0.0, 0.3])
+def test_slots_carry_the_uniforms_anchors_and_places_of_what_they_predict(
+    mode: str, variant: str, error: float
+) -> None:
+    model = Recording(error, variant)
+    answer_of(model, mode, **FREE)
+    uniforms, lead = Uniforms(SAMPLING.seed, PROMPTS[0]), int(variant == "o-ptp")
+    branching = 0
+    for start, call, places in model.seen:
+        if call.slots is None:
+            continue
+        read = []
+        for row, anchor, slots in branches_of(call):
+            assert anchor == call.tokens[row]
+            read += slots[lead:]
+            # slot s: u of the s-th output after the anchor; O-PTP predicts that, C-PTP the next
+            output = start + row + 1 - len(PROMPTS[0])
+            expected = [uniforms.at("draw", output + s) for s in range(len(slots))]
+            assert [call.slots.uniforms[slot] for slot in slots] == expected
+            first = start + row + 1 - lead
+            at = [places[len(call.tokens) + slot] for slot in slots]
+            assert at == [*range(first, first + len(slots))]
+        assert list(call.slots.read) == read
+        assert call.slots.want == ("argmax" if lead else "draws")
+        assert call.slots.warp == (0.7, 1.0)
+        branching += len(call.slots.sizes) > 1
+    assert (branching > 0) == (mode == "pqd")
+
+
+@both_variants
+@pytest.mark.parametrize("budget", [1, 2, 3, 5, 12, 33])
+@pytest.mark.parametrize("row_cost", [0.0, 0.05])
+def test_no_round_has_more_slots_than_its_budget_or_a_branch_than_is_asked_for(
+    variant: str, budget: int, row_cost: float
+) -> None:
+    model = Recording(0.3, variant)
+    answer_of(model, "pqd", slots=4, budget=budget, row_cost=row_cost)
+    lead = int(variant == "o-ptp")
+    for start, call, _ in model.seen:
+        sizes = () if call.slots is None else call.slots.sizes
+        assert all(size == 0 or lead < size <= 4 for size in sizes)
+        assert start == 0 or sum(sizes) <= budget
+    assert any(call.slots is not None for start, call, _ in model.seen if start) or budget <= lead
+
+
+@both_variants
+@both_modes
+def test_no_slot_predicts_a_token_that_is_never_verified(mode: str, variant: str) -> None:
+    """The last token of an answer is the verifying call's own."""
+    for length in range(1, 16):
+        model = Recording(0.0, variant)
+        answer_of(model, mode, dataclasses.replace(SAMPLING, max_new_tokens=length), **FREE)
+        for _, call, places in model.seen:
+            predicted = [place + 1 - len(PROMPTS[0]) for place in places[len(call.tokens) :]]
+            assert max(predicted, default=0) < max(1, length - 1)
+
+
+@both_variants
+@both_modes
+@pytest.mark.parametrize("trained", [True, False])
+def test_greedy_slots_are_blank_or_carry_one_half_where_greedy_text_was_not_trained(
+    mode: str, variant: str, trained: bool
+) -> None:
+    model = Recording(0.3, variant)
+    model.configure(greedy=trained)
+    greedy = dataclasses.replace(SAMPLING, temperature=0.0)
+    assert answer_of(model, mode, greedy).tokens == tokens_of_ar(model, PROMPTS[0], greedy)
+    carried = {u for _, call, _ in model.seen if call.slots for u in call.slots.uniforms}
+    assert carried == {BLANK if trained else NOT_GREEDY}
+    assert NOT_GREEDY == 0.5
+
+
+@both_modes
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("measured", [{}, {"survival": [0.9, 0.8], "calibration": [1.0, 0.0]}])
+def test_one_slot_proposes_one_token_in_c_ptp_and_none_in_o_ptp(
+    mode: str, slots: int, measured: dict[str, Any]
+) -> None:
+    for variant in ("o-ptp", "c-ptp"):
+        model = Recording(0.0, variant)
+        model.configure(measured=measured)
+        answer = answer_of(model, mode, slots=slots, **FREE)
+        assert answer.tokens == tokens_of_ar(model, PROMPTS[0], SAMPLING)
+        most = max(step.drafted for step in answer.steps)
+        assert most == slots - (variant == "o-ptp")
+
+
+# What was measured decides.
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("trained", [True, False])
+def test_calibration_decides_what_is_verified_with_greedy_text_on_its_own(
+    temperature: float, trained: bool
+) -> None:
+    hopeless, certain = [1.0, -30.0], [1.0, 30.0]
+    sampling = dataclasses.replace(SAMPLING, temperature=temperature)
+    drafted = []
+    for sampled, greedy in ((hopeless, certain), (certain, hopeless)):
+        model = Recording(0.0, "o-ptp")
+        measured = {"calibration": sampled, "greedy_calibration": greedy}
+        model.configure(greedy=trained, measured=measured)
+        answer = answer_of(model, "sequential", sampling)
+        drafted.append(sum(step.drafted for step in answer.steps) > 0)
+    of_greedy_text = trained and temperature == 0
+    assert drafted == [of_greedy_text, not of_greedy_text]
+
+
+def test_pqd_gives_slots_to_the_branch_that_is_expected() -> None:
+    for offset, expected in ((-30.0, 0), (30.0, -1)):
+        model = Recording(0.0, "o-ptp")
+        model.configure(measured={"calibration": [1.0, offset]})
+        answer_of(model, "pqd", budget=6)
+        sizes = model.seen[1][1].slots
+        assert sizes is not None
+        assert sum(sizes.sizes) == sizes.sizes[expected] > 1
+
+
+# One case by its rows, so that a change of what is run does not go unnoticed.
+
+GOLDEN = {
+    "sequential": [
+        *[(0, 0, 9), (5, 4, 6), (5, 1, 13), (5, 1, 13), (5, 2, 13), (5, 0, 13), (5, 1, 13)],
+        *[(5, 3, 13), (2, 0, 7), (0, 0, 2)],
+    ],
+    "pqd": [
+        *[(0, 0, 9), (5, 4, 18), (0, 0, 7), (5, 1, 17), (0, 0, 7), (5, 1, 18), (1, 1, 14)],
+        *[(5, 1, 18), (1, 1, 14), (5, 2, 18), (0, 0, 7), (5, 3, 16), (0, 0, 4), (2, 0, 5)],
+        (1, 1, 2),
+    ],
+}
+
+
+@both_modes
+def test_drafts_accepted_and_rows_of_every_step_are_those_of_a_known_run(mode: str) -> None:
+    model = Recording(0.3, "o-ptp")
+    model.configure(measured={"calibration": [1.0, -1.5]})  # doubt spreads slots over branches
+    steps = answer_of(model, mode, budget=12).steps
+    assert [(step.drafted, step.accepted, step.target_rows) for step in steps] == GOLDEN[mode]
+    if mode == "pqd":
+        rounds = [call.slots.sizes for start, call, _ in model.seen if start and call.slots]
+        assert rounds[:4] == [(6, 0, 0, 0, 0, 6), (6,), (6, 0, 0, 0, 0, 5), (6,)]
+
+
+# Options.
+
+
+@pytest.mark.parametrize(
+    ("option", "allowed"),
+    [
+        ("slots=-1", r"'slots' of decoder 'ptp' is -1; it must be 0 \(the adapter's\) or above"),
+        ("budget=0", "'budget' of decoder 'ptp' is 0; it must be 1 or above"),
+        ("row_cost=-0.1", "'row_cost' of decoder 'ptp' is -0.1; it must be 0 or above"),
+        ("mode=both", "sequential, pqd"),
+    ],
+)
+def test_an_option_out_of_range_is_refused_with_what_is_allowed(option: str, allowed: str) -> None:
+    with pytest.raises(ValueError, match=allowed):
+        build(parse_spec(f"ptp:{option}"))
+
+
+def test_a_model_without_the_adapter_is_refused_with_what_there_is() -> None:
+    with pytest.raises(ValueError, match=r"needs an adapter named 'mine'.*which has ptp"):
+        Scheduler(
+            build(parse_spec("ptp:adapter=mine")), Models(target=Recording(0, "o-ptp")), SAMPLING
+        )

@@ -6,6 +6,7 @@
     python tests/benchmarks/measure.py sweep          # spec's k: speed-up over ar, greedy and T=0.8
     python tests/benchmarks/measure.py slots          # what 16 slots cost beside 16 plain rows
     python tests/benchmarks/measure.py ptp            # ptp's modes and options at T=0.7 and greedy
+    python tests/benchmarks/measure.py half           # ptp in bfloat16, and where it parts from ar
 
 Every figure is a ratio of measurements interleaved in one process, prompt by prompt, order swapped
 from one to the next; the interval is Student's t on log-ratios over prompts (bench/stats.py).
@@ -13,6 +14,8 @@ from one to the next; the interval is Student's t on log-ratios over prompts (be
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import gc
 import itertools
 import math
@@ -31,6 +34,7 @@ from decoders.ar import Autoregressive
 from decoders.core.decoder import Decoder
 from decoders.core.hf import HFModel, load_tokenizer, stop_ids
 from decoders.core.model import Session
+from decoders.core.sampling import Uniforms, warp
 from decoders.core.scheduler import Models, Scheduler, generate
 from decoders.core.slots import SlotAdapter
 from decoders.core.types import Generation, Sampling, Slots
@@ -44,10 +48,10 @@ MAX_NEW_TOKENS = 160
 
 
 class Bench:
-    """The zoo on the CPU in float32, its held-out prompts, and what both sides stop at."""
+    """The zoo on the CPU, its held-out prompts, and what both sides stop at."""
 
-    def __init__(self, num_prompts: int) -> None:
-        load = {"dtype": torch.float32, "device": "cpu"}
+    def __init__(self, num_prompts: int, dtype: torch.dtype = torch.float32) -> None:
+        load = {"dtype": dtype, "device": "cpu"}
         self.target = HFModel.load(ZOO / "target", **load)
         self.draft = HFModel.load(ZOO / "draft", **load)
         self.models = Models(target=self.target, draft=self.draft)
@@ -255,9 +259,64 @@ def ptp() -> None:
             _compare(bench, ParallelTokenPrediction(**option), sampling, f"{option}")
 
 
-def _compare(bench: Bench, decoder: Decoder, sampling: Sampling, name: str) -> None:
-    """One line: a decoder against ar, prompt by prompt."""
-    logs, same, emitted, steps, rows = [], 0, 0, 0, 0
+MARGIN = 0.02
+"""How near a tie is in bfloat16: of u to a border of the CDF, of a mass to the nucleus's edge."""
+
+
+def half() -> None:
+    """ptp against ar in bfloat16, and how near a tie every first divergence is."""
+    bench = Bench(48, torch.bfloat16)
+    bench.target.attach("ptp", SlotAdapter.load(ZOO / "ptp"))
+    exact = copy.deepcopy(bench.target.module).double()
+    for mode, temperature in itertools.product(("sequential", "pqd"), (0.7, 0.0)):
+        sampling = Sampling(
+            temperature=temperature,
+            top_p=0.95 if temperature else 1.0,
+            max_new_tokens=MAX_NEW_TOKENS,
+            stop_ids=bench.stops,
+        )
+        decoder = ParallelTokenPrediction(mode=mode)
+        pairs = _compare(bench, decoder, sampling, f"bfloat16 {mode}")
+        ties = [
+            _tie(exact, prompt, pair, sampling)
+            for prompt, pair in zip(bench.prompts, pairs, strict=True)
+            if pair[0] != pair[1]
+        ]
+        near = sum(tie <= MARGIN for tie in ties)
+        print(f"  {near} of {len(ties)} divergences are near-ties", [round(t, 4) for t in ties])
+
+
+def _tie(
+    exact: Any, prompt: list[int], pair: tuple[tuple[int, ...], ...], sampling: Sampling
+) -> float:
+    """How far u is from the interval of the token that ptp emitted, at nucleus sizes around top-p.
+
+    At temperature 0: by how much probability the exact law prefers one of the two tokens.
+    """
+    ars, ours = pair
+    place = next(i for i, (a, b) in enumerate(zip(ars, ours, strict=False)) if a != b)
+    logits = exact(torch.tensor([[*prompt, *ars[:place]]])).logits[0, -1]
+    if sampling.greedy:
+        law = logits.softmax(-1)
+        return float((law[ars[place]] - law[ours[place]]).abs())
+    u = Uniforms(sampling.seed, prompt).at("draw", place)
+    found = 1.0
+    for shift in (-MARGIN, 0.0, MARGIN):
+        near = dataclasses.replace(sampling, top_p=min(1.0, sampling.top_p + shift))
+        law = warp(logits[None], near)[0]
+        right = law.cumsum(-1)[ours[place]]
+        left = right - law[ours[place]]
+        if law[ours[place]] > 0:
+            found = min(found, max(0.0, float(left - u), float(u - right)))
+    return found
+
+
+def _compare(
+    bench: Bench, decoder: Decoder, sampling: Sampling, name: str
+) -> list[tuple[tuple[int, ...], ...]]:
+    """One line: a decoder against ar, prompt by prompt. Returns both answers to every prompt."""
+    logs, emitted, steps, rows = [], 0, 0, 0
+    pairs = []
     arms = (Autoregressive(), decoder)
     for turn, prompt in enumerate(bench.prompts):
         answers: dict[int, Generation] = {}
@@ -266,7 +325,7 @@ def _compare(bench: Bench, decoder: Decoder, sampling: Sampling, name: str) -> N
             start = time.perf_counter()
             answers[arm] = generate(arms[arm], prompt, sampling, bench.models)
             times[arm] = (time.perf_counter() - start) / len(answers[arm].tokens)
-        same += answers[0].tokens == answers[1].tokens
+        pairs.append((answers[0].tokens, answers[1].tokens))
         emitted += sum(len(step.tokens) for step in answers[1].steps[1:])
         rows += sum(step.target_rows for step in answers[1].steps[1:])
         steps += len(answers[1].steps) - 1
@@ -277,9 +336,10 @@ def _compare(bench: Bench, decoder: Decoder, sampling: Sampling, name: str) -> N
     print(
         f"T={sampling.temperature} {name}: {value:.2f} [{low:.2f}, {high:.2f}], "
         f"{emitted / steps:.2f} tokens and {rows / steps:.1f} rows a step, "
-        f"same on {same}/{len(bench.prompts)}",
+        f"same on {sum(ars == ours for ars, ours in pairs)}/{len(pairs)}",
         flush=True,
     )
+    return pairs
 
 
 def sweep() -> None:
@@ -301,6 +361,7 @@ if __name__ == "__main__":
         "sweep": sweep,
         "slots": slots,
         "ptp": ptp,
+        "half": half,
     }
     if len(sys.argv) != 2 or sys.argv[1] not in jobs:
         raise SystemExit(f"usage: measure.py {'|'.join(jobs)}")

@@ -244,9 +244,7 @@ def gradients(student: Student, merged: bool) -> tuple[Tensor, dict[str, Tensor]
 
 
 @pytest.mark.parametrize("rank", [4, 0])
-def test_merged_and_unmerged_training_agree_in_values_and_gradients(
-    name: str, rank: int
-) -> None:
+def test_merged_and_unmerged_training_agree_in_values_and_gradients(name: str, rank: int) -> None:
     student = student_of(name, rank)
     hidden, found = gradients(student, merged=True)
     other, others = gradients(student, merged=False)

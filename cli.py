@@ -310,6 +310,34 @@ def train_ptp(
         raise BenchError(str(error), Exit.USAGE) from error
 
 
+@train.command("inverse")
+def train_inverse(
+    recipe: Annotated[
+        Path | None, typer.Option(help="[default: training/recipes/ptp-inverse.toml]")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="[default: results/inverse]")
+    ] = None,
+    num_steps: Annotated[int | None, typer.Option(help="Steps. [default: the recipe's]")] = None,
+    restart: Annotated[bool, typer.Option("--restart", help="Do not resume.")] = False,
+    progress: Progressing = Shown.auto,
+) -> None:
+    """Train C-PTP from scratch without a teacher, beside an AR model, and compare them."""
+    from training import inverse
+
+    try:
+        found = inverse.main(
+            recipe,
+            output or Path("results") / "inverse",
+            num_steps=num_steps,
+            resume=not restart,
+            progress=progress.value,
+        )
+    except ValueError as error:
+        raise BenchError(str(error), Exit.USAGE) from error
+    typer.echo(str(found))
+
+
 @imports.command("ptp")
 def import_ptp(
     checkpoint: Annotated[

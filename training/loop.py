@@ -118,6 +118,7 @@ class Loop:
         self.eval_steps, self.checkpoint_minutes = eval_steps, checkpoint_minutes
         self.peaks = [[group["lr"] for group in move.param_groups] for move in self.moves]
         self.progress = Progress() if progress is None else progress
+        self._saved_step = -1
         if path.exists():
             self._load()
 
@@ -138,7 +139,8 @@ class Loop:
             if deadline is not None and now > deadline:
                 self.save()
                 return False
-        if not self.path.exists() or saved_progress(self.path).step < self.progress.step:
+        # what was saved is remembered by every worker: the file may change under their eyes
+        if self._saved_step < self.progress.step:
             if self.progress.step % self.eval_steps:
                 self.job.evaluate(self.progress)
             self.save()
@@ -158,6 +160,7 @@ class Loop:
 
     def save(self) -> None:
         """Writes a checkpoint (first worker only; the others hold the same state)."""
+        self._saved_step = self.progress.step
         if worker()[0] == 0:
             self._save()
         if worker()[1] > 1:
@@ -187,6 +190,7 @@ class Loop:
         for move, saved in zip(self.moves, state["optimizers"], strict=True):
             move.load_state_dict(saved)
         self.progress = Progress(**state["progress"])
+        self._saved_step = self.progress.step
 
 
 def update(

@@ -5,6 +5,7 @@ Letters: B calls, N rows of the widest, S slots, D hidden width.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -12,7 +13,10 @@ from torch import Tensor, nn
 
 from decoders.core.gating import Deltas, Forward, GatedModule, MergedWeights, UnmergedWeights
 from decoders.core.slots import SlotAdapter
-from decoders.core.types import Call, Slots
+from decoders.core.types import BLANK, Call, Slots
+
+NUM_LEVELS = 4096
+"""Levels that u is rounded to at decoding."""
 
 
 class AttachedAdapter:
@@ -32,6 +36,9 @@ class AttachedAdapter:
         self.config, self._tokens = adapter.config, tokens
         self._adapter = adapter.to(device)
         self._dtype, self._device = dtype, device
+        self._tables: dict[tuple[float, float], Tensor] = {}
+        numbers = self._adapter.numbers
+        self._numbers = None if numbers is None else numbers.detach().to(dtype)
         weights: MergedWeights | UnmergedWeights
         with torch.no_grad():
             if merged:
@@ -63,25 +70,41 @@ class AttachedAdapter:
 
     def _embed(self, parts: Sequence[Slots]) -> Tensor:
         """Inputs ``[S, D]`` of the slots of several calls, in order."""
-        uniforms = torch.tensor([u for part in parts for u in part.uniforms], dtype=torch.float64)
-        warp = torch.tensor([part.warp for part in parts for _ in part.uniforms])
-        numbers = [n for part in parts for size in part.sizes for n in range(size)]
-        anchors = None
+        if len(parts) == 1:
+            return self._embed_one(parts[0])
+        return torch.cat([self._embed_one(part) for part in parts])
+
+    def _embed_one(self, slots: Slots) -> Tensor:
+        """Inputs ``[S, D]`` of one call's slots; us are looked up at one of `NUM_LEVELS`.
+
+        Finer bits seldom decide a pick, and a table is much faster than the embedding's network.
+        """
+        levels = [NUM_LEVELS if u == BLANK else int(u * NUM_LEVELS) for u in slots.uniforms]
+        embedded = self._table(slots.warp).index_select(0, self._indices(levels))
+        firsts = list(itertools.accumulate(slots.sizes, initial=0))[:-1]
+        if self._numbers is not None:
+            last = len(self._numbers) - 1
+            numbers = [min(n, last) for size in slots.sizes for n in range(size)]
+            embedded += self._numbers.index_select(0, self._indices(numbers))
         if self.config.anchored:
-            before = [
-                token
-                for part in parts
-                for token, size in zip(part.anchors, part.sizes, strict=True)
-                for _ in range(size)
-            ]
-            anchors = self._tokens(torch.tensor(before).to(self._device))
-        embedded = self._adapter.embed(
-            uniforms.to(self._device),
-            warp.to(self._device),
-            torch.tensor(numbers).to(self._device),
-            anchors,
-        )
-        return embedded.to(self._dtype)
+            open_branches = [m for m, size in enumerate(slots.sizes) if size]
+            anchors = self._tokens(self._indices([slots.anchors[m] for m in open_branches]))
+            embedded.index_add_(0, self._indices([firsts[m] for m in open_branches]), anchors)
+        return embedded
+
+    def _indices(self, numbers: list[int]) -> Tensor:
+        return torch.tensor(numbers).to(self._device, non_blocking=True)
+
+    def _table(self, warp: tuple[float, float]) -> Tensor:
+        """Embedded us ``[NUM_LEVELS + 1, D]`` of a warp, at the levels' middles, and the blank."""
+        if warp not in self._tables:
+            u = torch.arange(NUM_LEVELS, dtype=torch.float64) + 0.5
+            u = torch.cat([u / NUM_LEVELS, torch.tensor([BLANK], dtype=torch.float64)])
+            rows = u.to(self._device)
+            warps = torch.tensor([warp], device=self._device).expand(len(u), 2)
+            table: Tensor = self._adapter.embedding(rows, warps)
+            self._tables[warp] = table.to(self._dtype)
+        return self._tables[warp]
 
 
 def _moved(

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 Forward = Callable[[int, Tensor], Tensor]
@@ -180,53 +181,48 @@ class Deltas:
 class MergedWeights:
     """W + B A of every layer, once; serves the merged way and training with the gate open.
 
-    The weights of a group stand side by side, so that its slots take one product.
+    The weights of layers that share an input stand below one another, W's as well as W + B A's, so
+    that a group takes two products and not two a layer. Stacked weights give the very bits that
+    each gives alone (a test holds it).
     """
 
     def __init__(self, deltas: Deltas, dtype: torch.dtype) -> None:
         """Merge in the factors' precision, then cast to `dtype`."""
-        self.layers, self._groups = deltas.gated.layers, deltas.gated.groups
-        self._stacks: list[Tensor] = []
-        self._place: dict[int, tuple[int, int, int]] = {}
-        for number, group in enumerate(self._groups):
-            parts = [deltas.merged(index).to(dtype) for index in group]
-            self._stacks.append(torch.cat(parts, 1) if len(parts) > 1 else parts[0].contiguous())
-            start = 0
-            for index, part in zip(group, parts, strict=True):
-                self._place[index] = (number, start, part.shape[1])
-                start += part.shape[1]
-        self._last: tuple[int, Tensor] = (-1, torch.empty(0))
+        layers = deltas.gated.layers
+        self._groups: list[_Group] = []
+        self._member: dict[int, tuple[_Group, int]] = {}
+        for indices in deltas.gated.groups:
+            members = [layers[index] for index in indices]
+            biases = [layer.bias for layer in members if layer.bias is not None]
+            group = _Group(
+                base=_stacked([layer.weight.t() for layer in members]),
+                slots=_stacked([deltas.merged(index).to(dtype).t() for index in indices]),
+                bias=torch.cat(biases) if biases else None,
+                sizes=[layer.shape[1] for layer in members],
+            )
+            self._groups.append(group)
+            self._member |= {index: (group, place) for place, index in enumerate(indices)}
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the merged weights."""
-        return sum(stack.nbytes for stack in self._stacks)
+        """Bytes of the merged weights, and of base weights that had to be stacked."""
+        copies = [group.base for group in self._groups if len(group.sizes) > 1]
+        return sum(weight.nbytes for weight in (*copies, *(g.slots for g in self._groups)))
 
     def weight(self, index: int) -> Tensor:
         """``W + B A`` of a layer, ``[in, out]``."""
-        number, start, size = self._place[index]
-        return self._stacks[number].narrow(1, start, size)
-
-    def _slots(self, index: int, x: Tensor) -> Tensor:
-        """The output ``[S, out]`` of slot rows ``[S, in]``."""
-        number, start, size = self._place[index]
-        if start == 0 or self._last[0] != number:
-            self._last = (number, x @ self._stacks[number])
-        out, bias = self._last[1].narrow(1, start, size), self.layers[index].bias
-        return out if bias is None else out + bias
+        group, place = self._member[index]
+        return group.slots.split(group.sizes)[place].t()  # type: ignore[no-untyped-call,no-any-return]
 
     def everywhere(self, index: int, x: Tensor) -> Tensor:
         """All rows are slots."""
-        return self._slots(index, x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+        return self._part(index, lambda group: F.linear(x, group.slots, group.bias))
 
     def tail(self, first: int) -> Forward:
         """One sequence whose rows from `first` on are slots."""
 
         def forward(index: int, x: Tensor) -> Tensor:
-            flat = x.view(-1, x.shape[-1])
-            base = self.layers[index].plain(flat[:first])
-            out = torch.cat([base, self._slots(index, flat[first:])])
-            return out.view(*x.shape[:-1], -1)
+            return self._part(index, lambda group: group.tail(x, first))
 
         return forward
 
@@ -234,14 +230,47 @@ class MergedWeights:
         """Several sequences: flat indices of the base rows (padding too) and of the slots."""
 
         def forward(index: int, x: Tensor) -> Tensor:
-            flat = x.reshape(-1, x.shape[-1])
-            base_rows = self.layers[index].plain(flat[base])
-            out = base_rows.new_empty(len(flat), base_rows.shape[1])
-            out[base] = base_rows
-            out[slots] = self._slots(index, flat[slots])
-            return out.view(*x.shape[:-1], -1)
+            return self._part(index, lambda group: group.scattered(x, base, slots))
 
         return forward
+
+    def _part(self, index: int, run: Callable[[_Group], Tensor]) -> Tensor:
+        """A layer's part of its group's output, computed when the first of the group is called."""
+        group, place = self._member[index]
+        if len(group.sizes) == 1:
+            return run(group)
+        if not place:
+            group.parts = run(group).split(group.sizes, -1)  # type: ignore[no-untyped-call]
+        return group.parts[place]
+
+
+@dataclass(slots=True)
+class _Group:
+    """Layers of one input: stacked weights ``[sum out, in]``, bias, and their last output."""
+
+    base: Tensor
+    slots: Tensor
+    bias: Tensor | None
+    sizes: list[int]
+    parts: Sequence[Tensor] = ()
+
+    def tail(self, x: Tensor, first: int) -> Tensor:
+        """Base weights for the rows ``[1, N, in]`` before `first`, merged ones from there on."""
+        base = F.linear(x[:, :first], self.base, self.bias)
+        return torch.cat((base, F.linear(x[:, first:], self.slots, self.bias)), 1)
+
+    def scattered(self, x: Tensor, base: Tensor, slots: Tensor) -> Tensor:
+        """Base weights for the flat rows `base` of ``[B, N, in]``, merged ones for `slots`."""
+        flat = x.reshape(-1, x.shape[-1])
+        out = flat.new_empty(len(flat), len(self.base))
+        out[base] = F.linear(flat[base], self.base, self.bias)
+        out[slots] = F.linear(flat[slots], self.slots, self.bias)
+        return out.view(*x.shape[:-1], -1)
+
+
+def _stacked(weights: Sequence[Tensor]) -> Tensor:
+    """Weights ``[out, in]`` below one another; a single one as it is."""
+    return torch.cat(list(weights)) if len(weights) > 1 else weights[0]
 
 
 class UnmergedWeights:

@@ -305,3 +305,19 @@ def test_merging_is_done_in_the_factors_precision_before_the_cast():
         low, high = case.factors[layer.name]
         assert merged.dtype == torch.bfloat16
         assert torch.equal(merged, (layer.weight.float() + (high @ low).T).bfloat16())
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "mistral", "gpt-neox", "gpt2"])
+@pytest.mark.parametrize("num_tokens", [1, 2, 7])
+@torch.inference_mode()
+def test_stacked_base_weights_give_each_layers_own_bits(name: str, num_tokens: int) -> None:
+    gated = GatedModule(plain(name))
+    merged = MergedWeights(Deltas(gated, factors_of(plain(name))), torch.float32)
+    forward = merged.tail(num_tokens)
+    generator = torch.Generator().manual_seed(num_tokens)
+    for group in gated.groups:
+        width = gated.layers[group[0]].shape[0]
+        x = torch.randn(1, num_tokens + 4, width, generator=generator)
+        for index in group:
+            alone = gated.layers[index].plain(x[:, :num_tokens])
+            assert torch.equal(forward(index, x)[:, :num_tokens], alone)

@@ -27,6 +27,7 @@ from transformers import (
 
 from decoders.core import masks
 from decoders.core.gating import layer_shapes
+from decoders.core.attached import NUM_LEVELS
 from decoders.core.hf import HFModel
 from decoders.core.slots import AdapterConfig, SlotAdapter
 from decoders.core.types import BLANK, Slots
@@ -134,7 +135,8 @@ def ids(seed, count):
 def slots_of(seed, sizes, anchors, read=None):
     """Slots with seeded uniforms, the second one blank."""
     generator = torch.Generator().manual_seed(seed)
-    uniforms = torch.rand(sum(sizes), generator=generator, dtype=torch.float64).tolist()
+    levels = torch.randint(NUM_LEVELS, (sum(sizes),), generator=generator)
+    uniforms = ((levels + 0.5).double() / NUM_LEVELS).tolist()  # where the table is exact
     uniforms[1:2] = [BLANK] * len(uniforms[1:2])
     read = range(sum(sizes)) if read is None else read
     return Slots(
@@ -474,3 +476,15 @@ def test_calls_of_two_adapters_do_not_merge():
         found.model.forward(calls)
     for session in (second, first):
         found.model.close(session)
+
+
+def test_a_uniform_is_read_at_the_middle_of_its_level(case):
+    (session,) = opened(case, ids(1, 6))
+    middle = slots_of(2, (4,), anchors=(5,))
+    moved = tuple(u if u == BLANK else u + 0.49 / NUM_LEVELS for u in middle.uniforms)
+    found = []
+    for uniforms in (middle.uniforms, moved):
+        slots = dataclasses.replace(middle, uniforms=uniforms)
+        found.append(case.model.forward([session.call([5], slots=slots)]))
+        session.truncate(6)
+    assert torch.equal(*found)

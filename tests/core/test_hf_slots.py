@@ -26,8 +26,8 @@ from transformers import (
 )
 
 from decoders.core import masks
-from decoders.core.gating import layer_shapes
 from decoders.core.attached import NUM_LEVELS
+from decoders.core.gating import layer_shapes
 from decoders.core.hf import HFModel
 from decoders.core.slots import AdapterConfig, SlotAdapter
 from decoders.core.types import BLANK, Slots

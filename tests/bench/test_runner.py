@@ -202,6 +202,9 @@ def test_peak_memory_counts_the_models_a_decoder_uses_and_no_others(measured: An
         def cache_bytes(self) -> int:
             return self._cache
 
+        def adapter_bytes(self, name: str) -> int:
+            raise AssertionError(f"{name} is none of its adapters")
+
     def models(*parts: Any) -> Any:
         return type("M", (), {"target": parts[0], "draft": (*parts, None)[1]})()
 

@@ -64,11 +64,37 @@ class ParallelTokenPrediction(Decoder):
     def steps(self, request: Request) -> Steps:
         """Prefill with the first proposal, then rounds of the chosen mode."""
         run = _Run(self, request)
-        result = yield run.propose(request.prompt_ids)
+        if run.proposer.standalone:  # its slots must not see the prompt's last token
+            result = yield run.target.call(request.prompt_ids)
+        else:
+            result = yield run.propose(request.prompt_ids)
         run.commit(result.picks)
         run.proposer.take(result)
         yield Emit(tokens=result.picks)
-        yield from self._sequential(run) if self.mode == "sequential" else self._quadratic(run)
+        if self.mode == "pqd":
+            yield from self._quadratic(run)
+        elif run.proposer.standalone:
+            yield from self._alone(run)
+        else:
+            yield from self._sequential(run)
+
+    def _alone(self, run: _Run) -> Steps:
+        """Propose in a call of slots alone; verify in another, which takes the last token along."""
+        while True:
+            slots = run.proposer.one_branch(run.left - 1, run.last, run.output, self.row_cost)
+            drafts: tuple[int, ...] = ()
+            if slots is not None:
+                start = run.target.length
+                positions = range(start, start + len(slots.uniforms))
+                result = yield run.target.call((), slots=slots, positions=positions)
+                run.proposer.take(result)
+                drafts = run.proposer.worthwhile(run.left - 1, self.row_cost)
+            result = yield run.target.call((run.last, *drafts), read=range(len(drafts) + 1))
+            verdict = verify_picks(result.picks, drafts)
+            emitted = (*drafts[: verdict.accepted], verdict.token)
+            run.commit(emitted)
+            run.proposer.observe(len(drafts), verdict.accepted)
+            yield Emit(tokens=emitted, drafted=len(drafts), accepted=verdict.accepted)
 
     def _sequential(self, run: _Run) -> Steps:
         """Verify the proposal in one call; make the next in another, which also gives a token."""
@@ -132,7 +158,12 @@ class _Run:
         self.left = request.sampling.max_new_tokens
         self.last = request.prompt_ids[-1]
         self.proposer = Proposer(
-            decoder.adapter, request.adapter, request.sampling, request.uniforms, decoder.slots
+            decoder.adapter,
+            request.adapter,
+            request.sampling,
+            request.uniforms,
+            decoder.slots,
+            alone=decoder.mode == "sequential",
         )
         self._length = len(request.prompt_ids)
         self._row_cost = decoder.row_cost
@@ -171,7 +202,7 @@ class _Run:
             read=read,
             slots=self.proposer.branches(sizes, tokens, self.output),
             positions=self.proposer.branch_positions(self.target.length, len(tokens), sizes),
-            mask=masks.branches(sizes),
+            mask=masks.branches(sizes, self.proposer.standalone),
         )
 
 

@@ -78,6 +78,7 @@ class AdapterJob:
             pad=self.pad,
             rng=rng,
             variant=config.variant,
+            standalone=config.standalone,
             aligned=aligned,
         )
 

@@ -50,6 +50,7 @@ class AdapterTable(_Table):
     embedding_hidden: int = Field(default=0, ge=0)
     conditioned: bool = False
     anchored: bool = False
+    standalone: bool = False
     numbered: bool = False
     initial_scale: Rate = 1.0
     gated: bool = True

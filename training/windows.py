@@ -63,6 +63,8 @@ class Windows:
         warp: float32 ``[B, Q, 2]``, temperature and top-p.
         greedy: bool.
         noise: float64 in (0, 1), the place of u within its token's interval.
+        standalone: bool, not a tensor: the token before a window is not seen, its first slot
+            stands for it.
     """
 
     ids: Tensor
@@ -72,6 +74,7 @@ class Windows:
     warp: Tensor
     greedy: Tensor
     noise: Tensor
+    standalone: bool = False
 
     @property
     def start(self) -> Tensor:
@@ -80,8 +83,9 @@ class Windows:
 
     def to(self, device: torch.device) -> Windows:
         """The same windows on a device."""
-        fields = {name: getattr(self, name).to(device) for name in self.__slots__}
-        return Windows(**fields)
+        tensors = (name for name in self.__slots__ if name != "standalone")
+        fields = {name: getattr(self, name).to(device) for name in tensors}
+        return Windows(**fields, standalone=self.standalone)
 
     def mask(self) -> Tensor:
         """Which of the S tokens and Q slots each slot sees: bool ``[B, Q, S + Q]``.
@@ -89,7 +93,7 @@ class Windows:
         Padding sees the first token, so that no row of attention is empty.
         """
         tokens = torch.arange(self.ids.shape[1], device=self.ids.device)
-        context = tokens < self.start.clamp(min=1)[..., None]
+        context = tokens < (self.start - int(self.standalone)).clamp(min=1)[..., None]
         same = self.number[:, :, None] == self.number[:, None, :]
         earlier = self.depth[:, None, :] <= self.depth[:, :, None]
         return torch.cat([context, same & earlier & (self.number >= 0)[:, :, None]], -1)
@@ -104,6 +108,7 @@ def draw_windows(
     pad: int,
     rng: np.random.Generator,
     variant: Variant = "o-ptp",
+    standalone: bool = False,
     aligned: bool = False,
 ) -> Windows:
     """Fills `num_slots` slots of every row with windows of at most `length` slots.
@@ -116,6 +121,7 @@ def draw_windows(
         pad: id that fills rows up.
         rng: decides everything.
         variant: C-PTP windows predict one token later than they start.
+        standalone: see `Windows`; windows then start one token later in a row than they could.
         aligned: never cut a window to fit (evaluation); slots may stay empty.
     """
     width = max(len(row.ids) for row in rows)
@@ -126,7 +132,8 @@ def draw_windows(
     shift = int(variant == "c-ptp")
     for b, row in enumerate(rows):
         ends = _ends(row)
-        starts = [t for t in range(1, len(row.ids) - shift) if ends[t] > t + shift]
+        first = 1 + int(standalone)  # some context must be left
+        starts = [t for t in range(first, len(row.ids) - shift) if ends[t] > t + shift]
         filled = index = 0
         while starts and filled < num_slots:
             start = starts[rng.integers(len(starts))]
@@ -149,6 +156,7 @@ def draw_windows(
         warp=torch.from_numpy(warp),
         greedy=torch.from_numpy(greedy),
         noise=torch.from_numpy(rng.beta(laws.beta, laws.beta, shape).clip(2**-30, 1 - 2**-30)),
+        standalone=standalone,
     )
 
 

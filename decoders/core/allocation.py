@@ -49,18 +49,20 @@ class Survival:
         return self.values[-1] / (1.0 + self.values[-1] - self.chances[-1])
 
 
-def best_length(survival: Survival, longest: int, lead: int, row_cost: float) -> int:
+def best_length(
+    survival: Survival, longest: int, lead: int, row_cost: float, given: int = 2
+) -> int:
     """How many slots a proposal should have that is verified in a call of its own.
 
-    Maximises tokens per cost of a round of two calls: its own token, the verifying call's, and the
-    proposals that stand; every slot is a row, and every proposal a row of the verifying call. May
-    be `lead`: none pays.
+    Maximises tokens per cost of a round of two calls: the `given` tokens that they give themselves
+    and the proposals that stand; every slot is a row, and every proposal a row of the verifying
+    call. May be `lead`: none pays.
     """
     most = max(lead, min(longest, len(survival.chances) + lead))
     return max(
         range(lead, most + 1),
         key=lambda size: (
-            (2 + survival.values[size - lead]) / (2 + row_cost * (2 + 2 * size - lead))
+            (given + survival.values[size - lead]) / (2 + row_cost * (2 + 2 * size - lead))
         ),
     )
 

@@ -53,8 +53,11 @@ class AttachedAdapter:
 
     def one(self, slots: Slots, embedded: Tensor) -> tuple[Tensor, Forward]:
         """Inputs ``[1, N, D]`` of a call whose tokens are embedded, and its gated forward."""
-        rows = torch.cat([embedded, self._embed([slots])[None]], 1)
-        return rows, self._weights.tail(embedded.shape[1])
+        rows = self._embed([slots])[None]
+        num_tokens = embedded.shape[1]
+        if not num_tokens:
+            return rows, self._weights.everywhere
+        return torch.cat([embedded, rows], 1), self._weights.tail(num_tokens)
 
     def merged(self, calls: Sequence[Call], embedded: Tensor) -> tuple[Tensor, Forward]:
         """Inputs of calls padded to one width ``[B, N, D]``, whose tokens are embedded already."""

@@ -320,8 +320,8 @@ class HFModel:
     def _to_device(self, numbers: Sequence[Any]) -> Tensor:
         """Int64 numbers in one asynchronous copy."""
         if self.device.type == "cpu":
-            return torch.tensor(numbers)
-        pinned = torch.tensor(numbers, pin_memory=self.device.type == "cuda")
+            return torch.tensor(numbers, dtype=torch.int64)
+        pinned = torch.tensor(numbers, dtype=torch.int64, pin_memory=self.device.type == "cuda")
         return pinned.to(self.device, non_blocking=True)
 
     # Several sequences: padded to the widest, states scattered, one mask built for all.

@@ -70,11 +70,12 @@ def branch(num_chains: int, chain_rows: int, stem: int = 0) -> Tensor:
     return same & causal(len(group))
 
 
-def branches(sizes: Sequence[int]) -> Tensor:
+def branches(sizes: Sequence[int], standalone: bool = False) -> Tensor:
     """A causal stem of ``len(sizes)`` tokens, and after each of them a branch of slots.
 
-    Branch m has ``sizes[m]`` rows (none is fine); each sees the tokens up to m and the earlier rows
-    of its own branch. The rows of the branches follow the stem in order.
+    Branch m has ``sizes[m]`` rows (none is fine); each sees the tokens up to m (`standalone`: up to
+    the one before m, as the branch stands for token m itself) and the earlier rows of its own
+    branch. The rows of the branches follow the stem in order.
 
     Source: Partial Quadratic Decoding of PTP (arXiv 2512.21323).
 
@@ -88,15 +89,16 @@ def branches(sizes: Sequence[int]) -> Tensor:
     for m, size in enumerate(sizes):
         rows += range(width + m * depth, width + m * depth + size)
     index = torch.tensor(rows)
-    return _branch_template(width, depth).index_select(0, index).index_select(1, index)
+    return _branch_template(width, depth, standalone).index_select(0, index).index_select(1, index)
 
 
 @functools.lru_cache(maxsize=32)
-def _branch_template(stem: int, depth: int) -> Tensor:
+def _branch_template(stem: int, depth: int, standalone: bool) -> Tensor:
     """`branches` of `stem` branches of `depth` rows each, from which smaller ones are taken."""
     owner = torch.cat([torch.arange(stem), torch.arange(stem).repeat_interleave(depth)])
     is_slot = torch.arange(len(owner)) >= stem
-    sees_token = ~is_slot[None, :] & (owner[None, :] <= owner[:, None])
+    last = owner - (is_slot & standalone).long()
+    sees_token = ~is_slot[None, :] & (owner[None, :] <= last[:, None])
     same = is_slot[:, None] & is_slot[None, :] & (owner[:, None] == owner[None, :])
     return sees_token | (same & causal(len(owner)))
 

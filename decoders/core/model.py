@@ -115,7 +115,7 @@ class Session:
         """Describe a forward pass over `tokens` and `slots`; nothing runs until it is yielded.
 
         Args:
-            tokens: ids of the token rows (one at least), appended to the cache in order.
+            tokens: ids of the token rows, appended to the cache in order; none only with slots.
             want: the form of the result (see `CallResult`).
             read: token rows to read, ascending; negative counts from the end; default the last.
             positions: sequence position of each row; default continues the committed length, the
@@ -127,11 +127,12 @@ class Session:
         """
         num_tokens = len(tokens)
         num_rows = num_tokens + (0 if slots is None else len(slots.uniforms))
-        assert num_tokens >= 1, "a call needs at least one token"
+        assert num_rows >= 1, "a call needs at least one row"
         assert self.length + num_rows <= self.capacity, (
             f"{num_rows} rows after {self.length} exceed the cache of {self.capacity}"
         )
         rows = (num_tokens - 1,) if read is None else tuple(r % num_tokens for r in read)
+        rows = rows if num_tokens else ()
         assert want != "verdict" or len(rows) == len(drafts) + 1, "K drafts need K + 1 read rows"
         return Call(
             session=self,

@@ -33,8 +33,9 @@ class Proposer:
 
     Attributes:
         longest: most slots of a branch.
+        standalone: slots do without the base row of the token before them.
         lead: slots at the head of a branch that propose nothing of use. In O-PTP the first slot
-            predicts the token that the row before it gives exactly.
+            predicts the token that the row before it gives exactly, where there is such a row.
         survival: of proposals: as measured on held-out text, drawn towards how this answer's have
             fared so far.
         drafts: the last proposal.
@@ -48,12 +49,19 @@ class Proposer:
         sampling: Sampling,
         uniforms: Uniforms,
         num_slots: int = 0,
+        *,
+        alone: bool = False,
     ) -> None:
-        """`name` is the adapter's; `num_slots` 0 is as many as it was trained with."""
+        """`name` is the adapter's; `num_slots` 0 is as many as it was trained with.
+
+        `alone` says that a standalone adapter's slots are called without tokens.
+        """
         self._name, self._config = name, config
         self._sampling, self._uniforms = sampling, uniforms
         self.longest = min(num_slots or config.num_slots, MOST_SLOTS)
-        self.lead = 1 if config.variant == "o-ptp" else 0
+        self.standalone = config.standalone
+        self._alone = alone and config.standalone
+        self.lead = 1 if config.variant == "o-ptp" and not self._alone else 0
         kind = "greedy_" if sampling.greedy and config.greedy else ""
         measured = config.measured
         self._calibration: tuple[float, float] = (
@@ -95,7 +103,8 @@ class Proposer:
 
         As many as pay; `room` tokens can still be used; None where no proposal would be.
         """
-        best = best_length(self.survival, self.longest, self.lead, row_cost)
+        given = 1 if self._alone else 2
+        best = best_length(self.survival, self.longest, self.lead, row_cost, given)
         count = min(best, room + self.lead)
         return self.branches([count], [anchor], output) if count > self.lead else None
 

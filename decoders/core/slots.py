@@ -49,6 +49,8 @@ class AdapterConfig:
         conditioned: whether the embedding is told temperature and top-p.
         anchored: whether the first slot of a branch also carries the embedding of the token before
             it (not in the paper; the base row's input, so it starts from what that row computes).
+        standalone: whether a branch does without the base row of the token before it, which its
+            first slot stands for (`anchored`): proposing then takes slots alone. Not in the paper.
         numbered: whether slots carry a learned embedding of their number in the branch (not in the
             paper, which leaves the order to the positions).
         temperatures: lowest and highest temperature of training.
@@ -70,6 +72,7 @@ class AdapterConfig:
     embedding_hidden: int = 0
     conditioned: bool = False
     anchored: bool = False
+    standalone: bool = False
     numbered: bool = False
     temperatures: tuple[float, float] = (1.0, 1.0)
     top_ps: tuple[float, ...] = (1.0,)
@@ -87,6 +90,8 @@ class AdapterConfig:
         _demand(self.num_slots >= 1, "num_slots", self.num_slots, "1 or above")
         plain = self.code != "dyadic" and (self.conditioned or self.embedding_hidden)
         _demand(not plain, "code", self.code, "dyadic for conditioned or embedding_hidden")
+        alone = self.standalone and not (self.anchored and self.variant == "o-ptp")
+        _demand(not alone, "standalone", True, "false, unless it is an anchored o-ptp adapter")
         _demand(self.rank >= 0, "rank", self.rank, "1 or above, or 0 for full rank")
 
     @property

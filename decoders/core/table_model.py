@@ -11,6 +11,7 @@ Letters: V vocabulary, N rows of a call.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -62,10 +63,18 @@ class TableModel:
         self._errors: dict[str, float] = {}
         self._picked: dict[tuple[tuple[int, ...], float, tuple[float, float]], int] = {}
 
-    def attach(self, name: str, error: float, variant: Variant = "o-ptp") -> None:
+    def attach(
+        self, name: str, error: float, variant: Variant = "o-ptp", *, standalone: bool = False
+    ) -> None:
         """Add a student that predicts from uniforms and is wrong in a share `error` of slots."""
         self.adapters[name] = AdapterConfig(
-            variant=variant, num_slots=6, layers={}, width=1, greedy=True
+            variant=variant,
+            num_slots=6,
+            layers={},
+            width=1,
+            anchored=standalone,
+            standalone=standalone,
+            greedy=True,
         )
         self._errors[name] = error
 
@@ -142,6 +151,10 @@ class TableModel:
     def _predict(self, slots: Slots, slot: int, rows: _Rows) -> Tensor:
         """A slot's logits: the picks of the uniforms it sees, followed from its context."""
         context = rows.context(len(rows.fed) + slot)
+        if self.adapters[slots.adapter].standalone:  # the first slot stands for the token before
+            ends = itertools.accumulate(slots.sizes)
+            branch = next(m for m, end in enumerate(ends) if slot < end)
+            context = [*context, slots.anchors[branch]]
         token = 0
         for u in rows.uniforms(slot):
             token = self._pick(context, u, slots.warp)

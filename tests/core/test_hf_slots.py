@@ -488,3 +488,14 @@ def test_a_uniform_is_read_at_the_middle_of_its_level(case):
         found.append(case.model.forward([session.call([5], slots=slots)]))
         session.truncate(6)
     assert torch.equal(*found)
+
+
+def test_a_call_of_slots_alone_equals_a_cold_forward(case):
+    prompt = ids(1, 7)
+    (session,) = opened(case, prompt)
+    slots = slots_of(3, (5,), anchors=(9,))
+    positions = range(7, 12)
+    got = case.model.forward([session.call((), slots=slots, positions=positions)])
+    assert session.length == 7
+    expected = cold(case, prompt, [], slots, positions=[*positions])
+    assert gap(got, expected) < TOLERANCE

@@ -119,3 +119,9 @@ def test_every_row_sees_itself_in_a_square_bool_mask(mask):
     assert mask.dtype == torch.bool
     assert mask.shape == (len(mask), len(mask))
     assert mask.diagonal().all()
+
+
+def test_standalone_branches_do_not_see_the_token_they_stand_for() -> None:
+    seen, alone = masks.branches((2, 0, 3)), masks.branches((2, 0, 3), standalone=True)
+    changed = (seen != alone).nonzero().tolist()
+    assert changed == [[3, 0], [4, 0], [5, 2], [6, 2], [7, 2]]

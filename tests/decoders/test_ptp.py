@@ -6,6 +6,7 @@ tiny random transformers with random adapters, whose proposals hardly ever stand
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -394,3 +395,28 @@ def test_a_model_without_the_adapter_is_refused_with_what_there_is() -> None:
         Scheduler(
             build(parse_spec("ptp:adapter=mine")), Models(target=Recording(0, "o-ptp")), SAMPLING
         )
+
+
+@pytest.mark.parametrize("mode", ["sequential", "pqd"])
+@pytest.mark.parametrize("error", [0.0, 0.3, 1.0])
+def test_standalone_adapters_give_ars_tokens(mode: str, error: float) -> None:
+    model = TableModel(7, seed=1)
+    model.attach("ptp", error, standalone=True)
+    models = Models(target=model)
+    for temperature, seed, budget in itertools.product((0.0, 0.7, 1.0), range(4), (1, 2, 3, 7, 25)):
+        sampling = Sampling(temperature=temperature, top_p=0.9, max_new_tokens=budget, seed=seed)
+        expected = generate(Autoregressive(), [1, 2, 3], sampling, models)
+        found = generate(ParallelTokenPrediction(mode=mode), [1, 2, 3], sampling, models)
+        assert found.tokens == expected.tokens
+        if error == 0.0:
+            assert all(step.accepted == step.drafted for step in found.steps)
+
+
+def test_a_standalone_proposal_takes_slots_alone() -> None:
+    model = TableModel(7, seed=1)
+    model.attach("ptp", 0.0, standalone=True)
+    sampling = Sampling(temperature=0.7, max_new_tokens=15, seed=1)
+    answer = generate(ParallelTokenPrediction(), [1, 2, 3], sampling, Models(target=model))
+    first, second, *_ = answer.steps
+    assert (first.target_calls, first.target_rows) == (1, 3)
+    assert (second.target_calls, second.target_rows, second.drafted) == (2, 13, 6)

@@ -332,3 +332,15 @@ def test_noise_places_u_within_the_interval_of_its_token() -> None:
     counts = got.usable & ~windows.greedy
     share = ((got.u - left) / mass)[counts]
     torch.testing.assert_close(share, windows.noise[counts])
+
+
+def test_standalone_windows_do_not_see_the_token_before_them() -> None:
+    rows = [Row([3, 4, 5, 6, 7, 8], [False, False, True, True, True, True])]
+    windows = draw_windows(
+        rows, num_slots=6, length=3, laws=LAWS, pad=0, rng=np.random.default_rng(0), standalone=True
+    )
+    mask = windows.mask()[0]
+    for slot in range(6):
+        start = int(windows.start[0, slot])
+        assert mask[slot, : start - 1].all()
+        assert not mask[slot, start - 1 : 6].any()

@@ -201,7 +201,7 @@ def slots() -> None:
     """Calls of 1 row, of 17 plain rows and of 1 + 16 slots, interleaved, in calls of one row."""
     bench = Bench(1)
     session = _warm_session(bench)
-    anchor = bench.prompts[0][-1]
+    anchor, start = bench.prompts[0][-1], session.length
     carried = Slots(
         adapter="ptp",
         uniforms=tuple((s + 0.5) / 16 for s in range(16)),
@@ -214,20 +214,26 @@ def slots() -> None:
         "one row": lambda: session.call([anchor]),
         "17 rows": lambda: session.call([anchor] * 17, read=range(17)),
         "1 + 16 slots": lambda: session.call([anchor], slots=carried),
+        "16 rows": lambda: session.call([anchor] * 16, read=range(16)),
+        "16 slots alone": lambda: session.call(
+            [], slots=carried, positions=range(start, start + 16)
+        ),
     }
     logs: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(400):
         times = {}
         for name, call in calls.items():
-            start = time.perf_counter()
+            began = time.perf_counter()
             bench.target.forward([call()])
-            times[name] = time.perf_counter() - start
+            times[name] = time.perf_counter() - began
             session.truncate(len(bench.prompts[0]))
         for name, elapsed in times.items():
             logs[name].append(elapsed / times["one row"])
     found = {name: statistics.median(values) for name, values in logs.items()}
     print(", ".join(f"{name} {value:.2f}" for name, value in found.items()))
-    print(f"16 slots beyond 16 rows: {found['1 + 16 slots'] - found['17 rows']:.2f} one-row calls")
+    beside = found["1 + 16 slots"] - found["17 rows"]
+    alone = found["16 slots alone"] - found["16 rows"]
+    print(f"16 slots beyond 16 rows, in one-row calls: {alone:.2f}, beside a token {beside:.2f}")
 
 
 def _warm_session(bench: Bench) -> Session:

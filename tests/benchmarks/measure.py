@@ -272,8 +272,8 @@ MARGIN = 0.02
 def half() -> None:
     """ptp against ar in bfloat16, and how near a tie every first divergence is."""
     bench = Bench(48, torch.bfloat16)
+    exact = copy.deepcopy(bench.target.module).double()  # before its layers are wrapped
     bench.target.attach("ptp", SlotAdapter.load(ZOO / "ptp"))
-    exact = copy.deepcopy(bench.target.module).double()
     for mode, temperature in itertools.product(("sequential", "pqd"), (0.7, 0.0)):
         sampling = Sampling(
             temperature=temperature,

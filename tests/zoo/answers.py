@@ -1,6 +1,5 @@
 """Held-out prompts of the zoo, answers to them, and how near a tie two answers part."""
 
-import copy
 from collections.abc import Sequence
 
 import torch
@@ -57,7 +56,9 @@ def edge_distance(
     """How far u is from a border of the exact, warped CDF where two answers first differ."""
     place = next(i for i, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b)
     assert isinstance(zoo.target, HFModel)
-    exact = copy.deepcopy(zoo.target.module).double()
+    module = zoo.target.module
+    exact = type(module)(module.config).eval().double()  # a copy of wrapped layers would not do
+    exact.load_state_dict(module.state_dict())
     logits = exact(torch.tensor([[*prompt, *expected[:place]]])).logits[0, -1]
     cdf = warp(logits[None], sampling)[0].cumsum(-1)
     u = Uniforms(sampling.seed, prompt).at("draw", place)

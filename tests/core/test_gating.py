@@ -3,26 +3,12 @@
 Letters: B sequences, N rows of a sequence, V vocabulary.
 """
 
-import copy
 import functools
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
 
 from decoders.core.gating import (
     Deltas,
@@ -32,48 +18,15 @@ from decoders.core.gating import (
     layer_shapes,
     linear_layers,
 )
+from tests.tiny_models import VOCAB, fresh
 
 TOLERANCE = 2e-5
-VOCAB, WIDTH, RANK = 61, 32, 3
-SIZES: dict[str, Any] = {
-    "vocab_size": VOCAB,
-    "hidden_size": WIDTH,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.2,
-    "pad_token_id": None,
-}
-GPT2: dict[str, Any] = {"vocab_size": VOCAB, "n_positions": 64, "n_embd": WIDTH, "n_layer": 2}
-GQA = {"num_key_value_heads": 2}
-MODELS = {
-    "llama": lambda: (LlamaForCausalLM, LlamaConfig(**SIZES, **GQA)),
-    "qwen2": lambda: (Qwen2ForCausalLM, Qwen2Config(**SIZES, **GQA)),
-    "mistral": lambda: (MistralForCausalLM, MistralConfig(**SIZES, **GQA, sliding_window=None)),
-    "gpt-neox": lambda: (GPTNeoXForCausalLM, GPTNeoXConfig(**SIZES)),
-    "gpt2": lambda: (GPT2LMHeadModel, GPT2Config(**GPT2, n_head=4, initializer_range=0.2)),
-}
+RANK = 3
+MODELS = ("llama", "qwen2", "mistral", "gpt-neox", "gpt2")
 IDS = torch.randint(VOCAB, (2, 9), generator=torch.Generator().manual_seed(0))
 FIRST = 5  # of IDS[0], rows from here on are slots
 SLOTS = torch.tensor([3, 4, 7, 8, 14, 15, 16, 17])  # flat rows of IDS
 BASE = torch.tensor([r for r in range(18) if r not in SLOTS])
-
-
-@functools.cache
-def cached(name):
-    make, config = MODELS[name]()
-    torch.manual_seed(0)
-    module = make._from_config(config, attn_implementation="eager", dtype=torch.float32)
-    generator = torch.Generator().manual_seed(1)
-    for parameter in module.parameters():
-        if parameter.ndim == 1:
-            parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
-    return module.eval()
-
-
-def plain(name):
-    return copy.deepcopy(cached(name))
 
 
 def factors_of(module, seed=0, rank: int | None = RANK):
@@ -122,7 +75,7 @@ class Case:
     """One architecture, wrapped; its adapter the merged and the unmerged way."""
 
     def __init__(self, name: str, seed: int = 0, rank: int | None = RANK) -> None:
-        self.plain, self.module = plain(name), plain(name)
+        self.plain, self.module = fresh(name), fresh(name)
         self.factors = factors_of(self.plain, seed, rank)
         self.gated = GatedModule(self.module)
         deltas = Deltas(self.gated, self.factors)
@@ -231,7 +184,7 @@ def test_layers_that_read_the_same_input_are_grouped(name):
 
 
 def test_every_linear_layer_but_the_head_is_gated(name):
-    module = plain(name)
+    module = fresh(name)
     head = module.get_output_embeddings()
     names = set(linear_layers(module))
     assert len(names) == 2 * (4 if name in ("gpt-neox", "gpt2") else 7)
@@ -245,9 +198,9 @@ def test_every_linear_layer_but_the_head_is_gated(name):
 
 
 def test_shapes_are_in_and_out_whatever_way_the_weight_is_stored():
-    assert layer_shapes(plain("llama"))["model.layers.0.mlp.down_proj"] == (48, 32)
-    assert layer_shapes(plain("llama"))["model.layers.1.self_attn.k_proj"] == (32, 16)
-    module = plain("gpt2")
+    assert layer_shapes(fresh("llama"))["model.layers.0.mlp.down_proj"] == (48, 32)
+    assert layer_shapes(fresh("llama-gqa"))["model.layers.1.self_attn.k_proj"] == (32, 16)
+    module = fresh("gpt2")
     assert module.transformer.h[0].attn.c_attn.weight.shape == (32, 96)  # Conv1D: [in, out]
     assert layer_shapes(module)["transformer.h.0.attn.c_attn"] == (32, 96)
     assert layer_shapes(module)["transformer.h.0.mlp.c_proj"] == (128, 32)
@@ -298,7 +251,7 @@ def test_deltas_may_mix_ranks_and_serve_many_calls():
 
 def test_merging_is_done_in_the_factors_precision_before_the_cast():
     case = Case("llama")
-    gated = GatedModule(plain("llama").to(torch.bfloat16))
+    gated = GatedModule(fresh("llama").to(torch.bfloat16))
     weights = MergedWeights(Deltas(gated, case.factors), torch.bfloat16)
     for index, layer in enumerate(gated.layers):
         merged = weights.weight(index)
@@ -311,8 +264,8 @@ def test_merging_is_done_in_the_factors_precision_before_the_cast():
 @pytest.mark.parametrize("num_tokens", [1, 2, 7])
 @torch.inference_mode()
 def test_stacked_base_weights_give_each_layers_own_bits(name: str, num_tokens: int) -> None:
-    gated = GatedModule(plain(name))
-    merged = MergedWeights(Deltas(gated, factors_of(plain(name))), torch.float32)
+    gated = GatedModule(fresh(name))
+    merged = MergedWeights(Deltas(gated, factors_of(fresh(name))), torch.float32)
     forward = merged.tail(num_tokens)
     generator = torch.Generator().manual_seed(num_tokens)
     for group in gated.groups:

@@ -5,107 +5,17 @@ than the tolerance; a negative control checks that it does.
 """
 
 import dataclasses
-import functools
 
 import pytest
 import torch
-from transformers import (
-    BloomConfig,
-    BloomForCausalLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    Gemma3ForCausalLM,
-    Gemma3TextConfig,
-    GemmaConfig,
-    GemmaForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
+from transformers import BloomConfig, BloomForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from decoders.core import masks
 from decoders.core.attention import TEMPLATE_ROWS
 from decoders.core.hf import HFModel, stop_ids
+from tests.tiny_models import MODELS, SIZES, VOCAB, WINDOW, tiny
 
 TOLERANCE = 2e-5
-VOCAB = 97
-WINDOW = 7
-
-SIZES = {
-    "vocab_size": VOCAB,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 128,
-    "initializer_range": 0.2,
-    "pad_token_id": None,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-GQA = {"num_key_value_heads": 2}
-
-MODELS = {
-    "llama": lambda: (LlamaForCausalLM, LlamaConfig(**SIZES)),
-    "llama-gqa": lambda: (LlamaForCausalLM, LlamaConfig(**SIZES, **GQA, tie_word_embeddings=True)),
-    "qwen2": lambda: (Qwen2ForCausalLM, Qwen2Config(**SIZES, **GQA)),
-    "qwen2-window": lambda: (
-        Qwen2ForCausalLM,
-        Qwen2Config(
-            **SIZES, **GQA, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1
-        ),
-    ),
-    "mistral": lambda: (MistralForCausalLM, MistralConfig(**SIZES, **GQA, sliding_window=None)),
-    "mistral-window": lambda: (
-        MistralForCausalLM,
-        MistralConfig(**SIZES, **GQA, sliding_window=WINDOW),
-    ),
-    "gemma": lambda: (GemmaForCausalLM, GemmaConfig(**SIZES, num_key_value_heads=1, head_dim=8)),
-    "gemma2-window": lambda: (
-        Gemma2ForCausalLM,
-        Gemma2Config(
-            **SIZES,
-            **GQA,
-            head_dim=8,
-            query_pre_attn_scalar=8,
-            sliding_window=WINDOW,
-            attn_logit_softcapping=2.0,
-            final_logit_softcapping=3.0,
-        ),
-    ),
-    "gemma3-window": lambda: (
-        Gemma3ForCausalLM,
-        Gemma3TextConfig(
-            **SIZES,
-            **GQA,
-            head_dim=8,
-            query_pre_attn_scalar=8,
-            sliding_window=WINDOW,
-            layer_types=["sliding_attention", "full_attention"],
-        ),
-    ),
-    "gpt-neox": lambda: (GPTNeoXForCausalLM, GPTNeoXConfig(**SIZES, rotary_pct=0.5)),
-    "gpt2": lambda: (
-        GPT2LMHeadModel,
-        GPT2Config(
-            vocab_size=VOCAB,
-            n_positions=128,
-            n_embd=32,
-            n_layer=2,
-            n_head=4,
-            initializer_range=0.2,
-            bos_token_id=1,
-            eos_token_id=2,
-        ),
-    ),
-}
 PAIRS = [
     (name, attention)
     for name in MODELS
@@ -115,30 +25,16 @@ PAIRS = [
 WINDOWED = [(name, attention) for name, attention in PAIRS if name.endswith("-window")]
 
 
-@functools.cache
-def plain(name, attention):
-    """The plain module: seeded random weights, biases and norms included."""
-    make, config = MODELS[name]()
-    torch.manual_seed(0)
-    config._attn_implementation = attention
-    module = make._from_config(config, attn_implementation=attention, dtype=torch.float32)
-    generator = torch.Generator().manual_seed(1)
-    for parameter in module.parameters():
-        if parameter.ndim == 1:
-            parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
-    return module.eval()
-
-
 @pytest.fixture(params=PAIRS, ids="-".join)
 def model(request):
-    made = HFModel(plain(*request.param))
+    made = HFModel(tiny(*request.param))
     made.reserve(4, 120)
     return made
 
 
 @pytest.fixture
 def llama():
-    made = HFModel(plain("llama", "sdpa"))
+    made = HFModel(tiny("llama", "sdpa"))
     made.reserve(4, 120)
     return made
 
@@ -302,7 +198,7 @@ def test_block_mask_lets_rows_see_each_other_both_ways(model):
 
 @pytest.mark.parametrize(("name", "attention"), PAIRS)
 def test_a_wrong_mask_is_caught_by_the_oracle(name, attention):
-    made = HFModel(plain(name, attention))
+    made = HFModel(tiny(name, attention))
     made.reserve(2, 60)
     prompt, rows = ids(4, 9), ids(5, 7)
     parents = (masks.ROOT, 0, 0, 1, 2, 2, masks.ROOT)
@@ -429,7 +325,7 @@ def test_only_the_rows_that_are_read_come_back(model, read):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_head_runs_only_on_rows_that_are_read(name):
-    made = HFModel(plain(name, "eager"))
+    made = HFModel(tiny(name, "eager"))
     made.reserve(2, 40)
     (session,) = opened(made, ids(54, 5))
     rows = []
@@ -451,7 +347,7 @@ def test_counters_count_passes_rows_and_padding_apart(llama):
 
 
 def test_bytes_are_those_of_weights_and_cache():
-    tied = HFModel(plain("llama-gqa", "sdpa"))
+    tied = HFModel(tiny("llama-gqa", "sdpa"))
     distinct = {p.data_ptr(): p.nbytes for p in tied.module.parameters()}
     assert tied.weight_bytes == sum(distinct.values())
     assert tied.cache_bytes() == 0
@@ -495,7 +391,7 @@ def test_logits_of_half_precision_are_float32_and_close():
 @pytest.mark.parametrize(("name", "attention"), WINDOWED)
 def test_the_window_of_these_models_matters(name, attention):
     """Negative control: the oracle tests above would notice a window that is not applied."""
-    made = HFModel(plain(name, attention))
+    made = HFModel(tiny(name, attention))
     made.reserve(1, 60)
     assert WINDOW in made.architecture.windows.values()
     tokens = ids(63, 30)
@@ -507,7 +403,7 @@ def test_the_window_of_these_models_matters(name, attention):
 
 
 def test_drafts_past_the_last_learned_position_do_not_crash():
-    made = HFModel(plain("gpt2", "sdpa"))
+    made = HFModel(tiny("gpt2", "sdpa"))
     made.reserve(2, 136)
     tokens = ids(64, 132)
     first, second = opened(made, tokens[:126], ids(65, 3))
@@ -519,7 +415,7 @@ def test_drafts_past_the_last_learned_position_do_not_crash():
 
 
 def test_bucketed_shapes_of_the_compiled_path_give_the_same_logits():
-    made = HFModel(plain("llama-gqa", "sdpa"), compile=True, backend="eager")
+    made = HFModel(tiny("llama-gqa", "sdpa"), compile=True, backend="eager")
     made.reserve(2, 150)
     texts = [ids(66, 40), ids(67, 30)]
     first, second = opened(made, texts[0][:10], texts[1][:3])
@@ -539,7 +435,7 @@ def test_bucketed_shapes_of_the_compiled_path_give_the_same_logits():
 
 
 def test_a_saved_checkpoint_loads_in_the_dtype_that_is_asked_for(tmp_path):
-    plain("llama", "sdpa").save_pretrained(tmp_path)
+    tiny("llama", "sdpa").save_pretrained(tmp_path)
     made = HFModel.load(tmp_path, dtype=torch.float32, device="cpu", attn_implementation="eager")
     made.reserve(1, 20)
     assert (made.vocab_size, made.max_length, made.dtype) == (VOCAB, 128, torch.float32)
@@ -553,7 +449,7 @@ def test_a_saved_checkpoint_loads_in_the_dtype_that_is_asked_for(tmp_path):
 
 
 def test_attention_falls_back_to_eager_where_there_is_no_sdpa(tmp_path):
-    plain("gemma2-window", "eager").save_pretrained(tmp_path)
+    tiny("gemma2-window", "eager").save_pretrained(tmp_path)
     made = HFModel.load(tmp_path, dtype=torch.float32, device="cpu")
     assert made.facts["attention"] == "eager"
     assert not made.architecture.reads_hidden  # its logits are capped after the head
@@ -566,7 +462,7 @@ def test_stop_ids_come_from_configs_and_tokenizer(tmp_path):
     class Tokenizer:
         eos_token_id: int
 
-    made = HFModel(plain("llama", "sdpa"))
+    made = HFModel(tiny("llama", "sdpa"))
     assert made.stop_ids == {2}
     assert stop_ids(made, Tokenizer(9)) == {2, 9}
 

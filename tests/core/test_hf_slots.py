@@ -12,18 +12,6 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
 
 from decoders.core import masks
 from decoders.core.attached import NUM_LEVELS
@@ -31,33 +19,19 @@ from decoders.core.gating import layer_shapes
 from decoders.core.hf import HFModel
 from decoders.core.slots import AdapterConfig, SlotAdapter
 from decoders.core.types import BLANK, Slots
+from tests.tiny_models import VOCAB, WIDTH, fresh, tiny
 
 TOLERANCE = 2e-5
-VOCAB, WIDTH, WINDOW = 97, 32, 7
-SIZES = {
-    "vocab_size": VOCAB,
-    "hidden_size": WIDTH,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 128,
-    "initializer_range": 0.2,
-    "pad_token_id": None,
-}
-GPT2 = {"vocab_size": VOCAB, "n_positions": 128, "n_embd": WIDTH, "n_layer": 2, "n_head": 4}
-GQA = {"num_key_value_heads": 2}
-NEAR = {"sliding_window": WINDOW}
-MIXED = {**NEAR, "use_sliding_window": True, "max_window_layers": 1}
-MODELS = {
-    "llama": lambda: (LlamaForCausalLM, LlamaConfig(**SIZES)),
-    "llama-gqa": lambda: (LlamaForCausalLM, LlamaConfig(**SIZES, **GQA, tie_word_embeddings=True)),
-    "qwen2": lambda: (Qwen2ForCausalLM, Qwen2Config(**SIZES, **GQA)),
-    "qwen2-window": lambda: (Qwen2ForCausalLM, Qwen2Config(**SIZES, **GQA, **MIXED)),
-    "mistral": lambda: (MistralForCausalLM, MistralConfig(**SIZES, **GQA, sliding_window=None)),
-    "mistral-window": lambda: (MistralForCausalLM, MistralConfig(**SIZES, **GQA, **NEAR)),
-    "gpt-neox": lambda: (GPTNeoXForCausalLM, GPTNeoXConfig(**SIZES, rotary_pct=0.5)),
-    "gpt2": lambda: (GPT2LMHeadModel, GPT2Config(**GPT2, initializer_range=0.2)),
-}
+MODELS = (
+    "llama",
+    "llama-gqa",
+    "qwen2",
+    "qwen2-window",
+    "mistral",
+    "mistral-window",
+    "gpt-neox",
+    "gpt2",
+)
 KINDS = {
     "merged": {"merged": True},
     "unmerged": {"merged": False},
@@ -67,20 +41,6 @@ KINDS = {
 PAIRS = (("merged-anchored", "unmerged"), ("merged", "unmerged-numbered"))
 CASES = [(name, "sdpa", kind) for i, name in enumerate(MODELS) for kind in PAIRS[i % 2]]
 CASES += [("llama-gqa", "eager", "merged-anchored"), ("mistral-window", "eager", "unmerged")]
-
-
-@functools.cache
-def plain(name, attention):
-    """The plain module: seeded random weights, biases and norms included. Never wrapped."""
-    make, config = MODELS[name]()
-    torch.manual_seed(0)
-    config._attn_implementation = attention
-    module = make._from_config(config, attn_implementation=attention, dtype=torch.float32)
-    generator = torch.Generator().manual_seed(1)
-    for parameter in module.parameters():
-        if parameter.ndim == 1:
-            parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
-    return module.eval().requires_grad_(False)
 
 
 def adapter_of(module, **options):
@@ -112,9 +72,9 @@ class Case:
 def made(name, attention, kind):
     options = dict(KINDS[kind])
     merged = options.pop("merged")
-    module = plain(name, attention)
+    module = tiny(name, attention)
     adapter = adapter_of(module, **options)
-    model = HFModel(copy.deepcopy(module))
+    model = HFModel(fresh(name, attention))
     model.attach("ptp", adapter, merged=merged)
     return Case(model, module, adapter)
 

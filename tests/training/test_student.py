@@ -8,8 +8,6 @@ Letters: B rows, S places of a row, Q slots of a row, D width.
 
 from __future__ import annotations
 
-import copy
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,78 +16,23 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers import (
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
+from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
 
 from decoders.core.gating import layer_shapes
 from decoders.core.slots import AdapterConfig, SlotAdapter
 from decoders.core.types import BLANK
+from tests.tiny_models import GQA, SIZES, WIDTH, fresh
 from training.data import Row
 from training.student import Student, gather_rows
 from training.windows import Laws, Windows, draw_windows
 
 TOLERANCE = 2e-5
-VOCAB, WIDTH = 61, 32
-SIZES: dict[str, Any] = {
-    "vocab_size": VOCAB,
-    "hidden_size": WIDTH,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.2,
-    "pad_token_id": None,
-}
-GPT2_SIZES: dict[str, Any] = {
-    "vocab_size": VOCAB,
-    "n_positions": 64,
-    "n_embd": WIDTH,
-    "n_layer": 2,
-    "n_head": 4,
-}
-GQA: dict[str, Any] = {"num_key_value_heads": 2}
-MODELS: dict[str, Any] = {
-    "llama": lambda: (LlamaForCausalLM, LlamaConfig(**SIZES)),
-    "llama-gqa": lambda: (LlamaForCausalLM, LlamaConfig(**SIZES, **GQA)),
-    "qwen2": lambda: (Qwen2ForCausalLM, Qwen2Config(**SIZES, **GQA)),
-    "mistral": lambda: (MistralForCausalLM, MistralConfig(**SIZES, **GQA, sliding_window=None)),
-    "gpt-neox": lambda: (GPTNeoXForCausalLM, GPTNeoXConfig(**SIZES, rotary_pct=0.5)),
-    "gpt2": lambda: (GPT2LMHeadModel, GPT2Config(**GPT2_SIZES, initializer_range=0.2)),
-}
+MODELS = ("llama", "llama-gqa", "qwen2", "mistral", "gpt-neox", "gpt2")
 ROWS = [
     Row(list(range(3, 17)), [False] * 5 + [True] * 6 + [False, True, True]),
     Row(list(range(30, 38)), [False] * 3 + [True] * 5),
     Row([7], [True]),  # no window fits: its slots are all padding
 ]
-
-
-@functools.cache
-def cached(name: str) -> Any:
-    make, config = MODELS[name]()
-    torch.manual_seed(0)
-    module = make._from_config(config, attn_implementation="eager", dtype=torch.float32)
-    generator = torch.Generator().manual_seed(1)
-    for parameter in module.parameters():
-        if parameter.ndim == 1:
-            parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
-    return module.eval()
-
-
-def plain(name: str) -> Any:
-    """A fresh copy of the seeded random module, for a student wraps its module in place."""
-    return copy.deepcopy(cached(name))
 
 
 def adapter_for(module: Any, rank: int = 4) -> SlotAdapter:
@@ -103,7 +46,7 @@ def adapter_for(module: Any, rank: int = 4) -> SlotAdapter:
 
 
 def student_of(name: str, rank: int = 4, **options: Any) -> Student:
-    module = plain(name)
+    module = fresh(name)
     return Student(module, adapter_for(module, rank), **options)
 
 
@@ -182,7 +125,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.parametrize("variant", ["o-ptp", "c-ptp"])
 def test_slots_of_all_windows_at_once_equal_each_window_alone(name: str, variant: str) -> None:
-    student, module = student_of(name), plain(name)
+    student, module = student_of(name), fresh(name)
     windows = windows_of(variant=variant)
     embedded, _ = inputs(student, windows)
     embedded = embedded.detach()
@@ -201,7 +144,7 @@ def test_slots_of_all_windows_at_once_equal_each_window_alone(name: str, variant
 
 
 def test_the_oracle_notices_a_wrong_position_gate_or_context() -> None:
-    student, module = student_of("llama"), plain("llama")
+    student, module = student_of("llama"), fresh("llama")
     embedded = inputs(student, windows_of())[0][0, :3].detach()
     ids, adapter = ROWS[0].ids[:6], student.adapter
     right = cold(module, adapter, ids, embedded, 5)
@@ -214,7 +157,7 @@ def test_the_oracle_notices_a_wrong_position_gate_or_context() -> None:
 
 
 def test_context_states_and_logits_are_the_base_models(name: str) -> None:
-    student, module = student_of(name), plain(name)
+    student, module = student_of(name), fresh(name)
     ids = windows_of().ids
     places = torch.tensor([[0, 4, 13], [3, 7, 0], [0, 0, 0]])
     hidden, cache = student.context(ids)
@@ -306,7 +249,7 @@ def test_windows_of_a_row_do_not_see_each_other() -> None:
 
 
 def test_a_fresh_adapter_leaves_slots_on_the_base_weights(name: str) -> None:
-    module = plain(name)
+    module = fresh(name)
     student = Student(module, SlotAdapter(AdapterConfig(layers=layer_shapes(module), width=WIDTH)))
     assert student.merged
     windows = windows_of()
@@ -320,20 +263,20 @@ def test_a_fresh_adapter_leaves_slots_on_the_base_weights(name: str) -> None:
         seen = torch.cat([torch.ones(3, 5), torch.ones(3, 3).tril()], 1).bool()[None]
         got = student.slots(cache, tokens, torch.tensor([[5, 6, 7]]), seen)
         whole = torch.cat([windows.ids[:1, :5], windows.ids[:1, :3]], 1)
-        assert gap(got, plain(name).base_model(whole).last_hidden_state[:, 5:]) < TOLERANCE
+        assert gap(got, fresh(name).base_model(whole).last_hidden_state[:, 5:]) < TOLERANCE
 
 
 def test_an_ungated_student_runs_its_context_through_the_adapter_with_gradients() -> None:
     student = student_of("llama", gated=False)
     ids = torch.tensor([ROWS[0].ids])
     hidden, _ = student.context(ids)
-    module = plain("llama")
+    module = fresh("llama")
     with gated_by_hooks(module, student.adapter, 0), torch.no_grad():
         adapted = module.base_model(ids).last_hidden_state
     assert gap(hidden, adapted) < TOLERANCE
     hidden.sum().backward()
     assert all(p.grad is not None for p in student.adapter.lora_a.values())
-    plain_logits = plain("llama")(ids).logits
+    plain_logits = fresh("llama")(ids).logits
     assert gap(student.logits(student.teacher(ids)), plain_logits) < TOLERANCE
     assert gap(student.logits(hidden), plain_logits) > 0.1
 
@@ -361,7 +304,7 @@ def test_rows_longer_than_a_sliding_window_are_refused() -> None:
 
 def test_an_adapter_of_another_model_and_a_capped_head_are_refused() -> None:
     with pytest.raises(ValueError, match="made for another model"):
-        Student(plain("llama-gqa"), adapter_for(plain("llama")))
+        Student(fresh("llama-gqa"), adapter_for(fresh("llama")))
     config = Gemma2Config(**SIZES, **GQA, head_dim=8, attn_implementation="eager")
     capped = Gemma2ForCausalLM(config)
     with pytest.raises(ValueError, match="plain heads only"):

@@ -1,0 +1,119 @@
+"""Tiny random models of every kind of architecture, shared by tests that need a real module.
+
+Weights are random and larger than usual, biases and norms included, so that a wrong mask, position
+or gate moves logits by far more than a tolerance.
+"""
+
+import copy
+import functools
+from typing import Any
+
+import torch
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GemmaConfig,
+    GemmaForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+VOCAB, WIDTH, WINDOW = 97, 32, 7
+
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": WIDTH,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.2,
+    "pad_token_id": None,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+GQA: dict[str, Any] = {"num_key_value_heads": 2}
+
+MODELS: dict[str, Any] = {
+    "llama": lambda: (LlamaForCausalLM, LlamaConfig(**SIZES)),
+    "llama-gqa": lambda: (LlamaForCausalLM, LlamaConfig(**SIZES, **GQA, tie_word_embeddings=True)),
+    "qwen2": lambda: (Qwen2ForCausalLM, Qwen2Config(**SIZES, **GQA)),
+    "qwen2-window": lambda: (
+        Qwen2ForCausalLM,
+        Qwen2Config(
+            **SIZES, **GQA, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1
+        ),
+    ),
+    "mistral": lambda: (MistralForCausalLM, MistralConfig(**SIZES, **GQA, sliding_window=None)),
+    "mistral-window": lambda: (
+        MistralForCausalLM,
+        MistralConfig(**SIZES, **GQA, sliding_window=WINDOW),
+    ),
+    "gemma": lambda: (GemmaForCausalLM, GemmaConfig(**SIZES, num_key_value_heads=1, head_dim=8)),
+    "gemma2-window": lambda: (
+        Gemma2ForCausalLM,
+        Gemma2Config(
+            **SIZES,
+            **GQA,
+            head_dim=8,
+            query_pre_attn_scalar=8,
+            sliding_window=WINDOW,
+            attn_logit_softcapping=2.0,
+            final_logit_softcapping=3.0,
+        ),
+    ),
+    "gemma3-window": lambda: (
+        Gemma3ForCausalLM,
+        Gemma3TextConfig(
+            **SIZES,
+            **GQA,
+            head_dim=8,
+            query_pre_attn_scalar=8,
+            sliding_window=WINDOW,
+            layer_types=["sliding_attention", "full_attention"],
+        ),
+    ),
+    "gpt-neox": lambda: (GPTNeoXForCausalLM, GPTNeoXConfig(**SIZES, rotary_pct=0.5)),
+    "gpt2": lambda: (
+        GPT2LMHeadModel,
+        GPT2Config(
+            vocab_size=VOCAB,
+            n_positions=128,
+            n_embd=WIDTH,
+            n_layer=2,
+            n_head=4,
+            initializer_range=0.2,
+            bos_token_id=1,
+            eos_token_id=2,
+        ),
+    ),
+}
+
+
+@functools.cache
+def tiny(name: str, attention: str = "eager") -> Any:
+    """The module of a name in `MODELS`, the same one every time: wrap and change `fresh` ones."""
+    make, config = MODELS[name]()
+    torch.manual_seed(0)
+    config._attn_implementation = attention
+    module = make._from_config(config, attn_implementation=attention, dtype=torch.float32)
+    generator = torch.Generator().manual_seed(1)
+    for parameter in module.parameters():
+        if parameter.ndim == 1:
+            parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
+    return module.eval()
+
+
+def fresh(name: str, attention: str = "eager") -> Any:
+    """A copy of the module of a name."""
+    return copy.deepcopy(tiny(name, attention))

@@ -46,6 +46,7 @@ def sampling_for(zoo: Models, tokenizer: PreTrainedTokenizerBase, **options: flo
     return Sampling(max_new_tokens=160, stop_ids=stops, **options)  # type: ignore[arg-type]
 
 
+@torch.no_grad()
 def edge_distance(
     zoo: Models,
     prompt: Sequence[int],

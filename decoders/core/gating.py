@@ -14,6 +14,7 @@ Letters: R rows of a merged call, S slot rows among them, r rank.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ def _layer(name: str, layer: nn.Module) -> Layer:
 
 
 class GatedModule:
-    """A module whose linear layers are wrapped; `rows` and `everywhere` activate an adapter."""
+    """A module whose linear layers are wrapped; `active` puts an adapter to work."""
 
     def __init__(self, module: Any) -> None:
         """Wrap the layers of a transformers causal LM in place."""
@@ -82,6 +83,14 @@ class GatedModule:
             return plain(x) if active is None else active(index, x)
 
         return forward
+
+    @functools.cached_property
+    def stacks(self) -> list[Tensor]:
+        """The base weights of every group below one another, ``[sum out, in]``.
+
+        Made when they are first asked for: base rows beside slots need them, training does not.
+        """
+        return [_stacked([self.layers[i].weight.t() for i in group]) for group in self.groups]
 
     @contextmanager
     def active(self, forward: Forward) -> Iterator[None]:
@@ -188,16 +197,15 @@ class MergedWeights:
 
     def __init__(self, deltas: Deltas, dtype: torch.dtype) -> None:
         """Merge in the factors' precision, then cast to `dtype`."""
-        layers = deltas.gated.layers
+        self._gated = deltas.gated
         self._groups: list[_Group] = []
         self._member: dict[int, tuple[_Group, int]] = {}
-        for indices in deltas.gated.groups:
-            members = [layers[index] for index in indices]
-            biases = [layer.bias for layer in members if layer.bias is not None]
+        for number, indices in enumerate(deltas.gated.groups):
+            members = [deltas.gated.layers[index] for index in indices]
             group = _Group(
-                base=_stacked([layer.weight.t() for layer in members]),
+                number=number,
                 slots=_stacked([deltas.merged(index).to(dtype).t() for index in indices]),
-                bias=torch.cat(biases) if biases else None,
+                bias=_joined_bias(members),
                 sizes=[layer.shape[1] for layer in members],
             )
             self._groups.append(group)
@@ -205,9 +213,14 @@ class MergedWeights:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the merged weights, and of base weights that had to be stacked."""
-        copies = [group.base for group in self._groups if len(group.sizes) > 1]
-        return sum(weight.nbytes for weight in (*copies, *(g.slots for g in self._groups)))
+        """Bytes of the merged weights, and of base weights that have to be stacked."""
+        copied = sum(
+            layer.weight.nbytes
+            for indices in self._gated.groups
+            if len(indices) > 1
+            for layer in (self._gated.layers[index] for index in indices)
+        )
+        return copied + sum(group.slots.nbytes for group in self._groups)
 
     def weight(self, index: int) -> Tensor:
         """``W + B A`` of a layer, ``[in, out]``."""
@@ -220,17 +233,21 @@ class MergedWeights:
 
     def tail(self, first: int) -> Forward:
         """One sequence whose rows from `first` on are slots."""
+        stacks = self._gated.stacks
 
         def forward(index: int, x: Tensor) -> Tensor:
-            return self._part(index, lambda group: group.tail(x, first))
+            return self._part(index, lambda group: group.tail(x, first, stacks[group.number]))
 
         return forward
 
     def scattered(self, base: Tensor, slots: Tensor) -> Forward:
         """Several sequences: flat indices of the base rows (padding too) and of the slots."""
+        stacks = self._gated.stacks
 
         def forward(index: int, x: Tensor) -> Tensor:
-            return self._part(index, lambda group: group.scattered(x, base, slots))
+            return self._part(
+                index, lambda group: group.scattered(x, base, slots, stacks[group.number])
+            )
 
         return forward
 
@@ -246,26 +263,37 @@ class MergedWeights:
 
 @dataclass(slots=True)
 class _Group:
-    """Layers of one input: stacked weights ``[sum out, in]``, bias, and their last output."""
+    """Layers of one input: stacked merged weights ``[sum out, in]``, bias, their last output."""
 
-    base: Tensor
+    number: int
     slots: Tensor
     bias: Tensor | None
     sizes: list[int]
     parts: Sequence[Tensor] = ()
 
-    def tail(self, x: Tensor, first: int) -> Tensor:
-        """Base weights for the rows ``[1, N, in]`` before `first`, merged ones from there on."""
-        base = F.linear(x[:, :first], self.base, self.bias)
+    def tail(self, x: Tensor, first: int, weight: Tensor) -> Tensor:
+        """Base `weight` for the rows ``[1, N, in]`` before `first`, merged ones from there on."""
+        base = F.linear(x[:, :first], weight, self.bias)
         return torch.cat((base, F.linear(x[:, first:], self.slots, self.bias)), 1)
 
-    def scattered(self, x: Tensor, base: Tensor, slots: Tensor) -> Tensor:
-        """Base weights for the flat rows `base` of ``[B, N, in]``, merged ones for `slots`."""
+    def scattered(self, x: Tensor, base: Tensor, slots: Tensor, weight: Tensor) -> Tensor:
+        """Base `weight` for the flat rows `base` of ``[B, N, in]``, merged ones for `slots`."""
         flat = x.reshape(-1, x.shape[-1])
-        out = flat.new_empty(len(flat), len(self.base))
-        out[base] = F.linear(flat[base], self.base, self.bias)
+        out = flat.new_empty(len(flat), len(weight))
+        out[base] = F.linear(flat[base], weight, self.bias)
         out[slots] = F.linear(flat[slots], self.slots, self.bias)
         return out.view(*x.shape[:-1], -1)
+
+
+def _joined_bias(layers: Sequence[Layer]) -> Tensor | None:
+    """Biases one after another, zeros where a layer has none; None where none has one."""
+    if all(layer.bias is None for layer in layers):
+        return None
+    parts = [
+        layer.weight.new_zeros(layer.shape[1]) if layer.bias is None else layer.bias
+        for layer in layers
+    ]
+    return torch.cat(parts)
 
 
 def _stacked(weights: Sequence[Tensor]) -> Tensor:

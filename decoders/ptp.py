@@ -15,7 +15,7 @@ Letters: n drafts being verified, m of them that stand, p the last committed pos
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,7 +25,7 @@ from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.proposer import Proposer
 from decoders.core.registry import register
 from decoders.core.sampling import verify_picks
-from decoders.core.types import Call, Emit
+from decoders.core.types import Call, CallResult, Emit
 
 
 @register("ptp")
@@ -65,54 +65,37 @@ class ParallelTokenPrediction(Decoder):
         """Prefill with the first proposal, then rounds of the chosen mode."""
         run = _Run(self, request)
         if run.proposer.standalone:  # its slots must not see the prompt's last token
-            result = yield run.target.call(request.prompt_ids)
+            call: Call | None = run.target.call(request.prompt_ids)
         else:
-            result = yield run.propose(request.prompt_ids)
+            call = run.propose(request.prompt_ids)
+        assert call is not None
+        result = yield call
         run.commit(result.picks)
         run.proposer.take(result)
         yield Emit(tokens=result.picks)
-        if self.mode == "pqd":
-            yield from self._quadratic(run)
-        elif run.proposer.standalone:
-            yield from self._alone(run)
-        else:
-            yield from self._sequential(run)
-
-    def _alone(self, run: _Run) -> Steps:
-        """Propose in a call of slots alone; verify in another, which takes the last token along."""
-        while True:
-            slots = run.proposer.one_branch(run.left - 1, run.last, run.output, self.row_cost)
-            drafts: tuple[int, ...] = ()
-            if slots is not None:
-                start = run.target.length
-                positions = range(start, start + len(slots.uniforms))
-                result = yield run.target.call((), slots=slots, positions=positions)
-                run.proposer.take(result)
-                drafts = run.proposer.worthwhile(run.left - 1, self.row_cost)
-            result = yield run.target.call((run.last, *drafts), read=range(len(drafts) + 1))
-            verdict = verify_picks(result.picks, drafts)
-            emitted = (*drafts[: verdict.accepted], verdict.token)
-            run.commit(emitted)
-            run.proposer.observe(len(drafts), verdict.accepted)
-            yield Emit(tokens=emitted, drafted=len(drafts), accepted=verdict.accepted)
+        yield from self._quadratic(run) if self.mode == "pqd" else self._sequential(run)
 
     def _sequential(self, run: _Run) -> Steps:
-        """Verify the proposal in one call; make the next in another, which also gives a token."""
+        """Verify the proposal in one call; make the next in another, which may give a token too."""
+        if run.proposer.standalone:  # the prefill proposed nothing
+            yield from self._propose(run)
         first: tuple[int, ...] = ()
         while True:
             drafts = run.proposer.worthwhile(run.left - 1, self.row_cost)
             result = yield run.target.call((run.last, *drafts), read=range(len(drafts) + 1))
-            verdict = verify_picks(result.picks, drafts)
-            emitted = (*drafts[: verdict.accepted], verdict.token)
-            run.commit(emitted)
-            run.proposer.observe(len(drafts), verdict.accepted)
-            yield Emit(tokens=(*first, *emitted), drafted=len(drafts), accepted=verdict.accepted)
-            result = yield run.propose((run.last,))
-            first = result.picks
-            run.commit(first)
-            run.proposer.take(result)
-            if run.ended(first[0]):
+            yield run.verified(result, drafts, first)
+            first = yield from self._propose(run)
+            if first and run.ended(first[0]):
                 yield Emit(tokens=first)
+
+    def _propose(self, run: _Run) -> Generator[Call | Emit, CallResult, tuple[int, ...]]:
+        """Make the next proposal; the token that the call gave itself, if it had a base row."""
+        call = run.propose(() if run.proposer.standalone else (run.last,))
+        result = CallResult() if call is None else (yield call)
+        if result.picks:
+            run.commit(result.picks)
+        run.proposer.take(result)
+        return result.picks
 
     def _quadratic(self, run: _Run) -> Steps:
         """Verify n drafts and propose from all n + 1 places where verification may stop."""
@@ -121,14 +104,11 @@ class ParallelTokenPrediction(Decoder):
             drafts = proposer.drafts[: run.left - 1]
             sizes = self._allocate(run, len(drafts))
             result = yield run.verify_and_propose(drafts, sizes)
-            verdict = verify_picks(result.picks, drafts)
-            emitted = (*drafts[: verdict.accepted], verdict.token)
-            run.commit(emitted)
-            proposer.observe(len(drafts), verdict.accepted)
+            emit = run.verified(result, drafts)
             read = [max(0, size - proposer.lead) for size in sizes]
-            start = sum(read[: verdict.accepted])
-            proposer.take(result, slice(start, start + read[verdict.accepted]))
-            yield Emit(tokens=emitted, drafted=len(drafts), accepted=verdict.accepted)
+            start = sum(read[: emit.accepted])
+            proposer.take(result, slice(start, start + read[emit.accepted]))
+            yield emit
 
     def _allocate(self, run: _Run, num_drafts: int) -> list[int]:
         """Slots of every branch; none where the answer will have ended."""
@@ -184,10 +164,26 @@ class _Run:
         """Whether the answer ends with `token`."""
         return self.left <= 0 or token in self._sampling.stop_ids
 
-    def propose(self, tokens: Sequence[int]) -> Call:
-        """A call that gives the token after `tokens` and proposes those after that."""
-        # this call's own token and the verifying call's come on top of the proposal
-        slots = self.proposer.one_branch(self.left - 2, self.last, self.output, self._row_cost)
+    def verified(
+        self, result: CallResult, drafts: tuple[int, ...], first: tuple[int, ...] = ()
+    ) -> Emit:
+        """Commit the drafts that stand and the token after them; a step's end, after `first`."""
+        verdict = verify_picks(result.picks, drafts)
+        emitted = (*drafts[: verdict.accepted], verdict.token)
+        self.commit(emitted)
+        self.proposer.observe(len(drafts), verdict.accepted)
+        return Emit(tokens=(*first, *emitted), drafted=len(drafts), accepted=verdict.accepted)
+
+    def propose(self, tokens: Sequence[int]) -> Call | None:
+        """A call that gives the token after `tokens`, if any, and proposes those after that.
+
+        None where there is nothing to run: no tokens, and no slots that pay.
+        """
+        # the verifying call's token, and this call's own, come on top of the proposal
+        room = self.left - (2 if tokens else 1)
+        slots = self.proposer.one_branch(room, self.last, self.output, self._row_cost)
+        if slots is None and not tokens:
+            return None
         positions = self.proposer.positions(self.target.length, len(tokens), slots)
         return self.target.call(tokens, slots=slots, positions=positions)
 

@@ -41,22 +41,14 @@ class Readout:
 
 def readouts(call: Call, uniforms: Uniforms, prompt_length: int) -> tuple[Readout, ...]:
     """The read tokens of a call that has not run yet, and its read slots if it has any."""
-    slots = call.slots
-    if call.positions is None:
-        first = call.session.length + 1 - prompt_length
-        tokens = Readout(call, uniforms, call.want, [first + row for row in call.read])
-        if slots is None:
-            return (tokens,)
-        first += len(call.tokens) - 1
-        outputs = [first + slot for slot in slots.read]
-        return tokens, Readout(call, uniforms, slots.want, outputs)
-    shift, num_tokens = 1 - prompt_length, len(call.tokens)
-    outputs = [call.positions[row] + shift for row in call.read]
+    positions, shift = call.row_positions(), 1 - prompt_length
+    outputs = [positions[row] + shift for row in call.read]
     tokens = Readout(call, uniforms, call.want, outputs)
-    if slots is None:
+    if call.slots is None:
         return (tokens,)
-    outputs = [call.positions[num_tokens + slot] + shift for slot in slots.read]
-    return tokens, Readout(call, uniforms, slots.want, outputs)
+    num_tokens = len(call.tokens)
+    outputs = [positions[num_tokens + slot] + shift for slot in call.slots.read]
+    return tokens, Readout(call, uniforms, call.slots.want, outputs)
 
 
 def read_out(

@@ -1,13 +1,15 @@
 """Speculative decoding with a parallel drafter: PTP (arXiv 2512.21323) on a small draft model.
 
-A step: one call of the draft model gives its own next token and, through slots that carry the next
-uniforms, the ones after it; one target call verifies them all. Drafting k tokens costs one call
-instead of k. A draft stands if it is the target's own pick for that uniform, so the output is AR's
-for the same seed, token for token.
+A step: one call of the draft model proposes the next tokens through slots that carry their
+uniforms; one target call verifies them all. Drafting k tokens costs one call instead of k, and none
+of it is the draft model's own law: the adapter learns the target's pick for a uniform best where
+it was trained on the target's uniforms (``[model] teacher`` in its recipe). A draft stands if it is
+the target's own pick, so the output is AR's for the same seed, token for token.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -15,7 +17,7 @@ from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.proposer import Proposer
 from decoders.core.registry import register
 from decoders.core.sampling import verify_picks
-from decoders.core.types import CallResult, Emit
+from decoders.core.types import Call, CallResult, Emit
 
 
 @register("ptp_spec")
@@ -51,10 +53,17 @@ class ParallelSpeculative(Decoder):
 
     def steps(self, request: Request) -> Steps:
         """Prefill the target, then propose in one call of the draft and verify in one of both."""
-        target, draft, sampling = request.target, request.draft, request.sampling
-        assert draft is not None
+        target, sampling = request.target, request.sampling
         assert request.adapter is not None
-        proposer = Proposer(self.adapter, request.adapter, sampling, request.uniforms, self.slots)
+        proposer = Proposer(
+            self.adapter,
+            request.adapter,
+            sampling,
+            request.uniforms,
+            self.slots,
+            alone=True,
+            exact_row=False,
+        )
         left = sampling.max_new_tokens
 
         result = yield target.call(request.prompt_ids)
@@ -62,15 +71,8 @@ class ParallelSpeculative(Decoder):
         yield Emit(tokens=result.picks)
         left -= 1
         while True:
-            drafts: tuple[int, ...] = ()
-            if left > 1:
-                output = sampling.max_new_tokens - left
-                slots = proposer.one_branch(left - 2, sequence[-1], output, self.row_cost)
-                unseen = sequence[draft.length :]
-                positions = proposer.positions(draft.length, len(unseen), slots)
-                result = yield draft.call(unseen, slots=slots, positions=positions)
-                proposer.take(_with_own(result))
-                drafts = proposer.worthwhile(left - 1, self.row_cost)
+            yield from self._propose(request, proposer, sequence, left)
+            drafts = proposer.worthwhile(left - 1, self.row_cost)
             result = yield target.call((sequence[-1], *drafts), read=range(len(drafts) + 1))
             verdict = verify_picks(result.picks, drafts)
             emitted = (*drafts[: verdict.accepted], verdict.token)
@@ -79,6 +81,30 @@ class ParallelSpeculative(Decoder):
             proposer.observe(len(drafts), verdict.accepted)
             yield Emit(tokens=emitted, drafted=len(drafts), accepted=verdict.accepted)
             left -= len(emitted)
+
+    def _propose(
+        self, request: Request, proposer: Proposer, sequence: Sequence[int], left: int
+    ) -> Generator[Call, CallResult, None]:
+        """One call of the draft model: the text it has not seen yet, and slots for what follows.
+
+        The first slot of O-PTP predicts the next token. In C-PTP that is left to the model's row of
+        the last token.
+        """
+        draft = request.draft
+        assert draft is not None
+        assert request.adapter is not None
+        guesses = request.adapter.variant == "c-ptp"
+        output = request.sampling.max_new_tokens - left
+        room = left - 1 - int(guesses)
+        slots = proposer.one_branch(room, sequence[-1], output, self.row_cost)
+        if left == 1 or (slots is None and not guesses):
+            proposer.take(CallResult())
+            return
+        unseen = sequence[draft.length : len(sequence) - int(proposer.alone)]
+        positions = proposer.positions(draft.length, len(unseen), slots)
+        read = (-1,) if guesses else ()
+        result = yield draft.call(unseen, read=read, slots=slots, positions=positions)
+        proposer.take(_with_own(result) if guesses else result)
 
 
 def _with_own(result: CallResult) -> CallResult:

@@ -33,7 +33,8 @@ class Proposer:
 
     Attributes:
         longest: most slots of a branch.
-        standalone: slots do without the base row of the token before them.
+        standalone: slots do without the base row of the token before them; `alone`: they are
+            called so.
         lead: slots at the head of a branch that propose nothing of use. In O-PTP the first slot
             predicts the token that the row before it gives exactly, where there is such a row.
         survival: of proposals: as measured on held-out text, drawn towards how this answer's have
@@ -51,17 +52,27 @@ class Proposer:
         num_slots: int = 0,
         *,
         alone: bool = False,
+        exact_row: bool = True,
     ) -> None:
-        """`name` is the adapter's; `num_slots` 0 is as many as it was trained with.
+        """Proposals in the adapter's own form.
 
-        `alone` says that a standalone adapter's slots are called without tokens.
+        Args:
+            name: of the adapter, in calls.
+            config: the adapter's.
+            sampling: the answer's law.
+            uniforms: the answer's.
+            num_slots: most slots of a branch; 0 is as many as the adapter was trained with.
+            alone: a standalone adapter's slots are called without the token before them.
+            exact_row: the row of that token, where there is one, gives the next token exactly; a
+                draft model's only guesses it.
         """
         self._name, self._config = name, config
         self._sampling, self._uniforms = sampling, uniforms
         self.longest = min(num_slots or config.num_slots, MOST_SLOTS)
         self.standalone = config.standalone
-        self._alone = alone and config.standalone
-        self.lead = 1 if config.variant == "o-ptp" and not self._alone else 0
+        self.alone = alone and config.standalone
+        self._given = 2 if exact_row and not self.alone else 1
+        self.lead = 1 if config.variant == "o-ptp" and self._given == 2 else 0
         kind = "greedy_" if sampling.greedy and config.greedy else ""
         measured = config.measured
         self._calibration: tuple[float, float] = (
@@ -103,8 +114,7 @@ class Proposer:
 
         As many as pay; `room` tokens can still be used; None where no proposal would be.
         """
-        given = 1 if self._alone else 2
-        best = best_length(self.survival, self.longest, self.lead, row_cost, given)
+        best = best_length(self.survival, self.longest, self.lead, row_cost, self._given)
         count = min(best, room + self.lead)
         return self.branches([count], [anchor], output) if count > self.lead else None
 
@@ -131,12 +141,11 @@ class Proposer:
     def positions(self, start: int, num_tokens: int, slots: Slots | None) -> tuple[int, ...] | None:
         """Of a call of `num_tokens` tokens at `start` and one branch after the last of them.
 
-        None in O-PTP, whose slots stand where a call puts them anyway.
+        None in O-PTP, whose slots stand where a call puts them anyway, unless they are alone.
         """
-        if slots is None or self.lead:
+        if slots is None or (self._config.variant == "o-ptp" and not self.alone):
             return None
-        end = start + num_tokens
-        return (*range(start, end), *range(end, end + len(slots.uniforms)))
+        return tuple(range(start, start + num_tokens + len(slots.uniforms)))
 
     def branch_positions(
         self, start: int, num_tokens: int, sizes: Sequence[int]

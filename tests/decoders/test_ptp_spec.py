@@ -1,0 +1,128 @@
+"""PTP on a small draft model: AR's tokens, one draft call a step that proposes them all."""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from decoders.ar import Autoregressive
+from decoders.core.sampling import Uniforms
+from decoders.core.scheduler import Models, Scheduler, generate
+from decoders.core.table_model import TableModel
+from decoders.core.types import Call, Generation, Sampling
+from decoders.ptp_spec import ParallelSpeculative
+
+VOCAB = 23
+PROMPTS = ([1, 2, 3], [4], [0, 5, 1, 1, 2], [2, 2])
+SAMPLING = Sampling(temperature=0.7, top_p=0.95, max_new_tokens=24)
+FREE = ParallelSpeculative(row_cost=0.0)
+KINDS: dict[str, dict[str, Any]] = {
+    "o-ptp": {"variant": "o-ptp"},
+    "c-ptp": {"variant": "c-ptp"},
+    "standalone": {"variant": "o-ptp", "standalone": True},
+}
+
+
+class Recording(TableModel):
+    """Remembers its calls, where they start and their rows' places."""
+
+    def __init__(self, seed: int, **options: Any) -> None:
+        super().__init__(VOCAB, seed=seed, order=2, **options)
+        self.seen: list[tuple[int, Call, tuple[int, ...]]] = []
+
+    def forward(self, calls: Sequence[Call]) -> Tensor:
+        self.seen += [(call.session.length, call, call.row_positions()) for call in calls]
+        return super().forward(calls)
+
+
+def models_of(kind: str, *, agreement: float = 1.0, error: float = 0.0) -> Models:
+    """A target and a draft that agrees with it so far, whose student errs so often."""
+    target = Recording(1)
+    draft = Recording(2, agree_with=target, agreement=agreement)
+    draft.attach("ptp-draft", error, **KINDS[kind])
+    return Models(target=target, draft=draft)
+
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@every_kind
+@pytest.mark.parametrize("agreement", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("error", [0.0, 0.4, 1.0])
+def test_tokens_are_ars_whatever_the_draft_model_proposes(
+    kind: str, agreement: float, error: float
+) -> None:
+    models = models_of(kind, agreement=agreement, error=error)
+    for temperature, length in itertools.product((0.0, 0.7, 1.0), (1, 2, 3, 9, 24)):
+        sampling = dataclasses.replace(SAMPLING, temperature=temperature, max_new_tokens=length)
+        expected = Scheduler(Autoregressive(), models, sampling, 4).run(PROMPTS)
+        together = Scheduler(FREE, models, sampling, 4).run(PROMPTS)
+        for answer, reference in zip(together, expected, strict=True):
+            assert isinstance(answer, Generation)
+            assert isinstance(reference, Generation)
+            assert answer.tokens == reference.tokens
+        assert generate(FREE, PROMPTS[2], sampling, models) == together[2]
+
+
+@every_kind
+@pytest.mark.parametrize("slots", [1, 2, 6])
+def test_one_call_of_a_perfect_draft_proposes_all_that_a_step_accepts(
+    kind: str, slots: int
+) -> None:
+    decoder = dataclasses.replace(FREE, slots=slots)
+    answer = generate(decoder, PROMPTS[0], SAMPLING, models_of(kind))
+    proposed = slots + (kind == "c-ptp")  # the draft's own row gives C-PTP its first token
+    first, *steps = answer.steps
+    assert (first.target_calls, first.draft_calls) == (1, 0)
+    for step in steps[:-1]:
+        assert (step.target_calls, step.draft_calls) == (1, 1)
+        assert step.drafted == step.accepted == proposed
+        assert step.target_rows == 1 + proposed
+        assert len(step.tokens) == 1 + proposed
+
+
+@every_kind
+def test_slots_stand_and_see_where_the_text_they_follow_ends(kind: str) -> None:
+    models = models_of(kind, agreement=0.7)
+    answer = generate(FREE, PROMPTS[0], SAMPLING, models)
+    text = [*PROMPTS[0], *answer.tokens]
+    uniforms = Uniforms(SAMPLING.seed, PROMPTS[0])
+    assert isinstance(models.draft, Recording)
+    calls = models.draft.seen
+    assert len(calls) > 4
+    for start, call, places in calls:
+        if call.slots is None:  # C-PTP, with room for the draft's own token alone
+            assert kind == "c-ptp"
+            continue
+        fed = start + len(call.tokens)
+        assert list(call.tokens) == text[start:fed]
+        anchor = fed if kind == "standalone" else fed - 1  # its own row is left out
+        assert call.slots.anchors == (text[anchor],)
+        output = anchor + 1 - len(PROMPTS[0])
+        expected = [uniforms.at("draw", output + s) for s in range(len(call.slots.uniforms))]
+        assert list(call.slots.uniforms) == expected
+        first = anchor + (kind == "c-ptp")
+        assert list(places[len(call.tokens) :]) == [*range(first, first + len(expected))]
+        # nothing is read but what proposes
+        assert len(call.read) == int(kind == "c-ptp")
+        assert len(call.slots.read) == len(expected)
+
+
+def test_a_draft_model_whose_proposals_never_pay_is_not_asked() -> None:
+    models = models_of("o-ptp")
+    assert isinstance(models.draft, Recording)
+    hopeless = {"survival": [0.01] * 6}
+    adapter = dataclasses.replace(models.draft.adapters["ptp-draft"], measured=hopeless)
+    models.draft.adapters["ptp-draft"] = adapter
+    answer = generate(ParallelSpeculative(row_cost=0.5), PROMPTS[0], SAMPLING, models)
+    assert models.draft.seen == []
+    assert all(step.draft_calls == step.drafted == 0 for step in answer.steps)
+
+
+@pytest.mark.parametrize("option", [{"slots": -1}, {"row_cost": -0.1}])
+def test_an_option_out_of_range_is_refused(option: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="'ptp_spec' must be 0 or above"):
+        ParallelSpeculative(**option)

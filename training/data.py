@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,14 +96,22 @@ def step_rows(
     return rows
 
 
+def groups(rows: Iterable[Row], max_tokens: int) -> Iterator[list[Row]]:
+    """Rows of rising length, cut into groups of at most `max_tokens` padded tokens."""
+    group: list[Row] = []
+    for row in rows:
+        if group and len(row.ids) * (len(group) + 1) > max_tokens:
+            yield group
+            group = []
+        group.append(row)
+    if group:
+        yield group
+
+
 def group_rows(rows: list[Row], pad: int, max_tokens: int) -> list[Batch]:
-    """Sorts rows by length and cuts them into groups of at most `max_tokens` padded tokens."""
-    groups: list[list[Row]] = [[]]
-    for row in sorted(rows, key=lambda row: len(row.ids)):
-        if groups[-1] and len(row.ids) * (len(groups[-1]) + 1) > max_tokens:
-            groups.append([])
-        groups[-1].append(row)
-    return [_batch(group, pad) for group in groups]
+    """Sorts rows by length and makes a batch of each of their `groups`."""
+    ordered = sorted(rows, key=lambda row: len(row.ids))
+    return [_batch(group, pad) for group in groups(ordered, max_tokens)]
 
 
 def _batch(rows: list[Row], pad: int) -> Batch:

@@ -8,12 +8,12 @@ has its law from there, and the tokens of windows from uniforms of its own laws;
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
 from training.inverse_data import Trips
@@ -22,6 +22,7 @@ from training.inverse_report import SLOTS, HeldOut, ar_nats, c_ptp_nats
 from training.inverse_windows import Read, TextWindows, draw_text
 from training.loop import Loop, Piece, Progress, Schedule, fingerprint_of, muon_and_adamw
 from training.progress import Reporter
+from training.recipe import Count, Rate, Share, Table
 from training.workers import worker
 
 ModelName = Literal["ar", "c-ptp"]
@@ -38,8 +39,7 @@ FREE = (
 """Keys of [run] that a run may change when it goes on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSettings:
+class RunSettings(Table):
     """How both models are trained and looked at.
 
     Attributes:
@@ -61,22 +61,22 @@ class RunSettings:
         checkpoint_minutes: minutes between checkpoints.
     """
 
-    rows: int = 16
-    length: int = 128
-    windows: int = 8
-    slots: int = 16
-    num_steps: int
-    warmup_steps: int = 50
-    decay: float = 0.5
-    muon_lr: float = 0.01
-    adamw_lr: float = 0.003
-    seed: int = 1
-    workers: int = 2
-    eval_steps: int = 250
-    eval_rows: int = 32
-    final_rows: int = 512
-    final_draws: int = 4
-    checkpoint_minutes: float = 4.0
+    rows: Count = 16
+    length: Count = 128
+    windows: Count = 8
+    slots: Count = 16
+    num_steps: Count
+    warmup_steps: int = Field(default=50, ge=0)
+    decay: Share = 0.5
+    muon_lr: Rate = 0.01
+    adamw_lr: Rate = 0.003
+    seed: int = Field(default=1, ge=0)
+    workers: Count = 2
+    eval_steps: Count = 250
+    eval_rows: Count = 32
+    final_rows: Count = 512
+    final_draws: Count = 4
+    checkpoint_minutes: float = Field(default=4.0, ge=0)
 
     def held_out(self, *, final: bool) -> HeldOut:
         """The held-out windows of the comparison, or of a look on the way."""
@@ -156,11 +156,9 @@ def loop_of(job: InverseJob, recipe: dict[str, Any], path: Path) -> Loop:
     run = job.settings
     section = {key: value for key, value in recipe["run"].items() if key not in FREE}
     matrices = [p for p in job.model.layers.parameters() if p.ndim == 2]
-    known = {id(p) for p in matrices}
-    others = [p for p in job.model.parameters() if p.requires_grad and id(p) not in known]
     return Loop(
         job,
-        muon_and_adamw(matrices, others, muon_lr=run.muon_lr, adamw_lr=run.adamw_lr),
+        muon_and_adamw(job.model, matrices, muon_lr=run.muon_lr, adamw_lr=run.adamw_lr),
         Schedule(num_steps=run.num_steps, warmup_steps=run.warmup_steps, decay=run.decay),
         path,
         fingerprint_of(job.name, recipe["source"], recipe["model"], section),

@@ -42,6 +42,8 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         """`ValueError` where heads do not divide the width into even sizes."""
+        if self.heads < 1:
+            raise ValueError(f"{self.heads} heads: use 1 or more")
         if self.width % (2 * self.heads):
             raise ValueError(
                 f"width {self.width} with {self.heads} heads: use a multiple of {2 * self.heads}"

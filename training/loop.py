@@ -229,14 +229,19 @@ def _sum_over_workers(total: Tensor, parameters: Sequence[nn.Parameter]) -> None
 
 
 def muon_and_adamw(
+    trained: nn.Module,
     matrices: Sequence[nn.Parameter],
-    others: Sequence[nn.Parameter],
     *,
     muon_lr: float,
     adamw_lr: float,
     weight_decay: float = 0.0,
 ) -> list[torch.optim.Optimizer]:
-    """Muon for 2-D matrices, AdamW for everything else; the rates are the schedule's peaks."""
+    """Muon for 2-D `matrices` of a module, AdamW for all else in it that takes gradients.
+
+    The rates are the schedule's peaks.
+    """
+    known = {id(p) for p in matrices}
+    others = [p for p in trained.parameters() if p.requires_grad and id(p) not in known]
     return [
         torch.optim.Muon(matrices, lr=muon_lr, momentum=0.95, weight_decay=weight_decay),
         torch.optim.AdamW(others, lr=adamw_lr, betas=(0.9, 0.95), weight_decay=0.0),

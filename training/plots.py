@@ -12,12 +12,12 @@ COLORS = ("#4477AA", "#EE6677", "#228833", "#B8860B", "#66CCEE", "#AA3377")
 """Paul Tol's bright scheme (its yellow darkened), told apart with colour-blind eyes too."""
 
 
-def _evaluations(log: Path) -> list[dict[str, Any]]:
-    """The evaluations in a training log; a resumed run's replace those they repeat."""
+def read_evaluations(log: Path, key: str) -> list[dict[str, Any]]:
+    """The records of a training log that have `key`; a resumed run's replace those they repeat."""
     by_step: dict[int, dict[str, Any]] = {}
     for line in log.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
-        if "scores" in record:
+        if key in record:
             by_step = {step: old for step, old in by_step.items() if step < record["step"]}
             by_step[record["step"]] = record
     return [by_step[step] for step in sorted(by_step)]
@@ -25,7 +25,7 @@ def _evaluations(log: Path) -> list[dict[str, Any]]:
 
 def read_scores(log: Path) -> tuple[list[float], dict[str, list[float]]]:
     """Millions of tokens seen and, per family, the share at each evaluation in a training log."""
-    records = _evaluations(log)
+    records = read_evaluations(log, "scores")
     shares = {
         family: [r["scores"][family].get("exact", r["scores"][family]["score"]) for r in records]
         for family in FAMILIES
@@ -53,7 +53,7 @@ def plot_exactness(log: Path, output: Path) -> None:
             linewidth=1.8,
             label=f"{family} ({what})",
         )
-    for record in _evaluations(log):
+    for record in read_evaluations(log, "scores"):
         if "note" in record:  # measured under other conditions than the points before it
             axes.axvline(record["tokens"] / 1e6, color="0.6", linewidth=1, linestyle=":")
             figure.supxlabel(f"dotted line: {record['note']}", x=0.01, ha="left", fontsize=8)

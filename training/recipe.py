@@ -1,4 +1,4 @@
-"""Recipes of adapter training: TOML tables, checked before anything is loaded.
+"""Recipes: TOML tables, checked before anything is loaded; and the tables of adapter training.
 
 A recipe may name one to extend: ``extends = "ptp.toml"``, a file beside it, whose values hold where
 it has none of its own.
@@ -9,9 +9,10 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from decoders.core.slots import Variant
 from decoders.core.uniform_embedding import Code
@@ -24,22 +25,60 @@ Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]
 
 
-class _Table(BaseModel):
+class Table(BaseModel):
+    """A recipe's table: nothing but its fields."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ModelTable(_Table):
-    """[model]: the base, and the dtype of its weights and activations."""
+class Recipe(Table):
+    """A whole recipe: a field for each of its tables."""
+
+    @classmethod
+    def of(cls, tables: Mapping[str, Any]) -> Self:
+        """Check tables.
+
+        Raises:
+            ValueError: an unknown key, or a value that is missing or not allowed, in one line.
+        """
+        try:
+            return cls.model_validate(tables)
+        except ValidationError as error:
+            raise ValueError(f"recipe: {cls._told(error.errors()[0])}") from error
+
+    @classmethod
+    def _told(cls, error: ErrorDetails) -> str:
+        place = ".".join(map(str, error["loc"]))
+        match error["type"]:
+            case "missing":
+                return f"{place} is missing; add it"
+            case "extra_forbidden" | "unexpected_keyword_argument":
+                *table, _ = error["loc"]
+                owner: Any = cls.model_fields[str(table[0])].annotation if table else cls
+                return f"unknown key {place}; use {', '.join(owner.__annotations__)}"
+            case "value_error":  # of a table's own, which says it all
+                return f"{place}: {error['ctx']['error']}"
+        return f"{place}: {error['msg'].lower()} (got {error['input']!r})"
+
+
+class ModelTable(Table):
+    """[model]: the base, and the dtype of its weights and activations.
+
+    `teacher` is another model of the same vocabulary whose picks the adapter learns, for a small
+    model that drafts for it; None is the base itself.
+    """
 
     path: str
+    teacher: str | None = None
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
 
 
-class AdapterTable(_Table):
+class AdapterTable(Table):
     """[adapter]: see `decoders.core.slots.AdapterConfig`.
 
     `initial_scale` is the root mean square of embedded us, in those of token embeddings. `gated`
-    False runs context rows through the adapter too (an ablation; such an adapter is not written).
+    False runs context rows through the adapter too (an ablation): the merged model is then written
+    as a draft model, beside an adapter of its embedding of us alone.
     """
 
     variant: Variant = "o-ptp"
@@ -57,7 +96,7 @@ class AdapterTable(_Table):
     seed: int = 0
 
 
-class LawsTable(_Table):
+class LawsTable(Table):
     """[laws]: see `training.windows.Laws`."""
 
     temperatures: tuple[Temperature, Temperature] = (1.0, 1.0)
@@ -68,7 +107,7 @@ class LawsTable(_Table):
     beta: Rate = 1.0
 
 
-class RunTable(_Table):
+class RunTable(Table):
     """[run]: objective, length, rates, sizes and evaluation.
 
     Attributes:
@@ -108,8 +147,8 @@ class RunTable(_Table):
     half: bool = True
 
 
-class AdapterRecipe(_Table):
-    """A whole recipe; [data] is checked by `training.sources.source_of`."""
+class AdapterRecipe(Recipe):
+    """[data] is checked by `training.sources.source_of`."""
 
     model: ModelTable
     adapter: AdapterTable = AdapterTable()
@@ -117,42 +156,36 @@ class AdapterRecipe(_Table):
     data: dict[str, Any]
     run: RunTable
 
-    @classmethod
-    def of(cls, tables: Mapping[str, Any]) -> AdapterRecipe:
-        """Check tables.
-
-        Raises:
-            ValueError: an unknown key, or a value that is missing or not allowed, in one line.
-        """
-        try:
-            return cls.model_validate(tables)
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"])
-            got = "" if first["type"] == "missing" else f" (got {first['input']!r})"
-            raise ValueError(f"recipe: {place}: {first['msg'].lower()}{got}") from error
-
     def decisive(self) -> dict[str, Any]:
         """What decides a run's steps: all but its length, its reports and how it is written."""
         free = {"num_steps", "checkpoint_minutes", "workers", "half"}
         free |= {name for name in RunTable.model_fields if name.startswith("eval_")}
-        return self.model_dump(mode="json", exclude={"run": free})
+        # nothing is said of a teacher that is not there: checkpoints older than the key go on
+        absent = {"teacher"} if self.model.teacher is None else set()
+        return self.model_dump(mode="json", exclude={"run": free, "model": absent})
 
 
-def read_recipe(path: Path) -> dict[str, Any]:
+def read_recipe(path: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
     """A recipe's tables, laid over those of the one it extends.
 
+    Args:
+        path: of a TOML file.
+        above: names of the recipes that extend this one.
+
     Raises:
-        ValueError: no such file, or no TOML.
+        ValueError: no such file, no TOML, or recipes that extend one another in a ring.
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"recipe {path} cannot be read: {error}") from error
     base = tables.pop("extends", None)
-    if base == path.name:
-        raise ValueError(f"recipe {path} extends itself; name another file")
-    return tables if base is None else _laid_over(read_recipe(path.parent / base), tables)
+    if base is None:
+        return tables
+    above = (*above, path.name)
+    if base in above:
+        raise ValueError(f"recipe {path} extends itself ({' > '.join((*above, base))})")
+    return _laid_over(read_recipe(path.parent / base, above), tables)
 
 
 def _laid_over(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -18,8 +18,6 @@ from training.loop import Loop, Piece, Progress, Schedule, fingerprint_of, muon_
 from training.progress import Reporter
 from training.workers import worker
 
-Recipe = dict[str, Any]
-
 
 def build_model(section: dict[str, Any], vocab_size: int, encoder: Encoder) -> Any:
     """A fresh `LlamaForCausalLM` of a recipe's [target] or [draft] section, from its seed."""
@@ -48,7 +46,7 @@ class Run:
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: dict[str, Any],
         name: str,
         tokenizer: Any,
         output: Path,
@@ -133,9 +131,7 @@ class Run:
 def optimizers(model: Any, muon_lr: float, adamw_lr: float) -> list[torch.optim.Optimizer]:
     """Muon for the 2-D matrices of the layers, AdamW for embeddings and norms."""
     matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
-    known = {id(p) for p in matrices}
-    others = [p for p in model.parameters() if id(p) not in known]
-    return muon_and_adamw(matrices, others, muon_lr=muon_lr, adamw_lr=adamw_lr, weight_decay=0.01)
+    return muon_and_adamw(model, matrices, muon_lr=muon_lr, adamw_lr=adamw_lr, weight_decay=0.01)
 
 
 def batch_loss(model: Any, batch: Batch, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -8,20 +8,30 @@ from __future__ import annotations
 
 import shutil
 import time
-import tomllib
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from training.loop import Progress, saved_progress
 from training.plots import plot_exactness
 from training.progress import Reporter
-from training.run import Recipe, Run
+from training.recipe import Recipe, read_recipe
+from training.run import Run
 from training.tokenizer import build_tokenizer, saved_tokenizer
 from training.workers import spawn, worker
 
 MODELS = ("target", "draft")
-SECTIONS = ("tokenizer", "data", "run", *MODELS)
+
+
+class ZooRecipe(Recipe):
+    """Each table's values are checked by what they are for."""
+
+    tokenizer: dict[str, Any]
+    data: dict[str, Any]
+    run: dict[str, Any]
+    target: dict[str, Any]
+    draft: dict[str, Any]
 
 
 def main(
@@ -30,7 +40,6 @@ def main(
     resume: bool = True,
     progress: str = "auto",
     device: str = "cpu",
-    stop_after_s: float | None = None,
 ) -> dict[str, Progress]:
     """Trains what `recipe` says into `output`; finished models are left alone on resume.
 
@@ -40,45 +49,34 @@ def main(
         resume: continue from the last checkpoint; False starts over.
         progress: ``auto``, ``rich``, ``plain`` or ``none``.
         device: a torch device; anything but ``cpu`` uses one worker.
-        stop_after_s: stop early (after a checkpoint) once this many seconds of training passed.
 
     Raises:
         ValueError: an incomplete recipe, or a checkpoint of another recipe.
     """
-    settings = read_recipe(recipe)
-    return train_zoo(settings, output, resume, progress, device, stop_after_s)
-
-
-def read_recipe(path: Path) -> Recipe:
-    """The recipe with every section present.
-
-    Raises:
-        ValueError: a section is missing.
-    """
-    settings = tomllib.loads(path.read_text(encoding="utf-8"))
-    missing = [name for name in SECTIONS if name not in settings]
-    if missing:
-        raise ValueError(f"{path} lacks [{missing[0]}]; a recipe needs {', '.join(SECTIONS)}")
-    return settings
+    return train_zoo(read_recipe(recipe), output, resume, progress, device)
 
 
 def train_zoo(
-    recipe: Recipe,
+    tables: dict[str, Any],
     output: Path,
     resume: bool = True,
     progress: str = "auto",
     device: str = "cpu",
     stop_after_s: float | None = None,
 ) -> dict[str, Progress]:
-    """`main` on a recipe already read; returns where each model's run stands."""
+    """`main` on a recipe already read; returns where each model's run stands.
+
+    `stop_after_s`: stop early (after a checkpoint) once this many seconds of training passed.
+    """
+    recipe = ZooRecipe.of(tables)
     state = output / ".training"
     if not resume and state.exists():
         shutil.rmtree(state)
     state.mkdir(parents=True, exist_ok=True)
     if not (state / "tokenizer").exists():
-        build_tokenizer(**recipe["tokenizer"]).save_pretrained(state / "tokenizer")
-    workers = int(recipe["run"]["workers"]) if device == "cpu" else 1
-    spawn(workers, _run_models, recipe, output, progress, device, stop_after_s)
+        build_tokenizer(**recipe.tokenizer).save_pretrained(state / "tokenizer")
+    workers = int(recipe.run["workers"]) if device == "cpu" else 1
+    spawn(workers, _run_models, tables, output, progress, device, stop_after_s)
     _publish_log(state / "target.jsonl", output)
     return {name: saved_progress(state / f"{name}.pt") for name in MODELS}
 
@@ -91,7 +89,7 @@ def _publish_log(log: Path, output: Path) -> None:
 
 
 def _run_models(
-    recipe: Recipe, output: Path, progress: str, device: str, stop_after_s: float | None
+    recipe: dict[str, Any], output: Path, progress: str, device: str, stop_after_s: float | None
 ) -> None:
     tokenizer = saved_tokenizer(output / ".training" / "tokenizer")
     deadline = None if stop_after_s is None else time.monotonic() + stop_after_s

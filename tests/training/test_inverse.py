@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from decoders.core.sampling import pick
-from training.inverse import RECIPE, main, read_recipe, section_of, train_both
+from training.inverse import RECIPE, InverseRecipe, main, train_both
 from training.inverse_data import Trips, TripSettings
 from training.inverse_job import InverseJob, RunSettings, loop_of
 from training.inverse_model import ModelSettings, SlotTransformer
@@ -29,6 +29,7 @@ from training.inverse_report import HeldOut, acceptance, ar_nats, c_ptp_nats, co
 from training.inverse_windows import Read, TextWindows, draw_text, explain, picked, roll
 from training.loop import Progress
 from training.progress import Reporter
+from training.recipe import read_recipe
 
 TOLERANCE = 2e-5
 SOURCE = TripSettings(height=3, width=3, num_goals=2, spread=0.6, roughness=0.3)
@@ -377,25 +378,48 @@ def test_a_checkpoint_of_another_recipe_is_refused_and_a_longer_run_goes_on(tmp_
     assert fresh["c-ptp"].step == 4
 
 
-def test_recipes_say_what_is_wrong_with_them(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"\[run\] has no 'step'"):
-        section_of(RunSettings, {"num_steps": 1, "step": 2}, "run")
-    with pytest.raises(ValueError, match=r"\[run\] lacks 'num_steps'"):
-        section_of(RunSettings, {}, "run")
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"run": {"num_steps": 1, "step": 2}}, "unknown key run.step; use rows, length, windows, .*"),
+    ({"source": {"hight": 1}}, "unknown key source.hight; use height, width, .*, seed"),
+    ({"data": {}}, "unknown key data; use source, model, run"),
+    ({"run": {}}, "run.num_steps is missing; add it"),
+    ({"run": {"num_steps": 0}}, r"run.num_steps: input should be .* equal to 1 \(got 0\)"),
+    ({"model": {"code": "x"}}, r"model.code: input should be 'dyadic', .* \(got 'x'\)"),
+    ({"model": {"heads": 6}}, "model: width 128 with 6 heads: use a multiple of 12"),
+    ({"model": {"heads": 0}}, "model: 0 heads: use 1 or more"),
+]
+
+
+@pytest.mark.parametrize(("change", "told"), WRONG)
+def test_recipes_say_what_is_wrong_with_them(
+    change: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=f"^recipe: {told}$"):
+        train_both({**RECIPE_OF_TESTS, **change}, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_recipe_needs_all_its_tables_its_own_or_those_of_the_one_it_extends(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "r.toml"
     path.write_text("[run]\nnum_steps = 1\n[model]\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"lacks \[source\]"):
+    with pytest.raises(ValueError, match="source is missing; add it"):
         main(path, tmp_path)
+    under = tmp_path / "under.toml"
+    under.write_text("[source]\nwidth = 9\n[run]\nrows = 3\n", encoding="utf-8")
+    path.write_text(f'extends = "under.toml"\n{path.read_text()}', encoding="utf-8")
+    recipe = InverseRecipe.of(read_recipe(path))
+    assert (recipe.source.width, recipe.run.rows, recipe.run.num_steps) == (9, 3, 1)
 
 
 def test_the_recipe_here_is_about_a_million_parameters_over_at_most_32_symbols() -> None:
-    recipe = read_recipe(RECIPE)
-    source = Trips(section_of(TripSettings, recipe["source"], "source"))
-    found = SlotTransformer(section_of(ModelSettings, recipe["model"], "model"), source.num_symbols)
+    recipe = InverseRecipe.of(read_recipe(RECIPE))
+    source = Trips(recipe.source)
+    found = SlotTransformer(recipe.model, source.num_symbols)
     assert source.num_symbols <= 32
     assert 0.9e6 < sum(p.numel() for p in found.parameters()) < 1.1e6
-    run = section_of(RunSettings, recipe["run"], "run")
-    assert (run.slots, run.workers) == (16, 2)
+    assert (recipe.run.slots, recipe.run.workers) == (16, 2)
 
 
 # -- the comparison --
@@ -449,7 +473,7 @@ def test_the_report_adds_up() -> None:
 def test_uniforms_bring_later_slots_below_what_any_independent_predictor_can_do(
     tmp_path: Path,
 ) -> None:
-    recipe = {
+    tables = {
         "source": RECIPE_OF_TESTS["source"],
         "model": {**RECIPE_OF_TESTS["model"], "width": 32, "layers": 2, "intermediate": 64},
         "run": {
@@ -463,12 +487,11 @@ def test_uniforms_bring_later_slots_below_what_any_independent_predictor_can_do(
             "final_rows": 60,
         },
     }
-    job_settings = section_of(RunSettings, recipe["run"], "run")
-    source = Trips(section_of(TripSettings, recipe["source"], "source"))
-    sizes = section_of(ModelSettings, recipe["model"], "model")
-    job = InverseJob("c-ptp", SlotTransformer(sizes, 4), source, job_settings, reporter(tmp_path))
-    loop_of(job, recipe, tmp_path / "c-ptp.pt").train(None)
-    found = job_settings.held_out(final=True).text(source)
+    recipe = InverseRecipe.of(tables)
+    source, fresh = Trips(recipe.source), SlotTransformer(recipe.model, 4)
+    job = InverseJob("c-ptp", fresh, source, recipe.run, reporter(tmp_path))
+    loop_of(job, tables, tmp_path / "c-ptp.pt").train(None)
+    found = recipe.run.held_out(final=True).text(source)
     nats = c_ptp_nats(job.model, found, 2).mean(0)
     floor, blind = (bound.mean(0) for bound in source_nats(source, found))
     assert (nats < math.log(4)).all()

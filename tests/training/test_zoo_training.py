@@ -14,10 +14,12 @@ from specbench_tasks.task import FAMILIES
 from training.data import Encoder, group_rows, step_rows
 from training.forward import hidden_states
 from training.loop import Loop, Schedule
+from training.recipe import read_recipe
 from training.run import adapted_counts, build_model
 from training.tokenizer import END, build_tokenizer
-from training.zoo import MODELS, main, read_recipe, train_zoo
+from training.zoo import MODELS, ZooRecipe, main, train_zoo
 
+ZOO_TOML = Path(__file__).parents[2] / "training" / "recipes" / "zoo.toml"
 SIZE = {
     "width": 32,
     "layers": 2,
@@ -191,13 +193,26 @@ def test_a_checkpoint_of_another_recipe_is_refused(tmp_path: Path) -> None:
 def test_an_incomplete_recipe_says_which_section_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     path.write_text("[tokenizer]\nseed = 1\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"lacks \[data\]"):
+    with pytest.raises(ValueError, match=r"^recipe: data is missing; add it$"):
         main(path, tmp_path)
+    with pytest.raises(ValueError, match="unknown key drafts; use tokenizer, data, run, target, "):
+        train_zoo({**RECIPE, "drafts": {}}, tmp_path)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_shipped_recipe_is_complete() -> None:
-    recipe = read_recipe(Path(__file__).parents[2] / "training" / "recipes" / "zoo.toml")
-    assert set(recipe["data"]["counts"]) == set(FAMILIES)
+    recipe = ZooRecipe.of(read_recipe(ZOO_TOML))
+    assert set(recipe.data["counts"]) == set(FAMILIES)
+
+
+def test_a_recipe_may_extend_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "zoo.toml").write_bytes(ZOO_TOML.read_bytes())
+    path = tmp_path / "short.toml"
+    path.write_text('extends = "zoo.toml"\n[target]\nnum_steps = 1\n', encoding="utf-8")
+    whole, trained = read_recipe(ZOO_TOML), []
+    monkeypatch.setattr("training.zoo.train_zoo", lambda tables, *_: trained.append(tables))
+    main(path, tmp_path)
+    assert trained == [{**whole, "target": {**whole["target"], "num_steps": 1}}]
 
 
 def test_the_rate_warms_up_stays_and_decays() -> None:

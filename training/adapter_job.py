@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from decoders.core.slots import SlotAdapter
-from training.data import Row
+from training.data import Row, groups
 from training.loop import Piece, Progress, muon_and_adamw
 from training.objectives import LOSSES, predictions, run
 from training.progress import Reporter
@@ -86,29 +86,28 @@ class AdapterJob:
         """Held-out accuracy by slot and leading-correct length (first worker only)."""
         if worker()[0] == 0:
             self.report = self.held_out()
-            self.reporter.evaluation(
-                progress, summary_line(self.report), {"held_out": dataclasses.asdict(self.report)}
-            )
+            record = {
+                "held_out": dataclasses.asdict(self.report),
+                "parameters": self.student.adapter.num_parameters,
+            }
+            self.reporter.evaluation(progress, summary_line(self.report), record)
 
-    @torch.no_grad()
     def held_out(self) -> Report:
         """The report on held-out rows at the settings' law, and on greedy windows if trained."""
-        usual = dataclasses.replace(
+        return Report.of(self.tally(), self.tally(greedy=True) if self.laws.greedy else None)
+
+    @torch.no_grad()
+    def tally(self, *, greedy: bool = False) -> Tally:
+        """Held-out rows at the settings' law, in order of their lengths."""
+        laws = dataclasses.replace(
             self.laws,
             temperatures=(self.settings.eval_temperature,) * 2,
             usual_temperature=None,
             top_ps=(self.settings.eval_top_p,),
-            greedy=0.0,
+            greedy=float(greedy),
             beta=1.0,
         )
         rows = sorted(self.source.held_out(self.settings.eval_rows), key=lambda row: len(row.ids))
-        sampled = self._tally(rows, usual)
-        greedy = None
-        if self.laws.greedy:
-            greedy = self._tally(rows, dataclasses.replace(usual, greedy=1.0))
-        return Report.of(sampled, greedy)
-
-    def _tally(self, rows: Sequence[Row], laws: Laws) -> Tally:
         tally = Tally(self.student.adapter.config.num_slots)
         rng = np.random.default_rng(EVAL_SEED)
         for group in groups(rows, self.settings.max_tokens):
@@ -118,26 +117,22 @@ class AdapterJob:
         return tally
 
     def export(self, folder: Path, base: dict[str, Any], dtype: torch.dtype) -> None:
-        """Writes the adapter with its held-out report."""
+        """Writes the adapter with its held-out report; the student is of no use afterwards.
+
+        Ungated, the deltas belong to every row, so they go into the model's own weights: it is
+        written to ``FOLDER/draft``, and the adapter keeps its embedding of us alone.
+        """
         report = self.report or self.held_out()
-        config = dataclasses.replace(
-            self.student.adapter.config, base=base, measured=dataclasses.asdict(report)
-        )
+        trained = self.student.adapter
+        config = dataclasses.replace(trained.config, base=base, measured=dataclasses.asdict(report))
+        state = trained.state_dict()
+        if not self.student.gated:
+            self.student.merge().to(dtype).save_pretrained(folder / "draft")
+            config = dataclasses.replace(config, rank=1, base={})  # no longer for its base model
+            state = {name: part for name, part in state.items() if not name.startswith("lora_")}
         fresh = SlotAdapter(config)
-        fresh.load_state_dict(self.student.adapter.state_dict())
+        fresh.load_state_dict(state, strict=self.student.gated)
         fresh.save(folder, dtype)
-
-
-def groups(rows: Sequence[Row], max_tokens: int) -> Iterator[list[Row]]:
-    """Rows in order, cut into groups of at most `max_tokens` padded tokens."""
-    group: list[Row] = []
-    for row in rows:
-        if group and len(row.ids) * (len(group) + 1) > max_tokens:
-            yield group
-            group = []
-        group.append(row)
-    if group:
-        yield group
 
 
 def optimizers(
@@ -145,6 +140,4 @@ def optimizers(
 ) -> list[torch.optim.Optimizer]:
     """Muon for the delta's factors, AdamW for the slot embedding."""
     matrices = [*adapter.lora_a.parameters(), *adapter.lora_b.parameters()]
-    known = {id(p) for p in matrices}
-    others = [p for p in adapter.parameters() if id(p) not in known]
-    return muon_and_adamw(matrices, others, muon_lr=muon_lr, adamw_lr=adamw_lr)
+    return muon_and_adamw(adapter, matrices, muon_lr=muon_lr, adamw_lr=adamw_lr)

@@ -1,29 +1,13 @@
-"""Figures of adapters: accuracy by slot, and how training got there.
-
-``python -m training.adapter_plots OUTPUT.png NAME=FOLDER …`` draws adapters side by side.
-"""
+"""Figures of adapters: accuracy by slot, and how training got there."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from decoders.core.slots import CONFIG_FILE, AdapterConfig
-from training.plots import COLORS
-
-
-def read_reports(log: Path) -> list[dict[str, Any]]:
-    """The held-out reports in a training log; a resumed run's replace those they repeat."""
-    by_step: dict[int, dict[str, Any]] = {}
-    for line in log.read_text(encoding="utf-8").splitlines():
-        record = json.loads(line)
-        if "held_out" in record:
-            by_step = {step: old for step, old in by_step.items() if step < record["step"]}
-            by_step[record["step"]] = record
-    return [by_step[step] for step in sorted(by_step)]
+from decoders.core.slots import AdapterConfig
+from training.plots import COLORS, read_evaluations
 
 
 def plot_adapters(configs: Mapping[str, AdapterConfig], output: Path) -> None:
@@ -55,7 +39,7 @@ def plot_adapters(configs: Mapping[str, AdapterConfig], output: Path) -> None:
 
 def plot_training(log: Path, output: Path) -> None:
     """Draws the expected leading right predictions of 16 slots over slots trained on."""
-    reports = read_reports(log)
+    reports = read_evaluations(log, "held_out")
     figure, (axes,) = _panels(1)
     trained = [report["tokens"] / 1e6 for report in reports]
     for kind, style, label in (("", "-", "T = 0.7, top-p 0.95"), ("greedy_", "--", "greedy")):
@@ -89,17 +73,3 @@ def _cycle(number: int) -> list[str]:
 def _save(figure: Any, output: Path) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(output, dpi=150)
-
-
-def main(arguments: Sequence[str]) -> None:
-    """See the top of this file."""
-    output, *named = arguments
-    folders = dict(argument.split("=", 1) for argument in named)
-    texts = {name: (Path(folder) / CONFIG_FILE).read_text() for name, folder in folders.items()}
-    plot_adapters(
-        {name: AdapterConfig.from_json(text) for name, text in texts.items()}, Path(output)
-    )
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -20,7 +20,7 @@ from decoders.core.slots import AdapterConfig, SlotAdapter
 from training.adapter_job import AdapterJob, optimizers
 from training.loop import Loop, Progress, Schedule, fingerprint_of, saved_progress
 from training.progress import Reporter
-from training.recipe import AdapterRecipe, customised, read_recipe
+from training.recipe import AdapterRecipe, AdapterTable, customised, read_recipe
 from training.sources import Teacher, source_of
 from training.student import Student
 from training.windows import Laws
@@ -124,8 +124,7 @@ def _train(
         )
         done = loop.train(deadline)
     if done and rank == 0:
-        if recipe.adapter.gated:  # nothing here decodes an ungated one
-            job.export(output, base, torch.float16 if run.half else torch.float32)
+        job.export(output, base, torch.float16 if run.half else torch.float32)
         if (state / LOG).exists():
             shutil.copyfile(state / LOG, output / "training_log.jsonl")
 
@@ -146,19 +145,47 @@ def _device(name: str) -> torch.device:
 
 
 def build_job(
-    recipe: AdapterRecipe, output: Path, device: torch.device, reporter: Reporter
+    recipe: AdapterRecipe,
+    output: Path,
+    device: torch.device,
+    reporter: Reporter,
+    adapter: SlotAdapter | None = None,
 ) -> tuple[AdapterJob, dict[str, Any]]:
-    """The job of a recipe, and what is known of its base model.
+    """The job of a recipe, and what is known of its base model; `adapter` None is a fresh one.
 
     Raises:
         ValueError: a model that cannot be loaded or trained on, or impossible data.
     """
-    path = str(ROOT / "zoo" / "target") if recipe.model.path == "zoo" else recipe.model.path
-    module, tokenizer = _open(path, getattr(torch, recipe.model.dtype))
-    module = module.to(device)
+    path, dtype = _located(recipe.model.path), getattr(torch, recipe.model.dtype)
+    module = _open(path, "AutoModelForCausalLM", dtype=dtype).to(device)
     base = {"architecture": type(module).__name__, "weights_sha256": weights_sha256(path)}
-    table, tokens = recipe.adapter, module.get_input_embeddings().weight
+    teacher, taught_by = None, path
+    if recipe.model.teacher is not None:
+        taught_by = _located(recipe.model.teacher)
+        teacher = _open(taught_by, "AutoModelForCausalLM", dtype=dtype).to(device)
+        base["teacher_sha256"] = weights_sha256(taught_by)
     laws = Laws(**recipe.laws.model_dump())
+    gated = recipe.adapter.gated or adapter is not None
+    if adapter is None:
+        adapter = _fresh(recipe.adapter, laws, module)
+    student = Student(module, adapter.to(device), gated=gated, teacher=teacher)
+    tokenizer = _open(taught_by, "AutoTokenizer")
+    source = source_of(
+        recipe.data,
+        tokenizer=tokenizer,
+        max_length=module.config.get_text_config().max_position_embeddings,
+        folder=output / ".training",
+        teacher=Teacher(
+            name=weights_sha256(taught_by) or taught_by,
+            open=lambda: HFModel.load(taught_by, dtype=torch.float32, device=device),
+        ),
+    )
+    pad = tokenizer.pad_token_id or 0
+    return AdapterJob(student, source, laws, recipe.run, reporter, pad), base
+
+
+def _fresh(table: AdapterTable, laws: Laws, module: Any) -> SlotAdapter:
+    tokens = module.get_input_embeddings().weight
     config = AdapterConfig(
         layers=layer_shapes(module),
         width=tokens.shape[1],
@@ -170,31 +197,24 @@ def build_job(
     )
     adapter = SlotAdapter(config, table.seed)
     adapter.embedding.match(tokens * table.initial_scale)
-    student = Student(module, adapter.to(device), gated=table.gated)
-    source = source_of(
-        recipe.data,
-        tokenizer=tokenizer,
-        max_length=module.config.get_text_config().max_position_embeddings,
-        folder=output / ".training",
-        teacher=Teacher(
-            name=base["weights_sha256"] or recipe.model.path,
-            open=lambda: HFModel.load(path, dtype=torch.float32, device=device),
-        ),
-    )
-    pad = tokenizer.pad_token_id or 0
-    return AdapterJob(student, source, laws, recipe.run, reporter, pad), base
+    return adapter
 
 
-def _open(path: str, dtype: torch.dtype) -> tuple[Any, Any]:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
+def _located(name: str) -> str:
+    """A folder or hub id; ``zoo`` is its target, ``zoo/NAME`` another of its models."""
+    if name == "zoo" or name.startswith("zoo/"):
+        return str(ROOT / "zoo" / (name.removeprefix("zoo").removeprefix("/") or "target"))
+    return name
+
+
+def _open(path: str, kind: str, **options: Any) -> Any:
+    """A checkpoint's model or tokenizer, by `kind`."""
+    import transformers
 
     source = find_checkpoint(path, "model", "config.json")
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    opener: Any = getattr(transformers, kind)
     try:
-        return (
-            AutoModelForCausalLM.from_pretrained(source, dtype=dtype),
-            AutoTokenizer.from_pretrained(source),
-        )
+        return opener.from_pretrained(source, **options)
     except (OSError, ValueError) as error:
         raise unavailable(path, "model", error) from error

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +24,6 @@ from training.student import Student, gather_rows
 from training.windows import LEAST_MASS, Windows, carried_places, edges, explain, warped
 
 ObjectiveName = Literal["one-hot", "kl", "reverse-kl"]
-OBJECTIVES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +35,7 @@ class Outcome:
         usable: bool ``[B, Q]``, the M slots that count.
         logits: float32 ``[M, V]``, the student's.
         target: int64 ``[M]``, the tokens that continue the text.
-        teacher: hidden states ``[B, S, D]`` of the base model.
+        teacher: hidden states ``[B, S, D]`` of the teacher.
     """
 
     windows: Windows
@@ -61,10 +60,10 @@ def run(student: Student, windows: Windows, top_k: int) -> Outcome:
     variant = student.adapter.config.variant
     windows = windows.to(student.device)
     hidden, cache = student.context(windows.ids)
-    teacher = hidden if student.gated else student.teacher(windows.ids)
+    teacher = student.teacher(windows.ids, hidden)
     before = (carried_places(windows, variant) - 1).clamp(min=0)
     with torch.no_grad():
-        logits = student.logits(gather_rows(teacher, before))
+        logits = student.teacher_logits(gather_rows(teacher, before))
         explained = explain(windows, logits, top_k, variant)
     embedded = student.embed(explained.u, windows)
     positions = (windows.place - 1).clamp(min=0)
@@ -110,7 +109,7 @@ def _teacher_logits(student: Student, outcome: Outcome) -> tuple[Tensor, Tensor]
     before = (windows.place - 1).clamp(min=0)
     with torch.no_grad():
         return (
-            student.logits(gather_rows(outcome.teacher, before)[usable]),
+            student.teacher_logits(gather_rows(outcome.teacher, before)[usable]),
             windows.greedy[usable],
         )
 

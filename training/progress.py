@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from training.loop import Progress
+from training.workers import peak_memory
 
 STYLES = ("auto", "rich", "plain", "none")
 PLAIN_EVERY_S = 15.0
@@ -95,7 +96,7 @@ class Reporter:
         """Tells an evaluation: one line to read, the record to the log."""
         if self.style == "none":
             return
-        self._write({**record, **_standing(progress)})
+        self._write({**record, **_standing(progress), "peak_bytes": peak_memory()})
         self._say(f"{self.name} step {progress.step} {line}")
 
     def look(self, progress: Progress, answers: dict[str, list[tuple[str, str]]]) -> None:

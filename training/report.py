@@ -17,12 +17,17 @@ from training.objectives import Judged, Outcome
 
 
 class Tally:
-    """Counts over windows of `num_slots` slots."""
+    """Counts over windows of `num_slots` slots.
+
+    Attributes:
+        by_row: int64 ``[4, num_slots]`` of each row of text: slots judged, slots right, slots
+            judged whose predecessors were right, and those of them that were right too.
+    """
 
     def __init__(self, num_slots: int) -> None:
         """Nothing is counted yet."""
         self.num_slots = num_slots
-        self.counts = torch.zeros(4, num_slots, dtype=torch.int64)
+        self.by_row: list[Tensor] = []
         self.confidences: list[Tensor] = []
         self.rights: list[Tensor] = []
         self.num_windows = 0
@@ -36,17 +41,24 @@ class Tally:
         first = windows.depth[windows.number >= 0].min() if usable.any() else 0
         slot = (windows.depth - first).clamp(min=0)
         alive: dict[tuple[int, int], bool] = {}
+        counts = torch.zeros(len(usable), 4, self.num_slots, dtype=torch.int64)
         for b, q in usable.nonzero().tolist():
             key, place = (b, int(windows.number[b, q])), int(slot[b, q])
             hit, before = bool(table[b, q]), alive.get(key, True)
             self.num_windows += key not in alive
-            self.counts[0, place] += 1
-            self.counts[1, place] += hit
-            self.counts[2, place] += before
-            self.counts[3, place] += before and hit
+            counts[b, 0, place] += 1
+            counts[b, 1, place] += hit
+            counts[b, 2, place] += before
+            counts[b, 3, place] += before and hit
             alive[key] = before and hit
+        self.by_row += counts.unbind()
         self.confidences.append(judged.confidence[judged.counts].cpu())
         self.rights.append(judged.right[judged.counts].cpu())
+
+    @property
+    def counts(self) -> Tensor:
+        """`by_row`, summed."""
+        return torch.stack(self.by_row).sum(0) if self.by_row else torch.zeros(4, self.num_slots)
 
     def accuracy(self) -> list[float | None]:
         """Share of right slots by slot, whatever the slots before were."""

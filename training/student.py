@@ -90,19 +90,33 @@ class Student:
     carries gradients, and its states are no longer the base model's.
     """
 
-    def __init__(self, module: Any, adapter: SlotAdapter, *, gated: bool = True) -> None:
+    def __init__(
+        self, module: Any, adapter: SlotAdapter, *, gated: bool = True, teacher: Any = None
+    ) -> None:
         """Freezes `module` (a causal LM on its device, in the dtype to compute in).
 
-        Errors: `ValueError` where the adapter or the architecture does not fit.
+        Args:
+            module: what the adapter is for.
+            adapter: what is trained.
+            gated: see above.
+            teacher: another causal LM of the same vocabulary whose picks are learned; None is
+                `module` itself.
+
+        Errors: `ValueError` where the adapter or an architecture does not fit.
         """
         adapter.check_fits(module)
-        self.facts = Architecture.of(module, DynamicCache())
-        if not self.facts.reads_hidden:
-            raise ValueError(
-                f"{type(module).__name__} does more to its logits than a linear head; "
-                "adapters are trained on plain heads only"
-            )
+        self.facts = _facts_of(module)
         self.module = module.eval().requires_grad_(False)
+        self.other: Any = None
+        if teacher is not None:
+            _facts_of(teacher)
+            sizes = [m.get_output_embeddings().weight.shape[0] for m in (module, teacher)]
+            if sizes[0] != sizes[1]:
+                raise ValueError(
+                    f"the teacher's vocabulary has {sizes[1]} tokens, the model's {sizes[0]}; "
+                    "they must share one"
+                )
+            self.other = teacher.eval().requires_grad_(False)
         self.adapter, self.gated = adapter, gated
         self.wrapped = GatedModule(module)
         self.module.set_attn_implementation(ATTENTION)
@@ -123,9 +137,20 @@ class Student:
         cache.recording = False
         return hidden, cache
 
-    def teacher(self, ids: Tensor) -> Tensor:
-        """The base model's own hidden states ``[B, S, D]``."""
-        return self._context(ids, ContextCache())
+    @torch.no_grad()
+    def teacher(self, ids: Tensor, hidden: Tensor) -> Tensor:
+        """The teacher's own hidden states ``[B, S, D]``; `hidden` are those of `context`."""
+        if self.other is not None:
+            states: Tensor = self.other.base_model(input_ids=ids, use_cache=False).last_hidden_state
+            return states
+        return hidden if self.gated else self._context(ids, ContextCache())
+
+    def teacher_logits(self, hidden: Tensor) -> Tensor:
+        """Float32 logits of the teacher's hidden states."""
+        if self.other is None:
+            return self.logits(hidden)
+        found: Tensor = self.other.get_output_embeddings()(hidden)
+        return found.float()
 
     @torch.no_grad()
     def _context(self, ids: Tensor, cache: ContextCache) -> Tensor:
@@ -172,6 +197,15 @@ class Student:
         found: Tensor = self.head(hidden)
         return found.float()
 
+    @torch.no_grad()
+    def merge(self) -> Any:
+        """The module with the deltas added to its weights, for good."""
+        deltas = Deltas(self.wrapped, self.adapter.factors(torch.float32))
+        for index, layer in enumerate(self.wrapped.layers):
+            layer.weight.copy_(deltas.merged(index))
+        self.module.set_attn_implementation("eager")
+        return self.module
+
     def _forward(self) -> Any:
         if self.merged:
             deltas = Deltas(self.wrapped, self.adapter.factors(torch.float32))
@@ -202,6 +236,17 @@ class Student:
         added = added.masked_fill_(~seen.to(self.device), torch.finfo(self.dtype).min)[:, None]
         kinds = self.facts.windows
         return added if len(kinds) == 1 else dict.fromkeys(kinds, added)
+
+
+def _facts_of(module: Any) -> Architecture:
+    """What is known of an architecture (errors: `ValueError` where its head is not plain)."""
+    facts = Architecture.of(module, DynamicCache())
+    if not facts.reads_hidden:
+        raise ValueError(
+            f"{type(module).__name__} does more to its logits than a linear head; "
+            "adapters are trained on plain heads only"
+        )
+    return facts
 
 
 def gather_rows(states: Tensor, places: Tensor) -> Tensor:

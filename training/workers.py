@@ -5,6 +5,8 @@ On a CPU they scale better than threads inside each operation, and bear other lo
 
 from __future__ import annotations
 
+import resource
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +22,14 @@ def worker() -> tuple[int, int]:
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
+
+
+def peak_memory() -> int:
+    """Bytes this process held at most: of the GPU's allocator where it was used, else resident."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return torch.cuda.max_memory_allocated()
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return resident if sys.platform == "darwin" else resident * 1024
 
 
 def spawn(num_workers: int, function: Callable[..., Any], *arguments: Any) -> None:

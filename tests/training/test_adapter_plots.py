@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from decoders.core.slots import AdapterConfig
-from training.adapter_plots import main, plot_training, read_reports
+from training.adapter_plots import plot_adapters, plot_training
+from training.plots import read_evaluations
 
 
 def report(step: int, leading: float) -> dict[str, object]:
@@ -23,17 +24,17 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_a_resumed_runs_reports_replace_those_they_repeat(log: Path) -> None:
-    assert [r["held_out"]["leading_16"] for r in read_reports(log)] == [2.0, 4.0]
+    assert [r["held_out"]["leading_16"] for r in read_evaluations(log, "held_out")] == [2.0, 4.0]
 
 
 def test_training_and_adapters_are_drawn(log: Path, tmp_path: Path) -> None:
     plot_training(log, tmp_path / "training.png")
     measured = {"accuracy": [0.9, 0.8, None], "survival": [0.9, 0.7, 0.0]}
-    for name, more in (("plain", {}), ("greedy", {f"greedy_{k}": v for k, v in measured.items()})):
-        config = AdapterConfig(layers={}, width=1, measured={**measured, **more})
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "adapter.json").write_text(config.to_json(), encoding="utf-8")
-    named = [f"{name}={tmp_path / name}" for name in ("plain", "greedy")]
-    main([str(tmp_path / "slots.png"), *named])
+    kinds = {"plain": {}, "greedy": {f"greedy_{k}": v for k, v in measured.items()}}
+    configs = {
+        name: AdapterConfig(layers={}, width=1, measured={**measured, **more})
+        for name, more in kinds.items()
+    }
+    plot_adapters(configs, tmp_path / "slots.png")
     for name in ("training.png", "slots.png"):
         assert (tmp_path / name).stat().st_size > 5000

@@ -8,6 +8,7 @@ import dataclasses
 import io
 import json
 import math
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,101 +18,25 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import cli
 from decoders.core.gating import layer_shapes
 from decoders.core.slots import AdapterConfig, SlotAdapter
 from decoders.core.uniform_embedding import Code
-from training.adapter_job import AdapterJob, groups, optimizers
+from tests.tiny_recipe import ADAPTER, RUN, SIZES
+from training.adapter_job import AdapterJob, optimizers
 from training.adapters import ROOT, build_job, main, train_adapter
-from training.data import Row
+from training.data import Row, groups
 from training.loop import Loop, Progress, Schedule, update
 from training.progress import Reporter
 from training.recipe import AdapterRecipe, RunTable, customised, read_recipe
 from training.report import Report
 from training.student import Student
-from training.tokenizer import build_tokenizer
 from training.windows import Laws
 
 RECIPES = ROOT / "training" / "recipes"
 SHIPPED = sorted({path.name for path in RECIPES.glob("ptp*.toml")} - {"ptp-inverse.toml"})
-SIZES: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "initializer_range": 0.1,
-}
-RUN: dict[str, Any] = {
-    "objective": "one-hot",
-    "workers": 1,
-    "num_steps": 6,
-    "warmup_steps": 2,
-    "decay": 0.5,
-    "muon_lr": 0.02,
-    "adamw_lr": 0.003,
-    "slots_per_row": 12,
-    "max_tokens": 600,
-    "seed": 5,
-    "eval_steps": 4,
-    "eval_rows": 3,
-    "checkpoint_minutes": 1000,
-}
-ADAPTER: dict[str, Any] = {
-    "rank": 4,
-    "alpha": 4.0,
-    "num_slots": 4,
-    "embedding_hidden": 8,
-    "conditioned": True,
-    "anchored": True,
-    "numbered": True,
-    "seed": 3,
-}
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders of tiny random models: `zoo` speaks its tokenizer, `letters` has a BOS token."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    folder = tmp_path_factory.mktemp("models")
-    zoo = build_tokenizer(num_examples=40, num_merges=20, seed=1)
-    words = ["<s>", "</s>", "<unk>", *"abcdefghijklmnopqrstuvwxyz ."]
-    letters = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, "<unk>"))
-    letters.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    letters.decoder = decoders.Fuse()
-    make: Any = PreTrainedTokenizerFast
-    ends = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-    spelling = make(tokenizer_object=letters, **ends)
-    named: list[tuple[str, Any, Any]] = [
-        ("zoo", zoo, {}),
-        ("letters", spelling, {"bos_token_id": 0}),
-    ]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(2)
-        for name, tokenizer, more in named:
-            config = LlamaConfig(vocab_size=len(tokenizer), eos_token_id=1, **SIZES, **more)
-            LlamaForCausalLM(config).save_pretrained(folder / name)
-            tokenizer.save_pretrained(folder / name)
-        narrow = MistralConfig(vocab_size=len(zoo), eos_token_id=1, sliding_window=100, **SIZES)
-        MistralForCausalLM(narrow).save_pretrained(folder / "sliding")
-        zoo.save_pretrained(folder / "sliding")
-    return folder
-
-
-@pytest.fixture
-def recipe(home: Path) -> dict[str, Any]:
-    return {
-        "model": {"path": str(home / "zoo"), "dtype": "float32"},
-        "adapter": dict(ADAPTER),
-        "laws": {"temperatures": [0.5, 1.0], "top_ps": [0.95, 1.0], "greedy": 0.25},
-        "data": {"kind": "zoo", "seed": 2, "counts": {"math_reasoning": 2, "translation": 2}},
-        "run": dict(RUN),
-    }
 
 
 @pytest.fixture
@@ -199,6 +124,14 @@ def test_a_checkpoint_of_another_recipe_is_refused(recipe: dict[str, Any], tmp_p
     assert train_adapter(longer, tmp_path, progress="plain").step == 7
     done = train_adapter(other, tmp_path, resume=False, progress="plain")
     assert done.step == RUN["num_steps"]
+
+
+def test_a_teacher_decides_a_run_and_its_absence_is_not_told(recipe: dict[str, Any]) -> None:
+    alone = AdapterRecipe.of(recipe).decisive()
+    assert set(alone["model"]) == {"path", "dtype"}  # as before there were teachers
+    recipe["model"]["teacher"] = "zoo"
+    taught = AdapterRecipe.of(recipe).decisive()
+    assert taught["model"] == {**alone["model"], "teacher": "zoo"}
 
 
 def test_an_adapter_exported_in_half_precision_is_as_good(
@@ -355,7 +288,9 @@ def test_a_step_without_anything_to_learn_moves_nothing(
 # ---------------------------------------------------------------- recipes
 
 BROKEN: list[tuple[dict[str, Any], str]] = [
-    ({"laws": {"temp": 1}}, "laws.temp"),
+    ({"laws": {"temp": 1}}, "unknown key laws.temp; use temperatures, usual_temperature"),
+    ({"tables": {}}, "unknown key tables; use model, adapter, laws, data, run$"),
+    ({"laws": {"temperatures": [1.0]}}, "laws.temperatures.1 is missing; add it"),
     ({"laws": {"temperatures": 0.5}}, "laws.temperatures"),
     ({"laws": {"temperatures": [0.0, 1.0]}}, "laws.temperatures"),
     ({"laws": {"top_ps": []}}, "laws.top_ps"),
@@ -378,7 +313,7 @@ def test_an_impossible_recipe_is_one_line(
     change: dict[str, Any], told: str, recipe: dict[str, Any], tmp_path: Path
 ) -> None:
     for section, values in change.items():
-        recipe[section].update(values)
+        recipe.setdefault(section, {}).update(values)
     with pytest.raises(ValueError, match=told) as caught:
         train_adapter(recipe, tmp_path, progress="none")
     assert "\n" not in str(caught.value)
@@ -389,7 +324,7 @@ def test_a_recipe_without_a_section_is_one_line(
     section: str, recipe: dict[str, Any], tmp_path: Path
 ) -> None:
     del recipe[section]
-    with pytest.raises(ValueError, match=f"^recipe: {section}: field required$"):
+    with pytest.raises(ValueError, match=f"^recipe: {section} is missing; add it$"):
         train_adapter(recipe, tmp_path, progress="none")
 
 
@@ -422,13 +357,46 @@ def test_an_impossible_recipe_leaves_an_old_run_alone(
     assert same(before, weights(tmp_path))
 
 
-def test_an_ungated_adapter_is_measured_but_not_written(
+def test_an_ungated_adapter_is_written_as_a_draft_model_and_its_embedding(
     recipe: dict[str, Any], tmp_path: Path
 ) -> None:
-    recipe["adapter"]["gated"] = False
+    recipe["adapter"] |= {"gated": False}
+    recipe["run"] |= {"half": False}
     assert train_adapter(recipe, tmp_path, progress="plain").step == RUN["num_steps"]
-    assert not (tmp_path / "adapter.json").exists()
-    assert '"held_out"' in (tmp_path / "training_log.jsonl").read_text(encoding="utf-8")
+    trained = weights(tmp_path)
+    adapter = SlotAdapter.load(tmp_path)
+    assert all(not part.any() for part in adapter.lora_b.values())  # a draft's own rows are it
+    assert torch.equal(adapter.embedding.net[0].weight, trained["embedding.net.0.weight"])
+    assert adapter.config.measured["windows"] > 0
+    draft = LlamaForCausalLM.from_pretrained(tmp_path / "draft")
+    base = LlamaForCausalLM.from_pretrained(recipe["model"]["path"])
+    name = "model.layers.1.mlp.up_proj"
+    low, high = (trained[f"lora_{ab}.{name.replace('.', '/')}"] for ab in "ab")
+    delta = ADAPTER["alpha"] / ADAPTER["rank"] * high @ low
+    assert delta.any()
+    merged = base.get_submodule(name).weight + delta
+    torch.testing.assert_close(draft.get_submodule(name).weight, merged)
+    assert torch.equal(draft.get_input_embeddings().weight, base.get_input_embeddings().weight)
+
+
+def test_an_adapter_may_learn_another_models_picks(
+    recipe: dict[str, Any], home: Path, tmp_path: Path
+) -> None:
+    torch.manual_seed(5)
+    shutil.copytree(home / "zoo", tmp_path / "teacher")
+    config = LlamaForCausalLM.from_pretrained(home / "zoo").config
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "teacher")
+    recipe["model"]["teacher"] = str(tmp_path / "teacher")
+    job, base = build_job(AdapterRecipe.of(recipe), tmp_path, torch.device("cpu"), silent(tmp_path))
+    assert base["weights_sha256"] != base["teacher_sha256"] is not None
+    ids = torch.tensor([[5, 6, 7]])
+    hidden, _ = job.student.context(ids)
+    expected = LlamaForCausalLM.from_pretrained(tmp_path / "teacher")(ids).logits
+    got = job.student.teacher_logits(job.student.teacher(ids, hidden))
+    torch.testing.assert_close(got, expected)
+    recipe["model"]["teacher"] = str(home / "letters")
+    with pytest.raises(ValueError, match="they must share one"):
+        job_of(recipe, tmp_path)
 
 
 def test_customising_changes_a_copy_and_nothing_else(recipe: dict[str, Any]) -> None:
@@ -466,6 +434,12 @@ def test_a_recipe_may_extend_another(tmp_path: Path) -> None:
         "run": {"seed": 2, "half": False, "workers": 1},
         "data": {"counts": {"qa": 0, "rag": 2}},
     }
+    for name, base in (("f", "g"), ("g", "f"), ("h", "h")):
+        (tmp_path / f"{name}.toml").write_text(f'extends = "{base}.toml"\n', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"extends itself \(f\.toml > g\.toml > f\.toml\)"):
+        read_recipe(tmp_path / "f.toml")
+    with pytest.raises(ValueError, match=r"extends itself \(h\.toml > h\.toml\)"):
+        read_recipe(tmp_path / "h.toml")
     (tmp_path / "d.toml").write_text('extends = "e.toml"\n', encoding="utf-8")
     with pytest.raises(ValueError, match=r"e\.toml cannot be read"):
         read_recipe(tmp_path / "d.toml")

@@ -209,6 +209,27 @@ def test_an_ungated_student_still_learns_from_the_untouched_teacher() -> None:
     assert not right.teacher.requires_grad
 
 
+def test_what_is_learned_from_another_teacher_is_what_that_teacher_picks() -> None:
+    other = copy.deepcopy(plain())
+    with torch.no_grad():
+        other.get_output_embeddings().weight.neg_()
+    windows = windows_of("o-ptp")
+    taught = run(student_of("o-ptp", teacher=other), windows, 0)
+    own = run(student_of("o-ptp"), windows, 0)
+    greedy = windows.greedy[taught.usable]
+    before = (windows.place - 1)[taught.usable]
+    rows = taught.usable.nonzero()[:, 0]
+    for index in greedy.nonzero().flatten().tolist():
+        law = teacher_logits()[int(rows[index])][int(before[index])]
+        assert int(taught.target[index]) == int(law.argmin())  # the other way round
+    assert not torch.equal(taught.usable, own.usable)
+    # at places that both explain, the student is told other uniforms of the same token
+    both = taught.usable & own.usable & ~windows.greedy
+    assert both.any()
+    gaps = taught.logits[both[taught.usable]] - own.logits[both[own.usable]]
+    assert gaps.abs().max() > 1e-3
+
+
 @pytest.mark.parametrize("objective", ["kl", "reverse-kl"])
 def test_divergences_are_those_of_the_laws_and_greedy_slots_learn_the_argmax(
     objective: ObjectiveName,

@@ -21,7 +21,7 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, Mistral
 from decoders.core.gating import layer_shapes
 from decoders.core.slots import AdapterConfig, SlotAdapter
 from decoders.core.types import BLANK
-from tests.tiny_models import GQA, SIZES, WIDTH, fresh
+from tests.tiny_models import GQA, SIZES, VOCAB, WIDTH, fresh
 from training.data import Row
 from training.student import Student, gather_rows
 from training.windows import Laws, Windows, draw_windows
@@ -161,7 +161,7 @@ def test_context_states_and_logits_are_the_base_models(name: str) -> None:
     ids = windows_of().ids
     places = torch.tensor([[0, 4, 13], [3, 7, 0], [0, 0, 0]])
     hidden, cache = student.context(ids)
-    teacher = student.teacher(ids)
+    teacher = student.teacher(ids, hidden)
     logits = student.logits(gather_rows(teacher, places))
     assert not hidden.requires_grad
     assert not teacher.requires_grad
@@ -277,8 +277,39 @@ def test_an_ungated_student_runs_its_context_through_the_adapter_with_gradients(
     hidden.sum().backward()
     assert all(p.grad is not None for p in student.adapter.lora_a.values())
     plain_logits = fresh("llama")(ids).logits
-    assert gap(student.logits(student.teacher(ids)), plain_logits) < TOLERANCE
+    assert gap(student.logits(student.teacher(ids, hidden)), plain_logits) < TOLERANCE
     assert gap(student.logits(hidden), plain_logits) > 0.1
+
+
+def test_merged_for_good_the_module_alone_is_the_ungated_student() -> None:
+    for name in ("llama", "gpt2"):
+        student = student_of(name, gated=False)
+        ids = torch.tensor([ROWS[0].ids])
+        with torch.no_grad():
+            hidden, _ = student.context(ids)
+            assert gap(student.merge().base_model(ids).last_hidden_state, hidden) < TOLERANCE
+
+
+def test_another_teacher_explains_and_the_students_own_states_stay() -> None:
+    taught = student_of("llama", teacher=fresh("llama-gqa"))
+    ids = windows_of().ids
+    hidden, _ = taught.context(ids)
+    states = taught.teacher(ids, hidden)
+    with torch.no_grad():
+        assert gap(states, fresh("llama-gqa").base_model(ids).last_hidden_state) < TOLERANCE
+        assert gap(taught.teacher_logits(states), fresh("llama-gqa")(ids).logits) < TOLERANCE
+        assert gap(hidden, fresh("llama").base_model(ids).last_hidden_state) < TOLERANCE
+    assert not states.requires_grad
+
+
+def test_a_teacher_of_another_vocabulary_or_with_a_head_of_its_own_is_refused() -> None:
+    student = student_of("llama")
+    larger = fresh("gpt2")
+    larger.resize_token_embeddings(VOCAB + 3, mean_resizing=False)
+    with pytest.raises(ValueError, match=r"vocabulary has 100 tokens, the model's 97"):
+        Student(fresh("llama"), student.adapter, teacher=larger)
+    with pytest.raises(ValueError, match="plain heads only"):
+        Student(fresh("llama"), student.adapter, teacher=fresh("gemma2-window"))
 
 
 def test_gather_rows_takes_the_states_at_each_rows_places() -> None:

@@ -1,0 +1,38 @@
+"""A recipe of adapter training that takes a second, in parts that tests change."""
+
+from typing import Any
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.1,
+}
+RUN: dict[str, Any] = {
+    "objective": "one-hot",
+    "workers": 1,
+    "num_steps": 6,
+    "warmup_steps": 2,
+    "decay": 0.5,
+    "muon_lr": 0.02,
+    "adamw_lr": 0.003,
+    "slots_per_row": 12,
+    "max_tokens": 600,
+    "seed": 5,
+    "eval_steps": 4,
+    "eval_rows": 3,
+    "checkpoint_minutes": 1000,
+}
+ADAPTER: dict[str, Any] = {
+    "rank": 4,
+    "alpha": 4.0,
+    "num_slots": 4,
+    "embedding_hidden": 8,
+    "conditioned": True,
+    "anchored": True,
+    "numbered": True,
+    "seed": 3,
+}

@@ -286,6 +286,10 @@ def train_ptp(
         ),
     ] = None,
     num_steps: Annotated[int | None, typer.Option(help="Steps. [default: the recipe's]")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="TABLE.KEY=VALUE of the recipe, e.g. adapter.rank=32; repeat."),
+    ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Do not resume.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     progress: Progressing = Shown.auto,
@@ -302,6 +306,7 @@ def train_ptp(
             model=model,
             data="on-policy" if on_policy else data,
             num_steps=num_steps,
+            settings=settings or (),
             resume=not restart,
             progress=progress.value,
             device=device,

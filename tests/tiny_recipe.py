@@ -1,5 +1,6 @@
 """A recipe of adapter training that takes a second, in parts that tests change."""
 
+import json
 from typing import Any
 
 SIZES: dict[str, Any] = {
@@ -36,3 +37,14 @@ ADAPTER: dict[str, Any] = {
     "numbered": True,
     "seed": 3,
 }
+
+
+def toml_of(tables: dict[str, Any]) -> str:
+    """A recipe as TOML, whose values are JSON's but for tables."""
+    lines = []
+    for name, table in tables.items():
+        inner = {key: value for key, value in table.items() if isinstance(value, dict)}
+        lines += [f"[{name}]", *(f"{k} = {json.dumps(table[k])}" for k in table if k not in inner)]
+        for key, value in inner.items():
+            lines += [f"[{name}.{key}]", *(f"{k} = {json.dumps(v)}" for k, v in value.items())]
+    return "\n".join(lines) + "\n"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from decoders.core.slots import AdapterConfig, SlotAdapter
 from training.adapter_job import AdapterJob, optimizers
 from training.loop import Loop, Progress, Schedule, fingerprint_of, saved_progress
 from training.progress import Reporter
-from training.recipe import AdapterRecipe, AdapterTable, customised, read_recipe
+from training.recipe import AdapterRecipe, AdapterTable, customised, read_recipe, with_settings
 from training.sources import Teacher, source_of
 from training.student import Student
 from training.windows import Laws
@@ -37,6 +37,7 @@ def main(
     model: str | None = None,
     data: str | None = None,
     num_steps: int | None = None,
+    settings: Sequence[str] = (),
     resume: bool = True,
     progress: str = "auto",
     device: str = "cpu",
@@ -49,6 +50,7 @@ def main(
         model: see `customised`; so are `data` and `num_steps`.
         data: see `customised`.
         num_steps: see `customised`.
+        settings: see `with_settings`.
         resume: see `train_adapter`; so are `progress` and `device`.
         progress: see `train_adapter`.
         device: see `train_adapter`.
@@ -62,6 +64,7 @@ def main(
         named = Path("results") / "adapters" / Path(model or "zoo").name
         output = ROOT / "zoo" / "ptp" if model is None else named
     tables = customised(read_recipe(recipe), model=model, data=data, num_steps=num_steps)
+    tables = with_settings(tables, settings)
     train_adapter(tables, output, resume=resume, progress=progress, device=device)
     return output
 

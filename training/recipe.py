@@ -7,7 +7,7 @@ it has none of its own.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -197,6 +197,32 @@ def _laid_over(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
             value = _laid_over(old, value)
         merged[key] = value
     return merged
+
+
+def with_settings(tables: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """A recipe with single values replaced.
+
+    Args:
+        tables: as read.
+        settings: ``TABLE.KEY=VALUE`` each; VALUE is TOML, or a word.
+
+    Raises:
+        ValueError: a setting of another form.
+    """
+    changed = dict(tables)
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        keys = name.strip().split(".")
+        if not equals or not all(keys) or len(keys) < 2:
+            raise ValueError(f"setting {setting!r}: use TABLE.KEY=VALUE, as in adapter.rank=32")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text.strip()
+        for key in reversed(keys):
+            value = {key: value}
+        changed = _laid_over(changed, value)
+    return changed
 
 
 def customised(

@@ -24,13 +24,13 @@ import cli
 from decoders.core.gating import layer_shapes
 from decoders.core.slots import AdapterConfig, SlotAdapter
 from decoders.core.uniform_embedding import Code
-from tests.tiny_recipe import ADAPTER, RUN, SIZES
+from tests.tiny_recipe import ADAPTER, RUN, SIZES, toml_of
 from training.adapter_job import AdapterJob, optimizers
 from training.adapters import ROOT, build_job, main, train_adapter
 from training.data import Row, groups
 from training.loop import Loop, Progress, Schedule, update
 from training.progress import Reporter
-from training.recipe import AdapterRecipe, RunTable, customised, read_recipe
+from training.recipe import AdapterRecipe, RunTable, customised, read_recipe, with_settings
 from training.report import Report
 from training.student import Student
 from training.windows import Laws
@@ -416,6 +416,27 @@ def test_customising_changes_a_copy_and_nothing_else(recipe: dict[str, Any]) -> 
     assert kept == {"kind": "text", "path": "c=d", "max_tokens": 8}
 
 
+def test_single_values_are_set_by_name(recipe: dict[str, Any]) -> None:
+    before = copy.deepcopy(recipe)
+    asked = (
+        "adapter.rank=9",
+        "adapter.variant = c-ptp",
+        "laws.top_ps=[0.5, 1.0]",
+        "data.counts.qa=3",
+    )
+    changed = with_settings(recipe, asked)
+    assert recipe == before
+    assert changed["adapter"] == {**before["adapter"], "rank": 9, "variant": "c-ptp"}
+    assert changed["laws"]["top_ps"] == [0.5, 1.0]
+    assert changed["data"]["counts"] == {**before["data"]["counts"], "qa": 3}
+    assert AdapterRecipe.of(changed).adapter.rank == 9
+    for wrong in ("rank=3", "adapter.rank", "adapter.=3", ".rank=1"):
+        with pytest.raises(ValueError, match=r"use TABLE\.KEY=VALUE, as in adapter\.rank=32"):
+            with_settings(recipe, [wrong])
+    with pytest.raises(ValueError, match=r"recipe: unknown key adapter\.ranks"):
+        AdapterRecipe.of(with_settings(recipe, ["adapter.ranks=3"]))
+
+
 @pytest.mark.parametrize("data", ["", "text", "text=", "dataset", "on-policy=x", "zoo", "tea=x"])
 def test_data_of_no_known_form_are_refused(data: str, recipe: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"use on-policy, text=PATH or dataset=ID$"):
@@ -482,17 +503,6 @@ def bench(*arguments: object) -> Ended:
     return Ended(code, err.getvalue())
 
 
-def toml_of(tables: dict[str, Any]) -> str:
-    """Recipes of this file as TOML, whose values are JSON's but for tables."""
-    lines = []
-    for name, table in tables.items():
-        inner = {key: value for key, value in table.items() if isinstance(value, dict)}
-        lines += [f"[{name}]", *(f"{k} = {json.dumps(table[k])}" for k in table if k not in inner)]
-        for key, value in inner.items():
-            lines += [f"[{name}.{key}]", *(f"{k} = {json.dumps(v)}" for k, v in value.items())]
-    return "\n".join(lines) + "\n"
-
-
 @pytest.fixture
 def saved(recipe: dict[str, Any], tmp_path: Path) -> Callable[[], Path]:
     def save() -> Path:
@@ -512,6 +522,12 @@ def test_the_command_trains_an_adapter(saved: Callable[[], Path], tmp_path: Path
     assert SlotAdapter.load(out).config.num_slots == 4
     assert bench("train", "ptp", "--recipe", saved(), "-o", out, "--num-steps", 3).code == 0
     assert torch.load(out / ".training" / "adapter.pt")["progress"]["step"] == 3
+    short = ("train", "ptp", "--recipe", saved(), "-o", tmp_path / "short", "--num-steps", 1)
+    assert bench(*short, "--set", "adapter.num_slots=3", "--set", "adapter.rank=2").code == 0
+    config = SlotAdapter.load(tmp_path / "short").config
+    assert (config.num_slots, config.rank) == (3, 2)
+    ended = bench(*short, "--set", "rank=2")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
 
 
 def test_the_command_learns_from_what_the_model_writes(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.tiny_recipe import toml_of
 from training.adapters import train_adapter
 from training.compare import leading_of, main
 from training.report import Tally, leading
@@ -57,16 +58,6 @@ def test_a_paired_difference_is_far_narrower_than_the_adapters_own_intervals() -
     assert more is not None
     assert more.high < 0
     assert more.high - more.low < 0.5 * (own.high - own.low)
-
-
-def toml_of(tables: dict[str, Any], path: str = "") -> str:
-    lines, below = [f"[{path}]"] if path else [], []
-    for key, value in tables.items():
-        if isinstance(value, dict):
-            below.append(toml_of(value, f"{path}.{key}" if path else key))
-        else:
-            lines.append(f"{key} = {json.dumps(value)}")
-    return "\n".join([*lines, *below])
 
 
 def test_a_table_and_a_figure_tell_what_training_measured(

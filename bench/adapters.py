@@ -73,6 +73,7 @@ def adapter_facts(adapter: SlotAdapter, folder: Path, models: Sequence[str]) -> 
         "top_ps": list(config.top_ps),
         "top_k": config.top_k,
         "greedy": config.greedy,
+        "masked": config.masked,
         "base_weights_sha256": config.base.get("weights_sha256"),
     }
 
@@ -98,7 +99,9 @@ def training_warnings(
 
 
 def _other_law(config: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
-    """In what the run's sampling law is none of the adapter's."""
+    """In what the run's sampling law is none of the adapter's (masked slots know of no law)."""
+    if facts.get("masked"):
+        return []
     temperature, top_p, top_k = config["temperature"], config["top_p"], config["top_k"]
     if temperature == 0:
         return [] if facts["greedy"] else ["temperature 0, and it saw no greedy text"]

@@ -44,7 +44,7 @@ def list_decoders() -> Table:
         table.add_row(
             name,
             first_line(cls),
-            "yes" if cls.lossless else "no",
+            lossless(cls),
             ", ".join(needs(cls)) or "-",
             "\n".join(options(cls)) or "-",
         )
@@ -56,10 +56,18 @@ def first_line(cls: type[Decoder]) -> str:
     return (cls.__doc__ or "").strip().partition("\n")[0]
 
 
+def lossless(cls: type[Decoder]) -> str:
+    """Whether a decoder keeps the target's law, in a word."""
+    fact: object = cls.lossless
+    if isinstance(fact, property):
+        return "yes" if fact is vars(Decoder)["lossless"] else "by options"
+    return "yes" if fact else "no"
+
+
 def needs(cls: type[Decoder]) -> list[str]:
     """What a decoder asks for beside the target, an adapter with its default name."""
     names = {field.name: field.default for field in dataclasses.fields(cls)}
-    return [f"{need} {names[need]}" if need == "adapter" else need for need in cls.needs]
+    return [f"{need} {names[need]}".strip() if need == "adapter" else need for need in cls.needs]
 
 
 def options(cls: type[Decoder]) -> list[str]:

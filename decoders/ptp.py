@@ -25,6 +25,7 @@ from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.proposer import Proposer
 from decoders.core.registry import register
 from decoders.core.sampling import verify_picks
+from decoders.core.slots import Variant
 from decoders.core.types import Call, CallResult, Emit
 
 
@@ -52,9 +53,14 @@ class ParallelTokenPrediction(Decoder):
 
     def __post_init__(self) -> None:
         """`ValueError` on an option out of range."""
-        _demand(self.slots >= 0, "slots", self.slots, "0 (the adapter's) or above")
-        _demand(self.budget >= 1, "budget", self.budget, "1 or above")
-        _demand(self.row_cost >= 0, "row_cost", self.row_cost, "0 or above")
+        self.demand(self.slots >= 0, "slots", "0 (the adapter's) or above")
+        self.demand(self.budget >= 1, "budget", "1 or above")
+        self.demand(self.row_cost >= 0, "row_cost", "0 or above")
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """Slots that carry uniforms."""
+        return ("o-ptp", "c-ptp")
 
     @property
     def coupled(self) -> bool:
@@ -200,8 +206,3 @@ class _Run:
             positions=self.proposer.branch_positions(self.target.length, len(tokens), sizes),
             mask=masks.branches(sizes, self.proposer.standalone),
         )
-
-
-def _demand(holds: bool, name: str, value: object, allowed: str) -> None:
-    if not holds:
-        raise ValueError(f"option {name!r} of decoder 'ptp' is {value}; it must be {allowed}")

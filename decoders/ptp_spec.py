@@ -17,6 +17,7 @@ from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.proposer import Proposer
 from decoders.core.registry import register
 from decoders.core.sampling import verify_picks
+from decoders.core.slots import Variant
 from decoders.core.types import Call, CallResult, Emit
 
 
@@ -40,11 +41,13 @@ class ParallelSpeculative(Decoder):
 
     def __post_init__(self) -> None:
         """`ValueError` on an option out of range."""
-        if self.slots < 0 or self.row_cost < 0:
-            raise ValueError(
-                f"options 'slots' ({self.slots}) and 'row_cost' ({self.row_cost}) of decoder "
-                "'ptp_spec' must be 0 or above"
-            )
+        self.demand(self.slots >= 0, "slots", "0 (the adapter's) or above")
+        self.demand(self.row_cost >= 0, "row_cost", "0 or above")
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """Slots that carry uniforms."""
+        return ("o-ptp", "c-ptp")
 
     @property
     def coupled(self) -> bool:

@@ -39,8 +39,7 @@ class Speculative(Decoder):
 
     def __post_init__(self) -> None:
         """`ValueError` on k below 1."""
-        if self.k < 1:
-            raise ValueError(f"option 'k' of decoder 'spec' is {self.k}; it must be 1 or above")
+        self.demand(self.k >= 1, "k", "1 or above")
 
     @property
     def coupled(self) -> bool:
@@ -75,7 +74,12 @@ class Speculative(Decoder):
             # every token but the last is in the target's cache; the draft may lack some at its end
             target.truncate(len(sequence) - 1)
             draft.truncate(min(draft.length, len(sequence) - 1))
-            yield Emit(tokens=emitted, drafted=len(drafts), accepted=verdict.accepted)
+            yield Emit(
+                tokens=emitted,
+                drafted=len(drafts),
+                accepted=verdict.accepted,
+                verdict=result.verdict,
+            )
             left -= len(emitted)
 
     def _propose(

@@ -28,6 +28,9 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
+from decoders.core.gating import layer_shapes
+from decoders.core.slots import AdapterConfig, SlotAdapter
+
 VOCAB, WIDTH, WINDOW = 97, 32, 7
 
 SIZES: dict[str, Any] = {
@@ -117,3 +120,19 @@ def tiny(name: str, attention: str = "eager") -> Any:
 def fresh(name: str, attention: str = "eager") -> Any:
     """A copy of the module of a name."""
     return copy.deepcopy(tiny(name, attention))
+
+
+def slot_adapter(module: Any, **options: Any) -> SlotAdapter:
+    """An adapter of a module whose delta, numbers and blank slot matter; options are its fields."""
+    config = AdapterConfig(
+        layers=layer_shapes(module),
+        width=WIDTH,
+        num_slots=4,
+        **{"rank": 3, "alpha": 4.5, **options},
+    )
+    adapter = SlotAdapter(config, seed=2)
+    generator = torch.Generator().manual_seed(3)
+    for parameter in (*adapter.lora_b.values(), adapter.numbers):
+        if parameter is not None:
+            parameter.data = 0.1 * torch.randn(parameter.shape, generator=generator)
+    return adapter.eval().requires_grad_(False)

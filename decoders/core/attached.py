@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from decoders.core.gating import Deltas, Forward, GatedModule, MergedWeights, UnmergedWeights
 from decoders.core.slots import SlotAdapter
-from decoders.core.types import BLANK, Call, Slots
+from decoders.core.types import BLANK, HIDDEN, Call, Slots
 
 NUM_LEVELS = 4096
 """Levels that u is rounded to at decoding."""
@@ -85,6 +85,9 @@ class AttachedAdapter:
         levels = [NUM_LEVELS if u == BLANK else int(u * NUM_LEVELS) for u in slots.uniforms]
         embedded = self._table(slots.warp).index_select(0, self._indices(levels))
         firsts = list(itertools.accumulate(slots.sizes, initial=0))[:-1]
+        if shown := [slot for slot, token in enumerate(slots.shown) if token != HIDDEN]:
+            tokens = self._tokens(self._indices([slots.shown[slot] for slot in shown]))
+            embedded.index_copy_(0, self._indices(shown), tokens)
         if self._numbers is not None:
             last = len(self._numbers) - 1
             numbers = [min(n, last) for size in slots.sizes for n in range(size)]

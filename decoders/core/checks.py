@@ -21,6 +21,7 @@ from decoders.ar import Autoregressive
 from decoders.core.decoder import Decoder
 from decoders.core.sampling import warp
 from decoders.core.scheduler import Models, Scheduler, generate
+from decoders.core.slots import MASKED
 from decoders.core.table_model import TableModel
 from decoders.core.types import Generation, Sampling
 
@@ -56,7 +57,8 @@ def checks_for(decoder: Decoder) -> list[Check]:
         checks.append(check_coupled_equals_ar)
     elif decoder.lossless:
         checks.append(check_law)
-    if decoder.needs and decoder.lossless:
+    drafts = "draft" in decoder.needs or decoder.adapter_name is not None
+    if drafts and decoder.lossless:
         checks += [check_perfect_drafts_are_accepted, check_disjoint_drafts_are_rejected]
     return checks
 
@@ -74,7 +76,7 @@ def _with_adapter(decoder: Decoder, models: Models, error: float) -> Models:
     model = models.target if decoder.adapter_of == "target" else models.draft
     if decoder.adapter_name is not None:
         assert isinstance(model, TableModel)
-        model.attach(decoder.adapter_name, error)
+        model.attach(decoder.adapter_name, error, *decoder.variants[:1])
     return models
 
 
@@ -242,8 +244,9 @@ def exact_law(
 
 
 def check_perfect_drafts_are_accepted(decoder: Decoder) -> None:
-    """A draft equal to the target has every draft accepted."""
-    for temperature in (0.0, 0.9):
+    """A draft equal to the target has every draft accepted (greedy, where slots carry no u)."""
+    blind = any(variant in MASKED for variant in decoder.variants)
+    for temperature in (0.0,) if blind else (0.0, 0.9):
         sampling = _sampling(temperature)
         for prompt in _PROMPTS:
             answer = generate(decoder, prompt, sampling, _models(decoder, agreement=1.0))

@@ -17,7 +17,7 @@ from decoders.core.types import Call, CallResult, Emit, Sampling
 
 if TYPE_CHECKING:
     from decoders.core.sampling import Uniforms
-    from decoders.core.slots import AdapterConfig
+    from decoders.core.slots import AdapterConfig, Variant
 
 Steps = Generator[Call | Emit, CallResult, None]
 Need = Literal["draft", "adapter"]
@@ -46,13 +46,11 @@ class Decoder:
 
     Attributes:
         name: set by `@register`.
-        lossless: the output law is the target's own (greedy: the very same tokens).
         needs: what else the decoder asks for: a draft model, or the adapter that its option
             ``adapter`` names, attached to the model `adapter_of` says.
     """
 
     name: ClassVar[str] = ""
-    lossless: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = ()
     adapter_of: ClassVar[Literal["target", "draft"]] = "target"
 
@@ -62,6 +60,19 @@ class Decoder:
         return str(vars(self)["adapter"]) if "adapter" in self.needs else None
 
     @property
+    def variants(self) -> tuple[Variant, ...]:
+        """The kinds of adapter it can run, the usual one first; none: any."""
+        return ()
+
+    @property
+    def lossless(self) -> bool:
+        """The output law is the target's own (greedy: the very same tokens).
+
+        A class that never is says ``lossless = False``.
+        """
+        return True
+
+    @property
     def coupled(self) -> bool:
         """True where the same seed gives AR's very tokens at any temperature (not only its law)."""
         return False
@@ -69,6 +80,14 @@ class Decoder:
     def comparable_to_ar(self, sampling: Sampling) -> bool:
         """Whether "identical to AR" is defined: greedy, or coupled at any temperature."""
         return sampling.greedy or self.coupled
+
+    def demand(self, holds: bool, option: str, allowed: str) -> None:
+        """`ValueError` about an option's value unless `holds`."""
+        if not holds:
+            raise ValueError(
+                f"option {option!r} of decoder {self.name!r} is {getattr(self, option)}; "
+                f"it must be {allowed}"
+            )
 
     def steps(self, request: Request) -> Steps:
         """Generate one answer: yield calls and emits, without end (the scheduler cuts)."""

@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from decoders.core.types import Call, Slots, Want
+from decoders.core.types import EXACT, Acceptance, Call, Slots, Want
 
 if TYPE_CHECKING:
     import torch
@@ -111,6 +111,7 @@ class Session:
         slots: Slots | None = None,
         drafts: Sequence[int] = (),
         draft_probs: Sequence[Tensor] | None = None,
+        acceptance: Acceptance = EXACT,
     ) -> Call:
         """Describe a forward pass over `tokens` and `slots`; nothing runs until it is yielded.
 
@@ -124,6 +125,7 @@ class Session:
             slots: rows that follow the tokens, run through an adapter and leave nothing behind.
             drafts: for ``want="verdict"``: the K drafts that the K + 1 read rows verify.
             draft_probs: the laws ``[V]`` the drafts were drawn from; None for one-hot laws.
+            acceptance: when a draft stands; anything but the default is lossy.
         """
         num_tokens = len(tokens)
         num_rows = num_tokens + (0 if slots is None else len(slots.uniforms))
@@ -144,6 +146,7 @@ class Session:
             slots=slots,
             drafts=tuple(drafts),
             draft_probs=None if draft_probs is None else tuple(draft_probs),
+            acceptance=acceptance,
         )
 
     def committed(self, call: Call) -> None:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 
 from decoders.core.allocation import Survival, best_length
+from decoders.core.masked import places_after
 from decoders.core.sampling import Uniforms
 from decoders.core.slots import AdapterConfig
 from decoders.core.types import BLANK, CallResult, Sampling, Slots
@@ -145,7 +146,7 @@ class Proposer:
         """
         if slots is None or (self._config.variant == "o-ptp" and not self.alone):
             return None
-        return tuple(range(start, start + num_tokens + len(slots.uniforms)))
+        return places_after(start, num_tokens, slots)
 
     def branch_positions(
         self, start: int, num_tokens: int, sizes: Sequence[int]

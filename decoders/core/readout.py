@@ -3,7 +3,7 @@
 Rows are grouped by the form wanted; each group is warped, picked or verified in one go on the
 device, and its integers reach the host in one copy. Probabilities and logits stay on the device.
 
-Letters: R rows read, B sequences, K drafts (padded to the longest), V vocabulary.
+Letters: R rows read, V vocabulary.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from decoders.core.sampling import Stream, Uniforms, one_hot, pick, verify_rejection, warp
-from decoders.core.types import Call, CallResult, Sampling, SlotWant, Verdict, Want
+from decoders.core.sampling import Stream, Uniforms, pick, warp
+from decoders.core.types import Call, CallResult, Confidence, Sampling, SlotWant, Want
+from decoders.core.verdicts import read_verdicts
 
 T = TypeVar("T")
 
@@ -31,12 +32,14 @@ class Readout:
         uniforms: of its sequence.
         want: the form.
         outputs: output position that each row predicts (negative inside the prompt).
+        slots: whether they are the call's slots.
     """
 
     call: Call
     uniforms: Uniforms
     want: Want | SlotWant
     outputs: Sequence[int]
+    slots: bool = False
 
 
 def readouts(call: Call, uniforms: Uniforms, prompt_length: int) -> tuple[Readout, ...]:
@@ -48,7 +51,7 @@ def readouts(call: Call, uniforms: Uniforms, prompt_length: int) -> tuple[Readou
         return (tokens,)
     num_tokens = len(call.tokens)
     outputs = [positions[num_tokens + slot] + shift for slot in call.slots.read]
-    return tokens, Readout(call, uniforms, call.slots.want, outputs)
+    return tokens, Readout(call, uniforms, call.slots.want, outputs, slots=True)
 
 
 def read_out(
@@ -56,10 +59,44 @@ def read_out(
 ) -> Sequence[CallResult]:
     """Results of merged calls' readouts from their logits ``[sum R, V]``, in the same order."""
     sizes = [len(readout.outputs) for readout in readouts]
+    if any(_barred(readout) for readout in readouts):
+        return _read_out_barred(logits, readouts, sizes, sampling)
+    return _read_forms(logits, readouts, sizes, sampling)
+
+
+def _barred(readout: Readout) -> frozenset[int]:
+    """The ids its rows never predict."""
+    slots = readout.call.slots
+    return slots.barred if slots is not None and readout.slots else frozenset()
+
+
+def _read_out_barred(
+    logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
+) -> Sequence[CallResult]:
+    """Results where ids are barred: their logits become -inf, their mass is told."""
+    masses: dict[int, tuple[float, ...]] = {}
+    parts = list(torch.split(logits, list(sizes)))
+    for number, readout in enumerate(readouts):
+        if barred := _barred(readout):
+            ids = torch.tensor(sorted(barred), device=logits.device)
+            mass = torch.softmax(parts[number], -1)[:, ids].sum(-1)
+            masses[number] = tuple(mass.tolist())
+            parts[number] = parts[number].index_fill(-1, ids, float("-inf"))
+    results = _read_forms(torch.cat(parts), readouts, sizes, sampling)
+    return [
+        dataclasses.replace(result, slot_barred=masses[number]) if number in masses else result
+        for number, result in enumerate(results)
+    ]
+
+
+def _read_forms(
+    logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
+) -> Sequence[CallResult]:
+    """Results form by form, all rows of one form at once."""
     wants = {readout.want for readout in readouts}
     if len(wants) == 1:
         return _READERS[wants.pop()](logits, readouts, sizes, sampling)
-    parts = torch.split(logits, sizes)
+    parts = torch.split(logits, list(sizes))
     results: dict[int, CallResult] = {}
     for want in sorted(wants):
         members = [i for i, readout in enumerate(readouts) if readout.want == want]
@@ -75,7 +112,13 @@ def read_out(
 
 def joined(tokens: CallResult, slots: CallResult) -> CallResult:
     """One result of a call's read tokens and its read slots."""
-    return dataclasses.replace(tokens, slot_picks=slots.picks, slot_confidences=slots.confidences)
+    return dataclasses.replace(
+        tokens,
+        slot_picks=slots.picks,
+        slot_confidences=slots.confidences,
+        slot_probs=slots.probs,
+        slot_barred=slots.slot_barred,
+    )
 
 
 def _uniforms(readouts: Sequence[Readout], stream: Stream, device: torch.device) -> Tensor:
@@ -106,24 +149,44 @@ def _read_draws(
         return _read_argmax(logits, readouts, sizes, sampling)
     law = warp(logits, sampling)
     drawn = pick(law, _uniforms(readouts, "draw", law.device))
-    return _weighed(drawn, law.gather(-1, drawn[:, None]).squeeze(-1), sizes)
+    return _weighed(drawn, law, readouts, sizes)
 
 
 def _read_argmax(
     logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
 ) -> list[CallResult]:
-    confidences, tokens = torch.softmax(logits, dim=-1).max(-1)
-    return _weighed(tokens, confidences, sizes)
+    law = torch.softmax(logits, dim=-1)
+    return _weighed(law.argmax(-1), law, readouts, sizes)
 
 
-def _weighed(tokens: Tensor, confidences: Tensor, sizes: Sequence[int]) -> list[CallResult]:
-    """Results of tokens ``[R]`` and their probabilities ``[R]``, one copy to the host."""
+def _weighed(
+    tokens: Tensor, law: Tensor, readouts: Sequence[Readout], sizes: Sequence[int]
+) -> list[CallResult]:
+    """Results of tokens ``[R]`` of laws ``[R, V]``, with confidences; one copy to the host."""
+    kinds = {_confidence(readout) for readout in readouts}
+    assert len(kinds) == 1, f"one decoder asks for confidences of kinds {sorted(kinds)}"
+    confidences = confidence_of(law, tokens, kinds.pop())
     both: list[list[float]] = torch.stack((tokens.double(), confidences.double())).tolist()
     picks = _split([int(token) for token in both[0]], sizes)
     return [
         CallResult(picks=tokens_of, confidences=confidences_of)
         for tokens_of, confidences_of in zip(picks, _split(both[1], sizes), strict=True)
     ]
+
+
+def _confidence(readout: Readout) -> Confidence:
+    slots = readout.call.slots
+    return slots.confidence if slots is not None and readout.slots else "prob"
+
+
+def confidence_of(law: Tensor, tokens: Tensor, kind: Confidence) -> Tensor:
+    """How sure laws ``[R, V]`` are of tokens ``[R]``: ``[R]``, by a kind of `Slots.confidence`."""
+    if kind == "neg_entropy":
+        return torch.exp(torch.xlogy(law, law).sum(-1))
+    prob = law.gather(-1, tokens[:, None]).squeeze(-1)
+    if kind == "prob":
+        return prob
+    return prob - law.scatter(-1, tokens[:, None], 0.0).amax(-1)
 
 
 def _read_probs(
@@ -143,59 +206,6 @@ def _read_logits(
     return [CallResult(logits=part) for part in torch.split(logits, list(sizes))]
 
 
-def _read_verdict(
-    logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
-) -> list[CallResult]:
-    law, device = warp(logits, sampling), logits.device
-    counts = [size - 1 for size in sizes]
-    most = max(counts)
-    if most == 0:  # nothing drafted anywhere: the bonus token alone
-        picks = pick(law, _uniforms(readouts, "recover", device)).tolist()
-        return [CallResult(verdict=Verdict(0, token)) for token in picks]
-    drafts = [list(r.call.drafts) + [0] * (most - len(r.call.drafts)) for r in readouts]
-    drafts_on_device = torch.tensor(drafts, device=device)
-    accepted, tokens = verify_rejection(
-        _pad_rows(torch.split(law, list(sizes)), most + 1),
-        _pad_rows([_draft_law(r.call, law) for r in readouts], most),
-        drafts_on_device,
-        torch.tensor(counts, device=device),
-        _padded_uniforms(readouts, "accept", most, device),
-        _padded_uniforms(readouts, "recover", most + 1, device),
-    )
-    verdicts = torch.stack((accepted, tokens)).tolist()
-    return [CallResult(verdict=Verdict(*verdict)) for verdict in zip(*verdicts, strict=True)]
-
-
-def _draft_law(call: Call, like: Tensor) -> Tensor:
-    """The laws ``[K, V]`` that a call's drafts were drawn from."""
-    if not call.drafts:
-        return like[:0]
-    if call.draft_probs is None:
-        return one_hot(torch.tensor(call.drafts, device=like.device), like.shape[-1])
-    return torch.stack(call.draft_probs).to(like.device)
-
-
-def _pad_rows(laws: Sequence[Tensor], length: int) -> Tensor:
-    """Laws of unequal length, padded with zero rows to ``[B, length, V]``."""
-    if all(len(law) == length for law in laws):
-        return torch.stack(list(laws))
-    padded = laws[0].new_zeros(len(laws), length, laws[0].shape[-1])
-    for row, law in enumerate(laws):
-        padded[row, : len(law)] = law
-    return padded
-
-
-def _padded_uniforms(
-    readouts: Sequence[Readout], stream: Stream, length: int, device: torch.device
-) -> Tensor:
-    """Uniforms ``[B, length]`` float64 of each call's first `length` read rows, padded with 0."""
-    rows = []
-    for readout in readouts:
-        values = [readout.uniforms.at(stream, output) for output in readout.outputs[:length]]
-        rows.append(values + [0.0] * (length - len(values)))
-    return torch.tensor(rows, dtype=torch.float64, device=device)
-
-
 def _split(values: Sequence[T], sizes: Sequence[int]) -> list[tuple[T, ...]]:
     """Cut a flat list into tuples of the given sizes."""
     parts, start = [], 0
@@ -211,5 +221,5 @@ _READERS = {
     "argmax": _read_argmax,
     "probs": _read_probs,
     "logits": _read_logits,
-    "verdict": _read_verdict,
+    "verdict": read_verdicts,
 }

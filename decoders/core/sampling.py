@@ -168,11 +168,14 @@ def verify_rejection(
     num_drafts: Tensor,
     u_accept: Tensor,
     u_recover: Tensor,
+    lenience: Tensor | None = None,
+    certain: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Speculative sampling for B sequences at once: the output follows the target's law exactly.
 
     Draft x_i stands with probability min(1, target(x_i) / draft(x_i)); after the first that falls
     the token is drawn from max(0, target - draft), after all stood from the target (the bonus).
+    `lenience` and `certain` relax the test, and with them the law is another.
 
     Args:
         target_probs: ``[B, K + 1, V]``.
@@ -181,6 +184,8 @@ def verify_rejection(
         num_drafts: ``[B]`` int64.
         u_accept: ``[B, K]`` float64, one test each.
         u_recover: ``[B, K + 1]`` float64, by place of the token that follows.
+        lenience: ``[B, 1]``, factor on draft(x_i) in the test.
+        certain: bool ``[B, K]``, drafts that stand whatever their test says.
 
     Returns:
         ``(accepted [B], token [B])`` int64.
@@ -191,7 +196,10 @@ def verify_rejection(
     places = torch.arange(max_drafts, device=drafts.device)
     target_of = target_probs[:, :-1].gather(-1, drafts.unsqueeze(-1)).squeeze(-1)
     draft_of = draft_probs.gather(-1, drafts.unsqueeze(-1)).squeeze(-1)
-    stands = (u_accept * draft_of < target_of) & (places < num_drafts.unsqueeze(-1))
+    stands = u_accept * (draft_of if lenience is None else lenience * draft_of) < target_of
+    if certain is not None:
+        stands |= certain
+    stands &= places < num_drafts.unsqueeze(-1)
     accepted = stands.long().cumprod(-1).sum(-1)
 
     rows = torch.arange(num_sequences, device=drafts.device)
@@ -203,3 +211,19 @@ def verify_rejection(
     empty = residual.sum(-1, keepdim=True) == 0  # only by rounding, where both laws agree
     residual = torch.where(empty, after, residual)
     return accepted, pick(residual, u_recover[rows, accepted])
+
+
+def compare_laws(target_probs: Tensor, draft_probs: Tensor, drafts: Tensor) -> Tensor:
+    """How near the drafts' laws are to the target's: ``[2, B, K]`` float64.
+
+    The first plane is min(1, target(x) / draft(x)) of each draft x, the second the sum over the
+    vocabulary of min(target, draft), which is what the first one is on average. Arguments as in
+    `verify_rejection`.
+
+    Source: the introspective acceptance rate of I-DLM (arXiv 2604.11035).
+    """
+    target_probs, at = target_probs[:, :-1], drafts.unsqueeze(-1)
+    target_of = target_probs.gather(-1, at).squeeze(-1).double()
+    draft_of = draft_probs.gather(-1, at).squeeze(-1).double()
+    ratios = torch.where(target_of < draft_of, target_of / draft_of, 1.0)
+    return torch.stack((ratios, torch.minimum(target_probs, draft_probs).sum(-1).double()))

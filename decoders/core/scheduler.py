@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from decoders.core import masks
 from decoders.core.decoder import Decoder, Request
 from decoders.core.model import Model
 from decoders.core.readout import joined, read_out, readouts
@@ -177,6 +178,12 @@ def find_adapter(decoder: Decoder, models: Models) -> AdapterConfig | None:
             f"decoder {decoder.name!r} needs an adapter named {name!r} of the "
             f"{decoder.adapter_of}, which has {known}; pass --adapter {name}=PATH"
         )
+    variant, allowed = attached[name].variant, decoder.variants
+    if allowed and variant not in allowed:
+        raise ValueError(
+            f"adapter {name!r} is of variant {variant}; decoder {decoder.name!r} needs "
+            f"{' or '.join(allowed)}"
+        )
     return attached[name]
 
 
@@ -247,6 +254,7 @@ class _Job:
         self._tokens += tokens
         # clipped where the cut fell among the accepted tokens: an accepted one not emitted is none
         accepted = min(emit.accepted, len(tokens))
+        tested, overlap, alpha = _compared(emit, len(tokens), accepted)
         self._events.append(
             StepEvent(
                 tokens=tokens,
@@ -256,6 +264,10 @@ class _Job:
                 target_rows=work[1],
                 draft_calls=work[2],
                 draft_rows=work[3],
+                passes=emit.passes,
+                tested=tested,
+                overlap=overlap,
+                alpha=alpha,
             )
         )
         if len(self._events) == 1 and self._on_first is not None:
@@ -281,6 +293,18 @@ class _Job:
         if draft is None:
             return target.calls, target.rows, 0, 0
         return target.calls, target.rows, draft.calls, draft.rows
+
+
+def _compared(
+    emit: Emit, num_tokens: int, accepted: int
+) -> tuple[int, float, float] | tuple[None, None, None]:
+    """A step's `tested`, `overlap` and `alpha`; None where laws were not compared."""
+    verdict = emit.verdict
+    if verdict is None:
+        return None, None, None
+    tested = min(emit.drafted, emit.accepted + 1)
+    alpha = sum(verdict.ratios[:accepted]) + num_tokens - accepted
+    return tested, sum(verdict.overlaps[:tested]), alpha
 
 
 def width_bucket(num_rows: int) -> int:
@@ -342,7 +366,6 @@ def _forward(calls: Sequence[Call]) -> Tensor:
     widest = max(len(call.tokens) for call in calls)
     if widest <= PREFILL_CHUNK:
         return model.forward(calls)
-    assert all(call.mask is None for call in calls), "a call cut into chunks takes no mask"
     bases = [(call.session, call.session.length, call.session.calls) for call in calls]
     tails = [_feed_head(call) for call in calls]
     logits = model.forward(tails)
@@ -352,8 +375,11 @@ def _forward(calls: Sequence[Call]) -> Tensor:
 
 
 def _feed_head(call: Call) -> Call:
-    """Feed all but the last chunk of a long call; the rest of it, read as the call asks."""
-    tokens, positions, session = call.tokens, call.positions, call.session
+    """Feed all but the last chunk of a long call; the rest of it, read as the call asks.
+
+    A mask must be causal in the rows that are fed, and hide none of them from later rows.
+    """
+    tokens, positions, session, mask = call.tokens, call.positions, call.session, call.mask
     first_read = min(call.read, default=len(tokens) - 1)
     fed = 0
     while len(tokens) - fed > PREFILL_CHUNK and first_read - fed >= PREFILL_CHUNK:
@@ -364,12 +390,18 @@ def _feed_head(call: Call) -> Call:
             positions=None if positions is None else positions[chunk],
             read=(),
             slots=None,
+            mask=None,
         )
         session.model.forward([head])
         fed += PREFILL_CHUNK
+    if mask is not None:
+        causal = masks.causal(call.num_rows)
+        assert bool((mask[:fed] == causal[:fed]).all() and mask[fed:, :fed].all()), "unfit mask"
+        mask = mask[fed:, fed:]
     return dataclasses.replace(
         call,
         tokens=tokens[fed:],
+        mask=mask,
         positions=None if positions is None else positions[fed:],
         read=tuple(row - fed for row in call.read),
     )

@@ -1,8 +1,9 @@
 """`SlotAdapter`: what turns a causal LM into its own parallel predictor.
 
-A slot is a row without a token. Its input is an embedded uniform (PTP) or a learned vector, and it
-runs through base weights + a gated low-rank delta, while token rows run through the base weights
-alone. So target and parallel student are one model with one KV cache. Saved as safetensors + JSON.
+A slot is a row without a token of its own. Its input is an embedded uniform (PTP), a learned vector
+(a mask) or, in a block that is refined, a token that is not final. It runs through base weights + a
+gated low-rank delta, while token rows run through the base weights alone. So target and parallel
+student are one model with one KV cache. Saved as safetensors + JSON.
 
 Source: PTP (arXiv 2512.21323), gated LoRA; Hu et al. 2021 (LoRA).
 Letters: K slots, D hidden width, r rank.
@@ -27,8 +28,10 @@ from decoders.core.gating import layer_shapes
 from decoders.core.uniform_embedding import CODES, Code, UniformEmbedding
 
 FORMAT = 1
-Variant = Literal["o-ptp", "c-ptp"]
+Variant = Literal["o-ptp", "c-ptp", "refine", "isd"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
+MASKED: tuple[Variant, ...] = ("refine", "isd")
+"""Variants whose slots carry no uniform."""
 CONFIG_FILE, WEIGHTS_FILE = "adapter.json", "adapter.safetensors"
 
 
@@ -38,8 +41,10 @@ class AdapterConfig:
 
     Attributes:
         variant: ``o-ptp``: the slot that carries u_k predicts token k; ``c-ptp``: it predicts the
-            law of token k + 1.
-        num_slots: slots of a training window.
+            law of token k + 1. In both others a slot at a token's own place carries a mask, or in
+            ``refine`` that token, and predicts the law of the token after it: ``isd`` slots see
+            earlier ones, ``refine`` slots see their whole block.
+        num_slots: slots of a training window (the longest block of ``refine``).
         layers: (in, out) of every gated layer of the base model.
         width: D.
         rank: r; 0 for a full-rank delta.
@@ -93,6 +98,13 @@ class AdapterConfig:
         alone = self.standalone and not (self.anchored and self.variant == "o-ptp")
         _demand(not alone, "standalone", True, "false, unless it is an anchored o-ptp adapter")
         _demand(self.rank >= 0, "rank", self.rank, "1 or above, or 0 for full rank")
+        code = "constant" if self.masked else self.code
+        _demand(self.code == code, "code", self.code, f"constant where slots are {self.variant}")
+
+    @property
+    def masked(self) -> bool:
+        """Whether slots carry a mask and no uniform."""
+        return self.variant in MASKED
 
     @property
     def scale(self) -> float:

@@ -3,7 +3,8 @@
 The law of the next token depends on the last `order` visible tokens through a seeded table of
 logits, so every probability can be enumerated. It honours what a cached transformer honours
 (committed prefix, positions, masks, slots, truncate, keep), at no cost. An attached adapter is a
-parallel student that is right but for a stated share of its predictions.
+parallel student that is right but for a stated share of its predictions. Where its slots carry no
+uniform it takes the likeliest tokens for those it is not shown.
 
 Letters: V vocabulary, N rows of a call.
 """
@@ -20,8 +21,8 @@ from torch import Tensor
 
 from decoders.core.model import Session
 from decoders.core.sampling import pick, warp
-from decoders.core.slots import AdapterConfig, Variant
-from decoders.core.types import BLANK, Call, Sampling, Slots
+from decoders.core.slots import MASKED, AdapterConfig, Variant
+from decoders.core.types import BLANK, HIDDEN, Call, Sampling, Slots
 
 
 class TableModel:
@@ -66,9 +67,10 @@ class TableModel:
     def attach(
         self, name: str, error: float, variant: Variant = "o-ptp", *, standalone: bool = False
     ) -> None:
-        """Add a student that predicts from uniforms and is wrong in a share `error` of slots."""
+        """Add a student that is wrong in a share `error` of its slots."""
         self.adapters[name] = AdapterConfig(
             variant=variant,
+            code="constant" if variant in MASKED else "dyadic",
             num_slots=6,
             layers={},
             width=1,
@@ -156,8 +158,8 @@ class TableModel:
             branch = next(m for m, end in enumerate(ends) if slot < end)
             context = [*context, slots.anchors[branch]]
         token = 0
-        for u in rows.uniforms(slot):
-            token = self._pick(context, u, slots.warp)
+        for u, shown in rows.carried(slot):
+            token = self._pick(context, u, slots.warp) if shown == HIDDEN else shown
             context = [*context, token]
         key = repr((self._seed, context, slots.uniforms[slot])).encode()
         chance = int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "little") / 2**32
@@ -165,7 +167,7 @@ class TableModel:
         if self.adapters[slots.adapter].variant == "o-ptp":
             token = (token + wrong) % self.vocab_size
             return torch.full((self.vocab_size,), -3.0).index_fill(0, torch.tensor(token), 3.0)
-        return self.logits(context).roll(int(wrong))
+        return self.logits(context).roll(int(wrong) * (self.vocab_size // 2))
 
     def _pick(self, context: Sequence[int], u: float, warped: tuple[float, float]) -> int:
         """What u picks after `context`; the likeliest token for a blank slot."""
@@ -202,13 +204,15 @@ class _Rows:
         seen = [fed for other, fed in enumerate(self.fed) if self._sees(row, other)]
         return [token for _, token in sorted(self._cache + seen)]
 
-    def uniforms(self, slot: int) -> list[float]:
-        """What the slots that a slot sees carry, in the order of their positions."""
+    def carried(self, slot: int) -> list[tuple[float, int]]:
+        """Uniform and shown token of the slots that a slot sees, up to its own place, in order."""
         slots, first = self._call.slots, len(self.fed)
         assert slots is not None
+        own = self._positions[first + slot]
         seen = [
-            (self._positions[first + other], u)
+            (place, u, slots.shown[other] if slots.shown else HIDDEN)
             for other, u in enumerate(slots.uniforms)
-            if self._sees(first + slot, first + other)
+            if (place := self._positions[first + other]) <= own
+            and self._sees(first + slot, first + other)
         ]
-        return [u for _, u in sorted(seen)]
+        return [(u, shown) for _, u, shown in sorted(seen)]

@@ -21,11 +21,15 @@ if TYPE_CHECKING:
     from decoders.core.model import Session
 
 Want = Literal["picks", "argmax", "probs", "logits", "verdict"]
-SlotWant = Literal["argmax", "draws"]
+SlotWant = Literal["argmax", "draws", "probs"]
+Confidence = Literal["prob", "margin", "neg_entropy"]
 StopReason = Literal["eos", "length"]
 
 BLANK = -1.0
 """What a slot carries that has no uniform: a learned vector of the adapter's stands there."""
+
+HIDDEN = -1
+"""What a slot shows that shows no token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +75,15 @@ class Slots:
         anchors: the token before each branch.
         read: which slots are read (0 is the first slot), ascending.
         want: ``argmax`` (the slot predicts a token), or ``draws`` from the slot's warped law with
-            the uniform of the position it predicts; both with confidences.
+            the uniform of the position it predicts; both with confidences. ``probs`` gives the
+            warped laws themselves, and draws from them.
         warp: temperature and top-p that the uniforms belong to.
+        shown: token that each slot shows instead of what its uniform would be embedded as, or
+            `HIDDEN`; empty where none shows any.
+        confidence: what `slot_confidences` are: the prediction's probability; its lead over the
+            likeliest other token; or exp(-H), H the law's entropy in nats (it ranks as -H does and
+            stays in (0, 1]). Of the unwarped law for ``argmax``, of the warped one for ``draws``.
+        barred: ids that these slots never predict (`slot_barred` is what they would have had).
     """
 
     adapter: str
@@ -82,6 +93,26 @@ class Slots:
     read: tuple[int, ...]
     want: SlotWant = "argmax"
     warp: tuple[float, float] = (1.0, 1.0)
+    shown: tuple[int, ...] = ()
+    confidence: Confidence = "prob"
+    barred: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """When a verified draft stands. As it is by default the output keeps the target's law.
+
+    Attributes:
+        lenience: a draft stands with probability min(1, target / (lenience * draft)): 1 is exact,
+            less accepts more.
+        top: a draft among so many likeliest tokens of the target stands anyway.
+    """
+
+    lenience: float = 1.0
+    top: int = 0
+
+
+EXACT = Acceptance()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -93,7 +124,7 @@ class Call:
     position). `mask[i, j]` says whether row i sees row j (None: causal); every row sees the whole
     committed cache. `read` lists the token rows whose prediction is wanted, in `want`'s form.
     With ``want="verdict"`` rows `read` verify `drafts`, which were drawn from `draft_probs`, one
-    tensor ``[V]`` each (None: deterministic drafts, i.e. one-hot laws).
+    tensor ``[V]`` each (None: deterministic drafts, i.e. one-hot laws), by `acceptance`.
     """
 
     session: Session
@@ -105,6 +136,7 @@ class Call:
     slots: Slots | None = None
     drafts: tuple[int, ...] = ()
     draft_probs: tuple[Tensor, ...] | None = None
+    acceptance: Acceptance = EXACT
 
     @property
     def num_rows(self) -> int:
@@ -123,10 +155,16 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Outcome of verifying K drafts: how many stand, and the token that follows them."""
+    """Outcome of verifying K drafts: how many stand, and the token that follows them.
+
+    Where the laws were compared, every draft x has its `ratios` min(1, target(x) / draft(x)) and
+    its `overlaps`, the sum over the vocabulary of min(target, draft).
+    """
 
     accepted: int
     token: int
+    ratios: tuple[float, ...] = field(default=(), compare=False)
+    overlaps: tuple[float, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -141,7 +179,9 @@ class CallResult:
     verdict    `verdict`: rejection sampling of `Call.drafts`
     =========  =====================================================================
 
-    Read slots give `slot_picks` and `slot_confidences`, the probabilities of those tokens.
+    Read slots give `slot_picks` and their `slot_confidences`; with ``want="probs"`` the laws
+    ``[R, V]`` they were drawn from as `slot_probs` instead. Where ids are barred, `slot_barred` is
+    the mass of these in each slot's own law.
     """
 
     picks: tuple[int, ...] = ()
@@ -151,15 +191,27 @@ class CallResult:
     verdict: Verdict | None = None
     slot_picks: tuple[int, ...] = ()
     slot_confidences: tuple[float, ...] = ()
+    slot_probs: Tensor | None = None
+    slot_barred: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emit:
-    """The end of a step: final tokens only (empty for a pass that commits nothing)."""
+    """The end of a step: final tokens only (empty for a pass that commits nothing).
+
+    Attributes:
+        tokens: committed to the output.
+        drafted: tokens that this step verified.
+        accepted: how many of them stood, from the first on.
+        verdict: what verified them, where it compared their laws with the target's.
+        passes: how many times the block was predicted that this step finishes; 0: it finishes none.
+    """
 
     tokens: tuple[int, ...] = ()
     drafted: int = 0
     accepted: int = 0
+    verdict: Verdict | None = None
+    passes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +220,10 @@ class StepEvent:
 
     `accepted_by_depth` is derivable: within a step, drafts 1..accepted stood. `target_rows` and
     `draft_rows` are real rows; padding is counted apart, by the model.
+
+    Where the drafts' laws were compared with the target's: `tested` drafts followed drafts that
+    all stood, `overlap` is the sum of their overlaps, and `alpha` the sum over the step's tokens
+    of min(1, target / draft), 1 for a token that was no draft. Elsewhere they are None.
     """
 
     tokens: tuple[int, ...]
@@ -177,6 +233,10 @@ class StepEvent:
     target_rows: int
     draft_calls: int
     draft_rows: int
+    passes: int = 0
+    tested: int | None = None
+    overlap: float | None = None
+    alpha: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -225,6 +225,7 @@ def test_an_adapter_used_outside_its_training_is_one_line_that_says_where(
         ({"temperature": 0.7}, {"greedy": False}),
         ({"temperature": 0.7}, {"base_weights_sha256": None}),
         ({"temperature": 0.7}, {"models": ["draft"], "base_weights_sha256": "bb"}),
+        ({"temperature": 1.5, "top_k": 50}, {"masked": True}),
     ],
 )
 def test_within_its_training_or_where_nothing_is_known_nothing_is_said(

@@ -15,11 +15,10 @@ import torch
 
 from decoders.core import masks
 from decoders.core.attached import NUM_LEVELS
-from decoders.core.gating import layer_shapes
 from decoders.core.hf import HFModel
-from decoders.core.slots import AdapterConfig, SlotAdapter
-from decoders.core.types import BLANK, Slots
-from tests.tiny_models import VOCAB, WIDTH, fresh, tiny
+from decoders.core.slots import SlotAdapter
+from decoders.core.types import BLANK, HIDDEN, Slots
+from tests.tiny_models import VOCAB, fresh, slot_adapter, tiny
 
 TOLERANCE = 2e-5
 MODELS = (
@@ -43,22 +42,6 @@ CASES = [(name, "sdpa", kind) for i, name in enumerate(MODELS) for kind in PAIRS
 CASES += [("llama-gqa", "eager", "merged-anchored"), ("mistral-window", "eager", "unmerged")]
 
 
-def adapter_of(module, **options):
-    """An adapter whose delta, numbers and blank slot matter."""
-    config = AdapterConfig(
-        layers=layer_shapes(module),
-        width=WIDTH,
-        num_slots=4,
-        **{"rank": 3, "alpha": 4.5, **options},
-    )
-    adapter = SlotAdapter(config, seed=2)
-    generator = torch.Generator().manual_seed(3)
-    for parameter in (*adapter.lora_b.values(), adapter.numbers):
-        if parameter is not None:
-            parameter.data = 0.1 * torch.randn(parameter.shape, generator=generator)
-    return adapter.eval().requires_grad_(False)
-
-
 @dataclasses.dataclass
 class Case:
     """A model with an adapter attached, and what the oracle needs."""
@@ -73,7 +56,7 @@ def made(name, attention, kind):
     options = dict(KINDS[kind])
     merged = options.pop("merged")
     module = tiny(name, attention)
-    adapter = adapter_of(module, **options)
+    adapter = slot_adapter(module, **options)
     model = HFModel(fresh(name, attention))
     model.attach("ptp", adapter, merged=merged)
     return Case(model, module, adapter)
@@ -144,6 +127,8 @@ def embedded_by_hand(module, adapter, slots):
         for number in range(size):
             u = torch.tensor([slots.uniforms[slot]], dtype=torch.float64)
             row = adapter.embedding(u, torch.tensor([slots.warp]))[0]
+            if slots.shown and slots.shown[slot] != HIDDEN:
+                row = tokens[slots.shown[slot]]
             if adapter.numbers is not None:
                 row = row + adapter.numbers[min(number, 3)]
             if adapter.config.anchored and number == 0:
@@ -213,7 +198,35 @@ def partial_quadratic(start, num_tokens, sizes, shift=0):
     return {"positions": positions, "mask": masks.branches(sizes)}
 
 
+def block_after(case, prompt, tokens, shown):
+    """A block of slots after `tokens` that all see one another, and what the call must give."""
+    slots = dataclasses.replace(
+        slots_of(21, (len(shown),), (prompt[-1],)),
+        uniforms=(BLANK,) * len(shown),
+        shown=tuple(shown),
+    )
+    start, num_rows = len(prompt), len(tokens) + len(shown)
+    placed = {
+        "positions": [*range(start, start + num_rows)],
+        "mask": masks.block(len(shown), stem=len(tokens)),
+    }
+    return {"slots": slots, **placed}, cold(case, prompt, tokens, slots, **placed)
+
+
 # One sequence.
+
+
+@pytest.mark.parametrize("num_tokens", [0, 3])
+def test_a_block_that_shows_some_of_its_tokens_equals_a_cold_forward(case, num_tokens):
+    """Not predicted for the first time (no tokens), or with the block before it as tokens."""
+    prompt, tokens = ids(31, 9), ids(32, num_tokens)
+    (session,) = opened(case, prompt)
+    for shown in ([HIDDEN] * 5, [7, HIDDEN, 8, HIDDEN, 9]):
+        session.truncate(9)
+        options, expected = block_after(case, prompt, tokens, shown)
+        got = case.model.forward([everything(session, tokens, **options)])
+        assert gap(got, expected) < TOLERANCE
+        assert session.length == 9 + num_tokens  # slots leave nothing behind
 
 
 def test_slots_after_a_prefix_equal_a_cold_forward(case):
@@ -459,3 +472,15 @@ def test_a_call_of_slots_alone_equals_a_cold_forward(case):
     assert session.length == 7
     expected = cold(case, prompt, [], slots, positions=[*positions])
     assert gap(got, expected) < TOLERANCE
+
+
+def test_merged_blocks_equal_cold_forwards(case):
+    prompts = [ids(33, 9), ids(34, 4), ids(35, 6)]
+    committed = [ids(36, 2), [], ids(37, 5)]
+    shown = [[HIDDEN] * 4, [5, HIDDEN, 6], [HIDDEN]]
+    sessions, calls, expected = opened(case, *prompts), [], []
+    for session, *parts in zip(sessions, prompts, committed, shown, strict=True):
+        options, cold_logits = block_after(case, *parts)
+        calls.append(everything(session, parts[1], **options))
+        expected.append(cold_logits)
+    assert gap(case.model.forward(calls), torch.cat(expected)) < TOLERANCE

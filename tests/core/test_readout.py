@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.core.readout import Readout, joined, read_out, readouts
+from decoders.core.readout import Readout, confidence_of, joined, read_out, readouts
 from decoders.core.sampling import Uniforms, pick, warp
 from decoders.core.table_model import TableModel
-from decoders.core.types import Call, Sampling, Slots
+from decoders.core.types import Acceptance, Call, CallResult, Sampling, Slots, Verdict
 
 VOCAB, PROMPT = 11, 5
 SAMPLING = Sampling(temperature=0.7, top_k=6, top_p=0.9)
@@ -214,3 +214,99 @@ def test_joined_keeps_the_tokens_result_and_adds_the_slots() -> None:
     assert (both.picks, both.probs) == (tokens.picks, tokens.probs)
     assert (both.slot_picks, both.slot_confidences) == (slots.picks, slots.confidences)
     assert (both.confidences, tokens.slot_picks) == ((), ())
+
+
+# Slots of their own kind.
+
+
+def test_confidences_by_hand() -> None:
+    law, tokens = torch.tensor([[0.5, 0.3, 0.2], [0.25, 0.25, 0.5]]), torch.tensor([0, 1])
+    assert confidence_of(law, tokens, "prob").tolist() == pytest.approx([0.5, 0.25])
+    assert confidence_of(law, tokens, "margin").tolist() == pytest.approx([0.2, -0.25])
+    entropies = [-sum(p * math.log(p) for p in row) for row in law.tolist()]
+    expected = [math.exp(-entropy) for entropy in entropies]
+    assert confidence_of(law, tokens, "neg_entropy").tolist() == pytest.approx(expected)
+    certain = torch.tensor([[0.0, 1.0]])
+    assert confidence_of(certain, torch.tensor([1]), "neg_entropy").tolist() == [1.0]
+
+
+def slots_result(sampling: Sampling, logits: Tensor, **changes: object) -> CallResult:
+    """What slots 0 and 1 behind one token give, of the logits of the token and of both."""
+    slots = dataclasses.replace(make_slots(2, (0, 1)), **changes)  # type: ignore[arg-type]
+    call = make_call(1, length=PROMPT, read=(0,), slots=slots, positions=[5, 6, 7])
+    return joined(*read_out(logits, readouts(call, UNIFORMS, PROMPT), sampling))
+
+
+@pytest.mark.parametrize("kind", ["prob", "margin", "neg_entropy"])
+@pytest.mark.parametrize("want", ["argmax", "draws"])
+def test_slots_give_the_kind_of_confidence_they_ask_for(want: str, kind: str) -> None:
+    logits = logits_of(3)
+    result = slots_result(SAMPLING, logits, want=want, confidence=kind)
+    law = torch.softmax(logits[1:], -1) if want == "argmax" else warp(logits[1:], SAMPLING)
+    expected = confidence_of(law, torch.tensor(result.slot_picks), kind)  # type: ignore[arg-type]
+    assert result.slot_confidences == pytest.approx(expected.tolist())
+
+
+def test_slots_may_give_the_very_laws_they_are_drawn_from() -> None:
+    logits = logits_of(3)
+    result = slots_result(SAMPLING, logits, want="probs")
+    assert result.slot_probs is not None
+    torch.testing.assert_close(result.slot_probs, warp(logits[1:], SAMPLING))
+    assert result.slot_picks == tuple(drawn(logits[1:], [2, 3]))
+    assert result.probs is None
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0)])
+def test_barred_ids_are_never_predicted_by_slots_and_their_mass_is_told(sampling: Sampling) -> None:
+    logits = logits_of(3)
+    barred = frozenset(logits.topk(3).indices.flatten().tolist())
+    result = slots_result(sampling, logits, want="draws", barred=barred)
+    assert not barred & {*result.slot_picks}
+    mass = torch.softmax(logits[1:], -1)[:, sorted(barred)].sum(-1)
+    assert result.slot_barred == pytest.approx(mass.tolist())
+    plain = slots_result(sampling, logits, want="draws")
+    assert (plain.picks, plain.slot_barred) == (result.picks, ())
+
+
+# Verdicts.
+
+
+def verdict_of(
+    drafts: tuple[int, ...],
+    draft_law: Tensor | None,
+    sampling: Sampling = SAMPLING,
+    **rule: float,
+) -> Verdict:
+    """The verdict on drafts of laws ``[2, V]`` against logits of seed 7."""
+    call = dataclasses.replace(
+        make_call(3, length=PROMPT, read=(0, 1, 2)),
+        want="verdict",
+        drafts=drafts,
+        draft_probs=None if draft_law is None else tuple(draft_law),
+        acceptance=Acceptance(**rule),  # type: ignore[arg-type]
+    )
+    (result,) = read_out(logits_of(3, seed=7), readouts(call, UNIFORMS, PROMPT), sampling)
+    assert result.verdict is not None
+    return result.verdict
+
+
+def test_a_verdict_says_how_near_the_laws_of_its_drafts_were() -> None:
+    target = warp(logits_of(3, seed=7), SAMPLING)
+    draft = warp(logits_of(2, seed=8), Sampling(temperature=1.0))
+    verdict = verdict_of((4, 9), draft)
+    for place, token in enumerate((4, 9)):
+        ratio = min(1.0, float(target[place, token] / draft[place, token]))
+        assert verdict.ratios[place] == pytest.approx(ratio)
+        both = zip(target[place].tolist(), draft[place].tolist(), strict=True)
+        assert verdict.overlaps[place] == pytest.approx(sum(min(pair) for pair in both))
+
+
+def test_lenience_accepts_more_and_a_draft_near_the_top_stands_anyway() -> None:
+    logits = logits_of(3, seed=7)
+    drafts = tuple(logits[:2].argmin(-1).tolist())  # certain of the least likely tokens
+    for sampling in (Sampling(), Sampling(temperature=1.0)):
+        assert verdict_of(drafts, None, sampling).accepted == 0
+        assert verdict_of(drafts, None, sampling, top=VOCAB - 1).accepted == 0
+        assert verdict_of(drafts, None, sampling, top=VOCAB).accepted == 2
+    assert verdict_of(drafts, None, Sampling(temperature=1.0), lenience=1e-6).accepted == 2
+    assert verdict_of(drafts, None, Sampling(), lenience=1e-6).accepted == 0

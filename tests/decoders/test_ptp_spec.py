@@ -124,5 +124,5 @@ def test_a_draft_model_whose_proposals_never_pay_is_not_asked() -> None:
 
 @pytest.mark.parametrize("option", [{"slots": -1}, {"row_cost": -0.1}])
 def test_an_option_out_of_range_is_refused(option: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="'ptp_spec' must be 0 or above"):
+    with pytest.raises(ValueError, match=r"of decoder 'ptp_spec' is -.*; it must be 0 .*or above"):
         ParallelSpeculative(**option)

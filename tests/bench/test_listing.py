@@ -38,6 +38,8 @@ def test_every_decoder_is_listed_with_what_it_is_and_its_options() -> None:
     assert "yes" in spec
     assert "k=" in spec
     assert "adapter ptp" in line_of(text, "ptp")
+    assert "by options" in line_of(text, "idlm")
+    assert " no " in line_of(text, "nar")
 
 
 def test_a_decoder_that_cannot_be_imported_is_listed_with_the_reason(

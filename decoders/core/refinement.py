@@ -1,0 +1,156 @@
+"""How a block of masks is filled over several passes: which predictions are kept, which revised.
+
+A pass predicts every position of the block at once. Its predictions fill masks (`commit`) and may
+revise tokens that stand already (`revise`); the last pass fills what is left.
+
+* commit ``cmlm``: fill every mask, then mask the least sure of *all* positions again, so many as
+  the schedule leaves (mask-predict, Ghazvininejad et al. 2019, arXiv 1904.09324). ``quota``: fill
+  the surest masks, so many that the schedule's number is left (LLaDA, arXiv 2502.09992).
+  ``threshold``: fill masks at least so sure, and the surest in any case (Fast-dLLM, arXiv
+  2505.22618). ``threshold+quota``: fill what either would.
+* revise ``edit``: a token that the pass would replace, and is sure enough to, is replaced
+  (LLaDA-2.1); ``remask``: it becomes a mask again, to be filled by a later pass.
+
+Letters: B positions of a block, T passes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from decoders.core.types import HIDDEN
+
+Commit = Literal["cmlm", "quota", "threshold", "threshold+quota"]
+Schedule = Literal["linear", "cosine"]
+Revise = Literal["none", "remask", "edit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """How blocks are refined.
+
+    Attributes:
+        max_passes: T; 0: as many as a block has tokens to predict.
+        commit: which masks a pass fills.
+        schedule: how many masks are left after each pass, see `masks_left`.
+        threshold: how sure a prediction must be to fill a mask.
+        revise: what happens to tokens that a later pass predicts otherwise.
+        edit_threshold: how sure it must be of that.
+        early_exit: end before the last pass once no mask is left (before the first stop token) and
+            the pass revised nothing.
+    """
+
+    max_passes: int = 1
+    commit: Commit = "quota"
+    schedule: Schedule = "linear"
+    threshold: float = 0.9
+    revise: Revise = "none"
+    edit_threshold: float = 0.9
+    early_exit: bool = True
+
+
+def masks_left(num: int, done: int, passes: int, schedule: Schedule) -> int:
+    """How many of `num` positions are masks after `done` of T = `passes` passes.
+
+    ``linear``: num (T - t) / T; ``cosine``: num cos(pi t / 2T), which fills few at first (MaskGIT);
+    both rounded down.
+    """
+    if schedule == "linear":
+        return num * (passes - done) // passes
+    return math.floor(num * math.cos(math.pi / 2 * done / passes))
+
+
+class Block:
+    """A block on its way: B positions, of which the first is never predicted by a slot.
+
+    Attributes:
+        shown: the token of every position, or `HIDDEN`.
+        passes: how many there were.
+        finished: whether there will be no more.
+    """
+
+    def __init__(self, size: int, rules: Rules, stop_ids: Collection[int] = ()) -> None:
+        """B = `size` masks; tokens after one of `stop_ids` are of no use."""
+        self.shown = [HIDDEN] * size
+        self.passes = 0
+        self.finished = False
+        self._rules, self._stop_ids = rules, stop_ids
+        # a single position is not predicted at all
+        self._most = 1 if size == 1 else rules.max_passes or size - 1
+        self._sureness = [0.0] * size
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """What is known from the first position on without a gap."""
+        known = self.shown.index(HIDDEN) if HIDDEN in self.shown else len(self.shown)
+        return tuple(self.shown[:known])
+
+    def begin(self, token: int) -> None:
+        """The first position's token, which is exact."""
+        self.shown[0] = token
+
+    def take(self, picks: Sequence[int], confidences: Sequence[float]) -> None:
+        """A pass predicted the B - 1 positions after the first."""
+        self.passes += 1
+        found = dict(enumerate(zip(picks, confidences, strict=True), 1))
+        open_places = [place for place in found if self.shown[place] == HIDDEN]
+        is_last = self.passes == self._most
+        revised = self._revise(found, is_last)
+        for place in open_places if is_last else self._fillable(found, open_places):
+            self.shown[place], self._sureness[place] = found[place]
+        if self._rules.commit == "cmlm" and not is_last:
+            for place in self._least_sure():
+                self.shown[place] = HIDDEN
+        done = self._rules.early_exit and not revised and not self._lacks_a_token()
+        self.finished = is_last or done
+
+    def _revise(self, found: dict[int, tuple[int, float]], is_last: bool) -> bool:
+        """Edit or mask again what the pass is sure to predict otherwise; whether there was any."""
+        rules = self._rules
+        if rules.revise == "none" or (is_last and rules.revise == "remask"):
+            return False
+        wrong = [
+            place
+            for place, (token, confidence) in found.items()
+            if self.shown[place] not in (HIDDEN, token) and confidence >= rules.edit_threshold
+        ]
+        for place in wrong:
+            token, confidence = found[place]
+            self.shown[place] = token if rules.revise == "edit" else HIDDEN
+            self._sureness[place] = confidence
+        return bool(wrong)
+
+    def _fillable(
+        self, found: dict[int, tuple[int, float]], open_places: list[int]
+    ) -> Sequence[int]:
+        """The masks that this pass fills; at least one of them."""
+        rules = self._rules
+        if rules.commit == "cmlm":
+            return open_places
+        surest_first = sorted(open_places, key=lambda place: -found[place][1])
+        count = 1
+        if rules.commit != "threshold":
+            left = masks_left(len(found), self.passes, self._most, rules.schedule)
+            count = max(count, len(open_places) - left)
+        if rules.commit != "quota":
+            sure = sum(found[place][1] >= rules.threshold for place in open_places)
+            count = max(count, sure)
+        return surest_first[:count]
+
+    def _least_sure(self) -> Sequence[int]:
+        """The positions that mask-predict masks again: least sure when they were last filled."""
+        places = range(1, len(self.shown))
+        count = masks_left(len(places), self.passes, self._most, self._rules.schedule)
+        return sorted(places, key=lambda place: (self._sureness[place], -place))[:count]
+
+    def _lacks_a_token(self) -> bool:
+        """Whether a mask is left before the first stop token."""
+        for token in self.shown:
+            if token == HIDDEN:
+                return True
+            if token in self._stop_ids:
+                return False
+        return False

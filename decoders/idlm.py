@@ -1,0 +1,263 @@
+"""I-DLM, both things of that name, and Jacobi decoding.
+
+* `refine`: a block is predicted at once and predicted again with more of it filled in, two to five
+  times, so that unsure positions see their neighbours. Lossy. Blocks follow one another; the call
+  that predicts the next block for the first time commits the last one.
+* `isd`, introspective strided decoding (Introspective Diffusion Language Models, arXiv 2604.11035):
+  one call verifies the last stride with the target's own rows and proposes the next with masks
+  behind it. After a rejection these masks followed a wrong token, so the next round only proposes
+  (*cold*). The adapter is gated: the target is the base model itself, and the output keeps its law.
+* `jacobi`: no adapter; guesses are replaced by the target's own picks until they stop changing
+  (Santilli et al. 2023, arXiv 2305.10427). AR's tokens for the same seed, at any temperature.
+
+Letters: B tokens of a block, T passes, N the stride, K = N - 1 specs (proposed tokens).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from decoders.core.decoder import Decoder, Request, Steps
+from decoders.core.masked import block_call, mask_slots, places_after
+from decoders.core.model import Session
+from decoders.core.refinement import Block, Commit, Revise, Rules, Schedule
+from decoders.core.registry import register
+from decoders.core.sampling import verify_picks
+from decoders.core.slots import Variant
+from decoders.core.types import (
+    HIDDEN,
+    Acceptance,
+    CallResult,
+    Confidence,
+    Emit,
+    Sampling,
+    Slots,
+    SlotWant,
+    Verdict,
+)
+
+
+@register("idlm")
+@dataclass(frozen=True, kw_only=True)
+class IterativeDiffusion(Decoder):
+    """Refine blocks over several passes, or propose strides and verify them. Lossless by mode.
+
+    Args:
+        mode: `refine` (lossy), `isd` or `jacobi` (both lossless unless an option relaxes it).
+        block: B, tokens refined together, or rows of a `jacobi` call.
+        max_passes: T of `refine`; 0: as many as a block has tokens (for thresholds).
+        commit: which predictions a pass keeps, see `decoders.core.refinement`.
+        schedule: how many masks are left after each pass (`cmlm` and quotas).
+        threshold: how sure a prediction must be to be kept (thresholds).
+        revise: what happens to kept tokens that a later pass predicts otherwise.
+        edit_threshold: how sure it must be of that.
+        confidence: how sure a prediction is: its probability, its lead over the next, or exp(-H).
+        early_exit: stop refining once there is nothing left to do.
+        stride: N of `isd`: at most N tokens a call.
+        verify: `strict` keeps the law, `coupled` gives AR's very tokens for the same seed; lossy:
+            `relaxed` accepts with probability min(1, p / (lenience q)), `topk` accepts among the
+            target's `top` likeliest, `none` accepts everything.
+        proposal: specs are drawn from their laws (`sample`), or the likeliest (`argmax`).
+        lenience: of `relaxed`.
+        top: of `topk`.
+        adapter: name of the adapter, see ``--adapter``; empty: the mode's own name.
+    """
+
+    mode: Literal["refine", "isd", "jacobi"] = "refine"
+    block: int = 16
+    max_passes: int = 4
+    commit: Commit = "quota"
+    schedule: Schedule = "linear"
+    threshold: float = 0.9
+    revise: Revise = "edit"
+    edit_threshold: float = 0.9
+    confidence: Confidence = "prob"
+    early_exit: bool = True
+    stride: int = 4
+    verify: Literal["strict", "coupled", "relaxed", "topk", "none"] = "strict"
+    proposal: Literal["sample", "argmax"] = "sample"
+    lenience: float = 0.5
+    top: int = 2
+    adapter: str = ""
+
+    needs = ("adapter",)
+
+    def __post_init__(self) -> None:
+        """`ValueError` on an option out of range."""
+        self.demand(self.block >= 1, "block", "1 or above")
+        self.demand(self.max_passes >= 0, "max_passes", "1 or above, or 0 for a block's tokens")
+        self.demand(0 <= self.threshold <= 1, "threshold", "from 0 to 1")
+        self.demand(0 <= self.edit_threshold <= 1, "edit_threshold", "from 0 to 1")
+        self.demand(2 <= self.stride <= MAX_STRIDE, "stride", f"from 2 to {MAX_STRIDE}")
+        self.demand(0 < self.lenience <= 1, "lenience", "above 0 and at most 1 (exact)")
+        self.demand(self.top >= 1, "top", "1 or above")
+
+    @property
+    def adapter_name(self) -> str | None:
+        """An adapter of the mode's own name, unless another is given; none for `jacobi`."""
+        return None if self.mode == "jacobi" else self.adapter or self.mode
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """The mode's own."""
+        return () if self.mode == "jacobi" else (self.mode,)
+
+    @property
+    def lossless(self) -> bool:
+        """All but refinement and relaxed acceptance."""
+        return self.coupled or (self.mode == "isd" and self.verify == "strict")
+
+    @property
+    def coupled(self) -> bool:
+        """Every token is the target's own pick for its uniform."""
+        return self.mode == "jacobi" or (self.mode == "isd" and self.verify == "coupled")
+
+    def steps(self, request: Request) -> Steps:
+        """Those of the mode."""
+        modes = {"refine": self._refine, "isd": self._strides, "jacobi": self._jacobi}
+        return modes[self.mode](request)
+
+    # Refinement.
+
+    def _refine(self, request: Request) -> Steps:
+        """Block after block: T passes each, of which the first commits the block before."""
+        target, sampling = request.target, request.sampling
+        pending, left = request.prompt_ids, sampling.max_new_tokens
+        while True:
+            block = Block(min(self.block, left), self._rules, sampling.stop_ids)
+            anchor, shown = pending[-1], 0
+            while not block.finished:
+                tokens = () if block.passes else pending
+                slots = self._block_slots(block, anchor, sampling)
+                result = yield block_call(target, tokens, slots)
+                if tokens:
+                    block.begin(result.picks[0])
+                block.take(result.slot_picks, result.slot_confidences)
+                # the first token is final at once, the others when all are
+                ready = len(block.shown) if block.finished else 1
+                fresh = block.tokens[shown:ready]
+                yield Emit(tokens=fresh, passes=block.passes if block.finished else 0)
+                shown += len(fresh)
+            pending = block.tokens
+            left -= len(pending)
+
+    def _block_slots(self, block: Block, anchor: int, sampling: Sampling) -> Slots | None:
+        return mask_slots(
+            self.adapter_name or "",
+            block.shown,
+            anchor=anchor,
+            want="argmax" if sampling.greedy else "draws",
+            read=len(block.shown) - 1,  # the last slot predicts the next block's first token
+            confidence=self.confidence,
+        )
+
+    @property
+    def _rules(self) -> Rules:
+        return Rules(
+            max_passes=self.max_passes,
+            commit=self.commit,
+            schedule=self.schedule,
+            threshold=self.threshold,
+            revise=self.revise,
+            edit_threshold=self.edit_threshold,
+            early_exit=self.early_exit,
+        )
+
+    # Introspective strided decoding.
+
+    def _strides(self, request: Request) -> Steps:
+        """Verify the specs and propose the next in one call; the prompt's call proposes too."""
+        target, sampling = request.target, request.sampling
+        fed, left = request.prompt_ids, sampling.max_new_tokens
+        specs: tuple[int, ...] = ()
+        laws: Sequence[Tensor] | None = None
+        while True:
+            # this call gives a token beside the specs, and the call that verifies its own does
+            num_masks = max(0, min(self.stride - 1, left - len(specs) - 2))
+            slots = mask_slots(
+                self.adapter_name or "",
+                [HIDDEN] * num_masks,
+                anchor=(*fed, *specs)[-1],
+                want=self._spec_want(sampling),
+            )
+            result = yield target.call(
+                (*fed, *specs),
+                slots=slots,
+                positions=places_after(target.length, len(fed) + len(specs), slots),
+                want="picks" if self._by_picks(sampling) else "verdict",
+                read=range(-1 - len(specs), 0),
+                drafts=specs,
+                draft_probs=laws,
+                acceptance=self._acceptance,
+            )
+            verdict = self._verdict(result, specs)
+            emitted = _settled(target, specs, verdict)
+            yield Emit(
+                tokens=emitted,
+                drafted=len(specs),
+                accepted=verdict.accepted,
+                verdict=result.verdict,
+            )
+            left -= len(emitted)
+            fed = emitted[-1:]
+            # masks that followed a rejected token are of no use: the next round is cold
+            stood = verdict.accepted == len(specs)
+            specs = result.slot_picks if stood else ()
+            laws = result.slot_probs.unbind() if stood and result.slot_probs is not None else None
+
+    def _by_picks(self, sampling: Sampling) -> bool:
+        """Whether the target's picks alone decide what stands."""
+        exact = self.verify == "strict" and sampling.greedy
+        return exact or self.verify in ("coupled", "none")
+
+    def _spec_want(self, sampling: Sampling) -> SlotWant:
+        """What masks are asked for: specs are drawn from the very law they are verified with."""
+        if sampling.greedy or self.proposal == "argmax":
+            return "argmax"
+        return "draws" if self._by_picks(sampling) else "probs"
+
+    @property
+    def _acceptance(self) -> Acceptance:
+        return Acceptance(
+            lenience=self.lenience if self.verify == "relaxed" else 1.0,
+            top=self.top if self.verify == "topk" else 0,
+        )
+
+    def _verdict(self, result: CallResult, specs: tuple[int, ...]) -> Verdict:
+        if result.verdict is not None:
+            return result.verdict
+        if self.verify == "none":
+            return Verdict(len(specs), result.picks[-1])
+        return verify_picks(result.picks, specs)
+
+    # Jacobi.
+
+    def _jacobi(self, request: Request) -> Steps:
+        """Replace guesses by what the target says after them; the window slides as they settle."""
+        target = request.target
+        fed, left = request.prompt_ids, request.sampling.max_new_tokens
+        guesses: tuple[int, ...] = ()
+        while True:
+            result = yield target.call((*fed, *guesses), read=range(-1 - len(guesses), 0))
+            verdict = verify_picks(result.picks, guesses)
+            emitted = _settled(target, guesses, verdict)
+            yield Emit(tokens=emitted, drafted=len(guesses), accepted=verdict.accepted)
+            left -= len(emitted)
+            fed = emitted[-1:]
+            size = min(self.block, left) - 1
+            later = result.picks[verdict.accepted + 1 :]
+            guesses = (*later, *[(*fed, *later)[-1]] * size)[:size]
+
+
+MAX_STRIDE = 65
+"""So that masks fit behind the longest answer in the cache."""
+
+
+def _settled(target: Session, drafts: tuple[int, ...], verdict: Verdict) -> tuple[int, ...]:
+    """The tokens that a verdict makes final; the drafts that fell leave the cache."""
+    target.truncate(target.length - len(drafts) + verdict.accepted)
+    return (*drafts[: verdict.accepted], verdict.token)

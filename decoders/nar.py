@@ -1,0 +1,113 @@
+"""Naive non-autoregressive decoding: a block at once, every position on its own, unverified.
+
+One call predicts a whole block: its first token is the target's own, the others are each read off
+their slot's law without knowledge of one another, so pieces of different answers mix and tokens
+repeat (Gu et al. 2018, arXiv 1711.02281). The next block's call commits the last one. It is
+I-DLM's refinement with one pass, and the honest lower end of quality against speed: lossy.
+
+Letters: B tokens of a block.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from decoders.core.decoder import Decoder, Request, Steps
+from decoders.core.masked import block_call, mask_slots
+from decoders.core.registry import register
+from decoders.core.slots import Variant
+from decoders.core.types import HIDDEN, Call, CallResult, Emit
+
+
+@register("nar")
+@dataclass(frozen=True, kw_only=True)
+class NonAutoregressive(Decoder):
+    """Predict a block at once and take it as it is. Lossy.
+
+    Args:
+        block: B.
+        length: where an answer ends: `eos`, at the first stop token among the predictions;
+            `predicted`, where a stop token is likeliest to come first, by the laws of all positions
+            together; `oracle`, where AR's answer ends, which is generated first to know it (an
+            upper bound of quality whose speed means nothing).
+        picks: `law` draws as the run's sampling says (the likeliest at temperature 0), `argmax`
+            takes the likeliest token always.
+        adapter: name of the adapter, see ``--adapter``.
+    """
+
+    block: int = 16
+    length: Literal["eos", "predicted", "oracle"] = "eos"
+    picks: Literal["law", "argmax"] = "law"
+    adapter: str = "refine"
+
+    needs = ("adapter",)
+    lossless = False
+
+    def __post_init__(self) -> None:
+        """`ValueError` on an option out of range."""
+        self.demand(self.block >= 1, "block", "1 or above")
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """Slots that see their whole block."""
+        return ("refine",)
+
+    def steps(self, request: Request) -> Steps:
+        """One call a block."""
+        target, sampling = request.target, request.sampling
+        pending: tuple[int, ...] = request.prompt_ids
+        left, stop = sampling.max_new_tokens, None
+        if self.length == "oracle":
+            left, stop = yield from self._answer_of_ar(request)
+            pending = pending[-1:]
+        by_argmax = sampling.greedy or self.picks == "argmax"
+        while True:
+            size = min(self.block, left)
+            slots = mask_slots(
+                self.adapter,
+                [HIDDEN] * size,
+                anchor=pending[-1],
+                want="argmax" if by_argmax else "draws",
+                read=size - 1,
+                barred=frozenset() if self.length == "eos" else sampling.stop_ids,
+            )
+            result = yield block_call(target, pending, slots)
+            pending = (*result.picks, *result.slot_picks)
+            if self.length == "predicted" and result.slot_barred:
+                pending = _ended(pending, result.slot_barred, min(sampling.stop_ids))
+            elif stop is not None and size == left:
+                pending = (*pending[:-1], stop)
+            yield Emit(tokens=pending, passes=1)
+            left -= len(pending)
+
+    def _answer_of_ar(
+        self, request: Request
+    ) -> Generator[Call | Emit, CallResult, tuple[int, int | None]]:
+        """Length of AR's answer and its stop token, if any; then only the prompt's end is unfed."""
+        target, sampling = request.target, request.sampling
+        result = yield target.call(request.prompt_ids)
+        yield Emit()  # what follows are calls of decoding, not of the prompt
+        length = 1
+        while length < sampling.max_new_tokens and result.picks[0] not in sampling.stop_ids:
+            result = yield target.call(result.picks)
+            length += 1
+        target.truncate(len(request.prompt_ids) - 1)
+        last = result.picks[0]
+        return length, last if last in sampling.stop_ids else None
+
+
+def _ended(tokens: tuple[int, ...], chances: Sequence[float], stop: int) -> tuple[int, ...]:
+    """`tokens` up to where a stop token most likely comes first, or all of them.
+
+    `chances` are the stop tokens' probabilities at every position but the first. That the first
+    stop is at one of them has its probability times those of no stop at any before it.
+    """
+    scores, survival = [], 0.0
+    for chance in chances:
+        scores.append(survival + math.log(max(chance, 1e-30)))
+        survival += math.log(max(1 - chance, 1e-30))
+    place = max(range(len(scores)), key=scores.__getitem__)
+    return tokens if survival >= scores[place] else (*tokens[: place + 1], stop)

@@ -1,0 +1,470 @@
+"""Introspective strided decoding: the target's law exactly, and no call more than it says.
+
+Laws are held by enumeration: every uniform runs over the midpoints of a grid on which all laws and
+acceptance tests of the model are whole numbers of cells. Rules that are known to break the law
+(they stand in published code) are run through the same enumeration, which must tell them apart.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from decoders.ar import Autoregressive
+from decoders.core import scheduler as scheduler_module
+from decoders.core import verdicts
+from decoders.core.checks import exact_law
+from decoders.core.decoder import Request, Steps
+from decoders.core.hf import HFModel
+from decoders.core.model import Model, Session
+from decoders.core.sampling import tempered
+from decoders.core.scheduler import Models, Scheduler, generate
+from decoders.core.slots import AdapterConfig, SlotAdapter
+from decoders.core.table_model import TableModel
+from decoders.core.types import BLANK, Call, CallResult, Generation, Sampling
+from decoders.idlm import IterativeDiffusion
+from tests.tiny_models import fresh, slot_adapter
+
+PROMPTS = ([1, 2, 3], [4], [0, 5, 1, 1, 2, 3, 4, 0, 5], [2, 2], [3, 1, 4, 1, 5])
+
+
+def isd(**options: Any) -> IterativeDiffusion:
+    return IterativeDiffusion(mode="isd", **options)
+
+
+# The law, by enumeration.
+
+SIXTHS = ((4, 1, 1), (3, 3, 0), (2, 2, 2), (1, 1, 4), (6, 0, 0))
+PROPOSED = ((2, 2, 2), (4, 1, 1))
+CONSULTED = (("draw", 1), ("accept", 1), ("recover", 1), ("recover", 2))
+"""The uniforms that three tokens at stride 2 are made of, the first being certain."""
+CELLS = {"sample": (6, 4, 6, 6), "argmax": (1, 6, 30, 6)}
+"""Cells of each one's grid; an argmax is not drawn, and stands with its own probability."""
+ENDS = ((4, 0), (3, 1), (2, 2), (1, 3))
+"""Ends of prompts: 0 follows for certain, then each of the other laws, proposed by either law."""
+
+
+class Fractions(TableModel):
+    """Laws in sixths (at one temperature), chosen by the last two tokens; masks have their own."""
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        super().__init__(3)
+        self.temperature = temperature
+        self.attach("isd", 0.0, "isd")
+
+    def _log(self, weights: Sequence[int]) -> Tensor:
+        logs = [math.log(weight) if weight else -math.inf for weight in weights]
+        return torch.tensor(logs) * self.temperature
+
+    def logits(self, context: Sequence[int]) -> Tensor:
+        return self._log(SIXTHS[sum(context[-2:]) % len(SIXTHS)])
+
+    def _predict(self, slots: Any, slot: int, rows: Any) -> Tensor:
+        context = rows.context(len(rows.fed) + slot)
+        return self._log(PROPOSED[context[-1] % len(PROPOSED)])
+
+
+class Scripted:
+    """Uniforms that stand in the prompt itself: pairs of a cell and of how many there are."""
+
+    def __init__(self, seed: int, prompt: Sequence[int]) -> None:
+        del seed
+        parts = zip(CONSULTED, prompt[::2], prompt[1::2], strict=False)
+        self._values = {key: (cell + 0.5) / cells for key, cell, cells in parts}
+
+    def at(self, stream: str, position: int) -> float:
+        return self._values.get((stream, position), 0.5)
+
+
+def enumerated(
+    decoder: IterativeDiffusion, sampling: Sampling, end: tuple[int, int]
+) -> dict[tuple[int, ...], float]:
+    """Probability of every answer of three tokens to a prompt of that end."""
+    cells = CELLS[decoder.proposal]
+    prompts = [
+        [*itertools.chain(*zip(places, cells, strict=True)), *end]
+        for places in itertools.product(*map(range, cells))
+    ]
+    models = Models(target=Fractions(sampling.temperature))
+    law: Counter[tuple[int, ...]] = Counter()
+    for answer in Scheduler(decoder, models, sampling, 432).run(prompts):
+        assert isinstance(answer, Generation), answer
+        law[answer.tokens] += 1 / len(prompts)
+    return law
+
+
+def distance(
+    decoder: IterativeDiffusion,
+    monkeypatch: pytest.MonkeyPatch,
+    sampling: Sampling | None = None,
+    ends: Sequence[tuple[int, int]] = ENDS,
+) -> float:
+    """Largest total variation between a decoder's law and the target's over ends of prompts."""
+    monkeypatch.setattr(scheduler_module, "Uniforms", Scripted)
+    sampling = sampling or Sampling(temperature=1.0, max_new_tokens=3)
+    gaps = []
+    for end in ends:
+        found = enumerated(decoder, sampling, end)
+        expected = exact_law(Fractions(sampling.temperature), [*end], sampling, 3)
+        both = {*found, *expected}
+        gaps.append(sum(abs(found.get(a, 0.0) - expected.get(a, 0.0)) for a in both) / 2)
+    return max(gaps)
+
+
+@pytest.mark.parametrize("proposal", ["sample", "argmax"])
+def test_strict_acceptance_has_the_exact_law(
+    proposal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert distance(isd(stride=2, proposal=proposal), monkeypatch) < 1e-6
+
+
+NUCLEUS = Sampling(temperature=1.0, top_p=0.6, max_new_tokens=3)
+WARM = Sampling(temperature=2.0, max_new_tokens=3)
+
+
+@pytest.mark.parametrize("sampling", [NUCLEUS, WARM], ids=["top-p", "temperature"])
+def test_the_law_is_the_warped_one(sampling: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert distance(isd(stride=2), monkeypatch, sampling) < 1e-6
+
+
+class Tampering(IterativeDiffusion):
+    """Changes what the model answered before the decoder sees it."""
+
+    def tamper(self, result: CallResult) -> CallResult:
+        raise NotImplementedError
+
+    def steps(self, request: Request) -> Steps:
+        inner = super().steps(request)
+        item = next(inner)
+        while True:
+            result = yield item
+            if isinstance(item, Call):
+                if result.slot_probs is not None:
+                    result = self.tamper(result)
+                item = inner.send(result)
+            else:
+                item = next(inner)
+
+
+class ArgmaxUnderSoftLaw(Tampering):
+    """Trap 1: the likeliest token is proposed, and verified as if it had been drawn."""
+
+    def tamper(self, result: CallResult) -> CallResult:
+        assert result.slot_probs is not None
+        likeliest = tuple(result.slot_probs.argmax(-1).tolist())
+        return dataclasses.replace(result, slot_picks=likeliest)
+
+
+class LogitsAsLaw(Tampering):
+    """Trap 4: the stored logits are used where their softmax belongs."""
+
+    def tamper(self, result: CallResult) -> CallResult:
+        assert result.slot_probs is not None
+        return dataclasses.replace(result, slot_probs=result.slot_probs.log() + 2)
+
+
+@pytest.mark.parametrize("naive", [ArgmaxUnderSoftLaw, LogitsAsLaw])
+def test_verifying_with_another_law_than_the_specs_were_drawn_from_is_told_apart(
+    naive: type[Tampering], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert distance(naive(mode="isd", stride=2), monkeypatch, ends=ENDS[:2]) > 0.02
+
+
+def untruncated(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Trap 2: temperature, but neither top-k nor top-p."""
+    return tempered(logits, sampling.temperature, 0)
+
+
+def unscaled(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Trap 3: no temperature."""
+    del sampling
+    return torch.softmax(logits, -1)
+
+
+@pytest.mark.parametrize(("naive", "sampling"), [(untruncated, NUCLEUS), (unscaled, WARM)])
+def test_verifying_with_another_warp_than_tokens_are_drawn_with_is_told_apart(
+    naive: Callable[..., Tensor], sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verdicts, "warp", naive)
+    assert distance(isd(stride=2), monkeypatch, sampling, ends=ENDS[:2]) > 0.02
+
+
+@pytest.mark.parametrize(("verify", "option"), [("relaxed", {"lenience": 0.3}), ("topk", {})])
+def test_relaxed_acceptance_leaves_the_law_and_says_so(
+    verify: str, option: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = isd(stride=2, verify=verify, **option)
+    assert not decoder.lossless
+    assert distance(decoder, monkeypatch, ends=ENDS[:2]) > 0.02
+
+
+# The tokens, where they are determined.
+
+
+def table(error: float = 0.3, vocab_size: int = 31, order: int = 2) -> TableModel:
+    model = TableModel(vocab_size, seed=1, order=order)
+    model.attach("isd", error, "isd")
+    return model
+
+
+class AlwaysStochastic(IterativeDiffusion):
+    """Trap 3 at temperature 0: greedy proposals are put to a random test all the same."""
+
+    def _by_picks(self, sampling: Sampling) -> bool:
+        return False
+
+
+def answer_at(temperature: float, decoder: Any, model: Model) -> tuple[int, ...]:
+    sampling = Sampling(temperature=temperature, max_new_tokens=40)
+    return generate(decoder, PROMPTS[0], sampling, Models(target=model)).tokens
+
+
+@pytest.mark.parametrize("stride", [2, 3, 4, 8])
+def test_greedy_tokens_are_ars_and_a_random_test_at_temperature_zero_is_told_apart(
+    stride: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = answer_at(0.0, Autoregressive(), table())
+    assert answer_at(0.0, isd(stride=stride), table()) == expected
+    monkeypatch.setattr(verdicts, "warp", unscaled)
+    assert answer_at(0.0, AlwaysStochastic(mode="isd", stride=stride), table()) != expected
+
+
+@pytest.mark.parametrize("proposal", ["sample", "argmax"])
+@pytest.mark.parametrize("stride", [2, 4, 8])
+def test_coupled_tokens_are_ars_for_every_seed(stride: int, proposal: str) -> None:
+    decoder = isd(stride=stride, verify="coupled", proposal=proposal)
+    models, accepted = Models(target=table(0.1)), 0
+    for seed, temperature in itertools.product(range(4), (0.5, 0.9, 1.3)):
+        sampling = Sampling(temperature=temperature, top_p=0.9, max_new_tokens=24, seed=seed)
+        expected = Scheduler(Autoregressive(), models, sampling, 5).run(PROMPTS)
+        for one, other in zip(
+            expected, Scheduler(decoder, models, sampling, 5).run(PROMPTS), strict=True
+        ):
+            assert isinstance(one, Generation)
+            assert isinstance(other, Generation)
+            assert one.tokens == other.tokens
+            accepted += sum(step.accepted for step in other.steps)
+    assert accepted > 50
+
+
+@pytest.fixture(scope="module", params=["llama-gqa", "gpt2", "qwen2-window"])
+def transformer(request: pytest.FixtureRequest) -> HFModel:
+    """A random model whose random adapter says something else than the model."""
+    model = HFModel(fresh(request.param, "sdpa"))
+    adapter = slot_adapter(
+        model.module, variant="isd", code="constant", numbered=request.param == "gpt2"
+    )
+    model.attach("isd", adapter, merged=request.param != "gpt2")
+    return model
+
+
+@pytest.mark.parametrize("stride", [2, 3, 4, 8])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_tokens_of_transformers_with_random_adapters_are_ars(
+    transformer: HFModel, stride: int, temperature: float
+) -> None:
+    models = Models(target=transformer)
+    sampling = Sampling(temperature=temperature, max_new_tokens=14, seed=3)
+    decoder = isd(stride=stride, verify="coupled" if temperature else "strict")
+    expected = Scheduler(Autoregressive(), models, sampling, 5).run(PROMPTS)
+    together = Scheduler(decoder, models, sampling, 5).run(PROMPTS)
+    alone = generate(decoder, PROMPTS[2], sampling, models)
+    for one, other in zip([*expected, expected[2]], [*together, alone], strict=True):
+        assert isinstance(one, Generation)
+        assert isinstance(other, Generation)
+        assert one.tokens == other.tokens
+
+
+def test_an_ungated_adapter_is_told_apart(
+    transformer: HFModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trap 5: with the adapter on every row the output is not the base model's."""
+    decoder = isd(verify="coupled")
+    expected = answer_at(1.0, Autoregressive(), transformer)
+    assert answer_at(1.0, decoder, transformer) == expected
+    weights = transformer._adapters["isd"]._weights
+    for name in ("tail", "scattered"):
+        monkeypatch.setattr(weights, name, lambda *_rows: weights.everywhere)
+    assert answer_at(1.0, decoder, transformer) != expected
+
+
+# What calls carry.
+
+
+class Recording(TableModel):
+    """Remembers its calls, the length of the cache when they came, and their rows' places."""
+
+    def __init__(self, error: float) -> None:
+        super().__init__(31, seed=1)
+        self.attach("isd", error, "isd")
+        self.seen: list[tuple[int, Call, tuple[int, ...]]] = []
+
+    def forward(self, calls: Sequence[Call]) -> Tensor:
+        self.seen += [(call.session.length, call, call.row_positions()) for call in calls]
+        return super().forward(calls)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8)], ids=["greedy", "T"])
+@pytest.mark.parametrize("stride", [2, 4])
+def test_rounds_are_laid_out_as_in_the_paper(stride: int, sampling: Sampling) -> None:
+    model, prompt = Recording(0.3), PROMPTS[0]
+    sampling = dataclasses.replace(sampling, max_new_tokens=40)
+    answer = generate(isd(stride=stride), prompt, sampling, Models(target=model))
+    emitted, cold, verifying = 0, 0, 0
+    for (length, call, places), step in zip(model.seen, answer.steps, strict=True):
+        left = 40 - emitted
+        # the last token is not in the cache yet, and neither masks nor rejected specs ever are
+        assert length == (len(prompt) + emitted - 1 if emitted else 0)
+        fed = len(prompt) if not emitted else 1
+        num_specs = len(call.tokens) - fed
+        assert call.read == tuple(range(fed - 1, len(call.tokens)))
+        num_masks = max(0, min(stride - 1, left - num_specs - 2))
+        if num_masks:
+            assert call.slots is not None
+            assert call.slots.uniforms == (BLANK,) * num_masks
+            assert call.slots.read == tuple(range(num_masks))
+        assert call.num_rows == len(call.tokens) + num_masks
+        assert places == tuple(range(length, length + call.num_rows))
+        assert call.mask is None
+        assert step.drafted == num_specs
+        emitted += len(step.tokens)
+        cold += not num_specs
+        verifying += num_specs == stride - 1
+    # a round after a rejection is cold, and only such a one (but for the prompt's, and the end)
+    rejected = [step.accepted < step.drafted for step in answer.steps[:-1]]
+    assert [not step.drafted for step in answer.steps[1:-1]] == rejected[:-1]
+    assert cold > 2
+    assert verifying > 2
+
+
+def test_a_perfect_student_gives_a_stride_a_call() -> None:
+    sampling, models = Sampling(max_new_tokens=41), Models(target=table(0.0))
+    answer = generate(isd(stride=5), PROMPTS[0], sampling, models)
+    assert [len(step.tokens) for step in answer.steps] == [1] + [5] * 8
+
+
+@pytest.mark.parametrize("verify", ["strict", "coupled"])
+def test_every_spec_stands_that_is_drawn_from_the_targets_own_law(verify: str) -> None:
+    """Only where laws know no context can a mask have the law of what it stands for."""
+    sampling = Sampling(temperature=0.9, max_new_tokens=41)
+    models = Models(target=table(0.0, order=0))
+    answer = generate(isd(stride=5, verify=verify), PROMPTS[0], sampling, models)
+    assert [len(step.tokens) for step in answer.steps] == [1] + [5] * 8
+
+
+def test_accepting_everything_takes_what_the_masks_say() -> None:
+    sampling = Sampling(max_new_tokens=40)
+    answer = generate(isd(verify="none"), PROMPTS[0], sampling, Models(target=table(0.3)))
+    assert all(step.accepted == step.drafted for step in answer.steps)
+    assert answer.tokens != answer_at(0.0, Autoregressive(), table())
+
+
+# How many tokens a call gives.
+
+
+class Coins(TableModel):
+    """A text of numbered tokens; what a mask predicts is right by the toss of a coin."""
+
+    def __init__(self, chance: float, num_answers: int, num_tokens: int) -> None:
+        super().__init__(8)
+        self.attach("isd", 0.0, "isd")
+        generator = np.random.default_rng(4)
+        self._right = generator.random((num_answers, num_tokens + 40)) < chance
+        self._numbers: dict[int, int] = {}
+
+    def open(self) -> Session:
+        session = super().open()
+        self._numbers[id(session)] = len(self._numbers)
+        return session
+
+    def forward(self, calls: Sequence[Call]) -> Tensor:
+        tokens = []
+        for call in calls:
+            places, right = call.row_positions(), self._right[self._numbers[id(call.session)]]
+            tokens += [(places[row] + 1) % 8 for row in call.read]
+            first = len(call.tokens)
+            if call.slots is not None:
+                after = [places[first + slot] + 1 for slot in call.slots.read]
+                tokens += [(place if right[place] else place + 1) % 8 for place in after]
+            call.session.committed(call)
+        return torch.eye(8)[torch.tensor(tokens)]
+
+
+@pytest.mark.parametrize(("stride", "chance"), [(2, 0.8), (3, 0.7), (4, 0.5), (4, 0.9), (8, 0.95)])
+def test_tokens_per_call_follow_the_closed_form(stride: int, chance: float) -> None:
+    """TPF(N, p) = (2 + p + ... + p^(N-2)) / (2 - p^(N-1))."""
+    num_answers, num_tokens = 64, 700
+    models = Models(target=Coins(chance, num_answers, num_tokens))
+    sampling = Sampling(max_new_tokens=num_tokens)
+    answers = Scheduler(isd(stride=stride), models, sampling, num_answers).run([[0]] * num_answers)
+    tokens = calls = 0
+    for answer in answers:
+        assert isinstance(answer, Generation)
+        assert answer.tokens == tuple((place + 1) % 8 for place in range(num_tokens))
+        tokens += num_tokens - 1
+        calls += len(answer.steps) - 1
+    expected = (1 + sum(chance**k for k in range(stride - 1))) / (2 - chance ** (stride - 1))
+    assert tokens / calls == pytest.approx(expected, rel=0.01)
+
+
+# What is reported of laws.
+
+
+def test_overlap_is_how_often_specs_stand_and_alpha_counts_other_tokens_as_one() -> None:
+    sampling = Sampling(temperature=1.0, max_new_tokens=400)
+    answer = generate(isd(stride=3), PROMPTS[0], sampling, Models(target=table(0.2, 7)))
+    tested = overlap = stood = 0.0
+    for step in answer.steps[1:-1]:
+        assert step.tested is not None
+        assert step.overlap is not None
+        assert step.alpha is not None
+        assert step.tested == min(step.drafted, step.accepted + 1)
+        assert len(step.tokens) - step.accepted <= step.alpha <= len(step.tokens)
+        tested, overlap, stood = tested + step.tested, overlap + step.overlap, stood + step.accepted
+    assert tested > 150
+    assert overlap / tested == pytest.approx(stood / tested, abs=0.1)
+
+
+def test_nothing_is_reported_of_laws_that_were_not_compared() -> None:
+    answer = generate(isd(), PROMPTS[0], Sampling(max_new_tokens=20), Models(target=table()))
+    assert {step.tested for step in answer.steps} == {None}
+
+
+# Options and adapters.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stride": 1}, "'stride' of decoder 'idlm' is 1; it must be from 2"),
+        ({"lenience": 0.0}, "'lenience' of decoder 'idlm' is 0.0; it must be above 0"),
+        ({"top": 0}, "'top' of decoder 'idlm' is 0; it must be 1 or above"),
+    ],
+)
+def test_an_option_out_of_range_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        isd(**options)
+
+
+def test_an_adapter_of_another_variant_is_refused() -> None:
+    model = table()
+    model.attach("other", 0.0, "refine")
+    with pytest.raises(ValueError, match="'other' is of variant refine; decoder 'idlm' needs isd"):
+        Scheduler(isd(adapter="other"), Models(target=model), Sampling())
+
+
+def test_masked_adapters_know_no_uniforms() -> None:
+    with pytest.raises(ValueError, match="'code' is 'dyadic'; it must be constant"):
+        AdapterConfig(variant="isd", layers={}, width=4)
+    config = AdapterConfig(variant="isd", code="constant", layers={}, width=4)
+    assert config.masked
+    assert not AdapterConfig(layers={}, width=4).masked
+    names = {name for name, _ in SlotAdapter(config).embedding.named_parameters()}
+    assert names == {"blank"}

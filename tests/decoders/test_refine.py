@@ -1,0 +1,292 @@
+"""Iterative refinement and Jacobi decoding: how calls are laid out, and what comes out of them."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from decoders.ar import Autoregressive
+from decoders.core import masks
+from decoders.core.decoder import Decoder
+from decoders.core.scheduler import Models, Scheduler, generate
+from decoders.core.table_model import TableModel
+from decoders.core.types import BLANK, HIDDEN, Call, Generation, Sampling
+from decoders.idlm import IterativeDiffusion
+from decoders.nar import NonAutoregressive
+
+PROMPTS = ([1, 2, 3], [4], [0, 5, 1, 1, 2, 3, 4, 0, 5], [2, 2], [3, 1, 4, 1, 5])
+GREEDY = Sampling(max_new_tokens=40)
+WARM = Sampling(temperature=0.9, max_new_tokens=40, seed=2)
+both_samplings = pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "warm"])
+
+
+class Recording(TableModel):
+    """Remembers its calls, the length of the cache when they came, and their rows' places."""
+
+    def __init__(self, error: float = 0.3, vocab_size: int = 31, scale: float = 2.0) -> None:
+        super().__init__(vocab_size, seed=1, scale=scale)
+        self.attach("refine", error, "refine")
+        self.seen: list[tuple[int, Call, tuple[int, ...]]] = []
+
+    def forward(self, calls: Sequence[Call]) -> Tensor:
+        self.seen += [(call.session.length, call, call.row_positions()) for call in calls]
+        return super().forward(calls)
+
+
+def refine(**options: Any) -> IterativeDiffusion:
+    return IterativeDiffusion(mode="refine", **options)
+
+
+def answer_of(decoder: Decoder, model: TableModel, sampling: Sampling = GREEDY) -> Generation:
+    return generate(decoder, PROMPTS[0], sampling, Models(target=model))
+
+
+class Nearsighted(Recording):
+    """Its student is wrong in half of the slots whose own place is a mask, and never elsewhere."""
+
+    def _predict(self, slots: Any, slot: int, rows: Any) -> Tensor:
+        sees = bool(slots.shown) and slots.shown[slot] != HIDDEN
+        self._errors["refine"] = 0.0 if sees else 0.5
+        return super()._predict(slots, slot, rows)
+
+
+def agreement(decoder: Decoder) -> float:
+    """Share of tokens that are what the target says after the tokens before them."""
+    right, sampling = [], dataclasses.replace(GREEDY, max_new_tokens=64)
+    for prompt in PROMPTS:
+        model = Nearsighted(vocab_size=997)  # so large that greedy text does not go in circles
+        tokens = generate(decoder, prompt, sampling, Models(target=model)).tokens
+        for place, token in enumerate(tokens):
+            law = model.logits([*prompt, *tokens[:place]])
+            right.append(int(law.argmax()) == token)
+    return sum(right) / len(right)
+
+
+# The layout of calls.
+
+
+@both_samplings
+def test_blocks_are_predicted_as_often_as_asked_and_the_last_one_is_committed_with_the_next(
+    sampling: Sampling,
+) -> None:
+    model, prompt = Recording(), PROMPTS[0]
+    answer = answer_of(refine(block=8, max_passes=3, early_exit=False), model, sampling)
+    assert len(model.seen) == len(answer.steps) == 3 * 5  # no call only commits
+    committed, done = [], list(answer.tokens)
+    for number, (length, call, places) in enumerate(model.seen):
+        block, done_passes = divmod(number, 3)
+        start = len(prompt) + 8 * block
+        slots = call.slots
+        assert slots is not None
+        if done_passes == 0:  # all masks: the first token is this very call's
+            fed = prompt if not block else done[8 * (block - 1) : 8 * block]
+            assert list(call.tokens) == fed
+            assert slots.shown == ()
+            assert length == start - len(fed)
+        else:
+            assert call.tokens == ()
+            assert length == start
+            assert slots.shown[0] == done[8 * block]
+            assert HIDDEN in slots.shown
+        assert slots.uniforms == (BLANK,) * 8
+        assert slots.read == tuple(range(7))
+        assert slots.want == ("argmax" if sampling.greedy else "draws")
+        assert places == tuple(range(length, start + 8))
+        assert call.mask is not None
+        assert torch.equal(call.mask, masks.block(8, stem=len(call.tokens)))
+        committed += call.tokens
+    assert committed == [*prompt, *done[:32]]
+
+
+@both_samplings
+def test_a_blocks_first_token_is_ars_and_is_emitted_at_once(sampling: Sampling) -> None:
+    model, prompt = Recording(), PROMPTS[0]
+    answer = answer_of(refine(block=8, max_passes=3, early_exit=False), model, sampling)
+    for block in range(5):
+        steps = answer.steps[3 * block : 3 * block + 3]
+        assert [len(step.tokens) for step in steps] == [1, 0, 7]
+        assert [step.passes for step in steps] == [0, 0, 3]
+        assert [step.target_calls for step in steps] == [1, 1, 1]
+    one = dataclasses.replace(sampling, max_new_tokens=1)
+    expected = generate(Autoregressive(), prompt, one, Models(target=model))
+    assert answer.tokens[:1] == expected.tokens
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 15, 17])
+def test_the_last_block_is_as_short_as_what_is_left(length: int) -> None:
+    model = Recording()
+    sampling = dataclasses.replace(GREEDY, max_new_tokens=length)
+    assert len(answer_of(refine(block=8, max_passes=2), model, sampling).tokens) == length
+    last = max(place for _, _, places in model.seen for place in places)
+    assert last < len(PROMPTS[0]) + length
+
+
+# What comes out.
+
+
+@both_samplings
+@pytest.mark.parametrize("block", [1, 2, 5, 16])
+def test_one_pass_is_naive_nar(block: int, sampling: Sampling) -> None:
+    one = answer_of(refine(block=block, max_passes=1), Recording(), sampling)
+    naive = answer_of(NonAutoregressive(block=block), Recording(), sampling)
+    assert one == naive
+
+
+@pytest.mark.parametrize("revise", ["none", "edit", "remask"])
+@pytest.mark.parametrize("commit", ["cmlm", "quota", "threshold", "threshold+quota"])
+def test_a_perfect_student_gives_ars_greedy_tokens_in_any_number_of_passes(
+    commit: str, revise: str
+) -> None:
+    expected = answer_of(Autoregressive(), Recording()).tokens
+    for passes, confidence in ((0, "margin"), (2, "prob"), (3, "neg_entropy"), (20, "prob")):
+        decoder = refine(
+            block=6, max_passes=passes, commit=commit, revise=revise, confidence=confidence
+        )
+        assert answer_of(decoder, Recording(0.0)).tokens == expected
+
+
+def test_a_perfect_student_gives_ars_greedy_tokens_in_one_pass_and_thresholds_notice() -> None:
+    model = Recording(0.0)
+    expected = answer_of(Autoregressive(), model).tokens
+    assert answer_of(NonAutoregressive(), model).tokens == expected
+    sure = answer_of(refine(commit="threshold", threshold=0.0, max_passes=0), Recording(0.0))
+    assert sure.tokens == expected
+    assert [step.passes for step in sure.steps] == [1, 1, 1]
+
+
+def test_more_passes_bring_tokens_nearer_to_the_target() -> None:
+    """Where the first pass was wrong a later one, which sees neighbours, may be right."""
+    found = [agreement(refine(max_passes=passes, revise="none")) for passes in (1, 2, 4, 15)]
+    assert found == sorted(found)
+    assert found[0] + 0.2 < found[1] < found[3] - 0.1
+
+
+# Jacobi.
+
+
+def test_jacobi_calls_are_a_sliding_window_that_settles_at_least_one_token() -> None:
+    model = Recording()
+    decoder = IterativeDiffusion(mode="jacobi", block=6)
+    for sampling in (GREEDY, WARM):
+        model.seen.clear()
+        answer = answer_of(decoder, model, sampling)
+        assert answer.tokens == answer_of(Autoregressive(), Recording(), sampling).tokens
+        left = 40
+        for (_, call, _), step in zip(model.seen[:], answer.steps, strict=False):
+            assert call.slots is None
+            assert len(step.tokens) >= 1
+            assert step.drafted == len(call.tokens) - (1 if left < 40 else len(PROMPTS[0]))
+            assert step.drafted == (0 if left == 40 else min(6, left) - 1)
+            left -= len(step.tokens)
+
+
+class Shifting(TableModel):
+    """What follows depends on the place alone, so that every guess settles in one iteration."""
+
+    def _run(self, call: Call) -> list[Tensor]:
+        places = call.row_positions()
+        logits = [torch.eye(7)[(places[row] + 1) % 7] for row in call.read]
+        call.session.committed(call)
+        return logits
+
+
+def test_jacobi_settles_a_whole_window_where_guesses_do_not_matter() -> None:
+    sampling = dataclasses.replace(GREEDY, max_new_tokens=31)
+    answer = answer_of(IterativeDiffusion(mode="jacobi", block=6), Shifting(), sampling)
+    lengths = [len(step.tokens) for step in answer.steps]
+    # every second call finds the window as the one before left it, but for the newest places
+    assert sum(lengths) == 31
+    assert max(lengths) == 6
+    assert len(lengths) < 14
+
+
+# One pass, three kinds of length.
+
+
+def nar(**options: Any) -> NonAutoregressive:
+    return NonAutoregressive(**options)
+
+
+def stopping(token_at: int, error: float = 0.0) -> tuple[Recording, Sampling, tuple[int, ...]]:
+    """A model, a sampling that stops at AR's token of a place, and AR's answer."""
+    model = Recording(error, vocab_size=97, scale=12.0)
+    tokens = answer_of(Autoregressive(), model).tokens
+    assert tokens.index(tokens[token_at]) == token_at
+    sampling = dataclasses.replace(GREEDY, stop_ids=frozenset({tokens[token_at]}))
+    return model, sampling, tokens[: token_at + 1]
+
+
+@pytest.mark.parametrize("length", ["eos", "predicted", "oracle"])
+def test_a_perfect_student_ends_where_ar_does_whatever_decides_it(length: str) -> None:
+    model, sampling, expected = stopping(11)
+    assert answer_of(nar(length=length, block=7), model, sampling).tokens == expected
+
+
+def test_the_oracle_knows_ars_length_and_pays_for_it() -> None:
+    model, sampling, expected = stopping(11, error=0.5)
+    answer = answer_of(nar(length="oracle", block=5), model, sampling)
+    assert len(answer.tokens) == len(expected)
+    assert answer.tokens[-1] == expected[-1]
+    assert sum(step.target_calls for step in answer.steps) == 12 + 3
+    assert answer.steps[0].target_calls == 1  # AR's further calls are calls of decoding
+
+
+def test_a_predicted_length_is_where_a_stop_token_most_likely_comes_first() -> None:
+    class Endings(Recording):
+        """Stop token 0 at stated chances, all else on token 3."""
+
+        def _predict(self, slots: Any, slot: int, rows: Any) -> Tensor:
+            chance = (0.2, 0.45, 0.3, 0.6, 0.1)[slot % 5]
+            law = torch.full((31,), 1e-9)
+            law[0], law[3] = chance, 1 - chance
+            return law.log()
+
+    sampling = Sampling(max_new_tokens=6, stop_ids=frozenset({0}))
+    # first stop at slot 1: .8 * .45 = .36 is likelier than at slot 3: .8 * .55 * .7 * .6 = .18
+    found = answer_of(nar(length="predicted", block=6), Endings(), sampling)
+    assert found.tokens[1:] == (3, 0)
+    # alone each position would say stop only at slot 3
+    assert answer_of(nar(block=6), Endings(), sampling).tokens[1:] == (3, 3, 3, 0)
+
+
+def test_nar_may_take_the_likeliest_tokens_at_any_temperature() -> None:
+    model = Recording()
+    answer_of(nar(picks="argmax"), model, WARM)
+    assert {call.slots.want for _, call, _ in model.seen if call.slots} == {"argmax"}
+
+
+def test_long_prompts_run_in_chunks_of_which_the_last_carries_the_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prompts = [[(token * length) % 7 for token in range(length)] for length in (50, 3, 33, 16)]
+    for decoder in (nar(block=6), refine(block=6, max_passes=3)):
+        monkeypatch.setattr("decoders.core.scheduler.PREFILL_CHUNK", 512)
+        whole = Scheduler(decoder, Models(target=Recording()), WARM, 4).run(prompts)
+        monkeypatch.setattr("decoders.core.scheduler.PREFILL_CHUNK", 16)
+        model = Recording()
+        assert Scheduler(decoder, Models(target=model), WARM, 4).run(prompts) == whole
+        assert max(call.num_rows for _, call, _ in model.seen) <= 16 + 6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"block": 0}, "'block' of decoder 'idlm' is 0; it must be 1 or above"),
+        ({"max_passes": -1}, "'max_passes' of decoder 'idlm' is -1"),
+        ({"threshold": 1.5}, "'threshold' of decoder 'idlm' is 1.5; it must be from 0 to 1"),
+        ({"edit_threshold": -0.1}, "'edit_threshold' of decoder 'idlm' is -0.1"),
+    ],
+)
+def test_an_option_out_of_range_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        refine(**options)
+
+
+def test_an_adapter_is_asked_for_by_the_modes_name_unless_another_is_given() -> None:
+    assert refine().adapter_name == "refine"
+    assert IterativeDiffusion(mode="isd").adapter_name == "isd"
+    assert IterativeDiffusion(mode="isd", adapter="mine").adapter_name == "mine"
+    assert IterativeDiffusion(mode="jacobi").adapter_name is None

@@ -16,8 +16,8 @@ from typing import Any
 
 import pandas as pd
 
+from bench import parallel_tables, tables
 from bench import summary as sums
-from bench import tables
 from bench.metrics import BASELINE
 from bench.rundir import Run
 from bench.scores import gold_answers
@@ -136,6 +136,18 @@ class Findings:
             f"Verdict: {self.verdict}."
         )
         return tables.by_family(self.summary, "Quality by family", note, tables.quality)
+
+    @cached_property
+    def parallel_tables(self) -> list[Table]:
+        """Rounds and passes, distance from ar, AUP: those this run has something to say on."""
+        kinds = (
+            parallel_tables.rounds,
+            parallel_tables.lost_quality,
+            parallel_tables.text,
+            parallel_tables.area,
+        )
+        made = (kind(self.summary, self.verdict) for kind in kinds)
+        return [table for table in made if table is not None]
 
     @cached_property
     def acceptance_table(self) -> Table | None:

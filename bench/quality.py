@@ -2,13 +2,16 @@
 
 It answers "how good", never "how fast": its prompts are many and its batches large, so that the
 scores mean something. One line per decoder and prompt is written as soon as the answer is there;
-a resumed run asks only for what is missing. The baseline's second arm takes no part.
+a resumed run asks only for what is missing. The baseline's second arm takes no part. Beside the
+score stands what the target says of the answer: its likelihood, token by token.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Sequence
+
+import torch
 
 from bench.files import SampleWriter
 from bench.plan import BASELINE
@@ -17,6 +20,7 @@ from bench.prompts import Prompt
 from bench.records import SampleRecord
 from bench.runner import answered
 from bench.workbench import Arm, Workbench
+from decoders.core.model import Model
 from decoders.core.scheduler import Models, Outcome, Scheduler
 from decoders.core.types import Generation
 from specbench_tasks.scorers import score
@@ -25,6 +29,8 @@ BATCH_ON_CPU = 8
 BATCH_ON_GPU = 32
 NO_BLOCK = -1
 """The block number of quality records: they belong to none."""
+LIKELIHOOD_ROWS = 64
+"""Rows of the vocabulary's size that are read at a time."""
 
 
 def batch_size(bench: Workbench) -> int:
@@ -90,10 +96,36 @@ def _record(
         num_prompt_tokens=len(prompt.ids),
     )
     record = answered(bench, record, outcome)
+    if record.tokens:
+        nll, agreement = likelihood(bench.models.target, prompt.ids, record.tokens)
+        record = dataclasses.replace(record, nll=nll, agreement=agreement)
     if record.text is None or prompt.reference is None:
         return record
     scores = score(prompt.family, record.text, prompt.reference)
     return dataclasses.replace(record, scores=scores)
+
+
+def likelihood(target: Model, prompt: Sequence[int], tokens: Sequence[int]) -> tuple[float, float]:
+    """What the target says of an answer: mean nats per token, share that were its likeliest.
+
+    One sequence is free in the cache, as an answer that is reported has left it.
+    """
+    nll, agreed = 0.0, 0
+    session = target.open()
+    try:
+        fed, rest = list(prompt), list(tokens)
+        while rest:
+            now, rest = rest[:LIKELIHOOD_ROWS], rest[LIKELIHOOD_ROWS:]
+            ids = [*fed, *now[:-1]]
+            call = session.call(ids, want="logits", read=range(len(fed) - 1, len(ids)))
+            law = target.forward([call]).log_softmax(-1)
+            at = torch.tensor(now, device=law.device)
+            nll -= float(law.gather(-1, at[:, None]).sum())
+            agreed += int((law.argmax(-1) == at).sum())
+            fed = now[-1:]
+    finally:
+        target.close(session)
+    return nll / len(tokens), agreed / len(tokens)
 
 
 def baseline_answers(bench: Workbench, prompts: Sequence[Prompt]) -> list[str]:

@@ -26,7 +26,9 @@ Kind = Literal["timing", "quality"]
 class StepColumns:
     """The steps of one answer, one entry per step; step 0 is the prefill's.
 
-    `emitted` counts tokens, so that slices of the answer's ids give each step's tokens.
+    `emitted` counts tokens, so that slices of the answer's ids give each step's tokens. The last
+    four (see `StepEvent`) are empty where no step has any: `passes` where no blocks are refined,
+    the others where the laws of drafts were not compared.
     """
 
     emitted: tuple[int, ...]
@@ -36,11 +38,17 @@ class StepColumns:
     target_rows: tuple[int, ...]
     draft_calls: tuple[int, ...]
     draft_rows: tuple[int, ...]
+    passes: tuple[int, ...] = ()
+    tested: tuple[int, ...] = ()
+    overlap: tuple[float, ...] = ()
+    alpha: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, generation: Generation) -> Self:
         """Columns of a generation's steps."""
         steps = generation.steps
+        refined = any(step.passes for step in steps)
+        compared = [step for step in steps if any(s.tested is not None for s in steps)]
         return cls(
             emitted=tuple(len(step.tokens) for step in steps),
             drafted=tuple(step.drafted for step in steps),
@@ -49,6 +57,14 @@ class StepColumns:
             target_rows=tuple(step.target_rows for step in steps),
             draft_calls=tuple(step.draft_calls for step in steps),
             draft_rows=tuple(step.draft_rows for step in steps),
+            passes=tuple(step.passes for step in steps if refined),
+            tested=tuple(step.tested or 0 for step in compared),
+            overlap=tuple(round(step.overlap or 0.0, 6) for step in compared),
+            # a step that verified nothing emitted tokens of the target's own
+            alpha=tuple(
+                round(len(step.tokens) if step.alpha is None else step.alpha, 6)
+                for step in compared
+            ),
         )
 
 
@@ -59,7 +75,9 @@ class SampleRecord:
     `ttft_s` and `total_s` run from the request's start; they are None in the quality pass, and at
     batch size > 1, where `group_s` is the makespan of the whole group instead. `order` is the place
     of the decoder within its block; `attempt` counts the sessions (first run 0, each resume + 1)
-    that wrote to the file. With `error` set, everything measured is None.
+    that wrote to the file. `nll` and `agreement` are what the target says of a quality answer: mean
+    negative log-likelihood of a token in nats, share of tokens that were its likeliest. With
+    `error` set, everything measured is None.
     """
 
     kind: Kind
@@ -84,6 +102,8 @@ class SampleRecord:
     group_s: float | None = None
     peak_memory_bytes: int | None = None
     scores: Mapping[str, float] | None = None
+    nll: float | None = None
+    agreement: float | None = None
     error: str | None = None
     schema: int = SCHEMA
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench import metrics, timings
+from bench import metrics, parallel, timings
 from bench.metrics import BASELINE, SECOND_BASELINE, Tally
 from bench.records import SampleRecord
 from bench.scores import Gold, Quality, family_quality, overall_quality, scored
@@ -58,8 +58,9 @@ EXTRA_COLUMNS = {
     "pairs_dropped": "Int64",
     "tokens": "Int64",
     "batch_size": "Int64",
+    **parallel.COLUMNS,
 }
-"""What follows them: more intervals, and what the numbers rest on."""
+"""What follows them: more intervals, what the numbers rest on, and `bench.parallel`'s."""
 ACCEPTANCE_COLUMNS = (
     *("decoder", "family", "position"),
     *("steps", "reached", "accepted", "joint", "conditional"),
@@ -105,7 +106,7 @@ def summarise(
                 qualities.append(quality)
             row: dict[str, object] = {"decoder": decoder, "family": family}
             row |= _counts(chosen) | _counters(chosen) | _times(mine, baseline, decoder, family)
-            row |= _quality_columns(quality)
+            row |= _quality_columns(quality) | parallel.columns(chosen)
             if decoder == BASELINE or comparable.get(decoder, False):
                 row["identical_to_ar"] = metrics.identical_to_ar(chosen, baseline)
             rows.append(row)

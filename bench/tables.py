@@ -137,7 +137,7 @@ def basis(row: Row) -> str:
 
 def headline(summary: pd.DataFrame, verdict: str, family: str = ALL) -> Table:
     """Every decoder's main numbers in one family."""
-    rows = _rows(summary, family)
+    rows = rows_of(summary, family)
     sample = {basis(row): str(row["decoder"]) for row in reversed(rows)}
     texts = [t if len(sample) == 1 else f"{t} ({_those(rows, t)})" for t in reversed(sample)]
     note = (
@@ -158,7 +158,7 @@ def headline(summary: pd.DataFrame, verdict: str, family: str = ALL) -> Table:
 def by_family(summary: pd.DataFrame, title: str, note: str, make: Callable[[Row], Cell]) -> Table:
     """One row per decoder, one column per family and `all`; its n are the columns' prompts."""
     families = [*family_order(set(summary["family"]) - {ALL}), ALL]
-    cells = {(str(r["decoder"]), str(r["family"])): make(r) for r in _rows(summary, None)}
+    cells = {(str(r["decoder"]), str(r["family"])): make(r) for r in rows_of(summary, None)}
     decoders = list(dict.fromkeys(decoder for decoder, _ in cells))
     return Table(
         title=title,
@@ -196,7 +196,8 @@ def acceptance(table: pd.DataFrame, verdict: str) -> Table | None:
     )
 
 
-def _rows(summary: pd.DataFrame, family: str | None) -> list[Row]:
+def rows_of(summary: pd.DataFrame, family: str | None) -> list[Row]:
+    """The summary's rows of a family, or all of them."""
     chosen = summary if family is None else summary[summary["family"] == family]
     return [{str(k): v for k, v in row.items()} for row in chosen.to_dict("records")]
 

@@ -1,0 +1,132 @@
+"""Tables of a report on decoders that are lossy or draft: rounds, distance from ar, AUP.
+
+Each is None in a run that has nothing to say on it.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from bench.metrics import BASELINE
+from bench.parallel import Area, accuracy_under_parallelism, degradation
+from bench.summary import ALL
+from bench.tables import UNKNOWN, Cell, Row, Table, by_family, known, number, rows_of
+
+_ROUNDS = {
+    "tokens per forward": ("tpf", ".2f", 1),
+    "rows per token": ("rows_per_token", ".2f", 1),
+    "cold %": ("cold_rounds", ".1f", 100),
+    "all stood %": ("accepted_rounds", ".1f", 100),
+    "one fell %": ("rejected_rounds", ".1f", 100),
+    "overlap": ("overlap", ".3f", 1),
+    "alpha": ("alpha_all", ".3f", 1),
+    "passes per block": ("passes_per_block", ".2f", 1),
+    "p95": ("passes_per_block_p95", ".0f", 1),
+}
+
+
+def rounds(summary: pd.DataFrame, verdict: str) -> Table | None:
+    """Rounds, laws and passes over all families, of decoders that have any."""
+    rows = [
+        row
+        for row in rows_of(summary, ALL)
+        if known(row["cold_rounds"]) or known(row["passes_per_block"])
+    ]
+    if not rows:
+        return None
+    return Table(
+        title="Rounds and passes",
+        note=(
+            "Shares of steps after prefill: nothing was verified, all drafts stood, one fell. "
+            "Overlap: mean over tested drafts of the common mass of their law and ar's; alpha: "
+            "mean over emitted tokens of min(1, ar / draft). Passes: how often a block was "
+            f"predicted. '-': not defined for it. Verdict: {verdict}."
+        ),
+        headings=("decoder", *_ROUNDS),
+        rows=tuple(
+            (
+                Cell(str(row["decoder"])),
+                *(Cell(number(row[c], spec, scale)) for c, spec, scale in _ROUNDS.values()),
+            )
+            for row in rows
+        ),
+    )
+
+
+def lost_quality(summary: pd.DataFrame, verdict: str) -> Table | None:
+    """What every decoder loses of ar's quality by family, in points and relatively."""
+    baseline = {
+        row["family"]: float(str(row["quality"]))
+        for row in rows_of(summary, None)
+        if row["decoder"] == BASELINE and known(row["quality"])
+    }
+    others = summary[(summary["decoder"] != BASELINE) & summary["quality"].notna()]
+    if not baseline or others.empty:
+        return None
+
+    def lost(row: Row) -> Cell:
+        if not known(row["quality"]) or row["family"] not in baseline:
+            return Cell(UNKNOWN)
+        mine, reference = float(str(row["quality"])), baseline[row["family"]]
+        relative = degradation(mine, reference)
+        text = f"{100 * (mine - reference):+.1f}"
+        return Cell(text if relative is None else f"{text} ({0 - relative:+.1f} %)")
+
+    note = f"Quality less ar's, in points of per cent, and relative to ar's. Verdict: {verdict}."
+    return by_family(others, "Quality against ar by family", note, lost)
+
+
+def text(summary: pd.DataFrame, verdict: str) -> Table | None:
+    """Repetition, likelihood and agreement by family, in one cell each."""
+    told = summary[summary["base_nll"].notna()]
+    if told.empty:
+        return None
+
+    def said(row: Row) -> Cell:
+        parts = (
+            number(row["base_nll"], ".2f"),
+            number(row["repetition"], ".1f", 100),
+            number(row["base_agreement"], ".1f", 100),
+        )
+        return Cell(" / ".join(parts))
+
+    note = (
+        "Of the answers of the quality pass: mean negative log-likelihood of a token under the "
+        "target in nats / tokens that repeat the one before them, % / tokens that are the target's "
+        f"likeliest, %. A loop is likely: read the first with the second. Verdict: {verdict}."
+    )
+    return by_family(told, "What the target says of the answers", note, said)
+
+
+def area(summary: pd.DataFrame, verdict: str) -> Table | None:
+    """Accuracy under parallelism of decoders that were run with several settings."""
+    methods: dict[str, set[str]] = {}
+    for cell in summary["decoder"].unique():
+        methods.setdefault(str(cell).partition("@")[0], set()).add(str(cell))
+    scored = summary[summary["quality"].notna() & summary["tpf"].notna()]
+    if scored.empty or all(len(cells) == 1 for cells in methods.values()):
+        return None
+    lines: list[dict[str, object]] = []
+    for family in scored["family"].unique():
+        rows = rows_of(scored, str(family))
+        best = max(100 * float(str(row["quality"])) for row in rows)
+        for method, cells in methods.items():
+            points = [
+                (float(str(row["tpf"])), 100 * float(str(row["quality"])))
+                for row in rows
+                if row["decoder"] in cells
+            ]
+            found = accuracy_under_parallelism(points, best)
+            lines.append({"decoder": method, "family": family, "area": found})
+
+    def shown(row: Row) -> Cell:
+        found = row["area"]
+        if not isinstance(found, Area):
+            return Cell(UNKNOWN)
+        return Cell(f"{found.value:.1f}" + "*" * bool(found.num_dropped))
+
+    note = (
+        "AUP of a decoder's settings (tokens per forward, quality in per cent); best of the run "
+        f"as reference; *: settings that lose over 5 points are left out. Verdict: {verdict}."
+    )
+    return by_family(pd.DataFrame(lines), "Accuracy under parallelism", note, shown)

@@ -23,22 +23,12 @@ from torch import Tensor
 
 from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.masked import block_call, mask_slots, places_after
-from decoders.core.model import Session
 from decoders.core.refinement import Block, Commit, Revise, Rules, Schedule
 from decoders.core.registry import register
 from decoders.core.sampling import verify_picks
 from decoders.core.slots import Variant
-from decoders.core.types import (
-    HIDDEN,
-    Acceptance,
-    CallResult,
-    Confidence,
-    Emit,
-    Sampling,
-    Slots,
-    SlotWant,
-    Verdict,
-)
+from decoders.core.types import HIDDEN, Confidence, Emit, Sampling, Slots
+from decoders.core.verification import Verification, Verify, settle
 
 
 @register("idlm")
@@ -58,9 +48,8 @@ class IterativeDiffusion(Decoder):
         confidence: how sure a prediction is: its probability, its lead over the next, or exp(-H).
         early_exit: stop refining once there is nothing left to do.
         stride: N of `isd`: at most N tokens a call.
-        verify: `strict` keeps the law, `coupled` gives AR's very tokens for the same seed; lossy:
-            `relaxed` accepts with probability min(1, p / (lenience q)), `topk` accepts among the
-            target's `top` likeliest, `none` accepts everything.
+        verify: how `isd` lets the target decide, see `decoders.core.verification`: `strict` keeps
+            the law, `coupled` gives AR's very tokens; `relaxed`, `topk` and `none` are lossy.
         proposal: specs are drawn from their laws (`sample`), or the likeliest (`argmax`).
         lenience: of `relaxed`.
         top: of `topk`.
@@ -78,7 +67,7 @@ class IterativeDiffusion(Decoder):
     confidence: Confidence = "prob"
     early_exit: bool = True
     stride: int = 4
-    verify: Literal["strict", "coupled", "relaxed", "topk", "none"] = "strict"
+    verify: Verify = "strict"
     proposal: Literal["sample", "argmax"] = "sample"
     lenience: float = 0.5
     top: int = 2
@@ -92,7 +81,7 @@ class IterativeDiffusion(Decoder):
         self.demand(self.max_passes >= 0, "max_passes", "1 or above, or 0 for a block's tokens")
         self.demand(0 <= self.threshold <= 1, "threshold", "from 0 to 1")
         self.demand(0 <= self.edit_threshold <= 1, "edit_threshold", "from 0 to 1")
-        self.demand(2 <= self.stride <= MAX_STRIDE, "stride", f"from 2 to {MAX_STRIDE}")
+        self.demand(self.stride >= 2, "stride", "2 or above")
         self.demand(0 < self.lenience <= 1, "lenience", "above 0 and at most 1 (exact)")
         self.demand(self.top >= 1, "top", "1 or above")
 
@@ -172,6 +161,7 @@ class IterativeDiffusion(Decoder):
     def _strides(self, request: Request) -> Steps:
         """Verify the specs and propose the next in one call; the prompt's call proposes too."""
         target, sampling = request.target, request.sampling
+        rule, by_argmax = self._verification, self.proposal == "argmax"
         fed, left = request.prompt_ids, sampling.max_new_tokens
         specs: tuple[int, ...] = ()
         laws: Sequence[Tensor] | None = None
@@ -182,20 +172,20 @@ class IterativeDiffusion(Decoder):
                 self.adapter_name or "",
                 [HIDDEN] * num_masks,
                 anchor=(*fed, *specs)[-1],
-                want=self._spec_want(sampling),
+                want="argmax" if by_argmax else rule.draft_want(sampling),
             )
             result = yield target.call(
                 (*fed, *specs),
                 slots=slots,
                 positions=places_after(target.length, len(fed) + len(specs), slots),
-                want="picks" if self._by_picks(sampling) else "verdict",
+                want=rule.want(sampling),
                 read=range(-1 - len(specs), 0),
                 drafts=specs,
                 draft_probs=laws,
-                acceptance=self._acceptance,
+                acceptance=rule.acceptance,
             )
-            verdict = self._verdict(result, specs)
-            emitted = _settled(target, specs, verdict)
+            verdict = rule.verdict(result, specs)
+            emitted = settle(target, specs, verdict)
             yield Emit(
                 tokens=emitted,
                 drafted=len(specs),
@@ -209,30 +199,9 @@ class IterativeDiffusion(Decoder):
             specs = result.slot_picks if stood else ()
             laws = result.slot_probs.unbind() if stood and result.slot_probs is not None else None
 
-    def _by_picks(self, sampling: Sampling) -> bool:
-        """Whether the target's picks alone decide what stands."""
-        exact = self.verify == "strict" and sampling.greedy
-        return exact or self.verify in ("coupled", "none")
-
-    def _spec_want(self, sampling: Sampling) -> SlotWant:
-        """What masks are asked for: specs are drawn from the very law they are verified with."""
-        if sampling.greedy or self.proposal == "argmax":
-            return "argmax"
-        return "draws" if self._by_picks(sampling) else "probs"
-
     @property
-    def _acceptance(self) -> Acceptance:
-        return Acceptance(
-            lenience=self.lenience if self.verify == "relaxed" else 1.0,
-            top=self.top if self.verify == "topk" else 0,
-        )
-
-    def _verdict(self, result: CallResult, specs: tuple[int, ...]) -> Verdict:
-        if result.verdict is not None:
-            return result.verdict
-        if self.verify == "none":
-            return Verdict(len(specs), result.picks[-1])
-        return verify_picks(result.picks, specs)
+    def _verification(self) -> Verification:
+        return Verification(rule=self.verify, lenience=self.lenience, top=self.top)
 
     # Jacobi.
 
@@ -244,20 +213,10 @@ class IterativeDiffusion(Decoder):
         while True:
             result = yield target.call((*fed, *guesses), read=range(-1 - len(guesses), 0))
             verdict = verify_picks(result.picks, guesses)
-            emitted = _settled(target, guesses, verdict)
+            emitted = settle(target, guesses, verdict)
             yield Emit(tokens=emitted, drafted=len(guesses), accepted=verdict.accepted)
             left -= len(emitted)
             fed = emitted[-1:]
             size = min(self.block, left) - 1
             later = result.picks[verdict.accepted + 1 :]
             guesses = (*later, *[(*fed, *later)[-1]] * size)[:size]
-
-
-MAX_STRIDE = 65
-"""So that masks fit behind the longest answer in the cache."""
-
-
-def _settled(target: Session, drafts: tuple[int, ...], verdict: Verdict) -> tuple[int, ...]:
-    """The tokens that a verdict makes final; the drafts that fell leave the cache."""
-    target.truncate(target.length - len(drafts) + verdict.accepted)
-    return (*drafts[: verdict.accepted], verdict.token)

@@ -29,6 +29,7 @@ from decoders.core.scheduler import Models, Scheduler, generate
 from decoders.core.slots import AdapterConfig, SlotAdapter
 from decoders.core.table_model import TableModel
 from decoders.core.types import BLANK, Call, CallResult, Generation, Sampling
+from decoders.core.verification import Verification
 from decoders.idlm import IterativeDiffusion
 from tests.tiny_models import fresh, slot_adapter
 
@@ -214,13 +215,6 @@ def table(error: float = 0.3, vocab_size: int = 31, order: int = 2) -> TableMode
     return model
 
 
-class AlwaysStochastic(IterativeDiffusion):
-    """Trap 3 at temperature 0: greedy proposals are put to a random test all the same."""
-
-    def _by_picks(self, sampling: Sampling) -> bool:
-        return False
-
-
 def answer_at(temperature: float, decoder: Any, model: Model) -> tuple[int, ...]:
     sampling = Sampling(temperature=temperature, max_new_tokens=40)
     return generate(decoder, PROMPTS[0], sampling, Models(target=model)).tokens
@@ -232,8 +226,10 @@ def test_greedy_tokens_are_ars_and_a_random_test_at_temperature_zero_is_told_apa
 ) -> None:
     expected = answer_at(0.0, Autoregressive(), table())
     assert answer_at(0.0, isd(stride=stride), table()) == expected
+    # trap 3 at temperature 0: greedy proposals are put to a random test all the same
     monkeypatch.setattr(verdicts, "warp", unscaled)
-    assert answer_at(0.0, AlwaysStochastic(mode="isd", stride=stride), table()) != expected
+    monkeypatch.setattr(Verification, "by_picks", lambda *_: False)
+    assert answer_at(0.0, isd(stride=stride), table()) != expected
 
 
 @pytest.mark.parametrize("proposal", ["sample", "argmax"])
@@ -443,7 +439,7 @@ def test_nothing_is_reported_of_laws_that_were_not_compared() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"stride": 1}, "'stride' of decoder 'idlm' is 1; it must be from 2"),
+        ({"stride": 1}, "'stride' of decoder 'idlm' is 1; it must be 2 or above"),
         ({"lenience": 0.0}, "'lenience' of decoder 'idlm' is 0.0; it must be above 0"),
         ({"top": 0}, "'top' of decoder 'idlm' is 0; it must be 1 or above"),
     ],

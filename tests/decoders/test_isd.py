@@ -126,6 +126,68 @@ def test_strict_acceptance_has_the_exact_law(
     assert distance(isd(stride=2, proposal=proposal), monkeypatch) < 1e-6
 
 
+class Coin(TableModel):
+    """Two tokens: 3 to 1 for the token 0 after itself, else even; masks are even."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.attach("isd", 0.0, "isd")
+
+    def logits(self, context: Sequence[int]) -> Tensor:
+        return torch.tensor([3.0 if context[-1] == 0 else 1.0, 1.0]).log()
+
+    def _predict(self, slots: Any, slot: int, rows: Any) -> Tensor:
+        return torch.zeros(2)
+
+
+class CoinScript:
+    """Uniforms of five tokens at stride 4, digit by digit from the prompt's first number.
+
+    Only those that decide the first four tokens vary: the first token is 0, and where a first spec
+    falls, 0 follows for certain.
+    """
+
+    def __init__(self, seed: int, prompt: Sequence[int]) -> None:
+        del seed
+        code, self._values = prompt[0], {("recover", place): 0.25 for place in (0, 1, 4)}
+        for place in (2, 3):
+            code, cell = divmod(code, 4)
+            self._values["recover", place] = (cell + 0.5) / 4
+        for place, stream in itertools.product(range(1, 4), ("draw", "accept")):
+            code, cell = divmod(code, 2)
+            self._values[stream, place] = (cell + 0.5) / 2
+
+    def at(self, stream: str, position: int) -> float:
+        return self._values.get((stream, position), 0.5)
+
+
+class OneStream(CoinScript):
+    """Whether a spec stands is decided by the number that drew it."""
+
+    def at(self, stream: str, position: int) -> float:
+        return super().at("draw" if stream == "accept" else stream, position)
+
+
+@pytest.mark.parametrize(("script", "exact"), [(CoinScript, True), (OneStream, False)])
+def test_the_law_is_exact_where_specs_are_proposed_again_after_a_rejection(
+    script: type[CoinScript], exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of five tokens three are proposed at once; those after a rejection with the same uniforms."""
+    monkeypatch.setattr(scheduler_module, "Uniforms", script)
+    model, sampling = Coin(), Sampling(temperature=1.0, max_new_tokens=5)
+    prompts = [[code, 1] for code in range(4**2 * 2**6)]
+    law: Counter[tuple[int, ...]] = Counter()
+    rounds: Counter[tuple[int, ...]] = Counter()
+    for answer in Scheduler(isd(), Models(target=model), sampling, 512).run(prompts):
+        assert isinstance(answer, Generation), answer
+        law[answer.tokens[:4]] += 1
+        rounds[tuple(step.drafted for step in answer.steps)] += 1
+    assert {(0, 3), (0, 3, 0, 1)} < {*rounds}
+    expected = exact_law(model, [1, 0], sampling, 3)
+    gap = sum(abs(law[0, *answer] / len(prompts) - mass) for answer, mass in expected.items())
+    assert (gap < 1e-6) if exact else (gap > 0.02)
+
+
 NUCLEUS = Sampling(temperature=1.0, top_p=0.6, max_new_tokens=3)
 WARM = Sampling(temperature=2.0, max_new_tokens=3)
 

@@ -27,6 +27,7 @@ COLUMNS = {
     "repetition": "float64",
     "base_nll": "float64",
     "base_agreement": "float64",
+    "base_entropy": "float64",
 }
 """Columns of the summary that these numbers fill, and their types."""
 AUP_STEEPNESS = 3.0
@@ -49,6 +50,7 @@ def columns(records: Iterable[SampleRecord]) -> dict[str, object]:
         "repetition": repetition(records),
         "base_nll": base_nll(records),
         "base_agreement": base_agreement(records),
+        "base_entropy": base_entropy(records),
     }
 
 
@@ -165,6 +167,15 @@ def base_agreement(records: Iterable[SampleRecord]) -> float | None:
     one-hot laws.
     """
     return _per_token(records, [r.agreement for r in _answers(records)])
+
+
+def base_entropy(records: Iterable[SampleRecord]) -> float | None:
+    """Mean entropy (nats) of the target's next-token laws along quality answers, pooled.
+
+    On the baseline's answers it says how much of a task is open, on which parallel gains depend
+    at least as much as on the method.
+    """
+    return _per_token(records, [r.entropy for r in _answers(records)])
 
 
 def _per_token(records: Iterable[SampleRecord], values: Sequence[float | None]) -> float | None:

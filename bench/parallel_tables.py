@@ -77,7 +77,7 @@ def lost_quality(summary: pd.DataFrame, verdict: str) -> Table | None:
 
 
 def text(summary: pd.DataFrame, verdict: str) -> Table | None:
-    """Repetition, likelihood and agreement by family, in one cell each."""
+    """Likelihood, entropy, repetition and agreement by family, in one cell each."""
     told = summary[summary["base_nll"].notna()]
     if told.empty:
         return None
@@ -85,6 +85,7 @@ def text(summary: pd.DataFrame, verdict: str) -> Table | None:
     def said(row: Row) -> Cell:
         parts = (
             number(row["base_nll"], ".2f"),
+            number(row["base_entropy"], ".2f"),
             number(row["repetition"], ".1f", 100),
             number(row["base_agreement"], ".1f", 100),
         )
@@ -92,8 +93,9 @@ def text(summary: pd.DataFrame, verdict: str) -> Table | None:
 
     note = (
         "Of the answers of the quality pass: mean negative log-likelihood of a token under the "
-        "target in nats / tokens that repeat the one before them, % / tokens that are the target's "
-        f"likeliest, %. A loop is likely: read the first with the second. Verdict: {verdict}."
+        "target / mean entropy of its laws there, both in nats / tokens that repeat the one before "
+        "them, % / tokens that are the target's likeliest, %. A loop is likely: read the first "
+        f"with the third. Verdict: {verdict}."
     )
     return by_family(told, "What the target says of the answers", note, said)
 

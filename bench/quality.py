@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -97,20 +98,30 @@ def _record(
     )
     record = answered(bench, record, outcome)
     if record.tokens:
-        nll, agreement = likelihood(bench.models.target, prompt.ids, record.tokens)
-        record = dataclasses.replace(record, nll=nll, agreement=agreement)
+        told = what_the_target_says(bench.models.target, prompt.ids, record.tokens)
+        record = dataclasses.replace(
+            record, nll=told.nll, agreement=told.agreement, entropy=told.entropy
+        )
     if record.text is None or prompt.reference is None:
         return record
     scores = score(prompt.family, record.text, prompt.reference)
     return dataclasses.replace(record, scores=scores)
 
 
-def likelihood(target: Model, prompt: Sequence[int], tokens: Sequence[int]) -> tuple[float, float]:
-    """What the target says of an answer: mean nats per token, share that were its likeliest.
+class Told(NamedTuple):
+    """Means over an answer's tokens, see `SampleRecord`."""
+
+    nll: float
+    agreement: float
+    entropy: float
+
+
+def what_the_target_says(target: Model, prompt: Sequence[int], tokens: Sequence[int]) -> Told:
+    """What the target says of an answer, teacher-forced.
 
     One sequence is free in the cache, as an answer that is reported has left it.
     """
-    nll, agreed = 0.0, 0
+    nll = entropy = agreed = 0.0
     session = target.open()
     try:
         fed, rest = list(prompt), list(tokens)
@@ -122,10 +133,12 @@ def likelihood(target: Model, prompt: Sequence[int], tokens: Sequence[int]) -> t
             at = torch.tensor(now, device=law.device)
             nll -= float(law.gather(-1, at[:, None]).sum())
             agreed += int((law.argmax(-1) == at).sum())
+            entropy -= float(torch.xlogy(law.exp(), law.exp()).sum())
             fed = now[-1:]
     finally:
         target.close(session)
-    return nll / len(tokens), agreed / len(tokens)
+    num = len(tokens)
+    return Told(nll / num, agreed / num, entropy / num)
 
 
 def baseline_answers(bench: Workbench, prompts: Sequence[Prompt]) -> list[str]:

@@ -75,9 +75,9 @@ class SampleRecord:
     `ttft_s` and `total_s` run from the request's start; they are None in the quality pass, and at
     batch size > 1, where `group_s` is the makespan of the whole group instead. `order` is the place
     of the decoder within its block; `attempt` counts the sessions (first run 0, each resume + 1)
-    that wrote to the file. `nll` and `agreement` are what the target says of a quality answer: mean
-    negative log-likelihood of a token in nats, share of tokens that were its likeliest. With
-    `error` set, everything measured is None.
+    that wrote to the file. `nll`, `agreement` and `entropy` are what the target says of a quality
+    answer: mean negative log-likelihood of a token, share of tokens that were its likeliest, and
+    mean entropy of its laws (nats). With `error` set, everything measured is None.
     """
 
     kind: Kind
@@ -104,6 +104,7 @@ class SampleRecord:
     scores: Mapping[str, float] | None = None
     nll: float | None = None
     agreement: float | None = None
+    entropy: float | None = None
     error: str | None = None
     schema: int = SCHEMA
 

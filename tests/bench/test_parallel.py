@@ -10,7 +10,7 @@ import pytest
 
 from bench import parallel, parallel_tables, summary
 from bench.parallel import Passes, Rounds, accuracy_under_parallelism, passes_per_block, rounds_of
-from bench.quality import likelihood
+from bench.quality import what_the_target_says
 from bench.records import SampleRecord, StepColumns
 from decoders.core.scheduler import Models, generate
 from decoders.core.table_model import TableModel
@@ -116,29 +116,32 @@ def test_columns_survive_the_file_and_records_without_them_are_read(record: Make
 
 
 @pytest.mark.parametrize("num_tokens", [1, 3, 70, 130])
-def test_likelihood_is_the_targets_own_token_by_token(num_tokens: int) -> None:
+def test_what_the_target_says_is_its_laws_own_token_by_token(num_tokens: int) -> None:
     model, prompt = TableModel(seed=1), [3, 1, 2]
     tokens = [(7 * place * place + 3) % 7 for place in range(num_tokens)]
     model.reserve(2, 200)
     model.open()
-    nll, agreement = likelihood(model, prompt, tokens)
+    told = what_the_target_says(model, prompt, tokens)
     laws = [model.logits([*prompt, *tokens[:place]]) for place in range(num_tokens)]
     each = [float(law.log_softmax(-1)[token]) for law, token in zip(laws, tokens, strict=True)]
-    assert nll == pytest.approx(-sum(each) / num_tokens, rel=1e-5)
+    assert told.nll == pytest.approx(-sum(each) / num_tokens, rel=1e-5)
     right = [int(law.argmax()) == token for law, token in zip(laws, tokens, strict=True)]
-    assert agreement == sum(right) / num_tokens
+    assert told.agreement == sum(right) / num_tokens
+    entropies = [-sum(p * math.log(p) for p in law.softmax(-1).tolist()) for law in laws]
+    assert told.entropy == pytest.approx(sum(entropies) / num_tokens, rel=1e-5)
 
 
 def test_repetition_and_what_the_target_says_are_weighted_by_tokens(record: Make) -> None:
     quality: dict[str, Any] = {"kind": "quality", "emitted": (1,)}
     records = [
-        record(**quality, tokens=(5, 5, 5, 6), nll=1.0, agreement=0.5),
+        record(**quality, tokens=(5, 5, 5, 6), nll=1.0, agreement=0.5, entropy=1.0),
         record(**quality, tokens=(5, 6), nll=4.0, agreement=1.0),
         record(tokens=(5, 5, 5)),
     ]
     assert parallel.repetition(records) == pytest.approx(2 / 4)
     assert parallel.base_nll(records) == pytest.approx(2.0)
     assert parallel.base_agreement(records) == pytest.approx(4 / 6)
+    assert parallel.base_entropy(records) == pytest.approx(1.0)
     assert parallel.base_nll([record()]) is None
     assert parallel.degradation(0.6, 0.8) == pytest.approx(25.0)
     assert parallel.degradation(0.0, 0.0) is None
@@ -203,7 +206,7 @@ def test_tables_say_what_was_lost_and_what_it_bought() -> None:
     assert cells(rounds)[2][3] == "25.0"
     text = parallel_tables.text(found, "VALID")
     assert text is not None
-    assert cells(text) == [["ar", "0.50 / 1.0 / -"]]
+    assert cells(text) == [["ar", "0.50 / - / 1.0 / -"]]
     area = parallel_tables.area(found, "VALID")
     assert area is not None
     weighed = 76 * math.exp(-3 * (1 - 76 / 80))

@@ -16,9 +16,9 @@ def plot_adapters(configs: Mapping[str, AdapterConfig], output: Path) -> None:
 
     figure, (left, right) = _panels()
     for (name, config), color in zip(configs.items(), _cycle(len(configs)), strict=True):
-        kinds = [("", "-", name)]
+        kinds: list[tuple[str, str, str | None]] = [("", "-", name)]
         if config.measured.get("greedy_accuracy"):
-            kinds.append(("greedy_", "--", f"{name}, greedy"))
+            kinds.append(("greedy_", "--", None))
         for kind, style, label in kinds:
             for axes, what in ((left, "accuracy"), (right, "survival")):
                 values = config.measured[f"{kind}{what}"]
@@ -33,7 +33,7 @@ def plot_adapters(configs: Mapping[str, AdapterConfig], output: Path) -> None:
         axes.set_xlim(left=1)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     left.set_ylabel("share of held-out windows")
-    right.legend(frameon=False, fontsize=9)
+    right.legend(frameon=False, fontsize=9, title="dashed: greedy", title_fontsize=9)
     _save(figure, output)
 
 

@@ -19,6 +19,7 @@ from decoders.core.registry import register
 from decoders.core.sampling import verify_picks
 from decoders.core.slots import Variant
 from decoders.core.types import Call, CallResult, Emit
+from decoders.core.verification import settle
 
 
 @register("ptp_spec")
@@ -78,9 +79,8 @@ class ParallelSpeculative(Decoder):
             drafts = proposer.worthwhile(left - 1, self.row_cost)
             result = yield target.call((sequence[-1], *drafts), read=range(len(drafts) + 1))
             verdict = verify_picks(result.picks, drafts)
-            emitted = (*drafts[: verdict.accepted], verdict.token)
+            emitted = settle(target, drafts, verdict)
             sequence += emitted
-            target.truncate(len(sequence) - 1)
             proposer.observe(len(drafts), verdict.accepted)
             yield Emit(tokens=emitted, drafted=len(drafts), accepted=verdict.accepted)
             left -= len(emitted)

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.registry import register
-from decoders.core.sampling import verify_picks
-from decoders.core.types import Call, CallResult, Emit, Verdict
+from decoders.core.types import Call, CallResult, Emit
+from decoders.core.verification import Verification, settle
 
 Proposal = tuple[list[int], list[Tensor]]
 
@@ -46,11 +46,14 @@ class Speculative(Decoder):
         """Coupled verification emits AR's tokens for the same seed."""
         return self.verify == "coupled"
 
+    @property
+    def _verification(self) -> Verification:
+        return Verification(rule="coupled" if self.coupled else "strict")
+
     def steps(self, request: Request) -> Steps:
         """Prefill the target, then draft, verify, roll both caches back."""
         target, draft = request.target, request.draft
         assert draft is not None
-        by_picks = self.coupled or request.sampling.greedy
         left = request.sampling.max_new_tokens
 
         result = yield target.call(request.prompt_ids)
@@ -62,17 +65,15 @@ class Speculative(Decoder):
             drafts, laws = yield from self._propose(request, sequence, min(self.k, left - 1))
             result = yield target.call(
                 (sequence[-1], *drafts),
-                want="picks" if by_picks else "verdict",
+                want=self._verification.want(request.sampling),
                 read=range(len(drafts) + 1),
                 drafts=drafts,
                 draft_probs=laws,
             )
-            verdict = verify_picks(result.picks, drafts) if by_picks else result.verdict
-            assert isinstance(verdict, Verdict)
-            emitted = (*drafts[: verdict.accepted], verdict.token)
+            verdict = self._verification.verdict(result, drafts)
+            emitted = settle(target, drafts, verdict)
             sequence += emitted
             # every token but the last is in the target's cache; the draft may lack some at its end
-            target.truncate(len(sequence) - 1)
             draft.truncate(min(draft.length, len(sequence) - 1))
             yield Emit(
                 tokens=emitted,
@@ -90,11 +91,11 @@ class Speculative(Decoder):
         The last draft is never fed to the draft model: after full acceptance it is caught up
         together with the bonus token, so that no draft call is wasted.
         """
-        draft, greedy = request.draft, request.sampling.greedy
+        draft = request.draft
         assert draft is not None
         drafts: list[int] = []
         laws: list[Tensor] = []
-        keep_laws = not (self.coupled or greedy)
+        keep_laws = not self._verification.by_picks(request.sampling)
         while len(drafts) < num_drafts:
             known = draft.length - len(sequence)  # drafts already in the cache, if positive
             unseen = drafts[known:] if known >= 0 else [*sequence[known:], *drafts]

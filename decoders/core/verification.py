@@ -5,6 +5,7 @@ Letters: p the target's law of a place, q the law its draft was drawn from.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,7 +56,7 @@ class Verification:
             top=self.top if self.rule == "topk" else 0,
         )
 
-    def verdict(self, result: CallResult, drafts: tuple[int, ...]) -> Verdict:
+    def verdict(self, result: CallResult, drafts: Sequence[int]) -> Verdict:
         """How many drafts stand, and the token that follows them."""
         if result.verdict is not None:
             return result.verdict
@@ -64,7 +65,7 @@ class Verification:
         return verify_picks(result.picks, drafts)
 
 
-def settle(target: Session, drafts: tuple[int, ...], verdict: Verdict) -> tuple[int, ...]:
+def settle(target: Session, drafts: Sequence[int], verdict: Verdict) -> tuple[int, ...]:
     """The tokens that a verdict on the last call makes final; drafts that fell leave the cache."""
     target.truncate(target.length - len(drafts) + verdict.accepted)
     return (*drafts[: verdict.accepted], verdict.token)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -264,52 +264,100 @@ def train_zoo(
         raise BenchError(str(error), Exit.USAGE) from error
 
 
+RecipeOf = Annotated[
+    Path | None,
+    typer.Option(help="[default: training/recipes, for the zoo or for any model]"),
+]
+ModelOf = Annotated[str | None, typer.Option(help="Folder or hub id. [default: the zoo's target]")]
+DataOf = Annotated[str | None, typer.Option(help="on-policy, text=PATH or dataset=ID.")]
+OnPolicy = Annotated[
+    bool, typer.Option("--on-policy", help="Learn completions sampled from the model itself.")
+]
+AdapterOutput = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", help="Folder of the adapter. [default: in zoo, or in results/adapters]"
+    ),
+]
+NumSteps = Annotated[int | None, typer.Option(help="Steps. [default: the recipe's]")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="TABLE.KEY=VALUE of the recipe, e.g. adapter.rank=32; repeat."),
+]
+Restart = Annotated[bool, typer.Option("--restart", help="Do not resume.")]
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+
+
+class Objective(StrEnum):
+    """What an I-DLM adapter is for."""
+
+    refine = "refine"
+    isd = "isd"
+
+
 @train.command("ptp")
 def train_ptp(
-    recipe: Annotated[
-        Path | None,
-        typer.Option(help="[default: ptp.toml of training/recipes; other models: ptp-any.toml]"),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Folder or hub id. [default: the zoo's target]")
-    ] = None,
-    data: Annotated[str | None, typer.Option(help="on-policy, text=PATH or dataset=ID.")] = None,
-    on_policy: Annotated[
-        bool, typer.Option("--on-policy", help="Learn completions sampled from the model itself.")
-    ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Folder of the adapter. [default: zoo/ptp, or results/adapters/MODEL]",
-        ),
-    ] = None,
-    num_steps: Annotated[int | None, typer.Option(help="Steps. [default: the recipe's]")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="TABLE.KEY=VALUE of the recipe, e.g. adapter.rank=32; repeat."),
-    ] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Do not resume.")] = False,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    context: typer.Context,
+    recipe: RecipeOf = None,
+    model: ModelOf = None,
+    data: DataOf = None,
+    on_policy: OnPolicy = False,
+    output: AdapterOutput = None,
+    num_steps: NumSteps = None,
+    settings: Settings = None,
+    restart: Restart = False,
+    device: Device = "cpu",
     progress: Progressing = Shown.auto,
 ) -> None:
     """Train a PTP adapter for a model (resumable); see docs/ptp.md."""
+    _train_adapter("ptp", **context.params)
+
+
+@train.command("idlm")
+def train_idlm(
+    context: typer.Context,
+    objective: Annotated[
+        Objective, typer.Option(help="refine: for nar and idlm:mode=refine; isd: for mode=isd.")
+    ],
+    recipe: RecipeOf = None,
+    model: ModelOf = None,
+    data: DataOf = None,
+    on_policy: OnPolicy = False,
+    output: AdapterOutput = None,
+    num_steps: NumSteps = None,
+    settings: Settings = None,
+    restart: Restart = False,
+    device: Device = "cpu",
+    progress: Progressing = Shown.auto,
+) -> None:
+    """Train an adapter of masks for a model (resumable); see docs/idlm.md."""
+    options = {name: value for name, value in context.params.items() if name != "objective"}
+    _train_adapter(objective.value, **options)
+
+
+def _train_adapter(
+    kind: Literal["ptp", "refine", "isd"],
+    *,
+    data: str | None,
+    on_policy: bool,
+    settings: list[str] | None,
+    restart: bool,
+    progress: Shown,
+    **options: Any,
+) -> None:
+    """What the commands that train adapters share."""
     from training import adapters
 
     if on_policy and data is not None:
         raise BenchError("--on-policy and --data exclude each other; give one of them", Exit.USAGE)
     try:
         adapters.main(
-            recipe,
-            output,
-            model=model,
+            kind=kind,
             data="on-policy" if on_policy else data,
-            num_steps=num_steps,
             settings=settings or (),
             resume=not restart,
             progress=progress.value,
-            device=device,
+            **options,
         )
     except ValueError as error:
         raise BenchError(str(error), Exit.USAGE) from error

@@ -12,15 +12,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from decoders.core.slots import SlotAdapter
+from training.blocks import BlockRules
 from training.data import Row, groups
 from training.loop import Piece, Progress, muon_and_adamw
-from training.objectives import LOSSES, predictions, run
+from training.masked_report import RATIOS, RefineReport, StrideReport
+from training.objectives import LOSSES, Outcome, predictions, run
 from training.progress import Reporter
 from training.recipe import RunTable
-from training.report import Report, Tally, summary_line
+from training.report import Report, Tally
 from training.sources import Source
 from training.student import Student
 from training.windows import Laws, Windows, draw_windows
@@ -41,8 +43,13 @@ class AdapterJob:
         settings: RunTable,
         reporter: Reporter,
         pad: int,
+        blocks: BlockRules | None = None,
     ) -> None:
-        """`pad` is any token id that can fill rows up; it is never looked at."""
+        """`pad` is any token id that can fill rows up; it is never looked at.
+
+        `blocks` says how those of a refining adapter are drawn (None: of any other).
+        """
+        self.blocks = blocks
         self.student, self.source, self.laws = student, source, laws
         self.settings, self.reporter, self.pad = settings, reporter, pad
         self.report: Report | None = None
@@ -58,16 +65,28 @@ class AdapterJob:
         rank, world = worker()
         mine = rows[rank::world]
         rng = np.random.default_rng([self.settings.seed, progress.step, rank])
-        loss_of = LOSSES[self.settings.objective]
         for group in groups(mine, self.settings.max_tokens):
-            windows = self._windows(group, self.laws, rng)
+            windows = self._windows(group, self.laws, self.blocks, rng)
             outcome = run(self.student, windows, self.laws.top_k)
             if len(outcome.target):
-                loss = loss_of(self.student, outcome, self.laws.top_k)
-                yield loss, len(outcome.target), windows.number.numel()
+                yield self._loss(outcome), len(outcome.target), windows.number.numel()
+
+    def _loss(self, outcome: Outcome) -> Tensor:
+        """The objective's, and its share of hard labels."""
+        share, top_k = self.settings.label_share, self.laws.top_k
+        loss = LOSSES[self.settings.objective](self.student, outcome, top_k)
+        if share:
+            loss = (1 - share) * loss + share * LOSSES["one-hot"](self.student, outcome, top_k)
+        return loss
 
     def _windows(
-        self, rows: Sequence[Row], laws: Laws, rng: np.random.Generator, *, aligned: bool = False
+        self,
+        rows: Sequence[Row],
+        laws: Laws,
+        blocks: BlockRules | None,
+        rng: np.random.Generator,
+        *,
+        aligned: bool = False,
     ) -> Windows:
         config = self.student.adapter.config
         return draw_windows(
@@ -80,6 +99,7 @@ class AdapterJob:
             variant=config.variant,
             standalone=config.standalone,
             aligned=aligned,
+            blocks=blocks,
         )
 
     def evaluate(self, progress: Progress) -> None:
@@ -90,28 +110,59 @@ class AdapterJob:
                 "held_out": dataclasses.asdict(self.report),
                 "parameters": self.student.adapter.num_parameters,
             }
-            self.reporter.evaluation(progress, summary_line(self.report), record)
+            self.reporter.evaluation(progress, self.report.summary(), record)
 
     def held_out(self) -> Report:
-        """The report on held-out rows at the settings' law, and on greedy windows if trained."""
+        """The report on held-out rows at the settings' law, and on greedy windows if trained.
+
+        isd: at temperature 1 too, and greedy in any case. Blocks: all masked, and in part.
+        """
+        match self.student.adapter.config.variant:
+            case "isd":
+                return StrideReport.of_strides(
+                    self.tally(), self.tally(warp=(1.0, 1.0)), self.tally(greedy=True)
+                )
+            case "refine":
+                by_ratio = {ratio: self.tally(ratio=ratio) for ratio in RATIOS}
+                return RefineReport.of_blocks(self.tally(), by_ratio)
         return Report.of(self.tally(), self.tally(greedy=True) if self.laws.greedy else None)
 
     @torch.no_grad()
-    def tally(self, *, greedy: bool = False) -> Tally:
-        """Held-out rows at the settings' law, in order of their lengths."""
+    def tally(
+        self,
+        *,
+        greedy: bool = False,
+        warp: tuple[float, float] | None = None,
+        ratio: float | None = None,
+    ) -> Tally:
+        """Held-out rows, in order of their lengths.
+
+        Args:
+            greedy: in greedy windows alone.
+            warp: temperature and top-p; None: the settings'.
+            ratio: share of a block's tokens that are masked; None: all, the first one too.
+        """
+        temperature, top_p = warp or (self.settings.eval_temperature, self.settings.eval_top_p)
         laws = dataclasses.replace(
             self.laws,
-            temperatures=(self.settings.eval_temperature,) * 2,
+            temperatures=(temperature, temperature),
             usual_temperature=None,
-            top_ps=(self.settings.eval_top_p,),
+            top_ps=(top_p,),
             greedy=float(greedy),
             beta=1.0,
         )
+        blocks = self.blocks
+        if blocks is not None:
+            share = 1.0 if ratio is None else ratio
+            hidden = float(ratio is None)
+            blocks = dataclasses.replace(
+                blocks, sizes=(), hidden=hidden, ratios=(share, share), own=0.0
+            )
         rows = sorted(self.source.held_out(self.settings.eval_rows), key=lambda row: len(row.ids))
         tally = Tally(self.student.adapter.config.num_slots)
         rng = np.random.default_rng(EVAL_SEED)
         for group in groups(rows, self.settings.max_tokens):
-            windows = self._windows(group, laws, rng, aligned=True)
+            windows = self._windows(group, laws, blocks, rng, aligned=True)
             outcome = run(self.student, windows, laws.top_k)
             tally.add(outcome, predictions(self.student, outcome, laws.top_k))
         return tally

@@ -1,4 +1,4 @@
-"""The job that trains an adapter, from one recipe, resumable: what ``bench train ptp`` calls.
+"""The job that trains an adapter, from one recipe, resumable: ``bench train ptp`` and ``idlm``.
 
 Training state lives in ``OUTPUT/.training``; the adapter lands in OUTPUT.
 """
@@ -9,31 +9,50 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from decoders.core.checkpoint import find_checkpoint, unavailable, weights_sha256
 from decoders.core.gating import layer_shapes
-from decoders.core.hf import HFModel
-from decoders.core.slots import AdapterConfig, SlotAdapter
+from decoders.core.hf import HFModel, stop_ids
+from decoders.core.slots import MASKED, AdapterConfig, SlotAdapter
 from training.adapter_job import AdapterJob, optimizers
+from training.blocks import BlockRules
 from training.loop import Loop, Progress, Schedule, fingerprint_of, saved_progress
 from training.progress import Reporter
-from training.recipe import AdapterRecipe, AdapterTable, customised, read_recipe, with_settings
+from training.recipe import (
+    AdapterRecipe,
+    AdapterTable,
+    BlocksTable,
+    customised,
+    read_recipe,
+    with_settings,
+)
 from training.sources import Teacher, source_of
 from training.student import Student
 from training.windows import Laws
 from training.workers import spawn, worker
 
 ROOT = Path(__file__).resolve().parents[1]
+RECIPES = ROOT / "training" / "recipes"
 CHECKPOINT, LOG = "adapter.pt", "adapter.jsonl"
+
+Kind = Literal["ptp", "refine", "isd"]
+"""What an adapter is for: a decoder or, of I-DLM, its mode."""
+DEFAULTS: Mapping[Kind, tuple[str, str]] = {
+    "ptp": ("ptp.toml", "ptp-any.toml"),
+    "refine": ("idlm-refine.toml", "idlm-any-refine.toml"),
+    "isd": ("idlm-isd.toml", "idlm-any.toml"),
+}
+"""Recipes of the zoo's own adapter, and of one for any model."""
 
 
 def main(
     recipe: Path | None,
     output: Path | None,
     *,
+    kind: Kind = "ptp",
     model: str | None = None,
     data: str | None = None,
     num_steps: int | None = None,
@@ -42,11 +61,12 @@ def main(
     progress: str = "auto",
     device: str = "cpu",
 ) -> Path:
-    """What ``bench train ptp`` does; returns the adapter's folder.
+    """What ``bench train ptp`` and ``bench train idlm`` do; returns the adapter's folder.
 
     Args:
         recipe: None is the zoo's own, or the one for any model where `model` is given.
-        output: None is ``zoo/ptp``, or ``results/adapters/MODEL``.
+        output: None is ``zoo/KIND``, or ``results/adapters/MODEL`` (``MODEL-KIND`` but for PTP).
+        kind: what the recipe trains.
         model: see `customised`; so are `data` and `num_steps`.
         data: see `customised`.
         num_steps: see `customised`.
@@ -56,15 +76,22 @@ def main(
         device: see `train_adapter`.
 
     Raises:
-        ValueError: an impossible recipe or option, or a checkpoint of another recipe.
+        ValueError: an impossible recipe or option, one of another kind, or a checkpoint of another
+            recipe.
     """
     if recipe is None:
-        recipe = ROOT / "training" / "recipes" / ("ptp.toml" if model is None else "ptp-any.toml")
+        recipe = RECIPES / DEFAULTS[kind][model is not None]
     if output is None:
-        named = Path("results") / "adapters" / Path(model or "zoo").name
-        output = ROOT / "zoo" / "ptp" if model is None else named
+        suffix = "" if kind == "ptp" else f"-{kind}"
+        named = Path("results") / "adapters" / f"{Path(model or 'zoo').name}{suffix}"
+        output = ROOT / "zoo" / kind if model is None else named
     tables = customised(read_recipe(recipe), model=model, data=data, num_steps=num_steps)
     tables = with_settings(tables, settings)
+    variant = AdapterRecipe.of(tables).adapter.variant
+    found = variant if variant in MASKED else "ptp"
+    if found != kind:
+        asked = "bench train ptp" if found == "ptp" else f"bench train idlm --objective {found}"
+        raise ValueError(f"recipe {recipe} trains {found}; use `{asked}`")
     train_adapter(tables, output, resume=resume, progress=progress, device=device)
     return output
 
@@ -160,7 +187,8 @@ def build_job(
         ValueError: a model that cannot be loaded or trained on, or impossible data.
     """
     path, dtype = _located(recipe.model.path), getattr(torch, recipe.model.dtype)
-    module = _open(path, "AutoModelForCausalLM", dtype=dtype).to(device)
+    bare = HFModel(_open(path, "AutoModelForCausalLM", dtype=dtype).to(device))
+    module = bare.module
     base = {"architecture": type(module).__name__, "weights_sha256": weights_sha256(path)}
     teacher, taught_by = None, path
     if recipe.model.teacher is not None:
@@ -183,8 +211,13 @@ def build_job(
             open=lambda: HFModel.load(taught_by, dtype=torch.float32, device=device),
         ),
     )
+    blocks = None
+    if recipe.adapter.variant == "refine":
+        table = recipe.blocks or BlocksTable()
+        ends = stop_ids(bare, tokenizer)
+        blocks = BlockRules(stops=ends, room=bare.max_length, **table.model_dump())
     pad = tokenizer.pad_token_id or 0
-    return AdapterJob(student, source, laws, recipe.run, reporter, pad), base
+    return AdapterJob(student, source, laws, recipe.run, reporter, pad, blocks), base
 
 
 def _fresh(table: AdapterTable, laws: Laws, module: Any) -> SlotAdapter:

@@ -1,16 +1,19 @@
 """What a parallel predictor is trained to do: the losses of PTP (arXiv 2512.21323, section 3).
 
-* `one-hot` (O-PTP): cross-entropy of the token that u picks.
-* `kl`, `reverse-kl` (C-PTP by distillation): a divergence between the teacher's law after the true
-  tokens and the student's law after their uniforms.
+* `one-hot`: cross-entropy of the token that u picks (O-PTP), or of the text's (all others).
+* `kl`, `reverse-kl` (C-PTP by distillation, isd): a divergence between the teacher's law after the
+  true tokens and the student's law after their uniforms, or after none.
+* `overlap` (isd): how likely the teacher is to reject what the student draws, 1 - sum min(p, q).
 
-The independent predictor, the control, is `one-hot` with an adapter whose code is `constant`.
+Slots of blocks (refine) learn the text by `one-hot`. The independent predictor, PTP's control, is
+`one-hot` with an adapter whose code is `constant`.
 
 Letters: B rows, S places of a row, Q slots of a row, M slots that count, V vocabulary.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -20,10 +23,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.core.sampling import pick
-from training.student import Student, gather_rows
+from decoders.core.types import BLANK
+from training.blocks import Blocks
+from training.student import ContextCache, Student, gather_rows
 from training.windows import LEAST_MASS, Windows, carried_places, edges, explain, warped
 
-ObjectiveName = Literal["one-hot", "kl", "reverse-kl"]
+ObjectiveName = Literal["one-hot", "kl", "reverse-kl", "overlap"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +40,8 @@ class Outcome:
         usable: bool ``[B, Q]``, the M slots that count.
         logits: float32 ``[M, V]``, the student's.
         target: int64 ``[M]``, the tokens that continue the text.
-        teacher: hidden states ``[B, S, D]`` of the teacher.
+        teacher: hidden states ``[B, S, D]`` of the teacher (of blocks, which need none: the
+            student's own).
     """
 
     windows: Windows
@@ -47,8 +53,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Of the M slots that count: whether each is `right`, its `confidence`, and whether the text's
-    token can be hit by any u (`counts`); otherwise nothing it says is right or wrong."""
+    """Of the M slots that count: whether each is `right` (or how likely it is to be), its
+    `confidence`, and whether it `counts`: otherwise nothing it says is right or wrong."""
 
     right: Tensor
     confidence: Tensor
@@ -60,20 +66,46 @@ def run(student: Student, windows: Windows, top_k: int) -> Outcome:
     variant = student.adapter.config.variant
     windows = windows.to(student.device)
     hidden, cache = student.context(windows.ids)
+    if windows.blocks is not None:
+        return _run_blocks(student, windows, windows.blocks, hidden, cache)
     teacher = student.teacher(windows.ids, hidden)
     before = (carried_places(windows, variant) - 1).clamp(min=0)
     with torch.no_grad():
         logits = student.teacher_logits(gather_rows(teacher, before))
         explained = explain(windows, logits, top_k, variant)
-    embedded = student.embed(explained.u, windows)
-    positions = (windows.place - 1).clamp(min=0)
-    states = student.slots(cache, embedded, positions, windows.mask())
+    states = _states(student, cache, explained.u, windows)
     return Outcome(
         windows=windows,
         usable=explained.usable,
         logits=student.logits(states[explained.usable]),
         target=explained.target[explained.usable],
         teacher=teacher,
+    )
+
+
+def _states(student: Student, cache: ContextCache, u: Tensor, windows: Windows) -> Tensor:
+    """Hidden states ``[B, Q, D]`` of windows' slots: each stands before the token it predicts."""
+    embedded = student.embed(u, windows)
+    return student.slots(cache, embedded, (windows.place - 1).clamp(min=0), windows.mask())
+
+
+def _run_blocks(
+    student: Student, windows: Windows, blocks: Blocks, hidden: Tensor, cache: ContextCache
+) -> Outcome:
+    """Blocks; what the student itself shall be shown it predicts first, from masks."""
+    u = torch.full(windows.place.shape, BLANK, dtype=torch.float64, device=student.device)
+    if bool(blocks.own.any()):
+        with torch.no_grad():
+            first = dataclasses.replace(windows, blocks=blocks.masked_own())
+            said = student.logits(_states(student, cache, u, first)).argmax(-1)
+        windows = dataclasses.replace(windows, blocks=blocks.with_own(said))
+    states = _states(student, cache, u, windows)
+    return Outcome(
+        windows=windows,
+        usable=blocks.learn,
+        logits=student.logits(states[blocks.learn]),
+        target=blocks.target[blocks.learn],
+        teacher=hidden,
     )
 
 
@@ -103,6 +135,19 @@ def reverse_kl_loss(student: Student, outcome: Outcome, top_k: int) -> Tensor:
     return torch.where(greedy, certain, distance.sum(-1)).sum()
 
 
+def overlap_loss(student: Student, outcome: Outcome, top_k: int) -> Tensor:
+    """Summed 1 - sum min(p, q) at the windows' temperatures; greedy windows as in `kl_loss`.
+
+    Top-k and top-p are left out: what they cut off would have no gradient.
+    """
+    del top_k
+    teacher, greedy = _teacher_logits(student, outcome)
+    temperature = outcome.windows.warp[outcome.usable][:, :1]
+    p, q = ((logits / temperature).softmax(-1) for logits in (teacher, outcome.logits))
+    certain = F.cross_entropy(outcome.logits, teacher.argmax(-1), reduction="none")
+    return torch.where(greedy, certain, 1 - torch.minimum(p, q).sum(-1)).sum()
+
+
 def _teacher_logits(student: Student, outcome: Outcome) -> tuple[Tensor, Tensor]:
     """The teacher's logits ``[M, V]`` for the tokens slots predict, and which slots are greedy."""
     windows, usable = outcome.windows, outcome.usable
@@ -118,6 +163,7 @@ LOSSES: dict[ObjectiveName, Callable[[Student, Outcome, int], Tensor]] = {
     "one-hot": one_hot_loss,
     "kl": kl_loss,
     "reverse-kl": reverse_kl_loss,
+    "overlap": overlap_loss,
 }
 
 
@@ -126,16 +172,25 @@ def predictions(student: Student, outcome: Outcome, top_k: int) -> Judged:
     """What each counting slot proposes, against what the teacher says.
 
     O-PTP: the likeliest token. C-PTP: the token that u picks from the student's warped law (greedy
-    windows: the likeliest), with a u of the text's own interval other than the carried ones.
+    windows: the likeliest), with a u of the text's own interval other than the carried ones. isd:
+    what is drawn from its warped law stands with probability sum min(p, q) (greedy windows: if both
+    have the same likeliest token). Blocks: the likeliest token, against the text's.
     """
     confidences, tokens = outcome.logits.softmax(-1).max(-1)
-    if student.adapter.config.variant == "o-ptp":
-        counts = torch.ones_like(outcome.target, dtype=torch.bool)
+    variant, blocks = student.adapter.config.variant, outcome.windows.blocks
+    if blocks is not None:
+        return Judged(tokens == outcome.target, confidences, blocks.inside[outcome.usable])
+    counts = torch.ones_like(outcome.target, dtype=torch.bool)
+    if variant == "o-ptp":
         return Judged(tokens == outcome.target, confidences, counts)
     teacher, greedy = _teacher_logits(student, outcome)
     warp = outcome.windows.warp[outcome.usable]
-    left, mass = edges(teacher, outcome.target, warp, top_k)
     law = warped(outcome.logits, warp, top_k)
+    if variant == "isd":
+        overlap = torch.minimum(warped(teacher, warp, top_k), law).sum(-1)
+        agrees = (tokens == teacher.argmax(-1)).to(overlap.dtype)
+        return Judged(torch.where(greedy, agrees, overlap), confidences, counts)
+    left, mass = edges(teacher, outcome.target, warp, top_k)
     noise = 1 - outcome.windows.noise[outcome.usable]
     drawn = torch.where(greedy, tokens, pick(law, left + mass * noise))
     target = torch.where(greedy, teacher.argmax(-1), outcome.target)

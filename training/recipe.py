@@ -107,11 +107,21 @@ class LawsTable(Table):
     beta: Rate = 1.0
 
 
+class BlocksTable(Table):
+    """[blocks], of refining adapters: see `training.blocks.BlockRules`."""
+
+    sizes: tuple[Annotated[int, Field(ge=2)], ...] = ()
+    hidden: Share = 0.2
+    ratios: tuple[Share, Share] = (0.0, 1.0)
+    own: Share = 0.0
+
+
 class RunTable(Table):
     """[run]: objective, length, rates, sizes and evaluation.
 
     Attributes:
         objective: name of the loss.
+        label_share: share of the text's own tokens in it, beside a divergence from the teacher.
         workers: processes on a CPU.
         num_steps: of the whole run.
         warmup_steps: of the learning rates.
@@ -130,6 +140,7 @@ class RunTable(Table):
     """
 
     objective: ObjectiveName = "one-hot"
+    label_share: Share = 0.0
     workers: Count = 2
     num_steps: Count
     warmup_steps: int = Field(default=60, ge=0)
@@ -153,16 +164,36 @@ class AdapterRecipe(Recipe):
     model: ModelTable
     adapter: AdapterTable = AdapterTable()
     laws: LawsTable = LawsTable()
+    blocks: BlocksTable | None = None
     data: dict[str, Any]
     run: RunTable
+
+    @classmethod
+    def of(cls, tables: Mapping[str, Any]) -> Self:
+        """Check tables, and that they are about one kind of slots (errors as `Recipe.of`)."""
+        recipe = super().of(tables)
+        variant, objective = recipe.adapter.variant, recipe.run.objective
+        if variant == "refine" and objective != "one-hot":
+            raise ValueError(
+                f"recipe: run.objective is {objective!r}; blocks learn the text, use one-hot"
+            )
+        if objective == "overlap" and variant != "isd":
+            raise ValueError(f"recipe: run.objective is 'overlap'; it is for isd, not {variant}")
+        if recipe.blocks is not None and variant != "refine":
+            raise ValueError(f"recipe: [blocks] is for adapter.variant refine, not {variant}")
+        return recipe
 
     def decisive(self) -> dict[str, Any]:
         """What decides a run's steps: all but its length, its reports and how it is written."""
         free = {"num_steps", "checkpoint_minutes", "workers", "half"}
         free |= {name for name in RunTable.model_fields if name.startswith("eval_")}
-        # nothing is said of a teacher that is not there: checkpoints older than the key go on
+        # nothing is said of what is not there: checkpoints older than a key go on
+        free |= set() if self.run.label_share else {"label_share"}
         absent = {"teacher"} if self.model.teacher is None else set()
-        return self.model_dump(mode="json", exclude={"run": free, "model": absent})
+        excluded: dict[str, Any] = {"run": free, "model": absent}
+        if self.blocks is None:
+            excluded["blocks"] = True
+        return self.model_dump(mode="json", exclude=excluded)
 
 
 def read_recipe(path: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 *Survival* to slot g is the probability that the first g slots are all right, estimated slot by slot
 (Kaplan-Meier), so that windows that end early with their answer count as far as they go. Its sum
-over the first n slots is the expected number of leading correct tokens out of n.
+over the first n slots is the expected number of leading correct tokens out of n. Where a slot is
+right by chance only (isd), it counts by that chance.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class Tally:
     """Counts over windows of `num_slots` slots.
 
     Attributes:
-        by_row: int64 ``[4, num_slots]`` of each row of text: slots judged, slots right, slots
+        by_row: float64 ``[4, num_slots]`` of each row of text: slots judged, slots right, slots
             judged whose predecessors were right, and those of them that were right too.
     """
 
@@ -35,22 +36,22 @@ class Tally:
     def add(self, outcome: Outcome, judged: Judged) -> None:
         """Counts what was judged of an outcome."""
         windows, usable = outcome.windows, outcome.usable.clone()
-        table = torch.zeros_like(usable)
-        table[usable] = judged.right
+        table = torch.zeros(usable.shape, dtype=torch.float64, device=usable.device)
+        table[usable] = judged.right.double()
         usable[outcome.usable] = judged.counts
         first = windows.depth[windows.number >= 0].min() if usable.any() else 0
         slot = (windows.depth - first).clamp(min=0)
-        alive: dict[tuple[int, int], bool] = {}
-        counts = torch.zeros(len(usable), 4, self.num_slots, dtype=torch.int64)
+        alive: dict[tuple[int, int], float] = {}
+        counts = torch.zeros(len(usable), 4, self.num_slots, dtype=torch.float64)
         for b, q in usable.nonzero().tolist():
             key, place = (b, int(windows.number[b, q])), int(slot[b, q])
-            hit, before = bool(table[b, q]), alive.get(key, True)
+            hit, before = float(table[b, q]), alive.get(key, 1.0)
             self.num_windows += key not in alive
             counts[b, 0, place] += 1
             counts[b, 1, place] += hit
             counts[b, 2, place] += before
-            counts[b, 3, place] += before and hit
-            alive[key] = before and hit
+            counts[b, 3, place] += before * hit
+            alive[key] = before * hit
         self.by_row += counts.unbind()
         self.confidences.append(judged.confidence[judged.counts].cpu())
         self.rights.append(judged.right[judged.counts].cpu())
@@ -130,34 +131,45 @@ class Report:
     @classmethod
     def of(cls, sampled: Tally, greedy: Tally | None) -> Report:
         """The report of tallies."""
-        more: dict[str, Any] = {}
+        return cls(**cls.fields_of(sampled, greedy))
+
+    @staticmethod
+    def fields_of(sampled: Tally, greedy: Tally | None) -> dict[str, Any]:
+        """The fields above, by name."""
+        found = {
+            "windows": sampled.num_windows,
+            "accuracy": sampled.accuracy(),
+            "survival": sampled.survival(),
+            "leading_16": leading(sampled.survival(), 16),
+            "calibration": sampled.calibration(),
+        }
         if greedy is not None:
-            more = {
+            found |= {
                 "greedy_accuracy": greedy.accuracy(),
                 "greedy_survival": greedy.survival(),
                 "greedy_leading_16": leading(greedy.survival(), 16),
                 "greedy_calibration": greedy.calibration(),
             }
-        return cls(
-            windows=sampled.num_windows,
-            accuracy=sampled.accuracy(),
-            survival=sampled.survival(),
-            leading_16=leading(sampled.survival(), 16),
-            calibration=sampled.calibration(),
-            **more,
-        )
+        return found
+
+    def every_few(self) -> list[float]:
+        """Accuracy at about six slots."""
+        shown = self.accuracy[:: self._every]
+        return [value for value in shown if value is not None]
+
+    @property
+    def _every(self) -> int:
+        return max(1, len(self.accuracy) // 6)
+
+    def summary(self) -> str:
+        """One line for the terminal."""
+        shown = " ".join(f"{value:.2f}" for value in self.every_few())
+        line = f"leading correct of 16: {self.leading_16:.2f}"
+        if self.greedy_leading_16 is not None:
+            line += f", greedy {self.greedy_leading_16:.2f}"
+        return f"{line}; accuracy at every {self._every}th slot {shown}"
 
 
 def leading(survival: list[float], num_slots: int) -> float:
     """Expected leading correct tokens of the first `num_slots` slots."""
     return round(sum(survival[:num_slots]), 3)
-
-
-def summary_line(report: Report) -> str:
-    """One line for the terminal."""
-    every = max(1, len(report.accuracy) // 6)
-    shown = [f"{value:.2f}" for value in report.accuracy[::every] if value is not None]
-    line = f"leading correct of 16: {report.leading_16:.2f}"
-    if report.greedy_leading_16 is not None:
-        line += f", greedy {report.greedy_leading_16:.2f}"
-    return f"{line}; accuracy at every {every}th slot {' '.join(shown)}"

@@ -19,7 +19,8 @@ from transformers.cache_utils import Cache
 from decoders.core.architecture import Architecture
 from decoders.core.gating import Deltas, GatedModule, MergedWeights, UnmergedWeights
 from decoders.core.slots import SlotAdapter
-from training.windows import Windows
+from decoders.core.types import HIDDEN
+from training.windows import Windows, shift_of
 
 ATTENTION = "two-products"
 
@@ -158,7 +159,7 @@ class Student:
 
     def _causal(self, ids: Tensor) -> Any:
         length = ids.shape[1]
-        return self._masks(torch.ones(1, length, length, dtype=torch.bool).tril())
+        return self._masks(torch.ones(1, length, length, dtype=torch.bool).tril(), length)
 
     def slots(
         self, cache: ContextCache, embedded: Tensor, positions: Tensor, mask: Tensor
@@ -171,24 +172,29 @@ class Student:
             positions: int64 ``[B, Q]``.
             mask: bool ``[B, Q, S + Q]``, True where seen.
         """
+        reach = cache.length
+        if any(self.facts.windows.values()):  # slots of a block may stand behind their row
+            reach = max(reach, int(positions.max()) + 1)
         with self.wrapped.active(self._forward()):
             return self._base(
                 cache,
-                self._masks(mask.to(self.device)),
+                self._masks(mask.to(self.device), reach),
                 inputs_embeds=embedded.to(self.dtype),
                 position_ids=positions.to(self.device),
             )
 
     def embed(self, u: Tensor, windows: Windows) -> Tensor:
-        """Slot inputs ``[B, Q, D]`` from u ``[B, Q]``."""
-        first = int(self.adapter.config.variant == "c-ptp")
-        number = (windows.depth - first).clamp(min=0)
-        anchors = None
+        """Slot inputs ``[B, Q, D]`` from u ``[B, Q]``; slots of blocks may show tokens instead."""
+        number = (windows.depth - shift_of(self.adapter.config.variant)).clamp(min=0)
+        tokens, anchors, shown = self.module.get_input_embeddings(), None, None
         if self.adapter.config.anchored:
             before = windows.ids.gather(1, (windows.start - 1).clamp(min=0))
-            anchors = self.module.get_input_embeddings()(before).flatten(0, 1)
+            anchors = tokens(before).flatten(0, 1)
+        if windows.blocks is not None:
+            of_slots = windows.blocks.shown.flatten()
+            shown = tokens(of_slots.clamp(min=0)), of_slots != HIDDEN
         flat = self.adapter.embed(
-            u.flatten(), windows.warp.flatten(0, 1), number.flatten(), anchors
+            u.flatten(), windows.warp.flatten(0, 1), number.flatten(), anchors, shown
         )
         return flat.view(*u.shape, -1)
 
@@ -219,15 +225,16 @@ class Student:
         hidden: Tensor = out.last_hidden_state
         return hidden
 
-    def _masks(self, seen: Tensor) -> Any:
+    def _masks(self, seen: Tensor, reach: int) -> Any:
         """Additive ``[B, 1, N, T]``, one per kind of layer if there are several.
+
+        `reach` is how many places there are.
 
         Raises:
             ValueError: a sliding window would hide part of a row, which these masks do not do.
         """
-        reach = seen.shape[-1] - (seen.shape[1] if seen.shape[1] < seen.shape[-1] else 0)
         windows = [window for window in self.facts.windows.values() if window is not None]
-        if windows and min(windows) < reach:  # slots stand within their row
+        if windows and min(windows) < reach:
             raise ValueError(
                 f"rows of {reach} tokens exceed the model's sliding window of {min(windows)}; "
                 "lower max_tokens"

@@ -6,13 +6,15 @@ from the token's own interval of the teacher's warped CDF, so the teacher would 
 
 Index-exact (PTP, arXiv 2512.21323): the slot that predicts the token at place p stands at position
 p - 1 and sees the tokens before the window's start and the earlier slots of its window. It carries
-u of token p (O-PTP) or of token p - 1 (C-PTP).
+u of token p (O-PTP) or of token p - 1 (C-PTP). Masks stand as in C-PTP and carry no u: `isd` slots
+see what C-PTP's see, `refine` slots their whole block (`training.blocks`).
 
 Letters: B rows, S places of a row, Q slots of a row, M slots of a batch that count, V vocabulary.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +25,7 @@ from torch import Tensor
 from decoders.core.sampling import nucleus, tempered
 from decoders.core.slots import Variant
 from decoders.core.types import BLANK
+from training.blocks import BlockRules, Blocks, Place, hide
 from training.data import Row
 
 LEAST_MASS = 2.0**-40
@@ -58,13 +61,14 @@ class Windows:
         ids: ``[B, S]`` int64, right-padded.
         place: int64, the place in `ids` of the token a slot predicts; 0 for padding.
         depth: int64, how far `place` lies behind the window's start: in O-PTP the first slot's
-            is 0, in C-PTP 1.
+            is 0, in all other variants 1.
         number: int64, which window of its row it belongs to; -1 for padding.
         warp: float32 ``[B, Q, 2]``, temperature and top-p.
         greedy: bool.
         noise: float64 in (0, 1), the place of u within its token's interval.
         standalone: bool, not a tensor: the token before a window is not seen, its first slot
             stands for it.
+        blocks: what slots of a refining adapter show; None: of the other variants.
     """
 
     ids: Tensor
@@ -75,6 +79,7 @@ class Windows:
     greedy: Tensor
     noise: Tensor
     standalone: bool = False
+    blocks: Blocks | None = None
 
     @property
     def start(self) -> Tensor:
@@ -83,9 +88,9 @@ class Windows:
 
     def to(self, device: torch.device) -> Windows:
         """The same windows on a device."""
-        tensors = (name for name in self.__slots__ if name != "standalone")
-        fields = {name: getattr(self, name).to(device) for name in tensors}
-        return Windows(**fields, standalone=self.standalone)
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        moves = {name: part.to(device) for name, part in fields.items() if hasattr(part, "to")}
+        return dataclasses.replace(self, **moves)
 
     def mask(self) -> Tensor:
         """Which of the S tokens and Q slots each slot sees: bool ``[B, Q, S + Q]``.
@@ -95,8 +100,9 @@ class Windows:
         tokens = torch.arange(self.ids.shape[1], device=self.ids.device)
         context = tokens < (self.start - int(self.standalone)).clamp(min=1)[..., None]
         same = self.number[:, :, None] == self.number[:, None, :]
-        earlier = self.depth[:, None, :] <= self.depth[:, :, None]
-        return torch.cat([context, same & earlier & (self.number >= 0)[:, :, None]], -1)
+        if self.blocks is None:
+            same &= self.depth[:, None, :] <= self.depth[:, :, None]
+        return torch.cat([context, same & (self.number >= 0)[:, :, None]], -1)
 
 
 def draw_windows(
@@ -110,6 +116,7 @@ def draw_windows(
     variant: Variant = "o-ptp",
     standalone: bool = False,
     aligned: bool = False,
+    blocks: BlockRules | None = None,
 ) -> Windows:
     """Fills `num_slots` slots of every row with windows of at most `length` slots.
 
@@ -120,16 +127,18 @@ def draw_windows(
         laws: temperatures and so on, drawn once a window.
         pad: id that fills rows up.
         rng: decides everything.
-        variant: C-PTP windows predict one token later than they start.
+        variant: all but O-PTP windows predict one token later than they start.
         standalone: see `Windows`; windows then start one token later in a row than they could.
         aligned: never cut a window to fit (evaluation); slots may stay empty.
+        blocks: how blocks of a refining adapter are drawn, which windows then are.
     """
     width = max(len(row.ids) for row in rows)
     shape = (len(rows), num_slots)
     place, depth = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     number = np.full(shape, -1, np.int64)
     warp, greedy = np.ones((*shape, 2), np.float32), np.zeros(shape, bool)
-    shift = int(variant == "c-ptp")
+    shift = shift_of(variant)
+    drawn: list[Place] = []
     for b, row in enumerate(rows):
         ends = _ends(row)
         first = 1 + int(standalone)  # some context must be left
@@ -137,7 +146,11 @@ def draw_windows(
         filled = index = 0
         while starts and filled < num_slots:
             start = starts[rng.integers(len(starts))]
-            count = min(length, ends[start] - start - shift)
+            end = ends[start]
+            count = min(length, end - start - shift)
+            if blocks is not None:
+                end = blocks.end(row, start, end)
+                count = blocks.size(row, start, end, length, rng)
             if filled + count > num_slots and aligned:
                 break
             count = min(count, num_slots - filled)
@@ -147,6 +160,7 @@ def draw_windows(
             number[b, where] = index
             greedy[b, where] = rng.random() < laws.greedy
             warp[b, where] = _draw_warp(laws, rng)
+            drawn.append((b, where, start, end))
             filled, index = filled + count, index + 1
     return Windows(
         ids=torch.tensor([row.ids + [pad] * (width - len(row.ids)) for row in rows]),
@@ -157,7 +171,13 @@ def draw_windows(
         greedy=torch.from_numpy(greedy),
         noise=torch.from_numpy(rng.beta(laws.beta, laws.beta, shape).clip(2**-30, 1 - 2**-30)),
         standalone=standalone,
+        blocks=None if blocks is None else hide(blocks, shape, rows, drawn, rng),
     )
+
+
+def shift_of(variant: Variant) -> int:
+    """How far behind its window's start the first token lies that a slot predicts."""
+    return int(variant != "o-ptp")
 
 
 def _ends(row: Row) -> list[int]:
@@ -223,7 +243,7 @@ def explain(windows: Windows, logits: Tensor, top_k: int, variant: Variant) -> E
 
 def carried_places(windows: Windows, variant: Variant) -> Tensor:
     """Place in the row of the token whose u each slot carries (0 for padding)."""
-    return (windows.place - int(variant == "c-ptp")).clamp(min=0)
+    return (windows.place - shift_of(variant)).clamp(min=0)
 
 
 def edges(logits: Tensor, tokens: Tensor, warp: Tensor, top_k: int) -> tuple[Tensor, Tensor]:

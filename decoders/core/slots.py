@@ -175,7 +175,14 @@ class SlotAdapter(nn.Module):
         if config.numbered:
             self.numbers = nn.Parameter(torch.zeros(config.num_slots, config.width))
 
-    def embed(self, u: Tensor, warp: Tensor, number: Tensor, anchors: Tensor | None) -> Tensor:
+    def embed(
+        self,
+        u: Tensor,
+        warp: Tensor,
+        number: Tensor,
+        anchors: Tensor | None,
+        shown: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
         """Slot inputs ``[K, D]`` in the dtype of the weights.
 
         Args:
@@ -184,8 +191,12 @@ class SlotAdapter(nn.Module):
             number: int64 ``[K]``, each slot's number in its branch, from 0.
             anchors: ``[K, D]``, embedding of the token before each slot's branch; only the first
                 slot of a branch uses it, and only if the adapter is `anchored`.
+            shown: embeddings of tokens ``[K, D]`` and which slots show theirs, bool ``[K]``.
         """
         embedded: Tensor = self.embedding(u, warp)
+        if shown is not None:
+            tokens, which = shown
+            embedded = torch.where(which[:, None], tokens.to(embedded.dtype), embedded)
         if self.numbers is not None:
             embedded = embedded + self.numbers[number.clamp(max=len(self.numbers) - 1)]
         if self.config.anchored:

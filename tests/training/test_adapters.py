@@ -36,7 +36,10 @@ from training.student import Student
 from training.windows import Laws
 
 RECIPES = ROOT / "training" / "recipes"
-SHIPPED = sorted({path.name for path in RECIPES.glob("ptp*.toml")} - {"ptp-inverse.toml"})
+SHIPPED = sorted(
+    {path.name for kind in ("ptp", "idlm") for path in RECIPES.glob(f"{kind}*.toml")}
+    - {"ptp-inverse.toml"}
+)
 
 
 @pytest.fixture
@@ -289,12 +292,12 @@ def test_a_step_without_anything_to_learn_moves_nothing(
 
 BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"laws": {"temp": 1}}, "unknown key laws.temp; use temperatures, usual_temperature"),
-    ({"tables": {}}, "unknown key tables; use model, adapter, laws, data, run$"),
+    ({"tables": {}}, "unknown key tables; use model, adapter, laws, blocks, data, run$"),
     ({"laws": {"temperatures": [1.0]}}, "laws.temperatures.1 is missing; add it"),
     ({"laws": {"temperatures": 0.5}}, "laws.temperatures"),
     ({"laws": {"temperatures": [0.0, 1.0]}}, "laws.temperatures"),
     ({"laws": {"top_ps": []}}, "laws.top_ps"),
-    ({"run": {"objective": "guess"}}, "run.objective.*'one-hot', 'kl' or 'reverse-kl'"),
+    ({"run": {"objective": "guess"}}, "run.objective.*'one-hot', 'kl', 'reverse-kl' or 'overlap'"),
     ({"run": {"slots": 3}}, "run.slots"),
     ({"run": {"num_steps": 0}}, "run.num_steps"),
     ({"run": {"eval_temperature": 0}}, "run.eval_temperature"),
@@ -305,6 +308,11 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"model": {"dtype": "half"}}, "model.dtype"),
     ({"model": {"path": "./nowhere"}}, "there is no such folder"),
     ({"data": {"kind": "tea"}}, r"kind is 'tea' in \[data\]"),
+    ({"run": {"objective": "overlap"}}, "'overlap'; it is for isd, not o-ptp"),
+    ({"blocks": {}}, r"\[blocks\] is for adapter.variant refine, not o-ptp"),
+    ({"adapter": {"variant": "refine"}, "run": {"objective": "kl"}}, "'kl'; blocks learn the text"),
+    ({"adapter": {"variant": "isd"}}, "'code' is 'dyadic'; it must be constant"),
+    ({"blocks": {"sizes": [1]}}, "blocks.sizes.0"),
 ]
 
 

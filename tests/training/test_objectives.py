@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Categorical, kl_divergence
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -33,7 +34,7 @@ from training.windows import LEAST_MASS, Laws, Windows, draw_windows
 
 VOCAB, WIDTH, TOP_K = 29, 32, 7
 MIXED = Laws(temperatures=(0.6, 1.4), top_ps=(0.8, 1.0), greedy=0.5)
-LOSS_NAMES: tuple[ObjectiveName, ...] = ("one-hot", "kl", "reverse-kl")
+LOSS_NAMES: tuple[ObjectiveName, ...] = ("one-hot", "kl", "reverse-kl", "overlap")
 TOLERANCE: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-3}
 
 
@@ -76,6 +77,7 @@ def rows() -> tuple[Row, ...]:
 def student_of(variant: Variant, **options: Any) -> Student:
     """A student whose adapter matters in every part."""
     module = copy.deepcopy(plain())
+    embedded: dict[str, Any] = {"embedding_hidden": 8, "conditioned": True}
     config = AdapterConfig(
         layers=layer_shapes(module),
         width=WIDTH,
@@ -83,10 +85,9 @@ def student_of(variant: Variant, **options: Any) -> Student:
         rank=4,
         alpha=6.0,
         num_slots=5,
-        embedding_hidden=8,
-        conditioned=True,
         anchored=True,
         numbered=True,
+        **({"code": "constant"} if variant == "isd" else embedded),
     )
     adapter = SlotAdapter(config, seed=3)
     generator = torch.Generator().manual_seed(4)
@@ -94,7 +95,8 @@ def student_of(variant: Variant, **options: Any) -> Student:
         assert high is not None
         high.data = 0.2 * torch.randn(high.shape, generator=generator)
     net: Any = adapter.embedding.net
-    net[0].weight.data[:, :NUM_BITS] = 0  # rounding must not flip a bit of u
+    if net is not None:
+        net[0].weight.data[:, :NUM_BITS] = 0  # rounding must not flip a bit of u
     return Student(module, adapter, **options)
 
 
@@ -123,7 +125,7 @@ Slot = tuple[tuple[int, int], Tensor, int]
 
 def slow(student: Student, windows: Windows, top_k: int) -> list[Slot]:
     """Every slot that counts, window by window, in order of (b, q)."""
-    shift, found = int(student.adapter.config.variant == "c-ptp"), []
+    shift, found = int(student.adapter.config.variant != "o-ptp"), []
     for b, row in enumerate(rows()):
         laws = teacher_logits()[b]
         for n in range(int(windows.number[b].max()) + 1):
@@ -176,7 +178,7 @@ def teacher_at(outcome: Outcome) -> Tensor:
 
 @pytest.mark.parametrize("gated", [True, False])
 @pytest.mark.parametrize("top_k", [0, TOP_K])
-@pytest.mark.parametrize("variant", ["o-ptp", "c-ptp"])
+@pytest.mark.parametrize("variant", ["o-ptp", "c-ptp", "isd"])
 def test_the_one_hot_loss_is_the_cross_entropy_of_each_window_alone(
     variant: Variant, top_k: int, gated: bool
 ) -> None:
@@ -230,12 +232,13 @@ def test_what_is_learned_from_another_teacher_is_what_that_teacher_picks() -> No
     assert gaps.abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("variant", ["c-ptp", "isd"])
 @pytest.mark.parametrize("objective", ["kl", "reverse-kl"])
 def test_divergences_are_those_of_the_laws_and_greedy_slots_learn_the_argmax(
-    objective: ObjectiveName,
+    objective: ObjectiveName, variant: Variant
 ) -> None:
-    student = student_of("c-ptp")
-    outcome = run(student, windows_of("c-ptp"), TOP_K)
+    student = student_of(variant)
+    outcome = run(student, windows_of(variant), TOP_K)
     teacher, greedy = teacher_at(outcome), outcome.windows.greedy[outcome.usable]
     assert 0 < int(greedy.sum()) < len(greedy)
     assert (teacher.argmax(-1) != outcome.target)[greedy].any()  # the text is not what is learnt
@@ -248,6 +251,51 @@ def test_divergences_are_those_of_the_laws_and_greedy_slots_learn_the_argmax(
             expected += float(kl_divergence(*(laws if objective == "kl" else laws[::-1])))
     got = LOSSES[objective](student, outcome, TOP_K)
     assert got.item() == pytest.approx(expected, rel=1e-4)
+
+
+def overlap_of(known: Tensor, said: Tensor) -> float:
+    return sum(min(p, q) for p, q in zip(known.tolist(), said.tolist(), strict=True))
+
+
+def test_the_overlap_loss_is_the_chance_of_rejection_at_the_windows_temperatures() -> None:
+    student = student_of("isd")
+    outcome = run(student, windows_of("isd"), TOP_K)
+    windows, teacher, expected = outcome.windows, teacher_at(outcome), 0.0
+    logits = outcome.logits.detach()
+    for m, (b, q) in enumerate(outcome.usable.nonzero().tolist()):
+        if windows.greedy[b, q]:
+            expected -= float(logits[m].log_softmax(-1)[teacher[m].argmax()])
+        else:
+            temperature = float(windows.warp[b, q, 0])  # no nucleus, no top-k
+            laws = ((row / temperature).softmax(-1) for row in (teacher[m], logits[m]))
+            expected += 1 - overlap_of(*laws)
+    got = LOSSES["overlap"](student, outcome, TOP_K)
+    assert got.item() == pytest.approx(expected, rel=1e-4)
+    certain = windows.greedy[outcome.usable]
+    same = dataclasses.replace(outcome, logits=teacher_at(outcome) + 3.0)
+    plain = LOSSES["overlap"](student, same, TOP_K) - F.cross_entropy(
+        same.logits[certain], same.logits[certain].argmax(-1), reduction="sum"
+    )
+    assert plain.item() == pytest.approx(0, abs=1e-3)
+
+
+def test_an_isd_slot_is_right_by_the_overlap_of_the_warped_laws() -> None:
+    student = student_of("isd")
+    outcome = run(student, windows_of("isd"), TOP_K)
+    windows, teacher, kinds = outcome.windows, teacher_at(outcome), set()
+    near = teacher + 0.5 * torch.randn(teacher.shape, generator=torch.Generator().manual_seed(1))
+    judged = predictions(student, dataclasses.replace(outcome, logits=near), TOP_K)
+    assert judged.counts.all()
+    for m, (b, q) in enumerate(outcome.usable.nonzero().tolist()):
+        if windows.greedy[b, q]:
+            right = float(int(near[m].argmax()) == int(teacher[m].argmax()))
+            kinds.add(right)
+        else:
+            settings = windows.warp[b, q].tolist()
+            right = overlap_of(*(law_of(row[m], settings, TOP_K) for row in (teacher, near)))
+            assert 0 < right < 1
+        assert float(judged.right[m]) == pytest.approx(right, abs=1e-5)
+    assert kinds == {0.0, 1.0}
 
 
 @pytest.mark.parametrize("objective", ["kl", "reverse-kl"])
@@ -266,7 +314,8 @@ def test_a_student_that_says_what_the_teacher_says_has_no_divergence(
 def test_gradients_reach_every_part_of_the_adapter_and_nothing_else(
     objective: ObjectiveName, gated: bool
 ) -> None:
-    student = student_of("o-ptp" if objective == "one-hot" else "c-ptp", gated=gated)
+    by_objective: dict[str, Variant] = {"one-hot": "o-ptp", "overlap": "isd"}
+    student = student_of(by_objective.get(objective, "c-ptp"), gated=gated)
     variant = student.adapter.config.variant
     outcome = run(student, windows_of(variant), TOP_K)
     LOSSES[objective](student, outcome, TOP_K).backward()  # type: ignore[no-untyped-call]

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from training.objectives import Judged, Outcome
-from training.report import Report, Tally, leading, summary_line
+from training.report import Report, Tally, leading
 from training.windows import Windows
 
 LENGTH = 6
@@ -163,7 +163,7 @@ def test_a_tally_without_any_slot_that_counts_gives_plain_figures(
     assert tally.calibration() == (1.0, 0.0)
     report = Report.of(tally, None)
     assert report.leading_16 == 0
-    assert "leading correct of 16: 0.00" in summary_line(report)
+    assert "leading correct of 16: 0.00" in report.summary()
 
 
 def test_a_report_survives_json() -> None:
@@ -185,7 +185,7 @@ def test_the_summary_names_both_lengths() -> None:
     sampled, greedy = Tally(LENGTH), Tally(LENGTH)
     sampled.add(*judged_windows([[[True, False, True]]]))
     greedy.add(*judged_windows([[[True] * 4]]))
-    assert summary_line(Report.of(sampled, greedy)) == (
+    assert Report.of(sampled, greedy).summary() == (
         "leading correct of 16: 1.00, greedy 4.00; accuracy at every 1th slot 1.00 0.00 1.00"
     )
-    assert "greedy" not in summary_line(Report.of(sampled, None))
+    assert "greedy" not in Report.of(sampled, None).summary()

@@ -64,7 +64,7 @@ def answer_end(row: Row, place: int) -> int:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_windows_run_from_a_trained_token_to_the_end_of_its_answer(variant: Variant) -> None:
-    shift, starts = int(variant == "c-ptp"), [Counter[int]() for _ in ROWS]
+    shift, starts = int(variant != "o-ptp"), [Counter[int]() for _ in ROWS]
     for seed in range(40):
         windows = windows_of(seed, variant=variant)
         for b, of_row in enumerate(slots(windows)):
@@ -103,7 +103,7 @@ def test_starts_are_drawn_evenly_over_the_trained_tokens() -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_aligned_windows_are_never_cut(variant: Variant) -> None:
-    shift, empty = int(variant == "c-ptp"), 0
+    shift, empty = int(variant != "o-ptp"), 0
     for seed in range(20):
         windows = windows_of(seed, variant=variant, aligned=True)
         for b, of_row in enumerate(slots(windows)):
@@ -173,7 +173,7 @@ def test_the_mask_follows_the_definition(seed: int, variant: Variant) -> None:
         for q in range(num_slots):
             if q in window_of:
                 where = window_of[q]
-                start = int(windows.place[b, where[0]]) - int(variant == "c-ptp")
+                start = int(windows.place[b, where[0]]) - int(variant != "o-ptp")
                 expected = {*range(start), *(width + k for k in where if k <= q)}
             else:
                 expected = {0}
@@ -248,7 +248,7 @@ def explained(seed: int, variant: Variant) -> tuple[Windows, Tensor, Any]:
     by_place = 1.5 * torch.randn(3, 14, VOCAB, generator=torch.Generator().manual_seed(seed))
     liked = torch.rand(3, 14, generator=torch.Generator().manual_seed(seed + 1)) < 0.6
     by_place.scatter_add_(2, windows.ids[..., None], 4.0 * liked[..., None])
-    carried = (windows.place - int(variant == "c-ptp")).clamp(min=0)
+    carried = (windows.place - int(variant != "o-ptp")).clamp(min=0)
     logits = by_place.gather(1, carried[..., None].expand(-1, -1, VOCAB))  # teacher of that token
     return windows, logits, explain(windows, logits, LAWS.top_k, variant)
 
@@ -256,7 +256,7 @@ def explained(seed: int, variant: Variant) -> tuple[Windows, Tensor, Any]:
 def check_explained(seed: int, variant: Variant) -> tuple[int, int]:
     """How many slots counted and how many chains ended, once all is as defined."""
     windows, logits, got = explained(seed, variant)
-    shift, usable, ended = int(variant == "c-ptp"), 0, 0
+    shift, usable, ended = int(variant != "o-ptp"), 0, 0
     for b, of_row in enumerate(slots(windows)):
         inside = {q for where in of_row for q in where}
         for q in set(range(17)) - inside:
@@ -322,7 +322,7 @@ def test_the_carried_token_is_the_predicted_or_the_one_before(variant: Variant) 
     windows = windows_of(variant=variant, aligned=True)
     real = windows.number >= 0
     carried = carried_places(windows, variant)
-    assert torch.equal(carried[real], (windows.place - int(variant == "c-ptp"))[real])
+    assert torch.equal(carried[real], (windows.place - int(variant != "o-ptp"))[real])
     assert not carried[~real].any()
 
 

@@ -410,6 +410,23 @@ def import_ptp(
         raise BenchError(str(error), Exit.USAGE) from error
 
 
+@imports.command("idlm")
+def import_idlm(
+    checkpoint: Annotated[Path, typer.Argument(help="Folder of I-DLM-8B, or of a LoRA of it.")],
+    output: Annotated[Path, typer.Argument(help="Folder of the adapter; must be new.")],
+    base: Annotated[Path | None, typer.Option(help="Folder of the LoRA's base model.")] = None,
+    stride: Annotated[int, typer.Option(help="N that it was trained for.")] = 4,
+    mask_id: Annotated[int, typer.Option(help="Token whose embedding is the mask.")] = 151_669,
+) -> None:
+    """Turn a published I-DLM into a base model and an isd adapter, or its LoRA into the latter."""
+    from training import import_idlm as idlm
+
+    try:
+        typer.echo(idlm.import_idlm(checkpoint, output, base=base, stride=stride, mask_id=mask_id))
+    except ValueError as error:
+        raise BenchError(str(error), Exit.USAGE) from error
+
+
 @contextmanager
 def _progress(shown: Shown) -> Iterator[Progress]:
     """The display, which gives the terminal back whatever happens."""

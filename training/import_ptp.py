@@ -116,9 +116,9 @@ def sort_weights(state: Mapping[str, Any]) -> Parts:
             name, side = match.groups()
             if name in HEADS:
                 raise ValueError(f"{key}: the output head cannot be adapted here")
-            _put(parts, parts.low if side == "A" else parts.high, name, key, value)
+            put(parts, parts.low if side == "A" else parts.high, name, key, value)
         elif match := EMBEDDING.fullmatch(key):
-            _put(parts, parts.embedding, match[1], key, value)
+            put(parts, parts.embedding, match[1], key, value)
         elif strange := next((mark for mark in STRANGE if mark in key), None):
             raise ValueError(f"{key}: a `{strange}` weight that is not known here")
     if not parts.low and not parts.high:
@@ -131,7 +131,7 @@ def sort_weights(state: Mapping[str, Any]) -> Parts:
     return parts
 
 
-def _put(parts: Parts, into: dict[str, Tensor], name: str, key: str, value: Any) -> None:
+def put(parts: Parts, into: dict[str, Tensor], name: str, key: str, value: Any) -> None:
     if name in into:
         raise ValueError(f"{key}: this weight comes twice, under an old and a new name")
     if not isinstance(value, Tensor) or not value.is_floating_point():
@@ -149,7 +149,7 @@ def build_adapter(
 
     Errors: `ValueError` for parts that do not fit together or the settings.
     """
-    layers, rank = layer_shapes(parts, settings.rank)
+    layers, rank = factor_shapes(parts, settings.rank)
     code, embedding, width = embed_weights(parts.embedding, settings.embedding)
     if all(num_in != width for num_in, _ in layers.values()):
         raise ValueError(f"the u embedding is {width} wide, and no layer reads that width")
@@ -176,7 +176,7 @@ def build_adapter(
     return adapter
 
 
-def layer_shapes(parts: Parts, rank: int | None) -> tuple[dict[str, tuple[int, int]], int]:
+def factor_shapes(parts: Parts, rank: int | None) -> tuple[dict[str, tuple[int, int]], int]:
     """(in, out) of every adapted layer, and the one rank; `rank` is the configuration's.
 
     Errors: `ValueError` naming the layer whose factors are not a pair, or of another rank.

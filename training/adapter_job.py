@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from decoders.core.slots import SlotAdapter
+from training.adapter_recipe import RunTable
 from training.blocks import BlockRules
 from training.data import Row, groups
 from training.loop import Piece, Progress, muon_and_adamw
 from training.masked_report import RATIOS, RefineReport, StrideReport
-from training.objectives import LOSSES, Outcome, predictions, run
+from training.objectives import LOSSES, Outcome, clean_loss, predictions, run
 from training.progress import Reporter
-from training.recipe import RunTable
 from training.report import Report, Tally
 from training.sources import Source
 from training.student import Student
@@ -66,18 +66,35 @@ class AdapterJob:
         mine = rows[rank::world]
         rng = np.random.default_rng([self.settings.seed, progress.step, rank])
         for group in groups(mine, self.settings.max_tokens):
-            windows = self._windows(group, self.laws, self.blocks, rng)
+            windows = self._windows(
+                group, self.laws, self.blocks, rng, length=self._length(progress.step)
+            )
             outcome = run(self.student, windows, self.laws.top_k)
             if len(outcome.target):
-                yield self._loss(outcome), len(outcome.target), windows.number.numel()
+                yield self._loss(outcome, group), len(outcome.target), windows.number.numel()
 
-    def _loss(self, outcome: Outcome) -> Tensor:
-        """The objective's, and its share of hard labels."""
+    def _length(self, step: int) -> int:
+        """Slots of a window: of the stride whose turn it is, if there are several."""
+        strides = self.settings.strides
+        if not strides:
+            return self.student.adapter.config.num_slots
+        return strides[step * len(strides) // self.settings.num_steps] - 1
+
+    def _loss(self, outcome: Outcome, rows: Sequence[Row]) -> Tensor:
+        """The objective's, its share of hard labels, and that of the token rows."""
         share, top_k = self.settings.label_share, self.laws.top_k
         loss = LOSSES[self.settings.objective](self.student, outcome, top_k)
         if share:
             loss = (1 - share) * loss + share * LOSSES["one-hot"](self.student, outcome, top_k)
-        return loss
+        weight = self.settings.clean
+        if weight == 0:
+            return loss
+        width, num = outcome.windows.ids.shape[1], len(outcome.target)
+        learn = [row.learn + [False] * (width - len(row.learn)) for row in rows]
+        clean = clean_loss(self.student, outcome, torch.tensor(learn, device=loss.device))
+        if weight == "auto":
+            weight = (loss / num / clean).item()
+        return loss + weight * num * clean
 
     def _windows(
         self,
@@ -86,13 +103,14 @@ class AdapterJob:
         blocks: BlockRules | None,
         rng: np.random.Generator,
         *,
+        length: int | None = None,
         aligned: bool = False,
     ) -> Windows:
         config = self.student.adapter.config
         return draw_windows(
             rows,
             num_slots=max(config.num_slots, EVAL_SLOTS if aligned else self.settings.slots_per_row),
-            length=config.num_slots,
+            length=length or config.num_slots,
             laws=laws,
             pad=self.pad,
             rng=rng,
@@ -171,14 +189,16 @@ class AdapterJob:
         """Writes the adapter with its held-out report; the student is of no use afterwards.
 
         Ungated, the deltas belong to every row, so they go into the model's own weights: it is
-        written to ``FOLDER/draft``, and the adapter keeps its embedding of us alone.
+        written to ``FOLDER/draft`` (a model of masks verifies itself: ``FOLDER/model``), and the
+        adapter keeps its embedding alone.
         """
         report = self.report or self.held_out()
         trained = self.student.adapter
         config = dataclasses.replace(trained.config, base=base, measured=dataclasses.asdict(report))
         state = trained.state_dict()
         if not self.student.gated:
-            self.student.merge().to(dtype).save_pretrained(folder / "draft")
+            name = "model" if trained.config.masked else "draft"
+            self.student.merge().to(dtype).save_pretrained(folder / name)
             config = dataclasses.replace(config, rank=1, base={})  # no longer for its base model
             state = {name: part for name, part in state.items() if not name.startswith("lora_")}
         fresh = SlotAdapter(config)

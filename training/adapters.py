@@ -18,17 +18,11 @@ from decoders.core.gating import layer_shapes
 from decoders.core.hf import HFModel, stop_ids
 from decoders.core.slots import MASKED, AdapterConfig, SlotAdapter
 from training.adapter_job import AdapterJob, optimizers
+from training.adapter_recipe import AdapterRecipe, AdapterTable, BlocksTable
 from training.blocks import BlockRules
 from training.loop import Loop, Progress, Schedule, fingerprint_of, saved_progress
 from training.progress import Reporter
-from training.recipe import (
-    AdapterRecipe,
-    AdapterTable,
-    BlocksTable,
-    customised,
-    read_recipe,
-    with_settings,
-)
+from training.recipe import customised, read_recipe, with_settings
 from training.sources import Teacher, source_of
 from training.student import Student
 from training.windows import Laws

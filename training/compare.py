@@ -23,9 +23,10 @@ import torch
 
 from decoders.core.slots import SlotAdapter
 from training.adapter_plots import plot_adapters
+from training.adapter_recipe import AdapterRecipe
 from training.adapters import build_job
 from training.progress import Reporter
-from training.recipe import AdapterRecipe, read_recipe
+from training.recipe import read_recipe
 from training.report import Tally
 
 NUM_RESAMPLES = 2000

@@ -42,6 +42,7 @@ class Outcome:
         target: int64 ``[M]``, the tokens that continue the text.
         teacher: hidden states ``[B, S, D]`` of the teacher (of blocks, which need none: the
             student's own).
+        context: those of the student's own token rows; gated, it has no part in them.
     """
 
     windows: Windows
@@ -49,6 +50,7 @@ class Outcome:
     logits: Tensor
     target: Tensor
     teacher: Tensor
+    context: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ def run(student: Student, windows: Windows, top_k: int) -> Outcome:
         logits=student.logits(states[explained.usable]),
         target=explained.target[explained.usable],
         teacher=teacher,
+        context=hidden,
     )
 
 
@@ -106,6 +109,7 @@ def _run_blocks(
         logits=student.logits(states[blocks.learn]),
         target=blocks.target[blocks.learn],
         teacher=hidden,
+        context=hidden,
     )
 
 
@@ -148,6 +152,12 @@ def overlap_loss(student: Student, outcome: Outcome, top_k: int) -> Tensor:
     return torch.where(greedy, certain, 1 - torch.minimum(p, q).sum(-1)).sum()
 
 
+def clean_loss(student: Student, outcome: Outcome, learn: Tensor) -> Tensor:
+    """Mean cross-entropy of the student's token rows, for tokens where `learn` ``[B, S]``."""
+    logits = student.logits(outcome.context[:, :-1][learn[:, 1:]])
+    return F.cross_entropy(logits, outcome.windows.ids[:, 1:][learn[:, 1:]])
+
+
 def _teacher_logits(student: Student, outcome: Outcome) -> tuple[Tensor, Tensor]:
     """The teacher's logits ``[M, V]`` for the tokens slots predict, and which slots are greedy."""
     windows, usable = outcome.windows, outcome.usable
@@ -157,6 +167,12 @@ def _teacher_logits(student: Student, outcome: Outcome) -> tuple[Tensor, Tensor]
             student.teacher_logits(gather_rows(outcome.teacher, before)[usable]),
             windows.greedy[usable],
         )
+
+
+def _own_logits(student: Student, outcome: Outcome) -> Tensor:
+    """The student's own ``[M, V]`` for the tokens slots predict."""
+    before = (outcome.windows.place - 1).clamp(min=0)
+    return student.logits(gather_rows(outcome.context, before)[outcome.usable])
 
 
 LOSSES: dict[ObjectiveName, Callable[[Student, Outcome, int], Tensor]] = {
@@ -187,6 +203,8 @@ def predictions(student: Student, outcome: Outcome, top_k: int) -> Judged:
     warp = outcome.windows.warp[outcome.usable]
     law = warped(outcome.logits, warp, top_k)
     if variant == "isd":
+        if not student.gated:  # what verifies is the model that was trained, not its teacher
+            teacher = _own_logits(student, outcome)
         overlap = torch.minimum(warped(teacher, warp, top_k), law).sum(-1)
         agrees = (tokens == teacher.argmax(-1)).to(overlap.dtype)
         return Judged(torch.where(greedy, agrees, overlap), confidences, counts)

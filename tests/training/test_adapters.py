@@ -26,11 +26,12 @@ from decoders.core.slots import AdapterConfig, SlotAdapter
 from decoders.core.uniform_embedding import Code
 from tests.tiny_recipe import ADAPTER, RUN, SIZES, toml_of
 from training.adapter_job import AdapterJob, optimizers
+from training.adapter_recipe import AdapterRecipe, RunTable
 from training.adapters import ROOT, build_job, main, train_adapter
 from training.data import Row, groups
 from training.loop import Loop, Progress, Schedule, update
 from training.progress import Reporter
-from training.recipe import AdapterRecipe, RunTable, customised, read_recipe, with_settings
+from training.recipe import customised, read_recipe, with_settings
 from training.report import Report
 from training.student import Student
 from training.windows import Laws

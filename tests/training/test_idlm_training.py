@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
@@ -23,12 +24,14 @@ from decoders.nar import NonAutoregressive
 from tests.tiny_recipe import RUN, SIZES, toml_of
 from tests.training.test_adapters import Given, bench, job_of, silent
 from training.adapter_job import AdapterJob, optimizers
+from training.adapter_recipe import AdapterRecipe, RunTable
 from training.adapters import ROOT, main, train_adapter
 from training.blocks import BlockRules
 from training.data import Row
 from training.loop import Loop, Progress, Schedule
 from training.masked_report import RefineReport, StrideReport
-from training.recipe import AdapterRecipe, RunTable, read_recipe
+from training.objectives import predictions, run
+from training.recipe import read_recipe
 from training.student import Student
 from training.windows import Laws
 
@@ -197,12 +200,91 @@ def test_hard_labels_are_mixed_in_by_their_share(recipe: dict[str, Any], tmp_pat
 def test_what_decides_a_run_of_an_older_recipe_is_told_as_before(recipe: dict[str, Any]) -> None:
     told = AdapterRecipe.of(recipe).decisive()
     assert set(told) == {"model", "adapter", "laws", "data", "run"}
-    assert "label_share" not in told["run"]
+    assert not {"label_share", "clean", "strides", "num_steps"} & set(told["run"])
     mixed = copy.deepcopy(recipe)
     mixed["run"]["label_share"] = 0.5
     assert AdapterRecipe.of(mixed).decisive()["run"]["label_share"] == 0.5
+    staged = AdapterRecipe.of(read_recipe(ROOT / "training" / "recipes" / "idlm-full.toml"))
+    assert staged.decisive()["run"]["num_steps"] == 5800  # it says when a stride's turn is
     refining = read_recipe(ROOT / "training" / "recipes" / "idlm-refine.toml")
     assert AdapterRecipe.of(refining).decisive()["blocks"]["sizes"] == [8, 16, 32]
+
+
+# ---------------------------------------------------------------- full fine-tuning
+
+
+@pytest.fixture
+def full(recipe: dict[str, Any]) -> dict[str, Any]:
+    recipe["adapter"] = {
+        "variant": "isd", "code": "constant", "rank": 0, "num_slots": 3, "gated": False, "seed": 3,
+    }  # fmt: skip
+    recipe["laws"] = {}
+    recipe["run"] |= {"half": False, "slots_per_row": 9, "clean": "auto", "strides": [2, 4]}
+    return recipe
+
+
+def test_a_whole_model_is_trained_and_written_as_an_ordinary_checkpoint(
+    full: dict[str, Any], home: Path, tmp_path: Path
+) -> None:
+    train_adapter(full, tmp_path, progress="plain")
+    before = LlamaForCausalLM.from_pretrained(home / "zoo")
+    after = LlamaForCausalLM.from_pretrained(tmp_path / "model")
+    for name in layer_shapes(before):
+        assert not torch.equal(before.get_submodule(name).weight, after.get_submodule(name).weight)
+    adapter = SlotAdapter.load(tmp_path)
+    assert all(not part.any() for part in adapter.lora_b.values())
+    job = job_of(full, tmp_path)
+    state = torch.load(tmp_path / ".training" / "adapter.pt", weights_only=True)["model"]
+    job.student.adapter.load_state_dict(state)
+    rng = np.random.default_rng(0)
+    windows = job._windows(job.source.rows(0), job.laws, None, rng)
+    loaded = Student(after, adapter)
+    with torch.no_grad():
+        outcomes = [run(student, windows, 0) for student in (job.student, loaded)]
+    logits = (outcome.logits for outcome in outcomes)
+    torch.testing.assert_close(*logits, rtol=1e-3, atol=1e-4)
+    # what is judged is how often the model that was trained accepts, not its base
+    judged = (
+        predictions(student, outcome, 0).right
+        for student, outcome in zip((job.student, loaded), outcomes, strict=True)
+    )
+    torch.testing.assert_close(*judged, rtol=1e-3, atol=1e-4)
+    model = HFModel.load(tmp_path / "model", dtype=torch.float32, device="cpu")
+    model.attach("isd", adapter)
+    sampling = Sampling(max_new_tokens=12)
+    expected = answer(model, Autoregressive(), [7, 40, 12], sampling)
+    decoder = IterativeDiffusion(mode="isd", stride=4)
+    assert answer(model, decoder, [7, 40, 12], sampling).tokens == expected.tokens
+
+
+def test_token_rows_go_on_learning_the_text_and_strides_grow(
+    full: dict[str, Any], home: Path, tmp_path: Path
+) -> None:
+    found = {}
+    for clean in (0.0, 0.2, "auto"):
+        full["run"]["clean"] = clean
+        job = job_of(full, tmp_path)
+        pieces = list(job.pieces(Progress()))
+        found[clean] = sum(float(loss.detach()) for loss, _, _ in pieces)
+    (_, num, _), rows = pieces[0], job.source.rows(0)
+    assert len(pieces) == 1
+    module, total, count = LlamaForCausalLM.from_pretrained(home / "zoo"), 0.0, 0
+    for row in rows:
+        with torch.no_grad():
+            laws = module(torch.tensor([row.ids])).logits[0].log_softmax(-1)
+        places = [place for place in range(1, len(row.ids)) if row.learn[place]]
+        total -= sum(float(laws[place - 1, row.ids[place]]) for place in places)
+        count += len(places)
+    assert found[0.2] - found[0.0] == pytest.approx(0.2 * num * total / count, rel=1e-4)
+    assert found["auto"] == pytest.approx(2 * found[0.0], rel=1e-4)
+    assert [job._length(step) for step in range(RUN["num_steps"])] == [1] * 3 + [3] * 3
+    for change, told in (
+        ({"adapter": {"gated": True}}, "run.clean is for adapters with gated = false"),
+        ({"run": {"strides": [2, 9]}}, r"run.strides are \[2, 9\]; .* up to num_slots \+ 1"),
+    ):
+        wrong = {name: {**table, **change.get(name, {})} for name, table in full.items()}
+        with pytest.raises(ValueError, match=told):
+            AdapterRecipe.of(wrong)
 
 
 # ---------------------------------------------------------------- the command

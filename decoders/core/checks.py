@@ -11,7 +11,6 @@ check runs on `TableModel`, whose laws are known, in well under a second (the la
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -19,6 +18,7 @@ import torch
 
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Decoder
+from decoders.core.draws import Draws
 from decoders.core.sampling import warp
 from decoders.core.scheduler import Models, Scheduler, generate
 from decoders.core.slots import MASKED
@@ -26,8 +26,9 @@ from decoders.core.table_model import TableModel
 from decoders.core.types import Generation, Sampling
 
 Check = Callable[[Decoder], None]
-NUM_LAW_SEEDS = 3000
+NUM_LAW_DRAWS = 3000
 LAW_ALPHA = 1e-4
+_BATCH = 64
 _VOCAB = 7
 _EOS = 6
 _PROMPTS = ([1, 2, 3], [4], [0, 5, 1, 1, 2, 3, 4, 0, 5], [2, 2], [3, 1, 4, 1, 5])
@@ -46,20 +47,25 @@ def checks_for(decoder: Decoder) -> list[Check]:
         check_budget_and_eos,
         check_shortest_inputs,
         check_runs_repeat,
-        check_prompts_leave_no_trace,
         check_global_rng_is_untouched,
-        check_batch_equals_alone,
         check_stays_in_the_cache,
+        *equality_checks(decoder),
     ]
-    if decoder.lossless:
-        checks.append(check_greedy_equals_ar)
-    if decoder.coupled:
-        checks.append(check_coupled_equals_ar)
-    elif decoder.lossless:
+    if decoder.lossless and not decoder.coupled:
         checks.append(check_law)
     drafts = "draft" in decoder.needs or decoder.adapter_name is not None
     if drafts and decoder.lossless:
         checks += [check_perfect_drafts_are_accepted, check_disjoint_drafts_are_rejected]
+    return checks
+
+
+def equality_checks(decoder: Decoder) -> list[Check]:
+    """The checks that compare answers with answers: each other's, and AR's where that is due."""
+    checks: list[Check] = [check_prompts_leave_no_trace, check_batch_equals_alone]
+    if decoder.lossless:
+        checks.append(check_greedy_equals_ar)
+    if decoder.coupled:
+        checks.append(check_coupled_equals_ar)
     return checks
 
 
@@ -196,34 +202,26 @@ def _check_equals_ar(decoder: Decoder, temperatures: list[float]) -> None:
 
 
 def check_law(decoder: Decoder) -> None:
-    """Lossless but not coupled: three-token answers over many seeds follow the exact law.
+    """Lossless but not coupled: answers under many seeds follow the exact law.
 
-    Pearson's chi-square against the enumerated law, cells of expectation below 5 pooled; the seeds
-    are fixed, so that the check always gives the same verdict (at level 1e-4).
+    The seeds are fixed, so that the check always gives the same verdict (at level 1e-4).
     """
-    statistic, dof = law_chi_square(decoder, NUM_LAW_SEEDS)
-    from scipy import stats
-
-    p_value = float(stats.chi2.sf(statistic, dof))
-    assert p_value > LAW_ALPHA, (
-        f"{decoder} does not follow the target's law: chi-square {statistic:.1f} at {dof} degrees "
-        f"of freedom over {NUM_LAW_SEEDS} seeds, p = {p_value:.2g}"
+    draws = table_draws(decoder, NUM_LAW_DRAWS)
+    draws.draw(0, _BATCH)
+    found = draws.fit
+    assert found.p_value > LAW_ALPHA, (
+        f"{decoder} does not follow the target's law: chi-square {found.statistic:.1f} at "
+        f"{found.dof} degrees of freedom over {found.num_draws} draws, p = {found.p_value:.2g}"
     )
 
 
-def law_chi_square(decoder: Decoder, num_seeds: int) -> tuple[float, int]:
-    """Chi-square and degrees of freedom of three-token answers against the exact law."""
-    prompt, models = [1, 2], _models(decoder, scale=1.0)
-    counts: Counter[tuple[int, ...]] = Counter()
-    for seed in range(num_seeds):
-        sampling = Sampling(temperature=0.9, max_new_tokens=3, seed=seed)
-        counts[generate(decoder, prompt, sampling, models).tokens] += 1
-    law = exact_law(models.target, prompt, Sampling(temperature=0.9), 3)
-    rare = [answer for answer, mass in law.items() if mass * num_seeds < 5]
-    cells = [(counts[a], law[a] * num_seeds) for a in law if law[a] * num_seeds >= 5]
-    cells.append((sum(counts[a] for a in rare), sum(law[a] for a in rare) * num_seeds))
-    statistic = sum((seen - mean) ** 2 / mean for seen, mean in cells if mean > 0)
-    return statistic, len(cells) - 1
+def table_draws(decoder: Decoder, num_draws: int) -> Draws:
+    """Draws of five-token answers over three tokens: few enough cells for several steps."""
+    target = TableModel(3, seed=1, scale=1.0)
+    draft = TableModel(3, seed=2, scale=1.0, agree_with=target, agreement=0.6)
+    models = _with_adapter(decoder, Models(target=target, draft=draft), error=0.4)
+    sampling = Sampling(temperature=0.9, max_new_tokens=5)
+    return Draws(decoder, models, [1, 2], sampling, num_draws)
 
 
 def exact_law(

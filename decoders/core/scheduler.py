@@ -74,6 +74,7 @@ class Scheduler:
         self,
         prompts: Sequence[Sequence[int]],
         *,
+        seeds: Sequence[int] | None = None,
         on_first: Callable[[int], None] | None = None,
         on_finish: Callable[[int, Outcome], None] | None = None,
     ) -> list[Outcome]:
@@ -81,6 +82,7 @@ class Scheduler:
 
         Args:
             prompts: token ids, at least one each.
+            seeds: a seed for each prompt; None: the sampling's for all.
             on_first: called with a prompt's index when its first `Emit` arrived.
             on_finish: called with a prompt's index and outcome when it ended.
 
@@ -97,7 +99,10 @@ class Scheduler:
             if on_finish is not None:
                 on_finish(index, outcome)
 
-        waiting = deque(enumerate(prompts))
+        samplings = [self._sampling] * len(prompts)
+        if seeds is not None:
+            samplings = [dataclasses.replace(self._sampling, seed=seed) for seed in seeds]
+        waiting = deque(enumerate(zip(prompts, samplings, strict=True)))
         active: list[_Job] = []
         try:
             self._loop(waiting, active, on_first, finish)
@@ -108,7 +113,7 @@ class Scheduler:
 
     def _loop(
         self,
-        waiting: deque[tuple[int, Sequence[int]]],
+        waiting: deque[tuple[int, tuple[Sequence[int], Sampling]]],
         active: list[_Job],
         on_first: Callable[[int], None] | None,
         finish: Callable[[int, Outcome], None],
@@ -120,13 +125,13 @@ class Scheduler:
                 assert job.outcome is not None
                 finish(job.index, job.outcome)
             while waiting and len(active) < self._batch_size:
-                index, prompt = waiting.popleft()
+                index, (prompt, sampling) = waiting.popleft()
                 try:
                     self._check_length(prompt)
                 except ValueError as error:
                     finish(index, error)
                     continue
-                job = _Job(index, prompt, self._decoder, self._models, self._sampling, on_first)
+                job = _Job(index, prompt, self._decoder, self._models, sampling, on_first)
                 active.append(job)
                 job.advance(None)
             runnable = [job for job in active if job.pending is not None]

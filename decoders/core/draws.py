@@ -1,0 +1,82 @@
+"""Answers drawn from a decoder under many seeds, held to the target's exact law.
+
+The law is enumerated with the target alone: one cold forward pass over the prompt, one row or more
+for every prefix that is looked behind. So it is independent of how the decoder draws, and the test
+has one sample: no noise of a second one, no baseline that could share an error.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decoders.core.decoder import Decoder
+from decoders.core.goodness import Answer, Cell, Fit, Law, enumerate_law, fit
+from decoders.core.model import Model
+from decoders.core.sampling import warp
+from decoders.core.scheduler import Models, Outcome, Scheduler
+from decoders.core.types import Generation, Sampling
+
+
+class Draws:
+    """Answers of `sampling.max_new_tokens` tokens to one prompt, counted by cell of their law."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        models: Models,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        num_draws: int,
+    ) -> None:
+        """Enumerate the law; nothing is drawn yet. Answers are short: every draw is a prefill."""
+        self.counts: Counter[Cell] = Counter()
+        self.law = exact_law(models.target, prompt, sampling, num_draws)
+        self._decoder, self._models = decoder, models
+        self._prompt, self._sampling, self._num_draws = prompt, sampling, num_draws
+
+    def draw(
+        self, first_seed: int, batch_size: int, on_draw: Callable[[], None] = lambda: None
+    ) -> None:
+        """Draw under seeds `first_seed`, `first_seed` + 1, …; what is drawn is counted at once.
+
+        Errors: the exception of the first answer that failed.
+        """
+
+        def count(_index: int, outcome: Outcome) -> None:
+            if not isinstance(outcome, Generation):
+                raise outcome
+            self.counts[self.law.cell_of(outcome.tokens)] += 1
+            on_draw()
+
+        scheduler = Scheduler(self._decoder, self._models, self._sampling, batch_size)
+        seeds = range(first_seed, first_seed + self._num_draws)
+        scheduler.run([self._prompt] * self._num_draws, seeds=seeds, on_finish=count)
+
+    @property
+    def fit(self) -> Fit:
+        """The test of what was drawn so far."""
+        return fit(self.law, self.counts)
+
+
+def exact_law(target: Model, prompt: Sequence[int], sampling: Sampling, num_draws: int) -> Law:
+    """The law of answers under `sampling`, as fine as `num_draws` draws can test."""
+    Models(target=target).ensure(1, len(prompt) + sampling.max_new_tokens)
+    session = target.open()
+
+    def next_law(prefix: Answer) -> NDArray[np.float64]:
+        # the prompt's last token is fed again: a call has a row at least
+        session.truncate(min(session.length, len(prompt) - 1))
+        tokens = (*prompt, *prefix)[session.length :]
+        logits = target.forward([session.call(tokens, want="logits")])
+        law: NDArray[np.float64] = warp(logits, sampling)[0].double().cpu().numpy()
+        law /= law.sum()
+        return law
+
+    try:
+        return enumerate_law(next_law, sampling.max_new_tokens, num_draws, sampling.stop_ids)
+    finally:
+        target.close(session)

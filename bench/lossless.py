@@ -1,9 +1,8 @@
 """Whether decoders that promise the baseline's very tokens gave them, and why where they did not.
 
-In float32 equality is demanded. Kernels of another shape round differently, so two tokens whose
-logits tie within `MARGIN` may swap: at the first difference the target is asked once more, alone,
-and only a difference that is no such near-tie makes a decoder wrong. Half precision and sampling
-above temperature 0 are reported and never judged here.
+In greedy float32 runs equality is demanded, and only a first difference that is no near-tie (see
+`bench.divergence`) makes a decoder wrong. Half precision and sampling above temperature 0 are
+reported and not judged here: `bench verify` does that.
 """
 
 from __future__ import annotations
@@ -12,14 +11,11 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from bench.divergence import examine
 from bench.plan import BASELINE
 from bench.prompts import Prompt
 from bench.records import SampleRecord
 from bench.workbench import Workbench
-from decoders.core.scheduler import Models
-
-MARGIN = 1e-3
-"""Logits closer than this count as a tie in float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,28 +81,12 @@ def _num_wrong(
     for pair in unequal:  # repeats of a greedy answer are equal: each pair is looked at once
         if pair not in verdicts:
             name, answer, expected = pair
-            verdicts[pair] = not is_near_tie(bench, prompts[name].ids, answer, expected)
+            found = examine(
+                bench.models.target, prompts[name].ids, answer, expected, bench.sampling, "float32"
+            )
+            verdicts[pair] = found is not None and not found.near_tie
         num += verdicts[pair]
     return num
-
-
-def is_near_tie(
-    bench: Workbench, prompt: Sequence[int], answer: Sequence[int], expected: Sequence[int]
-) -> bool:
-    """Whether the target hardly prefers `expected` where the two answers first differ."""
-    pairs = zip(answer, expected, strict=False)
-    place = next((i for i, (got, want) in enumerate(pairs) if got != want), None)
-    if place is None:  # one is the other's beginning: they stopped by different rules
-        return False
-    target = bench.models.target
-    ids = (*prompt, *expected[:place])
-    Models(target=target).ensure(1, len(ids))
-    session = target.open()
-    try:
-        logits = target.forward([session.call(ids, want="logits")])[0]
-    finally:
-        target.close(session)
-    return bool((logits[expected[place]] - logits[answer[place]]).abs() < MARGIN)
 
 
 def as_facts(found: Iterable[Difference]) -> list[dict[str, object]]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench.choice import choose_decoders
-from bench.lossless import as_facts, differences, is_near_tie
+from bench.lossless import as_facts, differences
 from bench.prompts import Prompt
 from bench.records import SampleRecord
 from bench.workbench import Workbench
@@ -55,15 +55,6 @@ def test_a_near_tie_is_a_difference_and_not_wrong(
     records = [record("ar", tokens=(best, 1, 2)), record("spec", tokens=(second, 1, 2))]
     (found,) = differences(bench, records, {"c0#1": PROMPT})
     assert (found.num_answers, found.num_wrong) == (1, 0)
-
-
-def test_the_first_difference_decides(bench: Workbench) -> None:
-    best, *_, worst = ranked(bench, (*PROMPT.ids, 7))
-    assert not is_near_tie(bench, PROMPT.ids, (7, worst), (7, best))
-
-
-def test_an_answer_that_stops_early_is_no_near_tie(bench: Workbench) -> None:
-    assert not is_near_tie(bench, PROMPT.ids, (7,), (7, 8))
 
 
 @pytest.mark.parametrize("values", [{"dtype": "bfloat16"}, {"temperature": 0.5}])

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-import torch
 from transformers import PreTrainedTokenizerBase
 
+from bench.divergence import examine
 from decoders.core.decoder import Decoder
 from decoders.core.hf import HFModel, stop_ids
-from decoders.core.sampling import Uniforms, warp
 from decoders.core.scheduler import Models, Scheduler
 from decoders.core.types import Generation, Sampling
 from specbench_tasks.generators import zoo_conversations
@@ -46,7 +45,6 @@ def sampling_for(zoo: Models, tokenizer: PreTrainedTokenizerBase, **options: flo
     return Sampling(max_new_tokens=160, stop_ids=stops, **options)  # type: ignore[arg-type]
 
 
-@torch.no_grad()
 def edge_distance(
     zoo: Models,
     prompt: Sequence[int],
@@ -54,13 +52,7 @@ def edge_distance(
     found: Sequence[int],
     sampling: Sampling,
 ) -> float:
-    """How far u is from a border of the exact, warped CDF where two answers first differ."""
-    place = next(i for i, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b)
-    assert isinstance(zoo.target, HFModel)
-    module = zoo.target.module
-    exact = type(module)(module.config).eval().double()  # a copy of wrapped layers would not do
-    exact.load_state_dict(module.state_dict())
-    logits = exact(torch.tensor([[*prompt, *expected[:place]]])).logits[0, -1]
-    cdf = warp(logits[None], sampling)[0].cumsum(-1)
-    u = Uniforms(sampling.seed, prompt).at("draw", place)
-    return float((cdf - u).abs().min())
+    """How far the warped CDF would have to move where two answers first differ."""
+    parted = examine(zoo.target, prompt, found, expected, sampling, "float32")
+    assert parted is not None
+    return parted.distance

@@ -86,7 +86,7 @@ def test_coupled_spec_leaves_ars_tokens_only_where_u_meets_a_cdf_edge(
     unequal = [i for i in range(len(prompts)) if found[i] != expected[i]]
     assert len(unequal) <= 3
     for index in unequal:
-        assert edge_distance(zoo, prompts[index], expected[index], found[index], sampling) < 1e-6
+        assert edge_distance(zoo, prompts[index], expected[index], found[index], sampling) < 3e-6
 
 
 def test_stories260k_writes_what_transformers_generates_from_the_empty_prompt(

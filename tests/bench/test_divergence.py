@@ -1,0 +1,110 @@
+"""Where answers part: the first difference decides, and rounding excuses what it could have done.
+
+The target is a table of one law, in the order of the vocabulary: 0.5, 0.3, 0.15, 0.05.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from bench.divergence import MARGINS, Divergence, edge_margin, examine, first_difference
+from decoders.core.sampling import Uniforms
+from decoders.core.table_model import TableModel
+from decoders.core.types import Sampling
+
+LAW = (0.5, 0.3, 0.15, 0.05)
+SAMPLED = Sampling(temperature=1.0)
+FLOAT32 = edge_margin(MARGINS["float32"], 1.0)
+
+
+class OneLaw(TableModel):
+    """Says the same law everywhere."""
+
+    def __init__(self, law: Sequence[float]) -> None:
+        super().__init__(len(law))
+        self._law = torch.tensor(law).log()
+
+    def logits(self, context: Sequence[int]) -> torch.Tensor:
+        return self._law
+
+
+def parted(
+    answer: Sequence[int],
+    expected: Sequence[int],
+    sampling: Sampling,
+    *,
+    law: Sequence[float] = LAW,
+    dtype: str = "float32",
+) -> Divergence:
+    found = examine(OneLaw(law), [1, 2], answer, expected, sampling, dtype)
+    assert found is not None
+    return found
+
+
+def at(monkeypatch: pytest.MonkeyPatch, u: float) -> None:
+    """Let the uniform of every position be u."""
+    monkeypatch.setattr(Uniforms, "at", lambda *_: u)
+
+
+def test_the_first_difference_is_where_answers_part() -> None:
+    assert first_difference([1, 2, 3], [1, 2, 3]) is None
+    assert first_difference([1, 2, 3], [1, 9, 9]) == 1
+    assert first_difference([1, 2], [1, 2, 3]) == 2
+    assert examine(OneLaw(LAW), [1], [0, 1], (0, 1), SAMPLED, "float32") is None
+
+
+def test_an_answer_that_stops_early_is_no_near_tie() -> None:
+    found = parted([0], [0, 1], Sampling())
+    assert (found.by, found.place, found.near_tie) == ("length", 1, False)
+
+
+@pytest.mark.parametrize(("gap", "dtypes"), [(5e-4, 3), (0.01, 2), (0.1, 1), (0.5, 0)])
+def test_greedy_answers_may_part_where_logits_tie_in_their_dtype(gap: float, dtypes: int) -> None:
+    law = [0.4, 0.4 * float(torch.tensor(-gap).exp()), 0.1, 0.1]
+    near = [parted([1], [0], Sampling(), law=law, dtype=dtype).near_tie for dtype in MARGINS]
+    assert near == [dtypes > 2, dtypes > 1, dtypes > 0]
+
+
+def test_sampled_answers_may_part_where_u_meets_the_border_of_both_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at(monkeypatch, 0.5 + FLOAT32 / 2)
+    found = parted([0], [1], SAMPLED)
+    assert found.near_tie
+    assert found.distance == pytest.approx(FLOAT32 / 2, rel=1e-2)
+    # as near to a border, but no border of token 2
+    assert not parted([2], [1], SAMPLED).near_tie
+
+
+def test_a_sampled_token_far_from_u_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    at(monkeypatch, 0.6)
+    found = parted([0], [1], SAMPLED)
+    assert found.distance == pytest.approx(0.1, abs=1e-6)
+    assert not found.near_tie
+
+
+@pytest.mark.parametrize("cut", [{"top_p": 0.95}, {"top_k": 3}])
+def test_a_nucleus_whose_border_is_a_tie_may_fall_either_way(
+    monkeypatch: pytest.MonkeyPatch, cut: dict[str, float]
+) -> None:
+    law = LAW if "top_p" in cut else (0.5, 0.3, 0.1, 0.1)
+    # without token 3 the others are wider: u = 0.52 is token 0 there, and token 1 with it
+    at(monkeypatch, 0.52)
+    sampling = Sampling(temperature=1.0, **cut)  # type: ignore[arg-type]
+    assert parted([1], [0], sampling, law=law).near_tie
+    clear = Sampling(temperature=1.0, top_p=0.9, top_k=3)
+    assert not parted([1], [0], clear, law=(0.5, 0.3, 0.15, 0.05)).near_tie
+
+
+def test_the_cdf_moves_no_farther_than_the_margin_says() -> None:
+    generator = torch.Generator().manual_seed(0)
+    margin, temperature = 0.2, 0.7
+    for _ in range(200):
+        logits = torch.randn(12, generator=generator, dtype=torch.float64) * 3
+        noise = (torch.rand(12, generator=generator, dtype=torch.float64) - 0.5) * margin
+        before = torch.softmax(logits / temperature, 0).cumsum(0)
+        after = torch.softmax((logits + noise) / temperature, 0).cumsum(0)
+        assert (before - after).abs().max() <= edge_margin(margin, temperature)

@@ -18,6 +18,7 @@ import typer
 from bench.errors import BenchError, Exit
 
 if TYPE_CHECKING:
+    from bench.config import RunConfig
     from bench.progress import Progress
     from bench.session import Ended
 
@@ -54,6 +55,31 @@ class Listed(StrEnum):
     runs = "runs"
 
 
+# what is asked alike by every command that opens models
+Decoders = Annotated[
+    str | None,
+    typer.Option("--decoders", "-d", help="NAME[@LABEL][:option=value]…, comma-separated."),
+]
+Model = Annotated[
+    str | None, typer.Option("--model", "-m", help="Folder or hub id. [default: zoo]")
+]
+Draft = Annotated[str | None, typer.Option(help="Draft model. [default: the zoo's]")]
+Adapters = Annotated[list[str] | None, typer.Option(help="NAME=PATH; repeatable.")]
+Tasks = Annotated[
+    str | None,
+    typer.Option("--tasks", "-t", help="zoo, families, specbench[=PATH], jsonl=PATH or hf=ID."),
+]
+MaxNewTokens = Annotated[int | None, typer.Option(help="[default: 256]")]
+TopP = Annotated[float | None, typer.Option(help="1 is off. [default: 1]")]
+TopK = Annotated[int | None, typer.Option(help="0 is off. [default: 0]")]
+DType = Annotated[str | None, typer.Option(help="[default: float32 on CPU, bfloat16 on CUDA]")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1. [default: CUDA]")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads. [default: cores]")]
+Attention = Annotated[str | None, typer.Option(help="sdpa or eager. [default: what it has]")]
+Overlong = Annotated[str | None, typer.Option(help="Prompts past the context: skip or truncate.")]
+Config = Annotated[
+    Path | None, typer.Option("--config", "-c", help="TOML; options given here win.")
+]
 Progressing = Annotated[Shown, typer.Option(help="Live bar, plain lines, or nothing.")]
 
 
@@ -88,19 +114,11 @@ def _options(
 @app.command()
 def run(
     context: typer.Context,
-    decoders: Annotated[
-        str | None,
-        typer.Option("--decoders", "-d", help="NAME[@LABEL][:option=value]…, comma-separated."),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Folder or hub id. [default: zoo]")
-    ] = None,
-    draft: Annotated[str | None, typer.Option(help="Draft model. [default: the zoo's]")] = None,
-    adapter: Annotated[list[str] | None, typer.Option(help="NAME=PATH; repeatable.")] = None,
-    tasks: Annotated[
-        str | None,
-        typer.Option("--tasks", "-t", help="zoo, families, specbench[=PATH], jsonl=PATH or hf=ID."),
-    ] = None,
+    decoders: Decoders = None,
+    model: Model = None,
+    draft: Draft = None,
+    adapter: Adapters = None,
+    tasks: Tasks = None,
     limit: Annotated[
         int | None, typer.Option("--limit", "-L", help="Conversations to time. [default: zoo 24]")
     ] = None,
@@ -109,38 +127,27 @@ def run(
     ] = None,
     repeats: Annotated[int | None, typer.Option(help="[default: 3]")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Sequences at once. [default: 1]")] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="[default: 256]")] = None,
+    max_new_tokens: MaxNewTokens = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy. [default: 0]")] = None,
-    top_p: Annotated[float | None, typer.Option(help="1 is off. [default: 1]")] = None,
-    top_k: Annotated[int | None, typer.Option(help="0 is off. [default: 0]")] = None,
+    top_p: TopP = None,
+    top_k: TopK = None,
     seed: Annotated[int | None, typer.Option(help="Repeat r uses seed + r. [default: 0]")] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="[default: float32 on CPU, bfloat16 on CUDA]")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1. [default: CUDA]")] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads. [default: cores]")] = None,
-    attention: Annotated[
-        str | None, typer.Option(help="sdpa or eager. [default: what it has]")
-    ] = None,
+    dtype: DType = None,
+    device: Device = None,
+    threads: Threads = None,
+    attention: Attention = None,
     fixed_length: Annotated[
         bool | None, typer.Option("--fixed-length", help="Ignore EOS: every answer is as long.")
     ] = None,
-    overlong: Annotated[
-        str | None, typer.Option(help="Prompts past the context: skip or truncate.")
-    ] = None,
+    overlong: Overlong = None,
     run_name: Annotated[str | None, typer.Option(help="Part of the run folder's name.")] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="TOML; options given here win.")
-    ] = None,
+    config: Config = None,
     output: Output = RESULTS,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and an ETA.")] = False,
     progress: Progressing = Shown.auto,
 ) -> None:
     """Compare decoders: tokens per call, latency, memory and quality, with intervals."""
-    from bench.config import RunConfig, load_config, parse_adapters
-
-    given = {key: value for key, value in context.params.items() if key in RunConfig.model_fields}
-    chosen = load_config(config, {**given, "adapters": parse_adapters(adapter)})
+    chosen = _chosen(context, config, adapter)
     with _progress(progress) as shown:
         if dry_run:
             from bench.dryrun import dry_run as plan_only
@@ -166,6 +173,53 @@ def resume(
     with _progress(progress) as shown:
         ended = session.resume(find_run(run_dir, output), shown)
     _conclude(ended)
+
+
+@app.command()
+def verify(
+    context: typer.Context,
+    decoders: Decoders = None,
+    model: Model = None,
+    draft: Draft = None,
+    adapter: Adapters = None,
+    tasks: Tasks = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-L", help="Conversations. [default: zoo 24]")
+    ] = None,
+    max_new_tokens: MaxNewTokens = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="Of the sampled checks. [default: 0.8]")
+    ] = None,
+    top_p: TopP = None,
+    top_k: TopK = None,
+    seed: Annotated[int | None, typer.Option(help="Of answers and draws. [default: 0]")] = None,
+    dtype: DType = None,
+    device: Device = None,
+    threads: Threads = None,
+    attention: Attention = None,
+    overlong: Overlong = None,
+    config: Config = None,
+    law: Annotated[
+        bool, typer.Option("--law", help="Also test the law of answers on the model itself.")
+    ] = False,
+    draws: Annotated[int, typer.Option(help="Answers drawn in every law test.")] = 5000,
+    json: Annotated[Path | None, typer.Option(help="Write everything found to a file.")] = None,
+    progress: Progressing = Shown.auto,
+) -> None:
+    """Check that decoders that claim to be lossless are: equality with AR, and the law."""
+    from rich.console import Console
+
+    from bench.verify import verify as examine
+
+    chosen = _chosen(context, config, adapter)
+    if json is not None and not json.parent.is_dir():  # said now, not when all is measured
+        raise BenchError(f"--json {json}: the folder {json.parent} does not exist", Exit.USAGE)
+    with _progress(progress) as shown:
+        found = examine(chosen, shown, law=law, num_draws=draws)
+    found.print(Console())
+    if json is not None:
+        found.write(json)
+    raise typer.Exit(int(found.exit_code))
 
 
 @app.command()
@@ -425,6 +479,14 @@ def import_idlm(
         typer.echo(idlm.import_idlm(checkpoint, output, base=base, stride=stride, mask_id=mask_id))
     except ValueError as error:
         raise BenchError(str(error), Exit.USAGE) from error
+
+
+def _chosen(context: typer.Context, config: Path | None, adapter: list[str] | None) -> RunConfig:
+    """The configuration that a file and the options of a command make."""
+    from bench.config import RunConfig, load_config, parse_adapters
+
+    given = {key: value for key, value in context.params.items() if key in RunConfig.model_fields}
+    return load_config(config, {**given, "adapters": parse_adapters(adapter)})
 
 
 @contextmanager

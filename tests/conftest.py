@@ -62,7 +62,7 @@ class RecordedProgress:
         self.closed += 1
 
 
-def open_tables(config: RunConfig, max_length: int = 256) -> Workbench:
+def open_tables(config: RunConfig, max_length: int = 256, agreement: float = 0.9) -> Workbench:
     """A workbench of two table models that agree most of the time."""
     from bench.clock import FakeClock
     from bench.workbench import assemble
@@ -71,8 +71,10 @@ def open_tables(config: RunConfig, max_length: int = 256) -> Workbench:
 
     target = TableModel(VOCAB, seed=1, order=1, max_length=max_length)
     draft = TableModel(
-        VOCAB, seed=2, order=1, agree_with=target, agreement=0.9, max_length=max_length
+        VOCAB, seed=2, order=1, agree_with=target, agreement=agreement, max_length=max_length
     )
+    for name in config.adapters:
+        target.attach(name, error=0.3)
     return assemble(
         config.with_values(device="cpu", dtype="float32"),
         Models(target=target, draft=draft if config.draft else None),

@@ -367,6 +367,43 @@ def test_the_missing_embedded_model_says_how_to_get_it(
     assert "bench: the embedded target is missing (zoo/target); train it with" in ended.err
 
 
+def verify(checkpoint: Callable[..., Path], decoders: str, *options: object) -> Ended:
+    model = checkpoint("target")
+    return bench(
+        "verify", "-d", decoders, "-m", model, "--draft", model, "-t", "qa", "-L", 2,
+        "--max-new-tokens", 8, "--draws", 2000, "--progress", "none", *options,
+    )  # fmt: skip
+
+
+def test_verify_prints_a_verdict_and_writes_what_it_found(
+    checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    ended = verify(checkpoint, "spec", "--json", tmp_path / "found.json")
+    assert ended.code == 0, ended.err
+    assert "lossless" in ended.out
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [one["verdict"] for one in found["decoders"]] == ["lossless", "lossless"]
+
+
+def test_verify_ends_with_3_where_a_lossless_decoder_is_wrong(
+    checkpoint: Callable[..., Path],
+) -> None:
+    ended = verify(checkpoint, f"{ROOT / 'examples' / 'wrong.py'}:LeaksCache")
+    assert ended.code == 3, ended.err
+    assert "wrong" in ended.out
+
+
+def test_verify_refuses_at_once_what_it_could_not_finish(
+    checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    ended = verify(checkpoint, "spec", "--json", tmp_path / "nowhere" / "found.json")
+    assert ended.code == 2
+    assert "does not exist" in ended.err
+    ended = verify(checkpoint, "spec", "--draws", 0)
+    assert ended.code == 2
+    assert "--draws is 0" in ended.err
+
+
 def test_wrong_usage_ends_with_code_2() -> None:
     assert bench("run", "--limt", 3).code == 2
     assert bench("nonsense").code == 2
@@ -378,7 +415,9 @@ def test_the_version_is_shown() -> None:
     assert (ended.code, ended.out.split()[0]) == (0, "bench")
 
 
-@pytest.mark.parametrize("verb", [(), ("run",), ("resume",), ("show",), ("train", "zoo")])
+@pytest.mark.parametrize(
+    "verb", [(), ("run",), ("verify",), ("resume",), ("show",), ("train", "zoo")]
+)
 def test_help_is_there_for_every_verb_and_loads_nothing_heavy(verb: tuple[str, ...]) -> None:
     code = (
         "import sys, cli\n"

@@ -1,0 +1,95 @@
+"""A decoder under examination by `bench verify`: what is due, and all that is known so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bench.equality import Comparison
+from bench.law import LawTest, findings
+from bench.plan import BASELINE
+from bench.verdict import CheckOutcome, Examined, Finding
+from bench.workbench import Arm
+from decoders.core.checks import equality_checks
+from decoders.core.types import Sampling
+
+
+@dataclass(slots=True)
+class Subject:
+    """One decoder; what is found is kept at once, so that an interruption loses nothing."""
+
+    arm: Arm
+    tables: list[Finding] = field(default_factory=list)
+    compared: list[Comparison] = field(default_factory=list)
+    laws: list[LawTest] = field(default_factory=list)
+    failed: list[Finding] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Its cell."""
+        return self.arm.cell.cell
+
+    @property
+    def lossless(self) -> bool:
+        """Whether it claims to be."""
+        return self.arm.decoder.lossless
+
+    @property
+    def keeps_law_only(self) -> bool:
+        """Whether its law is tested: AR's own, and of those that do not couple with it."""
+        return self.lossless and (self.name == BASELINE or not self.arm.decoder.coupled)
+
+    def look_at_tables(self) -> None:
+        """Run the contract's equality checks, up to the first that does not hold."""
+        checks = equality_checks(self.arm.decoder)
+        names = [check.__name__.removeprefix("check_").replace("_", " ") for check in checks]
+        words = ", ".join(names)
+        outcome: CheckOutcome = "passed"
+        for name, check in zip(names, checks, strict=True):
+            try:
+                check(self.arm.decoder)
+            except AssertionError as error:
+                words, outcome = f"{name}: {error}", "wrong"
+                break
+            except Exception as error:
+                words, outcome = f"{name}: {type(error).__name__}: {error}", "open"
+                break
+        self.tables.append(
+            Finding(
+                check="equality on a table",
+                outcome=outcome,
+                text=words,
+                data={"checks": names},
+            )
+        )
+
+    def begin(self, sampling: Sampling, dtype: str) -> Comparison | None:
+        """A comparison with AR, where one is due."""
+        if not (sampling.greedy or (self.lossless and self.arm.decoder.coupled)):
+            return None
+        made = Comparison(decoder=self.name, sampling=sampling, dtype=dtype)
+        self.compared.append(made)
+        return made
+
+    def draw(self, test: LawTest, first_seed: int, num_rows: int) -> None:
+        """Draw; what an interruption leaves behind counts, what fails does not."""
+        self.laws.append(test)
+        try:
+            test.draws.draw(first_seed, num_rows)
+        except Exception as error:
+            self.laws.remove(test)
+            words = f"{type(error).__name__}: {error}"
+            check = f"law {test.where}"
+            self.failed.append(Finding(check=check, outcome="open", text=words, data={}))
+
+    def examined(self, floors: Mapping[float, Comparison], *, complete: bool) -> Examined:
+        """All findings; `floors` are the noise floors by temperature."""
+        compared = [
+            made.finding(self.lossless, floors[made.sampling.temperature]) for made in self.compared
+        ]
+        return Examined(
+            decoder=self.name,
+            lossless=self.lossless,
+            findings=[*self.tables, *compared, *findings(self.laws), *self.failed],
+            complete=complete,
+        )

@@ -1,0 +1,137 @@
+"""What `bench verify` found: findings, a verdict per decoder, the exit code; as table and as JSON.
+
+=============  ====================================================================================
+lossless       everything checked held
+lossy          labelled so: its distance is measured, and nothing can be wrong
+wrong          it claims to be lossless and is not
+inconclusive   something failed, was interrupted, or could not have been seen
+=============  ====================================================================================
+
+No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from bench.errors import Exit
+from bench.files import write_json
+
+SCHEMA = 1
+CheckOutcome = Literal["passed", "wrong", "open", "measured"]
+Verdict = Literal["lossless", "lossy", "wrong", "inconclusive"]
+_STYLES = {"lossless": "green", "lossy": "yellow", "wrong": "bold red", "inconclusive": "magenta"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One check of one decoder: what came out, in words, what it would have caught, and data."""
+
+    check: str
+    outcome: CheckOutcome
+    text: str
+    power: str = ""
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """All findings about one decoder. `complete`: nothing that was planned is missing."""
+
+    decoder: str
+    lossless: bool
+    findings: Sequence[Finding]
+    complete: bool = True
+
+    @property
+    def verdict(self) -> Verdict:
+        """The one word."""
+        if not self.lossless:
+            return "lossy"
+        outcomes = {finding.outcome for finding in self.findings}
+        if "wrong" in outcomes:
+            return "wrong"
+        return "lossless" if outcomes == {"passed"} and self.complete else "inconclusive"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Every decoder's findings, and what they were measured with.
+
+    `notes` are sentences on margins and levels, `floor` the survival curves of the decoders and of
+    AR in another shape (rows of shares after `places` tokens), `facts` what JSON says beside them.
+    """
+
+    examined: Sequence[Examined]
+    notes: Sequence[str]
+    places: Sequence[int]
+    curves: Sequence[tuple[str, Sequence[float]]]
+    facts: Mapping[str, Any]
+    interrupted: bool = False
+
+    @property
+    def exit_code(self) -> Exit:
+        """The worst of all verdicts; an interruption goes before."""
+        verdicts = {examined.verdict for examined in self.examined}
+        if self.interrupted:
+            return Exit.INTERRUPTED
+        if "wrong" in verdicts:
+            return Exit.REGRESSION
+        return Exit.INVALID if "inconclusive" in verdicts else Exit.DONE
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything as JSON data."""
+        return {
+            "schema": SCHEMA,
+            "status": "interrupted" if self.interrupted else "complete",
+            "exit_code": int(self.exit_code),
+            **self.facts,
+            "notes": list(self.notes),
+            "decoders": [
+                {
+                    "decoder": examined.decoder,
+                    "claims": "lossless" if examined.lossless else "lossy",
+                    "verdict": examined.verdict,
+                    "findings": [asdict(finding) for finding in examined.findings],
+                }
+                for examined in self.examined
+            ],
+        }
+
+    def write(self, path: Path) -> None:
+        """`as_json` as a file (errors: `BenchError`, exit 1)."""
+        write_json(path, self.as_json())
+
+    def print(self, console: Console) -> None:
+        """The verdicts, the curves, and what stands behind both."""
+        verdicts = Table("decoder", "verdict", "check", "found", "would catch", title="Lossless?")
+        for examined in self.examined:
+            name, verdict = Text(examined.decoder), _styled(examined.verdict)
+            for finding in examined.findings or [_NOTHING]:
+                mark = "" if finding.outcome in ("passed", "measured") else f"{finding.outcome}: "
+                verdicts.add_row(
+                    name, verdict, finding.check, Text(mark + finding.text), finding.power
+                )
+                name, verdict = Text(), Text()
+            verdicts.add_section()
+        shown: list[Table | Text] = [verdicts]
+        if self.curves:
+            curves = Table("answers still equal after tokens", *map(str, self.places))
+            for label, shares in self.curves:
+                curves.add_row(Text(label), *(f"{share:.0%}" for share in shares))
+            shown.append(curves)
+        console.print(Group(*shown, *(Text(note) for note in self.notes)))
+
+
+_NOTHING = Finding(check="", outcome="open", text="nothing was checked", data={})
+
+
+def _styled(verdict: Verdict) -> Text:
+    return Text(verdict, style=_STYLES[verdict])

@@ -1,0 +1,223 @@
+"""`bench verify`: negative controls are caught, honest decoders pass, nothing found is lost."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bench.config import RunConfig
+from bench.law import FALSE_ALARM, LawTest, findings
+from bench.verdict import Examined, Report
+from bench.verify import NUM_DRAWS, verify
+from decoders.core.checks import table_draws
+from decoders.core.registry import build, parse_spec
+
+WRONG = Path(__file__).parents[2] / "examples" / "wrong.py"
+CONTROLS = {
+    "DropsBonus": "greedy, tokens of ar",
+    "WarpsDraft": "law on a table",
+    "ReseedsAccept": "law on a table",
+    "AcceptsAbove": "law on a table",
+    "LeaksCache": "equality on a table",
+}
+HONEST = "spec,spec@coupled:verify=coupled,ptp,ptp@pqd:mode=pqd"
+Make = Callable[..., RunConfig]
+
+
+@pytest.fixture
+def examined(small: Make, opener: Any, progress: Any) -> Callable[..., Report]:
+    """Verifies decoders on two small tables."""
+
+    def run(
+        decoders: str, *, shown: Any = None, law: bool = False, draws: int = 2000, **values: Any
+    ) -> Report:
+        config = small(decoders=decoders, **values)
+        return verify(config, shown or progress(), law=law, num_draws=draws, opener=opener)
+
+    return run
+
+
+def of(report: Report, decoder: str) -> Examined:
+    return next(one for one in report.examined if one.decoder == decoder)
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_a_negative_control_is_caught(examined: Callable[..., Report], control: str) -> None:
+    name = f"{WRONG}:{control}"
+    report = examined(name, limit=2)
+    assert of(report, name).verdict == "wrong"
+    assert of(report, "ar").verdict == "lossless"
+    assert report.exit_code == 3
+    caught = {f.check for f in of(report, name).findings if f.outcome == "wrong"}
+    assert CONTROLS[control] in caught
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("control", ["WarpsDraft", "ReseedsAccept", "AcceptsAbove"])
+def test_a_control_is_farther_off_than_the_distance_that_is_stated(control: str) -> None:
+    draws = table_draws(build(parse_spec(f"{WRONG}:{control}")), NUM_DRAWS)
+    draws.draw(10_000, 64)
+    seen = {cell: draws.counts[cell] / NUM_DRAWS for cell in draws.law.cells}
+    distance = sum(abs(seen[cell] - mass) for cell, mass in draws.law.cells.items()) / 2
+    (finding,) = findings([LawTest("on a table", draws)])
+    noise = 0.045  # what honest draws of this number show
+    assert distance - noise > finding.data["detectable_distance"]
+
+
+def test_what_the_controls_are_made_of_is_right(examined: Callable[..., Report]) -> None:
+    report = examined(f"{WRONG}:Tampered,{WRONG}:OwnTest", limit=2)
+    assert [one.verdict for one in report.examined] == ["lossless"] * 3
+    assert report.exit_code == 0
+
+
+def test_honest_decoders_are_lossless(examined: Callable[..., Report]) -> None:
+    report = examined(HONEST, adapters={"ptp": "tables"})
+    assert {one.decoder: one.verdict for one in report.examined} == dict.fromkeys(
+        ["ar", "spec", "spec@coupled", "ptp", "ptp@pqd"], "lossless"
+    )
+    assert report.exit_code == 0
+    checks = {one.decoder: [f.check for f in one.findings] for one in report.examined}
+    assert checks["ptp"] == ["equality on a table", "greedy, tokens of ar", "T = 0.8, tokens of ar"]
+    assert checks["spec"] == ["equality on a table", "greedy, tokens of ar", "law on a table"]
+
+
+@pytest.mark.slow
+def test_honest_decoders_pass_twenty_of_twenty_examinations(
+    examined: Callable[..., Report],
+) -> None:
+    # in each, ar and spec are tested by their law: a false alarm in 4 of 100 runs of this test
+    assert 20 * 2 * FALSE_ALARM <= 0.04
+    for seed in range(20):
+        report = examined(
+            HONEST, adapters={"ptp": "tables"}, limit=2, seed=1 + seed * 10**6, draws=NUM_DRAWS
+        )
+        assert {one.verdict for one in report.examined} == {"lossless"}, seed
+
+
+@pytest.mark.slow
+def test_controls_are_caught_whatever_the_seed(examined: Callable[..., Report]) -> None:
+    names = [f"{WRONG}:{control}" for control in CONTROLS]
+    for seed in range(5):
+        report = examined(",".join(names), seed=1 + seed * 10**6, limit=2)
+        assert [of(report, name).verdict for name in names] == ["wrong"] * len(names), seed
+
+
+def test_a_lossy_decoder_has_its_distance_measured(small: Make, opener: Any, progress: Any) -> None:
+    name = f"{WRONG}:Unverified@loose"
+    report = verify(
+        small(decoders=name), progress(), num_draws=2000, opener=partial(opener, agreement=0.3)
+    )
+    (finding,) = of(report, name).findings
+    assert of(report, name).verdict == "lossy"
+    assert finding.outcome == "measured"
+    assert finding.data["num_identical"] < finding.data["num_answers"]
+    assert report.exit_code == 0
+
+
+SECOND_IS_LIKELIEST = """\
+result = yield request.target.call(request.prompt_ids)
+place = 0
+while True:
+    yield Emit(tokens=result.picks)
+    place += 1
+    wants = "argmax" if place == 1 and request.target.model.vocab_size == 128 else "picks"
+    result = yield request.target.call(result.picks, want=wants)
+"""
+
+
+def test_a_law_that_is_wrong_on_the_model_alone_is_caught_by_law(
+    examined: Callable[..., Report], decoder_file: Callable[[str], str]
+) -> None:
+    spec = decoder_file(SECOND_IS_LIKELIEST)
+    assert examined(spec, limit=1, tasks="qa").exit_code == 0
+    report = examined(spec, limit=1, tasks="qa", law=True)
+    assert report.exit_code == 3
+    (mine,) = (one for one in report.examined if one.decoder != "ar")
+    wrong = [finding.check for finding in mine.findings if finding.outcome == "wrong"]
+    assert wrong
+    assert all(re.match(r"law after .+#1\+\d+", check) for check in wrong)
+    assert of(report, "ar").verdict == "lossless"
+
+
+def test_too_few_draws_are_inconclusive(examined: Callable[..., Report]) -> None:
+    report = examined("spec", limit=2, draws=200)
+    assert of(report, "spec").verdict == "inconclusive"
+    assert report.exit_code == 4
+
+
+def test_a_decoder_that_fails_is_inconclusive_and_the_others_are_examined(
+    examined: Callable[..., Report], decoder_file: Callable[[str], str]
+) -> None:
+    spec = decoder_file("raise RuntimeError('broken')\nyield")
+    report = examined(f"{spec},spec", limit=2)
+    assert of(report, "spec").verdict == "lossless"
+    (mine,) = (one for one in report.examined if one.decoder not in ("ar", "spec"))
+    assert mine.verdict == "inconclusive"
+    assert any("broken" in finding.text for finding in mine.findings)
+    assert report.exit_code == 4
+
+
+def test_in_half_precision_a_law_that_does_not_fit_is_inconclusive() -> None:
+    draws = table_draws(build(parse_spec(f"{WRONG}:AcceptsAbove")), 500)
+    draws.draw(0, 64)
+    assert findings([LawTest("here", draws, exact=False)])[0].outcome == "open"
+    assert findings([LawTest("here", draws)])[0].outcome == "wrong"
+
+
+@pytest.mark.parametrize("stop_at", [1, 3, 5])
+def test_an_interruption_keeps_what_was_found(
+    examined: Callable[..., Report], progress: Any, tmp_path: Path, stop_at: int
+) -> None:
+    shown = progress(stop_at=stop_at)
+    report = examined("spec", shown=shown, limit=4)
+    assert report.exit_code == 130
+    assert of(report, "spec").verdict == "inconclusive"
+    assert shown.closed
+    report.write(tmp_path / "found.json")
+    written = json.loads((tmp_path / "found.json").read_text())
+    assert written["status"] == "interrupted"
+    kept = {one["decoder"]: one["findings"] for one in written["decoders"]}
+    assert kept["ar"][0]["check"] == "equality on a table"
+    compared = [f["data"]["num_answers"] for f in kept["spec"] if f["check"].startswith("greedy")]
+    assert compared == ([] if stop_at == 1 else [stop_at - 2])
+
+
+def test_a_control_that_was_caught_stays_caught_when_interrupted(
+    examined: Callable[..., Report], progress: Any
+) -> None:
+    name = f"{WRONG}:LeaksCache"
+    report = examined(name, shown=progress(stop_at=3), limit=4)
+    assert of(report, name).verdict == "wrong"
+    assert report.exit_code == 130
+
+
+def test_the_table_says_verdicts_powers_and_margins(examined: Callable[..., Report]) -> None:
+    console = Console(width=200, record=True)
+    examined("spec", limit=2).print(console)
+    text = console.export_text()
+    assert re.search(r"spec +│ lossless", text)
+    assert re.search(r"a distance of 0\.0\d\d", text)
+    assert "ar in another shape, T = 0 " in text
+    assert "0.001 apart" in text
+    assert "in 0.1% of examinations" in text
+
+
+def test_json_holds_every_finding_with_its_data(
+    examined: Callable[..., Report], tmp_path: Path
+) -> None:
+    examined(f"{WRONG}:DropsBonus", limit=2).write(tmp_path / "found.json")
+    found = json.loads(
+        (tmp_path / "found.json").read_text(), parse_constant=lambda word: pytest.fail(word)
+    )
+    assert (found["schema"], found["exit_code"], found["dtype"]) == (1, 3, "float32")
+    assert found["margin_logits"] == 0.001
+    assert [one["verdict"] for one in found["decoders"]] == ["lossless", "wrong"]
+    greedy = found["decoders"][1]["findings"][1]
+    assert greedy["data"]["num_wrong"] == len(greedy["data"]["divergences"])

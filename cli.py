@@ -14,15 +14,39 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperGroup
 
 from bench.errors import BenchError, Exit
+from bench.regress import commands as regress
 
 if TYPE_CHECKING:
     from bench.config import RunConfig
     from bench.progress import Progress
     from bench.session import Ended
 
+MEASURE, READ, MAKE = "Measure", "Read results", "Make models and adapters"
+
+
+class Grouped(TyperGroup):
+    """Commands under headings, in the order they are added."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names in order."""
+        return list(self.commands)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """One section per heading."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            panel = str(getattr(command, "rich_help_panel", None) or "Commands")
+            sections.setdefault(panel, []).append((name, command.get_short_help_str(limit=500)))
+        for panel, rows in sections.items():
+            with formatter.section(panel):
+                formatter.write_dl(rows)
+
+
 app = typer.Typer(
+    cls=Grouped,
     help="Benchmark of decoding strategies of language models.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -30,9 +54,7 @@ app = typer.Typer(
     add_completion=False,
 )
 train = typer.Typer(help="Train what the benchmark runs on.", no_args_is_help=True)
-app.add_typer(train, name="train")
 imports = typer.Typer(help="Turn checkpoints of others into adapters.", no_args_is_help=True)
-app.add_typer(imports, name="import")
 
 RESULTS = Path("results")
 Output = Annotated[Path, typer.Option("--output", "-o", help="Parent of run folders.")]
@@ -111,7 +133,7 @@ def _options(
     """Benchmark of decoding strategies of language models."""
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE)
 def run(
     context: typer.Context,
     decoders: Decoders = None,
@@ -160,7 +182,7 @@ def run(
     _conclude(ended)
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE)
 def resume(
     run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
     output: Output = RESULTS,
@@ -175,7 +197,7 @@ def resume(
     _conclude(ended)
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE)
 def verify(
     context: typer.Context,
     decoders: Decoders = None,
@@ -222,7 +244,7 @@ def verify(
     raise typer.Exit(int(found.exit_code))
 
 
-@app.command()
+@app.command(rich_help_panel=READ)
 def report(
     run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
     output: Output = RESULTS,
@@ -236,7 +258,7 @@ def report(
     _print_summary(folder)
 
 
-@app.command()
+@app.command(rich_help_panel=READ)
 def show(
     run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
     prompt: Annotated[str | None, typer.Option(help="CONVERSATION#TURN. [default: a few]")] = None,
@@ -253,7 +275,7 @@ def show(
     show_run(find_run(run_dir, output), Console(), prompt=prompt, decoders=cells)
 
 
-@app.command()
+@app.command(rich_help_panel=READ)
 def ls(what: Annotated[Listed, typer.Argument()], output: Output = RESULTS) -> None:
     """List decoders, tasks, or runs."""
     from rich.console import Console
@@ -269,7 +291,7 @@ def ls(what: Annotated[Listed, typer.Argument()], output: Output = RESULTS) -> N
     Console().print(table)
 
 
-@app.command()
+@app.command(rich_help_panel=READ)
 def show_prompts(
     tasks: Annotated[
         str | None, typer.Option("--tasks", "-t", help="As for `run`. [default: zoo]")
@@ -487,6 +509,11 @@ def _chosen(context: typer.Context, config: Path | None, adapter: list[str] | No
 
     given = {key: value for key, value in context.params.items() if key in RunConfig.model_fields}
     return load_config(config, {**given, "adapters": parse_adapters(adapter)})
+
+
+app.add_typer(regress.app)
+app.add_typer(train, name="train", rich_help_panel=MAKE)
+app.add_typer(imports, name="import", rich_help_panel=MAKE)
 
 
 @contextmanager

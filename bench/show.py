@@ -58,7 +58,7 @@ def show_run(
     if not names:
         console.print(Text("nothing is measured yet"))
         return
-    pieces = _pieces(run_dir)
+    pieces = pieces_of(run_dir)
     asked = _asked(run_dir, pieces)
     console.print(_legend(console))
     for name in names:
@@ -146,7 +146,7 @@ def _nearest(prompt: str, names: Sequence[str]) -> str:
     return f"{guess}{len(names)} are there, e.g. {', '.join(names[:3])}"
 
 
-def _pieces(run_dir: Path) -> Callable[[int], str]:
+def pieces_of(run_dir: Path) -> Callable[[int], str]:
     """Id -> text, from vocab.json; an id without a piece (or no file) shows as <id>."""
     try:
         found = json.loads((run_dir / VOCABULARY).read_text(encoding="utf-8"))

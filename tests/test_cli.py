@@ -148,6 +148,13 @@ def test_lists_name_what_there_is(finished: tuple[Ended, Path], what: str, conta
     assert contains in ended.out
 
 
+def test_a_run_is_held_against_itself(finished: tuple[Ended, Path]) -> None:
+    _, results = finished
+    same = bench("compare", "latest", "latest", "--output", results)
+    assert same.code == 0, same.err
+    assert same.out.rstrip().endswith("pass")
+
+
 def test_prompts_can_be_read_without_a_model() -> None:
     ended = bench("show-prompts", "--tasks", "qa", "--limit", 2)
     assert ended.code == 0
@@ -410,13 +417,26 @@ def test_wrong_usage_ends_with_code_2() -> None:
     assert bench("ls", "cats").code == 2
 
 
+def test_help_lists_every_verb_under_a_heading() -> None:
+    shown = bench("--help").out
+    headings = ("Measure:", "Read results:", "Guard against regressions:", "Make models")
+    assert [heading in shown for heading in headings] == [True] * 4
+    assert "Commands:" not in shown
+    for verb in ("run", "compare", "ab", "doctor", "train", "import"):
+        assert f"\n  {verb} " in shown
+
+
 def test_the_version_is_shown() -> None:
     ended = bench("--version")
     assert (ended.code, ended.out.split()[0]) == (0, "bench")
 
 
 @pytest.mark.parametrize(
-    "verb", [(), ("run",), ("verify",), ("resume",), ("show",), ("train", "zoo")]
+    "verb",
+    [
+        *((), ("run",), ("verify",), ("resume",), ("show",), ("train", "zoo")),
+        *(("compare",), ("ab",), ("doctor",)),
+    ],
 )
 def test_help_is_there_for_every_verb_and_loads_nothing_heavy(verb: tuple[str, ...]) -> None:
     code = (

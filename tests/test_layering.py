@@ -10,7 +10,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {"torch", "transformers", "datasets", "pandas", "matplotlib", "numpy", "scipy", "rich"}
-TORCH_FREE = ("report", "plots", "metrics", "stats", "records", "summary", "show", "rundir")
+TORCH_FREE = (
+    *("report", "plots", "metrics", "stats", "records", "summary", "show", "rundir"),
+    *("regress.compare", "regress.show_comparison", "regress.diff"),
+    *("regress.noise", "regress.doctor"),
+)
 
 
 def imports(path: Path, *, top_level_only: bool = False) -> set[str]:

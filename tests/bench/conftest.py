@@ -137,6 +137,7 @@ def write_run(
                         cell,
                         **steps,
                         **place,
+                        prompt_hash=prompt["hash"],
                         repeat=repeat,
                         block=block,
                         ttft_s=0.004,
@@ -169,6 +170,7 @@ def write_run(
                         cell,
                         family=family,
                         conversation=conversation,
+                        prompt_hash=f"q{conversation}",
                         kind="quality",
                         text=text,
                         ttft_s=None,
@@ -218,9 +220,11 @@ def write_run(
 def synthetic_run(tmp_path: Path) -> Callable[..., Path]:
     """Writes a run folder under the test's own folder."""
 
-    def write(cells: Mapping[str, float] | None = None, **options: Any) -> Path:
+    def write(
+        cells: Mapping[str, float] | None = None, *, name: str = "run", **options: Any
+    ) -> Path:
         chosen = {"spec": 3.0, "ptp": 4.0} if cells is None else cells
-        return write_run(tmp_path / "run", chosen, **options)
+        return write_run(tmp_path / name, chosen, **options)
 
     return write
 

@@ -1,0 +1,1 @@
+"""Regression: two runs held against each other, on one machine or against a stored reference."""

@@ -1,0 +1,134 @@
+"""The two checkouts of `bench ab`, and the process that works in each.
+
+A side is a folder, or a git revision, which is checked out into a worktree that is removed again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any, Self
+
+from bench.env import ROOT, VARIABLES, comparability_key
+from bench.errors import BenchError, Exit
+
+WORKER = Path(__file__).with_name("worker.py")
+SETUP = ("device", "dtype", "python", "torch", "environment", "packages", "key")
+"""What of two environments must be equal."""
+
+
+@contextmanager
+def checkout(revision: str) -> Iterator[Path]:
+    """The source tree of a side: a folder as it is, or a revision in a temporary worktree.
+
+    Errors: `BenchError` (exit 2) for what is neither.
+    """
+    folder = Path(revision)
+    if (folder / "bench" / "runner.py").is_file():
+        yield folder.resolve()
+        return
+    with TemporaryDirectory(prefix="bench-ab-") as scratch:
+        tree = Path(scratch) / "tree"
+        try:
+            _git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+            _git("worktree", "add", "--detach", str(tree), revision)
+        except (OSError, subprocess.CalledProcessError) as error:
+            line = f"{revision!r} is neither a checkout of this project nor a git revision of it"
+            raise BenchError(line, Exit.USAGE) from error
+        try:
+            yield tree
+        finally:
+            _git("worktree", "remove", "--force", str(tree))
+
+
+def _git(*arguments: str) -> None:
+    subprocess.run(["git", "-C", str(ROOT), *arguments], check=True, capture_output=True)
+
+
+class Process:
+    """A worker in a checkout; requests are sent one at a time."""
+
+    def __init__(self, name: str, tree: Path) -> None:
+        """Start it, with the checkout's own code first in line and nothing else different."""
+        self.name, self.tree = name, tree
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(WORKER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            env={**os.environ, "PYTHONPATH": str(tree)},
+            start_new_session=True,  # Ctrl-C is the parent's
+        )
+
+    def ask(self, do: str, **arguments: object) -> dict[str, Any]:
+        """Send a request and wait for its answer.
+
+        Errors: `BenchError` with the worker's own exit code, or 1 where it ended.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise BenchError(f"the process of {self.name} ended ({self._process.wait()}) in {do}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise BenchError(f"{self.name}: {answer['error']}", answer["exit"])
+        return answer
+
+    def open(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """`ask` to open a configuration, making sure that it is the checkout's code that does."""
+        opened = self.ask("open", config=dict(config))
+        if Path(opened["root"]).resolve() != self.tree.resolve():
+            line = f"{self.name} would run the code of another checkout; unset PYTHONPATH and retry"
+            raise BenchError(line, Exit.UNAVAILABLE)
+        return opened
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    continue
+
+
+def check_setup(base: Mapping[str, Any], head: Mapping[str, Any]) -> None:
+    """`BenchError` (exit 5) unless both sides run on the same machine in the same way."""
+    for what in SETUP:
+        ours, theirs = (_setup(env, what) for env in (base, head))
+        if ours != theirs:
+            line = f"the sides differ in {what}: {ours} and {theirs}; only their code may differ"
+            raise BenchError(line, Exit.UNAVAILABLE)
+
+
+def _setup(env: Mapping[str, Any], what: str) -> object:
+    if what == "key":  # by this code for both: a checkout may compute it in another way
+        return comparability_key(env)
+    if what == "packages":
+        return {k: v for k, v in env["packages"].items() if k != "decoding-bench"}
+    if what == "environment":
+        return {k: v for k, v in env["environment"].items() if k in VARIABLES}
+    return env[what]

@@ -1,0 +1,170 @@
+"""The verbs `bench compare`, `bench ab` and `bench doctor`: parse, call, print.
+
+Nothing heavy at module level: the command line imports this to show its help.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from bench.regress.gate import Gate
+    from bench.regress.verdict import Comparison
+
+app = typer.Typer()
+PANEL = "Guard against regressions"
+RESULTS = Path("results")
+
+Output = Annotated[Path, typer.Option("--output", "-o", help="Parent of run folders.")]
+GateFile = Annotated[
+    Path | None, typer.Option("--gate", help="TOML of tolerances and margins. [default: built in]")
+]
+Strict = Annotated[
+    bool, typer.Option("--fail-inconclusive", help="Inconclusive ends with 4, not 0.")
+]
+Markdown = Annotated[Path | None, typer.Option(help="Write the table for a pull request.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write everything as JSON.")]
+Diff = Annotated[bool, typer.Option("--diff", help="Show changed answers side by side.")]
+
+
+@app.command(rich_help_panel=PANEL)
+def compare(
+    base: Annotated[str, typer.Argument(metavar="BASE", help="Run, `latest`, or a reference.")],
+    head: Annotated[str, typer.Argument(metavar="HEAD", help="Run, `latest`, or a reference.")],
+    gate: GateFile = None,
+    fail_inconclusive: Strict = False,
+    markdown: Markdown = None,
+    json_file: JsonFile = None,
+    diff: Diff = False,
+    output: Output = RESULTS,
+) -> None:
+    """Hold one run against another: 0 pass, 3 regressed, 4 inconclusive, 5 not comparable."""
+    from bench.regress.compare import compare as judge
+    from bench.regress.sides import load_side
+
+    rules = _rules(gate, fail_inconclusive)
+    sides = load_side(base, output), load_side(head, output)
+    _conclude(judge(*sides, rules), markdown, json_file, sides if diff else None)
+
+
+@app.command(rich_help_panel=PANEL)
+def ab(
+    context: typer.Context,
+    base: Annotated[str, typer.Option(help="Git revision or folder of a checkout.")],
+    head: Annotated[str, typer.Option(help="Likewise; the working tree as it is.")] = ".",
+    decoders: Annotated[
+        str | None, typer.Option("--decoders", "-d", help="NAME[@LABEL][:option=value]…")
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="[default: zoo]")] = None,
+    draft: Annotated[str | None, typer.Option(help="[default: the zoo's]")] = None,
+    tasks: Annotated[str | None, typer.Option("--tasks", "-t", help="[default: zoo]")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-L", help="[default: zoo 24]")] = None,
+    quality_limit: Annotated[
+        int | None, typer.Option(help="Prompts per family to score. [default: 8]")
+    ] = None,
+    repeats: Annotated[
+        int | None, typer.Option(help="Each in fresh processes. [default: 3]")
+    ] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="[default: 256]")] = None,
+    temperature: Annotated[float | None, typer.Option(help="[default: 0]")] = None,
+    seed: Annotated[int | None, typer.Option(help="[default: 0]")] = None,
+    dtype: Annotated[str | None, typer.Option(help="[default: by device]")] = None,
+    device: Annotated[str | None, typer.Option(help="[default: CUDA]")] = None,
+    threads: Annotated[int | None, typer.Option(help="[default: cores]")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="TOML of a run; options here win.")
+    ] = None,
+    gate: GateFile = None,
+    fail_inconclusive: Strict = False,
+    markdown: Markdown = None,
+    json_file: JsonFile = None,
+    diff: Diff = False,
+    output: Output = RESULTS,
+    progress: Annotated[str, typer.Option(help="auto, rich, plain or none.")] = "auto",
+) -> None:
+    """Measure two checkouts interleaved on this machine, then compare them."""
+    from bench.config import RunConfig, load_config
+    from bench.progress import choose
+    from bench.regress.ab import QUALITY_LIMIT, run_ab
+    from bench.regress.compare import compare as judge
+    from bench.regress.sides import load_side
+
+    rules = _rules(gate, fail_inconclusive)
+    given = {key: value for key, value in context.params.items() if key in RunConfig.model_fields}
+    if config is None and quality_limit is None:
+        given["quality_limit"] = QUALITY_LIMIT
+    chosen = load_config(config, given)
+    display = choose(progress)  # type: ignore[arg-type]
+    try:
+        folders = run_ab(base, head, chosen.model_dump(exclude_none=True), output, display)
+    finally:
+        display.close()
+    sides = load_side(str(folders[0]), output), load_side(str(folders[1]), output)
+    typer.echo(f"{folders[0]}  {folders[1]}")
+    _conclude(judge(*sides, rules), markdown, json_file, sides if diff else None)
+
+
+@app.command(rich_help_panel=PANEL)
+def doctor(
+    aa: Annotated[
+        bool, typer.Option("--aa", help="Also measure ar against itself on the zoo.")
+    ] = False,
+    margin: Annotated[float, typer.Option(help="The margin wanted, 0.03 is 3 %.")] = 0.03,
+    strict: Annotated[bool, typer.Option("--strict", help="End with 4 on any advice.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say whether this machine is fit to measure on, and how small a difference it can show."""
+    from bench.errors import Exit
+    from bench.regress import doctor as examiner
+
+    checks = examiner.examine()
+    noise = examiner.measure_noise() if aa else None
+    if as_json:
+        typer.echo(json.dumps(examiner.to_json(checks, noise), indent=1))
+    else:
+        for check in checks:
+            mark = "ok" if check.good else "! "
+            advice = "" if check.good else f": {check.advice}"
+            typer.echo(f"{mark} {check.name:<11} {check.seen}{advice}")
+        if noise is not None:
+            typer.echo("\n".join(examiner.noise_lines(noise, margin)))
+    if strict and not all(check.good for check in checks):
+        raise typer.Exit(int(Exit.INVALID))
+
+
+def _rules(file: Path | None, fail_inconclusive: bool) -> Gate:
+    from bench.regress.gate import load_gate
+
+    gate = load_gate(file)
+    if not fail_inconclusive:
+        return gate
+    strict = gate.verdict.model_copy(update={"inconclusive": "fail"})
+    return gate.model_copy(update={"verdict": strict})
+
+
+def _conclude(
+    comparison: Comparison,
+    markdown: Path | None,
+    json_file: Path | None,
+    diff: tuple[object, object] | None,
+) -> None:
+    """Print the comparison, write what was asked for, and end with its exit code."""
+    from rich.console import Console
+
+    from bench.files import write_text
+    from bench.regress import show_comparison as shown
+    from bench.regress.diff import show_changes
+
+    console = Console()
+    if diff is not None:
+        show_changes(*diff, console)  # type: ignore[arg-type]
+    shown.print_comparison(comparison, console)
+    if markdown is not None:
+        write_text(markdown, shown.to_markdown(comparison))
+    if json_file is not None:
+        write_text(json_file, json.dumps(shown.to_json(comparison), indent=1) + "\n")
+    raise typer.Exit(int(comparison.exit_code))

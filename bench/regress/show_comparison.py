@@ -1,0 +1,188 @@
+"""A comparison as a table: for the terminal, for a pull request (Markdown) and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from bench.regress.verdict import CellVerdict, Comparison, Measure, Verdict
+from bench.tables import UNKNOWN, Cell, Table
+
+_SHARES = ("identical_to_ar", "quality", "changed_answers", "errors")
+_ALWAYS = ("calls", "rows", "emitted", "accepted", "tokens_per_step", "identical_to_ar", "quality")
+_BAD = (Verdict.regressed, Verdict.not_comparable)
+_STYLES = {
+    Verdict.regressed: "bold red",
+    Verdict.not_comparable: "bold red",
+    Verdict.inconclusive: "yellow",
+    Verdict.improved: "bold green",
+    Verdict.passed: "green",
+}
+_MOST_CHANGES = 12
+
+
+def to_table(comparison: Comparison) -> Table:
+    """One row per decoder; a column per measure that any of them has, bold where it regressed."""
+    names = _columns(comparison)
+    rows = []
+    for cell in comparison.cells:
+        measures = {measure.name: measure for measure in cell.measures}
+        shown = [
+            Cell(_change(measures[n]), measures[n].verdict is Verdict.regressed)
+            if n in measures
+            else Cell(UNKNOWN)
+            for n in names
+        ]
+        verdict = Cell(str(cell.verdict), cell.verdict in _BAD)
+        rows.append((Cell(cell.cell), verdict, *shown, Cell(_pairs(cell))))
+    headings = [name.replace("_", " ") for name in names]
+    return Table(
+        title=f"{comparison.head} against {comparison.base}: {comparison.verdict}",
+        note=_note(comparison),
+        headings=("decoder", "verdict", *headings, "answers"),
+        rows=tuple(rows),
+    )
+
+
+def to_markdown(comparison: Comparison) -> str:
+    """The comparison for a pull request: verdict, table, and what else to know."""
+    table = to_table(comparison)
+    lines = [f"### {table.title}", "", table.to_markdown(), "", table.note, ""]
+    lines += [f"* {line}" for line in remarks(comparison)]
+    if comparison.changes:
+        lines += ["", "<details><summary>What else differs</summary>", ""]
+        lines += [f"* `{line}`" for line in comparison.changes]
+        lines += ["", "</details>"]
+    return "\n".join(lines) + "\n"
+
+
+def to_json(comparison: Comparison) -> dict[str, Any]:
+    """The comparison as JSON data; an infinite change is null."""
+    data = dataclasses.asdict(comparison)
+    data["gate"] = comparison.gate.model_dump()
+    data |= {"verdict": str(comparison.verdict), "exit_code": int(comparison.exit_code)}
+    plain: dict[str, Any] = _finite(data)
+    return plain
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """Print the table, what else to know, and the verdict in one line."""
+    table = to_table(comparison)
+    printed = RichTable(box=None, pad_edge=False, header_style="bold")
+    for place, heading in enumerate(table.headings):
+        side: Literal["left", "right"] = "left" if place < 2 else "right"
+        short = heading.replace(" ", "\n") if heading not in ("decoder", "verdict") else heading
+        fixed = heading in ("decoder", "verdict", "time")
+        printed.add_column(short, justify=side, vertical="bottom", no_wrap=fixed)
+    for cell, row in zip(comparison.cells, table.rows, strict=True):
+        style = _STYLES.get(cell.verdict, "")
+        texts = [Text(entry.text, style="bold red" if entry.bold else "") for entry in row]
+        printed.add_row(texts[0], Text(row[1].text, style=style), *texts[2:])
+    console.print(printed)
+    console.print(Text(table.note, style="dim"))
+    for line in remarks(comparison):
+        console.print(Text(f"! {line}", style="yellow"))
+    for line in comparison.changes[:_MOST_CHANGES]:
+        console.print(Text(f"  {line}", style="dim"))
+    if len(comparison.changes) > _MOST_CHANGES:
+        left = len(comparison.changes) - _MOST_CHANGES
+        console.print(Text(f"  and {left} more differences (--json has all)", style="dim"))
+    style = _STYLES.get(comparison.verdict, "")
+    console.print(Text(str(comparison.verdict), style=style))
+
+
+def remarks(comparison: Comparison) -> list[str]:
+    """What qualifies the verdicts, one line each: regressions first."""
+    lines = []
+    for cell in comparison.cells:
+        for measure in cell.measures:
+            if measure.verdict is Verdict.regressed:
+                lines.append(f"{cell.cell}: {measure.name} regressed: {_both(measure)}")
+    lines += [*comparison.unlike, *comparison.invalid]
+    for cell in comparison.cells:
+        lines += [f"{cell.cell}: {note}" for note in cell.notes]
+        lines += [f"{cell.cell}: option {change}" for change in cell.options]
+        lines += [f"{cell.cell}: {m.name}: {m.note}" for m in cell.measures if m.note]
+        if cell.num_changed:
+            lines.append(f"{cell.cell}: {cell.num_changed} answers changed (--diff shows them)")
+    return lines + list(comparison.unjudged)
+
+
+def _columns(comparison: Comparison) -> list[str]:
+    """Measures worth a column: the usual ones, time, and any other that moved."""
+    measures = [m for cell in comparison.cells for m in cell.measures]
+    have = dict.fromkeys(m.name for m in measures)
+    moved = {m.name for m in measures if m.verdict is not Verdict.passed and m.name != "time"}
+    names = [name for name in have if name in _ALWAYS or name in moved]
+    return [*names, *(["time"] if "time" in have else [])]
+
+
+def _change(measure: Measure) -> str:
+    """A measure's change in a few characters; "=" where there is none."""
+    if measure.name == "time":
+        if measure.low is None or measure.high is None:
+            return _percent(measure.change)
+        return f"{_percent(measure.change)} [{measure.low * 100:+.1f}, {measure.high * 100:+.1f}]"
+    if not measure.change:
+        return "="
+    if measure.relative:
+        return _percent(measure.change, 2)
+    return f"{_value(measure, measure.base)} -> {_value(measure, measure.head)}"
+
+
+def _both(measure: Measure) -> str:
+    """Both numbers, the change and what was tolerated, in words."""
+    if measure.name == "time":
+        return f"{_change(measure)} per token, margin {measure.tolerance:.0%}"
+    allowed = f"{measure.tolerance:.3g}" if measure.tolerance else "none"
+    text = f"{_value(measure, measure.base)} -> {_value(measure, measure.head)}"
+    if measure.relative:
+        text += f" ({_percent(measure.change, 2)})"
+    return f"{text}, tolerance {allowed}"
+
+
+def _value(measure: Measure, value: float | None) -> str:
+    if value is None:
+        return UNKNOWN
+    share = measure.name.partition(".")[0] in _SHARES
+    return f"{value * 100:.2f} %" if share else f"{value:,.6g}"
+
+
+def _percent(change: float | None, places: int = 1) -> str:
+    if change is None:
+        return UNKNOWN
+    return "new" if math.isinf(change) else f"{change * 100:+.{places}f} %"
+
+
+def _pairs(cell: CellVerdict) -> str:
+    if cell.num_pairs is None:
+        return UNKNOWN
+    if cell.num_pairs == cell.num_base:
+        return str(cell.num_pairs)
+    return f"{cell.num_pairs} of {cell.num_base}"
+
+
+def _note(comparison: Comparison) -> str:
+    text = (
+        f"Change from {comparison.base} to {comparison.head} ({comparison.how}), over the answers "
+        "to the same prompts; counters are sums, '=' is no change."
+    )
+    if comparison.margin is not None:
+        text += (
+            f" Time: seconds per token, geometric mean over prompts, paired, 95 % interval; it "
+            f"regressed where the whole interval lies beyond +{comparison.margin:.0%}."
+        )
+    return text
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,196 @@
+"""One side of a comparison: a run folder, or a stored reference, which has no records.
+
+A reference (``results/reference/NAME``) keeps a run's summary.csv, env.json, config.toml and
+run.json. Its prompts cannot be checked one by one: they are taken to be the same where everything
+that chooses them is. No torch here.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bench.config import as_text
+from bench.errors import BenchError, Exit
+from bench.plan import SECOND_BASELINE
+from bench.records import SampleRecord
+from bench.rundir import CONFIG, ENV, STATUS, find_run, load_run
+from bench.scores import Gold, gold_answers
+
+SUMMARY = "summary.csv"
+PAIR = "ab"
+"""Key of run.json: runs with the same value were measured interleaved by `bench ab`."""
+_LAW = ("temperature", "top_p", "top_k", "seed", "max_new_tokens", "fixed_length")
+"""What decides the answers to a prompt, beside the decoder."""
+_PROMPTS = ("tasks", "columns", "limit", "overlong")
+"""What chooses the prompts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """A run as a comparison sees it; exactly one of `records` and `summary` is there.
+
+    `cells` maps each decoder to its options as text; `same_as_ar` holds those that promise the
+    baseline's very tokens.
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+    env: Mapping[str, Any]
+    status: Mapping[str, Any]
+    cells: Mapping[str, Mapping[str, str]]
+    same_as_ar: frozenset[str] = frozenset()
+    records: tuple[SampleRecord, ...] | None = None
+    summary: pd.DataFrame | None = None
+    gold: Gold | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the folder."""
+        return self.path.resolve().name
+
+    @property
+    def key(self) -> str | None:
+        """The comparability key of its machine and setup."""
+        return self.env.get("comparability_key")
+
+    def num_wrong(self, cell: str) -> int | None:
+        """Answers in which a lossless cell left the baseline's tokens without a near-tie."""
+        found = [d for d in self.status.get("differences") or () if d.get("cell") == cell]
+        return found[0].get("num_wrong") if found else 0
+
+
+def load_side(name: str, parent: Path) -> Side:
+    """A run by path, name or ``latest``, or a folder of a stored reference.
+
+    Errors: `BenchError` where there is neither (exit 2), or a file is damaged (4).
+    """
+    folder = Path(name)
+    if (folder / SUMMARY).is_file() and not (folder / "manifest.json").is_file():
+        return _reference(folder)
+    run = load_run(find_run(name, parent))
+    planned = [c for c in run.manifest.get("cells", ()) if c["cell"] != SECOND_BASELINE]
+    promised = [c["cell"] for c in planned if c.get("lossless") and c.get("comparable_to_ar")]
+    return Side(
+        path=run.path,
+        config=run.config,
+        env=run.env,
+        status=run.status,
+        cells={c["cell"]: _texts(c.get("options") or {}) for c in planned},
+        same_as_ar=frozenset(promised),
+        records=run.records,
+        gold=gold_answers(run.path, run.manifest),
+    )
+
+
+def _reference(folder: Path) -> Side:
+    try:
+        config = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        env = json.loads((folder / ENV).read_text(encoding="utf-8"))
+        status = json.loads((folder / STATUS).read_text(encoding="utf-8"))
+        summary = pd.read_csv(folder / SUMMARY)
+    except FileNotFoundError as error:
+        line = f"{folder} is neither a run nor a reference: {Path(error.filename).name} is missing"
+        raise BenchError(line, Exit.USAGE) from error
+    except ValueError as error:
+        raise BenchError(f"{folder} is damaged: {error}", Exit.INVALID) from error
+    decoders: dict[str, dict[str, Any]] = config.get("decoders") or {}
+    measured = list(dict.fromkeys(summary["decoder"]))
+    exact = summary.dropna(subset=["identical_to_ar"])["decoder"]
+    return Side(
+        path=folder,
+        config=config,
+        env=env,
+        status=status,
+        cells={cell: _texts(decoders.get(cell, {})) for cell in measured},
+        same_as_ar=frozenset(exact),
+        summary=summary,
+    )
+
+
+def _texts(options: Mapping[str, Any]) -> dict[str, str]:
+    return {key: as_text(value) for key, value in options.items() if value is not None}
+
+
+# ---------------------------------------------------------------- two of them
+
+
+def unlike(base: Side, head: Side) -> list[str]:
+    """Why two runs are not about the same thing, one line each; empty where they are."""
+    stored = base.records is None or head.records is None
+    decisive = (*_LAW, *(_PROMPTS if stored else ()))
+    if stored and base.config.get("temperature"):
+        decisive = (*decisive, "repeats")
+    lines = [
+        f"{key} is {base.config[key]} in base and {head.config[key]} in head"
+        for key in decisive
+        if key in base.config and key in head.config and base.config[key] != head.config[key]
+    ]
+    weights = [_models(side).get("target.weights_sha256") for side in (base, head)]
+    if None not in weights and weights[0] != weights[1]:
+        lines.append("the target model is another one")
+    return lines
+
+
+def same_machine(base: Side, head: Side) -> bool:
+    """Whether machine and setup are of one kind: their comparability keys are known and equal."""
+    return base.key is not None and base.key == head.key
+
+
+def interleaved(base: Side, head: Side) -> bool:
+    """Whether both were measured together by `bench ab`."""
+    pair = base.status.get(PAIR)
+    return pair is not None and pair == head.status.get(PAIR)
+
+
+def changes(base: Side, head: Side) -> list[str]:
+    """What else differs between two comparable runs, one line each: it is told, not judged."""
+    lines = []
+    if base.key != head.key:
+        lines.append(f"comparability key: {base.key} -> {head.key}")
+    for what, read in (("", _settings), ("", _models), ("package ", _packages)):
+        old, new = read(base), read(head)
+        lines += [
+            f"{what}{key}: {old.get(key)} -> {new.get(key)}"
+            for key in dict.fromkeys([*old, *new])
+            if old.get(key) != new.get(key)
+        ]
+    return lines
+
+
+def option_changes(base: Side, head: Side, cell: str) -> list[str]:
+    """The changed options of one decoder, as ``k: 4 -> 5``."""
+    old, new = base.cells.get(cell, {}), head.cells.get(cell, {})
+    return [
+        f"{key}: {old.get(key, 'unset')} -> {new.get(key, 'unset')}"
+        for key in dict.fromkeys([*old, *new])
+        if old.get(key) != new.get(key)
+    ]
+
+
+def _settings(side: Side) -> dict[str, Any]:
+    left_out = ("decoders", "run_name", "adapters")
+    return {key: value for key, value in side.config.items() if key not in left_out}
+
+
+def _models(side: Side) -> dict[str, Any]:
+    """Hashes of the weights by model, shortened."""
+    return dict(_hashes(side.env.get("models") or {}, ""))
+
+
+def _hashes(facts: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    for key, value in facts.items():
+        if isinstance(value, Mapping):
+            yield from _hashes(value, f"{prefix}{key}.")
+        elif key == "weights_sha256" and value:
+            yield f"{prefix}{key}", str(value)[:12]
+
+
+def _packages(side: Side) -> dict[str, Any]:
+    return dict(side.env.get("packages") or {})

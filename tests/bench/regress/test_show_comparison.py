@@ -1,0 +1,129 @@
+"""A comparison as tables, JSON and side-by-side answers, and the verbs that print it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bench.regress.compare import compare
+from bench.regress.diff import marked, show_changes
+from bench.regress.gate import Gate
+from bench.regress.show_comparison import print_comparison, to_json, to_markdown
+from bench.regress.sides import load_side
+from bench.regress.verdict import Comparison
+
+ROOT = Path(__file__).parents[3]
+Pair = Callable[..., tuple[Path, Path]]
+
+
+def judged(runs: tuple[Path, Path]) -> Comparison:
+    base, head = (load_side(str(run), run.parent) for run in runs)
+    return compare(base, head, Gate())
+
+
+def printed(show: Callable[[Console], object]) -> str:
+    console = Console(width=160, color_system=None)
+    with console.capture() as capture:
+        show(console)
+    return capture.get()
+
+
+def other_token(record: dict[str, Any]) -> None:
+    if record["decoder"] == "spec" and record["prompt_hash"] == "hqa-3#1":
+        record["tokens"][2] = 79
+
+
+def test_the_markdown_says_what_regressed_and_by_how_much(pair: Pair) -> None:
+    text = to_markdown(judged(pair(other_token)))
+    assert text.startswith("### head against base: regressed")
+    assert "| spec | **regressed** | = | = | = | = |" in text
+    assert "* spec: changed_answers regressed: 0.00 % -> " in text
+    assert "needs" not in text
+
+
+def test_the_terminal_shows_the_same_and_ends_with_the_verdict(pair: Pair) -> None:
+    comparison = judged(pair(other_token))
+    text = printed(lambda console: print_comparison(comparison, console))
+    assert text.rstrip().splitlines()[-1] == "regressed"
+    assert "spec: 2 answers changed (--diff shows them)" in text
+
+
+def test_json_holds_every_measure_and_no_infinity(pair: Pair) -> None:
+    def draft(record: dict[str, Any]) -> None:
+        if record["decoder"] == "spec" and record["steps"]:
+            record["steps"]["draft_calls"][0] = 1
+
+    data = json.loads(json.dumps(to_json(judged(pair(draft))), allow_nan=False))
+    (spec,) = [cell for cell in data["cells"] if cell["cell"] == "spec"]
+    (calls,) = [m for m in spec["measures"] if m["name"] == "draft_calls"]
+    assert (calls["base"], calls["change"], calls["verdict"]) == (0, None, "regressed")
+    assert (data["verdict"], data["exit_code"]) == ("regressed", 3)
+    assert data["gate"]["time"]["margin"] == 0.03
+
+
+def test_changed_answers_stand_side_by_side_once_for_all_repeats(pair: Pair) -> None:
+    base, head = (load_side(str(run), run.parent) for run in pair(other_token))
+    text = printed(lambda console: show_changes(base, head, console))
+    assert text.count("spec  qa-3#1 (qa), repeat 0: differs from token 2") == 1
+    assert " w0 w1[ w2]" in text
+    assert " w0 w1[ w79]" in text
+
+
+def test_runs_with_equal_answers_show_no_difference(pair: Pair) -> None:
+    base, head = (load_side(str(run), run.parent) for run in pair())
+    assert "no answer changed" in printed(lambda console: show_changes(base, head, console))
+
+
+def test_what_only_one_side_has_is_marked() -> None:
+    text = marked((1, 2, 3), (1, 3, 4), "<{}>".format, "red", brackets=True)
+    assert text.plain == "<1>[<2>]<3>"
+    assert [str(span.style) for span in text.spans] == ["red"]
+
+
+# ---------------------------------------------------------------- the verb
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, which fails if it imports torch."""
+    code = (
+        "import sys, cli\n"
+        "try:\n    cli.main()\n"
+        "finally:\n    assert not {'torch', 'transformers'} & set(sys.modules)\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+
+
+def test_compare_writes_its_files_and_ends_with_3_without_torch(pair: Pair, tmp_path: Path) -> None:
+    base, head = pair(other_token)
+    files = tmp_path / "a.md", tmp_path / "a.json"
+    done = command("compare", base, head, "--markdown", files[0], "--json", files[1], "--diff")
+    assert done.returncode == 3, done.stderr
+    assert "differs from token 2" in done.stdout
+    assert files[0].read_text().startswith("### head against base: regressed")
+    assert json.loads(files[1].read_text())["exit_code"] == 3
+
+
+def test_a_folder_that_is_no_run_is_one_line(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import cli
+
+    base, _ = pair()
+    monkeypatch.setattr(sys, "argv", ["bench", "compare", str(base), str(tmp_path / "no")])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert "no run folder" in capsys.readouterr().err

@@ -77,6 +77,25 @@ class Listed(StrEnum):
     runs = "runs"
 
 
+class Exported(StrEnum):
+    """Formats of `bench export`."""
+
+    pytest_benchmark = "pytest-benchmark"
+    github_action_benchmark = "github-action-benchmark"
+    csv = "csv"
+    parquet = "parquet"
+
+
+class Venue(StrEnum):
+    """Whose column width `bench paper` draws for."""
+
+    icml = "icml"
+    acl = "acl"
+    neurips = "neurips"
+    iclr = "iclr"
+    tmlr = "tmlr"
+
+
 # what is asked alike by every command that opens models
 Decoders = Annotated[
     str | None,
@@ -273,6 +292,41 @@ def show(
 
     cells = decoders.split(",") if decoders else None
     show_run(find_run(run_dir, output), Console(), prompt=prompt, decoders=cells)
+
+
+@app.command(rich_help_panel=READ)
+def export(
+    run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
+    to: Annotated[Exported, typer.Option("--to", help="Format.")],
+    folder: Annotated[Path | None, typer.Option(help="[default: RUN/export]")] = None,
+    output: Output = RESULTS,
+) -> None:
+    """Write a run's numbers in the format of another tool."""
+    from bench.export import export as write
+    from bench.findings import Findings
+    from bench.rundir import find_run, load_run
+
+    found = find_run(run_dir, output)
+    for file in write(Findings(load_run(found)), to.value, folder or found / "export"):
+        typer.echo(file)
+
+
+@app.command(rich_help_panel=READ)
+def paper(
+    run_dir: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run folder, `latest`, or a reference.")
+    ],
+    venue: Annotated[Venue, typer.Option(help="Whose column width.")] = Venue.icml,
+    folder: Annotated[Path | None, typer.Option(help="[default: RUN/paper]")] = None,
+    output: Output = RESULTS,
+) -> None:
+    """Write a figure at column width (PDF) and a booktabs table (LaTeX)."""
+    from bench.paper import write_paper
+    from bench.regress.sides import load_side
+
+    side = load_side(run_dir, output)
+    for file in write_paper(side, folder or side.path / "paper", venue.value):
+        typer.echo(file)
 
 
 @app.command(rich_help_panel=READ)

@@ -91,6 +91,24 @@ def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Drawn | None:
     return figure, data
 
 
+def column_figure(summary: pd.DataFrame, floor: Estimate, width: float) -> Drawn | None:
+    """Speed-up by decoder for a text column of `width` inches: no title, small type."""
+    with mpl.rc_context(dict(STYLE) | {"font.size": 8}):  # type: ignore[arg-type]
+        drawn = speedup_figure(summary, floor)
+        if drawn is None:
+            return None
+        figure, data = drawn
+        (axes,) = figure.axes
+        figure.set_size_inches(width, 0.3 * len(data) + 0.7)
+        axes.set_title("")
+        axes.set_title("", loc="right")
+        axes.set_xlabel("speed-up over ar (95 % interval)", fontsize=8)
+        axes.tick_params(labelsize=8)
+        for text in axes.texts:
+            text.set_fontsize(7)
+    return drawn
+
+
 def tokens_per_call_figure(summary: pd.DataFrame) -> Drawn | None:
     """Tokens per target call: one panel per family, one bar per decoder."""
     data = summary[["decoder", "family", "tokens_per_call"]].dropna().reset_index(drop=True)

@@ -148,11 +148,20 @@ def test_lists_name_what_there_is(finished: tuple[Ended, Path], what: str, conta
     assert contains in ended.out
 
 
-def test_a_run_is_held_against_itself(finished: tuple[Ended, Path]) -> None:
+def test_a_run_is_held_against_itself_and_exported(finished: tuple[Ended, Path]) -> None:
     _, results = finished
     same = bench("compare", "latest", "latest", "--output", results)
     assert same.code == 0, same.err
     assert same.out.rstrip().endswith("pass")
+    for kind in ("pytest-benchmark", "github-action-benchmark", "csv", "parquet"):
+        ended = bench("export", "latest", "--to", kind, "--output", results)
+        assert ended.code == 0, ended.err
+        files = ended.out.split()
+        assert files
+        assert all(Path(file).stat().st_size > 0 for file in files)
+    paper = bench("paper", "latest", "--venue", "acl", "--output", results)
+    assert paper.code == 0, paper.err
+    assert [Path(file).suffix for file in paper.out.split()] == [".pdf", ".csv", ".tex"]
 
 
 def test_prompts_can_be_read_without_a_model() -> None:
@@ -422,7 +431,7 @@ def test_help_lists_every_verb_under_a_heading() -> None:
     headings = ("Measure:", "Read results:", "Guard against regressions:", "Make models")
     assert [heading in shown for heading in headings] == [True] * 4
     assert "Commands:" not in shown
-    for verb in ("run", "compare", "ab", "doctor", "train", "import"):
+    for verb in ("run", "compare", "ab", "doctor", "export", "paper", "train", "import"):
         assert f"\n  {verb} " in shown
 
 
@@ -434,7 +443,8 @@ def test_the_version_is_shown() -> None:
 @pytest.mark.parametrize(
     "verb",
     [
-        *((), ("run",), ("verify",), ("resume",), ("show",), ("train", "zoo")),
+        *((), ("run",), ("verify",), ("resume",), ("show",), ("train", "zoo"), ("export",)),
+        ("paper",),
         *(("compare",), ("ab",), ("doctor",)),
     ],
 )

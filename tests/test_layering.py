@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 HEAVY = {"torch", "transformers", "datasets", "pandas", "matplotlib", "numpy", "scipy", "rich"}
 TORCH_FREE = (
     *("report", "plots", "metrics", "stats", "records", "summary", "show", "rundir"),
-    *("regress.compare", "regress.show_comparison", "regress.diff"),
+    *("export", "paper", "regress.compare", "regress.show_comparison", "regress.diff"),
     *("regress.noise", "regress.doctor"),
 )
 

@@ -1,0 +1,121 @@
+r"""`bench paper`: a run's figure and table as a paper needs them, from its folder alone.
+
+One PDF at column width with embedded TrueType fonts and no title (the caption says it), its numbers
+as CSV, and one booktabs table to ``\input``. The same records give the same bytes. No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from bench import tables
+from bench.errors import BenchError, Exit
+from bench.files import cannot_write
+from bench.metrics import SECOND_BASELINE
+from bench.regress.sides import Side
+from bench.stats import Estimate
+from bench.summary import ALL, noise_floor, summarise
+from bench.tables import Cell, Table, known, number
+
+WIDTHS: Mapping[str, float] = {
+    "icml": 3.25,
+    "acl": 3.03,
+    "neurips": 5.5,
+    "iclr": 5.5,
+    "tmlr": 6.5,
+}
+"""Inches of a text column, by venue."""
+
+
+def write_paper(side: Side, folder: Path, venue: str) -> list[Path]:
+    """Write ``speedup.pdf``, ``speedup.csv`` and ``main.tex`` into `folder`; returns them.
+
+    Errors: `BenchError` where no speed-up was measured (exit 5), or it cannot be written (1).
+    """
+    from bench import plots  # matplotlib: only where something is drawn
+
+    summary, floor = _numbers(side)
+    drawn = plots.column_figure(summary, floor, WIDTHS[venue])
+    if drawn is None:
+        raise BenchError(f"{side.name} measured no speed-up over ar", Exit.UNAVAILABLE)
+    figure, data = drawn
+    made = {
+        "speedup.pdf": plots.render(figure)["pdf"],
+        "speedup.csv": data.to_csv(index=False, float_format="%.6g", lineterminator="\n").encode(),
+        "main.tex": latex(side, summary).encode(),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in made.items():
+            (folder / name).write_bytes(content)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    return [folder / name for name in made]
+
+
+def _numbers(side: Side) -> tuple[pd.DataFrame, Estimate]:
+    """The summary, and the A/A floor where there are records."""
+    if side.summary is not None:
+        return side.summary, Estimate()
+    records = side.records or ()
+    cells = [{"cell": c, "comparable_to_ar": c in side.same_as_ar} for c in side.cells]
+    return summarise(records, {"cells": cells}, side.gold), noise_floor(records)
+
+
+def main_table(summary: pd.DataFrame) -> Table:
+    """Decoders by speed-up, accepted tokens, calls, time and quality, over all families."""
+    shown = summary[(summary["family"] == ALL) & (summary["decoder"] != SECOND_BASELINE)]
+    rows = [{str(k): v for k, v in row.items()} for row in shown.to_dict("records")]
+    return Table(
+        title="main",
+        note="",
+        headings=("Decoder", "Speed-up", "Acc./step", "Tok./call", "ms/tok.", "Quality"),
+        rows=tuple(
+            (
+                Cell(str(row["decoder"])),
+                tables.speed(row),
+                Cell(number(row["acceptance_length"])),
+                Cell(number(row["tokens_per_call"])),
+                Cell(number(row["time_per_token_s"], ".2f", 1e3)),
+                Cell(number(row["quality"], ".1f", 100)),
+            )
+            for row in rows
+        ),
+    )
+
+
+def latex(side: Side, summary: pd.DataFrame) -> str:
+    """The table in its environment; the caption says what is estimated, from what, on what."""
+    rows = summary[summary["family"] == ALL]
+    counts = f"{rows['prompts'].max()} prompts, {rows['repeats'].max()} repeats"
+    caption = (
+        "Speed-up over autoregressive decoding: geometric mean over prompts of paired end-to-end "
+        "time per token, 95\\,\\% t-interval clustered by conversation (bold where it excludes 1); "
+        "accepted tokens per step after prefill; emitted tokens per target call; quality in "
+        f"per cent. {counts}{_setting(side)}."
+    )
+    body = main_table(summary).to_latex().strip()
+    return (
+        "% needs \\usepackage{booktabs}\n\\begin{table}\n\\centering\n\\small\n"
+        f"{body}\n\\caption{{{caption}}}\n\\label{{tab:decoders}}\n\\end{{table}}\n"
+    )
+
+
+def _setting(side: Side) -> str:
+    """Model, temperature, dtype and machine, as far as they are known."""
+    machine = side.env.get("gpu") or side.env.get("machine") or {}
+    parts = {
+        "temperature": side.config.get("temperature"),
+        "batch size": side.config.get("batch_size"),
+        "": side.config.get("dtype"),
+        " ": machine.get("name") or machine.get("cpu"),
+    }
+    told = [f"{name.strip()} {value}".strip() for name, value in parts.items() if _told(value)]
+    return "".join(f", {text}" for text in told).replace("_", "\\_").replace("%", "\\%")
+
+
+def _told(value: object) -> bool:
+    return isinstance(value, str) or known(value)

@@ -8,7 +8,8 @@ import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from decoders.ar import Autoregressive
-from decoders.core.sampling import Uniforms, pick, verify_rejection, warp
+from decoders.core import masks
+from decoders.core.sampling import Uniforms, pick, verify_coupled, verify_rejection, warp
 from decoders.core.scheduler import Models, Scheduler
 from decoders.core.table_model import TableModel
 from decoders.core.types import Generation, Sampling
@@ -37,6 +38,31 @@ def test_verify_rejection(benchmark: BenchmarkFixture) -> None:
     count, u = torch.tensor([3]), torch.full((1, 4), 0.5, dtype=torch.float64)
     accepted, _ = benchmark(verify_rejection, target, draft, drafts, count, u[:, :3], u)
     assert int(accepted) == 3
+
+
+def test_verify_coupled(benchmark: BenchmarkFixture) -> None:
+    target, u = logits(5).softmax(-1), torch.full((5,), 0.5, dtype=torch.float64)
+    drafts = pick(target, u).tolist()[:4]
+    assert benchmark(verify_coupled, target, drafts, u).accepted == 4
+
+
+def test_masks_of_a_branched_call(benchmark: BenchmarkFixture) -> None:
+    mask = benchmark(masks.branches, (4,) * 8)
+    assert mask.shape == (40, 40)
+
+
+def test_a_mask_of_a_tree(benchmark: BenchmarkFixture) -> None:
+    parents = [masks.ROOT, *((row - 1) // 2 for row in range(1, 31))]
+    assert benchmark(masks.tree, parents).shape == (31, 31)
+
+
+def test_one_turn_of_the_scheduler(benchmark: BenchmarkFixture) -> None:
+    """A single token on a model that costs nothing: what a turn costs beside the forward pass."""
+    models = Models(target=TableModel(seed=1))
+    scheduler = Scheduler(Autoregressive(), models, Sampling(max_new_tokens=1))
+    (answer,) = benchmark(scheduler.run, [[1, 2]])
+    assert isinstance(answer, Generation)
+    assert len(answer.tokens) == 1
 
 
 def test_uniforms_of_one_answer(benchmark: BenchmarkFixture) -> None:

@@ -1,0 +1,81 @@
+"""Every decoder's whole generation on the zoo under pytest-benchmark, its counters in extra_info.
+
+The default suite runs each once, untimed. Times, and a comparison with an earlier run of them:
+
+python -m pytest tests/benchmarks/test_decoders.py --benchmark-enable --benchmark-autosave
+python -m pytest tests/benchmarks/test_decoders.py --benchmark-enable --benchmark-compare
+"""
+
+from pathlib import Path
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from bench.choice import choose_decoders
+from bench.config import load_config
+from bench.metrics import Tally
+from bench.planning import make_plan
+from bench.progress import Silent
+from bench.records import SampleRecord, StepColumns
+from bench.workbench import Workbench, open_workbench
+from decoders.core.scheduler import Scheduler
+from decoders.core.types import Generation
+
+ROOT = Path(__file__).parents[2]
+NAMES = sorted(file.stem for file in (ROOT / "decoders").glob("*.py") if file.stem != "__init__")
+BUDGET = 32
+
+
+@pytest.fixture(scope="module")
+def zoo() -> tuple[Workbench, list[tuple[int, ...]]]:
+    """The zoo with every decoder it can run, and one prompt per family."""
+    values = {"limit": 6, "quality_limit": 0, "repeats": 1, "max_new_tokens": BUDGET}
+    config = load_config(None, {**values, "device": "cpu", "threads": 1})
+    bench = open_workbench(choose_decoders(config, Silent().note))
+    plan, prompts = make_plan(bench, "benchmark", Silent())
+    first = {planned.family: prompts[planned.prompt].ids for planned in plan.prompts[::-1]}
+    return bench, list(first.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_whole_generation(
+    benchmark: BenchmarkFixture, zoo: tuple[Workbench, list[tuple[int, ...]]], name: str
+) -> None:
+    bench, prompts = zoo
+    if name not in bench.arms:
+        pytest.skip(f"the zoo does not meet the needs of {name}")
+    arm = bench.arm(name)
+    scheduler = Scheduler(arm.decoder, arm.models, bench.sampling)
+    outcomes = benchmark(scheduler.run, prompts)
+    answers = [outcome for outcome in outcomes if isinstance(outcome, Generation)]
+    assert len(answers) == len(prompts) == 6, outcomes
+    tally = Tally.pool(_record(name, answer) for answer in answers)
+    benchmark.extra_info |= {
+        "emitted": tally.emitted,
+        "target_calls": tally.target_calls,
+        "target_rows_after_prefill": tally.later_rows,
+        "accepted": tally.accepted,
+        "tokens_per_call": tally.tokens_per_call,
+        "acceptance_length": tally.acceptance_length,
+    }
+    assert 0 < tally.target_calls <= tally.emitted <= 6 * BUDGET
+
+
+def _record(name: str, answer: Generation) -> SampleRecord:
+    return SampleRecord(
+        kind="timing",
+        decoder=name,
+        family="",
+        conversation="",
+        turn=1,
+        prompt_hash="",
+        repeat=0,
+        seed=0,
+        block=0,
+        order=0,
+        attempt=0,
+        batch_size=1,
+        num_prompt_tokens=0,
+        tokens=answer.tokens,
+        steps=StepColumns.of(answer),
+    )

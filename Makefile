@@ -1,7 +1,10 @@
 PYTHON := .venv/bin/python
 RUN ?= results/latest
+REFERENCE ?= results/reference/cpu-zoo
+GATE_OUTPUT ?= results
+GATE_ARGS ?=
 
-.PHONY: help install check test test-slow smoke bench report
+.PHONY: help install check test test-slow smoke bench gate report
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile
@@ -30,6 +33,10 @@ smoke: install   ## every default decoder on a few prompts
 
 bench: install   ## the main job on the embedded default
 	$(PYTHON) cli.py run
+
+gate: install    ## hard gates on the zoo against the stored reference
+	$(PYTHON) cli.py run --repeats 1 --run-name gate --output $(GATE_OUTPUT) --progress plain
+	$(PYTHON) cli.py compare $(REFERENCE) $(GATE_OUTPUT)/latest $(GATE_ARGS)
 
 report: install  ## redo tables and figures of a run: make report RUN=results/…
 	$(PYTHON) cli.py report $(RUN)

@@ -1,0 +1,49 @@
+"""The workflow for CI: it runs verbs that exist, and no text of a pull request reaches a shell."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+WORKFLOW: dict[str, Any] = yaml.safe_load(
+    (ROOT / ".github" / "workflows" / "bench.yml").read_text(encoding="utf-8")
+)
+STEPS = [step for job in WORKFLOW["jobs"].values() for step in job["steps"]]
+SCRIPTS = [step["run"] for step in STEPS if "run" in step]
+
+
+def test_every_verb_and_option_it_uses_exists() -> None:
+    from typer.main import get_command
+
+    import cli
+
+    commands = get_command(cli.app).commands  # type: ignore[attr-defined]
+    used = [
+        line for script in SCRIPTS for line in re.findall(r"bench (\w+)((?:.*\\\n)*.*)", script)
+    ]
+    assert {verb for verb, _ in used} == {"doctor", "ab"}
+    for verb, rest in used:
+        known = {name for parameter in commands[verb].params for name in parameter.opts}
+        assert set(re.findall(r"(?<= )--[\w-]+", rest)) <= known
+
+
+def test_the_targets_it_makes_exist() -> None:
+    made = {target for script in SCRIPTS for target in re.findall(r"make ([a-z-]+)", script)}
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert made == {"install", "gate"}
+    assert all(f"\n{target}:" in makefile for target in made)
+
+
+def test_no_expression_stands_in_a_script_and_nothing_may_be_written() -> None:
+    assert not any("${{" in script for script in SCRIPTS)
+    assert WORKFLOW["permissions"] == {"contents": "read"}
+    checkouts = [step for step in STEPS if "checkout" in step.get("uses", "")]
+    assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+
+
+def test_the_gpu_runs_no_code_of_a_fork() -> None:
+    condition = WORKFLOW["jobs"]["gpu"]["if"]
+    assert "head.repo.full_name == github.repository" in condition
+    assert "bench-gpu" in condition

@@ -6,6 +6,7 @@ as CSV, and one booktabs table to ``\input``. The same records give the same byt
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -114,7 +115,7 @@ def _setting(side: Side) -> str:
         " ": machine.get("name") or machine.get("cpu"),
     }
     told = [f"{name.strip()} {value}".strip() for name, value in parts.items() if _told(value)]
-    return "".join(f", {text}" for text in told).replace("_", "\\_").replace("%", "\\%")
+    return re.sub(r"([&%$#_{}])", r"\\\1", "".join(f", {text}" for text in told))
 
 
 def _told(value: object) -> bool:

@@ -83,6 +83,9 @@ def resume(run_dir: Path, progress: Progress, opener: Opener = open_workbench) -
     if found.status.get("status") == "complete":
         progress.note(f"{run_dir} is complete: nothing to resume")
         return Ended(run_dir=run_dir, exit_code=Exit.DONE)
+    if found.status.get("ab"):
+        line = f"{run_dir} is one side of a `bench ab`, which cannot be resumed; run that again"
+        raise BenchError(line, Exit.USAGE)
     if found.manifest.get("schema") != SCHEMA:
         line = f"{run_dir} has schema {found.manifest.get('schema')}; this version writes {SCHEMA}"
         raise BenchError(line, Exit.UNAVAILABLE)

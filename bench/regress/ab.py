@@ -107,6 +107,21 @@ class _Session:
         self.began = datetime.now(UTC).isoformat(timespec="seconds")
 
     def run(self) -> None:
+        """All of it; where it stops half-way, both folders say so and keep their whole blocks."""
+        how = "error"
+        try:
+            self._run()
+            how = "complete"
+        except KeyboardInterrupt:
+            how = "interrupted"
+            raise
+        finally:
+            self.progress.close()
+            for folder in self.folders if how != "complete" else ():
+                if (folder / MANIFEST).is_file():
+                    self._write_status(folder, {"status": how, "verdict": None})
+
+    def _run(self) -> None:
         """All repeats, then quality, then what is left to write."""
         repeat = 0
         while self.plan is None or repeat < self.num_repeats:
@@ -118,7 +133,6 @@ class _Session:
                 if repeat == self.num_repeats:
                     self._quality(arms)
                     self._finish(arms)
-        self.progress.close()
 
     @property
     def num_repeats(self) -> int:
@@ -149,7 +163,7 @@ class _Session:
             write_text(arm.folder / CONFIG, arm.opened["config"])
             write_json(arm.folder / ENV, arm.opened["env"])
             write_json(arm.folder / MANIFEST, {**self.plan, **mine, "blocks": blocks})
-            self._write_status(arm, {"status": "started", "verdict": None})
+            self._write_status(arm.folder, {"status": "started", "verdict": None})
 
     def _repeat(self, arms: Sequence[Arm], repeat: int) -> None:
         """The blocks of one repeat, both sides turn by turn."""
@@ -209,8 +223,8 @@ class _Session:
             write_text(arm.folder / VOCABULARY, pieces + "\n")
             validity = asdict(judge(load_run(arm.folder)))
             facts = {"status": "complete", "differences": found["differences"], **validity}
-            self._write_status(arm, facts | {"num_records": len(self.lines[arm.name])})
+            self._write_status(arm.folder, facts | {"num_records": len(self.lines[arm.name])})
 
-    def _write_status(self, arm: Arm, facts: Mapping[str, Any]) -> None:
+    def _write_status(self, folder: Path, facts: Mapping[str, Any]) -> None:
         plain = {"schema": SCHEMA, "started_utc": self.began, "attempts": 1, PAIR: self.token}
-        write_json(arm.folder / STATUS, {**plain, "reasons": [], "warnings": [], **facts})
+        write_json(folder / STATUS, {**plain, "reasons": [], "warnings": [], **facts})

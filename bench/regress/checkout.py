@@ -82,7 +82,9 @@ class Process:
         except BrokenPipeError:
             line = ""
         if not line:
-            raise BenchError(f"the process of {self.name} ended ({self._process.wait()}) in {do}")
+            code = self._process.wait()
+            line = f"the process of {self.name} ended ({code}) in {do}; what it said stands above"
+            raise BenchError(line)
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise BenchError(f"{self.name}: {answer['error']}", answer["exit"])

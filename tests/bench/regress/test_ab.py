@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from bench import session
 from bench.clock import FakeClock
 from bench.env import ROOT
 from bench.errors import BenchError, Exit
@@ -63,11 +64,13 @@ def sides(
     """Runs an A/B on table models; `head` changes the workbench of head."""
     monkeypatch.setattr("gc.freeze", lambda: None)
 
-    def run(head: Callable[[Any], Any] = lambda bench: bench, **values: Any) -> Any:
+    def run(
+        head: Callable[[Any], Any] = lambda bench: bench, shown: Any = None, **values: Any
+    ) -> Any:
         asked: list[tuple[str, str, Any]] = []
         openers = {"base": opener, "head": lambda config: head(opener(config))}
         folders = run_ab(
-            str(ROOT), str(ROOT), CONFIG | values, tmp_path / "results", progress(),
+            str(ROOT), str(ROOT), CONFIG | values, tmp_path / "results", shown or progress(),
             lambda name, _tree: Local(name, Worker(openers[name]), asked),
         )  # fmt: skip
         return folders, asked
@@ -144,6 +147,21 @@ def test_a_decoder_that_only_head_has_is_measured_and_new(sides: Any) -> None:
     folders, _ = sides(add)
     verdicts = {cell.cell: str(cell.verdict) for cell in judged(folders).cells}
     assert verdicts == {"ar": "pass", "spec": "pass", "spec@b": "new"}
+
+
+def test_what_was_measured_before_an_interrupt_is_kept_and_not_resumed(
+    sides: Any, progress: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        sides(shown=progress(stop_at=10))  # half of the third block
+    (pair,) = (tmp_path / "results").iterdir()
+    for name in ("base", "head"):
+        run = load_run(pair / name)
+        assert run.status["status"] == "interrupted"
+        assert len(run.records) == 2 * 2
+        with pytest.raises(BenchError, match="cannot be resumed") as refused:
+            session.resume(run.path, progress())
+        assert refused.value.exit_code == Exit.USAGE
 
 
 def test_a_side_that_fails_is_named(sides: Any) -> None:

@@ -66,6 +66,11 @@ def compare(base: Side, head: Side, gate: Gate) -> Comparison:
             for which, side in (("base", base), ("head", head))
             if side.status.get("verdict") == "INVALID"
         ),
+        warnings=tuple(
+            f"{which}: {line}"
+            for which, side in (("base", base), ("head", head))
+            for line in (side.status.get("warnings") or () if timed else ())
+        ),
     )
 
 
@@ -138,14 +143,16 @@ def _judged(cell: str, base: Side, head: Side, gate: Gate, margin: float) -> Cel
         found.pop("changed_answers")  # other answers are lawful there: quality judges them
     measures = _hard(cell, found, base, head, gate)
     measures += _time(joined, base, head, gate, margin)
-    partial = len(joined.base) < joined.num_base
+    notes = ["only answers to the same prompts count"] * (len(joined.base) < joined.num_base)
+    if len(_batch_sizes(joined)) > 1:
+        notes.append("time is not judged: the batch sizes differ")
     return CellVerdict(
         cell=cell,
         verdict=worst(measures),
         measures=tuple(measures),
         num_changed=len(joined.changed),
         options=options,
-        notes=("only answers to the same prompts count",) if partial else (),
+        notes=tuple(notes),
         num_pairs=len(joined.base),
         num_base=joined.num_base,
     )
@@ -186,10 +193,7 @@ def _hard(
 
 def _time(joined: Joined, base: Side, head: Side, gate: Gate, margin: float) -> list[Measure]:
     """The judgement of time per token, where machine and batch size allow one."""
-    sizes = {
-        record.batch_size for record in (*joined.base, *joined.head) if record.kind == "timing"
-    }
-    if not same_machine(base, head) or len(sizes) != 1:
+    if not same_machine(base, head) or len(_batch_sizes(joined)) != 1:
         return []
     ratio = paired_time(joined.base, joined.head)
     if not ratio.num:
@@ -199,6 +203,11 @@ def _time(joined: Joined, base: Side, head: Side, gate: Gate, margin: float) -> 
         for records in (joined.base, joined.head)
     ]
     return [judge_time(ratio, seconds[0], seconds[1], gate, margin=margin)]
+
+
+def _batch_sizes(joined: Joined) -> set[int]:
+    records = (*joined.base, *joined.head)
+    return {record.batch_size for record in records if record.kind == "timing"}
 
 
 def paired_time(base: Sequence[SampleRecord], head: Sequence[SampleRecord]) -> Estimate:

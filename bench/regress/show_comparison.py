@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from bench.regress.verdict import CellVerdict, Comparison, Measure, Verdict
+from bench.regress.verdict import ROUNDING, CellVerdict, Comparison, Measure, Verdict
 from bench.tables import UNKNOWN, Cell, Table
 
 _SHARES = ("identical_to_ar", "quality", "changed_answers", "errors")
@@ -110,7 +110,7 @@ def remarks(comparison: Comparison) -> list[str]:
         lines += [f"{cell.cell}: {m.name}: {m.note}" for m in cell.measures if m.note]
         if cell.num_changed:
             lines.append(f"{cell.cell}: {cell.num_changed} answers changed (--diff shows them)")
-    return lines + list(comparison.unjudged)
+    return [*lines, *comparison.unjudged, *comparison.warnings]
 
 
 def _columns(comparison: Comparison) -> list[str]:
@@ -128,7 +128,7 @@ def _change(measure: Measure) -> str:
         if measure.low is None or measure.high is None:
             return _percent(measure.change)
         return f"{_percent(measure.change)} [{measure.low * 100:+.1f}, {measure.high * 100:+.1f}]"
-    if not measure.change:
+    if measure.change is None or abs(measure.change) <= ROUNDING:
         return "="
     if measure.relative:
         return _percent(measure.change, 2)
@@ -168,9 +168,11 @@ def _pairs(cell: CellVerdict) -> str:
 
 
 def _note(comparison: Comparison) -> str:
+    stored = all(cell.num_pairs is None for cell in comparison.cells)
+    basis = "from the summaries" if stored else "over the answers to the same prompts"
     text = (
-        f"Change from {comparison.base} to {comparison.head} ({comparison.how}), over the answers "
-        "to the same prompts; counters are sums, '=' is no change."
+        f"Change from {comparison.base} to {comparison.head} ({comparison.how}), {basis}; "
+        "counters are sums, '=' is no change."
     )
     if comparison.margin is not None:
         text += (

@@ -26,9 +26,9 @@ from bench.scores import Gold, gold_answers
 SUMMARY = "summary.csv"
 PAIR = "ab"
 """Key of run.json: runs with the same value were measured interleaved by `bench ab`."""
-_LAW = ("temperature", "top_p", "top_k", "seed", "max_new_tokens", "fixed_length")
-"""What decides the answers to a prompt, beside the decoder."""
-_PROMPTS = ("tasks", "columns", "limit", "overlong")
+_LAW = ("temperature", "top_p", "top_k", "max_new_tokens", "fixed_length")
+"""What decides the answers to a prompt, beside the decoder (and the seed, when sampling)."""
+_PROMPTS = ("tasks", "columns", "limit", "overlong", "seed")
 """What chooses the prompts."""
 
 
@@ -125,8 +125,8 @@ def unlike(base: Side, head: Side) -> list[str]:
     """Why two runs are not about the same thing, one line each; empty where they are."""
     stored = base.records is None or head.records is None
     decisive = (*_LAW, *(_PROMPTS if stored else ()))
-    if stored and base.config.get("temperature"):
-        decisive = (*decisive, "repeats")
+    if base.config.get("temperature"):
+        decisive = (*dict.fromkeys((*decisive, "seed")), *(("repeats",) if stored else ()))
     lines = [
         f"{key} is {base.config[key]} in base and {head.config[key]} in head"
         for key in decisive

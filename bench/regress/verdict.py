@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from bench.errors import Exit
@@ -76,7 +76,10 @@ class CellVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """All of `bench compare`: the verdicts, what was compared how, and what could not be judged."""
+    """All of `bench compare`: the verdicts, what was compared how, and what could not be judged.
+
+    `warnings` are those of the runs themselves (noise, drift), where time is judged.
+    """
 
     base: str
     head: str
@@ -87,7 +90,8 @@ class Comparison:
     unlike: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
     unjudged: tuple[str, ...] = ()
-    invalid: tuple[str, ...] = field(default=())
+    invalid: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:

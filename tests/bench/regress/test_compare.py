@@ -303,6 +303,25 @@ def test_another_sampling_law_is_not_comparable(pair: Pair) -> None:
     assert comparison.unlike == ("temperature is 0.0 in base and 0.7 in head",)
 
 
+def test_the_seed_decides_answers_only_when_sampling(pair: Pair) -> None:
+    base, head = pair()
+    for temperature, refused in ((0.0, ()), (0.7, ("seed is 0 in base and 1 in head",))):
+        for seed, run in enumerate((base, head)):
+            (run / "config.toml").write_text(f"temperature = {temperature}\nseed = {seed}\n")
+        assert judged((base, head)).unlike == refused
+
+
+def test_another_batch_size_leaves_counters_and_no_time(pair: Pair) -> None:
+    def change(record: dict[str, Any]) -> None:
+        if record["kind"] == "timing":
+            record |= {"batch_size": 4, "group_s": record["total_s"], "total_s": None}
+
+    comparison = judged(pair(change))
+    assert set(verdicts(comparison).values()) == {"pass"}
+    assert "time" not in {m.name for cell in comparison.cells for m in cell.measures}
+    assert "batch sizes differ" in comparison.cells[0].notes[0]
+
+
 def test_a_decoder_that_is_gone_is_not_comparable_and_a_new_one_passes(
     synthetic_run: Callable[..., Path],
 ) -> None:

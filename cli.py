@@ -415,7 +415,7 @@ Settings = Annotated[
     typer.Option("--set", help="TABLE.KEY=VALUE of the recipe, e.g. adapter.rank=32; repeat."),
 ]
 Restart = Annotated[bool, typer.Option("--restart", help="Do not resume.")]
-Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+TrainingDevice = Annotated[str, typer.Option(help="cpu or cuda.")]
 
 
 class Objective(StrEnum):
@@ -436,7 +436,7 @@ def train_ptp(
     num_steps: NumSteps = None,
     settings: Settings = None,
     restart: Restart = False,
-    device: Device = "cpu",
+    device: TrainingDevice = "cpu",
     progress: Progressing = Shown.auto,
 ) -> None:
     """Train a PTP adapter for a model (resumable); see docs/ptp.md."""
@@ -457,7 +457,7 @@ def train_idlm(
     num_steps: NumSteps = None,
     settings: Settings = None,
     restart: Restart = False,
-    device: Device = "cpu",
+    device: TrainingDevice = "cpu",
     progress: Progressing = Shown.auto,
 ) -> None:
     """Train an adapter of masks for a model (resumable); see docs/idlm.md."""

@@ -22,7 +22,8 @@ from training.adapter_job import AdapterJob, optimizers
 from training.adapters import build_job
 from training.loop import Progress, update
 from training.progress import Reporter
-from training.recipe import AdapterRecipe, read_recipe
+from training.adapter_recipe import AdapterRecipe
+from training.recipe import read_recipe
 
 NUM_STEPS = 12
 

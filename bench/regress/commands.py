@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench.options import RESULTS, Output, Progressing, Shown
+
 if TYPE_CHECKING:
     from bench.regress.gate import Gate
     from bench.regress.verdict import Comparison
 
 app = typer.Typer()
 PANEL = "Guard against regressions"
-RESULTS = Path("results")
 
-Output = Annotated[Path, typer.Option("--output", "-o", help="Parent of run folders.")]
 GateFile = Annotated[
     Path | None, typer.Option("--gate", help="TOML of tolerances and margins. [default: built in]")
 ]
@@ -84,7 +84,7 @@ def ab(
     json_file: JsonFile = None,
     diff: Diff = False,
     output: Output = RESULTS,
-    progress: Annotated[str, typer.Option(help="auto, rich, plain or none.")] = "auto",
+    progress: Progressing = Shown.auto,
 ) -> None:
     """Measure two checkouts interleaved on this machine, then compare them."""
     from bench.config import RunConfig, load_config
@@ -98,7 +98,7 @@ def ab(
     if config is None and quality_limit is None:
         given["quality_limit"] = QUALITY_LIMIT
     chosen = load_config(config, given)
-    display = choose(progress)  # type: ignore[arg-type]
+    display = choose(progress.value)
     try:
         folders = run_ab(base, head, chosen.model_dump(exclude_none=True), output, display)
     finally:

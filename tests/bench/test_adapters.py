@@ -188,7 +188,7 @@ def test_the_identity_of_a_run_is_another_with_another_adapter(
 def test_an_arm_whose_model_lacks_the_adapter_is_one_line(small: Any, opener: Any) -> None:
     config = choose_decoders(small(decoders="ptp", adapters={"ptp": "x"}), print)
     with pytest.raises(BenchError, match="needs an adapter named 'ptp' of the target") as refused:
-        opener(config)
+        opener(config.with_values(adapters={}))
     assert refused.value.exit_code == Exit.USAGE
 
 

@@ -19,10 +19,10 @@ import torch
 
 from bench.stats import cluster_mean
 from training.adapter_job import AdapterJob, optimizers
+from training.adapter_recipe import AdapterRecipe
 from training.adapters import build_job
 from training.loop import Progress, update
 from training.progress import Reporter
-from training.adapter_recipe import AdapterRecipe
 from training.recipe import read_recipe
 
 NUM_STEPS = 12

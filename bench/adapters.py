@@ -15,8 +15,16 @@ from bench.env import ROOT
 from bench.errors import BenchError, Exit
 
 if TYPE_CHECKING:
-    from decoders.core.slots import SlotAdapter
+    from decoders.core.decoder import Decoder
+    from decoders.core.slots import SlotAdapter, Variant
 
+TRAINERS: Mapping[Variant, str] = {
+    "o-ptp": "bench train ptp",
+    "c-ptp": "bench train ptp",
+    "refine": "bench train idlm --objective refine",
+    "isd": "bench train idlm --objective isd",
+}
+"""The command that trains an adapter of each variant."""
 MAX_TOP_P_GAP = 0.05
 """A nucleus this near to one of training is as good as trained."""
 
@@ -32,16 +40,18 @@ def adapter_folder(name: str, source: str) -> Path:
     if folder.is_dir():
         return folder
     if source == ZOO:
-        line = f"the embedded adapter is missing (zoo/{name}); {how_to_get(name, name)}"
+        line = f"the embedded adapter is missing (zoo/{name}); {how_to_get(name)}"
     else:
         line = f"adapter {name!r}: there is no folder {source!r}; give one that holds adapter.json"
     raise BenchError(line, Exit.UNAVAILABLE)
 
 
-def how_to_get(name: str, decoder: str) -> str:
-    """The end of a line about an adapter that is not there."""
-    recipe = ROOT / "training" / "recipes" / f"{decoder}.toml"
-    train = f", or train one with `bench train {decoder}`" if recipe.is_file() else ""
+def how_to_get(name: str, decoder: Decoder | None = None) -> str:
+    """The end of a line about an adapter that is not there, and that `decoder` asks for."""
+    train = ""
+    if decoder is not None and decoder.variants:
+        train = f", or train one of the {decoder.adapter_of} with "
+        train += f"`{TRAINERS[decoder.variants[0]]}`"
     return f"pass --adapter {name}=PATH{train}"
 
 

@@ -91,7 +91,7 @@ def unmet_need(decoder: Decoder, config: RunConfig) -> str | None:
         return "needs a draft model; pass --draft"
     name = decoder.adapter_name
     if name is not None and name not in config.adapters:
-        return f"needs an adapter named {name!r}; {how_to_get(name, decoder.name)}"
+        return f"needs an adapter named {name!r}; {how_to_get(name, decoder)}"
     return None
 
 

@@ -260,7 +260,7 @@ class SlotAdapter(nn.Module):
             if not (folder / name).is_file():
                 raise ValueError(
                     f"adapter {str(folder)!r}: there is no {name}; give a folder written by "
-                    "`bench train ptp` or `bench import ptp`"
+                    "`bench train ptp`, `bench train idlm` or `bench import`"
                 )
         try:
             config = AdapterConfig.from_json((folder / CONFIG_FILE).read_text(encoding="utf-8"))

@@ -11,6 +11,9 @@ revise tokens that stand already (`revise`); the last pass fills what is left.
 * revise ``edit``: a token that the pass would replace, and is sure enough to, is replaced
   (LLaDA-2.1); ``remask``: it becomes a mask again, to be filled by a later pass.
 
+Schedules count the answer's positions alone: a block may reach past the first stop token, shown or
+predicted, and the stop tokens there are easy and would use up the first passes.
+
 Letters: B positions of a block, T passes.
 """
 
@@ -99,7 +102,8 @@ class Block:
         open_places = [place for place in found if self.shown[place] == HIDDEN]
         is_last = self.passes == self._most
         revised = self._revise(found, is_last)
-        for place in open_places if is_last else self._fillable(found, open_places):
+        fills_all = is_last or self._rules.commit == "cmlm"
+        for place in open_places if fills_all else self._fillable(found, open_places):
             self.shown[place], self._sureness[place] = found[place]
         if self._rules.commit == "cmlm" and not is_last:
             for place in self._least_sure():
@@ -126,31 +130,34 @@ class Block:
     def _fillable(
         self, found: dict[int, tuple[int, float]], open_places: list[int]
     ) -> Sequence[int]:
-        """The masks that this pass fills; at least one of them."""
+        """The masks of the answer that this pass fills; at least one of them."""
         rules = self._rules
-        if rules.commit == "cmlm":
-            return open_places
-        surest_first = sorted(open_places, key=lambda place: -found[place][1])
+        predicted = [token for token, _ in found.values()]
+        pairs = zip(self.shown[1:], predicted, strict=True)
+        num = self._answer_length([new if old == HIDDEN else old for old, new in pairs])
+        masked = [place for place in open_places if place <= num]
+        surest_first = sorted(masked, key=lambda place: -found[place][1])
         count = 1
         if rules.commit != "threshold":
-            left = masks_left(len(found), self.passes, self._most, rules.schedule)
-            count = max(count, len(open_places) - left)
+            left = masks_left(num, self.passes, self._most, rules.schedule)
+            count = max(count, len(masked) - left)
         if rules.commit != "quota":
-            sure = sum(found[place][1] >= rules.threshold for place in open_places)
+            sure = sum(found[place][1] >= rules.threshold for place in masked)
             count = max(count, sure)
         return surest_first[:count]
 
     def _least_sure(self) -> Sequence[int]:
         """The positions that mask-predict masks again: least sure when they were last filled."""
-        places = range(1, len(self.shown))
-        count = masks_left(len(places), self.passes, self._most, self._rules.schedule)
+        num = self._answer_length(self.shown[1:])
+        count = masks_left(num, self.passes, self._most, self._rules.schedule)
+        places = range(1, num + 1)
         return sorted(places, key=lambda place: (self._sureness[place], -place))[:count]
+
+    def _answer_length(self, tokens: Sequence[int]) -> int:
+        """How many of `tokens` are the answer's: up to the first stop token, if there is one."""
+        ends = (place for place, token in enumerate(tokens, 1) if token in self._stop_ids)
+        return next(ends, len(tokens))
 
     def _lacks_a_token(self) -> bool:
         """Whether a mask is left before the first stop token."""
-        for token in self.shown:
-            if token == HIDDEN:
-                return True
-            if token in self._stop_ids:
-                return False
-        return False
+        return HIDDEN in self.shown[: self._answer_length(self.shown)]

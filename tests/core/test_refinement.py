@@ -45,11 +45,11 @@ def test_the_cosine_schedule_fills_few_at_first_and_all_at_last() -> None:
 def test_schedules_leave_as_many_masks_as_they_say(schedule: str, commit: str, passes: int) -> None:
     block = block_of(12, max_passes=passes, commit=commit, schedule=schedule)
     for done in range(1, passes + 1):
-        shown = taken(block, range(11), [0.01 * place for place in range(11)])
+        shown = taken(block, range(20, 31), [0.01 * place for place in range(11)])
         left = masks_left(11, done, passes, schedule)  # type: ignore[arg-type]
         assert shown.count(M) == left or (done < passes and shown.count(M) < left)
         assert block.finished == (done == passes)
-    assert block.tokens == (100, *range(11))
+    assert block.tokens == (100, *range(20, 31))
 
 
 # Commits.
@@ -61,6 +61,26 @@ def test_a_quota_fills_the_surest_masks() -> None:
     assert taken(block, [5, 6, 7, 8], [0.0] * 4) == [100, 5, 2, 7, 4]
     assert block.finished
     assert block.passes == 2
+
+
+def test_a_quota_counts_the_answer_and_not_the_stop_tokens_behind_it() -> None:
+    picks, sureness = [1, 2, 3, 9, 9, 9, 9, 9], [0.3, 0.6, 0.2, 0.7, 0.99, 0.99, 0.99, 0.99]
+    block = block_of(9, max_passes=2)
+    assert taken(block, picks, sureness) == [100, M, 2, M, 9, M, M, M, M]  # 2 of 4
+    assert taken(block, [5, 6, 7, 8, 9, 9, 9, 9], sureness)[:5] == [100, 5, 2, 7, 9]
+
+
+def test_an_answer_may_grow_past_a_stop_token_that_was_only_predicted() -> None:
+    block = block_of(5, max_passes=3, commit="threshold")
+    taken(block, [1, 9, 9, 9], [0.9, 0.2, 0.9, 0.9])
+    assert block.shown == [100, 1, M, M, M]
+    assert taken(block, [1, 2, 3, 9], [0.9, 0.9, 0.9, 0.9]) == [100, 1, 2, 3, 9]
+
+
+def test_mask_predict_masks_again_within_the_answer() -> None:
+    block = block_of(7, max_passes=2, commit="cmlm")
+    shown = taken(block, [1, 2, 9, 9, 9, 9], [0.3, 0.8, 0.9, 0.1, 0.1, 0.1])
+    assert shown == [100, M, 2, 9, 9, 9, 9]
 
 
 def test_a_threshold_fills_what_is_sure_and_the_surest_in_any_case() -> None:

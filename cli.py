@@ -237,7 +237,7 @@ def verify(
     """Check that decoders that claim to be lossless are: equality with AR, and the law."""
     from rich.console import Console
 
-    from bench.verify import verify as examine
+    from bench.lossless.verify import verify as examine
 
     chosen = _chosen(context, config, adapter)
     if json is not None and not json.parent.is_dir():  # said now, not when all is measured

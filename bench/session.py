@@ -23,7 +23,7 @@ from bench.files import SampleWriter, write_json, write_text
 from bench.gpu import gpu_handle
 from bench.identity import check_identity
 from bench.load import LoadWatch
-from bench.lossless import as_facts, differences
+from bench.lossless.differences import as_facts, differences
 from bench.plan import Plan
 from bench.planning import make_plan
 from bench.progress import Progress

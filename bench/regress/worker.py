@@ -25,7 +25,7 @@ from bench.errors import BenchError, Exit
 from bench.gpu import gpu_handle
 from bench.identity import identity_of
 from bench.load import LoadWatch
-from bench.lossless import as_facts, differences
+from bench.lossless.differences import as_facts, differences
 from bench.plan import Block
 from bench.planning import make_plan
 from bench.progress import Silent

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from bench.divergence import examine
+from bench.lossless.divergence import examine
 from decoders.core.decoder import Decoder
 from decoders.core.hf import HFModel, stop_ids
 from decoders.core.scheduler import Models, Scheduler

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench.choice import choose_decoders
-from bench.lossless import as_facts, differences
+from bench.lossless.differences import as_facts, differences
 from bench.prompts import Prompt
 from bench.records import SampleRecord
 from bench.workbench import Workbench

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.divergence import Divergence
-from bench.equality import CURVE, Comparison, Reshaped
+from bench.lossless.divergence import Divergence
+from bench.lossless.equality import CURVE, Comparison, Reshaped
 from decoders.core.checks import check_coupled_equals_ar, check_greedy_equals_ar
 from decoders.core.table_model import TableModel
 from decoders.core.types import Generation, Sampling

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
+from bench.lossless.verdict import CheckOutcome, Finding
 from bench.prompts import Prompt
-from bench.verdict import CheckOutcome, Finding
 from decoders.core.draws import Draws
 from decoders.core.goodness import POWER, detectable_distance, holm
 from decoders.core.model import Model

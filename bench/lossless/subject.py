@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bench.equality import Comparison
-from bench.law import LawTest, findings
+from bench.lossless.equality import Comparison
+from bench.lossless.law import LawTest, findings
+from bench.lossless.verdict import CheckOutcome, Examined, Finding
 from bench.plan import BASELINE
-from bench.verdict import CheckOutcome, Examined, Finding
 from bench.workbench import Arm
 from decoders.core.checks import equality_checks
 from decoders.core.types import Sampling

@@ -1,9 +1,9 @@
 """A decoder's answers held to the baseline's, and both to what another call shape alone does.
 
-Where equality is claimed every difference must be a near-tie (`bench.divergence`), and there must
-not be many more of them than `Reshaped` has: AR itself, in calls of as many rows as a verifying
-call. That is the noise floor. How long answers stay equal is a survival curve (Kaplan-Meier: an
-answer that ends equal is censored). No decision rests on a curve alone.
+Where equality is claimed every difference must be a near-tie (`bench.lossless.divergence`), and
+there must not be many more of them than `Reshaped` has: AR itself, in calls of as many rows as a
+verifying call. That is the noise floor. How long answers stay equal is a survival curve
+(Kaplan-Meier: an answer that ends equal is censored). No decision rests on a curve alone.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 from scipy import stats
 
-from bench.divergence import Divergence, examine
-from bench.verdict import CheckOutcome, Finding
+from bench.lossless.divergence import Divergence, examine
+from bench.lossless.verdict import CheckOutcome, Finding
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Request, Steps
 from decoders.core.goodness import POWER

@@ -1,8 +1,8 @@
 """Whether decoders that promise the baseline's very tokens gave them, and why where they did not.
 
 In greedy float32 runs equality is demanded, and only a first difference that is no near-tie (see
-`bench.divergence`) makes a decoder wrong. Half precision and sampling above temperature 0 are
-reported and not judged here: `bench verify` does that.
+`bench.lossless.divergence`) makes a decoder wrong. Half precision and sampling above temperature 0
+are reported and not judged here: `bench verify` does that.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.divergence import examine
+from bench.lossless.divergence import examine
 from bench.plan import BASELINE
 from bench.prompts import Prompt
 from bench.records import SampleRecord

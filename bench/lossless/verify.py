@@ -17,17 +17,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bench.choice import choose_decoders
 from bench.config import RunConfig
-from bench.divergence import MARGINS, edge_margin
-from bench.equality import CURVE, Comparison, Reshaped
 from bench.errors import BenchError, Exit
-from bench.law import FALSE_ALARM, NUM_CONTEXTS, NUM_TOKENS, LawTest, unsure_places
+from bench.lossless.divergence import MARGINS, edge_margin
+from bench.lossless.equality import CURVE, Comparison, Reshaped
+from bench.lossless.law import FALSE_ALARM, NUM_CONTEXTS, NUM_TOKENS, LawTest, unsure_places
+from bench.lossless.subject import Subject
+from bench.lossless.verdict import Report
 from bench.planning import tokenise
 from bench.progress import Progress
 from bench.prompts import Prompt, count_lines
 from bench.quality import batch_size
-from bench.subject import Subject
 from bench.tasks import tasks_of
-from bench.verdict import Report
 from bench.workbench import Arm, Workbench, open_workbench
 from decoders.core.checks import table_draws
 from decoders.core.draws import Draws

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from bench.divergence import MARGINS, Divergence, edge_margin, examine, first_difference
+from bench.lossless.divergence import MARGINS, Divergence, edge_margin, examine, first_difference
 from decoders.core.sampling import Uniforms
 from decoders.core.table_model import TableModel
 from decoders.core.types import Sampling

@@ -13,13 +13,13 @@ import pytest
 from rich.console import Console
 
 from bench.config import RunConfig
-from bench.law import FALSE_ALARM, LawTest, findings
-from bench.verdict import Examined, Report
-from bench.verify import NUM_DRAWS, verify
+from bench.lossless.law import FALSE_ALARM, LawTest, findings
+from bench.lossless.verdict import Examined, Report
+from bench.lossless.verify import NUM_DRAWS, verify
 from decoders.core.checks import table_draws
 from decoders.core.registry import build, parse_spec
 
-WRONG = Path(__file__).parents[2] / "examples" / "wrong.py"
+WRONG = Path(__file__).parents[3] / "examples" / "wrong.py"
 CONTROLS = {
     "DropsBonus": "greedy, tokens of ar",
     "WarpsDraft": "law on a table",

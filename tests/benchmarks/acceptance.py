@@ -51,21 +51,21 @@ def _pooled(records: Records) -> float:
 
 def differences(path: str) -> None:
     """One line for each decoder of a run."""
-    cells = _cells(load_run(path))
+    cells = cells_of(load_run(path))
     first = next(iter(cells))
     for name, records in cells.items():
-        line = f"{name:24} {_shown(acceptance(records))}"
+        line = f"{name:24} {shown(acceptance(records))}"
         if name != first:
-            line += f"   less {first}: {_shown(difference(records, cells[first]))}"
+            line += f"   less {first}: {shown(difference(records, cells[first]))}"
         print(line)
 
 
-def _cells(run: Run) -> dict[str, list[SampleRecord]]:
+def cells_of(run: Run) -> dict[str, list[SampleRecord]]:
     cells = by(timed(run.records), lambda r: r.decoder)
     return {name: cells[name] for name in cells if name not in (BASELINE, SECOND_BASELINE)}
 
 
-def _shown(estimate: Estimate) -> str:
+def shown(estimate: Estimate) -> str:
     assert estimate.value is not None
     ends = "" if estimate.low is None else f" [{estimate.low:.2f}, {estimate.high:.2f}]"
     return f"{estimate.value:.2f}{ends}"
@@ -89,7 +89,7 @@ def points_of(path: str) -> list[Point]:
     run = load_run(path)
     models, options = run.env["models"], run.config["decoders"]
     found = []
-    for name, records in _cells(run).items():
+    for name, records in cells_of(run).items():
         adapter = options[name].get("adapter")
         if adapter is not None:
             facts: Mapping[str, Any] = models["adapters"][adapter]

@@ -12,12 +12,14 @@ import io
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Literal
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -38,7 +40,7 @@ def render(figure: Figure) -> dict[str, bytes]:
     """A figure as png (200 dpi), pdf and svg, without dates."""
     undated: dict[str, dict[str, object]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
     files = {}
-    with mpl.rc_context(dict(STYLE)):  # type: ignore[arg-type]
+    with styled():
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # laid out once, the same in every format
         for kind in ("png", "pdf", "svg"):
@@ -48,9 +50,14 @@ def render(figure: Figure) -> dict[str, bytes]:
     return files
 
 
+def styled() -> AbstractContextManager[None]:
+    """Inside it figures look as `bench.palette` says."""
+    return mpl.rc_context(dict(STYLE))  # type: ignore[arg-type]
+
+
 def draw_all(summary: pd.DataFrame, lengths: pd.DataFrame, floor: Estimate) -> dict[str, Drawn]:
     """Every figure there is data for, by file name, each with its data."""
-    with mpl.rc_context(dict(STYLE)):  # type: ignore[arg-type]
+    with styled():
         drawn = {
             "speedup": speedup_figure(summary, floor),
             "tokens_per_call": tokens_per_call_figure(summary),
@@ -68,14 +75,14 @@ def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Drawn | None:
         return None
     data = data.sort_values("speedup", ascending=False, kind="stable").reset_index(drop=True)
     palette = colours(list(summary["decoder"].unique()))
-    figure, axes = _canvas(0.36 * len(data) + 1.15)
+    figure, axes = canvas(0.36 * len(data) + 1.15)
     for y, row in enumerate(data.to_dict("records")):
         colour, value, end = palette[row["decoder"]], row["speedup"], row["speedup_high"]
         axes.plot([1, value], [y, y], color=colour, lw=5, alpha=0.3, solid_capstyle="butt")
         axes.plot([row["speedup_low"], end], [y, y], color=colour, lw=1.8)
         axes.plot(value, y, "o", color=colour, ms=6.5)
         known = "" if math.isnan(end) else f"  [{row['speedup_low']:.2f}, {end:.2f}]"
-        _beside(axes, f"{value:.2f}x{known}", (np.nanmax([value, end, 1]), y), 7)
+        beside(axes, f"{value:.2f}x{known}", (np.nanmax([value, end, 1]), y), 7)
     axes.axvline(1, color=INK, lw=1)
     legend = f"line: {BASELINE}"
     if floor.low is not None and floor.high is not None:
@@ -115,21 +122,20 @@ def tokens_per_call_figure(summary: pd.DataFrame) -> Drawn | None:
     if data.empty:
         return None
     decoders = list(data["decoder"].unique())
-    families = [f for f in family_order(data["family"]) if f != ALL] + [ALL]
-    families = families[-1:] if len(families) == 2 else families
+    families = several_families(data["family"])
     palette, top = colours(list(summary["decoder"].unique())), data["tokens_per_call"].max()
-    figure, panels = _panels(len(families), 0.2 * len(decoders) + 0.62)
-    for family, axes in zip(families, panels, strict=True):
+    figure, grid = panels(len(families), 0.2 * len(decoders) + 0.62)
+    for family, axes in zip(families, grid, strict=True):
         chosen = data[data["family"] == family].set_index("decoder")["tokens_per_call"]
         for y, decoder in enumerate(decoders):
             if decoder in chosen:
                 value = float(chosen[decoder])
                 axes.barh(y, value, color=palette[decoder], height=0.72)
-                _beside(axes, f"{value:.2f}", (value, y), 3, 7.5)
+                beside(axes, f"{value:.2f}", (value, y), 3, 7.5)
         axes.set_title(family.replace("_", " "), fontsize=9)
         axes.set_xlim(0, top * 1.3)
         axes.axvline(1, color=INK, lw=0.6, alpha=0.5)
-        axes.xaxis.set_major_locator(MaxNLocator(3, integer=True))
+        whole(axes.xaxis, 3)
         _name_rows(axes, decoders)
     figure.supxlabel("tokens per target call, prefill included (ar is 1)", fontsize=9)
     return figure, data
@@ -146,8 +152,8 @@ def acceptance_length_figure(lengths: pd.DataFrame, summary: pd.DataFrame) -> Dr
     pooled = lengths["tokens"].clip(upper=most)
     shares = {d: lengths["share"][lengths["decoder"] == d].groupby(pooled).sum() for d in decoders}
     top = max(float(share.max()) for share in shares.values())
-    figure, panels = _panels(len(decoders), 1.45)
-    for decoder, axes in zip(decoders, panels, strict=True):
+    figure, grid = panels(len(decoders), 1.45)
+    for decoder, axes in zip(decoders, grid, strict=True):
         chosen, share = lengths[lengths["decoder"] == decoder], shares[decoder]
         mean = float((chosen["tokens"] * chosen["share"]).sum())
         axes.bar(share.index, share.to_numpy(), color=palette[decoder], width=0.86)
@@ -157,9 +163,8 @@ def acceptance_length_figure(lengths: pd.DataFrame, summary: pd.DataFrame) -> Dr
         axes.axvline(min(mean, most), color=INK, lw=1, ls=(0, (2, 2)))
         left = mean < 0.6 * most
         point = (min(mean, most), 1.2 * top)
-        _beside(axes, f"mean {mean:.2f}", point, 4 if left else -4, 8, "left" if left else "right")
-        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        axes.yaxis.set_major_locator(MaxNLocator(3, steps=_WHOLE))
+        beside(axes, f"mean {mean:.2f}", point, 4 if left else -4, 8, "left" if left else "right")
+        percents(axes.yaxis, 3)
         axes.set(ylim=(0, 1.3 * top))
         axes.set_xticks(range(first, most + 1) if most <= 8 else range(0, most + 1, 4))
     tail = f" (last bar: {most} or more)" if lengths["tokens"].max() > most else ""
@@ -175,7 +180,7 @@ def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
     if data.empty:
         return None
     palette = colours(list(summary["decoder"].unique()))
-    figure, axes = _canvas(3.9)
+    figure, axes = canvas(3.9)
     for row in data.to_dict("records"):
         (x, y), colour = (row["speedup"], row["quality"]), palette[row["decoder"]]
         axes.plot([row["speedup_low"], row["speedup_high"]], [y, y], color=colour, lw=1.2)
@@ -187,8 +192,7 @@ def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
     spare = max(0.0, 0.1 - (top - bottom)) / 2  # at least ten points: a hair is no difference
     highest = min(top + spare, 1.012)  # a share has no more than 100 %
     axes.set_ylim(bottom - spare - max(0.0, top + spare - highest), highest)
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axes.yaxis.set_major_locator(MaxNLocator(7, steps=_WHOLE))
+    percents(axes.yaxis, 7)
     axes.set_xlabel("times as fast as ar, end to end (95 % interval)")
     axes.set_ylabel("quality (mean of families, 95 % interval)")
     axes.set_title("Quality against speed")
@@ -201,9 +205,16 @@ def _overall(summary: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     return chosen
 
 
-def _canvas(height: float) -> tuple[Figure, Axes]:
+def canvas(height: float) -> tuple[Figure, Axes]:
+    """A figure of one panel, as wide as a text column; `height` in inches."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     return figure, figure.subplots()
+
+
+def several_families(found: pd.Series) -> list[str]:
+    """Families in their order and then all together, which alone stands for a single one."""
+    families = [f for f in family_order(found) if f != ALL] + [ALL]
+    return families[-1:] if len(families) == 2 else families
 
 
 def _name_rows(axes: Axes, decoders: Sequence[str]) -> None:
@@ -215,7 +226,7 @@ def _name_rows(axes: Axes, decoders: Sequence[str]) -> None:
     axes.spines["left"].set_visible(False)
 
 
-def _panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
+def panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
     """A grid of at most four panels a row, each `height` inches high, with shared axes."""
     columns = min(4, count)
     rows = math.ceil(count / columns)
@@ -228,7 +239,18 @@ def _panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
     return figure, grid[:count]
 
 
-def _beside(
+def whole(axis: Axis, most: int) -> None:
+    """At most so many ticks, at whole numbers."""
+    axis.set_major_locator(MaxNLocator(most, integer=True))
+
+
+def percents(axis: Axis, most: int) -> None:
+    """At most so many ticks, at whole per cents of fractions."""
+    axis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axis.set_major_locator(MaxNLocator(most, steps=_WHOLE))
+
+
+def beside(
     axes: Axes,
     text: str,
     point: tuple[float, float],

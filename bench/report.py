@@ -35,6 +35,8 @@ _CAPTIONS = {
     "tokens_per_call": "Tokens per target call by family, prefill included.",
     "acceptance_length": "How many tokens a step emits; the dashed line is the mean.",
     "quality_speed": "Quality against speed-up, both with 95 % intervals: up and right is better.",
+    "entropy": "Tokens per forward by family, against how unsure ar is of its next token there.",
+    "passes": "Quality against how often a block was predicted; the grey line is ar.",
 }
 _TERMINAL = {
     "decoder": "decoder",
@@ -166,9 +168,10 @@ def _write_tables(findings: Findings, folder: Path) -> None:
 
 def _write_figures(findings: Findings, folder: Path) -> dict[str, str]:
     """Draw what there is data for; returns the SVG by figure name."""
-    from bench import plots
+    from bench import parallel_plots, plots
 
     drawn = plots.draw_all(findings.summary, findings.lengths, findings.floor)
+    drawn |= parallel_plots.draw_all(findings.summary)
     vectors: dict[str, str] = {}
     for name, (figure, data) in drawn.items():
         for kind, content in plots.render(figure).items():

@@ -1,0 +1,53 @@
+"""The figures of parallel decoding: what they hold, and that they stay away without data."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from bench import plots
+from bench.parallel_plots import draw_all
+
+ENTROPY = {"qa": 0.1, "rag": 0.2, "translation": 0.4, "mt_bench": 1.1, "summarization": 1.4}
+PASSES = {"nar": 1.0, "idlm@p2": 2.0, "idlm@p4": 4.0, "idlm@p8": 8.0}
+
+
+def summary() -> pd.DataFrame:
+    """Decoders whose gain falls with entropy, and whose quality rises with passes."""
+    rows = []
+    for family, entropy in (*ENTROPY.items(), ("all", None)):
+        gain = 4 - 2 * (entropy or 0.6)
+        rows.append(("ar", family, 1.0, entropy, None, 0.9))
+        rows.append(("ptp", family, gain, entropy, None, 0.9))
+        for name, passes in PASSES.items():
+            rows.append((name, family, gain / passes, entropy, passes, 0.9 - 0.4 / passes))
+    columns = ["decoder", "family", "tpf", "base_entropy", "passes_per_block", "quality"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def test_gain_is_drawn_against_the_entropy_of_ars_own_answers() -> None:
+    frame = summary()
+    frame.loc[frame["decoder"] != "ar", "base_entropy"] = 9.0  # of theirs: not what is meant
+    figure, data = draw_all(frame)["entropy"]
+    assert set(data["decoder"]) == {"ptp", *PASSES}
+    mine = data[data["decoder"] == "ptp"]
+    assert list(mine["entropy"]) == sorted(ENTROPY.values())
+    assert list(mine["tpf"]) == pytest.approx([4 - 2 * e for e in sorted(ENTROPY.values())])
+    written = {text.get_text() for text in figure.axes[0].texts}
+    assert {"ptp", "nar", "idlm@p8"} <= written
+    assert plots.render(figure)["png"]
+
+
+def test_quality_is_drawn_against_passes_with_ar_as_the_line_above() -> None:
+    figure, data = draw_all(summary())["passes"]
+    assert sorted(data[data["family"] == "qa"]["passes_per_block"]) == [1, 2, 4, 8]
+    assert len([axes for axes in figure.axes if axes.get_visible()]) == len(ENTROPY) + 1
+    lines = [line.get_ydata() for line in figure.axes[0].lines]
+    assert any(list(y) == [0.9, 0.9] for y in lines)
+    assert plots.render(figure)["svg"]
+
+
+def test_neither_is_drawn_without_what_it_shows() -> None:
+    frame = summary().assign(base_entropy=None, passes_per_block=None)
+    frame = frame.astype({"base_entropy": "float64", "passes_per_block": "float64"})
+    assert draw_all(frame) == {}

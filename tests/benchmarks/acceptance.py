@@ -4,7 +4,8 @@
     python tests/benchmarks/acceptance.py scaling OUTPUT RUN …
 
 `scaling` writes OUTPUT.csv and OUTPUT.png: decoders whose adapters differ in rank, decoders of one
-adapter that differ in `slots`, and, of runs of different targets, the decoder named ``ptp``.
+adapter that differ in `slots`, and, of runs of different targets, the decoder named ``ptp``. Those
+labelled ``shipped…`` use an adapter that was trained longer, and are a line of their own.
 Counters need no idle machine. Intervals are jackknives over conversations (bench/stats.py).
 """
 
@@ -24,6 +25,7 @@ from bench.rundir import Run, load_run
 from bench.stats import Estimate, jackknife
 
 Records = Sequence[SampleRecord]
+LONGER = "ptp@shipped"
 
 
 def acceptance(records: Records) -> Estimate:
@@ -121,17 +123,19 @@ def scaling(output: str, *paths: str) -> None:
     plain = {p.run: p for p in points if p.decoder == "ptp"}
     main = next(iter(plain.values()))
     ours = [p for p in points if p.run == main.run]
-    ranks = [p for p in ours if p.slots == main.slots]
+    adapters = dict.fromkeys(p.adapter for p in ours)
+    by_adapter = [[p for p in ours if p.adapter == adapter] for adapter in adapters]
+    ranks = [p for p in ours if p.slots == main.slots and not p.decoder.startswith(LONGER)]
     _draw(
         Path(f"{output}.png"),
         {
-            "adapter rank": (sorted(ranks, key=_rank), lambda p: str(p.rank or "full")),
+            "adapter rank": ([sorted(ranks, key=_rank)], lambda p: str(p.rank or "full")),
             "slots": (
-                sorted((p for p in ours if p.adapter == main.adapter), key=lambda p: p.slots),
+                [sorted(of, key=lambda p: p.slots) for of in by_adapter if len(of) > 1],
                 lambda p: str(p.slots),
             ),
             "target parameters": (
-                sorted(plain.values(), key=lambda p: p.parameters),
+                [sorted(plain.values(), key=lambda p: p.parameters)],
                 lambda p: f"{p.parameters / 1e6:.1f}M",
             ),
         },
@@ -142,7 +146,9 @@ def _rank(point: Point) -> float:
     return point.rank or float("inf")
 
 
-def _draw(path: Path, panels: Mapping[str, tuple[Sequence[Point], Callable[[Point], str]]]) -> None:
+def _draw(
+    path: Path, panels: Mapping[str, tuple[Sequence[Sequence[Point]], Callable[[Point], str]]]
+) -> None:
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -151,17 +157,24 @@ def _draw(path: Path, panels: Mapping[str, tuple[Sequence[Point], Callable[[Poin
         figure = Figure(figsize=(WIDTH * 1.3, 2.9), layout="constrained")
         FigureCanvasAgg(figure)
         shared = None
-        for number, (label, (points, tick)) in enumerate(panels.items(), 1):
+        for number, (label, (lines, tick)) in enumerate(panels.items(), 1):
             axes = figure.add_subplot(1, len(panels), number, sharey=shared)
             shared = shared or axes
-            places = range(len(points))
-            values = [p.acceptance.value or 0.0 for p in points]
-            below = [v - (p.acceptance.low or v) for v, p in zip(values, points, strict=True)]
-            above = [(p.acceptance.high or v) - v for v, p in zip(values, points, strict=True)]
-            axes.errorbar(places, values, yerr=(below, above), fmt="o-", capsize=3, color="C0")
-            axes.set_xticks(places, [tick(p) for p in points])
+            ticks = list(dict.fromkeys(tick(p) for p in max(lines, key=len)))
+            for points in lines:
+                longer = points[0].decoder.startswith(LONGER)
+                values = [p.acceptance.value or 0.0 for p in points]
+                below = [v - (p.acceptance.low or v) for v, p in zip(values, points, strict=True)]
+                above = [(p.acceptance.high or v) - v for v, p in zip(values, points, strict=True)]
+                places = [ticks.index(tick(p)) for p in points]
+                colour = "#009e73" if longer else "#d55e00"
+                axes.errorbar(places, values, (below, above), fmt="o-", capsize=3, color=colour)
+                if longer:
+                    where = {"xytext": (0, 9), "textcoords": "offset points", "ha": "center"}
+                    axes.annotate("shipped", (places[0], above[0] + values[0]), **where)
+            axes.set_xticks(range(len(ticks)), ticks)
             axes.set_xlabel(label)
-            axes.set_xlim(-0.4, len(points) - 0.6)
+            axes.set_xlim(-0.4, len(ticks) - 0.6)
             axes.grid(axis="y")
             if number == 1:
                 axes.set_ylabel("accepted tokens per step")

@@ -12,7 +12,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from decoders.core.types import Generation
 
@@ -119,18 +119,75 @@ class SampleRecord:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild a record from a parsed line; `ValueError` on another schema."""
+        """Rebuild a record from a parsed line.
+
+        Errors: `ValueError` on another schema, or a field that is missing, unknown or of a type
+        that is not its own: what reads records need not ask again.
+        """
         if data.get("schema") != SCHEMA:
             raise ValueError(
                 f"record of schema {data.get('schema')!r}; this version reads schema {SCHEMA}"
             )
         fields = dict(data)
-        steps = fields.get("steps")
-        if steps is not None:
-            fields["steps"] = StepColumns(**{key: tuple(value) for key, value in steps.items()})
-        if fields.get("tokens") is not None:
-            fields["tokens"] = tuple(fields["tokens"])
-        return cls(**fields)
+        if (tokens := fields.get("tokens")) is not None:
+            fields["tokens"] = _numbers("tokens", tokens, int)
+        if (steps := fields.get("steps")) is not None:
+            fields["steps"] = _steps(steps)
+        if (scores := fields.get("scores")) is not None:
+            _demand(isinstance(scores, dict), "scores", scores)
+            _numbers("scores", list(scores.values()), float)
+        try:
+            record = cls(**fields)
+        except TypeError as error:
+            raise ValueError(f"a record's fields are not those of this version: {error}") from error
+        for kind, optional, names in _FIELDS:
+            for name in names:
+                value = getattr(record, name)
+                fits = isinstance(value, kind) and not isinstance(value, bool)
+                _demand(fits or (optional and value is None), name, value)
+        _demand(record.kind in get_args(Kind), "kind", record.kind)
+        return record
+
+
+_REAL = (int, float)
+_FIELDS: tuple[tuple[Any, bool, Sequence[str]], ...] = (
+    (str, False, ("kind", "decoder", "family", "conversation", "prompt_hash")),
+    (int, False, ("turn", "repeat", "seed", "block", "order", "attempt")),
+    (int, False, ("batch_size", "num_prompt_tokens")),
+    (str, True, ("text", "stop", "error")),
+    (_REAL, True, ("ttft_s", "total_s", "group_s", "nll", "agreement", "entropy")),
+    (int, True, ("peak_memory_bytes",)),
+)
+"""Types of the plain fields, and whether they may be unknown."""
+_REAL_COLUMNS = ("overlap", "alpha")
+
+
+def _steps(data: object) -> StepColumns:
+    """The steps of a parsed line (errors as `SampleRecord.from_dict`)."""
+    if not isinstance(data, dict):
+        raise ValueError(f"a record's steps are {data!r}")
+    kinds = {name: float if name in _REAL_COLUMNS else int for name in data}
+    try:
+        steps = StepColumns(**{name: _numbers(name, data[name], kinds[name]) for name in data})
+    except TypeError as error:
+        raise ValueError(f"a record's steps are not those of this version: {error}") from error
+    lengths = {len(getattr(steps, name)) for name in data}
+    _demand(lengths - {0} == {len(steps.emitted)} - {0}, "steps", "columns of unequal length")
+    return steps
+
+
+def _numbers(name: str, values: object, kind: type) -> tuple[Any, ...]:
+    """A list of numbers as a tuple: integers, or (for ``float``) any reals."""
+    _demand(isinstance(values, list), name, values)
+    assert isinstance(values, list)
+    allowed = _REAL if kind is float else (int,)
+    _demand(all(type(value) in allowed for value in values), name, values)
+    return tuple(values)
+
+
+def _demand(holds: bool, name: str, value: object) -> None:
+    if not holds:
+        raise ValueError(f"a record's {name} cannot be {str(value)[:40]!r}")
 
 
 def broken_invariants(record: SampleRecord, max_new_tokens: int) -> Sequence[str]:
@@ -143,6 +200,8 @@ def broken_invariants(record: SampleRecord, max_new_tokens: int) -> Sequence[str
         broken.append(f"steps emit {sum(steps.emitted)} tokens, the answer has {len(tokens)}")
     if any(a > d for a, d in zip(steps.accepted, steps.drafted, strict=True)):
         broken.append("a step accepted more tokens than it drafted")
+    if any(number < 0 for number in (*steps.accepted, *steps.drafted, *steps.emitted)):
+        broken.append("a step counts below 0")
     if len(tokens) > max_new_tokens:
         broken.append(f"{len(tokens)} tokens exceed the budget of {max_new_tokens}")
     if record.decoder in ("ar", "ar@aa") and sum(steps.target_calls) != len(tokens):

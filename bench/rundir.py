@@ -2,13 +2,15 @@
 
 ``results/<utc>-<name>-<hash>/`` holds ``manifest.json`` (the plan, written before the first
 measurement), ``config.toml``, ``env.json``, ``samples.jsonl`` (append-only, see `bench.files`) and
-``run.json``.
+``run.json``. It appears with ``config.toml`` and ``run.json`` in it before any model is opened: from
+its first moment there is something to resume.
 
 ``samples.jsonl`` holds two kinds of line, records (see `bench.records`) and ``{"event": ...}``:
 
 =============  ====================================================================================
 supersede      ``block``, ``before_attempt``: lines of that block from earlier attempts are void
 load           ``block``, ``attempt``, ``other_cores``: CPU time other processes took, in cores
+cut            ``num_bytes``: a damaged end of that length was cut off here
 =============  ====================================================================================
 
 A timing block counts once all its lines are there; records of unfinished blocks, like superseded
@@ -18,8 +20,10 @@ ones, are not returned by `load_records`. No torch here.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import shutil
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -66,8 +70,13 @@ def load_run(run_dir: Path | str) -> Run:
     """
     path = Path(run_dir)
     manifest = _read_json(path / MANIFEST, missing=None)
+    if manifest is None and (path / STATUS).is_file():
+        line = f"{path} was stopped before anything was planned; begin it: bench resume {path}"
+        raise BenchError(line, Exit.USAGE)
     if manifest is None:
         raise BenchError(f"{path} is no run folder: it has no {MANIFEST}", Exit.USAGE)
+    if not all(map(_is_block, _listed(manifest.get("blocks")))):
+        raise BenchError(f"{path / MANIFEST} is damaged: its blocks are none", Exit.INVALID)
     lines, _ = read_lines(path / SAMPLES)
     return Run(
         path=path,
@@ -94,13 +103,13 @@ def effective_records(
     """
     try:
         records = [SampleRecord.from_dict(line) for line in lines if "event" not in line]
-    except (ValueError, TypeError) as error:
+        valid_from = {
+            int(line["block"]): int(line["before_attempt"])
+            for line in lines
+            if line.get("event") == "supersede"
+        }
+    except (ValueError, TypeError, KeyError) as error:
         raise BenchError(f"cannot read the records: {error}", Exit.UNAVAILABLE) from error
-    valid_from = {
-        line["block"]: int(line["before_attempt"])
-        for line in lines
-        if line.get("event") == "supersede"
-    }
     alive: dict[tuple[str, str, str, int], SampleRecord] = {}
     for record in records:
         key = (record.kind, record.decoder, record.prompt, record.repeat)
@@ -122,12 +131,25 @@ def finished_blocks(records: Iterable[SampleRecord], manifest: Mapping[str, Any]
 
 def _read_json(path: Path, *, missing: dict[str, Any] | None) -> dict[str, Any] | None:
     try:
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return missing
-    except ValueError as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise BenchError(f"{path} is damaged: {error}", Exit.INVALID) from error
+    if not isinstance(data, dict):
+        raise BenchError(f"{path} is damaged: it holds no JSON object", Exit.INVALID)
     return data
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else [None]
+
+
+def _is_block(block: object) -> bool:
+    """Whether it is a block of a plan, as JSON data."""
+    if not isinstance(block, dict) or not isinstance(block.get("block"), int):
+        return False
+    return all(isinstance(block.get(key), list) for key in ("prompts", "order"))
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -135,30 +157,49 @@ def _read_config(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise BenchError(f"{path} is damaged: {error}", Exit.INVALID) from error
 
 
 # ---------------------------------------------------------------- making and finding
 
 
-def create_run_dir(parent: Path, stem: str) -> Path:
+def create_run_dir(parent: Path, stem: str, files: Mapping[str, str] | None = None) -> Path:
     """Make ``parent/stem`` (or ``stem-2``, …): creation is exclusive, so two runs never share one.
+
+    It appears with `files` (content by name) in it, or not at all; without any, two processes
+    could be given the same one.
 
     Errors: `BenchError` (exit 1) where the folder cannot be made.
     """
+    hidden = parent / f".new-{stem}-{os.getpid()}"
     try:
         parent.mkdir(parents=True, exist_ok=True)
+        hidden.mkdir()
+        for name, content in (files or {}).items():
+            write_text(hidden / name, content)
         for attempt in range(1, 1000):
             path = parent / (stem if attempt == 1 else f"{stem}-{attempt}")
-            try:
-                path.mkdir()
-            except FileExistsError:
-                continue
-            return path
-    except OSError as error:
+            if _moved(hidden, path):
+                return path
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise cannot_write(parent, error) from error
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
     raise BenchError(f"{parent} holds a thousand runs called {stem}; clear it up")
+
+
+def _moved(folder: Path, path: Path) -> bool:
+    """Whether the folder could be given a name that was free (an empty folder's is not)."""
+    if path.exists():
+        return False
+    try:
+        folder.rename(path)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+            return False
+        raise
+    return True
 
 
 def point_latest(run_dir: Path) -> None:
@@ -166,6 +207,7 @@ def point_latest(run_dir: Path) -> None:
     latest = run_dir.parent / "latest"
     scratch = run_dir.parent / f".latest-{os.getpid()}"
     try:
+        scratch.unlink(missing_ok=True)  # of a process that was killed here
         scratch.symlink_to(run_dir.name, target_is_directory=True)
     except OSError:
         with contextlib.suppress(BenchError):  # a convenience: no run fails for want of it
@@ -185,6 +227,6 @@ def find_run(name: str, parent: Path) -> Path:
     for path in (Path(name), parent / name):
         if path.is_file() and path.name == "latest":
             path = path.parent / path.read_text(encoding="utf-8").strip()
-        if (path / MANIFEST).is_file():
+        if (path / MANIFEST).is_file() or (path / STATUS).is_file():
             return path.resolve() if path.is_symlink() else path
     raise BenchError(f"no run folder {name!r} (neither as a path nor in {parent})", Exit.USAGE)

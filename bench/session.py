@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +20,14 @@ from bench import env as environment
 from bench.choice import choose_decoders
 from bench.config import RunConfig, load_config
 from bench.errors import BenchError, Exit
-from bench.files import SampleWriter, write_json, write_text
+from bench.files import (
+    SAMPLES,
+    SampleWriter,
+    only_writer,
+    remove_scratch,
+    write_json,
+    write_text,
+)
 from bench.gpu import gpu_handle
 from bench.identity import check_identity
 from bench.load import LoadWatch
@@ -57,30 +65,42 @@ def run(
     removed again), and for a disk that cannot be written to.
     """
     config = choose_decoders(config, progress.note)
-    run_dir = create_run_dir(parent, _stem(config))
-    try:
-        bench = opener(config)
-        plan, prompts = make_plan(bench, _name(config), progress)
-        write_prompts(run_dir, list(prompts.values()))
-        write_text(run_dir / CONFIG, bench.config.to_toml())
-        write_json(run_dir / ENV, _environment(bench))
-        write_json(run_dir / MANIFEST, plan.to_manifest())
-    except BaseException:
-        _remove(run_dir)
-        raise
-    point_latest(run_dir)
-    progress.note(f"writing to {run_dir}")
-    return _measure(bench, plan, prompts, run_dir, progress, attempt=0)
+    opening = {"schema": SCHEMA, "status": "opening", "started_utc": _utc()}
+    begun = {CONFIG: config.to_toml(), STATUS: json.dumps(opening) + "\n"}
+    run_dir = create_run_dir(parent, _stem(config), begun)
+    with only_writer(run_dir):
+        try:
+            planned = _plan(config, run_dir, progress, opener)
+        except BaseException:
+            _remove(run_dir)
+            raise
+        return _measure(*planned, run_dir, progress, attempt=0, began=opening["started_utc"])
 
 
 def resume(run_dir: Path, progress: Progress, opener: Opener = open_workbench) -> Ended:
     """Complete a run that stopped; one that is complete says so and is left as it is.
 
-    Errors: `BenchError` where there is no run (exit 2), or code, models, machine or prompts are no
-    longer those the run began with (5).
+    One that was killed before it was planned is planned now, one that was killed while its report
+    was written has it written.
+
+    Errors: `BenchError` where there is no run (exit 2), it is damaged (4), another process is
+    writing to it, or code, models, machine or prompts are no longer those the run began with (5).
     """
+    with only_writer(run_dir):
+        remove_scratch(run_dir)
+        return _resume(run_dir, progress, opener)
+
+
+def _resume(run_dir: Path, progress: Progress, opener: Opener) -> Ended:
+    if (run_dir / STATUS).is_file() and not (run_dir / MANIFEST).is_file():
+        progress.note(f"{run_dir} was stopped before anything was planned: it begins now")
+        planned = _plan(load_config(run_dir / CONFIG, {}), run_dir, progress, opener)
+        return _measure(*planned, run_dir, progress, attempt=0)
     found = load_run(run_dir)
     if found.status.get("status") == "complete":
+        if not found.status.get("reported", True):
+            progress.note(f"{run_dir} is complete but for its report, which is written now")
+            return _report(run_dir, found.status, bool(found.records), progress)
         progress.note(f"{run_dir} is complete: nothing to resume")
         return Ended(run_dir=run_dir, exit_code=Exit.DONE)
     if found.status.get("ab"):
@@ -89,14 +109,33 @@ def resume(run_dir: Path, progress: Progress, opener: Opener = open_workbench) -
     if found.manifest.get("schema") != SCHEMA:
         line = f"{run_dir} has schema {found.manifest.get('schema')}; this version writes {SCHEMA}"
         raise BenchError(line, Exit.UNAVAILABLE)
-    plan = Plan.from_manifest(found.manifest)
+    try:
+        plan = Plan.from_manifest(found.manifest)
+        attempts = [int(found.status.get("attempts", 0)), *(r.attempt + 1 for r in found.records)]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        line = f"{run_dir} is damaged: its plan or status cannot be read ({error!r})"
+        raise BenchError(line, Exit.INVALID) from error
     prompts = read_prompts(run_dir)
     config = load_config(run_dir / CONFIG, {})
     bench = opener(config)
     check_identity(bench, plan, prompts, found.env, _environment(bench))
-    attempts = [int(found.status.get("attempts", 0)), *(r.attempt + 1 for r in found.records)]
     began = found.status.get("started_utc")
     return _measure(bench, plan, prompts, run_dir, progress, attempt=max(attempts), began=began)
+
+
+def _plan(
+    config: RunConfig, run_dir: Path, progress: Progress, opener: Opener
+) -> tuple[Workbench, Plan, dict[str, Prompt]]:
+    """Open the models and write the plan: the manifest last, with which the run is planned."""
+    bench = opener(config)
+    plan, prompts = make_plan(bench, _name(config), progress)
+    write_prompts(run_dir, list(prompts.values()))
+    write_text(run_dir / CONFIG, bench.config.to_toml())
+    write_json(run_dir / ENV, _environment(bench))
+    write_json(run_dir / MANIFEST, plan.to_manifest())
+    point_latest(run_dir)
+    progress.note(f"writing to {run_dir}")
+    return bench, plan, prompts
 
 
 # ---------------------------------------------------------------- measuring
@@ -117,19 +156,21 @@ def _measure(
     write_json(run_dir / STATUS, status)
     how = "error"
     try:
-        with SampleWriter(run_dir) as writer:
-            _fill(bench, plan, prompts, run_dir, writer, progress, attempt)
-        how = "complete"
-    except KeyboardInterrupt:
-        how = "interrupted"
+        try:
+            with SampleWriter(run_dir) as writer:
+                _fill(bench, plan, prompts, run_dir, writer, progress, attempt)
+            how = "complete"
+        except KeyboardInterrupt:
+            how = "interrupted"
+        facts = _judged(bench, prompts, run_dir, status | {"status": how})
     except BaseException:  # a full disk may refuse the status too: the first error is raised
         with contextlib.suppress(BenchError):
-            write_json(run_dir / STATUS, status | {"status": how, "finished_utc": _utc()})
+            write_json(run_dir / STATUS, status | {"status": "error", "finished_utc": _utc()})
         progress.note(f"what was measured is kept. Go on: bench resume {run_dir}")
         raise
     finally:
         progress.close()
-    return _finish(bench, prompts, run_dir, status | {"status": how}, progress)
+    return _report(run_dir, facts, bool(facts["num_records"]), progress)
 
 
 def _fill(
@@ -142,6 +183,9 @@ def _fill(
     attempt: int,
 ) -> None:
     """Measure what is missing: unfinished blocks as a whole, then unanswered quality prompts."""
+    if writer.num_cut:
+        progress.note(f"{writer.num_cut} damaged bytes at the end of {SAMPLES} were cut off")
+        writer.event("cut", num_bytes=writer.num_cut)
     records = load_run(run_dir).records
     finished = {record.block for record in records if record.kind == "timing"}
     left = [block for block in plan.blocks if block.block not in finished]
@@ -157,26 +201,26 @@ def _fill(
     score_quality(bench, asked, writer, progress, attempt=attempt, done=done)
 
 
-def _finish(
-    bench: Workbench,
-    prompts: Mapping[str, Prompt],
-    run_dir: Path,
-    status: Mapping[str, Any],
-    progress: Progress,
-) -> Ended:
-    """Judge, describe and report what is there; also after Ctrl-C, where it is a part."""
+def _judged(
+    bench: Workbench, prompts: Mapping[str, Prompt], run_dir: Path, status: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Judge and describe what is there, also after Ctrl-C, where it is a part: run.json's facts."""
     measured = load_run(run_dir)
     validity = judge(measured)
     write_vocabulary(run_dir, bench.tokenizer, measured.records, list(prompts.values()))
     peak = {"process": {"peak_rss_bytes": environment.peak_rss_bytes()}}
     write_json(run_dir / ENV, {**measured.env, **peak})
     unequal = differences(bench, measured.records, prompts)
-    facts = dataclasses.asdict(validity)
+    facts = {**status, **dataclasses.asdict(validity), "finished_utc": _utc()}
     facts["warnings"] = [*validity.warnings, *map(str, unequal)]
-    facts["differences"] = as_facts(unequal)
-    done = {"finished_utc": _utc(), "num_records": len(measured.records)}
-    write_json(run_dir / STATUS, {**status, **facts, **done})
-    if measured.records:
+    facts |= {"differences": as_facts(unequal), "num_records": len(measured.records)}
+    write_json(run_dir / STATUS, {**facts, "reported": False})
+    return facts
+
+
+def _report(run_dir: Path, facts: Mapping[str, Any], measured: bool, progress: Progress) -> Ended:
+    """Write the report of a run that ended, and say how it ended."""
+    if measured:
         from bench.report import write_report  # pandas, matplotlib: only once all is measured
 
         try:
@@ -184,18 +228,23 @@ def _finish(
         except BenchError:
             progress.note(f"all records are kept. Write the report: bench report {run_dir}")
             raise
-    if status["status"] == "interrupted":
+    write_json(run_dir / STATUS, {**facts, "reported": True})
+    return Ended(run_dir=run_dir, exit_code=_exit_code(run_dir, facts, progress))
+
+
+def _exit_code(run_dir: Path, facts: Mapping[str, Any], progress: Progress) -> Exit:
+    if facts["status"] == "interrupted":
         progress.note(f"interrupted; all finished answers are kept. Go on: bench resume {run_dir}")
-        return Ended(run_dir=run_dir, exit_code=Exit.INTERRUPTED)
-    if validity.verdict == INVALID:
-        return Ended(run_dir=run_dir, exit_code=Exit.INVALID)
-    if any(difference.num_wrong for difference in unequal):
+        return Exit.INTERRUPTED
+    if facts["verdict"] == INVALID:
+        return Exit.INVALID
+    if any(difference["num_wrong"] for difference in facts["differences"]):
         progress.note("a lossless decoder is wrong: it left ar's tokens without a near-tie")
-        return Ended(run_dir=run_dir, exit_code=Exit.REGRESSION)
-    if validity.num_errors:
-        progress.note(f"{validity.num_errors} answers failed; partial results kept")
-        return Ended(run_dir=run_dir, exit_code=Exit.FAILED)
-    return Ended(run_dir=run_dir, exit_code=Exit.DONE)
+        return Exit.REGRESSION
+    if facts["num_errors"]:
+        progress.note(f"{facts['num_errors']} answers failed; partial results kept")
+        return Exit.FAILED
+    return Exit.DONE
 
 
 # ---------------------------------------------------------------- names

@@ -2,7 +2,7 @@
 
 ``results/<utc>-<name>-<hash>/`` holds ``manifest.json`` (the plan, written before the first
 measurement), ``config.toml``, ``env.json``, ``samples.jsonl`` (append-only, see `bench.files`) and
-``run.json``. It appears with ``config.toml`` and ``run.json`` in it before any model is opened: from
+``run.json``. It appears with ``config.toml`` and ``run.json`` before any model is opened: from
 its first moment there is something to resume.
 
 ``samples.jsonl`` holds two kinds of line, records (see `bench.records`) and ``{"event": ...}``:

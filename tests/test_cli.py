@@ -15,8 +15,7 @@ import pytest
 
 import cli
 from bench.env import ROOT
-
-LETTERS = [*"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 .,?!'\n-:;()"]
+from tests.tiny_checkpoint import save_checkpoint
 
 
 @dataclass(frozen=True)
@@ -44,34 +43,11 @@ def bench(*arguments: object) -> Ended:
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Path]:
     """Folders of random Llamas over characters, by name and number of extra tokens."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
     home = tmp_path_factory.mktemp("models")
 
     def save(name: str, num_extra: int = 0) -> Path:
         folder = home / name
-        if folder.exists():
-            return folder
-        words = ["<s>", "</s>", "<unk>", *LETTERS, *(f"<{i}>" for i in range(num_extra))]
-        tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, "<unk>"))
-        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-        tokenizer.decoder = decoders.Fuse()
-        PreTrainedTokenizerFast(
-            tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
-        ).save_pretrained(folder)
-        config = LlamaConfig(
-            vocab_size=len(words),
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            max_position_embeddings=1024,
-            bos_token_id=0,
-            eos_token_id=1,
-        )
-        LlamaForCausalLM(config).save_pretrained(folder)
-        return folder
+        return folder if folder.exists() else save_checkpoint(folder, num_extra)
 
     return save
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from decoders.core.sampling import Stream, Uniforms, pick, warp
+from decoders.core.sampling import Stream, Uniforms, likeliest, pick, warp
 from decoders.core.types import Call, CallResult, Confidence, Sampling, SlotWant, Want
 from decoders.core.verdicts import read_verdicts
 
@@ -121,6 +121,21 @@ def joined(tokens: CallResult, slots: CallResult) -> CallResult:
     )
 
 
+def not_a_number(result: CallResult, vocab_size: int) -> bool:
+    """Whether logits behind a result were NaN or infinite: then tokens are V, confidences NaN.
+
+    Reads integers and floats that are on the host anyway. Raw logits are the decoder's to check.
+    """
+    if result.verdict is not None and result.verdict.token >= vocab_size:
+        return True
+    if any(token >= vocab_size for token in result.picks or ()):
+        return True
+    if any(token >= vocab_size for token in result.slot_picks or ()):
+        return True
+    sure = sum(result.confidences) + sum(result.slot_confidences)
+    return sure != sure
+
+
 def _uniforms(readouts: Sequence[Readout], stream: Stream, device: torch.device) -> Tensor:
     """Uniforms ``[sum R]`` float64 of all read rows."""
     values = [r.uniforms.at(stream, output) for r in readouts for output in r.outputs]
@@ -136,7 +151,7 @@ def _read_picks(
     logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
 ) -> list[CallResult]:
     if sampling.greedy:
-        picks: list[int] = logits.argmax(-1).tolist()
+        picks: list[int] = likeliest(logits).tolist()
     else:
         picks = _draw(warp(logits, sampling), readouts)
     return [CallResult(picks=part) for part in _split(picks, sizes)]
@@ -165,7 +180,8 @@ def _weighed(
     """Results of tokens ``[R]`` of laws ``[R, V]``, with confidences; one copy to the host."""
     kinds = {_confidence(readout) for readout in readouts}
     assert len(kinds) == 1, f"one decoder asks for confidences of kinds {sorted(kinds)}"
-    confidences = confidence_of(law, tokens, kinds.pop())
+    shown = tokens.clamp(max=law.shape[-1] - 1)  # V stands for NaN, and is no index
+    confidences = confidence_of(law, shown, kinds.pop())
     both: list[list[float]] = torch.stack((tokens.double(), confidences.double())).tolist()
     picks = _split([int(token) for token in both[0]], sizes)
     return [
@@ -193,7 +209,7 @@ def _read_probs(
     logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
 ) -> list[CallResult]:
     law = warp(logits, sampling)
-    picks = logits.argmax(-1).tolist() if sampling.greedy else _draw(law, readouts)
+    picks = likeliest(logits).tolist() if sampling.greedy else _draw(law, readouts)
     return [
         CallResult(picks=part, probs=probs)
         for part, probs in zip(_split(picks, sizes), torch.split(law, list(sizes)), strict=True)

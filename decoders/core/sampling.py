@@ -68,12 +68,24 @@ def warp(logits: Tensor, sampling: Sampling) -> Tensor:
         sampling: temperature, top_k and top_p are read.
 
     Returns:
-        Probabilities ``[R, V]`` float32; one-hot at temperature 0.
+        Probabilities ``[R, V]`` float32; one-hot at temperature 0. A row of logits that holds NaN
+        or +infinity gives a law that holds NaN, of which `pick` picks V.
     """
     if sampling.greedy:
-        return one_hot(logits.argmax(-1), logits.shape[-1])
+        best = logits.max(-1)
+        certain = torch.where(best.values < torch.inf, 1.0, torch.nan).unsqueeze(-1)
+        return torch.zeros_like(logits).scatter_(-1, best.indices.unsqueeze(-1), certain)
     probs = tempered(logits, sampling.temperature, sampling.top_k)
     return nucleus(probs, sampling.top_p) if sampling.top_p < 1 else probs
+
+
+def likeliest(logits: Tensor) -> Tensor:
+    """The likeliest tokens ``[R]``; V, which is none, where a row holds NaN or +infinity.
+
+    So NaN reaches the host in the copy of the tokens themselves: finding it waits for nothing.
+    """
+    best = logits.max(-1)
+    return torch.where(best.values < torch.inf, best.indices, logits.shape[-1])
 
 
 def tempered(logits: Tensor, temperature: float | Tensor, top_k: int) -> Tensor:
@@ -131,7 +143,8 @@ def pick(probs: Tensor, u: Tensor) -> Tensor:
         u: ``[R]`` uniforms in [0, 1), float64.
 
     Returns:
-        Token ids ``[R]`` int64; never a token of zero weight.
+        Token ids ``[R]`` int64; never a token of zero weight. V, which is no token, where weights
+        are NaN (then no comparison holds in the search) or all zero.
     """
     cdf = probs.cumsum(-1, dtype=torch.float64)
     total = cdf[:, -1]

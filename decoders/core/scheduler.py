@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from decoders.core import masks
-from decoders.core.decoder import Decoder, Request
-from decoders.core.model import Model
-from decoders.core.readout import joined, read_out, readouts
+from decoders.core.decoder import Decoder, Request, Steps
+from decoders.core.model import Model, Session
+from decoders.core.patience import Endless, OutOfTime, Patience
+from decoders.core.readout import joined, not_a_number, read_out, readouts
 from decoders.core.sampling import Uniforms
 from decoders.core.slots import AdapterConfig
 from decoders.core.types import Call, CallResult, Emit, Generation, Sampling, StepEvent, StopReason
@@ -29,6 +30,7 @@ Outcome = Generation | Exception
 SLACK_ROWS = 128  # cache entries beyond prompt and budget, for rows that are dropped again
 PREFILL_CHUNK = 512  # rows a prompt is fed at a time
 _MAX_EMPTY_EMITS = 1000
+_MAX_IDLE_CALLS = 100_000  # without a token; every honest decoder is far below
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +63,23 @@ class Scheduler:
     """
 
     def __init__(
-        self, decoder: Decoder, models: Models, sampling: Sampling, batch_size: int = 1
+        self,
+        decoder: Decoder,
+        models: Models,
+        sampling: Sampling,
+        batch_size: int = 1,
+        patience: Patience | None = None,
     ) -> None:
-        """`ValueError` where the decoder needs a model or an adapter that is missing or unfit."""
+        """`ValueError` where the decoder needs a model or an adapter that is missing or unfit.
+
+        `patience` limits the time of an answer; None: nothing does.
+        """
         if "draft" in decoder.needs:
             check_draft(decoder.name, models)
         find_adapter(decoder, models)
         self._decoder, self._models = decoder, models
         self._sampling, self._batch_size = sampling, batch_size
+        self._patience: Patience = Endless() if patience is None else patience
 
     def run(
         self,
@@ -87,7 +98,8 @@ class Scheduler:
             on_finish: called with a prompt's index and outcome when it ended.
 
         Returns:
-            A `Generation` per prompt, or the exception its decoder (or its call) raised.
+            A `Generation` per prompt, or the exception its decoder (or its call) raised: whatever
+            one sequence does, the others are answered.
         """
         longest = max((len(prompt) for prompt in prompts), default=0)
         num_tokens = min(longest + self._sampling.max_new_tokens, self._models.target.max_length)
@@ -118,7 +130,12 @@ class Scheduler:
         on_first: Callable[[int], None] | None,
         finish: Callable[[int, Outcome], None],
     ) -> None:
+        patience = self._patience
         while waiting or active:
+            if patience.due:
+                patience.due = False
+                for job in active:
+                    job.look_at_the_time()
             for job in [job for job in active if job.outcome is not None]:
                 active.remove(job)
                 job.close()
@@ -131,7 +148,7 @@ class Scheduler:
                 except ValueError as error:
                     finish(index, error)
                     continue
-                job = _Job(index, prompt, self._decoder, self._models, sampling, on_first)
+                job = _Job(index, prompt, self._decoder, self._models, sampling, on_first, patience)
                 active.append(job)
                 job.advance(None)
             runnable = [job for job in active if job.pending is not None]
@@ -203,18 +220,22 @@ class _Job:
         models: Models,
         sampling: Sampling,
         on_first: Callable[[int], None] | None,
+        patience: Patience,
     ) -> None:
         self.index = index
+        self._patience, self._began = patience, patience.begin()
         self.uniforms = Uniforms(sampling.seed, prompt)
         self.prompt_length = len(prompt)
         self.outcome: Outcome | None = None
         self.pending: Call | None = None
         self.turns_waited = 0
         self._on_first, self._sampling = on_first, sampling
+        self._vocab_size = models.target.vocab_size
         self._target = models.target.open()
         needs_draft = "draft" in decoder.needs and models.draft is not None
         self._draft = models.draft.open() if needs_draft and models.draft is not None else None
-        request = Request(
+        self._decoder = decoder
+        self._request = Request(
             prompt_ids=tuple(prompt),
             sampling=sampling,
             target=self._target,
@@ -222,34 +243,88 @@ class _Job:
             draft=self._draft,
             adapter=find_adapter(decoder, models),
         )
-        self._steps = decoder.steps(request)
+        self._steps: Steps | None = None
         self._tokens: list[int] = []
         self._events: list[StepEvent] = []
         self._counted = (0, 0, 0, 0)
-        self._empty_emits = 0
+        self._empty_emits = self._idle_calls = 0
 
     def advance(self, result: CallResult | None) -> None:
         """Send a result and run the coroutine up to its next call, or to its end."""
         self.pending = None
         try:
+            self._patience.inside = self._began
+            if self._steps is None:
+                self._steps = self._decoder.steps(self._request)
             item = next(self._steps) if result is None else self._steps.send(result)
             while isinstance(item, Emit):
                 self._record(item)
                 if self.outcome is not None:
                     return
                 item = next(self._steps)
+            self._check_call(item)
             self.pending = item
         except StopIteration:
             self.outcome = RuntimeError("decoder returned before EOS or budget; yield until cut")
-        except Exception as error:
-            self.outcome = error
+        except OutOfTime:
+            self.outcome = self._patience.error()
+        except (Exception, SystemExit) as error:
+            self.outcome = _as_exception(error)
+        finally:
+            self._patience.inside = None
+
+    def take(self, result: CallResult) -> None:
+        """Go on with the result of the pending call, unless there were no numbers behind it."""
+        if not_a_number(result, self._vocab_size):
+            assert self.pending is not None
+            role = "target" if self.pending.session is self._target else "draft"
+            self.fail(
+                FloatingPointError(
+                    f"the {role}'s logits are NaN or infinite after {len(self._tokens)} tokens; "
+                    "check its weights, its adapter and the dtype"
+                )
+            )
+        else:
+            self.advance(result)
+
+    def fail(self, error: Exception) -> None:
+        """End the answer without one."""
+        self.pending, self.outcome = None, error
+
+    def look_at_the_time(self) -> None:
+        """End an answer that is out of time."""
+        if self.outcome is None and self._patience.over(self._began):
+            self.fail(self._patience.error())
 
     def close(self) -> None:
-        """End the coroutine and give the cache rows back."""
-        self._steps.close()
-        self._target.model.close(self._target)
-        if self._draft is not None:
-            self._draft.model.close(self._draft)
+        """End the coroutine and give the cache rows back.
+
+        A decoder that fails while it ends has failed: what it answered before is no answer.
+        """
+        try:
+            self._patience.inside = self._began
+            if self._steps is not None:
+                self._steps.close()
+        except OutOfTime:
+            self.outcome = self._patience.error()
+        except (Exception, SystemExit) as error:
+            if self.outcome is None or isinstance(self.outcome, Generation):
+                self.outcome = _as_exception(error)
+        finally:
+            self._patience.inside = None
+            self._target.model.close(self._target)
+            if self._draft is not None:
+                self._draft.model.close(self._draft)
+
+    def _check_call(self, item: object) -> None:
+        """What was yielded is a call of this sequence, and there have not been too many."""
+        if not isinstance(item, Call):
+            raise TypeError(f"decoder yielded {item!r:.60}; yield a Call or an Emit")
+        if item.session is not self._target and item.session is not self._draft:
+            raise ValueError("decoder yielded a call of a session that is not its own")
+        self._idle_calls += 1
+        if self._idle_calls > _MAX_IDLE_CALLS:
+            raise RuntimeError(f"decoder emitted no token in {_MAX_IDLE_CALLS} calls in a row")
 
     def _record(self, emit: Emit) -> None:
         tokens, stop = self._cut(emit.tokens)
@@ -278,9 +353,11 @@ class _Job:
         if len(self._events) == 1 and self._on_first is not None:
             self._on_first(self.index)
         self._empty_emits = 0 if tokens else self._empty_emits + 1
+        self._idle_calls = 0 if tokens else self._idle_calls
         if self._empty_emits > _MAX_EMPTY_EMITS:
             raise RuntimeError(f"decoder emitted nothing for {_MAX_EMPTY_EMITS} steps in a row")
         if stop is not None:
+            _check_emitted(self._tokens, self._events, self._vocab_size)
             self.outcome = Generation(
                 tokens=tuple(self._tokens), steps=tuple(self._events), stop=stop
             )
@@ -298,6 +375,22 @@ class _Job:
         if draft is None:
             return target.calls, target.rows, 0, 0
         return target.calls, target.rows, draft.calls, draft.rows
+
+
+def _check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], vocab_size: int) -> None:
+    """Once an answer, what a decoder emitted: `ValueError` where it is no token or no count."""
+    for token in tokens:
+        if type(token) is not int or not 0 <= token < vocab_size:
+            raise ValueError(f"decoder emitted {token!r:.40}; ids are integers below {vocab_size}")
+    for event in events:
+        for count in (event.drafted, event.accepted, event.passes):
+            if type(count) is not int:
+                raise ValueError(f"decoder counted {count!r:.40}; counts are integers")
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """A decoder's error as an outcome; one that calls `sys.exit` ends its answer, not the run."""
+    return error if isinstance(error, Exception) else RuntimeError(f"decoder raised {error!r}")
 
 
 def _compared(
@@ -340,21 +433,34 @@ def _next_group(active: Sequence[_Job]) -> list[_Job]:
 
 
 def _execute(group: Sequence[_Job], sampling: Sampling) -> None:
-    """Run the pending calls of a group as one forward pass and send the results."""
+    """Run the pending calls of a group as one forward pass and send the results.
+
+    Where a merged pass fails its calls run again one by one: those whose fault it was not go on.
+    """
     calls = [job.pending for job in group if job.pending is not None]
-    parts = [
-        part
-        for call, job in zip(calls, group, strict=True)
-        for part in readouts(call, job.uniforms, job.prompt_length)
-    ]
+    before = [_state(call.session) for call in calls] if len(calls) > 1 else []
     try:
+        parts = [
+            part
+            for call, job in zip(calls, group, strict=True)
+            for part in readouts(call, job.uniforms, job.prompt_length)
+        ]
         results = _results(calls, read_out(_forward(calls), parts, sampling))
     except Exception as error:
-        for job in group:
-            job.pending, job.outcome = None, error
+        if len(group) == 1:
+            group[0].fail(error)
+            return
+        for job, call, state in zip(group, calls, before, strict=True):
+            session = call.session
+            session.length, session.base, session.calls, session.rows = state
+            _execute([job], sampling)
         return
     for job, result in zip(group, results, strict=True):
-        job.advance(result)
+        job.take(result)
+
+
+def _state(session: Session) -> tuple[int, int, int, int]:
+    return session.length, session.base, session.calls, session.rows
 
 
 def _results(calls: Sequence[Call], parts: Sequence[CallResult]) -> Sequence[CallResult]:

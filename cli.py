@@ -105,6 +105,9 @@ DType = Annotated[str | None, typer.Option(help="[default: float32 on CPU, bfloa
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1. [default: CUDA]")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads. [default: cores]")]
 Attention = Annotated[str | None, typer.Option(help="sdpa or eager. [default: what it has]")]
+Timeout = Annotated[
+    float | None, typer.Option(help="Seconds an answer may take. [default: 300, and 5 a token]")
+]
 Overlong = Annotated[str | None, typer.Option(help="Prompts past the context: skip or truncate.")]
 Config = Annotated[
     Path | None, typer.Option("--config", "-c", help="TOML; options given here win.")
@@ -167,6 +170,7 @@ def run(
     fixed_length: Annotated[
         bool | None, typer.Option("--fixed-length", help="Ignore EOS: every answer is as long.")
     ] = None,
+    timeout: Timeout = None,
     overlong: Overlong = None,
     run_name: Annotated[str | None, typer.Option(help="Part of the run folder's name.")] = None,
     config: Config = None,
@@ -225,6 +229,7 @@ def verify(
     device: Device = None,
     threads: Threads = None,
     attention: Attention = None,
+    timeout: Timeout = None,
     overlong: Overlong = None,
     config: Config = None,
     law: Annotated[

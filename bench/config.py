@@ -36,8 +36,10 @@ class RunConfig(BaseModel):
     `adapters` maps an adapter's name to its folder, or to ``zoo`` for the embedded one of that
     name. `decoders` maps a cell (NAME or NAME@LABEL) to its options as text; None is every built-in
     decoder whose needs are met. `limit` counts conversations to time, `quality_limit` held-out
-    prompts per family to score (0: no quality pass). `columns` maps what a prompt needs to the
-    columns of a ``jsonl=`` or ``hf=`` source; a file may say it as ``[tasks.jsonl]`` with ``path``.
+    prompts per family to score (0: no quality pass). `timeout` is how many seconds an answer may
+    take (None: a limit that no honest decoder meets, see `bench.patience`). `columns` maps what a
+    prompt needs to the columns of a ``jsonl=`` or ``hf=`` source; a file may say it as
+    ``[tasks.jsonl]`` with ``path``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -62,6 +64,7 @@ class RunConfig(BaseModel):
     threads: int | None = Field(default=None, ge=1)
     attention: Literal["sdpa", "eager"] | None = None
     fixed_length: bool = False
+    timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     overlong: Literal["skip", "truncate"] = "skip"
     run_name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._+@-]+$")
 

@@ -10,6 +10,8 @@ import difflib
 from collections.abc import Iterable
 from enum import IntEnum
 
+from bench.plain import printable
+
 
 class Exit(IntEnum):
     """Exit codes of `bench` (stable: scripts and CI branch on them)."""
@@ -28,7 +30,7 @@ class BenchError(Exception):
 
     def __init__(self, message: str, exit_code: int = Exit.FAILED) -> None:
         """Keep the message in one line, whatever it was made from."""
-        self.message = " ".join(message.split())
+        self.message = printable(" ".join(message.split()))
         self.exit_code = int(exit_code)
         super().__init__(self.message)
 

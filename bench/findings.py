@@ -19,6 +19,7 @@ import pandas as pd
 from bench import parallel_tables, tables
 from bench import summary as sums
 from bench.metrics import BASELINE
+from bench.plain import printable
 from bench.rundir import Run
 from bench.scores import gold_answers
 from bench.stats import Estimate
@@ -253,5 +254,5 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 def _portable(text: str) -> str:
     """Text with absolute paths cut down to their last part."""
-    words = re.split(r"(\s+|['\"(),=\[\]])", text)
+    words = re.split(r"(\s+|['\"(),=\[\]])", printable(text))
     return "".join(Path(w).name if _ABSOLUTE.match(w) else w for w in words)

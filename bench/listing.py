@@ -97,7 +97,7 @@ def list_runs(parent: Path) -> Table:
         verdict = str(status.get("verdict") or "-")
         table.add_row(
             Text(folder.name),
-            str(status.get("status") or "unfinished"),
+            Text(str(status.get("status") or "unfinished")),
             Text(verdict, style="red" if verdict == "INVALID" else ""),
             Text(str(config.get("model", "-"))),
             Text(str(config.get("tasks", "-"))),

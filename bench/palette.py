@@ -37,6 +37,7 @@ STYLE: Mapping[str, object] = {
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
     "svg.hashsalt": "bench",
+    "text.parse_math": False,  # names of decoders are text, whatever they hold
 }
 WIDTH = 6.8
 """Inches: a text column, or half a slide."""

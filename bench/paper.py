@@ -6,7 +6,6 @@ as CSV, and one booktabs table to ``\input``. The same records give the same byt
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from bench import tables
 from bench.errors import BenchError, Exit
 from bench.files import cannot_write
 from bench.metrics import SECOND_BASELINE
+from bench.plain import latex as escaped
 from bench.regress.sides import Side
 from bench.stats import Estimate
 from bench.summary import ALL, noise_floor, summarise
@@ -115,7 +115,7 @@ def _setting(side: Side) -> str:
         " ": machine.get("name") or machine.get("cpu"),
     }
     told = [f"{name.strip()} {value}".strip() for name, value in parts.items() if _told(value)]
-    return re.sub(r"([&%$#_{}])", r"\\\1", "".join(f", {text}" for text in told))
+    return "".join(f", {escaped(text)}" for text in told)
 
 
 def _told(value: object) -> bool:

@@ -45,6 +45,7 @@ class TimeLimit:
         self.limit_s = limit_s
         self.inside: float | None = None
         self.due = self._always = not _has_signals()
+        self._in_a_row = 0
 
     def begin(self) -> float:
         """Now."""
@@ -58,6 +59,23 @@ class TimeLimit:
     def error(self) -> TimeoutError:
         """The line of the record."""
         return TimeoutError(f"no end after {self.limit_s:g} s; --timeout sets the limit")
+
+    def refuses(self) -> Exception | None:
+        """See `MOST_TIMEOUTS`."""
+        if self._in_a_row < MOST_TIMEOUTS:
+            return None
+        return TimeoutError(f"not asked: {self._in_a_row} answers before had no end either")
+
+    def ended(self, outcome: object) -> None:
+        """Count answers without an end; one that ends starts over."""
+        if not isinstance(outcome, TimeoutError):
+            self._in_a_row = 0
+        elif self._in_a_row < MOST_TIMEOUTS:
+            self._in_a_row += 1
+
+    def forget(self) -> None:
+        """What was asked before did not count."""
+        self._in_a_row = 0
 
     @contextmanager
     def ticking(self) -> Iterator[None]:

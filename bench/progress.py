@@ -11,6 +11,8 @@ import sys
 import time
 from typing import Literal, Protocol
 
+from bench.plain import printable
+
 Mode = Literal["auto", "rich", "plain", "none"]
 MODES: tuple[Mode, ...] = ("auto", "rich", "plain", "none")
 LINES_PER_PHASE = 10
@@ -43,7 +45,7 @@ class Silent:
 
     def note(self, line: str) -> None:
         """One line on stderr."""
-        sys.stderr.write(line + "\n")
+        sys.stderr.write(printable(line) + "\n")
 
     def close(self) -> None:
         """Nothing."""
@@ -106,7 +108,7 @@ class Live:
 
     def note(self, line: str) -> None:
         """A line above the bars."""
-        self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._bar.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         """Give the terminal back."""

@@ -77,7 +77,7 @@ def build_prompts(
     *,
     max_prompt_tokens: int,
     overlong: Overlong,
-    answer_turn1: Callable[[list[Prompt]], list[str]],
+    answer_turn1: Callable[[list[Prompt]], Sequence[str | None]],
 ) -> tuple[list[Prompt], list[Skipped]]:
     """Tokenise every turn of every conversation once, in order (turn 2 follows its turn 1).
 
@@ -88,7 +88,8 @@ def build_prompts(
         overlong: a longer prompt is left out (with the later turns of its conversation), or loses
             its beginning: the last `max_prompt_tokens` ids stay, a leading BOS among them.
         answer_turn1: the baseline's answers, as text without special tokens, to prompts whose
-            conversation goes on; called once per turn number that has a next turn.
+            conversation goes on; called once per turn number that has a next turn. None: there is
+            no answer, and the later turns are skipped.
 
     Returns:
         The prompts, and the turns skipped with a reason each. An empty prompt is the BOS alone, or
@@ -117,7 +118,8 @@ def build_prompts(
         ]
         texts = answer_turn1(going_on) if going_on else []
         for prompt, text in zip(going_on, texts, strict=True):
-            answers[prompt.conversation] += (text.strip(),)
+            if text is not None:
+                answers[prompt.conversation] += (text.strip(),)
     place = {conversation.id: i for i, conversation in enumerate(conversations)}
     made.sort(key=lambda item: (place[item.conversation], item.turn))
     prompts = [item for item in made if isinstance(item, Prompt)]
@@ -158,7 +160,7 @@ def _prompt(
     overlong: Overlong,
 ) -> Prompt | Skipped:
     if len(answers) < turn - 1:
-        return _skip(conversation, turn, "an earlier turn was skipped")
+        return _skip(conversation, turn, "an earlier turn was skipped or not answered")
     try:
         ids = _encode(conversation, answers, tokenizer)
     except TemplateError as error:

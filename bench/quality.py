@@ -74,8 +74,9 @@ def _score_arm(
         writer.record(_record(bench, cell, prompts[index], outcome, attempt, num_rows))
         progress.step(cell)
 
-    scheduler = Scheduler(arm.decoder, arm.models, bench.sampling, num_rows)
-    scheduler.run([prompt.ids for prompt in prompts], on_finish=write)
+    scheduler = Scheduler(arm.decoder, arm.models, bench.sampling, num_rows, arm.patience)
+    with arm.patience.ticking():
+        scheduler.run([prompt.ids for prompt in prompts], on_finish=write)
 
 
 def _record(
@@ -99,6 +100,10 @@ def _record(
     record = answered(bench, record, outcome)
     if record.tokens:
         told = what_the_target_says(bench.models.target, prompt.ids, record.tokens)
+        if told.nll != told.nll:
+            blank = dict.fromkeys(("tokens", "text", "stop", "steps"))
+            error = "FloatingPointError: the target's logits for this answer are NaN"
+            return dataclasses.replace(record, **blank, error=error)
         record = dataclasses.replace(
             record, nll=told.nll, agreement=told.agreement, entropy=told.entropy
         )
@@ -141,17 +146,13 @@ def what_the_target_says(target: Model, prompt: Sequence[int], tokens: Sequence[
     return Told(nll / num, agreed / num, entropy / num)
 
 
-def baseline_answers(bench: Workbench, prompts: Sequence[Prompt]) -> list[str]:
+def baseline_answers(bench: Workbench, prompts: Sequence[Prompt]) -> list[str | None]:
     """The baseline's answers, batched and untimed: the histories that later turns are given.
 
-    Errors: the exception of the first prompt that has no answer.
+    None for a prompt whose answer failed: there is nothing its later turns could follow.
     """
     decoder = bench.arms[BASELINE].decoder
     models = Models(target=bench.models.target)
     scheduler = Scheduler(decoder, models, bench.sampling, batch_size(bench))
-    answers = []
-    for outcome in scheduler.run([prompt.ids for prompt in prompts]):
-        if not isinstance(outcome, Generation):
-            raise outcome
-        answers.append(bench.text(outcome.tokens))
-    return answers
+    outcomes = scheduler.run([prompt.ids for prompt in prompts])
+    return [bench.text(o.tokens) if isinstance(o, Generation) else None for o in outcomes]

@@ -146,6 +146,7 @@ class SampleRecord:
                 fits = isinstance(value, kind) and not isinstance(value, bool)
                 _demand(fits or (optional and value is None), name, value)
         _demand(record.kind in get_args(Kind), "kind", record.kind)
+        _demand(record.decoder.isprintable(), "decoder", record.decoder)
         return record
 
 

@@ -24,6 +24,7 @@ from rich.text import Text
 from bench.files import cannot_write
 from bench.findings import Findings
 from bench.palette import FAINT, INK, PAPER
+from bench.plain import latex, markdown
 from bench.records import SampleRecord
 from bench.rundir import load_run
 from bench.summary import ALL
@@ -159,7 +160,7 @@ def _parquet(records: Sequence[SampleRecord]) -> bytes:
 def _write_tables(findings: Findings, folder: Path) -> None:
     table, summary = findings.headline, findings.summary
     markdown = f"{table.to_markdown()}\n\n{table.note} {findings.floor_sentence}\n"
-    comment = "".join(f"% {line}\n" for line in (table.note, findings.floor_sentence))
+    comment = "".join(f"% {latex(line)}\n" for line in (table.note, findings.floor_sentence))
     _write(folder / "headline.md", markdown.encode())
     _write(folder / "headline.csv", _csv(summary[summary["family"] == ALL]))
     _write(folder / "headline.tex", (comment + table.to_latex()).encode())
@@ -204,4 +205,5 @@ def _render(template: str, findings: Findings, **context: object) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.filters["md"] = markdown
     return environment.get_template(template).render(r=findings, **context)

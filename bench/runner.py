@@ -106,10 +106,13 @@ class Runner:
             times: list[float] = []
             while len(times) < WARMUP_MAX and not _stable(times):
                 batch = group[: self.bench.config.batch_size]
-                times.append(self._timed(arm, batch, sampling)[1].total_s)
+                outcomes, watch, _ = self._timed(arm, batch, sampling)
+                times.append(watch.total_s)
                 spent_s += times[-1]
-                if spent_s > WARMUP_BUDGET_S:
+                failed = any(isinstance(outcome, Exception) for outcome in outcomes)
+                if failed or spent_s > WARMUP_BUDGET_S:
                     break
+            arm.patience.forget()
             self.progress.step()
 
     def _reserve(self, prompts: Sequence[Prompt]) -> None:
@@ -126,9 +129,9 @@ class Runner:
         """Answers of one arm, the stopwatch around them, and the peak memory in bytes."""
         ids = [prompt.ids for prompt in prompts]
         batch_size = self.bench.config.batch_size
-        scheduler = Scheduler(arm.decoder, arm.models, sampling, batch_size)
+        scheduler = Scheduler(arm.decoder, arm.models, sampling, batch_size, arm.patience)
         memory = PeakMemory(self.bench.models, arm.models, arm.decoder)
-        with Stopwatch(self.bench.clock) as watch:
+        with arm.patience.ticking(), Stopwatch(self.bench.clock) as watch:
             outcomes = scheduler.run(ids, on_first=watch.first if batch_size == 1 else None)
         return outcomes, watch, memory.peak_bytes()
 

@@ -94,7 +94,9 @@ def resume(run_dir: Path, progress: Progress, opener: Opener = open_workbench) -
 def _resume(run_dir: Path, progress: Progress, opener: Opener) -> Ended:
     if (run_dir / STATUS).is_file() and not (run_dir / MANIFEST).is_file():
         progress.note(f"{run_dir} was stopped before anything was planned: it begins now")
-        planned = _plan(load_config(run_dir / CONFIG, {}), run_dir, progress, opener)
+        config = load_config(run_dir / CONFIG, {})
+        _refuse_code_of(run_dir, config)
+        planned = _plan(config, run_dir, progress, opener)
         return _measure(*planned, run_dir, progress, attempt=0)
     found = load_run(run_dir)
     if found.status.get("status") == "complete":
@@ -117,10 +119,20 @@ def _resume(run_dir: Path, progress: Progress, opener: Opener) -> Ended:
         raise BenchError(line, Exit.INVALID) from error
     prompts = read_prompts(run_dir)
     config = load_config(run_dir / CONFIG, {})
+    _refuse_code_of(run_dir, config)
     bench = opener(config)
     check_identity(bench, plan, prompts, found.env, _environment(bench))
     began = found.status.get("started_utc")
     return _measure(bench, plan, prompts, run_dir, progress, attempt=max(attempts), began=began)
+
+
+def _refuse_code_of(run_dir: Path, config: RunConfig) -> None:
+    """A run folder holds data: a decoder's file inside of it is not run (exit 2)."""
+    for spec in config.specs:
+        path, is_file, _ = spec.name.rpartition(":")
+        if is_file and Path(path).resolve().is_relative_to(run_dir.resolve()):
+            line = f"{run_dir} names code inside of itself ({path}), which is not run"
+            raise BenchError(line, Exit.USAGE)
 
 
 def _plan(

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from bench.errors import BenchError, Exit, did_you_mean
 from bench.metrics import Tally
+from bench.plain import printable
 from bench.prompt_file import PROMPTS, read_prompts
 from bench.records import SampleRecord
 from bench.rundir import load_run
@@ -64,7 +65,7 @@ def show_run(
     for name in names:
         found = answers[name]
         family = next(iter(found.values())).family
-        console.print(Text(f"\n{name} ({family})", style="bold underline"))
+        console.print(Text(printable(f"\n{name} ({family})"), style="bold underline"))
         if name in asked:
             console.print(Padding(Text(asked[name].strip(), style="dim"), _INDENT))
         for decoder in [d for d in shown if d in found and d in (decoders or shown)]:
@@ -91,7 +92,8 @@ def _show_answer(record: SampleRecord, console: Console, pieces: Callable[[int],
     """One decoder's answer with a line of what its steps emitted."""
     head = Text(f"\n{record.decoder}", style="bold")
     if record.error is not None or record.steps is None:
-        console.print(head.append(f"  {record.error or 'no steps recorded'}", style="red"))
+        why = printable(record.error or "no steps recorded")
+        console.print(head.append(f"  {why}", style="red"))
         return
     tally, emitted = Tally.of(record), record.steps.emitted
     facts = [f"{tally.emitted} tokens", f"{tally.target_calls} target calls"]
@@ -154,7 +156,7 @@ def pieces_of(run_dir: Path) -> Callable[[int], str]:
         found = {}
     except ValueError as error:
         raise BenchError(f"{run_dir / VOCABULARY} is damaged: {error}", Exit.INVALID) from error
-    return lambda token: str(found.get(str(token), f"<{token}>"))
+    return lambda token: printable(str(found.get(str(token), f"<{token}>")))
 
 
 def _asked(run_dir: Path, pieces: Callable[[int], str]) -> dict[str, str]:

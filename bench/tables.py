@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from bench.metrics import BASELINE
+from bench.plain import markdown
 from bench.stats import Estimate
 from bench.summary import ALL, family_order
 
@@ -39,7 +40,10 @@ class Table:
 
     def to_markdown(self) -> str:
         """The table (not its title or note) as GitHub-flavoured Markdown."""
-        lines = [self.headings, ("---", *("---:",) * (len(self.headings) - 1))]
+        lines = [
+            tuple(map(markdown, self.headings)),
+            ("---", *("---:",) * (len(self.headings) - 1)),
+        ]
         lines += [tuple(_strong(cell) for cell in row) for row in self.rows]
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
@@ -60,7 +64,7 @@ class Table:
 
 
 def _strong(cell: Cell) -> str:
-    text = cell.text.replace("|", "\\|")
+    text = markdown(cell.text)
     return f"**{text}**" if cell.bold else text
 
 

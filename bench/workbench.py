@@ -19,6 +19,7 @@ from bench.clock import Clock, WallClock
 from bench.config import ZOO, RunConfig, spec_of
 from bench.env import ROOT
 from bench.errors import BenchError, Exit
+from bench.patience import TimeLimit, default_limit_s
 from bench.plan import BASELINE, SECOND_BASELINE, Cell
 from bench.prompts import Tokenizer
 from decoders.core.decoder import Decoder
@@ -38,11 +39,12 @@ class Codec(Tokenizer, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """A cell ready to run: its decoder, and the models it uses and no others."""
+    """A cell ready to run: its decoder, the models it uses and no others, its limit of time."""
 
     cell: Cell
     decoder: Decoder
     models: Models
+    patience: TimeLimit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +185,9 @@ def assemble(
         stop_ids=frozenset() if config.fixed_length else stop_ids,
         seed=config.seed,
     )
+    limit_s = config.timeout or default_limit_s(config.max_new_tokens)
     arms = {
-        cell: _arm(cell, options, models, sampling)
+        cell: _arm(cell, options, models, sampling, TimeLimit(limit_s))
         for cell, options in (config.decoders or {}).items()
     }
     return Workbench(
@@ -198,7 +201,13 @@ def assemble(
     )
 
 
-def _arm(cell: str, options: Mapping[str, str], models: Models, sampling: Sampling) -> Arm:
+def _arm(
+    cell: str,
+    options: Mapping[str, str],
+    models: Models,
+    sampling: Sampling,
+    patience: TimeLimit,
+) -> Arm:
     decoder = build_decoder(cell, options)
     used = models if "draft" in decoder.needs else Models(target=models.target)
     try:
@@ -219,6 +228,7 @@ def _arm(cell: str, options: Mapping[str, str], models: Models, sampling: Sampli
         ),
         decoder=decoder,
         models=used,
+        patience=patience,
     )
 
 

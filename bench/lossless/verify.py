@@ -202,5 +202,7 @@ class _Work:
 
 
 def _answer(arm: Arm, sampling: Sampling, prompt: Prompt) -> Outcome:
-    (outcome,) = Scheduler(arm.decoder, arm.models, sampling).run([prompt.ids])
+    scheduler = Scheduler(arm.decoder, arm.models, sampling, patience=arm.patience)
+    with arm.patience.ticking():
+        (outcome,) = scheduler.run([prompt.ids])
     return outcome

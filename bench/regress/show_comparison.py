@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from bench.plain import markdown
 from bench.regress.verdict import ROUNDING, CellVerdict, Comparison, Measure, Verdict
 from bench.tables import UNKNOWN, Cell, Table
 
@@ -52,11 +53,11 @@ def to_table(comparison: Comparison) -> Table:
 def to_markdown(comparison: Comparison) -> str:
     """The comparison for a pull request: verdict, table, and what else to know."""
     table = to_table(comparison)
-    lines = [f"### {table.title}", "", table.to_markdown(), "", table.note, ""]
-    lines += [f"* {line}" for line in remarks(comparison)]
+    lines = [f"### {markdown(table.title)}", "", table.to_markdown(), "", markdown(table.note), ""]
+    lines += [f"* {markdown(line)}" for line in remarks(comparison)]
     if comparison.changes:
         lines += ["", "<details><summary>What else differs</summary>", ""]
-        lines += [f"* `{line}`" for line in comparison.changes]
+        lines += [f"* {markdown(line)}" for line in comparison.changes]
         lines += ["", "</details>"]
     return "\n".join(lines) + "\n"
 

@@ -101,6 +101,9 @@ class HFModel:
     ) -> HFModel:
         """Load a checkpoint folder or a hub model in an explicit dtype.
 
+        Weights are read from safetensors only, never from a pickle, and no code that lies beside
+        them is run.
+
         Attention None is sdpa where the architecture has it, else eager; `facts` says which.
 
         Errors: `ValueError` in one line for a missing checkpoint or an unknown attention.
@@ -113,7 +116,11 @@ class HFModel:
         log.disable_progress_bar()  # the terminal belongs to the caller
         try:
             module: Any = AutoModelForCausalLM.from_pretrained(
-                source, dtype=dtype, attn_implementation=attn_implementation
+                source,
+                dtype=dtype,
+                attn_implementation=attn_implementation,
+                use_safetensors=True,
+                trust_remote_code=False,
             )
         except (OSError, ValueError, SafetensorError) as error:
             raise unavailable(path_or_id, "model", error) from error
@@ -450,8 +457,10 @@ def load_tokenizer(path_or_id: str | Path) -> PreTrainedTokenizerBase:
     """
     source = find_checkpoint(path_or_id, "tokenizer", "tokenizer_config.json", "tokenizer.json")
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
-    except OSError as error:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            source, trust_remote_code=False
+        )
+    except Exception as error:  # of a damaged tokenizer.json the library raises just that
         raise unavailable(path_or_id, "tokenizer", error) from error
     return tokenizer
 

@@ -35,6 +35,12 @@ class Patience(Protocol):
     def error(self) -> TimeoutError:
         """What becomes of such an answer."""
 
+    def refuses(self) -> Exception | None:
+        """Why no further answer should be begun, if so."""
+
+    def ended(self, outcome: object) -> None:
+        """An answer ended, with its outcome."""
+
 
 class Endless:
     """The patience of whoever sets no limit."""
@@ -54,3 +60,10 @@ class Endless:
     def error(self) -> TimeoutError:
         """Of no answer."""
         raise AssertionError("no answer is ever out of time")
+
+    def refuses(self) -> Exception | None:
+        """Never."""
+        return None
+
+    def ended(self, outcome: object) -> None:
+        """Nothing to remember."""

@@ -56,6 +56,8 @@ def parse_specs(text: str) -> tuple[DecoderSpec, ...]:
 
 def parse_spec(text: str) -> DecoderSpec:
     """``NAME[@LABEL][:option=value]…`` or ``path.py:Class[@LABEL][:option=value]…``."""
+    if not text.isprintable():
+        raise ValueError(f"{text!r} is no decoder: it holds control characters")
     parts = text.strip().split(":")
     head = parts.pop(0)
     if head.endswith(".py"):
@@ -110,7 +112,10 @@ def build(spec: DecoderSpec) -> Decoder:
                 f"allowed: {', '.join(allowed) or 'none'}"
             )
         options[key] = _convert(text, kinds[key], f"option {key!r} of decoder {spec.name!r}")
-    return cls(**options)
+    try:
+        return cls(**options)
+    except TypeError as error:
+        raise ValueError(f"decoder {spec.name!r} cannot be made: {error}") from error
 
 
 def _convert(text: str, kind: Any, what: str) -> Any:
@@ -146,7 +151,12 @@ def _load_file(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # the file is somebody's: it may raise anything
+        del sys.modules[name]
+        line = f"decoder file {str(path)!r} cannot be imported: {type(error).__name__}: {error}"
+        raise ValueError(line) from error
     return module
 
 

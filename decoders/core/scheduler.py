@@ -108,6 +108,7 @@ class Scheduler:
 
         def finish(index: int, outcome: Outcome) -> None:
             outcomes[index] = outcome
+            self._patience.ended(outcome)
             if on_finish is not None:
                 on_finish(index, outcome)
 
@@ -143,10 +144,9 @@ class Scheduler:
                 finish(job.index, job.outcome)
             while waiting and len(active) < self._batch_size:
                 index, (prompt, sampling) = waiting.popleft()
-                try:
-                    self._check_length(prompt)
-                except ValueError as error:
-                    finish(index, error)
+                refused = self._refusal(prompt)
+                if refused is not None:
+                    finish(index, refused)
                     continue
                 job = _Job(index, prompt, self._decoder, self._models, sampling, on_first, patience)
                 active.append(job)
@@ -156,14 +156,16 @@ class Scheduler:
                 group = runnable if len(runnable) == 1 else _next_group(runnable)
                 _execute(group, self._sampling)
 
-    def _check_length(self, prompt: Sequence[int]) -> None:
+    def _refusal(self, prompt: Sequence[int]) -> Exception | None:
+        """Why a prompt is not begun, if so."""
         allowed = self._models.target.max_length - self._sampling.max_new_tokens
-        if not 1 <= len(prompt) <= allowed:
-            raise ValueError(
-                f"prompt of {len(prompt)} tokens; with {self._sampling.max_new_tokens} new tokens "
-                f"the context of {self._models.target.max_length} holds 1 to {allowed}: "
-                "shorten the prompt or lower max_new_tokens"
-            )
+        if 1 <= len(prompt) <= allowed:
+            return self._patience.refuses()
+        return ValueError(
+            f"prompt of {len(prompt)} tokens; with {self._sampling.max_new_tokens} new tokens "
+            f"the context of {self._models.target.max_length} holds 1 to {allowed}: "
+            "shorten the prompt or lower max_new_tokens"
+        )
 
 
 def generate(

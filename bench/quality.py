@@ -101,9 +101,10 @@ def _record(
     if record.tokens:
         told = what_the_target_says(bench.models.target, prompt.ids, record.tokens)
         if told.nll != told.nll:
-            blank = dict.fromkeys(("tokens", "text", "stop", "steps"))
             error = "FloatingPointError: the target's logits for this answer are NaN"
-            return dataclasses.replace(record, **blank, error=error)
+            return dataclasses.replace(
+                record, tokens=None, text=None, stop=None, steps=None, error=error
+            )
         record = dataclasses.replace(
             record, nll=told.nll, agreement=told.agreement, entropy=told.entropy
         )

@@ -65,7 +65,8 @@ def run(
     removed again), and for a disk that cannot be written to.
     """
     config = choose_decoders(config, progress.note)
-    opening = {"schema": SCHEMA, "status": "opening", "started_utc": _utc()}
+    began = _utc()
+    opening = {"schema": SCHEMA, "status": "opening", "started_utc": began}
     begun = {CONFIG: config.to_toml(), STATUS: json.dumps(opening) + "\n"}
     run_dir = create_run_dir(parent, _stem(config), begun)
     with only_writer(run_dir):
@@ -74,7 +75,7 @@ def run(
         except BaseException:
             _remove(run_dir)
             raise
-        return _measure(*planned, run_dir, progress, attempt=0, began=opening["started_utc"])
+        return _measure(*planned, run_dir, progress, attempt=0, began=began)
 
 
 def resume(run_dir: Path, progress: Progress, opener: Opener = open_workbench) -> Ended:

@@ -133,15 +133,14 @@ class Scheduler:
     ) -> None:
         patience = self._patience
         while waiting or active:
-            if patience.due:
-                patience.due = False
-                for job in active:
-                    job.look_at_the_time()
             for job in [job for job in active if job.outcome is not None]:
                 active.remove(job)
                 job.close()
                 assert job.outcome is not None
                 finish(job.index, job.outcome)
+                if isinstance(job.outcome, TimeoutError):  # it may be why others wait
+                    for other in active:
+                        other.begin_anew()
             while waiting and len(active) < self._batch_size:
                 index, (prompt, sampling) = waiting.popleft()
                 refused = self._refusal(prompt)
@@ -151,6 +150,9 @@ class Scheduler:
                 job = _Job(index, prompt, self._decoder, self._models, sampling, on_first, patience)
                 active.append(job)
                 job.advance(None)
+            if patience.due:
+                patience.due = False
+                _stop_the_latest(active)
             runnable = [job for job in active if job.pending is not None]
             if runnable:
                 group = runnable if len(runnable) == 1 else _next_group(runnable)
@@ -249,7 +251,7 @@ class _Job:
         self._tokens: list[int] = []
         self._events: list[StepEvent] = []
         self._counted = (0, 0, 0, 0)
-        self._empty_emits = self._idle_calls = 0
+        self._empty_emits = self.idle_calls = 0
 
     def advance(self, result: CallResult | None) -> None:
         """Send a result and run the coroutine up to its next call, or to its end."""
@@ -293,10 +295,18 @@ class _Job:
         """End the answer without one."""
         self.pending, self.outcome = None, error
 
-    def look_at_the_time(self) -> None:
-        """End an answer that is out of time."""
-        if self.outcome is None and self._patience.over(self._began):
-            self.fail(self._patience.error())
+    @property
+    def is_late(self) -> bool:
+        """Whether the answer is out of time."""
+        return self.outcome is None and self._patience.over(self._began)
+
+    def late(self) -> TimeoutError:
+        """What becomes of it then."""
+        return self._patience.error()
+
+    def begin_anew(self) -> None:
+        """Forget the time that another sequence took."""
+        self._began = self._patience.begin()
 
     def close(self) -> None:
         """End the coroutine and give the cache rows back.
@@ -324,8 +334,8 @@ class _Job:
             raise TypeError(f"decoder yielded {item!r:.60}; yield a Call or an Emit")
         if item.session is not self._target and item.session is not self._draft:
             raise ValueError("decoder yielded a call of a session that is not its own")
-        self._idle_calls += 1
-        if self._idle_calls > _MAX_IDLE_CALLS:
+        self.idle_calls += 1
+        if self.idle_calls > _MAX_IDLE_CALLS:
             raise RuntimeError(f"decoder emitted no token in {_MAX_IDLE_CALLS} calls in a row")
 
     def _record(self, emit: Emit) -> None:
@@ -355,7 +365,7 @@ class _Job:
         if len(self._events) == 1 and self._on_first is not None:
             self._on_first(self.index)
         self._empty_emits = 0 if tokens else self._empty_emits + 1
-        self._idle_calls = 0 if tokens else self._idle_calls
+        self.idle_calls = 0 if tokens else self.idle_calls
         if self._empty_emits > _MAX_EMPTY_EMITS:
             raise RuntimeError(f"decoder emitted nothing for {_MAX_EMPTY_EMITS} steps in a row")
         if stop is not None:
@@ -388,6 +398,17 @@ def _check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], vocab_siz
         for count in (event.drafted, event.accepted, event.passes):
             if type(count) is not int:
                 raise ValueError(f"decoder counted {count!r:.40}; counts are integers")
+
+
+def _stop_the_latest(active: Sequence[_Job]) -> None:
+    """End one answer that is out of time, if any is: the one with most calls since its last token.
+
+    The others may only have waited for it: their time starts anew.
+    """
+    late = [job for job in active if job.is_late]
+    if late:
+        worst = max(late, key=lambda job: job.idle_calls)
+        worst.fail(worst.late())
 
 
 def _as_exception(error: BaseException) -> Exception:

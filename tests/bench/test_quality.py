@@ -99,7 +99,7 @@ def test_histories_are_the_baselines_own_answers(scored: Any) -> None:
     assert baseline_answers(bench, asked) == [expected[prompt.name] for prompt in asked]
 
 
-def test_a_baseline_that_cannot_answer_is_an_error(
+def test_where_the_baseline_cannot_answer_there_is_no_history(
     scored: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, bench, asked, _ = scored()
@@ -112,5 +112,4 @@ def test_a_baseline_that_cannot_answer_is_an_error(
             return [ValueError("no answer")]
 
     monkeypatch.setattr(quality, "Scheduler", Failing)
-    with pytest.raises(ValueError, match="no answer"):
-        baseline_answers(bench, asked)
+    assert baseline_answers(bench, asked) == [None]

@@ -1,0 +1,119 @@
+"""Decoders that do what none should: a clear record each, and every other cell as ever."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import session
+from bench.errors import BenchError, Exit
+from bench.rundir import load_run
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+START = "result = yield request.target.call(request.prompt_ids)\n"
+AR = (
+    "while True:\n    yield Emit(tokens=result.picks)\n"
+    "    result = yield request.target.call(result.picks)"
+)
+ODD = "if sum(request.prompt_ids) % 2:\n    {}\n" + START + AR
+
+HOSTILE = {
+    "raises on some prompts": (ODD.format("raise KeyError('x')"), "KeyError: 'x'"),
+    "never stops calling": (
+        ODD.format("while True: yield request.target.call((1,)); request.target.truncate(0)"),
+        "TimeoutError: no end after",
+    ),
+    "loops without a yield": (ODD.format("while True: pass"), "TimeoutError: no end after"),
+    "exits": (ODD.format("raise SystemExit(0)"), "RuntimeError: decoder raised SystemExit(0)"),
+    "recurses": (ODD.format("(f := lambda: f())()"), "RecursionError: maximum recursion depth"),
+    "yields a number": (ODD.format("yield 5"), "TypeError: decoder yielded 5; yield a Call"),
+    "is no generator": ("return [1, 2]", "TypeError: 'list' object is not an iterator"),
+    "ends too early": (START + "return", "RuntimeError: decoder returned before EOS"),
+    "emits text": (START + "while True: yield Emit(tokens=('a',))", "emitted 'a'; ids are"),
+    "emits no ids of the model": (
+        START + "while True: yield Emit(tokens=(10**9,))",
+        "emitted 1000000000; ids are integers below 128",
+    ),
+    "emits negative ids": (START + "while True: yield Emit(tokens=(-1,))", "emitted -1; ids are"),
+    "counts in text": (
+        START + "while True: yield Emit(tokens=(65,), drafted='many')",
+        "ValueError: decoder counted 'many'",
+    ),
+    "emits nothing, ever": (START + "while True: yield Emit()", "emitted nothing for 1000 steps"),
+    "fails as it ends": (
+        "try:\n    result = yield request.target.call(request.prompt_ids)\n"
+        "    while True:\n        yield Emit(tokens=result.picks)\n"
+        "finally:\n    raise OSError('at its end')",
+        "OSError: at its end",
+    ),
+    "goes on when it is closed": (
+        "while True:\n    try:\n        yield Emit(tokens=(65,))\n"
+        "    except GeneratorExit:\n        pass",
+        "RuntimeError: generator ignored GeneratorExit",
+    ),
+    "reads past the cache": (
+        "yield request.target.call((1,) * 100_000)",
+        "AssertionError: 100000 rows after 0 exceed the cache",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.report.write_report", lambda _: None)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("how", HOSTILE)
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_every_other_cell_survives(
+    how: str, batch_size: int, small: Any, opener: Any, progress: Any, tmp_path: Path,
+    decoder_file: Any,
+) -> None:  # fmt: skip
+    body, said = HOSTILE[how]
+    timeout = {"timeout": 1.0} if "TimeoutError" in said else {}
+    config = small(
+        decoders=f"spec,{decoder_file(body)}", repeats=1, batch_size=batch_size, limit=6,
+        quality_limit=0, **timeout,
+    )  # fmt: skip
+    shown = progress()
+    ended = session.run(config, tmp_path / "results", shown, opener)
+    run = load_run(ended.run_dir)
+    keys = Counter((r.decoder, r.prompt, r.repeat) for r in run.records)
+    assert set(keys.values()) == {1}
+    assert len(keys) == 4 * 6
+    mine = [r for r in run.records if r.decoder.endswith("@mine")]
+    failed = [r for r in mine if r.error]
+    assert failed
+    assert any(said in str(r.error) for r in failed), {r.error for r in failed}
+    assert not [r for r in run.records if r.error and r not in mine]
+    assert ended.exit_code == Exit.FAILED
+    assert (run.status["status"], run.status["verdict"]) == ("complete", "VALID")
+    assert any(f"failed on {len(failed)} answers" in line for line in run.status["warnings"])
+    if body.startswith("if sum") and batch_size == 1:
+        assert len(failed) < len(mine), "prompts it can answer are answered"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("def", "SyntaxError"),
+        ("import nothing_of_this_name", "ModuleNotFoundError"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("x = 1", "has no decoder class 'Mine'"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_one_line(
+    code: str, said: str, small: Any, opener: Any, progress: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(code)
+    with pytest.raises(BenchError, match=said) as caught:
+        session.run(small(decoders=f"{file}:Mine"), tmp_path / "results", progress(), opener)
+    assert caught.value.exit_code == Exit.USAGE
+    assert "\n" not in caught.value.message

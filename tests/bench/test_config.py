@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from bench import toml
 from bench.config import RunConfig, load_config, parse_adapters
@@ -151,3 +153,76 @@ def test_a_file_names_its_id_column_and_a_dataset_its_id(tmp_path: Path) -> None
     file.write_text('[tasks.hf]\nid = "org/set"\nprompt = "text"\n')
     config = load_config(file, {})
     assert (config.tasks, config.columns) == ("hf=org/set", {"prompt": "text"})
+
+
+TEXTS = st.text(
+    st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12
+)  # fmt: skip
+CONFIGS = st.builds(
+    RunConfig,
+    model=TEXTS,
+    draft=st.none() | TEXTS,
+    adapters=st.dictionaries(TEXTS, TEXTS, max_size=2),
+    tasks=st.sampled_from(["zoo", "qa,rag", "specbench", "jsonl=a b.jsonl"]),
+    columns=st.dictionaries(TEXTS, TEXTS, max_size=2),
+    limit=st.integers(1, 10**9),
+    repeats=st.integers(1, 99),
+    temperature=st.floats(0, 1e6),
+    top_p=st.floats(1e-9, 1),
+    seed=st.integers(-(2**63), 2**63 - 1),
+    dtype=st.none() | st.sampled_from(["float32", "bfloat16"]),
+    fixed_length=st.booleans(),
+    timeout=st.none() | st.floats(0.001, 1e9),
+    run_name=st.none() | st.from_regex(r"[A-Za-z0-9._+@-]{1,8}", fullmatch=True),
+    decoders=st.none()
+    | st.dictionaries(
+        st.sampled_from(["ar", "spec@k2", "spec@größe", "a/b.py:Mine@x"]),
+        st.dictionaries(st.sampled_from(["k", "mode"]), TEXTS, max_size=2),
+        min_size=1,
+    ),
+)
+WITH_A_FOLDER = settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@WITH_A_FOLDER
+@given(config=CONFIGS)
+def test_any_configuration_is_rebuilt_by_its_file(config: RunConfig, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(config.to_toml(), encoding="utf-8")
+    again = load_config(file, {})
+    assert again == config
+    assert again.hash == config.hash
+
+
+@WITH_A_FOLDER
+@given(content=st.binary(max_size=60))
+def test_a_file_of_anything_is_a_configuration_or_one_line(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_bytes(content)
+    try:
+        load_config(file, {})
+    except BenchError as error:
+        line = (error.exit_code, "\n" in error.message)
+    else:
+        line = (2, False)
+    assert line == (2, False)
+
+
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    name=st.sampled_from([*RunConfig.model_fields]),
+    value=VALUES | st.lists(VALUES, max_size=2) | st.dictionaries(st.text(max_size=5), VALUES),
+)
+def test_a_value_of_anything_is_taken_or_one_line(name: str, value: Any) -> None:
+    try:
+        config = load_config(None, {name: value})
+    except BenchError as error:
+        line = (error.exit_code, "\n" in error.message)
+    else:
+        line = (2, config.model_dump() is None)
+    assert line == (2, False)

@@ -34,6 +34,38 @@ def test_tree_that_is_one_chain_is_causal():
     assert torch.equal(masks.tree((masks.ROOT, 0, 1, 2)), masks.causal(4))
 
 
+PARENTS = st.lists(st.integers(0, 10**6), min_size=1, max_size=14).map(
+    lambda numbers: tuple(number % (row + 1) - 1 for row, number in enumerate(numbers))
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(PARENTS)
+def test_any_tree_shows_each_row_its_ancestors_and_nothing_else(parents):
+    mask = masks.tree(parents)
+    for row, parent in enumerate(parents):
+        line = {row}
+        while parent != masks.ROOT:
+            line.add(parent)
+            parent = parents[parent]
+        assert set(mask[row].nonzero().flatten().tolist()) == line
+        assert masks.depths(parents)[row] == len(line) - 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 5), st.integers(1, 5), st.integers(0, 5))
+def test_any_chains_and_blocks_equal_their_definition(num_chains, rows, stem):
+    chains = masks.branch(num_chains, rows, stem)
+    tree = [row - 1 for row in range(stem)]
+    for _ in range(num_chains):
+        start = len(tree)
+        tree += [stem - 1, *range(start, start + rows - 1)]
+    assert torch.equal(chains, masks.tree(tree))
+    block = masks.block(rows, stem)
+    assert block[stem:].all()
+    assert torch.equal(block[:stem], masks.causal(stem + rows)[:stem])
+
+
 def test_tree_refuses_a_parent_that_comes_later():
     with pytest.raises(AssertionError, match="row 1 needs an earlier parent, got 2"):
         masks.tree((masks.ROOT, 2, 0))

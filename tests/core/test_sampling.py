@@ -79,6 +79,67 @@ def test_pick_is_the_inverse_cdf_and_never_picks_an_impossible_token(
     assert u < sum(weights[: token + 1]) / total + 1e-12
 
 
+SAMPLINGS = st.builds(
+    Sampling,
+    temperature=st.sampled_from([0.0, 0.2, 0.7, 1.0, 3.0]),
+    top_k=st.integers(0, 12),
+    top_p=st.floats(0.01, 1.0),
+)
+ROWS = st.lists(
+    st.lists(st.floats(-30, 30, width=32), min_size=9, max_size=9), min_size=1, max_size=5
+)
+
+
+@given(rows=ROWS, sampling=SAMPLINGS)
+@settings(deadline=None, max_examples=80)
+def test_a_warped_law_is_a_law_on_what_the_warp_keeps(
+    rows: list[list[float]], sampling: Sampling
+) -> None:
+    logits = torch.tensor(rows)
+    law = warp(logits, sampling)
+    assert law.shape == logits.shape
+    assert (law >= 0).all()
+    torch.testing.assert_close(law.sum(-1), torch.ones(len(rows)))
+    best = logits.amax(-1, keepdim=True)
+    assert (law.masked_fill(logits < best, 0).sum(-1) > 0).all(), "the likeliest token stays"
+    if sampling.top_k:
+        kth = logits.sort(-1, descending=True).values[:, min(sampling.top_k, 9) - 1 :][:, :1]
+        assert (law[logits < kth] == 0).all()
+    for row, one in zip(law, rows, strict=True):  # whatever stands beside it
+        assert torch.equal(warp(torch.tensor([one]), sampling)[0], row)
+
+
+@given(rows=ROWS, sampling=SAMPLINGS, u=st.floats(0, 1, exclude_max=True))
+@settings(deadline=None, max_examples=60)
+def test_whatever_is_picked_has_a_share_of_the_law(
+    rows: list[list[float]], sampling: Sampling, u: float
+) -> None:
+    law = warp(torch.tensor(rows), sampling)
+    tokens = pick(law, torch.full((len(rows),), u, dtype=torch.float64))
+    assert (law.gather(-1, tokens[:, None]) > 0).all()
+
+
+@given(data=st.data(), k=st.integers(1, 4), size=st.integers(2, 6))
+@settings(deadline=None, max_examples=80)
+def test_rejection_accepts_a_leading_run_and_adds_a_possible_token(
+    data: st.DataObject, k: int, size: int
+) -> None:
+    weights = st.lists(st.integers(0, 5), min_size=size, max_size=size).filter(any)
+    draw = lambda num: torch.tensor([data.draw(weights) for _ in range(num)]).float()  # noqa: E731
+    target, draft = draw(k + 1), draw(k)
+    target, draft = target / target.sum(-1, keepdim=True), draft / draft.sum(-1, keepdim=True)
+    uniform = st.floats(0, 1, exclude_max=True)
+    u = torch.tensor([[data.draw(uniform) for _ in range(2 * k + 1)]], dtype=torch.float64)
+    drafts = pick(draft, u[0, :k])[None]
+    accepted, token = verify_rejection(
+        target[None], draft[None], drafts, torch.tensor([k]), u[:, :k].flip(-1), u[:, k:]
+    )
+    place = int(accepted)
+    assert 0 <= place <= k
+    assert all(target[i, drafts[0, i]] > 0 for i in range(place)), "an impossible draft stood"
+    assert target[place, int(token)] > 0
+
+
 def test_pick_follows_the_law_over_many_uniforms() -> None:
     law = torch.tensor([0.1, 0.0, 0.6, 0.3])
     u = torch.linspace(0, 1, 10_001, dtype=torch.float64)[:-1]

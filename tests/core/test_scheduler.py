@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from decoders.ar import Autoregressive
@@ -58,6 +60,64 @@ def test_the_budget_cuts_a_block_and_eos_at_the_cut_still_counts_as_eos() -> Non
     assert answer.steps[1].accepted == 2
     answer = run_script(Emit(tokens=(1, 6)), budget=2)
     assert (answer.tokens, answer.stop) == ((1, 6), "eos")
+
+
+EMITS = st.lists(
+    st.builds(
+        lambda tokens, extra, accepted: Emit(
+            tokens=tuple(tokens), drafted=accepted + extra, accepted=accepted
+        ),
+        st.lists(st.integers(0, 6), max_size=5),
+        st.integers(0, 3),
+        st.integers(0, 5),
+    ),
+    max_size=12,
+)
+
+
+@given(emits=EMITS, budget=st.integers(1, 20), batch_size=st.integers(1, 3))
+@settings(deadline=None, max_examples=100)
+def test_whatever_is_emitted_is_cut_counted_and_clipped(
+    emits: list[Emit], budget: int, batch_size: int
+) -> None:
+    stop = 6
+    said = [token for emit in emits for token in emit.tokens]
+    end = next((i + 1 for i, token in enumerate(said) if token == stop), len(said) + 1)
+    expected = tuple(said[: min(end, budget)])
+    sampling = Sampling(max_new_tokens=budget, stop_ids=frozenset({stop}))
+    scheduler = Scheduler(
+        Scripted(emits=tuple(emits)), Models(target=TableModel()), sampling, batch_size
+    )
+    for outcome in scheduler.run([[1]] * batch_size):
+        if len(said) < min(end, budget):
+            assert isinstance(outcome, RuntimeError)
+            continue
+        assert isinstance(outcome, Generation)
+        assert outcome.tokens == expected
+        assert sum((step.tokens for step in outcome.steps), ()) == expected
+        assert all(step.accepted <= len(step.tokens) for step in outcome.steps)
+        assert outcome.stop == ("eos" if expected[-1] == stop else "length")
+        assert sum(step.target_calls for step in outcome.steps) == 1
+
+
+PROMPTS = st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=9), min_size=1, max_size=6)
+
+
+@given(
+    prompts=PROMPTS,
+    batch_size=st.integers(1, 4),
+    decoder=st.sampled_from([Autoregressive(), Speculative(k=3, verify="coupled")]),
+    temperature=st.sampled_from([0.0, 1.0]),
+)
+@settings(deadline=None, max_examples=60)
+def test_any_prompts_are_answered_in_a_batch_as_alone(
+    prompts: list[list[int]], batch_size: int, decoder: Decoder, temperature: float
+) -> None:
+    models = Models(target=TableModel(seed=1), draft=TableModel(seed=2))
+    sampling = Sampling(max_new_tokens=9, temperature=temperature, stop_ids=frozenset({6}))
+    together = Scheduler(decoder, models, sampling, batch_size).run(prompts)
+    alone = [generate(Autoregressive(), prompt, sampling, models) for prompt in prompts]
+    assert [o.tokens for o in together if isinstance(o, Generation)] == [a.tokens for a in alone]
 
 
 def test_empty_emits_are_steps_that_commit_nothing() -> None:

@@ -115,7 +115,8 @@ def write_text(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         scratch.replace(path)
     except OSError as error:
-        scratch.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a read-only file system refuses this as well
+            scratch.unlink(missing_ok=True)
         raise cannot_write(path, error) from error
 
 

@@ -161,6 +161,7 @@ _FIELDS: tuple[tuple[Any, bool, Sequence[str]], ...] = (
 )
 """Types of the plain fields, and whether they may be unknown."""
 _REAL_COLUMNS = ("overlap", "alpha")
+_OFTEN_EMPTY = ("passes", "tested", "overlap", "alpha")
 
 
 def _steps(data: object) -> StepColumns:
@@ -172,8 +173,10 @@ def _steps(data: object) -> StepColumns:
         steps = StepColumns(**{name: _numbers(name, data[name], kinds[name]) for name in data})
     except TypeError as error:
         raise ValueError(f"a record's steps are not those of this version: {error}") from error
-    lengths = {len(getattr(steps, name)) for name in data}
-    _demand(lengths - {0} == {len(steps.emitted)} - {0}, "steps", "columns of unequal length")
+    columns = dataclasses.asdict(steps)
+    for name, column in columns.items():
+        fits = len(column) == len(steps.emitted) or (name in _OFTEN_EMPTY and not column)
+        _demand(fits, f"steps.{name}", f"{len(column)} of {len(steps.emitted)} steps")
     return steps
 
 

@@ -6,6 +6,7 @@ needed. Every file is replaced as a whole, so a reader never sees half of one.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import os
@@ -130,7 +131,8 @@ def _write(path: Path, data: bytes) -> None:
         scratch.write_bytes(data)
         scratch.replace(path)
     except OSError as error:
-        scratch.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a read-only file system refuses this as well
+            scratch.unlink(missing_ok=True)
         raise cannot_write(path, error) from error
 
 

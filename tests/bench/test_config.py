@@ -181,9 +181,8 @@ CONFIGS = st.builds(
         min_size=1,
     ),
 )
-WITH_A_FOLDER = settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+SLOW_MACHINE = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow)
+WITH_A_FOLDER = settings(max_examples=100, deadline=None, suppress_health_check=SLOW_MACHINE)
 
 
 @WITH_A_FOLDER
@@ -213,7 +212,7 @@ def test_a_file_of_anything_is_a_configuration_or_one_line(content: bytes, tmp_p
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=SLOW_MACHINE)
 @given(
     name=st.sampled_from([*RunConfig.model_fields]),
     value=VALUES | st.lists(VALUES, max_size=2) | st.dictionaries(st.text(max_size=5), VALUES),

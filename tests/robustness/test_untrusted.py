@@ -183,6 +183,7 @@ def test_a_plugin_is_run_only_by_who_names_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     file, mark = poison
+    monkeypatch.setattr("bench.report.write_report", lambda _: None)  # of the runs; see below
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     run = write_run(tmp_path / "run", {f"{file}:Mine": 3.0}, conversations=2, quality=1)
@@ -207,9 +208,15 @@ def test_a_plugin_is_run_only_by_who_names_it(
 
 
 def test_a_run_folder_brings_no_code_with_it(
-    poison: tuple[Path, Path], small: Any, opener: Any, progress: Any, tmp_path: Path
+    poison: tuple[Path, Path],
+    small: Any,
+    opener: Any,
+    progress: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     file, mark = poison
+    monkeypatch.setattr("bench.report.write_report", lambda _: None)
     config = small(repeats=1, limit=2, quality_limit=0)
     ended = session.run(config, tmp_path / "r", progress(stop_at=5), opener)
     inside = ended.run_dir / "poison.py"
@@ -253,7 +260,8 @@ def test_a_pickled_checkpoint_is_refused_and_runs_nothing(
         load(folder)
     assert "\n" not in str(caught.value)
     assert not mark.exists()
-    torch.load(folder / name, weights_only=False)
+    shutil.copy(folder / name, tmp_path / "pickle")
+    torch.load(tmp_path / "pickle", weights_only=False)
     assert mark.exists(), "so the mark works"
 
 

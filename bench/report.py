@@ -161,9 +161,9 @@ def _parquet(records: Sequence[SampleRecord]) -> bytes:
 
 def _write_tables(findings: Findings, folder: Path) -> None:
     table, summary = findings.headline, findings.summary
-    markdown = f"{table.to_markdown()}\n\n{table.note} {findings.floor_sentence}\n"
+    note = markdown(f"{table.note} {findings.floor_sentence}")
     comment = "".join(f"% {latex(line)}\n" for line in (table.note, findings.floor_sentence))
-    _write(folder / "headline.md", markdown.encode())
+    _write(folder / "headline.md", f"{table.to_markdown()}\n\n{note}\n".encode())
     _write(folder / "headline.csv", _csv(summary[summary["family"] == ALL]))
     _write(folder / "headline.tex", (comment + table.to_latex()).encode())
     _write(folder / "acceptance_by_position.csv", _csv(findings.acceptance))

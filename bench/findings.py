@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench import parallel_tables, tables
+from bench import estimates, parallel_tables, speed_tables, tables
 from bench import summary as sums
 from bench.metrics import BASELINE
 from bench.plain import printable
@@ -80,6 +80,24 @@ class Findings:
         """The main table: every decoder over all families."""
         return tables.headline(self.summary, self.verdict)
 
+    @cached_property
+    def estimators(self) -> Table | None:
+        """Every estimator of the speed-ups, or None where nothing was compared to the baseline."""
+        return speed_tables.estimators(
+            self.summary, sums.second_arm(self.run.records), self.verdict
+        )
+
+    @property
+    def needs(self) -> list[str]:
+        """What wide intervals need, one line per decoder."""
+        return speed_tables.needs(self.summary)
+
+    @cached_property
+    def by_prompt(self) -> pd.DataFrame:
+        """What the speed-ups are means of, see `bench.estimates.prompt_table`."""
+        order = sums.decoder_order(self.run.manifest, self.run.records)
+        return estimates.prompt_table(self.run.records, order)
+
     @property
     def sentences(self) -> list[str]:
         """One sentence per decoder that was compared to the baseline."""
@@ -96,13 +114,7 @@ class Findings:
         timed = f"{self._sizes('prompts')} prompts. Verdict: {self.verdict}."
         made = tables.by_family
         return [
-            made(
-                self.summary,
-                "Speed-up by family",
-                "End to end, geometric mean over prompts, paired with ar, 95 % t-interval over "
-                f"conversations; bold where it excludes 1. {timed}",
-                tables.speed,
-            ),
+            *speed_tables.by_families(self.summary, self._sizes("prompts"), self.verdict),
             made(
                 self.summary,
                 "Tokens per call by family",
@@ -112,8 +124,9 @@ class Findings:
             made(
                 self.summary,
                 "Accepted tokens per step by family",
-                f"Tokens emitted by steps after prefill / such steps, pooled. {timed}",
-                lambda row: Cell(number(row["acceptance_length"])),
+                "Tokens emitted by steps after prefill / such steps, pooled; 95 % jackknife "
+                f"interval over conversations. {timed}",
+                tables.accepted_length,
             ),
             made(
                 self.summary,
@@ -162,7 +175,7 @@ class Findings:
         each = dict.fromkeys(tables.basis({str(k): v for k, v in row.items()}) for row in rows)
         return (
             "speed-up: geometric mean of ar time / decoder time per token, paired, end to end, "
-            f"95 % t-interval; {'; '.join(each)}"
+            f"95 % t-interval; {'; '.join(each)}. {tables.SESSIONS}"
         )
 
     @property
@@ -230,6 +243,8 @@ def _sentence(row: Mapping[str, Any]) -> str:
     """One decoder in one line."""
     speed = tables.speed(row).text
     text = f"{row['decoder']}: {speed} vs ar end to end"
+    aside = [part for part in (speed_tables.beside(row), speed_tables.need(row)) if part]
+    text += f" ({'; '.join(aside)})" if aside else ""
     low, high = row["speedup_low"], row["speedup_high"]
     if known(low) and low <= 1 <= high:
         text += " (no difference shown: the interval covers 1)"

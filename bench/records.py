@@ -77,7 +77,9 @@ class SampleRecord:
     of the decoder within its block; `attempt` counts the sessions (first run 0, each resume + 1)
     that wrote to the file. `nll`, `agreement` and `entropy` are what the target says of a quality
     answer: mean negative log-likelihood of a token, share of tokens that were its likeliest, and
-    mean entropy of its laws (nats). With `error` set, everything measured is None.
+    mean entropy of its laws (nats). `recounted` is the length of the baseline's answer as
+    Spec-Bench counts it (`bench.protocol`), under its protocol only. With `error` set, everything
+    measured is None.
     """
 
     kind: Kind
@@ -105,6 +107,7 @@ class SampleRecord:
     nll: float | None = None
     agreement: float | None = None
     entropy: float | None = None
+    recounted: int | None = None
     error: str | None = None
     schema: int = SCHEMA
 

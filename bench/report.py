@@ -42,9 +42,11 @@ _CAPTIONS = {
 }
 _TERMINAL = {
     "decoder": "decoder",
-    "speed-up [95 %]": "speed-up [95 %]",
+    "speed-up, geometric mean [95 %]": "speed-up\ngeometric mean\n[95 %]",
+    "ratio of totals": "ratio of\ntotals",
+    "specbench_compat": "specbench\n_compat",
     "tokens per call": "tokens\nper call",
-    "accepted tokens per step": "accepted\ntokens\nper step",
+    "accepted tokens per step [95 %]": "accepted\ntokens\nper step",
     "tokens/s": "tokens/s",
     "TTFT ms": "TTFT\nms",
     "peak memory MB": "memory\nMB",
@@ -53,8 +55,12 @@ _TERMINAL = {
     "errors": "errors",
 }
 """Columns of the terminal's table and their headings there."""
-_QUALITY = "quality % [95 %]"
-_EXPENDABLE = ("peak memory MB", "TTFT ms", "tokens/s", "tokens per call")
+_BARE = ("quality % [95 %]", "accepted tokens per step [95 %]")
+"""Those without their intervals there."""
+_EXPENDABLE = (
+    *("peak memory MB", "TTFT ms", "specbench_compat", "ratio of totals"),
+    *("tokens/s", "tokens per call"),
+)
 """Those a narrow terminal does without, in this order."""
 
 
@@ -86,6 +92,8 @@ def print_summary(run_dir: Path, console: Console) -> None:
         console.print(_fitting_table(findings, console))
         console.print(Text(findings.basis, style="dim"))
         console.print(Text(findings.floor_sentence, style="dim"))
+        if findings.needs:
+            console.print(Text(f"wide intervals: {'; '.join(findings.needs)}", style="dim"))
     good = findings.verdict == "VALID"
     console.print(Text(findings.verdict, style="bold green" if good else "bold red"))
     for line in findings.caveats:
@@ -114,7 +122,10 @@ def _terminal_table(findings: Findings, shown: Sequence[str]) -> RichTable:
         printed.add_column(Text(_TERMINAL[heading]), justify="right", no_wrap=True)
     for row in table.rows:
         cells = [row[places[heading]] for heading in shown]
-        texts = [c.text.split(" [")[0] if c is row[places[_QUALITY]] else c.text for c in cells]
+        texts = [
+            cell.text.split(" [")[0] if heading in _BARE else cell.text
+            for heading, cell in zip(shown, cells, strict=True)
+        ]
         styles = ["bold green" * cell.bold for cell in cells]
         printed.add_row(*(Text(t, style=style) for t, style in zip(texts, styles, strict=True)))
     return printed
@@ -167,6 +178,7 @@ def _write_tables(findings: Findings, folder: Path) -> None:
     _write(folder / "headline.csv", _csv(summary[summary["family"] == ALL]))
     _write(folder / "headline.tex", (comment + table.to_latex()).encode())
     _write(folder / "acceptance_by_position.csv", _csv(findings.acceptance))
+    _write(folder / "by_prompt.csv", _csv(findings.by_prompt))
 
 
 def _write_figures(findings: Findings, folder: Path) -> dict[str, str]:

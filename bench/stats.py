@@ -1,9 +1,13 @@
 """Paired, clustered statistics: geometric-mean speed-ups, means, and their 95 % intervals.
 
 What is repeated is not independent: the repeats of a prompt collapse to their median, and the
-prompts of a conversation form one cluster. The t-interval on log-ratios holds its coverage for few
-prompts, where the percentile bootstrap does not (simulated in tests/bench/test_stats.py; Miller,
-arXiv 2411.00640, for clustering). scipy does the distributions. No torch here.
+prompts of a conversation form one cluster (Miller, arXiv 2411.00640). The t-interval on log-ratios
+holds its coverage for few prompts, where the plain percentile bootstrap does not, so the bootstrap
+here takes wider percentiles the fewer clusters there are (Hesterberg, arXiv 1411.5279). How often
+they cover the truth is simulated in tests/bench/test_coverage.py. scipy does the distributions. No
+torch here.
+
+Letters: C clusters, K sums kept of each, S statistics of them, B resamples.
 """
 
 from __future__ import annotations
@@ -15,11 +19,16 @@ from statistics import fmean, median
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from scipy import stats
 
 from bench.timings import Unit
 
 CONFIDENCE = 0.95
+RESAMPLES = 4999
+MIN_BOOTSTRAP = 8
+"""Clusters below which there is no bootstrap: resamples of fewer cannot reach the tails."""
+Floats = npt.NDArray[np.float64]
 Item = TypeVar("Item")
 
 
@@ -85,6 +94,21 @@ def jackknife(
     return replace(_t_interval(value, pseudo), num=len(everything), clusters=count)
 
 
+def ratio_of_sums(parts: Mapping[str, Sequence[tuple[float, float]]]) -> Estimate:
+    """Sum of all a / sum of all b of the clusters' pairs (a, b), with the jackknife's t-interval.
+
+    A cluster's pairs count as one. No value where the b sum to 0, no interval where those of all
+    clusters but one do.
+    """
+    sums = {name: [(sum(a for a, _ in p), sum(b for _, b in p))] for name, p in parts.items()}
+    if not sum(pair[1] for (pair,) in sums.values()):
+        return Estimate()
+    alone = sum(pair[1] > 0 for (pair,) in sums.values()) < 2
+    if alone:
+        sums = {"": [pair for (pair,) in sums.values()]}
+    return jackknife(sums, lambda pairs: sum(a for a, _ in pairs) / sum(b for _, b in pairs))
+
+
 def mean_of_estimates(estimates: Sequence[Estimate]) -> Estimate:
     """Unweighted mean of independent estimates, its error from theirs (Welch-Satterthwaite).
 
@@ -107,14 +131,82 @@ def mean_of_estimates(estimates: Sequence[Estimate]) -> Estimate:
     return _with_interval(total, math.sqrt(variance), df)
 
 
+def bootstrap(sums: Floats, statistic: Callable[[Floats], Floats]) -> list[tuple[float, float]]:
+    """95 % bootstrap intervals of S statistics of clusters, resampled as a whole.
+
+    Percentiles of B = `RESAMPLES` seeded resamples: not the 2.5th and 97.5th but those that give
+    the mean of C normal values its t-interval, Phi(-t sqrt(C / (C - 1))) from either end for the
+    97.5 % quantile t of Student's law with C - 1 degrees of freedom.
+
+    Args:
+        sums: what is known of each cluster, ``[C, K]``; it enters a statistic by its sum.
+        statistic: sums over clusters ``[B, K]`` -> statistics ``[S, B]``.
+
+    Returns:
+        S pairs (low, high); none where C is below `MIN_BOOTSTRAP`.
+    """
+    count = len(sums)
+    if count < MIN_BOOTSTRAP:
+        return []
+
+    def resampled(places: Floats, axis: int = -1) -> Floats:
+        drawn = places.astype(np.intp).reshape(-1, count)
+        rows = np.arange(len(drawn))[:, None]
+        times = np.bincount((drawn + count * rows).ravel(), minlength=count * len(drawn))
+        found = statistic(times.reshape(len(drawn), count) @ sums)
+        return found.reshape(-1, *places.shape[:-1])
+
+    quantile = stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)
+    tail = stats.norm.sf(quantile * math.sqrt(count / (count - 1)))
+    found = stats.bootstrap(
+        (np.arange(count),),
+        resampled,
+        vectorized=True,
+        method="percentile",
+        confidence_level=float(1 - 2 * tail),
+        n_resamples=RESAMPLES,
+        batch=500,
+        rng=np.random.default_rng(0),
+    ).confidence_interval
+    ends = np.stack((found.low, found.high), axis=-1).tolist()
+    return [(low, high) for low, high in ends]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """Log ratios of baseline time / arm time, one per prompt, with the conversation of each."""
+
+    logs: tuple[float, ...]
+    clusters: tuple[str, ...]
+    dropped: int = 0
+
+
 def paired_speedup(
     baseline: Iterable[Unit], arm: Iterable[Unit], time: Callable[[Unit], float | None]
 ) -> Estimate:
     """Geometric mean over prompts of baseline time / arm time, with its 95 % interval.
 
+    The estimate is exp(mean d) of `pair_up`'s logs d, the interval exp of `cluster_mean`'s over
+    conversations.
+    """
+    return geometric_mean(pair_up(baseline, arm, time))
+
+
+def geometric_mean(pairs: Pairs) -> Estimate:
+    """exp(mean of the log ratios), with exp of the t-interval on their clusters."""
+    estimate = replace(cluster_mean(pairs.logs, pairs.clusters), dropped=pairs.dropped)
+    return replace(
+        estimate, value=_exp(estimate.value), low=_exp(estimate.low), high=_exp(estimate.high)
+    )
+
+
+def pair_up(
+    baseline: Iterable[Unit], arm: Iterable[Unit], time: Callable[[Unit], float | None]
+) -> Pairs:
+    """Log ratio of both sides' times for every prompt that both finished.
+
     Per prompt (or group, at batch size > 1): the median over repeats of `time` for either side,
-    from the repeats that both sides finished; d = log of their ratio. The estimate is exp(mean d),
-    the interval exp of `cluster_mean`'s over conversations.
+    from the repeats that both sides finished.
     """
     theirs = {(u.key, u.repeat): u for u in baseline}
     pairs: dict[str, list[tuple[float, float]]] = {}
@@ -135,10 +227,7 @@ def paired_speedup(
         math.log(median(base for base, _ in group) / median(mine for _, mine in group))
         for group in pairs.values()
     ]
-    estimate = replace(cluster_mean(logs, [clusters[key] for key in pairs]), dropped=dropped)
-    return replace(
-        estimate, value=_exp(estimate.value), low=_exp(estimate.low), high=_exp(estimate.high)
-    )
+    return Pairs(logs=tuple(logs), clusters=tuple(clusters[key] for key in pairs), dropped=dropped)
 
 
 def _exp(value: float | None) -> float | None:

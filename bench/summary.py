@@ -11,10 +11,11 @@ from typing import Any
 
 import pandas as pd
 
-from bench import metrics, parallel, timings
+from bench import estimates, metrics, parallel, timings
 from bench.metrics import BASELINE, SECOND_BASELINE, Tally
 from bench.records import SampleRecord
 from bench.scores import Gold, Quality, family_quality, overall_quality, scored
+from bench.speedups import Speedups, speedups
 from bench.stats import Estimate, paired_speedup
 from bench.timings import Unit
 from specbench_tasks.task import FAMILIES
@@ -53,6 +54,7 @@ EXTRA_COLUMNS = {
     "speedup_decode_high": "float64",
     "quality_low": "float64",
     "quality_high": "float64",
+    **estimates.COLUMNS,
     "clusters": "Int64",
     "pairs": "Int64",
     "pairs_dropped": "Int64",
@@ -60,7 +62,8 @@ EXTRA_COLUMNS = {
     "batch_size": "Int64",
     **parallel.COLUMNS,
 }
-"""What follows them: more intervals, what the numbers rest on, and `bench.parallel`'s."""
+"""What follows them: more intervals, what the numbers rest on, `bench.estimates`' and
+`bench.parallel`'s."""
 ACCEPTANCE_COLUMNS = (
     *("decoder", "family", "position"),
     *("steps", "reached", "accepted", "joint", "conditional"),
@@ -96,6 +99,7 @@ def summarise(
     rows: list[dict[str, object]] = []
     for decoder in decoder_order(manifest, records):
         mine, baseline = cells[decoder], cells.get(BASELINE, [])
+        again = cells.get(SECOND_BASELINE, [])
         qualities: list[Quality] = []
         for family in [*family_order(r.family for r in mine), ALL]:
             chosen = _of_family(mine, family)
@@ -106,6 +110,8 @@ def summarise(
                 qualities.append(quality)
             row: dict[str, object] = {"decoder": decoder, "family": family}
             row |= _counts(chosen) | _counters(chosen) | _times(mine, baseline, decoder, family)
+            sides = (_units(side, family) for side in (baseline, mine, again))
+            row |= estimates.columns(decoder, chosen, *sides)
             row |= _quality_columns(quality) | parallel.columns(chosen)
             if decoder == BASELINE or comparable.get(decoder, False):
                 row["identical_to_ar"] = metrics.identical_to_ar(chosen, baseline)
@@ -117,6 +123,12 @@ def noise_floor(records: Sequence[SampleRecord], family: str = ALL) -> Estimate:
     """The "speed-up" of the baseline's second arm over the first: what no difference looks like."""
     cells = metrics.by(records, lambda record: record.decoder)
     return speedup(cells.get(BASELINE, []), cells.get(SECOND_BASELINE, []), family)
+
+
+def second_arm(records: Sequence[SampleRecord]) -> Speedups:
+    """Every estimator of the noise floor, over all families."""
+    cells = metrics.by(records, lambda record: record.decoder)
+    return speedups(*(_units(cells.get(name, []), ALL) for name in (BASELINE, SECOND_BASELINE)))
 
 
 def speedup(

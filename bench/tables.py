@@ -18,6 +18,11 @@ from bench.stats import Estimate
 from bench.summary import ALL, family_order
 
 UNKNOWN = "-"
+SESSIONS = (
+    "Intervals cover the choice of prompts, not sessions of the machine: another run of the same "
+    "job can differ by more."
+)
+"""What stands next to every interval of a speed-up; figures in docs/metrics.md."""
 Row = Mapping[str, object]
 
 
@@ -100,6 +105,18 @@ def quality(row: Row) -> Cell:
     return Cell(text)
 
 
+def interval(low: object, high: object) -> str:
+    """An interval, or "-"."""
+    return f"[{number(low)}, {number(high)}]" if known(low) and known(high) else UNKNOWN
+
+
+def accepted_length(row: Row) -> Cell:
+    """Accepted tokens per step, with its interval."""
+    text = number(row["acceptance_length"])
+    ends = interval(row["acceptance_length_low"], row["acceptance_length_high"])
+    return Cell(text if ends == UNKNOWN else f"{text} {ends}")
+
+
 def floor_sentence(floor: Estimate) -> str:
     """The A/A line that stands under every table of times."""
     if floor.value is None:
@@ -115,10 +132,12 @@ def floor_sentence(floor: Estimate) -> str:
 
 _HEADLINE: dict[str, Callable[[Row], Cell]] = {
     "decoder": lambda r: Cell(str(r["decoder"])),
-    "speed-up [95 %]": speed,
+    "speed-up, geometric mean [95 %]": speed,
     "decode speed-up [95 %]": lambda r: speed(r, "speedup_decode"),
+    "ratio of totals": lambda r: Cell(number(r["speedup_total"], unit="x")),
+    "specbench_compat": lambda r: Cell(number(r["specbench_compat"], unit="x")),
     "tokens per call": lambda r: Cell(number(r["tokens_per_call"])),
-    "accepted tokens per step": lambda r: Cell(number(r["acceptance_length"])),
+    "accepted tokens per step [95 %]": accepted_length,
     "draft acceptance %": lambda r: Cell(number(r["acceptance_rate"], ".1f", 100)),
     "rows per token": lambda r: Cell(number(r["rows_per_token"])),
     "TTFT ms": lambda r: Cell(number(r["ttft_s"], ".1f", 1e3)),
@@ -148,7 +167,10 @@ def headline(summary: pd.DataFrame, verdict: str, family: str = ALL) -> Table:
         "Speed-up: geometric mean over prompts of ar time / decoder time per emitted token, "
         "paired, from request start to last token (decode: from the first token on); per prompt "
         "the median over repeats; 95 % t-interval over conversations; bold where it excludes 1. "
-        f"Counters and times are pooled (sum / sum). {'; '.join(texts)}. "
+        f"{SESSIONS} Ratio of totals and specbench_compat are other estimators of it, with "
+        "intervals in 'Speed-up by estimator'. Counters and times are pooled (sum / sum); the "
+        f"interval of accepted tokens per step is a jackknife over conversations. "
+        f"{'; '.join(texts)}. "
         f"Verdict of the run: {verdict}."
     )
     return Table(

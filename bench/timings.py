@@ -20,7 +20,8 @@ class Unit:
 
     `key` is the same for every decoder and repeat; `cluster` is the conversation (or the group).
     Of an answer with an error, or a group that holds one, `ok` is False and no time counts.
-    `decode_*` run from the first token on and are None for a group.
+    `decode_*` run from the first token on and are None for a group. `recounted` is the answer's
+    length as Spec-Bench counts its baseline's, where a run's protocol asks for that.
     """
 
     key: str
@@ -32,6 +33,7 @@ class Unit:
     seconds: float | None = None
     decode_tokens: int = 0
     decode_seconds: float | None = None
+    recounted: int | None = None
 
     @property
     def time_per_token(self) -> float | None:
@@ -76,6 +78,7 @@ def _answer_unit(record: SampleRecord) -> Unit:
         seconds=total,
         decode_tokens=tally.emitted - tally.first_emitted,
         decode_seconds=None if total is None or ttft is None else total - ttft,
+        recounted=record.recounted,
     )
 
 

@@ -109,6 +109,9 @@ Timeout = Annotated[
     float | None, typer.Option(help="Seconds an answer may take. [default: 300, and 5 a token]")
 ]
 Overlong = Annotated[str | None, typer.Option(help="Prompts past the context: skip or truncate.")]
+Reference = Annotated[
+    str | None, typer.Option(help="Published numbers beside ours, e.g. specbench-a100-7b.")
+]
 Config = Annotated[
     Path | None, typer.Option("--config", "-c", help="TOML; options given here win.")
 ]
@@ -156,6 +159,9 @@ def run(
     quality_limit: Annotated[
         int | None, typer.Option(help="Held-out prompts per family to score. [default: 40]")
     ] = None,
+    phase_limit: Annotated[
+        int | None, typer.Option(help="Prompts to split the time of, afterwards. [default: 6]")
+    ] = None,
     repeats: Annotated[int | None, typer.Option(help="[default: 3]")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Sequences at once. [default: 1]")] = None,
     max_new_tokens: MaxNewTokens = None,
@@ -172,6 +178,10 @@ def run(
     ] = None,
     timeout: Timeout = None,
     overlong: Overlong = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="specbench: its questions, template and counting.")
+    ] = None,
+    reference: Reference = None,
     run_name: Annotated[str | None, typer.Option(help="Part of the run folder's name.")] = None,
     config: Config = None,
     output: Output = RESULTS,
@@ -258,6 +268,7 @@ def verify(
 @app.command(rich_help_panel=READ)
 def report(
     run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
+    reference: Reference = None,
     output: Output = RESULTS,
 ) -> None:
     """Write a run's tables, figures and report again; needs no model."""
@@ -265,8 +276,8 @@ def report(
     from bench.rundir import find_run
 
     folder = find_run(run_dir, output)
-    write_report(folder)
-    _print_summary(folder)
+    write_report(folder, reference)
+    _print_summary(folder, reference)
 
 
 @app.command(rich_help_panel=READ)
@@ -284,6 +295,19 @@ def show(
 
     cells = decoders.split(",") if decoders else None
     show_run(find_run(run_dir, output), Console(), prompt=prompt, decoders=cells)
+
+
+@app.command(rich_help_panel=READ)
+def explain(
+    run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
+    output: Output = RESULTS,
+) -> None:
+    """Say in words where the time went and what would help most."""
+    from bench.explain import explain as in_words
+    from bench.findings import Findings
+    from bench.rundir import find_run, load_run
+
+    typer.echo("\n\n".join(in_words(Findings(load_run(find_run(run_dir, output))))))
 
 
 @app.command(rich_help_panel=READ)
@@ -393,12 +417,12 @@ def _conclude(ended: Ended) -> None:
     raise typer.Exit(int(ended.exit_code))
 
 
-def _print_summary(run_dir: Path) -> None:
+def _print_summary(run_dir: Path, reference: str | None = None) -> None:
     from rich.console import Console
 
     from bench.report import print_summary
 
-    print_summary(run_dir, Console())
+    print_summary(run_dir, Console(), reference)
     typer.echo(f"{run_dir / 'report.md'}  {run_dir / 'figures'}")
 
 

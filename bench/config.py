@@ -17,6 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from bench import toml
 from bench.errors import BenchError, Exit, did_you_mean
+from bench.protocol import PRESETS
+from bench.published import reference_names
 from decoders.core import registry
 from decoders.core.types import DecoderSpec
 
@@ -36,10 +38,12 @@ class RunConfig(BaseModel):
     `adapters` maps an adapter's name to its folder, or to ``zoo`` for the embedded one of that
     name. `decoders` maps a cell (NAME or NAME@LABEL) to its options as text; None is every built-in
     decoder whose needs are met. `limit` counts conversations to time, `quality_limit` held-out
-    prompts per family to score (0: no quality pass). `timeout` is how many seconds an answer may
-    take (None: a limit that no honest decoder meets, see `bench.patience`). `columns` maps what a
-    prompt needs to the columns of a ``jsonl=`` or ``hf=`` source; a file may say it as
-    ``[tasks.jsonl]`` with ``path``.
+    prompts per family to score (0: no quality pass), `phase_limit` prompts whose time is split by
+    phase once all are timed (0: none). `timeout` is how many seconds an answer may take (None: a
+    limit that no honest decoder meets, see `bench.patience`). `columns` maps what a prompt needs to
+    the columns of a ``jsonl=`` or ``hf=`` source; a file may say it as ``[tasks.jsonl]`` with
+    ``path``. `protocol` sets what is not set otherwise (`bench.protocol`); `reference` names
+    published numbers that the report prints beside the run's own (`bench.references`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -52,6 +56,7 @@ class RunConfig(BaseModel):
     columns: dict[str, str] = Field(default_factory=dict)
     limit: int | None = Field(default=None, ge=1)
     quality_limit: int = Field(default=40, ge=0)
+    phase_limit: int = Field(default=6, ge=0)
     repeats: int = Field(default=3, ge=1)
     batch_size: int = Field(default=1, ge=1)
     max_new_tokens: int = Field(default=256, ge=1)
@@ -66,7 +71,17 @@ class RunConfig(BaseModel):
     fixed_length: bool = False
     timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     overlong: Literal["skip", "truncate"] = "skip"
+    protocol: Literal["specbench"] | None = None
+    reference: str | None = None
     run_name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._+@-]+$")
+
+    @field_validator("reference")
+    @classmethod
+    def _published(cls, value: str | None) -> str | None:
+        """A reference that there is: found out before anything is measured."""
+        if value is not None and value not in (known := reference_names()):
+            raise ValueError(f"no reference {value!r}; {did_you_mean(value, known)}")
+        return value
 
     @field_validator("decoders", mode="before")
     @classmethod
@@ -124,6 +139,7 @@ def load_config(file: Path | None, overrides: Mapping[str, object]) -> RunConfig
     """
     values = _flat_tasks(_read(file)) if file is not None else {}
     values |= {key: value for key, value in overrides.items() if value is not None}
+    values = {**PRESETS.get(str(values.get("protocol")), {}), **values}
     config = _validated(values)
     outside = [t for t in config.tasks.split(",") if t.strip().startswith(_OTHER_TASKS)]
     if config.limit is None and not outside:

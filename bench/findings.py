@@ -16,10 +16,21 @@ from typing import Any
 
 import pandas as pd
 
-from bench import estimates, parallel_tables, speed_tables, tables
+from bench import (
+    decompose,
+    estimates,
+    parallel_tables,
+    references,
+    speed_tables,
+    tables,
+    time_tables,
+)
 from bench import summary as sums
+from bench.decompose import Decomposition, Split
 from bench.metrics import BASELINE
+from bench.phases import PhasedAnswer, read_phases
 from bench.plain import printable
+from bench.protocol import departures
 from bench.rundir import Run
 from bench.scores import gold_answers
 from bench.stats import Estimate
@@ -87,6 +98,44 @@ class Findings:
             self.summary, sums.second_arm(self.run.records), self.verdict
         )
 
+    @cached_property
+    def splits(self) -> list[Split]:
+        """Time by phase of the second pass; empty where there was none."""
+        return decompose.splits(self._phases, self.run.records, self._decoders)
+
+    @cached_property
+    def decompositions(self) -> list[Decomposition]:
+        """Speed-ups in parts, from the second pass."""
+        return decompose.decompositions(self._phases, self.run.records, self._decoders)
+
+    @cached_property
+    def time_tables(self) -> list[Table]:
+        """Where the time goes and what speed-ups are made of; empty without a second pass."""
+        made = (
+            time_tables.split(self.splits, self.verdict),
+            time_tables.parts(self.decompositions, self.verdict),
+        )
+        return [table for table in made if table is not None]
+
+    @cached_property
+    def reference_table(self) -> Table | None:
+        """Published numbers beneath the run's own, where its configuration names some."""
+        name, run = self.run.config.get("reference"), self.run
+        if name is None or self.summary.empty:
+            return None
+        sides = (run.config, run.env, run.manifest)
+        return references.table(
+            references.load_reference(str(name)), self.summary, sides, self.verdict
+        )
+
+    @cached_property
+    def _phases(self) -> tuple[PhasedAnswer, ...]:
+        return read_phases(self.run.path)
+
+    @property
+    def _decoders(self) -> list[str]:
+        return sums.decoder_order(self.run.manifest, self.run.records)
+
     @property
     def needs(self) -> list[str]:
         """What wide intervals need, one line per decoder."""
@@ -95,8 +144,7 @@ class Findings:
     @cached_property
     def by_prompt(self) -> pd.DataFrame:
         """What the speed-ups are means of, see `bench.estimates.prompt_table`."""
-        order = sums.decoder_order(self.run.manifest, self.run.records)
-        return estimates.prompt_table(self.run.records, order)
+        return estimates.prompt_table(self.run.records, self._decoders)
 
     @property
     def sentences(self) -> list[str]:
@@ -210,6 +258,9 @@ class Findings:
             for name, count in dropped.items()
             if count > 0
         ]
+        if run.config.get("protocol"):
+            left = departures(run.config, run.manifest)
+            lines += [f"Departs from the protocol {run.config['protocol']}: {x}." for x in left]
         skipped = len(run.manifest.get("skipped") or ())
         if skipped:
             lines.append(f"{skipped} prompt(s) were skipped before the run.")

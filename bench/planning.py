@@ -13,6 +13,7 @@ from bench.identity import identity_of
 from bench.plan import Plan, PlannedPrompt, order_blocks
 from bench.progress import Progress
 from bench.prompts import Prompt, Skipped, build_prompts, count_lines
+from bench.protocol import vicuna
 from bench.quality import baseline_answers
 from bench.tasks import tasks_of
 from bench.workbench import Workbench
@@ -74,6 +75,7 @@ def tokenise(
             max_prompt_tokens=bench.models.target.max_length - config.max_new_tokens,
             overlong=config.overlong,
             answer_turn1=lambda prompts: baseline_answers(bench, prompts),
+            template=vicuna if config.protocol == "specbench" else None,
         )
     except ValueError as error:
         raise BenchError(str(error), Exit.USAGE) from error

@@ -78,6 +78,7 @@ def build_prompts(
     max_prompt_tokens: int,
     overlong: Overlong,
     answer_turn1: Callable[[list[Prompt]], Sequence[str | None]],
+    template: Callable[[Sequence[str]], str] | None = None,
 ) -> tuple[list[Prompt], list[Skipped]]:
     """Tokenise every turn of every conversation once, in order (turn 2 follows its turn 1).
 
@@ -90,6 +91,8 @@ def build_prompts(
         answer_turn1: the baseline's answers, as text without special tokens, to prompts whose
             conversation goes on; called once per turn number that has a next turn. None: there is
             no answer, and the later turns are skipped.
+        template: a protocol's own, from what was said so far, user first, to the text that the
+            tokenizer encodes with its special tokens; None is the tokenizer's.
 
     Returns:
         The prompts, and the turns skipped with a reason each. An empty prompt is the BOS alone, or
@@ -108,7 +111,8 @@ def build_prompts(
     for turn in range(1, max((len(c.turns) for c in conversations), default=0) + 1):
         asked = [c for c in conversations if len(c.turns) >= turn]
         results = [
-            _prompt(c, turn, answers[c.id], tokenizer, max_prompt_tokens, overlong) for c in asked
+            _prompt(c, turn, answers[c.id], tokenizer, max_prompt_tokens, overlong, template)
+            for c in asked
         ]
         made += results
         going_on = [
@@ -158,11 +162,12 @@ def _prompt(
     tokenizer: Tokenizer,
     max_prompt_tokens: int,
     overlong: Overlong,
+    template: Callable[[Sequence[str]], str] | None,
 ) -> Prompt | Skipped:
     if len(answers) < turn - 1:
         return _skip(conversation, turn, "an earlier turn was skipped or not answered")
     try:
-        ids = _encode(conversation, answers, tokenizer)
+        ids = _encode(conversation, answers, tokenizer, template)
     except TemplateError as error:
         return _skip(conversation, turn, f"the chat template refuses it: {error}")
     if not ids:
@@ -185,11 +190,18 @@ def _prompt(
     )
 
 
-def _encode(conversation: Conversation, answers: Sequence[str], tokenizer: Tokenizer) -> list[int]:
+def _encode(
+    conversation: Conversation,
+    answers: Sequence[str],
+    tokenizer: Tokenizer,
+    template: Callable[[Sequence[str]], str] | None,
+) -> list[int]:
     bos = tokenizer.bos_token_id
     said = [text for pair in zip(conversation.turns, answers, strict=False) for text in pair]
     said.append(conversation.turns[len(answers)])
-    if tokenizer.chat_template:
+    if template is not None:
+        ids = tokenizer.encode(template(said), add_special_tokens=True, verbose=False)
+    elif tokenizer.chat_template:
         messages = [
             {"role": "assistant" if i % 2 else "user", "content": text}
             for i, text in enumerate(said)

@@ -29,6 +29,7 @@ from bench.plain import latex, markdown
 from bench.records import SampleRecord
 from bench.rundir import load_run
 from bench.summary import ALL
+from bench.tables import Table
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _CAPTIONS = {
@@ -64,12 +65,14 @@ _EXPENDABLE = (
 """Those a narrow terminal does without, in this order."""
 
 
-def write_report(run_dir: Path) -> None:
+def write_report(run_dir: Path, reference: str | None = None) -> None:
     """Write samples.parquet, summary.csv, report.md, report.html, tables/ and figures/ of a run.
 
-    Errors: `BenchError` where the folder is no run (2), is damaged (4) or cannot be written (1).
+    `reference` names published numbers to print beside the run's; None: as it was configured.
+    Errors: `BenchError` where the folder is no run or there is no such reference (2), it is damaged
+    (4) or cannot be written (1).
     """
-    findings = Findings(load_run(run_dir))
+    findings = _findings(run_dir, reference)
     _write(run_dir / "samples.parquet", _parquet(findings.run.records))
     _write(run_dir / "summary.csv", _csv(findings.summary))
     _write_tables(findings, run_dir / "tables")
@@ -80,12 +83,21 @@ def write_report(run_dir: Path) -> None:
     _write(run_dir / "report.html", _render("report.html.j2", findings, figures=inline).encode())
 
 
-def print_summary(run_dir: Path, console: Console) -> None:
+def _findings(run_dir: Path, reference: str | None) -> Findings:
+    run = load_run(run_dir)
+    if reference is None:
+        return Findings(run)
+    return Findings(dataclasses.replace(run, config={**run.config, "reference": reference}))
+
+
+def print_summary(run_dir: Path, console: Console, reference: str | None = None) -> None:
     """Print the run's main table, the A/A line, its verdict, and what qualifies the numbers.
+
+    Published numbers come last, as `write_report` takes them.
 
     Errors: `BenchError` where the folder is no run (exit 2) or is damaged (4).
     """
-    findings = Findings(load_run(run_dir))
+    findings = _findings(run_dir, reference)
     if findings.summary.empty:
         console.print(Text("nothing is measured yet"))
     else:
@@ -98,6 +110,20 @@ def print_summary(run_dir: Path, console: Console) -> None:
     console.print(Text(findings.verdict, style="bold green" if good else "bold red"))
     for line in findings.caveats:
         console.print(Text(f"! {line}", style="yellow"))
+    if findings.reference_table is not None:
+        _print_reference(findings.reference_table, console)
+
+
+def _print_reference(table: Table, console: Console) -> None:
+    printed = RichTable(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    for place, heading in enumerate(table.headings):
+        words = Text(heading if place == 0 else heading.replace(" ", "\n"))
+        printed.add_column(words, justify="right" if place else "left", vertical="bottom")
+    for row in table.rows:
+        printed.add_row(*(Text(cell.text) for cell in row))
+    console.print(Text(f"\n{table.title}", style="bold"))
+    console.print(printed)
+    console.print(Text(table.note, style="dim"))
 
 
 def _fitting_table(findings: Findings, console: Console) -> RichTable:

@@ -20,9 +20,10 @@ from bench.clock import Stopwatch
 from bench.files import SampleWriter
 from bench.load import Load
 from bench.memory import PeakMemory
-from bench.plan import Block
+from bench.plan import BASELINE, Block
 from bench.progress import Progress
 from bench.prompts import Prompt
+from bench.protocol import recount
 from bench.records import SampleRecord, StepColumns
 from bench.workbench import Arm, Workbench
 from decoders.core.scheduler import Outcome, Scheduler
@@ -164,8 +165,11 @@ class Runner:
         if isinstance(outcome, Exception):
             return answered(self.bench, record, outcome)
         alone = record.batch_size == 1
+        filled = answered(self.bench, record, outcome)
+        recounts = self.bench.config.protocol is not None and record.decoder == BASELINE
         return dataclasses.replace(
-            answered(self.bench, record, outcome),
+            filled,
+            recounted=recount(self.bench.tokenizer, filled.text or "") if recounts else None,
             ttft_s=watch.first_s if alone else None,
             total_s=watch.total_s if alone else None,
             group_s=None if alone else watch.total_s,

@@ -32,6 +32,7 @@ from bench.gpu import gpu_handle
 from bench.identity import check_identity
 from bench.load import LoadWatch
 from bench.lossless.differences import as_facts, differences
+from bench.phases import split_time
 from bench.plan import Plan
 from bench.planning import make_plan
 from bench.progress import Progress
@@ -209,6 +210,9 @@ def _fill(
     runner = Runner(bench, prompts, writer, progress, attempt=attempt, lap=watch.lap)
     num_left = sum(len(block.prompts) * len(block.order) for block in left)
     runner.run(left, num_done=plan.num_answers - num_left)
+    now = load_run(run_dir).records
+    failed = frozenset((r.decoder, r.prompt) for r in now if r.kind == "timing" and r.error)
+    split_time(bench, plan, prompts, run_dir, progress, failed)
     asked = [prompts[planned.prompt] for planned in plan.in_pass("quality")]
     done = {(record.decoder, record.prompt) for record in records if record.kind == "quality"}
     score_quality(bench, asked, writer, progress, attempt=attempt, done=done)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from bench import protocol
 from bench.adapters import adapter_facts, adapter_folder, load_adapter
 from bench.choice import adapters_taken, build_decoder, options_of
 from bench.clock import Clock, WallClock
@@ -91,7 +92,8 @@ def open_workbench(config: RunConfig) -> Workbench:
     from decoders.core.checkpoint import weights_sha256
 
     device = open_device(config.device)
-    dtype = config.dtype or ("bfloat16" if device.type == "cuda" else "float32")
+    usual = protocol.DTYPE if config.protocol == "specbench" else "bfloat16"
+    dtype = config.dtype or (usual if device.type == "cuda" else "float32")
     if config.threads is not None:
         torch.set_num_threads(config.threads)
 

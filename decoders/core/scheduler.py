@@ -21,7 +21,7 @@ from decoders.core import masks
 from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.model import Model, Session
 from decoders.core.patience import Endless, OutOfTime, Patience
-from decoders.core.readout import joined, not_a_number, read_out, readouts
+from decoders.core.readout import Readout, joined, not_a_number, read_out, readouts
 from decoders.core.sampling import Uniforms
 from decoders.core.slots import AdapterConfig
 from decoders.core.types import Call, CallResult, Emit, Generation, Sampling, StepEvent, StopReason
@@ -156,7 +156,42 @@ class Scheduler:
             runnable = [job for job in active if job.pending is not None]
             if runnable:
                 group = runnable if len(runnable) == 1 else _next_group(runnable)
-                _execute(group, self._sampling)
+                self._execute(group)
+
+    def _execute(self, group: Sequence[_Job]) -> None:
+        """Run the pending calls of a group as one forward pass and send the results.
+
+        Where a merged pass fails its calls run again one by one: those whose fault it was not go
+        on.
+        """
+        calls = [job.pending for job in group if job.pending is not None]
+        before = [_state(call.session) for call in calls] if len(calls) > 1 else []
+        try:
+            parts = [
+                part
+                for call, job in zip(calls, group, strict=True)
+                for part in readouts(call, job.uniforms, job.prompt_length)
+            ]
+            results = _results(calls, self._read_out(self._forward(calls), parts))
+        except Exception as error:
+            if len(group) == 1:
+                group[0].fail(error)
+                return
+            for job, call, state in zip(group, calls, before, strict=True):
+                session = call.session
+                session.length, session.base, session.calls, session.rows = state
+                self._execute([job])
+            return
+        for job, result in zip(group, results, strict=True):
+            job.take(result)
+
+    # Two steps of their own, so that a scheduler that measures may stand around them.
+
+    def _forward(self, calls: Sequence[Call]) -> Tensor:
+        return _forward(calls)
+
+    def _read_out(self, logits: Tensor, parts: Sequence[Readout]) -> Sequence[CallResult]:
+        return read_out(logits, parts, self._sampling)
 
     def _refusal(self, prompt: Sequence[int]) -> Exception | None:
         """Why a prompt is not begun, if so."""
@@ -453,33 +488,6 @@ def _next_group(active: Sequence[_Job]) -> list[_Job]:
         for job in jobs:
             job.turns_waited = 0 if key == best else job.turns_waited + 1
     return groups[best]
-
-
-def _execute(group: Sequence[_Job], sampling: Sampling) -> None:
-    """Run the pending calls of a group as one forward pass and send the results.
-
-    Where a merged pass fails its calls run again one by one: those whose fault it was not go on.
-    """
-    calls = [job.pending for job in group if job.pending is not None]
-    before = [_state(call.session) for call in calls] if len(calls) > 1 else []
-    try:
-        parts = [
-            part
-            for call, job in zip(calls, group, strict=True)
-            for part in readouts(call, job.uniforms, job.prompt_length)
-        ]
-        results = _results(calls, read_out(_forward(calls), parts, sampling))
-    except Exception as error:
-        if len(group) == 1:
-            group[0].fail(error)
-            return
-        for job, call, state in zip(group, calls, before, strict=True):
-            session = call.session
-            session.length, session.base, session.calls, session.rows = state
-            _execute([job], sampling)
-        return
-    for job, result in zip(group, results, strict=True):
-        job.take(result)
 
 
 def _state(session: Session) -> tuple[int, int, int, int]:

@@ -1,0 +1,164 @@
+"""`bench explain`: in words, where a run's time went and what would help a decoder most.
+
+Reads the run folder alone. A run without a second pass (`bench.phases`) is explained as far as its
+counters go, and what is missing is said. "Would help" is a bound: the speed-up if that part cost
+nothing, all else as it was. No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bench import speed_tables, tables
+from bench.decompose import MOST_RESIDUAL, Decomposition, Split
+from bench.findings import Findings
+from bench.metrics import BASELINE, Tally, by, ratio, timed
+from bench.summary import ALL
+from bench.tables import known, number, rows_of
+
+_WORDS = {
+    "prefill": "the prefill",
+    "draft": "drafting",
+    "verify": "verifying",
+    "sampling": "sampling",
+    "scheduler": "the scheduler",
+    "other": "the decoder's own code",
+}
+Row = Mapping[str, Any]
+
+
+def explain(findings: Findings) -> list[str]:
+    """The explanation, a paragraph a decoder; the baseline's first."""
+    if findings.summary.empty:
+        return ["Nothing is measured yet."]
+    splits = {split.decoder: split for split in findings.splits}
+    made = {item.decoder: item for item in findings.decompositions}
+    lines = [f"{findings.name}: {findings.verdict}, {findings.status}."]
+    for row in rows_of(findings.summary, ALL):
+        name = str(row["decoder"])
+        if name == BASELINE:
+            lines.append(_baseline(row, splits.get(name)))
+        else:
+            lines.append(_decoder(findings, row, splits.get(name), made.get(name)))
+    if not splits:
+        lines.append(
+            "This run has no second pass (phases.json), so how a step's cost splits into draft, "
+            "verify and overhead is unknown; `bench run` with --phase-limit above 0 measures it."
+        )
+    lines.append(findings.floor_sentence)
+    return lines
+
+
+def _baseline(row: Row, split: Split | None) -> str:
+    text = f"{BASELINE} takes {number(row['time_per_token_s'], '.2f', 1e3)} ms per token"
+    if split is None:
+        return f"{text}."
+    calls = split.shares["verify"]
+    spent = {k: v for k, v in split.shares.items() if k not in ("verify", "draft")}
+    return (
+        f"{text}: {calls:.0%} of its time are calls of the model after the first, {_listed(spent)}."
+    )
+
+
+def _decoder(findings: Findings, row: Row, split: Split | None, parts: Decomposition | None) -> str:
+    aside = speed_tables.beside(row)
+    sentences = [
+        f"{row['decoder']} is {tables.speed(row).text} as fast as {BASELINE}, end to end"
+        + (f" ({aside})." if aside else "."),
+        *_step(row, parts),
+    ]
+    if split is not None:
+        sentences.append(f"Its time: {_listed(split.shares)}.")
+    drafted = _drafted_per_step(findings, str(row["decoder"]))
+    bounds = _bounds(row, split, parts, drafted)
+    if bounds:
+        first, *others = [f"{what} ({number(speed, unit='x')})" for what, speed in bounds]
+        sentences.append(
+            f"What would help most, at best: {first}" + _then(others) + f"; it is "
+            f"{number(row['speedup_total'], unit='x')} now, as a ratio of totals."
+        )
+    elif known(row["speedup_total"]):
+        sentences.append("What would help most cannot be told: nothing was drafted or split.")
+    return " ".join(sentences)
+
+
+def _step(row: Row, parts: Decomposition | None) -> list[str]:
+    """Tokens per step against the cost of a step."""
+    if parts is None:
+        length, speed = row["acceptance_length"], row["speedup_decode"]
+        if not (known(length) and known(speed)):
+            return []
+        cost = float(length) / float(speed)
+        return [
+            f"A step after the first emits {number(length)} tokens and is worth {cost:.2f} tokens "
+            f"of {BASELINE}'s time (implied by its decode speed-up of {number(speed, unit='x')})."
+        ]
+    sentences = [
+        f"A step after the first emits {parts.acceptance_length:.2f} tokens and costs "
+        f"{parts.cost:.2f} tokens of {BASELINE}'s time: verify {parts.verify:.2f}, draft "
+        f"{parts.draft:.2f}, overhead {parts.overhead:.2f}; that makes {parts.predicted:.2f}x."
+    ]
+    if parts.residual is not None:
+        text = f"Timed without instruments it was {parts.measured:.2f}x, a residual of "
+        text += f"{100 * parts.residual:+.1f} %"
+        if abs(parts.residual) > MOST_RESIDUAL:
+            text += ": one of the two passes was disturbed, so read the parts with care"
+        sentences.append(f"{text}.")
+    return sentences
+
+
+def _bounds(
+    row: Row, split: Split | None, parts: Decomposition | None, drafted: float | None
+) -> list[tuple[str, float]]:
+    """What could be saved and the speed-up that would follow, the largest first.
+
+    By Amdahl's law from the ratio of totals: without a share s of its time a decoder is 1 / (1 - s)
+    times as fast. Were all drafts to stand, the steps after the first would be fewer.
+    """
+    if not known(row["speedup_total"]):
+        return []
+    speed = float(row["speedup_total"])
+    shares: dict[str, float] = {}
+    prefill = _prefill_share(row) if split is None else split.shares["prefill"]
+    length = parts.acceptance_length if parts else row["acceptance_length"]
+    if drafted and known(length) and prefill is not None:
+        shares["drafts that all stand"] = (1 - prefill) * (1 - float(length) / (1 + drafted))
+    if prefill is not None:
+        shares["a free prefill"] = prefill
+    if split is not None:
+        shares["free drafting"] = split.shares["draft"]
+        shares["no overhead (sampling, scheduler, own code)"] = sum(
+            split.shares[phase] for phase in ("sampling", "scheduler", "other")
+        )
+    if split is not None and parts is not None and parts.verify > 1:
+        saved = split.shares["verify"] * (1 - 1 / parts.verify)
+        shares["verifying at the cost of one token"] = saved
+    found = [(what, speed / (1 - share)) for what, share in shares.items() if 0.005 < share < 1]
+    return sorted(found, key=lambda pair: -pair[1])
+
+
+def _prefill_share(row: Row) -> float | None:
+    """The first token's share of an answer's time, from the timed pass."""
+    parts = row["ttft_s"], row["time_per_token_s"], row["tokens"]
+    if not all(map(known, parts)):
+        return None
+    ttft_s, each_s, tokens = map(float, parts)
+    answers = float(row["prompts"]) * float(row["repeats"])
+    return min(1.0, ttft_s * answers / (each_s * tokens))
+
+
+def _drafted_per_step(findings: Findings, decoder: str) -> float | None:
+    """Drafts per step after the first; None where nothing is drafted."""
+    cells = by(findings.run.records, lambda record: record.decoder)
+    tally = Tally.pool(timed(cells.get(decoder, [])))
+    return ratio(tally.drafted, tally.later_steps) or None
+
+
+def _listed(shares: Mapping[str, float]) -> str:
+    ranked = sorted(shares.items(), key=lambda pair: -pair[1])
+    return ", ".join(f"{share:.0%} {_WORDS[phase]}" for phase, share in ranked if share >= 0.005)
+
+
+def _then(others: list[str]) -> str:
+    return f", then {', '.join(others)}" if others else ""

@@ -1,0 +1,141 @@
+"""``--reference NAME``: published numbers beside a run's own, and whether they may be compared.
+
+The numbers, with source and device, lie in ``references.toml``. Accepted tokens per step travel
+from device to device; they compare where model, temperature and protocol are the same. Speed-ups
+compare only where the GPU and the dtype are too. No torch here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from bench.errors import BenchError, Exit, did_you_mean
+from bench.metrics import BASELINE
+from bench.protocol import departures
+from bench.published import published
+from bench.summary import ALL
+from bench.tables import SESSIONS, Cell, Table, number, rows_of, speed
+
+_YES = "yes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """Published rows (name, speed-up, accepted tokens per step; NaN: unknown) and their setting.
+
+    An empty `gpu`, `dtype` or `protocol` was not stated, and compares with nothing.
+    """
+
+    name: str
+    title: str
+    source: str
+    device: str
+    gpu: str
+    model: str
+    temperature: float
+    dtype: str
+    protocol: str
+    rows: tuple[tuple[str, float, float], ...]
+
+
+def load_reference(name: str) -> Reference:
+    """The reference of that name (errors: `BenchError`, exit 2, with those there are)."""
+    known = published()
+    if name not in known:
+        raise BenchError(f"no reference {name!r}; {did_you_mean(name, known)}", Exit.USAGE)
+    data = known[name]
+    rows = tuple((str(n), float(s), float(a)) for n, s, a in data["rows"])
+    return Reference(name=name, **{**data, "rows": rows})
+
+
+def obstacles(
+    reference: Reference, config: Mapping[str, Any], env: Mapping[str, Any], left: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Why accepted tokens, and why speed-ups, do not compare; empty where they do.
+
+    `left` are the run's departures from its protocol.
+    """
+    lengths = []
+    asked = str(config.get("model", "")).lower()
+    if reference.model not in asked:
+        lengths.append(f"another model than {reference.model}")
+    if config.get("temperature") != reference.temperature:
+        lengths.append(f"temperature {config.get('temperature')}, not {reference.temperature}")
+    if not reference.protocol:
+        lengths.append("its protocol is not stated in full")
+    elif config.get("protocol") != reference.protocol:
+        lengths.append(f"not run with --protocol {reference.protocol}")
+    else:
+        lengths += [line for line in left if not line.startswith(("dtype", "repeats"))]
+    speeds = list(lengths)
+    gpu = env.get("gpu") or {}
+    here = str(gpu.get("name", "") if isinstance(gpu, Mapping) else gpu)
+    if not reference.gpu:
+        speeds.append("its device is not stated")
+    elif reference.gpu not in here:
+        speeds.append(f"another device ({here or env.get('device', 'unknown')})")
+    if reference.dtype and config.get("dtype") != reference.dtype:
+        speeds.append(f"{config.get('dtype')}, not {reference.dtype}")
+    return lengths, speeds
+
+
+def table(
+    reference: Reference,
+    summary: pd.DataFrame,
+    run: tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]],
+    verdict: str,
+) -> Table:
+    """Published rows beneath the run's own; `run` is its configuration, machine and manifest."""
+    config, env, manifest = run
+    left = departures(config, manifest) if config.get("protocol") else []
+    lengths, speeds = obstacles(reference, config, env, left)
+    flags = tuple(Cell("no" if why else _YES) for why in (speeds, lengths))
+    ours = [
+        (
+            Cell(f"{row['decoder']} (this run)"),
+            speed(row, "specbench_compat"),
+            speed(row),
+            Cell(number(row["acceptance_length"])),
+            Cell("-"),
+            Cell("-"),
+        )
+        for row in rows_of(summary, ALL)
+        if row["decoder"] != BASELINE
+    ]
+    theirs = [
+        (Cell(name), Cell(_x(times)), Cell("-"), Cell(number(length)), *flags)
+        for name, times, length in reference.rows
+    ]
+    reasons = "; ".join(_why(w, y) for w, y in (("accepted tokens", lengths), ("speed-up", speeds)))
+    return Table(
+        title=f"Beside {reference.name}",
+        note=(
+            f"{reference.title}. Source: {reference.source}. Device: {reference.device}; "
+            f"{reference.dtype or 'dtype not stated'}, T = {reference.temperature:g}. {reasons}. "
+            f"{SESSIONS} Verdict of this run: {verdict}."
+        ),
+        headings=(
+            "decoder",
+            "specbench_compat",
+            "geometric mean [95 %]",
+            "accepted tokens per step",
+            "speed-up comparable",
+            "accepted tokens comparable",
+        ),
+        rows=(*ours, *theirs),
+    )
+
+
+def _why(what: str, reasons: Sequence[str]) -> str:
+    if not reasons:
+        return f"Comparable in {what}: yes"
+    return f"Comparable in {what}: no ({', '.join(reasons)})"
+
+
+def _x(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.2f}x"

@@ -1,0 +1,83 @@
+"""Tables of a report on where the time goes, and on what a speed-up is made of. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.decompose import MOST_RESIDUAL, Decomposition, Split
+from bench.phases import PHASES
+from bench.tables import UNKNOWN, Cell, Table, number
+
+_PASS = (
+    "From an instrumented second pass over {} prompt(s), after the timed one and apart from it: "
+    "its clock is read around every call."
+)
+
+
+def split(found: Sequence[Split], verdict: str) -> Table | None:
+    """Every decoder's time by phase, or None where no second pass was made."""
+    if not found:
+        return None
+    rows = tuple(
+        (
+            Cell(item.decoder),
+            Cell(number(item.time_per_token_s, ".2f", 1e3)),
+            *(Cell(number(item.shares[phase], ".1f", 100)) for phase in PHASES),
+            Cell(number(item.slowed, unit="x")),
+        )
+        for item in found
+    )
+    note = (
+        f"{_PASS.format(max(item.prompts for item in found))} Shares of the time from request "
+        "start to last token, per cent. Prefill: all up to the first token (in batches: target "
+        "calls on an empty cache); draft: calls of the draft model, and target calls that only "
+        "propose; verify: other target calls; sampling: from logits to tokens and verdicts; "
+        "scheduler: merging, cutting, counting; other: the decoder's own code. Slowed: this pass's "
+        f"time per token / the timed pass's on the same prompts. Verdict: {verdict}."
+    )
+    headings = ("decoder", "ms per token", *(f"{phase} %" for phase in PHASES), "slowed")
+    return Table(title="Where the time goes", note=note, headings=headings, rows=rows)
+
+
+def parts(found: Sequence[Decomposition], verdict: str) -> Table | None:
+    """Every decoder's speed-up in parts, or None where there is nothing to take apart."""
+    if not found:
+        return None
+    rows = []
+    for item in found:
+        residual = item.residual
+        text = UNKNOWN if residual is None else f"{100 * residual:+.1f}"
+        rows.append(
+            (
+                Cell(item.decoder),
+                Cell(number(item.acceptance_length)),
+                *(Cell(number(cost)) for cost in (item.verify, item.draft, item.overhead)),
+                Cell(number(item.predicted, unit="x")),
+                Cell(number(item.measured, unit="x")),
+                Cell(text, residual is not None and abs(residual) > MOST_RESIDUAL),
+            )
+        )
+    note = (
+        "After the first token speed-up = accepted tokens per step / (verify + draft + overhead), "
+        "where costs are of a step, in ar's seconds per token, and overhead is sampling, scheduler "
+        f"and the decoder's own code. {_PASS.format(max(item.prompts for item in found))} "
+        "Measured: the timed pass's ratio of totals on the same prompts. Residual: measured / "
+        "predicted - 1; "
+        f"bold beyond {MOST_RESIDUAL:.0%}, where one of the two passes was disturbed. "
+        f"Verdict: {verdict}."
+    )
+    return Table(
+        title="What the speed-up is made of",
+        note=note,
+        headings=(
+            "decoder",
+            "accepted tokens per step",
+            "verify",
+            "draft",
+            "overhead",
+            "predicted speed-up",
+            "measured",
+            "residual %",
+        ),
+        rows=tuple(rows),
+    )

@@ -1,4 +1,4 @@
-"""Spec-Bench's protocol: its settings, its template, its counting, and its leaderboard beside ours."""
+"""Spec-Bench's protocol: its settings, template and counting, and its leaderboard beside ours."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_what_was_not_stated_compares_with_nothing() -> None:
 
 
 def test_an_unknown_reference_is_one_line_with_those_there_are() -> None:
-    with pytest.raises(BenchError, match="no reference 'specbench'.*specbench-a100-7b"):
+    with pytest.raises(BenchError, match=r"no reference 'specbench'.*specbench-a100-7b"):
         load_config(None, {"reference": "specbench"})
 
 

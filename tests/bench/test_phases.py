@@ -1,0 +1,263 @@
+"""The second pass: its phases add up, it disturbs nothing, what is read off it is worked out."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import session
+from bench.choice import choose_decoders
+from bench.decompose import decompositions, splits
+from bench.errors import BenchError
+from bench.explain import explain
+from bench.findings import Findings
+from bench.phased_scheduler import PhasedScheduler
+from bench.phases import PHASES, PHASES_FILE, PhaseClock, PhasedAnswer, chosen_groups, read_phases
+from bench.planning import make_plan
+from bench.records import SampleRecord
+from bench.report import write_report
+from bench.rundir import load_run
+from decoders.core.scheduler import Scheduler
+
+pytestmark = pytest.mark.usefixtures("quick")
+Make = Callable[..., SampleRecord]
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clocks that tick alike give speed-ups of exactly 1, of which no figure is drawn."""
+    monkeypatch.setattr("bench.report.write_report", lambda _: None)
+
+
+class Ticks:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.time_s = 0.0
+
+    def __call__(self) -> float:
+        return self.time_s
+
+
+def test_time_is_charged_to_the_phase_it_passes_in() -> None:
+    now = Ticks()
+    clock = PhaseClock(now)
+    clock.start()
+    now.time_s = 1.0
+    with clock.within("verify"):
+        now.time_s = 3.0
+        with clock.within("sampling"):
+            now.time_s = 3.5
+    now.time_s = 5.0
+    clock.switch("scheduler")
+    spent = {phase: s for phase, s in clock.seconds.items() if s}
+    assert spent == {"scheduler": 2.5, "verify": 2.0, "sampling": 0.5}
+
+
+def test_all_before_the_first_token_is_the_prefills() -> None:
+    now = Ticks()
+    clock = PhaseClock(now)
+    clock.start()
+    now.time_s = 1.0
+    clock.switch("verify")
+    now.time_s = 3.0
+    clock.first()
+    now.time_s = 7.0
+    clock.switch("scheduler")
+    assert clock.seconds["prefill"] == 3.0
+    assert clock.seconds["verify"] == 4.0
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("cell", ["ar", "spec"])
+def test_the_measuring_scheduler_gives_the_same_answers(
+    small: Any, opener: Any, progress: Any, cell: str, batch_size: int
+) -> None:
+    bench = opener(choose_decoders(small(), progress().note))
+    _, prompts = make_plan(bench, "test", progress())
+    ids = [prompt.ids for prompt in prompts.values()]
+    arm, clock = bench.arm(cell), PhaseClock(bench.clock.now)
+    plain = Scheduler(arm.decoder, arm.models, bench.sampling, batch_size).run(ids)
+    clock.start()
+    assert PhasedScheduler(arm, bench.sampling, batch_size, clock).run(ids) == plain
+    assert clock.seconds["verify"] > 0
+    assert (clock.seconds["draft"] > 0) == (cell == "spec")
+    assert clock.seconds["other"] > 0
+    assert clock.seconds["prefill"] > 0
+    assert clock.seconds["sampling"] > 0
+
+
+def test_a_decoder_that_fails_fails_there_too(
+    small: Any, opener: Any, progress: Any, decoder_file: Callable[[str], str]
+) -> None:
+    spec = decoder_file('raise RuntimeError("boom")\nyield')
+    bench = opener(choose_decoders(small(decoders=spec), progress().note))
+    _, prompts = make_plan(bench, "test", progress())
+    arm = bench.arm(next(cell for cell in bench.arms if cell != "ar"))
+    clock = PhaseClock(bench.clock.now)
+    scheduler = PhasedScheduler(arm, bench.sampling, 1, clock)
+    (outcome,) = scheduler.run([next(iter(prompts.values())).ids])
+    assert isinstance(outcome, RuntimeError)
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_run_stores_the_phases_of_a_few_prompts_and_adds_no_record(
+    tmp_path: Path, small: Any, opener: Any, progress: Any
+) -> None:
+    with_pass = session.run(small(phase_limit=2), tmp_path / "a", progress(), opener).run_dir
+    without = session.run(small(phase_limit=0), tmp_path / "b", progress(), opener).run_dir
+    answers = read_phases(with_pass)
+    assert {answer.decoder for answer in answers} == {"ar", "spec"}
+    assert len({answer.prompts for answer in answers}) == 2
+    assert all(set(answer.seconds) == set(PHASES) for answer in answers)
+    assert not (without / PHASES_FILE).exists()
+    records = [load_run(folder).records for folder in (with_pass, without)]
+    assert [dataclasses.replace(r, total_s=None, ttft_s=None) for r in records[0]] == [
+        dataclasses.replace(r, total_s=None, ttft_s=None) for r in records[1]
+    ]
+
+
+@pytest.mark.usefixtures("no_report")
+def test_an_interrupted_second_pass_is_made_by_the_resumed_run(
+    tmp_path: Path, small: Any, opener: Any, progress: Any
+) -> None:
+    whole = progress()
+    session.run(small(quality_limit=0, phase_limit=0), tmp_path / "whole", whole, opener)
+    stopped = progress(stop_at=whole.num_steps + 2)
+    ended = session.run(small(quality_limit=0), tmp_path, stopped, opener)
+    assert not (ended.run_dir / PHASES_FILE).exists()
+    session.resume(ended.run_dir, progress(), opener)
+    assert read_phases(ended.run_dir)
+
+
+def test_groups_come_from_all_families_by_turns(small: Any, opener: Any, progress: Any) -> None:
+    bench = opener(choose_decoders(small(limit=6), progress().note))
+    plan, _ = make_plan(bench, "test", progress())
+    families = {prompt.prompt: prompt.family for prompt in plan.prompts}
+    chosen = chosen_groups(plan, 4)
+    assert sorted(families[group[0]] for group in chosen) == ["math_reasoning"] * 2 + ["qa"] * 2
+    assert chosen_groups(plan, 0) == []
+    assert len(chosen_groups(plan, 100)) == 6
+
+
+def test_a_damaged_file_is_one_clear_error(tmp_path: Path) -> None:
+    assert read_phases(tmp_path) == ()
+    (tmp_path / PHASES_FILE).write_text('{"answers": [{"decoder": "ar"}]}', encoding="utf-8")
+    with pytest.raises(BenchError, match="is damaged"):
+        read_phases(tmp_path)
+
+
+# ---------------------------------------------------------------- worked out by hand
+
+
+def phased(decoder: str, steps: int, emitted: int, **seconds: float) -> PhasedAnswer:
+    return PhasedAnswer(
+        decoder=decoder,
+        prompts=("c0#1",),
+        seconds=dict.fromkeys(PHASES, 0.0) | seconds,
+        emitted=emitted + 1,
+        later_emitted=emitted,
+        later_steps=steps,
+    )
+
+
+ANSWERS = (
+    phased("ar", 12, 12, prefill=1.0, verify=10.0, sampling=1.0, scheduler=1.0),
+    phased("spec", 4, 12, prefill=1.0, verify=4.8, draft=2.4, sampling=0.4, other=0.4),
+)
+
+
+def timed_records(record: Make) -> list[SampleRecord]:
+    """Twelve tokens after the first: ar at 1 s each, spec at a half."""
+    spec = record("spec", (1, 3, 3, 3, 3), drafted=(0, 4, 4, 4, 4), total_s=7.0, ttft_s=1.0)
+    return [record("ar", (1,) * 13, total_s=13.0, ttft_s=1.0), spec]
+
+
+def test_a_speedup_is_tokens_per_step_over_the_cost_of_a_step(record: Make) -> None:
+    (found,) = decompositions(ANSWERS, timed_records(record), ["ar", "spec"])
+    assert found.acceptance_length == 3.0
+    assert (found.verify, found.draft, found.overhead) == pytest.approx((1.2, 0.6, 0.2))
+    assert found.predicted == pytest.approx(3.0 / 2.0)
+    assert found.measured == pytest.approx(2.0)
+    assert found.residual == pytest.approx(2.0 / 1.5 - 1)
+
+
+def test_shares_add_up_and_the_pass_is_held_against_the_timed_one(record: Make) -> None:
+    base, spec = splits(ANSWERS, timed_records(record), ["ar", "spec"])
+    assert sum(spec.shares.values()) == pytest.approx(1.0)
+    assert spec.shares["draft"] == pytest.approx(2.4 / 9.0)
+    assert base.slowed == pytest.approx(1.0)
+    assert spec.slowed == pytest.approx(9.0 / 7.0)
+
+
+def test_without_the_baselines_own_phases_nothing_is_taken_apart(record: Make) -> None:
+    assert decompositions(ANSWERS[1:], timed_records(record), ["ar", "spec"]) == []
+    assert decompositions((), [], ["ar", "spec"]) == []
+    group = [dataclasses.replace(a, prompts=("c0#1", "c1#1")) for a in ANSWERS]
+    assert decompositions(group, timed_records(record), ["ar", "spec"]) == []
+
+
+# ---------------------------------------------------------------- in words
+
+
+def explained(path: Path) -> str:
+    return "\n".join(explain(Findings(load_run(path))))
+
+
+def hand_made(path: Path, record: Make) -> Path:
+    """A run folder of `timed_records`, one block, with `ANSWERS` as its second pass."""
+    rows = [*timed_records(record)]
+    rows.append(dataclasses.replace(rows[0], decoder="ar@aa"))
+    cells = [{"cell": row.decoder, "comparable_to_ar": True} for row in rows]
+    block = {"block": 0, "repeat": 0, "prompts": ["c0#1"], "order": [c["cell"] for c in cells]}
+    manifest = {"schema": 1, "cells": cells, "prompts": [], "blocks": [block], "skipped": []}
+    path.mkdir()
+    (path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    (path / "run.json").write_text('{"status": "complete", "verdict": "VALID"}', encoding="utf-8")
+    lines = "".join(row.to_json() + "\n" for row in rows)
+    (path / "samples.jsonl").write_text(lines, encoding="utf-8")
+    data = {"answers": [dataclasses.asdict(answer) for answer in ANSWERS]}
+    (path / PHASES_FILE).write_text(json.dumps(data), encoding="utf-8")
+    return path
+
+
+def test_it_says_where_the_time_went_and_what_would_help_most(tmp_path: Path, record: Make) -> None:
+    text = explained(hand_made(tmp_path / "run", record))
+    assert "ar takes 1000.00 ms per token: 77% of its time are calls of the model" in text
+    assert "emits 3.00 tokens and costs 2.00 tokens of ar's time" in text
+    assert "verify 1.20, draft 0.60, overhead 0.20; that makes 1.50x" in text
+    assert "a residual of +33.3 %: one of the two passes was disturbed" in text
+    assert "Its time: 53% verifying, 27% drafting, 11% the prefill" in text
+    # 13/7 as fast; if all 4 drafts stood, 3/5 of the steps would do: 13/7 / (1 - 8/9 * 2/5)
+    assert "help most, at best: drafts that all stand (2.88x), then free drafting (2.53x)" in text
+    tables = Findings(load_run(tmp_path / "run")).time_tables
+    assert [table.title for table in tables] == [
+        "Where the time goes",
+        "What the speed-up is made of",
+    ]
+    (row,) = tables[1].rows
+    assert [cell.text for cell in row][1:5] == ["3.00", "1.20", "0.60", "0.20"]
+    assert row[-1].bold
+
+
+def test_an_old_run_is_explained_and_says_what_is_missing(synthetic_run: Write) -> None:
+    path = synthetic_run(quality=0)
+    text = explained(path)
+    assert "This run has no second pass (phases.json)" in text
+    assert "implied by its decode speed-up" in text
+    assert "spec is " in text
+    assert "What would help most, at best: " in text
+    write_report(path)
+    assert "What the speed-up is made of" not in (path / "report.md").read_text(encoding="utf-8")
+
+
+def test_a_run_without_answers_says_so(synthetic_run: Write) -> None:
+    path = synthetic_run()
+    (path / "samples.jsonl").unlink()
+    assert explained(path) == "Nothing is measured yet."

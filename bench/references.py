@@ -111,7 +111,7 @@ def table(
         (Cell(name), Cell(_x(times)), Cell("-"), Cell(number(length)), *flags)
         for name, times, length in reference.rows
     ]
-    reasons = "; ".join(_why(w, y) for w, y in (("accepted tokens", lengths), ("speed-up", speeds)))
+    reasons = ". ".join(_why(w, y) for w, y in (("accepted tokens", lengths), ("speed-up", speeds)))
     return Table(
         title=f"Beside {reference.name}",
         note=(

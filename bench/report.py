@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -117,10 +118,11 @@ def print_summary(run_dir: Path, console: Console, reference: str | None = None)
 def _print_reference(table: Table, console: Console) -> None:
     printed = RichTable(box=None, pad_edge=False, header_style="bold", title_justify="left")
     for place, heading in enumerate(table.headings):
-        words = Text(heading if place == 0 else heading.replace(" ", "\n"))
-        printed.add_column(words, justify="right" if place else "left", vertical="bottom")
+        words = heading.split(" [")[0].replace(" ", "\n").replace("_", "\n_")
+        side: Literal["left", "right"] = "right" if place else "left"
+        printed.add_column(Text(words), justify=side, vertical="bottom", no_wrap=place > 0)
     for row in table.rows:
-        printed.add_row(*(Text(cell.text) for cell in row))
+        printed.add_row(*(Text(cell.text.split(" [")[0]) for cell in row))
     console.print(Text(f"\n{table.title}", style="bold"))
     console.print(printed)
     console.print(Text(table.note, style="dim"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -180,3 +181,43 @@ def test_the_terminals_table_fits_its_width(reported_run: Path, width: int) -> N
 def test_a_folder_that_is_no_run_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="no run folder"):
         write_report(tmp_path)
+
+
+def test_every_estimator_stands_under_its_name_with_the_floor_beside_it(
+    reported_run: Path,
+) -> None:
+    text = (reported_run / "report.md").read_text(encoding="utf-8")
+    for words in (
+        "## Speed-up by estimator",
+        "| decoder | geometric mean [95 % t] | its bootstrap [95 %] | intervals |",
+        "ratio of totals [95 %] | specbench_compat [95 %] | prompts needed for ±5 % |",
+        "| ar@aa (A/A) |",
+        "### Speed-up by family (geometric mean)",
+        "### Speed-up by family (ratio of totals)",
+        "### Speed-up by family (specbench_compat)",
+        "not sessions of the machine",
+        "vs ar end to end (A/A ",
+    ):
+        assert words in text, words
+    frame = pd.read_csv(reported_run / "summary.csv").set_index(["decoder", "family"])
+    row = frame.loc[("spec", "all")]
+    assert row["acceptance_length_low"] < row["acceptance_length"] < row["acceptance_length_high"]
+    assert row["aa_low"] < row["aa_speedup"] < row["aa_high"]
+    assert frame.loc[("ar", "all"), "specbench_compat"] == 1.0
+
+
+def test_the_ratios_behind_a_speedup_are_written_prompt_by_prompt(reported_run: Path) -> None:
+    frame = pd.read_csv(reported_run / "tables" / "by_prompt.csv")
+    summary = pd.read_csv(reported_run / "summary.csv").set_index(["decoder", "family"])
+    spec = frame[frame["decoder"] == "spec"]
+    assert len(spec) == summary.loc[("spec", "all"), "pairs"]
+    mean = math.exp(sum(map(math.log, spec["speedup"])) / len(spec))
+    assert mean == pytest.approx(summary.loc[("spec", "all"), "speedup"], rel=1e-4)
+    assert set(frame["decoder"]) == {"spec", "ptp", "ar@aa"}
+
+
+def test_the_terminal_says_what_a_wide_interval_needs(synthetic_run: Write) -> None:
+    text = " ".join(printed(synthetic_run(conversations=6, repeats=1, quality=0)).split())
+    assert "wide intervals: " in text
+    assert "more prompts for ±5 %" in text
+    assert "Intervals cover the choice of prompts, not sessions of the machine" in text

@@ -95,18 +95,21 @@ def jackknife(
 
 
 def ratio_of_sums(parts: Mapping[str, Sequence[tuple[float, float]]]) -> Estimate:
-    """Sum of all a / sum of all b of the clusters' pairs (a, b), with the jackknife's t-interval.
+    """Sum of all a / sum of all b of the clusters' pairs (a, b), with a jackknife t-interval.
 
-    A cluster's pairs count as one. No value where the b sum to 0, no interval where those of all
-    clusters but one do.
+    A cluster's pairs count as one. The interval is taken on the logarithm, so that it stays above
+    0. No value where the b sum to 0; no interval where leaving out a cluster leaves a sum of 0.
     """
     sums = {name: [(sum(a for a, _ in p), sum(b for _, b in p))] for name, p in parts.items()}
-    if not sum(pair[1] for (pair,) in sums.values()):
+    pairs = [pair for (pair,) in sums.values()]
+    whole = sum(b for _, b in pairs)
+    if not whole:
         return Estimate()
-    alone = sum(pair[1] > 0 for (pair,) in sums.values()) < 2
-    if alone:
-        sums = {"": [pair for (pair,) in sums.values()]}
-    return jackknife(sums, lambda pairs: sum(a for a, _ in pairs) / sum(b for _, b in pairs))
+    value = sum(a for a, _ in pairs) / whole
+    if min(sum(a > 0 for a, _ in pairs), sum(b > 0 for _, b in pairs)) < 2:
+        return Estimate(value=value, num=len(pairs), clusters=len(pairs))
+    logs = jackknife(sums, lambda some: math.log(sum(a for a, _ in some) / sum(b for _, b in some)))
+    return replace(logs, value=value, low=_exp(logs.low), high=_exp(logs.high))
 
 
 def mean_of_estimates(estimates: Sequence[Estimate]) -> Estimate:

@@ -213,7 +213,7 @@ def test_the_ratios_behind_a_speedup_are_written_prompt_by_prompt(reported_run: 
     assert len(spec) == summary.loc[("spec", "all"), "pairs"]
     mean = math.exp(sum(map(math.log, spec["speedup"])) / len(spec))
     assert mean == pytest.approx(summary.loc[("spec", "all"), "speedup"], rel=1e-4)
-    assert set(frame["decoder"]) == {"spec", "ptp", "ar@aa"}
+    assert set(frame["decoder"]) == {"spec", "nar", "ar@aa"}
 
 
 def test_the_terminal_says_what_a_wide_interval_needs(synthetic_run: Write) -> None:

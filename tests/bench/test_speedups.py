@@ -154,8 +154,9 @@ def test_a_ratio_of_sums_pools_clusters_and_its_interval_is_the_jackknifes() -> 
     parts = {"a": [(4.0, 2.0), (2.0, 1.0)], "b": [(2.0, 2.0)], "c": [(9.0, 3.0)]}
     found = ratio_of_sums(parts)
     assert found.value == pytest.approx(17 / 8)
-    pseudo = [3 * 17 / 8 - 2 * left for left in (11 / 5, 15 / 6, 8 / 5)]
-    expected = scipy_stats.t.interval(0.95, 2, 17 / 8, scipy_stats.sem(pseudo))
+    pseudo = [3 * math.log(17 / 8) - 2 * math.log(left) for left in (11 / 5, 15 / 6, 8 / 5)]
+    ends = scipy_stats.t.interval(0.95, 2, math.log(17 / 8), scipy_stats.sem(pseudo))
+    expected = [math.exp(end) for end in ends]
     assert (found.low, found.high) == (pytest.approx(expected[0]), pytest.approx(expected[1]))
 
 

@@ -6,6 +6,9 @@ from decoders that refine blocks.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 
 from bench.metrics import BASELINE
@@ -26,34 +29,37 @@ def draw_all(summary: pd.DataFrame) -> dict[str, Drawn]:
 
 def entropy_figure(summary: pd.DataFrame) -> Drawn | None:
     """Tokens per forward of every decoder against the mean entropy of ar's laws, by family."""
-    entropy = summary[(summary["decoder"] == BASELINE) & (summary["family"] != ALL)]
-    entropy = entropy.dropna(subset=["base_entropy"]).set_index("family")["base_entropy"]
+    of_ar = summary[(summary["decoder"] == BASELINE) & (summary["family"] != ALL)]
+    of_ar = of_ar.dropna(subset=["base_entropy"]).sort_values("base_entropy", kind="stable")
+    entropy = dict(zip(of_ar["family"], of_ar["base_entropy"].astype(float), strict=True))
     data = summary.loc[
-        summary["family"].isin(entropy.index) & (summary["decoder"] != BASELINE),
+        summary["family"].isin(list(entropy)) & (summary["decoder"] != BASELINE),
         ["decoder", "family", "tpf"],
     ].dropna()
     if len(entropy) < _FEWEST or data.empty:
         return None
     data["entropy"] = data["family"].map(entropy)
     data = data.sort_values(["decoder", "entropy"], kind="stable").reset_index(drop=True)
+    least, most = min(entropy.values()), max(entropy.values())
     palette = colours(list(summary["decoder"].unique()))
     figure, axes = canvas(3.4)
     for decoder in dict.fromkeys(summary["decoder"]):
         points = data[data["decoder"] == decoder]
         if len(points):
             axes.plot(points["entropy"], points["tpf"], "o-", color=palette[decoder], ms=5, lw=1.4)
-    ends = {str(d): data[data["decoder"] == d].iloc[-1] for d in data["decoder"].unique()}
-    for y, decoder in _apart({name: float(end["tpf"]) for name, end in ends.items()}, data["tpf"]):
-        beside(axes, decoder, (float(entropy.max()), y), 8)
+    ends = data.groupby("decoder", sort=False)["tpf"].last()
+    for y, decoder in _apart(ends.to_dict(), data["tpf"].max()):
+        beside(axes, decoder, (most, y), 8)
     axes.axhline(1, color=GREY, lw=1)
     top = axes.secondary_xaxis("top")
-    ordered = entropy.sort_values()
-    names = [str(family).replace("_", " ") for family in ordered.index]
-    top.set_xticks(list(ordered), names, rotation=30, ha="left", rotation_mode="anchor", fontsize=8)
+    names = [str(family).replace("_", " ") for family in entropy]
+    top.set_xticks(
+        list(entropy.values()), names, rotation=30, ha="left", rotation_mode="anchor", fontsize=8
+    )
     top.spines["top"].set_visible(False)
     axes.margins(x=0.04)
     axes.set_ylim(bottom=0)
-    axes.set_xlim(right=float(entropy.max()) + 0.24 * (float(entropy.max() - entropy.min()) or 1))
+    axes.set_xlim(right=most + 0.24 * ((most - least) or 1))
     axes.set_xlabel("mean entropy of ar's next-token laws along its answers, nats")
     axes.set_ylabel("tokens per forward (ar is 1)")
     return figure, data
@@ -89,10 +95,10 @@ def passes_figure(summary: pd.DataFrame) -> Drawn | None:
     return figure, data.reset_index(drop=True)
 
 
-def _apart(ends: dict[str, float], heights: pd.Series) -> list[tuple[float, str]]:
+def _apart(ends: Mapping[Any, float], highest: float) -> list[tuple[float, str]]:
     """Where names stand beside the ends of their lines: in order, none upon another."""
-    gap = 0.055 * max(float(heights.max()), 1.0)
+    gap = 0.055 * max(highest, 1.0)
     placed: list[tuple[float, str]] = []
     for name, y in sorted(ends.items(), key=lambda item: item[1]):
-        placed.append((max(y, placed[-1][0] + gap) if placed else y, name))
+        placed.append((max(y, placed[-1][0] + gap) if placed else y, str(name)))
     return placed

@@ -58,7 +58,7 @@ def test_a_run_leaves_everything_a_reader_needs(start: Any, no_figures: list[Pat
     assert ended.exit_code == Exit.DONE
     assert {path.name for path in ended.run_dir.iterdir()} == {
         "manifest.json", "config.toml", "env.json", "prompts.jsonl", "samples.jsonl", "run.json",
-        "vocab.json",
+        "vocab.json", "phases.json",
     }  # fmt: skip
     assert run.status["status"] == "complete"
     assert (run.status["verdict"], run.status["reasons"]) == ("VALID", [])

@@ -145,7 +145,8 @@ def test_the_report_prints_it_beneath_the_runs_own_rows(synthetic_run: Write) ->
 
 def recomputed(folder: Path, decoder: str, encode: Callable[[str], list[int]]) -> float:
     """specbench_compat from samples.jsonl, after Spec-Bench's speed.py and nothing of ours."""
-    rows = [json.loads(line) for line in (folder / "samples.jsonl").open(encoding="utf-8")]
+    lines = (folder / "samples.jsonl").read_text(encoding="utf-8").split("\n")
+    rows = [json.loads(line) for line in lines if line]
     rows = [row for row in rows if row.get("kind") == "timing"]
     ratios = []
     for repeat in sorted({row["repeat"] for row in rows}):

@@ -170,8 +170,8 @@ def _draw(
                 colour = "#009e73" if longer else "#d55e00"
                 axes.errorbar(places, values, (below, above), fmt="o-", capsize=3, color=colour)
                 if longer:
-                    where = {"xytext": (0, 9), "textcoords": "offset points", "ha": "center"}
-                    axes.annotate("shipped", (places[0], above[0] + values[0]), **where)
+                    where = {"xytext": (-9, 4), "textcoords": "offset points", "ha": "right"}
+                    axes.annotate("shipped", (places[-1], values[-1]), **where)
             axes.set_xticks(range(len(ticks)), ticks)
             axes.set_xlabel(label)
             axes.set_xlim(-0.4, len(ticks) - 0.6)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from bench import timings
+from bench import speed_tables, timings
 from bench.errors import BenchError, Exit
 from bench.files import cannot_write
 from bench.findings import Findings
@@ -176,17 +176,24 @@ def action_entries(
         for label, unit, column, scale in columns:
             if not known(row[column]):
                 continue
+            size = f"{row['prompts']} prompts x {row['repeats']} repeats"
             entry = {
                 "name": f"{row['decoder']}: {label}",
                 "unit": unit,
                 "value": float(row[column]) * scale,
-                "extra": f"{row['prompts']} prompts x {row['repeats']} repeats",
+                "extra": size + _floor(row, column),
             }
             low, high = row.get(f"{column}_low"), row.get(f"{column}_high")
             if known(low) and known(high):
                 entry["range"] = f"{number(low, '.3g', scale)} to {number(high, '.3g', scale)}"
             entries.append(entry)
     return entries
+
+
+def _floor(row: Mapping[str, Any], column: str) -> str:
+    """The A/A floor, for a speed-up."""
+    floor = speed_tables.beside(row) if column == "speedup" else ""
+    return f", {floor}" if floor else ""
 
 
 def _overall(summary: pd.DataFrame) -> list[dict[str, Any]]:

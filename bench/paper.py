@@ -60,10 +60,20 @@ def write_paper(side: Side, folder: Path, venue: str) -> list[Path]:
 def _numbers(side: Side) -> tuple[pd.DataFrame, Estimate]:
     """The summary, and the A/A floor where there are records."""
     if side.summary is not None:
-        return side.summary, Estimate()
+        return side.summary, _stored_floor(side.summary)
     records = side.records or ()
     cells = [{"cell": c, "comparable_to_ar": c in side.same_as_ar} for c in side.cells]
     return summarise(records, {"cells": cells}, side.gold), noise_floor(records)
+
+
+def _stored_floor(summary: pd.DataFrame) -> Estimate:
+    """The A/A floor as a summary keeps it; unknown in one that does not."""
+    rows = summary[summary["family"] == ALL]
+    if rows.empty or "aa_speedup" not in rows or not known(rows.iloc[0]["aa_speedup"]):
+        return Estimate()
+    value, low, high = (rows.iloc[0][name] for name in ("aa_speedup", "aa_low", "aa_high"))
+    ends = (float(low), float(high)) if known(low) and known(high) else (None, None)
+    return Estimate(value=float(value), low=ends[0], high=ends[1])
 
 
 def main_table(summary: pd.DataFrame) -> Table:
@@ -96,13 +106,20 @@ def latex(side: Side, summary: pd.DataFrame) -> str:
         "Speed-up over autoregressive decoding: geometric mean over prompts of paired end-to-end "
         "time per token, 95\\,\\% t-interval clustered by conversation (bold where it excludes 1); "
         "accepted tokens per step after prefill; emitted tokens per target call; quality in "
-        f"per cent. {counts}{_setting(side)}."
+        f"per cent. {counts}{_setting(side)}.{_floor(_stored_floor(summary))}"
     )
     body = main_table(summary).to_latex().strip()
     return (
         "% needs \\usepackage{booktabs}\n\\begin{table}\n\\centering\n\\small\n"
         f"{body}\n\\caption{{{caption}}}\n\\label{{tab:decoders}}\n\\end{{table}}\n"
     )
+
+
+def _floor(floor: Estimate) -> str:
+    if floor.value is None:
+        return ""
+    ends = "" if floor.low is None else f" {tables.interval(floor.low, floor.high)}"
+    return f" AR against a second AR in the same run: {floor.value:.2f}x{ends}."
 
 
 def _setting(side: Side) -> str:

@@ -55,6 +55,7 @@ def test_the_github_action_gets_one_file_per_direction(findings: Findings, tmp_p
     by_name = {entry["name"]: entry for entry in rates}
     assert by_name["ar: tokens per call"]["value"] == 1
     assert " to " in by_name["spec: speed-up over ar"]["range"]
+    assert "A/A " in by_name["spec: speed-up over ar"]["extra"]
     assert all(set(entry) <= {"name", "unit", "value", "range", "extra"} for entry in times + rates)
 
 

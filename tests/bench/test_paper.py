@@ -28,6 +28,7 @@ def test_a_run_gives_a_figure_its_numbers_and_a_table(reported_run: Path, tmp_pa
     for needed in (r"\toprule", r"\midrule", r"\bottomrule", r"\caption{", r"\label{tab:decoders}"):
         assert needed in text
     assert r"95\,\% t-interval" in text
+    assert re.search(r"AR against a second AR in the same run: [\d.]+x \[[\d.]+, [\d.]+\]", text)
     again = write_paper(side, tmp_path / "again", "icml")
     assert [file.read_bytes() for file in again] == [f.read_bytes() for f in (pdf, csv, tex)]
 

@@ -28,7 +28,7 @@ def draw_all(summary: pd.DataFrame) -> dict[str, Drawn]:
 
 
 def entropy_figure(summary: pd.DataFrame) -> Drawn | None:
-    """Tokens per forward of every decoder against the mean entropy of ar's laws, by family."""
+    """Tokens per forward by family, families in the order of the mean entropy of ar's laws."""
     of_ar = summary[(summary["decoder"] == BASELINE) & (summary["family"] != ALL)]
     of_ar = of_ar.dropna(subset=["base_entropy"]).sort_values("base_entropy", kind="stable")
     entropy = dict(zip(of_ar["family"], of_ar["base_entropy"].astype(float), strict=True))
@@ -40,26 +40,22 @@ def entropy_figure(summary: pd.DataFrame) -> Drawn | None:
         return None
     data["entropy"] = data["family"].map(entropy)
     data = data.sort_values(["decoder", "entropy"], kind="stable").reset_index(drop=True)
-    least, most = min(entropy.values()), max(entropy.values())
     palette = colours(list(summary["decoder"].unique()))
-    figure, axes = canvas(3.4)
+    places = {family: place for place, family in enumerate(entropy)}
+    figure, axes = canvas(3.2)
     for decoder in dict.fromkeys(summary["decoder"]):
         points = data[data["decoder"] == decoder]
         if len(points):
-            axes.plot(points["entropy"], points["tpf"], "o-", color=palette[decoder], ms=5, lw=1.4)
+            x = points["family"].map(places)
+            axes.plot(x, points["tpf"], "o-", color=palette[decoder], ms=5, lw=1.4)
     ends = data.groupby("decoder", sort=False)["tpf"].last()
     for y, decoder in _apart(ends.to_dict(), data["tpf"].max()):
-        beside(axes, decoder, (most, y), 8)
+        beside(axes, decoder, (len(places) - 1, y), 8)
     axes.axhline(1, color=GREY, lw=1)
-    top = axes.secondary_xaxis("top")
-    names = [str(family).replace("_", " ") for family in entropy]
-    top.set_xticks(
-        list(entropy.values()), names, rotation=30, ha="left", rotation_mode="anchor", fontsize=8
-    )
-    top.spines["top"].set_visible(False)
-    axes.margins(x=0.04)
+    names = [f"{str(name).replace('_', ' ')}\n{value:.2g}" for name, value in entropy.items()]
+    axes.set_xticks(range(len(names)), names)
+    axes.set_xlim(-0.3, len(names) - 0.2)
     axes.set_ylim(bottom=0)
-    axes.set_xlim(right=most + 0.24 * ((most - least) or 1))
     axes.set_xlabel("mean entropy of ar's next-token laws along its answers, nats")
     axes.set_ylabel("tokens per forward (ar is 1)")
     return figure, data

@@ -89,7 +89,7 @@ def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Drawn | None:
         axes.axvspan(floor.low, floor.high, color=GREY, alpha=0.35, lw=0)
         legend += ", grey band: A/A noise floor"
     low = min(1.0, data["speedup_low"].min(), data["speedup"].min())
-    span = max(1.0, data["speedup_high"].max(), data["speedup"].max()) - low
+    span = (max(1.0, data["speedup_high"].max(), data["speedup"].max()) - low) or 1.0
     axes.set_xlim(low - 0.06 * span, low + 1.3 * span)
     _name_rows(axes, list(data["decoder"]))
     axes.set_xlabel("times as fast as ar, end to end (geometric mean over prompts, 95 % interval)")
@@ -230,7 +230,7 @@ def panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
     """A grid of at most four panels a row, each `height` inches high, with shared axes."""
     columns = min(4, count)
     rows = math.ceil(count / columns)
-    size = (WIDTH * max(columns, 2) / 4, height * rows + 0.35)
+    size = (WIDTH * max(columns, 3) / 4, height * rows + 0.35)
     figure = Figure(figsize=size, layout="constrained")
     grid = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
     for index, axes in enumerate(grid):

@@ -77,3 +77,26 @@ def test_a_name_stays_off_the_whisker_where_quality_has_no_interval(
         _, height = axes.transAxes.transform(text.get_position())
         _, whisker = axes.transData.transform((row["speedup"], row["quality"]))
         assert row["decoder"] == "ar" or abs(height - whisker) > 5
+
+
+def test_a_speedup_of_exactly_one_has_an_axis(synthetic_run: Callable[..., Path]) -> None:
+    run = load_run(synthetic_run({"spec": 1.0}, conversations=2, repeats=1, quality=0))
+    frame = summary.summarise(run.records, run.manifest)
+    frame.loc[frame["decoder"] == "spec", ["speedup", "speedup_low", "speedup_high"]] = 1.0
+    drawn = plots.speedup_figure(frame, Estimate())
+    assert drawn is not None
+    low, high = drawn[0].axes[0].get_xlim()
+    assert low < 1 < high
+
+
+def test_a_label_under_few_panels_is_not_cut(synthetic_run: Callable[..., Path]) -> None:
+    run = load_run(synthetic_run({"ptp": 40.0, "spec": 3.0}, conversations=4, repeats=1, quality=0))
+    lengths = summary.step_length_table(run.records, run.manifest)
+    lengths.loc[0, "tokens"] = 99
+    drawn = plots.acceptance_length_figure(lengths, summary.summarise(run.records, run.manifest))
+    assert drawn is not None
+    figure, _ = drawn
+    figure.draw_without_rendering()
+    (label,) = (text for text in figure.texts if "or more" in text.get_text())
+    box = label.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.x1

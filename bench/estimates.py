@@ -94,13 +94,12 @@ def prompt_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> pd
     Medians over the repeats that both sides finished; ``ar@aa`` comes after the `decoders`.
     """
     cells = metrics.by(records, lambda record: record.decoder)
-    theirs = {(u.key, u.repeat): u for u in timings.timed_units(cells.get(BASELINE, []))}
+    baseline = timings.timed_units(cells.get(BASELINE, []))
     rows: list[Mapping[str, object]] = []
     for decoder in [name for name in decoders if name != BASELINE] + [SECOND_BASELINE]:
         pairs: dict[str, list[tuple[Unit, Unit]]] = {}
-        for unit in timings.timed_units(cells.get(decoder, [])):
-            other = theirs.get((unit.key, unit.repeat))
-            if other is not None and unit.ok and other.ok:
+        for other, unit in timings.matched(baseline, timings.timed_units(cells.get(decoder, []))):
+            if unit.ok and other.ok:
                 pairs.setdefault(unit.key, []).append((other, unit))
         rows += [_prompt_row(decoder, group) for group in pairs.values()]
     return pd.DataFrame(rows, columns=list(PROMPT_COLUMNS))

@@ -24,7 +24,7 @@ import numpy as np
 from scipy import stats
 
 from bench.stats import CONFIDENCE, Estimate, Floats, bootstrap, geometric_mean, pair_up
-from bench.timings import Unit
+from bench.timings import Unit, matched
 
 PRECISION = 0.05
 """An interval that reaches further than this from its estimate is called wide."""
@@ -132,12 +132,7 @@ def more_prompts(estimate: Estimate, precision: float = PRECISION) -> int | None
 
 def _common(base: Sequence[Unit], mine: Sequence[Unit]) -> list[tuple[Unit, Unit]]:
     """The answers to one prompt under one repeat that both sides finished, baseline first."""
-    theirs = {(unit.key, unit.repeat): unit for unit in base if _timed(unit)}
-    return [
-        (theirs[unit.key, unit.repeat], unit)
-        for unit in mine
-        if _timed(unit) and (unit.key, unit.repeat) in theirs
-    ]
+    return [pair for pair in matched(base, mine) if all(map(_timed, pair))]
 
 
 def _timed(unit: Unit) -> bool:

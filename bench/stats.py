@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from bench.timings import Unit
+from bench.timings import Unit, matched
 
 CONFIDENCE = 0.95
 RESAMPLES = 4999
@@ -211,14 +211,10 @@ def pair_up(
     Per prompt (or group, at batch size > 1): the median over repeats of `time` for either side,
     from the repeats that both sides finished.
     """
-    theirs = {(u.key, u.repeat): u for u in baseline}
     pairs: dict[str, list[tuple[float, float]]] = {}
     clusters: dict[str, str] = {}
     dropped = 0
-    for unit in arm:
-        other = theirs.get((unit.key, unit.repeat))
-        if other is None:
-            continue
+    for other, unit in matched(baseline, arm):
         if not (unit.ok and other.ok):
             dropped += 1
             continue

@@ -97,6 +97,16 @@ def _group_unit(group: Sequence[SampleRecord]) -> Unit:
     )
 
 
+def matched(baseline: Iterable[Unit], arm: Iterable[Unit]) -> list[tuple[Unit, Unit]]:
+    """Units of both sides under one key and repeat, the baseline's first, in the arm's order.
+
+    Failed units are among them.
+    """
+    theirs = {(unit.key, unit.repeat): unit for unit in baseline}
+    places = [(theirs.get((unit.key, unit.repeat)), unit) for unit in arm]
+    return [(other, unit) for other, unit in places if other is not None]
+
+
 def time_per_token_s(units: Iterable[Unit]) -> float | None:
     """Pooled end-to-end time of a token: sum of seconds / sum of emitted tokens."""
     good = [u for u in units if u.ok and u.seconds is not None]

@@ -71,16 +71,15 @@ def noise_of(records: Sequence[SampleRecord]) -> Noise | None:
 
 def log_ratios(records: Sequence[SampleRecord]) -> list[float]:
     """log(second arm / first arm) of the time per token, one for each prompt and repeat."""
-    arms = {
-        arm: {
-            (unit.key, unit.repeat): unit.time_per_token
-            for unit in timings.timed_units([r for r in records if r.decoder == arm])
-            if unit.ok and unit.time_per_token
-        }
+    first, second = (
+        timings.timed_units([r for r in records if r.decoder == arm])
         for arm in (BASELINE, SECOND_BASELINE)
-    }
-    first, second = arms[BASELINE], arms[SECOND_BASELINE]
-    pairs = [(first[key], second[key]) for key in first if key in second]
+    )
+    pairs = [
+        (one.time_per_token, other.time_per_token)
+        for one, other in timings.matched(first, second)
+        if one.ok and other.ok
+    ]
     return [float(np.log(other / one)) for one, other in pairs if one and other]
 
 

@@ -160,7 +160,7 @@ _FIELDS: tuple[tuple[Any, bool, Sequence[str]], ...] = (
     (int, False, ("batch_size", "num_prompt_tokens")),
     (str, True, ("text", "stop", "error")),
     (_REAL, True, ("ttft_s", "total_s", "group_s", "nll", "agreement", "entropy")),
-    (int, True, ("peak_memory_bytes",)),
+    (int, True, ("peak_memory_bytes", "recounted")),
 )
 """Types of the plain fields, and whether they may be unknown."""
 _REAL_COLUMNS = ("overlap", "alpha")
@@ -176,8 +176,8 @@ def _steps(data: object) -> StepColumns:
         steps = StepColumns(**{name: _numbers(name, data[name], kinds[name]) for name in data})
     except TypeError as error:
         raise ValueError(f"a record's steps are not those of this version: {error}") from error
-    columns = dataclasses.asdict(steps)
-    for name, column in columns.items():
+    for name in (field.name for field in dataclasses.fields(steps)):
+        column = getattr(steps, name)
         fits = len(column) == len(steps.emitted) or (name in _OFTEN_EMPTY and not column)
         _demand(fits, f"steps.{name}", f"{len(column)} of {len(steps.emitted)} steps")
     return steps

@@ -128,6 +128,12 @@ ANYTHING = st.recursive(
 LINE = json.loads(make_record("spec", (1, 3), drafted=(0, 3), accepted=(0, 2)).to_json())
 
 
+@pytest.mark.parametrize("name", LINE)
+def test_no_field_of_a_record_takes_a_value_of_another_type(name: str) -> None:
+    with pytest.raises(ValueError, match=r"schema|a record's "):
+        SampleRecord.from_dict({**LINE, name: {"a": "b"}})
+
+
 @settings(max_examples=300, deadline=None, suppress_health_check=SLOW_MACHINE)
 @given(
     changes=st.dictionaries(st.sampled_from([*LINE, "event", "x"]), ANYTHING, max_size=3),

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Self
 from bench.errors import BenchError, Exit
 from bench.files import write_json
 from bench.records import SCHEMA
+from bench.rundir import load_records
 
 if TYPE_CHECKING:
     from bench.plan import Plan
@@ -128,12 +129,11 @@ def split_time(
     prompts: Mapping[str, Prompt],
     run_dir: Path,
     progress: Progress,
-    failed: frozenset[tuple[str, str]] = frozenset(),
 ) -> None:
     """Measure the phases of every arm on a few prompts, spread over the families, and store them.
 
-    `failed` are (cell, prompt) that gave no answer in the timed pass: they are not asked again.
-    Does nothing where it is switched off or was done before (a resumed run).
+    What gave no answer in the timed pass is not asked again. Does nothing where it is switched off
+    or was done before (a resumed run).
     """
     from bench.clock import Stopwatch
     from bench.runner import frozen_garbage
@@ -142,6 +142,8 @@ def split_time(
     groups = chosen_groups(plan, bench.config.phase_limit)
     if not groups or (run_dir / PHASES_FILE).is_file():
         return
+    records = load_records(run_dir)
+    failed = {(r.decoder, r.prompt) for r in records if r.kind == "timing" and r.error}
     answers: list[PhasedAnswer] = []
     arms = list(bench.arms.items())
     shuffler = random.Random(plan.order_seed)

@@ -210,9 +210,7 @@ def _fill(
     runner = Runner(bench, prompts, writer, progress, attempt=attempt, lap=watch.lap)
     num_left = sum(len(block.prompts) * len(block.order) for block in left)
     runner.run(left, num_done=plan.num_answers - num_left)
-    now = load_run(run_dir).records
-    failed = frozenset((r.decoder, r.prompt) for r in now if r.kind == "timing" and r.error)
-    split_time(bench, plan, prompts, run_dir, progress, failed)
+    split_time(bench, plan, prompts, run_dir, progress)
     asked = [prompts[planned.prompt] for planned in plan.in_pass("quality")]
     done = {(record.decoder, record.prompt) for record in records if record.kind == "quality"}
     score_quality(bench, asked, writer, progress, attempt=attempt, done=done)

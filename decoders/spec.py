@@ -60,17 +60,18 @@ class Speculative(Decoder):
         sequence = [*request.prompt_ids, *result.picks]
         yield Emit(tokens=result.picks)
         left -= 1
+        rule = self._verification
         while True:
             # the verifying call adds one token itself: draft at most what the budget still holds
             drafts, laws = yield from self._propose(request, sequence, min(self.k, left - 1))
             result = yield target.call(
                 (sequence[-1], *drafts),
-                want=self._verification.want(request.sampling),
+                want=rule.want(request.sampling),
                 read=range(len(drafts) + 1),
                 drafts=drafts,
                 draft_probs=laws,
             )
-            verdict = self._verification.verdict(result, drafts)
+            verdict = rule.verdict(result, drafts)
             emitted = settle(target, drafts, verdict)
             sequence += emitted
             # every token but the last is in the target's cache; the draft may lack some at its end

@@ -19,7 +19,6 @@ import torch
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Decoder
 from decoders.core.draws import Draws
-from decoders.core.sampling import warp
 from decoders.core.scheduler import Models, Scheduler, generate
 from decoders.core.slots import MASKED
 from decoders.core.table_model import TableModel
@@ -222,23 +221,6 @@ def table_draws(decoder: Decoder, num_draws: int) -> Draws:
     models = _with_adapter(decoder, Models(target=target, draft=draft), error=0.4)
     sampling = Sampling(temperature=0.9, max_new_tokens=5)
     return Draws(decoder, models, [1, 2], sampling, num_draws)
-
-
-def exact_law(
-    model: object, prompt: list[int], sampling: Sampling, num_tokens: int
-) -> dict[tuple[int, ...], float]:
-    """Probability of every answer of `num_tokens` tokens on a `TableModel`, by enumeration."""
-    assert isinstance(model, TableModel)
-    law: dict[tuple[int, ...], float] = {(): 1.0}
-    for _ in range(num_tokens):
-        longer: dict[tuple[int, ...], float] = {}
-        for answer, mass in law.items():
-            probs = warp(model.logits([*prompt, *answer]).unsqueeze(0), sampling)[0]
-            for token, prob in enumerate(probs.double().tolist()):
-                if prob > 0:
-                    longer[(*answer, token)] = mass * prob
-        law = longer
-    return law
 
 
 def check_perfect_drafts_are_accepted(decoder: Decoder) -> None:

@@ -3,12 +3,12 @@
 import pytest
 
 from decoders.ar import Autoregressive
-from decoders.core.checks import exact_law as enumerated
 from decoders.core.draws import Draws, exact_law
 from decoders.core.hf import HFModel
 from decoders.core.scheduler import Models, Scheduler, generate
 from decoders.core.table_model import TableModel
 from decoders.core.types import Sampling
+from tests.enumeration import enumerated_law
 from tests.tiny_models import fresh
 
 SAMPLING = Sampling(temperature=0.9, max_new_tokens=3)
@@ -17,7 +17,7 @@ SAMPLING = Sampling(temperature=0.9, max_new_tokens=3)
 def test_the_law_equals_the_enumerated_one() -> None:
     model = TableModel(4, seed=3, scale=1.0)
     law = exact_law(model, [1, 2], SAMPLING, 10**9)
-    assert law.cells == pytest.approx(enumerated(model, [1, 2], SAMPLING, 3), abs=1e-6)
+    assert law.cells == pytest.approx(enumerated_law(model, [1, 2], SAMPLING, 3), abs=1e-6)
 
 
 def test_a_cached_transformer_gives_the_law_of_cold_passes() -> None:

@@ -20,7 +20,6 @@ from torch import Tensor
 from decoders.ar import Autoregressive
 from decoders.core import scheduler as scheduler_module
 from decoders.core import verdicts
-from decoders.core.checks import exact_law
 from decoders.core.decoder import Request, Steps
 from decoders.core.hf import HFModel
 from decoders.core.model import Model, Session
@@ -31,6 +30,7 @@ from decoders.core.table_model import TableModel
 from decoders.core.types import BLANK, Call, CallResult, Generation, Sampling
 from decoders.core.verification import Verification
 from decoders.idlm import IterativeDiffusion
+from tests.enumeration import enumerated_law
 from tests.tiny_models import fresh, slot_adapter
 
 PROMPTS = ([1, 2, 3], [4], [0, 5, 1, 1, 2, 3, 4, 0, 5], [2, 2], [3, 1, 4, 1, 5])
@@ -113,7 +113,7 @@ def distance(
     gaps = []
     for end in ends:
         found = enumerated(decoder, sampling, end)
-        expected = exact_law(Fractions(sampling.temperature), [*end], sampling, 3)
+        expected = enumerated_law(Fractions(sampling.temperature), [*end], sampling, 3)
         both = {*found, *expected}
         gaps.append(sum(abs(found.get(a, 0.0) - expected.get(a, 0.0)) for a in both) / 2)
     return max(gaps)
@@ -183,7 +183,7 @@ def test_the_law_is_exact_where_specs_are_proposed_again_after_a_rejection(
         law[answer.tokens[:4]] += 1
         rounds[tuple(step.drafted for step in answer.steps)] += 1
     assert {(0, 3), (0, 3, 0, 1)} < {*rounds}
-    expected = exact_law(model, [1, 0], sampling, 3)
+    expected = enumerated_law(model, [1, 0], sampling, 3)
     gap = sum(abs(law[0, *answer] / len(prompts) - mass) for answer, mass in expected.items())
     assert (gap < 1e-6) if exact else (gap > 0.02)
 

@@ -10,11 +10,11 @@ import torch
 
 from decoders.ar import Autoregressive
 from decoders.core import scheduler as scheduler_module
-from decoders.core.checks import exact_law
 from decoders.core.scheduler import Models, generate
 from decoders.core.table_model import TableModel
 from decoders.core.types import Sampling
 from decoders.spec import Speculative
+from tests.enumeration import enumerated_law
 
 SIXTHS = ((4, 1, 1), (3, 3, 0), (2, 2, 2), (1, 1, 4))
 THIRDS = ((2, 2, 2),)
@@ -59,7 +59,7 @@ def test_rejection_has_the_exact_law_of_the_table(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(scheduler_module, "Uniforms", scheduler_module.Uniforms)
     found = enumerate_answers(Speculative(k=1))
     target = Fractions(SIXTHS)
-    expected = exact_law(target, [1], Sampling(temperature=1.0), 3)
+    expected = enumerated_law(target, [1], Sampling(temperature=1.0), 3)
     assert found.keys() == expected.keys()
     for answer, mass in expected.items():
         assert found[answer] == pytest.approx(mass, abs=1e-6)

@@ -15,6 +15,7 @@ from bench.errors import BenchError, Exit
 from bench.plan import BASELINE, SECOND_BASELINE
 from decoders.core import registry
 from decoders.core.decoder import Decoder
+from decoders.core.types import DecoderSpec
 
 Note = Callable[[str], None]
 
@@ -22,9 +23,9 @@ Note = Callable[[str], None]
 def choose_decoders(config: RunConfig, note: Note) -> RunConfig:
     """The configuration with draft, adapters and decoders decided, the baseline first.
 
-    Without named decoders all built-in ones run whose needs are met; one that is left out gives a
-    line. Options are filled in and adapters that no decoder takes are left out, so that the stored
-    configuration says what ran.
+    Without named decoders all built-in ones run whose needs are met, and what they showcase; one
+    that is left out gives a line. Options are filled in and adapters that no decoder takes are left
+    out, so that the stored configuration says what ran.
 
     Errors: `BenchError` (exit 2) for an unknown decoder or option, an unmet need of a named one, or
     a given adapter that none of them takes.
@@ -32,7 +33,7 @@ def choose_decoders(config: RunConfig, note: Note) -> RunConfig:
     given = tuple(config.adapters)
     config = _with_embedded(config)
     named = config.decoders is not None
-    cells = dict(config.decoders) if config.decoders else {name: {} for name in _built_in_names()}
+    cells = dict(config.decoders) if config.decoders else _built_in_cells()
     if SECOND_BASELINE in cells:
         raise BenchError(
             f"{SECOND_BASELINE!r} is the baseline's second arm; choose another label", 2
@@ -95,9 +96,14 @@ def unmet_need(decoder: Decoder, config: RunConfig) -> str | None:
     return None
 
 
-def _built_in_names() -> tuple[str, ...]:
+def _built_in_cells() -> dict[str, Mapping[str, str]]:
     folder = Path(str(built_in.__file__)).parent
-    return tuple(name for name in registry.names() if (folder / f"{name}.py").is_file())
+    cells: dict[str, Mapping[str, str]] = {}
+    for name in registry.names():
+        if (folder / f"{name}.py").is_file():
+            showcase = registry.resolve(DecoderSpec(name=name)).showcase
+            cells |= {name: {}, **{f"{name}@{label}": showcase[label] for label in showcase}}
+    return cells
 
 
 def options_of(decoder: Decoder) -> dict[str, Any]:

@@ -15,9 +15,9 @@ Letters: B tokens of a block, T passes, N the stride, K = N - 1 specs (proposed 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -74,6 +74,7 @@ class IterativeDiffusion(Decoder):
     adapter: str = ""
 
     needs = ("adapter",)
+    showcase: ClassVar[Mapping[str, Mapping[str, str]]] = {"isd": {"mode": "isd"}}
 
     def __post_init__(self) -> None:
         """`ValueError` on an option out of range."""

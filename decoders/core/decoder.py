@@ -8,7 +8,7 @@ and budget, and counts.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -48,11 +48,14 @@ class Decoder:
         name: set by `@register`.
         needs: what else the decoder asks for: a draft model, or the adapter that its option
             ``adapter`` names, attached to the model `adapter_of` says.
+        showcase: options by label that deserve a row of their own: where no decoders are named,
+            NAME@LABEL runs beside NAME.
     """
 
     name: ClassVar[str] = ""
     needs: ClassVar[tuple[Need, ...]] = ()
     adapter_of: ClassVar[Literal["target", "draft"]] = "target"
+    showcase: ClassVar[Mapping[str, Mapping[str, str]]] = {}
 
     @property
     def adapter_name(self) -> str | None:

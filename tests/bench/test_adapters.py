@@ -103,6 +103,15 @@ def test_another_model_is_offered_no_embedded_adapter(root: Path, small: Any) ->
     ), notes
 
 
+def test_without_named_decoders_both_things_called_idlm_run(root: Path, small: Any) -> None:
+    for name in ("refine", "isd"):
+        (root / "zoo" / name).mkdir()
+        (root / "zoo" / name / "adapter.json").write_text("{}")
+    cells = choose_decoders(small(model="zoo", decoders=None), print).decoders or {}
+    assert [*cells] == ["ar", "idlm", "idlm@isd", "nar", "ptp", "spec"]
+    assert (cells["idlm"]["mode"], cells["idlm@isd"]["mode"]) == ("refine", "isd")
+
+
 def test_a_given_adapter_wins_over_the_embedded_one(root: Path, small: Any) -> None:
     config = choose_decoders(small(model="zoo", decoders="ptp", adapters={"ptp": "mine"}), print)
     assert config.adapters == {"ptp": "mine"}

@@ -33,7 +33,7 @@ def choose_decoders(config: RunConfig, note: Note) -> RunConfig:
     given = tuple(config.adapters)
     config = _with_embedded(config)
     named = config.decoders is not None
-    cells = dict(config.decoders) if config.decoders else _built_in_cells()
+    cells = dict(config.decoders) if config.decoders else built_in_cells()
     if SECOND_BASELINE in cells:
         raise BenchError(
             f"{SECOND_BASELINE!r} is the baseline's second arm; choose another label", 2
@@ -96,7 +96,8 @@ def unmet_need(decoder: Decoder, config: RunConfig) -> str | None:
     return None
 
 
-def _built_in_cells() -> dict[str, Mapping[str, str]]:
+def built_in_cells() -> dict[str, Mapping[str, str]]:
+    """Every built-in decoder as it stands, and what it showcases: cells with their options."""
     folder = Path(str(built_in.__file__)).parent
     cells: dict[str, Mapping[str, str]] = {}
     for name in registry.names():

@@ -6,12 +6,10 @@ python -m pytest tests/benchmarks/test_decoders.py --benchmark-enable --benchmar
 python -m pytest tests/benchmarks/test_decoders.py --benchmark-enable --benchmark-compare
 """
 
-from pathlib import Path
-
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from bench.choice import choose_decoders
+from bench.choice import built_in_cells, choose_decoders
 from bench.config import load_config
 from bench.metrics import Tally
 from bench.planning import make_plan
@@ -21,8 +19,6 @@ from bench.workbench import Workbench, open_workbench
 from decoders.core.scheduler import Scheduler
 from decoders.core.types import Generation
 
-ROOT = Path(__file__).parents[2]
-NAMES = sorted(file.stem for file in (ROOT / "decoders").glob("*.py") if file.stem != "__init__")
 BUDGET = 32
 
 
@@ -37,7 +33,7 @@ def zoo() -> tuple[Workbench, list[tuple[int, ...]]]:
     return bench, list(first.values())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", built_in_cells())
 def test_a_whole_generation(
     benchmark: BenchmarkFixture, zoo: tuple[Workbench, list[tuple[int, ...]]], name: str
 ) -> None:

@@ -19,7 +19,7 @@ import pandas as pd
 
 from bench import speed_tables, timings
 from bench.errors import BenchError, Exit
-from bench.files import cannot_write
+from bench.files import write_files
 from bench.findings import Findings
 from bench.metrics import SECOND_BASELINE, Tally, by
 from bench.records import SampleRecord
@@ -58,13 +58,7 @@ def export(findings: Findings, kind: Format, folder: Path) -> list[Path]:
     else:
         frame = answers(findings.run.records)
         made = {f"answers.{kind}": _csv(frame) if kind == "csv" else _parquet(frame)}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, data in made.items():
-            (folder / name).write_bytes(data)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
-    return [folder / name for name in made]
+    return write_files(folder, made)
 
 
 def answers(records: Sequence[SampleRecord]) -> pd.DataFrame:

@@ -102,15 +102,15 @@ def remove_scratch(folder: Path) -> None:
                 raise cannot_write(folder, error) from error
 
 
-def write_text(path: Path, text: str) -> None:
+def write_bytes(path: Path, data: bytes) -> None:
     """Replace a small file atomically: readers see the old content or the new, never half.
 
     Errors: `BenchError` (exit 1) on a full disk or a folder that cannot be written.
     """
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with scratch.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with scratch.open("wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         scratch.replace(path)
@@ -118,6 +118,23 @@ def write_text(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):  # a read-only file system refuses this as well
             scratch.unlink(missing_ok=True)
         raise cannot_write(path, error) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """`write_bytes` of text in UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
+    """`write_bytes` of files by their path in `folder`, which is made; returns where they lie."""
+    paths = [folder / name for name in files]
+    for path, data in zip(paths, files.values(), strict=True):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        write_bytes(path, data)
+    return paths
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from bench import tables
 from bench.errors import BenchError, Exit
-from bench.files import cannot_write
+from bench.files import write_files
 from bench.metrics import SECOND_BASELINE
 from bench.plain import latex as escaped
 from bench.regress.sides import Side
@@ -48,13 +48,7 @@ def write_paper(side: Side, folder: Path, venue: str) -> list[Path]:
         "speedup.csv": data.to_csv(index=False, float_format="%.6g", lineterminator="\n").encode(),
         "main.tex": latex(side, summary).encode(),
     }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in made.items():
-            (folder / name).write_bytes(content)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
-    return [folder / name for name in made]
+    return write_files(folder, made)
 
 
 def _numbers(side: Side) -> tuple[pd.DataFrame, Estimate]:

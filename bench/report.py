@@ -6,10 +6,8 @@ needed. Every file is replaced as a whole, so a reader never sees half of one.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import io
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +21,7 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from bench.files import cannot_write
+from bench.files import write_files
 from bench.findings import Findings
 from bench.palette import FAINT, INK, PAPER
 from bench.plain import latex, markdown
@@ -74,14 +72,19 @@ def write_report(run_dir: Path, reference: str | None = None) -> None:
     (4) or cannot be written (1).
     """
     findings = _findings(run_dir, reference)
-    _write(run_dir / "samples.parquet", _parquet(findings.run.records))
-    _write(run_dir / "summary.csv", _csv(findings.summary))
-    _write_tables(findings, run_dir / "tables")
-    figures = _write_figures(findings, run_dir / "figures")
-    shown = [(name, _CAPTIONS[name]) for name in figures]
-    _write(run_dir / "report.md", _render("report.md.j2", findings, figures=shown).encode())
-    inline = [(name, caption, _inline_svg(figures[name], name)) for name, caption in shown]
-    _write(run_dir / "report.html", _render("report.html.j2", findings, figures=inline).encode())
+    numbers = {
+        "samples.parquet": _parquet(findings.run.records),
+        "summary.csv": _csv(findings.summary),
+    }
+    write_files(run_dir, numbers | _tables(findings))
+    vectors, figures = _figures(findings)
+    shown = [(name, _CAPTIONS[name]) for name in vectors]
+    inline = [(name, caption, _inline_svg(vectors[name], name)) for name, caption in shown]
+    texts = {
+        "report.md": _render("report.md.j2", findings, figures=shown).encode(),
+        "report.html": _render("report.html.j2", findings, figures=inline).encode(),
+    }
+    write_files(run_dir, figures | texts)
 
 
 def _findings(run_dir: Path, reference: str | None) -> Findings:
@@ -162,19 +165,6 @@ def _terminal_table(findings: Findings, shown: Sequence[str]) -> RichTable:
 # ---------------------------------------------------------------- files
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Replace a file as a whole; `BenchError` (exit 1) where it cannot be written."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_bytes(data)
-        scratch.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):  # a read-only file system refuses this as well
-            scratch.unlink(missing_ok=True)
-        raise cannot_write(path, error) from error
-
-
 def _csv(frame: pd.DataFrame) -> bytes:
     """A CSV of six significant digits; unknown is empty."""
     return frame.to_csv(index=False, float_format="%.6g", lineterminator="\n").encode()
@@ -198,31 +188,33 @@ def _parquet(records: Sequence[SampleRecord]) -> bytes:
     return buffer.getvalue()
 
 
-def _write_tables(findings: Findings, folder: Path) -> None:
+def _tables(findings: Findings) -> dict[str, bytes]:
     table, summary = findings.headline, findings.summary
     note = markdown(f"{table.note} {findings.floor_sentence}")
     comment = "".join(f"% {latex(line)}\n" for line in (table.note, findings.floor_sentence))
-    _write(folder / "headline.md", f"{table.to_markdown()}\n\n{note}\n".encode())
-    _write(folder / "headline.csv", _csv(summary[summary["family"] == ALL]))
-    _write(folder / "headline.tex", (comment + table.to_latex()).encode())
-    _write(folder / "acceptance_by_position.csv", _csv(findings.acceptance))
-    _write(folder / "by_prompt.csv", _csv(findings.by_prompt))
+    return {
+        "tables/headline.md": f"{table.to_markdown()}\n\n{note}\n".encode(),
+        "tables/headline.csv": _csv(summary[summary["family"] == ALL]),
+        "tables/headline.tex": (comment + table.to_latex()).encode(),
+        "tables/acceptance_by_position.csv": _csv(findings.acceptance),
+        "tables/by_prompt.csv": _csv(findings.by_prompt),
+    }
 
 
-def _write_figures(findings: Findings, folder: Path) -> dict[str, str]:
-    """Draw what there is data for; returns the SVG by figure name."""
+def _figures(findings: Findings) -> tuple[dict[str, str], dict[str, bytes]]:
+    """Draw what there is data for; returns the SVG by figure name, and every file."""
     from bench import parallel_plots, plots
 
     drawn = plots.draw_all(findings.summary, findings.lengths, findings.floor)
     drawn |= parallel_plots.draw_all(findings.summary)
     vectors: dict[str, str] = {}
+    files: dict[str, bytes] = {}
     for name, (figure, data) in drawn.items():
-        for kind, content in plots.render(figure).items():
-            _write(folder / f"{name}.{kind}", content)
-            if kind == "svg":
-                vectors[name] = content.decode()
-        _write(folder / "data" / f"{name}.csv", _csv(data))
-    return vectors
+        made = plots.render(figure)
+        vectors[name] = made["svg"].decode()
+        files |= {f"figures/{name}.{kind}": content for kind, content in made.items()}
+        files[f"figures/data/{name}.csv"] = _csv(data)
+    return vectors, files
 
 
 def _inline_svg(svg: str, name: str) -> Markup:

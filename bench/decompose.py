@@ -19,7 +19,8 @@ from bench.records import SampleRecord
 
 MOST_RESIDUAL = 0.05
 """A residual beyond this is flagged: one of the two passes was disturbed."""
-_OVERHEAD = ("sampling", "scheduler", "other")
+OVERHEAD = ("sampling", "scheduler", "other")
+"""The phases that are neither calls nor the prefill."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +122,7 @@ def decompositions(
                 acceptance_length=sum(a.later_emitted for a in mine) / num_steps,
                 verify=_decode_s(mine, ("verify",)) / step_s,
                 draft=_decode_s(mine, ("draft",)) / step_s,
-                overhead=_decode_s(mine, _OVERHEAD) / step_s,
+                overhead=_decode_s(mine, OVERHEAD) / step_s,
                 measured=before / after if before and after else None,
             )
         )

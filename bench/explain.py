@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bench import speed_tables, tables
-from bench.decompose import MOST_RESIDUAL, Decomposition, Split
+from bench.decompose import MOST_RESIDUAL, OVERHEAD, Decomposition, Split
 from bench.findings import Findings
 from bench.metrics import BASELINE, Tally, by, ratio, timed
 from bench.summary import ALL
@@ -129,7 +129,7 @@ def _bounds(
     if split is not None:
         shares["free drafting"] = split.shares["draft"]
         shares["no overhead (sampling, scheduler, own code)"] = sum(
-            split.shares[phase] for phase in ("sampling", "scheduler", "other")
+            split.shares[phase] for phase in OVERHEAD
         )
     if split is not None and parts is not None and parts.verify > 1:
         saved = split.shares["verify"] * (1 - 1 / parts.verify)

@@ -21,10 +21,10 @@ from bench import speed_tables, timings
 from bench.errors import BenchError, Exit
 from bench.files import write_files
 from bench.findings import Findings
-from bench.metrics import SECOND_BASELINE, Tally, by
+from bench.metrics import Tally, by
 from bench.records import SampleRecord
 from bench.summary import ALL
-from bench.tables import known, number
+from bench.tables import known, number, rows_of
 
 Format = Literal["pytest-benchmark", "github-action-benchmark", "csv", "parquet"]
 COUNTERS = (
@@ -106,7 +106,7 @@ def pytest_benchmark(findings: Findings) -> dict[str, Any]:
     run, env = findings.run, findings.run.env
     cells = by(run.records, lambda record: record.decoder)
     benchmarks = []
-    for row in _overall(findings.summary):
+    for row in rows_of(findings.summary, ALL):
         units = timings.timed_units(cells[str(row["decoder"])])
         data = [unit.time_per_token for unit in units if unit.ok and unit.time_per_token]
         if data:
@@ -166,7 +166,7 @@ def action_entries(
 ) -> list[dict[str, Any]]:
     """Entries of a customSmallerIsBetter or customBiggerIsBetter file, over all families."""
     entries = []
-    for row in _overall(summary):
+    for row in rows_of(summary, ALL):
         for label, unit, column, scale in columns:
             if not known(row[column]):
                 continue
@@ -174,7 +174,7 @@ def action_entries(
             entry = {
                 "name": f"{row['decoder']}: {label}",
                 "unit": unit,
-                "value": float(row[column]) * scale,
+                "value": float(str(row[column])) * scale,
                 "extra": size + _floor(row, column),
             }
             low, high = row.get(f"{column}_low"), row.get(f"{column}_high")
@@ -188,12 +188,6 @@ def _floor(row: Mapping[str, Any], column: str) -> str:
     """The A/A floor, for a speed-up."""
     floor = speed_tables.beside(row) if column == "speedup" else ""
     return f", {floor}" if floor else ""
-
-
-def _overall(summary: pd.DataFrame) -> list[dict[str, Any]]:
-    rows = summary[summary["family"] == ALL].to_dict("records")
-    named = [{str(key): value for key, value in row.items()} for row in rows]
-    return [row for row in named if row["decoder"] != SECOND_BASELINE]
 
 
 def _json(data: object) -> bytes:

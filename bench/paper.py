@@ -14,12 +14,11 @@ import pandas as pd
 from bench import tables
 from bench.errors import BenchError, Exit
 from bench.files import write_files
-from bench.metrics import SECOND_BASELINE
 from bench.plain import latex as escaped
 from bench.regress.sides import Side
 from bench.stats import Estimate
 from bench.summary import ALL, noise_floor, summarise
-from bench.tables import Cell, Table, known, number
+from bench.tables import Cell, Table, known, number, rows_of
 
 WIDTHS: Mapping[str, float] = {
     "icml": 3.25,
@@ -72,8 +71,6 @@ def _stored_floor(summary: pd.DataFrame) -> Estimate:
 
 def main_table(summary: pd.DataFrame) -> Table:
     """Decoders by speed-up, accepted tokens, calls, time and quality, over all families."""
-    shown = summary[(summary["family"] == ALL) & (summary["decoder"] != SECOND_BASELINE)]
-    rows = [{str(k): v for k, v in row.items()} for row in shown.to_dict("records")]
     return Table(
         title="main",
         note="",
@@ -87,7 +84,7 @@ def main_table(summary: pd.DataFrame) -> Table:
                 Cell(number(row["time_per_token_s"], ".2f", 1e3)),
                 Cell(number(row["quality"], ".1f", 100)),
             )
-            for row in rows
+            for row in rows_of(summary, ALL)
         ),
     )
 

@@ -7,7 +7,6 @@ compare only where the GPU and the dtype are too. No torch here.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ from bench.metrics import BASELINE
 from bench.protocol import departures
 from bench.published import published
 from bench.summary import ALL
-from bench.tables import SESSIONS, Cell, Table, number, rows_of, speed
+from bench.tables import SESSIONS, UNKNOWN, Cell, Table, number, rows_of, speed
 
 _YES = "yes"
 
@@ -101,14 +100,14 @@ def table(
             speed(row, "specbench_compat"),
             speed(row),
             Cell(number(row["acceptance_length"])),
-            Cell("-"),
-            Cell("-"),
+            Cell(UNKNOWN),
+            Cell(UNKNOWN),
         )
         for row in rows_of(summary, ALL)
         if row["decoder"] != BASELINE
     ]
     theirs = [
-        (Cell(name), Cell(_x(times)), Cell("-"), Cell(number(length)), *flags)
+        (Cell(name), Cell(number(times, unit="x")), Cell(UNKNOWN), Cell(number(length)), *flags)
         for name, times, length in reference.rows
     ]
     reasons = ". ".join(_why(w, y) for w, y in (("accepted tokens", lengths), ("speed-up", speeds)))
@@ -135,7 +134,3 @@ def _why(what: str, reasons: Sequence[str]) -> str:
     if not reasons:
         return f"Comparable in {what}: yes"
     return f"Comparable in {what}: no ({', '.join(reasons)})"
-
-
-def _x(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.2f}x"

@@ -5,6 +5,7 @@ Every function makes a `Table` from the summary alone. No torch here.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pandas as pd
@@ -138,9 +139,7 @@ def _with_floor(table: Table, summary: pd.DataFrame) -> Table:
         text = UNKNOWN if row is None else beside(row).removeprefix("A/A ")
         floors.append(Cell(text or UNKNOWN))
     line = (Cell(f"{SECOND_BASELINE} (A/A)"), *floors)
-    return Table(
-        title=table.title, note=table.note, headings=table.headings, rows=(*table.rows, line)
-    )
+    return replace(table, rows=(*table.rows, line))
 
 
 def _agreement(disagree: object) -> str:

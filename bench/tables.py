@@ -155,7 +155,7 @@ def basis(row: Row) -> str:
     unit = "groups of prompts" if known(row["batch_size"]) and row["batch_size"] != 1 else "prompts"
     text = f"n = {row['pairs']} {unit} x {row['repeats']} repeats in {row['clusters']} clusters"
     dropped = number(row["pairs_dropped"], ".0f")
-    return text + (f", {dropped} pairs dropped for errors" if dropped not in ("0", "-") else "")
+    return text + (f", {dropped} pairs dropped for errors" if dropped not in ("0", UNKNOWN) else "")
 
 
 def headline(summary: pd.DataFrame, verdict: str, family: str = ALL) -> Table:

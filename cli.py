@@ -7,8 +7,6 @@ documented exit codes (`bench.errors.Exit`).
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,14 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from bench import options
 from bench.errors import BenchError, Exit
-from bench.options import RESULTS, Output, Progressing, Shown
 from bench.regress import commands as regress
 from training import commands as training
 
 if TYPE_CHECKING:
     from bench.config import RunConfig
-    from bench.progress import Progress
     from bench.session import Ended
 
 MEASURE, READ, MAKE = "Measure", "Read results", "Make models and adapters"
@@ -84,39 +81,6 @@ class Venue(StrEnum):
     tmlr = "tmlr"
 
 
-# what is asked alike by every command that opens models
-Decoders = Annotated[
-    str | None,
-    typer.Option("--decoders", "-d", help="NAME[@LABEL][:option=value]…, comma-separated."),
-]
-Model = Annotated[
-    str | None, typer.Option("--model", "-m", help="Folder or hub id. [default: zoo]")
-]
-Draft = Annotated[str | None, typer.Option(help="Draft model. [default: the zoo's]")]
-Adapters = Annotated[list[str] | None, typer.Option(help="NAME=PATH; repeatable.")]
-Tasks = Annotated[
-    str | None,
-    typer.Option("--tasks", "-t", help="zoo, families, specbench[=PATH], jsonl=PATH or hf=ID."),
-]
-MaxNewTokens = Annotated[int | None, typer.Option(help="[default: 256]")]
-TopP = Annotated[float | None, typer.Option(help="1 is off. [default: 1]")]
-TopK = Annotated[int | None, typer.Option(help="0 is off. [default: 0]")]
-DType = Annotated[str | None, typer.Option(help="[default: float32 on CPU, bfloat16 on CUDA]")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1. [default: CUDA]")]
-Threads = Annotated[int | None, typer.Option(help="CPU threads. [default: cores]")]
-Attention = Annotated[str | None, typer.Option(help="sdpa or eager. [default: what it has]")]
-Timeout = Annotated[
-    float | None, typer.Option(help="Seconds an answer may take. [default: 300, and 5 a token]")
-]
-Overlong = Annotated[str | None, typer.Option(help="Prompts past the context: skip or truncate.")]
-Reference = Annotated[
-    str | None, typer.Option(help="Published numbers beside ours, e.g. specbench-a100-7b.")
-]
-Config = Annotated[
-    Path | None, typer.Option("--config", "-c", help="TOML; options given here win.")
-]
-
-
 def main() -> None:
     """Entry point of the console script: known errors become one line and an exit code."""
     try:
@@ -148,14 +112,12 @@ def _options(
 @app.command(rich_help_panel=MEASURE)
 def run(
     context: typer.Context,
-    decoders: Decoders = None,
-    model: Model = None,
-    draft: Draft = None,
-    adapter: Adapters = None,
-    tasks: Tasks = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-L", help="Conversations to time. [default: zoo 24]")
-    ] = None,
+    decoders: options.Decoders = None,
+    model: options.Model = None,
+    draft: options.Draft = None,
+    adapter: options.Adapters = None,
+    tasks: options.Tasks = None,
+    limit: options.Limit = None,
     quality_limit: Annotated[
         int | None, typer.Option(help="Held-out prompts per family to score. [default: 40]")
     ] = None,
@@ -164,33 +126,33 @@ def run(
     ] = None,
     repeats: Annotated[int | None, typer.Option(help="[default: 3]")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Sequences at once. [default: 1]")] = None,
-    max_new_tokens: MaxNewTokens = None,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy. [default: 0]")] = None,
-    top_p: TopP = None,
-    top_k: TopK = None,
-    seed: Annotated[int | None, typer.Option(help="Repeat r uses seed + r. [default: 0]")] = None,
-    dtype: DType = None,
-    device: Device = None,
-    threads: Threads = None,
-    attention: Attention = None,
+    max_new_tokens: options.MaxNewTokens = None,
+    temperature: options.Temperature = None,
+    top_p: options.TopP = None,
+    top_k: options.TopK = None,
+    seed: options.Seed = None,
+    dtype: options.DType = None,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    attention: options.Attention = None,
     fixed_length: Annotated[
         bool | None, typer.Option("--fixed-length", help="Ignore EOS: every answer is as long.")
     ] = None,
-    timeout: Timeout = None,
-    overlong: Overlong = None,
+    timeout: options.Timeout = None,
+    overlong: options.Overlong = None,
     protocol: Annotated[
         str | None, typer.Option(help="specbench: its questions, template and counting.")
     ] = None,
-    reference: Reference = None,
+    reference: options.Reference = None,
     run_name: Annotated[str | None, typer.Option(help="Part of the run folder's name.")] = None,
-    config: Config = None,
-    output: Output = RESULTS,
+    config: options.Config = None,
+    output: options.Output = options.RESULTS,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and an ETA.")] = False,
-    progress: Progressing = Shown.auto,
+    progress: options.Progressing = options.Shown.auto,
 ) -> None:
     """Compare decoders: tokens per call, latency, memory and quality, with intervals."""
     chosen = _chosen(context, config, adapter)
-    with _progress(progress) as shown:
+    with options.display(progress) as shown:
         if dry_run:
             from bench.dryrun import dry_run as plan_only
 
@@ -205,14 +167,14 @@ def run(
 @app.command(rich_help_panel=MEASURE)
 def resume(
     run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
-    output: Output = RESULTS,
-    progress: Progressing = Shown.auto,
+    output: options.Output = options.RESULTS,
+    progress: options.Progressing = options.Shown.auto,
 ) -> None:
     """Complete a run that was interrupted or killed; nothing is measured twice."""
     from bench import session
     from bench.rundir import find_run
 
-    with _progress(progress) as shown:
+    with options.display(progress) as shown:
         ended = session.resume(find_run(run_dir, output), shown)
     _conclude(ended)
 
@@ -220,34 +182,34 @@ def resume(
 @app.command(rich_help_panel=MEASURE)
 def verify(
     context: typer.Context,
-    decoders: Decoders = None,
-    model: Model = None,
-    draft: Draft = None,
-    adapter: Adapters = None,
-    tasks: Tasks = None,
+    decoders: options.Decoders = None,
+    model: options.Model = None,
+    draft: options.Draft = None,
+    adapter: options.Adapters = None,
+    tasks: options.Tasks = None,
     limit: Annotated[
         int | None, typer.Option("--limit", "-L", help="Conversations. [default: zoo 24]")
     ] = None,
-    max_new_tokens: MaxNewTokens = None,
+    max_new_tokens: options.MaxNewTokens = None,
     temperature: Annotated[
         float | None, typer.Option(help="Of the sampled checks. [default: 0.8]")
     ] = None,
-    top_p: TopP = None,
-    top_k: TopK = None,
+    top_p: options.TopP = None,
+    top_k: options.TopK = None,
     seed: Annotated[int | None, typer.Option(help="Of answers and draws. [default: 0]")] = None,
-    dtype: DType = None,
-    device: Device = None,
-    threads: Threads = None,
-    attention: Attention = None,
-    timeout: Timeout = None,
-    overlong: Overlong = None,
-    config: Config = None,
+    dtype: options.DType = None,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    attention: options.Attention = None,
+    timeout: options.Timeout = None,
+    overlong: options.Overlong = None,
+    config: options.Config = None,
     law: Annotated[
         bool, typer.Option("--law", help="Also test the law of answers on the model itself.")
     ] = False,
     draws: Annotated[int, typer.Option(help="Answers drawn in every law test.")] = 5000,
     json: Annotated[Path | None, typer.Option(help="Write everything found to a file.")] = None,
-    progress: Progressing = Shown.auto,
+    progress: options.Progressing = options.Shown.auto,
 ) -> None:
     """Check that decoders that claim to be lossless are: equality with AR, and the law."""
     from rich.console import Console
@@ -257,7 +219,7 @@ def verify(
     chosen = _chosen(context, config, adapter)
     if json is not None and not json.parent.is_dir():  # said now, not when all is measured
         raise BenchError(f"--json {json}: the folder {json.parent} does not exist", Exit.USAGE)
-    with _progress(progress) as shown:
+    with options.display(progress) as shown:
         found = examine(chosen, shown, law=law, num_draws=draws)
     found.print(Console())
     if json is not None:
@@ -268,8 +230,8 @@ def verify(
 @app.command(rich_help_panel=READ)
 def report(
     run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
-    reference: Reference = None,
-    output: Output = RESULTS,
+    reference: options.Reference = None,
+    output: options.Output = options.RESULTS,
 ) -> None:
     """Write a run's tables, figures and report again; needs no model."""
     from bench.report import write_report
@@ -285,7 +247,7 @@ def show(
     run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
     prompt: Annotated[str | None, typer.Option(help="CONVERSATION#TURN. [default: a few]")] = None,
     decoders: Annotated[str | None, typer.Option("--decoders", "-d", help="Cells.")] = None,
-    output: Output = RESULTS,
+    output: options.Output = options.RESULTS,
 ) -> None:
     """Print answers with the tokens of each step coloured."""
     from rich.console import Console
@@ -300,7 +262,7 @@ def show(
 @app.command(rich_help_panel=READ)
 def explain(
     run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
-    output: Output = RESULTS,
+    output: options.Output = options.RESULTS,
 ) -> None:
     """Say in words where the time went and what would help most."""
     from bench.explain import explain as in_words
@@ -315,7 +277,7 @@ def export(
     run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
     to: Annotated[Exported, typer.Option("--to", help="Format.")],
     folder: Annotated[Path | None, typer.Option(help="[default: RUN/export]")] = None,
-    output: Output = RESULTS,
+    output: options.Output = options.RESULTS,
 ) -> None:
     """Write a run's numbers in the format of another tool."""
     from bench.export import export as write
@@ -334,7 +296,7 @@ def paper(
     ],
     venue: Annotated[Venue, typer.Option(help="Whose column width.")] = Venue.icml,
     folder: Annotated[Path | None, typer.Option(help="[default: RUN/paper]")] = None,
-    output: Output = RESULTS,
+    output: options.Output = options.RESULTS,
 ) -> None:
     """Write a figure at column width (PDF) and a booktabs table (LaTeX)."""
     from bench.paper import write_paper
@@ -346,7 +308,7 @@ def paper(
 
 
 @app.command(rich_help_panel=READ)
-def ls(what: Annotated[Listed, typer.Argument()], output: Output = RESULTS) -> None:
+def ls(what: Annotated[Listed, typer.Argument()], output: options.Output = options.RESULTS) -> None:
     """List decoders, tasks, or runs."""
     from rich.console import Console
 
@@ -397,18 +359,6 @@ def _chosen(context: typer.Context, config: Path | None, adapter: list[str] | No
 app.add_typer(regress.app)
 app.add_typer(training.train, name="train", rich_help_panel=MAKE)
 app.add_typer(training.imports, name="import", rich_help_panel=MAKE)
-
-
-@contextmanager
-def _progress(shown: Shown) -> Iterator[Progress]:
-    """The display, which gives the terminal back whatever happens."""
-    from bench.progress import choose
-
-    display = choose(shown.value)
-    try:
-        yield display
-    finally:
-        display.close()
 
 
 def _conclude(ended: Ended) -> None:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.options import RESULTS, Output, Progressing, Shown
+from bench import options
 
 if TYPE_CHECKING:
     from bench.regress.gate import Gate
+    from bench.regress.sides import Side
     from bench.regress.verdict import Comparison
 
 app = typer.Typer()
@@ -40,7 +41,7 @@ def compare(
     markdown: Markdown = None,
     json_file: JsonFile = None,
     diff: Diff = False,
-    output: Output = RESULTS,
+    output: options.Output = options.RESULTS,
 ) -> None:
     """Hold one run against another: 0 pass, 3 regressed, 4 inconclusive, 5 not comparable."""
     from bench.regress.compare import compare as judge
@@ -56,39 +57,34 @@ def ab(
     context: typer.Context,
     base: Annotated[str, typer.Option(help="Git revision or folder of a checkout.")],
     head: Annotated[str, typer.Option(help="Likewise; the working tree as it is.")] = ".",
-    decoders: Annotated[
-        str | None, typer.Option("--decoders", "-d", help="NAME[@LABEL][:option=value]…")
-    ] = None,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="[default: zoo]")] = None,
-    draft: Annotated[str | None, typer.Option(help="[default: the zoo's]")] = None,
-    tasks: Annotated[str | None, typer.Option("--tasks", "-t", help="[default: zoo]")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-L", help="[default: zoo 24]")] = None,
+    decoders: options.Decoders = None,
+    model: options.Model = None,
+    draft: options.Draft = None,
+    tasks: options.Tasks = None,
+    limit: options.Limit = None,
     quality_limit: Annotated[
         int | None, typer.Option(help="Prompts per family to score. [default: 8]")
     ] = None,
     repeats: Annotated[
         int | None, typer.Option(help="Each in fresh processes. [default: 3]")
     ] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="[default: 256]")] = None,
-    temperature: Annotated[float | None, typer.Option(help="[default: 0]")] = None,
-    seed: Annotated[int | None, typer.Option(help="[default: 0]")] = None,
-    dtype: Annotated[str | None, typer.Option(help="[default: by device]")] = None,
-    device: Annotated[str | None, typer.Option(help="[default: CUDA]")] = None,
-    threads: Annotated[int | None, typer.Option(help="[default: cores]")] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="TOML of a run; options here win.")
-    ] = None,
+    max_new_tokens: options.MaxNewTokens = None,
+    temperature: options.Temperature = None,
+    seed: options.Seed = None,
+    dtype: options.DType = None,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    config: options.Config = None,
     gate: GateFile = None,
     fail_inconclusive: Strict = False,
     markdown: Markdown = None,
     json_file: JsonFile = None,
     diff: Diff = False,
-    output: Output = RESULTS,
-    progress: Progressing = Shown.auto,
+    output: options.Output = options.RESULTS,
+    progress: options.Progressing = options.Shown.auto,
 ) -> None:
     """Measure two checkouts interleaved on this machine, then compare them."""
     from bench.config import RunConfig, load_config
-    from bench.progress import choose
     from bench.regress.ab import QUALITY_LIMIT, run_ab
     from bench.regress.compare import compare as judge
     from bench.regress.sides import load_side
@@ -98,11 +94,8 @@ def ab(
     if config is None and quality_limit is None:
         given["quality_limit"] = QUALITY_LIMIT
     chosen = load_config(config, given)
-    display = choose(progress.value)
-    try:
-        folders = run_ab(base, head, chosen.model_dump(exclude_none=True), output, display)
-    finally:
-        display.close()
+    with options.display(progress) as shown:
+        folders = run_ab(base, head, chosen.model_dump(exclude_none=True), output, shown)
     sides = load_side(str(folders[0]), output), load_side(str(folders[1]), output)
     typer.echo(f"{folders[0]}  {folders[1]}")
     _conclude(judge(*sides, rules), markdown, json_file, sides if diff else None)
@@ -150,7 +143,7 @@ def _conclude(
     comparison: Comparison,
     markdown: Path | None,
     json_file: Path | None,
-    diff: tuple[object, object] | None,
+    diff: tuple[Side, Side] | None,
 ) -> None:
     """Print the comparison, write what was asked for, and end with its exit code."""
     from rich.console import Console
@@ -161,7 +154,7 @@ def _conclude(
 
     console = Console()
     if diff is not None:
-        show_changes(*diff, console)  # type: ignore[arg-type]
+        show_changes(*diff, console)
     shown.print_comparison(comparison, console)
     if markdown is not None:
         write_text(markdown, shown.to_markdown(comparison))

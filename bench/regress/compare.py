@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from bench import timings
 from bench.metrics import BASELINE
@@ -18,7 +17,6 @@ from bench.regress.sides import (
     Side,
     changes,
     interleaved,
-    load_side,
     option_changes,
     same_machine,
     unlike,
@@ -72,11 +70,6 @@ def compare(base: Side, head: Side, gate: Gate) -> Comparison:
             for line in (side.status.get("warnings") or () if timed else ())
         ),
     )
-
-
-def compare_runs(base: str, head: str, gate: Gate, parent: Path) -> Comparison:
-    """`compare` of two runs by name (errors: `BenchError`, as `load_side`)."""
-    return compare(load_side(base, parent), load_side(head, parent), gate)
 
 
 def _how(base: Side, head: Side) -> str:

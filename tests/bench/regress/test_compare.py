@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.regress.compare import compare_runs
+from bench.regress.compare import compare
 from bench.regress.gate import Gate, load_gate
+from bench.regress.sides import load_side
 from bench.regress.verdict import Comparison, Measure, Verdict
 
 Pair = Callable[..., tuple[Path, Path]]
@@ -21,7 +22,8 @@ Change = Callable[[dict[str, Any]], object]
 
 
 def judged(runs: tuple[Path, Path], gate: Gate | None = None) -> Comparison:
-    return compare_runs(str(runs[0]), str(runs[1]), gate or Gate(), runs[0].parent)
+    base, head = (load_side(str(run), run.parent) for run in runs)
+    return compare(base, head, gate or Gate())
 
 
 def verdicts(comparison: Comparison) -> dict[str, str]:

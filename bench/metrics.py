@@ -10,7 +10,7 @@ Clock readings are in `bench.timings`, paired statistics in `bench.stats`. No to
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Self
 
@@ -184,6 +184,15 @@ def identical_to_ar(
         if (r.prompt, r.repeat) in reference
     ]
     return ratio(sum(same), len(same))
+
+
+def first_difference(answer: Sequence[int], expected: Sequence[int]) -> int | None:
+    """How many tokens two answers share before they part; None where they are equal."""
+    if tuple(answer) == tuple(expected):
+        return None
+    pairs = zip(answer, expected, strict=False)
+    shared = min(len(answer), len(expected))
+    return next((i for i, (got, want) in enumerate(pairs) if got != want), shared)
 
 
 def by(

@@ -24,6 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bench.metrics import first_difference
 from decoders.core.model import Model
 from decoders.core.sampling import Uniforms, warp
 from decoders.core.scheduler import Models
@@ -50,15 +51,6 @@ class Divergence:
     def near_tie(self) -> bool:
         """Whether rounding explains it."""
         return self.distance < self.margin
-
-
-def first_difference(answer: Sequence[int], expected: Sequence[int]) -> int | None:
-    """How many tokens two answers share before they part; None where they are equal."""
-    if tuple(answer) == tuple(expected):
-        return None
-    pairs = zip(answer, expected, strict=False)
-    shared = min(len(answer), len(expected))
-    return next((i for i, (got, want) in enumerate(pairs) if got != want), shared)
 
 
 def edge_margin(margin: float, temperature: float) -> float:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bench.metrics import first_difference
 from bench.records import SampleRecord
 from bench.regress.joined import join
 from bench.regress.sides import Side
@@ -74,8 +75,7 @@ def _show(
     console: Console,
 ) -> None:
     mine, other = ours.tokens or (), theirs.tokens or ()
-    pairs = enumerate(zip(mine, other, strict=False))
-    place = next((i for i, (a, b) in pairs if a != b), min(len(mine), len(other)))
+    place = first_difference(mine, other)
     head = f"\n{ours.decoder}  {ours.prompt} ({ours.family}), repeat {ours.repeat}"
     console.print(Text(f"{head}: differs from token {place}", style="bold"))
     brackets = console.color_system is None

@@ -138,3 +138,9 @@ def test_identical_to_ar_pairs_prompts_and_repeats_and_skips_errors(record: Make
         record("spec", repeat=3),
     ]
     assert metrics.identical_to_ar(arm, baseline) == 0.5
+
+
+def test_the_first_difference_is_where_answers_part() -> None:
+    assert metrics.first_difference([1, 2, 3], [1, 2, 3]) is None
+    assert metrics.first_difference([1, 2, 3], [1, 9, 9]) == 1
+    assert metrics.first_difference([1, 2], [1, 2, 3]) == 2

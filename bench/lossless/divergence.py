@@ -82,7 +82,7 @@ def examine(
     margin = MARGINS[dtype]
     if place == min(len(answer), len(expected)):  # they stopped by different rules
         return Divergence(place=place, by="length", distance=math.inf, margin=margin)
-    logits = _logits(target, (*prompt, *expected[:place]))
+    logits = cold_logits(target, (*prompt, *expected[:place]))[0]
     if sampling.greedy:
         gap = float((logits[expected[place]] - logits[answer[place]]).abs())
         return Divergence(place=place, by="logits", distance=gap, margin=margin)
@@ -92,12 +92,15 @@ def examine(
     return Divergence(place=place, by="edge", distance=distance, margin=edge)
 
 
-def _logits(target: Model, ids: Sequence[int]) -> Tensor:
-    """The target's logits ``[V]`` after `ids`, float32."""
+def cold_logits(target: Model, ids: Sequence[int], read: Sequence[int] | None = None) -> Tensor:
+    """The target's float32 logits ``[R, V]`` after the R places `read` of `ids` (None: the last).
+
+    One forward pass on an empty cache, of which no session may be open.
+    """
     Models(target=target).ensure(1, len(ids))
     session = target.open()
     try:
-        return target.forward([session.call(ids, want="logits")])[0]
+        return target.forward([session.call(ids, want="logits", read=read)])
     finally:
         target.close(session)
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 import torch
 
+from bench.lossless.divergence import cold_logits
 from bench.lossless.verdict import CheckOutcome, Finding
 from bench.prompts import Prompt
 from decoders.core.draws import Draws
 from decoders.core.goodness import POWER, detectable_distance, holm
 from decoders.core.model import Model
 from decoders.core.sampling import warp
-from decoders.core.scheduler import Models
 from decoders.core.types import Sampling
 
 FALSE_ALARM = 0.001
@@ -113,13 +113,7 @@ def _entropies(
 ) -> list[float]:
     """Entropy of the law of every token of an answer, in nats."""
     ids = (*prompt, *answer[:-1])
-    Models(target=target).ensure(1, len(ids))
-    session = target.open()
-    try:
-        read = range(len(prompt) - 1, len(ids))
-        logits = target.forward([session.call(ids, want="logits", read=read)])
-    finally:
-        target.close(session)
+    logits = cold_logits(target, ids, range(len(prompt) - 1, len(ids)))
     laws = warp(logits, sampling).double()
     entropies: list[float] = torch.special.entr(laws).sum(-1).tolist()
     return entropies

@@ -2,42 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-import cli
 from bench.env import ROOT
+from tests.command_line import Ended, bench
 from tests.tiny_checkpoint import save_checkpoint
-
-
-@dataclass(frozen=True)
-class Ended:
-    code: int
-    out: str
-    err: str
-
-
-def bench(*arguments: object) -> Ended:
-    """`cli.main` with these arguments, in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    argv, sys.argv = sys.argv, ["bench", *map(str, arguments)]
-    code = 0
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            cli.main()
-    except SystemExit as end:
-        code = int(end.code or 0)
-    finally:
-        sys.argv = argv
-    return Ended(code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """Tiny models in folders, and a recipe that trains an adapter on one of them in a second."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
-from tests.tiny_recipe import ADAPTER, RUN, SIZES
+from tests.tiny_recipe import ADAPTER, RUN, SIZES, toml_of
 from training.tokenizer import build_tokenizer
 
 
@@ -51,3 +52,15 @@ def recipe(home: Path) -> dict[str, Any]:
         "data": {"kind": "zoo", "seed": 2, "counts": {"math_reasoning": 2, "translation": 2}},
         "run": dict(RUN),
     }
+
+
+@pytest.fixture
+def saved(recipe: dict[str, Any], tmp_path: Path) -> Callable[[], Path]:
+    """Writes the recipe, as a test or its fixtures left it."""
+
+    def save() -> Path:
+        path = tmp_path / "recipe.toml"
+        path.write_text(toml_of(recipe), encoding="utf-8")
+        return path
+
+    return save

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
-import io
 import json
 import math
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,11 +17,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-import cli
 from decoders.core.gating import layer_shapes
 from decoders.core.slots import AdapterConfig, SlotAdapter
 from decoders.core.uniform_embedding import Code
-from tests.tiny_recipe import ADAPTER, RUN, SIZES, toml_of
+from tests.command_line import bench
+from tests.tiny_recipe import ADAPTER, RUN, SIZES
 from training.adapter_job import AdapterJob, optimizers
 from training.adapter_recipe import AdapterRecipe, RunTable
 from training.adapters import ROOT, build_job, main, train_adapter
@@ -490,36 +487,6 @@ def test_the_shipped_recipes_are_complete_and_build(name: str, tmp_path: Path) -
 
 
 # ---------------------------------------------------------------- the command
-
-
-@dataclasses.dataclass(frozen=True)
-class Ended:
-    code: int
-    err: str
-
-
-def bench(*arguments: object) -> Ended:
-    """`cli.main` with these arguments, in this process."""
-    err, code = io.StringIO(), 0
-    argv, sys.argv = sys.argv, ["bench", *map(str, arguments)]
-    try:
-        with contextlib.redirect_stderr(err):
-            cli.main()
-    except SystemExit as end:
-        code = int(end.code or 0)
-    finally:
-        sys.argv = argv
-    return Ended(code, err.getvalue())
-
-
-@pytest.fixture
-def saved(recipe: dict[str, Any], tmp_path: Path) -> Callable[[], Path]:
-    def save() -> Path:
-        path = tmp_path / "recipe.toml"
-        path.write_text(toml_of(recipe), encoding="utf-8")
-        return path
-
-    return save
 
 
 def test_the_command_trains_an_adapter(saved: Callable[[], Path], tmp_path: Path) -> None:

@@ -21,8 +21,9 @@ from decoders.core.slots import AdapterConfig, SlotAdapter, Variant
 from decoders.core.types import Generation, Sampling
 from decoders.idlm import IterativeDiffusion
 from decoders.nar import NonAutoregressive
-from tests.tiny_recipe import RUN, SIZES, toml_of
-from tests.training.test_adapters import Given, bench, job_of, silent
+from tests.command_line import bench
+from tests.tiny_recipe import RUN, SIZES
+from tests.training.test_adapters import Given, job_of, silent
 from training.adapter_job import AdapterJob, optimizers
 from training.adapter_recipe import AdapterRecipe, RunTable
 from training.adapters import ROOT, main, train_adapter
@@ -290,16 +291,7 @@ def test_token_rows_go_on_learning_the_text_and_strides_grow(
 # ---------------------------------------------------------------- the command
 
 
-@pytest.fixture
-def saved(masked: dict[str, Any], tmp_path: Path) -> Callable[[], Path]:
-    def save() -> Path:
-        path = tmp_path / "recipe.toml"
-        path.write_text(toml_of(masked), encoding="utf-8")
-        return path
-
-    return save
-
-
+@pytest.mark.usefixtures("masked")
 def test_the_command_trains_masks_and_refuses_recipes_of_another_kind(
     saved: Callable[[], Path], variant: Variant, tmp_path: Path
 ) -> None:

@@ -1,0 +1,32 @@
+"""The command line in this process, and how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from dataclasses import dataclass
+
+import cli
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+
+def bench(*arguments: object) -> Ended:
+    """`cli.main` with these arguments."""
+    out, err = io.StringIO(), io.StringIO()
+    argv, sys.argv = sys.argv, ["bench", *map(str, arguments)]
+    code = 0
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            cli.main()
+    except SystemExit as end:
+        code = int(end.code or 0)
+    finally:
+        sys.argv = argv
+    return Ended(code, out.getvalue(), err.getvalue())

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console, Group
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -111,27 +112,33 @@ class Report:
 
     def print(self, console: Console) -> None:
         """The verdicts, the curves, and what stands behind both."""
-        verdicts = Table("decoder", "verdict", "check", "found", "would catch", title="Lossless?")
+        shown: list[Table | Text] = [_columns(headed=True)]
         for examined in self.examined:
-            name, verdict = Text(examined.decoder), _styled(examined.verdict)
+            checks = _columns(headed=False)
             for finding in examined.findings or [_NOTHING]:
                 mark = "" if finding.outcome in ("passed", "measured") else f"{finding.outcome}: "
-                verdicts.add_row(
-                    name, verdict, finding.check, Text(mark + finding.text), finding.power
-                )
-                name, verdict = Text(), Text()
-            verdicts.add_section()
-        shown: list[Table | Text] = [verdicts]
+                found = Text(mark + finding.text)
+                checks.add_row(Padding(Text(finding.check), (0, 0, 0, 2)), found, finding.power)
+            verdict = Text(examined.verdict, style=_STYLES[examined.verdict])
+            shown += [Text.assemble(examined.decoder, ": ", verdict), checks, Text()]
         if self.curves:
-            curves = Table("answers still equal after tokens", *map(str, self.places))
+            curves = Table(box=None, pad_edge=False, header_style="bold")
+            curves.add_column("answers still equal after tokens", overflow="fold")
+            for place in self.places:
+                curves.add_column(str(place), justify="right", no_wrap=True)
             for label, shares in self.curves:
                 curves.add_row(Text(label), *(f"{share:.0%}" for share in shares))
-            shown.append(curves)
+            shown += [curves, Text()]
         console.print(Group(*shown, *(Text(note) for note in self.notes)))
 
 
 _NOTHING = Finding(check="", outcome="open", text="nothing was checked", data={})
 
 
-def _styled(verdict: Verdict) -> Text:
-    return Text(verdict, style=_STYLES[verdict])
+def _columns(*, headed: bool) -> Table:
+    """An empty table of checks: all are as wide, and a name too long for its column is folded."""
+    made = Table(box=None, pad_edge=False, header_style="bold", show_header=headed, expand=True)
+    made.add_column("check", width=23, overflow="fold")
+    made.add_column("found", ratio=1, overflow="fold")
+    made.add_column("would catch", width=20)
+    return made

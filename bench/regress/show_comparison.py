@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -74,17 +76,9 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print the table, what else to know, and the verdict in one line."""
     table = to_table(comparison)
-    printed = RichTable(box=None, pad_edge=False, header_style="bold")
-    for place, heading in enumerate(table.headings):
-        side: Literal["left", "right"] = "left" if place < 2 else "right"
-        short = heading.replace(" ", "\n") if heading not in ("decoder", "verdict") else heading
-        fixed = heading in ("decoder", "verdict", "time")
-        printed.add_column(short, justify=side, vertical="bottom", no_wrap=fixed)
-    for cell, row in zip(comparison.cells, table.rows, strict=True):
-        style = _STYLES.get(cell.verdict, "")
-        texts = [Text(entry.text, style="bold red" if entry.bold else "") for entry in row]
-        printed.add_row(texts[0], Text(row[1].text, style=style), *texts[2:])
-    console.print(printed)
+    styles = [_STYLES.get(cell.verdict, "") for cell in comparison.cells]
+    for part in _fitting_tables(table, styles, console):
+        console.print(part, "")
     console.print(Text(table.note, style="dim"))
     for line in remarks(comparison):
         console.print(Text(f"! {line}", style="yellow"))
@@ -95,6 +89,34 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         console.print(Text(f"  and {left} more differences (--json has all)", style="dim"))
     style = _STYLES.get(comparison.verdict, "")
     console.print(Text(str(comparison.verdict), style=style))
+
+
+def _fitting_tables(table: Table, styles: Sequence[str], console: Console) -> list[RichTable]:
+    """The table, cut between columns where the console is too narrow; each part names the rows."""
+    wide = console.options.update(width=1000)
+    parts, shown = [], [0, 1]
+    for place in range(2, len(table.headings)):
+        wider = _printed(table, styles, [*shown, place])
+        if len(shown) > 1 and Measurement.get(console, wide, wider).maximum > console.width:
+            parts.append(_printed(table, styles, shown))
+            shown = [0]
+        shown.append(place)
+    return [*parts, _printed(table, styles, shown)]
+
+
+def _printed(table: Table, styles: Sequence[str], shown: Sequence[int]) -> RichTable:
+    """Some columns of the table; `styles` are those of its verdicts."""
+    printed = RichTable(box=None, pad_edge=False, header_style="bold")
+    printed.add_column("decoder", overflow="fold", max_width=24, vertical="bottom")
+    for place in shown[1:]:
+        side: Literal["left", "right"] = "left" if place == 1 else "right"
+        short = table.headings[place].replace(" ", "\n").replace(".", ".\n")
+        printed.add_column(short, justify=side, vertical="bottom", no_wrap=True)
+    for row, style in zip(table.rows, styles, strict=True):
+        told = [style if place == 1 else "bold red" * row[place].bold for place in shown]
+        texts = [row[place].text.replace(" -> ", "\n-> ") for place in shown]
+        printed.add_row(*(Text(t, style=s) for t, s in zip(texts, told, strict=True)))
+    return printed
 
 
 def remarks(comparison: Comparison) -> list[str]:

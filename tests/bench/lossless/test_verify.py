@@ -13,8 +13,9 @@ import pytest
 from rich.console import Console
 
 from bench.config import RunConfig
+from bench.lossless.equality import CURVE
 from bench.lossless.law import FALSE_ALARM, LawTest, findings
-from bench.lossless.verdict import Examined, Report
+from bench.lossless.verdict import Examined, Finding, Report
 from bench.lossless.verify import NUM_DRAWS, verify
 from decoders.core.checks import table_draws
 from decoders.core.registry import build, parse_spec
@@ -210,11 +211,29 @@ def test_the_table_says_verdicts_powers_and_margins(examined: Callable[..., Repo
     console = Console(width=200, record=True)
     examined("spec", limit=2).print(console)
     text = console.export_text()
-    assert re.search(r"spec +│ lossless", text)
+    assert "\nspec: lossless" in text
     assert re.search(r"a distance of 0\.0\d\d", text)
     assert "ar in another shape, T = 0 " in text
     assert "0.001 apart" in text
     assert "in 0.1% of examinations" in text
+
+
+def test_everything_printed_is_whole_on_a_narrow_terminal() -> None:
+    found, power = "5,000 draws, chi-square 44.2, p = 0.26 (Holm)", "one wrong token in 1,482"
+    name = "path/of/a/decoder.py:Mine@labelled"
+    finding = Finding(
+        check="T = 0.8, tokens of ar", outcome="open", text=found, power=power, data={}
+    )
+    examined = Examined(decoder=name, lossless=True, findings=[finding])
+    curves = [(f"{name}, T = 0.8", [1.0] * len(CURVE))]
+    console = Console(width=80, record=True)
+    Report(examined=[examined], notes=[], places=CURVE, curves=curves, facts={}).print(console)
+    text = console.export_text()
+    assert "…" not in text
+    assert text.splitlines()[0].split() == ["check", "found", "would", "catch"]
+    assert f"\n{name}: inconclusive" in text
+    assert all(word in text for word in f"{finding.check} open: {found} {power}".split())
+    assert re.search(" +".join(map(str, CURVE)), text)
 
 
 def test_json_holds_every_finding_with_its_data(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from rich.console import Console
 from bench.regress.compare import compare
 from bench.regress.diff import marked, show_changes
 from bench.regress.gate import Gate
-from bench.regress.show_comparison import print_comparison, to_json, to_markdown
+from bench.regress.show_comparison import print_comparison, to_json, to_markdown, to_table
 from bench.regress.sides import load_side
 from bench.regress.verdict import Comparison
 
@@ -28,8 +29,8 @@ def judged(runs: tuple[Path, Path]) -> Comparison:
     return compare(base, head, Gate())
 
 
-def printed(show: Callable[[Console], object]) -> str:
-    console = Console(width=160, color_system=None)
+def printed(show: Callable[[Console], object], width: int = 160) -> str:
+    console = Console(width=width, color_system=None)
     with console.capture() as capture:
         show(console)
     return capture.get()
@@ -53,6 +54,22 @@ def test_the_terminal_shows_the_same_and_ends_with_the_verdict(pair: Pair) -> No
     text = printed(lambda console: print_comparison(comparison, console))
     assert text.rstrip().splitlines()[-1] == "regressed"
     assert "spec: 2 answers changed (--diff shows them)" in text
+
+
+def test_every_column_is_whole_on_a_narrow_terminal(pair: Pair) -> None:
+    def worse(record: dict[str, Any]) -> None:
+        other_token(record)
+        if record["scores"] and record["decoder"] == "ptp":
+            record["scores"] = {name: 0.5 * score for name, score in record["scores"].items()}
+
+    comparison = judged(pair(worse))
+    text = printed(lambda console: print_comparison(comparison, console), width=80)
+    table = to_table(comparison)
+    assert len(table.headings) > 12
+    assert "…" not in text
+    assert all(word in text for heading in table.headings for word in re.split("[ .]", heading))
+    assert all(part in text for row in table.rows for cell in row for part in cell.text.split("->"))
+    assert text.count("\nspec ") > 2  # every part names the rows
 
 
 def test_json_holds_every_measure_and_no_infinity(pair: Pair) -> None:

@@ -252,8 +252,8 @@ def show(
     """Print answers with the tokens of each step coloured."""
     from rich.console import Console
 
+    from bench.reporting.show import show_run
     from bench.rundir import find_run
-    from bench.show import show_run
 
     cells = decoders.split(",") if decoders else None
     show_run(find_run(run_dir, output), Console(), prompt=prompt, decoders=cells)
@@ -265,8 +265,8 @@ def explain(
     output: options.Output = options.RESULTS,
 ) -> None:
     """Say in words where the time went and what would help most."""
-    from bench.explain import explain as in_words
-    from bench.findings import Findings
+    from bench.reporting.explain import explain as in_words
+    from bench.reporting.findings import Findings
     from bench.rundir import find_run, load_run
 
     typer.echo("\n\n".join(in_words(Findings(load_run(find_run(run_dir, output))))))
@@ -280,8 +280,8 @@ def export(
     output: options.Output = options.RESULTS,
 ) -> None:
     """Write a run's numbers in the format of another tool."""
-    from bench.export import export as write
-    from bench.findings import Findings
+    from bench.reporting.export import export as write
+    from bench.reporting.findings import Findings
     from bench.rundir import find_run, load_run
 
     found = find_run(run_dir, output)
@@ -299,8 +299,8 @@ def paper(
     output: options.Output = options.RESULTS,
 ) -> None:
     """Write a figure at column width (PDF) and a booktabs table (LaTeX)."""
-    from bench.paper import write_paper
     from bench.regress.sides import load_side
+    from bench.reporting.paper import write_paper
 
     side = load_side(run_dir, output)
     for file in write_paper(side, folder or side.path / "paper", venue.value):
@@ -312,7 +312,7 @@ def ls(what: Annotated[Listed, typer.Argument()], output: options.Output = optio
     """List decoders, tasks, or runs."""
     from rich.console import Console
 
-    from bench import listing
+    from bench.reporting import listing
 
     if what is Listed.decoders:
         table = listing.list_decoders()
@@ -338,7 +338,7 @@ def show_prompts(
     from rich.console import Console
 
     from bench.config import load_config
-    from bench.listing import show_prompts as print_prompts
+    from bench.reporting.listing import show_prompts as print_prompts
     from bench.tasks import tasks_of
 
     chosen = load_config(config, {"tasks": tasks, "limit": limit, "seed": seed})

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from bench import toml
 from bench.errors import BenchError, Exit, did_you_mean
 from bench.protocol import PRESETS
-from bench.published import reference_names
+from bench.reporting.published import reference_names
 from decoders.core import registry
 from decoders.core.types import DecoderSpec
 
@@ -43,7 +43,7 @@ class RunConfig(BaseModel):
     limit that no honest decoder meets, see `bench.patience`). `columns` maps what a prompt needs to
     the columns of a ``jsonl=`` or ``hf=`` source; a file may say it as ``[tasks.jsonl]`` with
     ``path``. `protocol` sets what is not set otherwise (`bench.protocol`); `reference` names
-    published numbers that the report prints beside the run's own (`bench.references`).
+    published numbers that the report prints beside the run's own (`bench.reporting.references`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

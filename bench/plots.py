@@ -23,9 +23,9 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from bench.labels import place
 from bench.metrics import BASELINE
-from bench.palette import GREY, INK, PAPER, STYLE, WIDTH, colours
+from bench.reporting.labels import place
+from bench.reporting.palette import GREY, INK, PAPER, STYLE, WIDTH, colours
 from bench.stats import Estimate
 from bench.summary import ALL, family_order
 
@@ -51,7 +51,7 @@ def render(figure: Figure) -> dict[str, bytes]:
 
 
 def styled() -> AbstractContextManager[None]:
-    """Inside it figures look as `bench.palette` says."""
+    """Inside it figures look as `bench.reporting.palette` says."""
     return mpl.rc_context(dict(STYLE))  # type: ignore[arg-type]
 
 

@@ -22,13 +22,13 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from bench.files import write_files
-from bench.findings import Findings
-from bench.palette import FAINT, INK, PAPER
 from bench.plain import latex, markdown
 from bench.records import SampleRecord
+from bench.reporting.findings import Findings
+from bench.reporting.palette import FAINT, INK, PAPER
+from bench.reporting.tables import Table
 from bench.rundir import load_run
 from bench.summary import ALL
-from bench.tables import Table
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _CAPTIONS = {
@@ -203,7 +203,8 @@ def _tables(findings: Findings) -> dict[str, bytes]:
 
 def _figures(findings: Findings) -> tuple[dict[str, str], dict[str, bytes]]:
     """Draw what there is data for; returns the SVG by figure name, and every file."""
-    from bench import parallel_plots, plots
+    from bench import plots
+    from bench.reporting import parallel_plots
 
     drawn = plots.draw_all(findings.summary, findings.lengths, findings.floor)
     drawn |= parallel_plots.draw_all(findings.summary)

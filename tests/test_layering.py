@@ -11,9 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 HEAVY = {"torch", "transformers", "datasets", "pandas", "matplotlib", "numpy", "scipy", "rich"}
 TORCH_FREE = (
-    *("report", "plots", "metrics", "stats", "records", "summary", "show", "rundir"),
-    *("export", "paper", "regress.compare", "regress.show_comparison", "regress.diff"),
-    *("regress.noise", "regress.doctor"),
+    *("report", "plots", "metrics", "stats", "records", "summary", "rundir"),
+    *(f"reporting.{name}" for name in ("show", "listing", "explain", "export", "paper")),
+    *(f"regress.{name}" for name in ("compare", "show_comparison", "diff", "noise", "doctor")),
 )
 
 

@@ -26,8 +26,8 @@ from bench.prompt_file import PROMPTS
 from bench.records import SCHEMA, SampleRecord
 from bench.regress.checkout import Process, check_setup, checkout
 from bench.regress.sides import PAIR
+from bench.reporting.show import VOCABULARY
 from bench.rundir import CONFIG, ENV, MANIFEST, STATUS, create_run_dir, load_run
-from bench.show import VOCABULARY
 from bench.validity import judge
 
 SIDES = ("base", "head")

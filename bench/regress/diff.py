@@ -17,7 +17,7 @@ from bench.metrics import first_difference
 from bench.records import SampleRecord
 from bench.regress.joined import join
 from bench.regress.sides import Side
-from bench.show import pieces_of
+from bench.reporting.show import pieces_of
 
 MOST = 10
 """Answers shown per decoder."""

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from bench.plain import markdown
 from bench.regress.verdict import ROUNDING, CellVerdict, Comparison, Measure, Verdict
-from bench.tables import UNKNOWN, Cell, Table
+from bench.reporting.tables import UNKNOWN, Cell, Table
 
 _SHARES = ("identical_to_ar", "quality", "changed_answers", "errors")
 _ALWAYS = ("calls", "rows", "emitted", "accepted", "tokens_per_step", "identical_to_ar", "quality")

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.export import export
-from bench.findings import Findings
+from bench.reporting.export import export
+from bench.reporting.findings import Findings
 from bench.rundir import load_run
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from bench import listing
+from bench.reporting import listing
 from decoders.core import registry
 from specbench_tasks.registry import load_tasks
 from specbench_tasks.task import FAMILIES, Conversation

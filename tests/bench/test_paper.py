@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.paper import WIDTHS, write_paper
 from bench.regress.sides import load_side
+from bench.reporting.paper import WIDTHS, write_paper
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,10 +8,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from bench import parallel, parallel_tables, summary
+from bench import parallel, summary
 from bench.parallel import Passes, Rounds, accuracy_under_parallelism, passes_per_block, rounds_of
 from bench.quality import what_the_target_says
 from bench.records import SampleRecord, StepColumns
+from bench.reporting import parallel_tables
 from decoders.core.scheduler import Models, generate
 from decoders.core.table_model import TableModel
 from decoders.core.types import Sampling

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from bench import plots
-from bench.parallel_plots import draw_all
+from bench.reporting.parallel_plots import draw_all
 
 ENTROPY = {"qa": 0.1, "rag": 0.2, "translation": 0.4, "mt_bench": 1.1, "summarization": 1.4}
 PASSES = {"nar": 1.0, "idlm@p2": 2.0, "idlm@p4": 4.0, "idlm@p8": 8.0}

@@ -14,13 +14,13 @@ from bench import session
 from bench.choice import choose_decoders
 from bench.decompose import decompositions, splits
 from bench.errors import BenchError
-from bench.explain import explain
-from bench.findings import Findings
 from bench.phased_scheduler import PhasedScheduler
 from bench.phases import PHASES, PHASES_FILE, PhaseClock, PhasedAnswer, chosen_groups, read_phases
 from bench.planning import make_plan
 from bench.records import SampleRecord
 from bench.report import write_report
+from bench.reporting.explain import explain
+from bench.reporting.findings import Findings
 from bench.rundir import load_run
 from decoders.core.scheduler import Scheduler
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bench import plots, summary
-from bench.labels import overlap, place
-from bench.palette import GREY, colours
+from bench.reporting.labels import overlap, place
+from bench.reporting.palette import GREY, colours
 from bench.rundir import load_run
 from bench.stats import Estimate
 

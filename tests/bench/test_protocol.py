@@ -12,11 +12,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from bench import protocol, references
+from bench import protocol
 from bench.config import load_config
 from bench.errors import BenchError
-from bench.findings import Findings
 from bench.report import write_report
+from bench.reporting import references
+from bench.reporting.findings import Findings
 from bench.rundir import load_run
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,10 +13,10 @@ import pytest
 from rich.console import Console
 
 from bench.errors import BenchError
-from bench.findings import Findings
 from bench.report import print_summary, write_report
+from bench.reporting.findings import Findings
+from bench.reporting.tables import Cell, Table
 from bench.rundir import load_run
-from bench.tables import Cell, Table
 
 FIGURES = ("speedup", "tokens_per_call", "acceptance_length", "quality_speed")
 Write = Callable[..., Path]

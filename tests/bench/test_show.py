@@ -11,7 +11,7 @@ from rich.console import Console
 
 from bench.errors import BenchError
 from bench.records import SampleRecord
-from bench.show import coloured, show_run
+from bench.reporting.show import coloured, show_run
 
 Write = Callable[..., Path]
 

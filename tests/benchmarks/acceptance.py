@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.metrics import BASELINE, SECOND_BASELINE, Tally, by, timed
-from bench.palette import STYLE, WIDTH
 from bench.records import SampleRecord
+from bench.reporting.palette import STYLE, WIDTH
 from bench.rundir import Run, load_run
 from bench.stats import Estimate, jackknife
 

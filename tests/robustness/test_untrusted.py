@@ -16,17 +16,17 @@ from rich.console import Console
 
 from bench import session
 from bench.errors import BenchError, Exit
-from bench.findings import Findings
-from bench.listing import list_decoders, list_runs
-from bench.paper import write_paper
 from bench.plain import latex, markdown, printable
 from bench.regress.compare import compare
 from bench.regress.gate import load_gate
 from bench.regress.show_comparison import to_markdown
 from bench.regress.sides import load_side
 from bench.report import print_summary, write_report
+from bench.reporting.findings import Findings
+from bench.reporting.listing import list_decoders, list_runs
+from bench.reporting.paper import write_paper
+from bench.reporting.show import show_run
 from bench.rundir import load_run
-from bench.show import show_run
 from decoders.core.hf import HFModel, load_tokenizer
 from tests.bench.conftest import make_record, write_run
 

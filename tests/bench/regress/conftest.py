@@ -48,7 +48,7 @@ def stored() -> Callable[[Path], Path]:
     """Leaves of a run what a reference keeps."""
 
     def strip(run: Path) -> Path:
-        from bench.findings import Findings
+        from bench.reporting.findings import Findings
         from bench.rundir import load_run
 
         summary = Findings(load_run(run)).summary

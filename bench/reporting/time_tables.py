@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bench.decompose import MOST_RESIDUAL, Decomposition, Split
 from bench.phases import PHASES
-from bench.tables import UNKNOWN, Cell, Table, number
+from bench.reporting.tables import UNKNOWN, Cell, Table, number
 
 _PASS = (
     "From an instrumented second pass over {} prompt(s), after the timed one and apart from it: "

@@ -17,14 +17,15 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from bench import speed_tables, timings
+from bench import timings
 from bench.errors import BenchError, Exit
 from bench.files import write_files
-from bench.findings import Findings
 from bench.metrics import Tally, by
 from bench.records import SampleRecord
+from bench.reporting import speed_tables
+from bench.reporting.findings import Findings
+from bench.reporting.tables import known, number, rows_of
 from bench.summary import ALL
-from bench.tables import known, number, rows_of
 
 Format = Literal["pytest-benchmark", "github-action-benchmark", "csv", "parquet"]
 COUNTERS = (

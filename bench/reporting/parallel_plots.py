@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 
 from bench.metrics import BASELINE
-from bench.palette import GREY, INK, colours
 from bench.plots import Drawn, beside, canvas, panels, percents, several_families, styled, whole
+from bench.reporting.palette import GREY, INK, colours
 from bench.summary import ALL
 
 _FEWEST = 3

@@ -9,8 +9,8 @@ import pandas as pd
 
 from bench.metrics import BASELINE
 from bench.parallel import Area, accuracy_under_parallelism, degradation
+from bench.reporting.tables import UNKNOWN, Cell, Row, Table, by_family, known, number, rows_of
 from bench.summary import ALL
-from bench.tables import UNKNOWN, Cell, Row, Table, by_family, known, number, rows_of
 
 _ROUNDS = {
     "tokens per forward": ("tpf", ".2f", 1),

@@ -16,9 +16,9 @@ import pandas as pd
 from bench.errors import BenchError, Exit, did_you_mean
 from bench.metrics import BASELINE
 from bench.protocol import departures
-from bench.published import published
+from bench.reporting.published import published
+from bench.reporting.tables import SESSIONS, UNKNOWN, Cell, Table, number, rows_of, speed
 from bench.summary import ALL
-from bench.tables import SESSIONS, UNKNOWN, Cell, Table, number, rows_of, speed
 
 _YES = "yes"
 

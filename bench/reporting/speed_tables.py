@@ -11,10 +11,7 @@ from functools import partial
 import pandas as pd
 
 from bench.metrics import BASELINE, SECOND_BASELINE
-from bench.speedups import PRECISION, Speedups
-from bench.stats import Estimate
-from bench.summary import ALL
-from bench.tables import (
+from bench.reporting.tables import (
     SESSIONS,
     UNKNOWN,
     Cell,
@@ -27,6 +24,9 @@ from bench.tables import (
     rows_of,
     speed,
 )
+from bench.speedups import PRECISION, Speedups
+from bench.stats import Estimate
+from bench.summary import ALL
 
 _NAMES = {
     "speedup": ("geometric mean", "geometric mean over prompts of paired ratios, 95 % t-interval"),

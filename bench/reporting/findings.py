@@ -16,26 +16,19 @@ from typing import Any
 
 import pandas as pd
 
-from bench import (
-    decompose,
-    estimates,
-    parallel_tables,
-    references,
-    speed_tables,
-    tables,
-    time_tables,
-)
+from bench import decompose, estimates
 from bench import summary as sums
 from bench.decompose import Decomposition, Split
 from bench.metrics import BASELINE
 from bench.phases import PhasedAnswer, read_phases
 from bench.plain import printable
 from bench.protocol import departures
+from bench.reporting import parallel_tables, references, speed_tables, tables, time_tables
+from bench.reporting.tables import Cell, Table, known, number
 from bench.rundir import Run
 from bench.scores import gold_answers
 from bench.stats import Estimate
 from bench.summary import ALL
-from bench.tables import Cell, Table, known, number
 
 _ABSOLUTE = re.compile(r"^(?:/|~|[A-Za-z]:[\\/])")
 _REPRODUCE = (

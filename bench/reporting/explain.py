@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bench import speed_tables, tables
 from bench.decompose import MOST_RESIDUAL, OVERHEAD, Decomposition, Split
-from bench.findings import Findings
 from bench.metrics import BASELINE, Tally, by, ratio, timed
+from bench.reporting import speed_tables, tables
+from bench.reporting.findings import Findings
+from bench.reporting.tables import known, number, rows_of
 from bench.summary import ALL
-from bench.tables import known, number, rows_of
 
 _WORDS = {
     "prefill": "the prefill",

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from bench import tables
 from bench.errors import BenchError, Exit
 from bench.files import write_files
 from bench.plain import latex as escaped
 from bench.regress.sides import Side
+from bench.reporting import tables
+from bench.reporting.tables import Cell, Table, known, number, rows_of
 from bench.stats import Estimate
 from bench.summary import ALL, noise_floor, summarise
-from bench.tables import Cell, Table, known, number, rows_of
 
 WIDTHS: Mapping[str, float] = {
     "icml": 3.25,

@@ -22,8 +22,8 @@ from bench.records import SampleRecord
 from bench.runner import answered
 from bench.workbench import Arm, Workbench
 from decoders.core.model import Model
-from decoders.core.scheduler import Models, Outcome, Scheduler
-from decoders.core.types import Generation
+from decoders.core.scheduler import Models, Scheduler
+from decoders.core.types import Generation, Outcome
 from specbench_tasks.scorers import score
 
 BATCH_ON_CPU = 8

@@ -26,8 +26,8 @@ from bench.prompts import Prompt
 from bench.protocol import recount
 from bench.records import SampleRecord, StepColumns
 from bench.workbench import Arm, Workbench
-from decoders.core.scheduler import Outcome, Scheduler
-from decoders.core.types import Generation, Sampling
+from decoders.core.scheduler import Scheduler
+from decoders.core.types import Generation, Outcome, Sampling
 
 WARMUP_TOKENS = 16
 WARMUP_MAX = 6

@@ -21,8 +21,7 @@ from decoders.ar import Autoregressive
 from decoders.core.decoder import Request, Steps
 from decoders.core.goodness import POWER
 from decoders.core.model import Model
-from decoders.core.scheduler import Outcome
-from decoders.core.types import Emit, Generation, Sampling
+from decoders.core.types import Emit, Generation, Outcome, Sampling
 
 CURVE = (1, 4, 16, 64, 256)
 """Tokens after which the survival curve is shown."""

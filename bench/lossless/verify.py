@@ -32,8 +32,8 @@ from bench.workbench import Arm, Workbench, open_workbench
 from decoders.core.checks import table_draws
 from decoders.core.draws import Draws
 from decoders.core.goodness import POWER
-from decoders.core.scheduler import Outcome, Scheduler
-from decoders.core.types import Generation, Sampling
+from decoders.core.scheduler import Scheduler
+from decoders.core.types import Generation, Outcome, Sampling
 
 TEMPERATURE = 0.8
 """Of sampled checks, where the configuration says 0."""

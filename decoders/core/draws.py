@@ -17,8 +17,8 @@ from decoders.core.decoder import Decoder
 from decoders.core.goodness import Answer, Cell, Fit, Law, enumerate_law, fit
 from decoders.core.model import Model
 from decoders.core.sampling import warp
-from decoders.core.scheduler import Models, Outcome, Scheduler
-from decoders.core.types import Generation, Sampling
+from decoders.core.scheduler import Models, Scheduler
+from decoders.core.types import Generation, Outcome, Sampling
 
 
 class Draws:

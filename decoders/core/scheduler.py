@@ -18,19 +18,16 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from decoders.core import masks
-from decoders.core.decoder import Decoder, Request, Steps
+from decoders.core.decoder import Decoder
+from decoders.core.job import Job
 from decoders.core.model import Model, Session
-from decoders.core.patience import Endless, OutOfTime, Patience
-from decoders.core.readout import Readout, joined, not_a_number, read_out, readouts
-from decoders.core.sampling import Uniforms
+from decoders.core.patience import Endless, Patience
+from decoders.core.readout import Readout, joined, read_out, readouts
 from decoders.core.slots import AdapterConfig
-from decoders.core.types import Call, CallResult, Emit, Generation, Sampling, StepEvent, StopReason
+from decoders.core.types import Call, CallResult, Generation, Outcome, Sampling
 
-Outcome = Generation | Exception
 SLACK_ROWS = 128  # cache entries beyond prompt and budget, for rows that are dropped again
 PREFILL_CHUNK = 512  # rows a prompt is fed at a time
-_MAX_EMPTY_EMITS = 1000
-_MAX_IDLE_CALLS = 100_000  # without a token; every honest decoder is far below
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +73,7 @@ class Scheduler:
         """
         if "draft" in decoder.needs:
             check_draft(decoder.name, models)
-        find_adapter(decoder, models)
+        self._adapter = find_adapter(decoder, models)
         self._decoder, self._models = decoder, models
         self._sampling, self._batch_size = sampling, batch_size
         self._patience: Patience = Endless() if patience is None else patience
@@ -116,7 +113,7 @@ class Scheduler:
         if seeds is not None:
             samplings = [dataclasses.replace(self._sampling, seed=seed) for seed in seeds]
         waiting = deque(enumerate(zip(prompts, samplings, strict=True)))
-        active: list[_Job] = []
+        active: list[Job] = []
         try:
             self._loop(waiting, active, on_first, finish)
         finally:  # also when interrupted: no session outlives a run
@@ -127,7 +124,7 @@ class Scheduler:
     def _loop(
         self,
         waiting: deque[tuple[int, tuple[Sequence[int], Sampling]]],
-        active: list[_Job],
+        active: list[Job],
         on_first: Callable[[int], None] | None,
         finish: Callable[[int, Outcome], None],
     ) -> None:
@@ -147,7 +144,7 @@ class Scheduler:
                 if refused is not None:
                     finish(index, refused)
                     continue
-                job = _Job(index, prompt, self._decoder, self._models, sampling, on_first, patience)
+                job = self._begin(index, prompt, sampling, on_first)
                 active.append(job)
                 job.advance(None)
             if patience.due:
@@ -158,7 +155,27 @@ class Scheduler:
                 group = runnable if len(runnable) == 1 else _next_group(runnable)
                 self._execute(group)
 
-    def _execute(self, group: Sequence[_Job]) -> None:
+    def _begin(
+        self,
+        index: int,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        on_first: Callable[[int], None] | None,
+    ) -> Job:
+        needs_draft = "draft" in self._decoder.needs
+        return Job(
+            index,
+            prompt,
+            self._decoder,
+            sampling,
+            target=self._models.target,
+            draft=self._models.draft if needs_draft else None,
+            adapter=self._adapter,
+            on_first=on_first,
+            patience=self._patience,
+        )
+
+    def _execute(self, group: Sequence[Job]) -> None:
         """Run the pending calls of a group as one forward pass and send the results.
 
         Where a merged pass fails its calls run again one by one: those whose fault it was not go
@@ -248,194 +265,7 @@ def find_adapter(decoder: Decoder, models: Models) -> AdapterConfig | None:
     return attached[name]
 
 
-class _Job:
-    """One running sequence: its coroutine, its pending call, and what it has emitted so far."""
-
-    def __init__(
-        self,
-        index: int,
-        prompt: Sequence[int],
-        decoder: Decoder,
-        models: Models,
-        sampling: Sampling,
-        on_first: Callable[[int], None] | None,
-        patience: Patience,
-    ) -> None:
-        self.index = index
-        self._patience, self._began = patience, patience.begin()
-        self.uniforms = Uniforms(sampling.seed, prompt)
-        self.prompt_length = len(prompt)
-        self.outcome: Outcome | None = None
-        self.pending: Call | None = None
-        self.turns_waited = 0
-        self._on_first, self._sampling = on_first, sampling
-        self._vocab_size = models.target.vocab_size
-        self._target = models.target.open()
-        needs_draft = "draft" in decoder.needs and models.draft is not None
-        self._draft = models.draft.open() if needs_draft and models.draft is not None else None
-        self._decoder = decoder
-        self._request = Request(
-            prompt_ids=tuple(prompt),
-            sampling=sampling,
-            target=self._target,
-            uniforms=self.uniforms,
-            draft=self._draft,
-            adapter=find_adapter(decoder, models),
-        )
-        self._steps: Steps | None = None
-        self._tokens: list[int] = []
-        self._events: list[StepEvent] = []
-        self._counted = (0, 0, 0, 0)
-        self._empty_emits = self.idle_calls = 0
-
-    def advance(self, result: CallResult | None) -> None:
-        """Send a result and run the coroutine up to its next call, or to its end."""
-        self.pending = None
-        try:
-            self._patience.inside = self._began
-            if self._steps is None:
-                self._steps = self._decoder.steps(self._request)
-            item = next(self._steps) if result is None else self._steps.send(result)
-            while isinstance(item, Emit):
-                self._record(item)
-                if self.outcome is not None:
-                    return
-                item = next(self._steps)
-            self._check_call(item)
-            self.pending = item
-        except StopIteration:
-            self.outcome = RuntimeError("decoder returned before EOS or budget; yield until cut")
-        except OutOfTime:
-            self.outcome = self._patience.error()
-        except (Exception, SystemExit) as error:
-            self.outcome = _as_exception(error)
-        finally:
-            self._patience.inside = None
-
-    def take(self, result: CallResult) -> None:
-        """Go on with the result of the pending call, unless there were no numbers behind it."""
-        if not_a_number(result, self._vocab_size):
-            assert self.pending is not None
-            role = "target" if self.pending.session is self._target else "draft"
-            self.fail(
-                FloatingPointError(
-                    f"the {role}'s logits are NaN or infinite after {len(self._tokens)} tokens; "
-                    "check its weights, its adapter and the dtype"
-                )
-            )
-        else:
-            self.advance(result)
-
-    def fail(self, error: Exception) -> None:
-        """End the answer without one."""
-        self.pending, self.outcome = None, error
-
-    @property
-    def is_late(self) -> bool:
-        """Whether the answer is out of time."""
-        return self.outcome is None and self._patience.over(self._began)
-
-    def late(self) -> TimeoutError:
-        """What becomes of it then."""
-        return self._patience.error()
-
-    def begin_anew(self) -> None:
-        """Forget the time that another sequence took."""
-        self._began = self._patience.begin()
-
-    def close(self) -> None:
-        """End the coroutine and give the cache rows back.
-
-        A decoder that fails while it ends has failed: what it answered before is no answer.
-        """
-        try:
-            self._patience.inside = self._began
-            if self._steps is not None:
-                self._steps.close()
-        except OutOfTime:
-            self.outcome = self._patience.error()
-        except (Exception, SystemExit) as error:
-            if self.outcome is None or isinstance(self.outcome, Generation):
-                self.outcome = _as_exception(error)
-        finally:
-            self._patience.inside = None
-            self._target.model.close(self._target)
-            if self._draft is not None:
-                self._draft.model.close(self._draft)
-
-    def _check_call(self, item: object) -> None:
-        """What was yielded is a call of this sequence, and there have not been too many."""
-        if not isinstance(item, Call):
-            raise TypeError(f"decoder yielded {item!r:.60}; yield a Call or an Emit")
-        if item.session is not self._target and item.session is not self._draft:
-            raise ValueError("decoder yielded a call of a session that is not its own")
-        self.idle_calls += 1
-        if self.idle_calls > _MAX_IDLE_CALLS:
-            raise RuntimeError(f"decoder emitted no token in {_MAX_IDLE_CALLS} calls in a row")
-
-    def _record(self, emit: Emit) -> None:
-        tokens, stop = self._cut(emit.tokens)
-        counts = self._counts()
-        work = [now - then for now, then in zip(counts, self._counted, strict=True)]
-        self._counted = counts
-        self._tokens += tokens
-        # clipped where the cut fell among the accepted tokens: an accepted one not emitted is none
-        accepted = min(emit.accepted, len(tokens))
-        tested, overlap, alpha = _compared(emit, len(tokens), accepted)
-        self._events.append(
-            StepEvent(
-                tokens=tokens,
-                drafted=emit.drafted,
-                accepted=accepted,
-                target_calls=work[0],
-                target_rows=work[1],
-                draft_calls=work[2],
-                draft_rows=work[3],
-                passes=emit.passes,
-                tested=tested,
-                overlap=overlap,
-                alpha=alpha,
-            )
-        )
-        if len(self._events) == 1 and self._on_first is not None:
-            self._on_first(self.index)
-        self._empty_emits = 0 if tokens else self._empty_emits + 1
-        self.idle_calls = 0 if tokens else self.idle_calls
-        if self._empty_emits > _MAX_EMPTY_EMITS:
-            raise RuntimeError(f"decoder emitted nothing for {_MAX_EMPTY_EMITS} steps in a row")
-        if stop is not None:
-            _check_emitted(self._tokens, self._events, self._vocab_size)
-            self.outcome = Generation(
-                tokens=tuple(self._tokens), steps=tuple(self._events), stop=stop
-            )
-
-    def _cut(self, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], StopReason | None]:
-        """What of an emit counts: up to the first stop id, and within the budget."""
-        left = self._sampling.max_new_tokens - len(self._tokens)
-        for place, token in enumerate(tokens[:left]):
-            if token in self._sampling.stop_ids:
-                return tokens[: place + 1], "eos"
-        return tokens[:left], "length" if len(tokens) >= left else None
-
-    def _counts(self) -> tuple[int, int, int, int]:
-        target, draft = self._target, self._draft
-        if draft is None:
-            return target.calls, target.rows, 0, 0
-        return target.calls, target.rows, draft.calls, draft.rows
-
-
-def _check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], vocab_size: int) -> None:
-    """Once an answer, what a decoder emitted: `ValueError` where it is no token or no count."""
-    for token in tokens:
-        if type(token) is not int or not 0 <= token < vocab_size:
-            raise ValueError(f"decoder emitted {token!r:.40}; ids are integers below {vocab_size}")
-    for event in events:
-        for count in (event.drafted, event.accepted, event.passes):
-            if type(count) is not int:
-                raise ValueError(f"decoder counted {count!r:.40}; counts are integers")
-
-
-def _stop_the_latest(active: Sequence[_Job]) -> None:
+def _stop_the_latest(active: Sequence[Job]) -> None:
     """End one answer that is out of time, if any is: the one with most calls since its last token.
 
     The others may only have waited for it: their time starts anew.
@@ -446,34 +276,17 @@ def _stop_the_latest(active: Sequence[_Job]) -> None:
         worst.fail(worst.late())
 
 
-def _as_exception(error: BaseException) -> Exception:
-    """A decoder's error as an outcome; one that calls `sys.exit` ends its answer, not the run."""
-    return error if isinstance(error, Exception) else RuntimeError(f"decoder raised {error!r}")
-
-
-def _compared(
-    emit: Emit, num_tokens: int, accepted: int
-) -> tuple[int, float, float] | tuple[None, None, None]:
-    """A step's `tested`, `overlap` and `alpha`; None where laws were not compared."""
-    verdict = emit.verdict
-    if verdict is None:
-        return None, None, None
-    tested = min(emit.drafted, emit.accepted + 1)
-    alpha = sum(verdict.ratios[:accepted]) + num_tokens - accepted
-    return tested, sum(verdict.overlaps[:tested]), alpha
-
-
 def width_bucket(num_rows: int) -> int:
     """Bucket of a call's width; calls merge within one: 1, 2-4, 5-8, 9-16, 17-32 and so on."""
     return 0 if num_rows == 1 else max(2, (num_rows - 1).bit_length())
 
 
-def _next_group(active: Sequence[_Job]) -> list[_Job]:
+def _next_group(active: Sequence[Job]) -> list[Job]:
     """Which pending calls run next: prompts first, then the fullest group, aged against starvation.
 
     Waiting for the fullest group lets sequences in different phases fall into step.
     """
-    groups: dict[tuple[bool, int, int], list[_Job]] = {}
+    groups: dict[tuple[bool, int, int], list[Job]] = {}
     for job in active:
         call = job.pending
         assert call is not None

@@ -248,6 +248,10 @@ class Generation:
     stop: StopReason
 
 
+Outcome = Generation | Exception
+"""What becomes of a prompt: an answer, or what its decoder (or its call) raised."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSpec:
     """Enough to rebuild a decoder: where it comes from, its label, and its options as text."""

@@ -15,9 +15,9 @@ import pytest
 from bench.patience import MOST_TIMEOUTS, TimeLimit, default_limit_s
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Request, Steps
-from decoders.core.scheduler import Models, Outcome, Scheduler
+from decoders.core.scheduler import Models, Scheduler
 from decoders.core.table_model import TableModel
-from decoders.core.types import Generation, Sampling
+from decoders.core.types import Generation, Outcome, Sampling
 
 SHORT_S = 0.5
 """Far above what an answer of a table takes, on a busy machine as well."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from decoders.ar import Autoregressive
-from decoders.core import scheduler as scheduler_module
+from decoders.core import job as job_module
 from decoders.core import verdicts
 from decoders.core.decoder import Request, Steps
 from decoders.core.hf import HFModel
@@ -108,7 +108,7 @@ def distance(
     ends: Sequence[tuple[int, int]] = ENDS,
 ) -> float:
     """Largest total variation between a decoder's law and the target's over ends of prompts."""
-    monkeypatch.setattr(scheduler_module, "Uniforms", Scripted)
+    monkeypatch.setattr(job_module, "Uniforms", Scripted)
     sampling = sampling or Sampling(temperature=1.0, max_new_tokens=3)
     gaps = []
     for end in ends:
@@ -173,7 +173,7 @@ def test_the_law_is_exact_where_specs_are_proposed_again_after_a_rejection(
     script: type[CoinScript], exact: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of five tokens three are proposed at once; those after a rejection with the same uniforms."""
-    monkeypatch.setattr(scheduler_module, "Uniforms", script)
+    monkeypatch.setattr(job_module, "Uniforms", script)
     model, sampling = Coin(), Sampling(temperature=1.0, max_new_tokens=5)
     prompts = [[code, 1] for code in range(4**2 * 2**6)]
     law: Counter[tuple[int, ...]] = Counter()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from decoders.ar import Autoregressive
-from decoders.core import scheduler as scheduler_module
+from decoders.core import job as job_module
 from decoders.core.scheduler import Models, generate
 from decoders.core.table_model import TableModel
 from decoders.core.types import Sampling
@@ -50,13 +50,13 @@ def enumerate_answers(decoder: Speculative) -> dict[tuple[int, ...], float]:
             def __init__(self, seed: int, prompt: Sequence[int], table: dict = table) -> None:
                 self.at = lambda stream, position: table[stream, position]
 
-        scheduler_module.Uniforms = Scripted  # type: ignore[attr-defined, misc, assignment]
+        job_module.Uniforms = Scripted  # type: ignore[attr-defined, misc, assignment]
         law[generate(decoder, [1], sampling, models).tokens] += 1 / len(GRID) ** len(consulted)
     return law
 
 
 def test_rejection_has_the_exact_law_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler_module, "Uniforms", scheduler_module.Uniforms)
+    monkeypatch.setattr(job_module, "Uniforms", job_module.Uniforms)
     found = enumerate_answers(Speculative(k=1))
     target = Fractions(SIXTHS)
     expected = enumerated_law(target, [1], Sampling(temperature=1.0), 3)

@@ -1,18 +1,15 @@
 """Every decoder meets the contract of `decoders.core.checks`; broken ones are caught."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from decoders.core import readout
 from decoders.core.checks import Check, check_decoder, check_law, checks_for
-from decoders.core.decoder import Request, Steps
 from decoders.core.registry import build, names, parse_spec
-from decoders.core.types import Emit
 from decoders.spec import Speculative
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "ngram.py"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 SPECS = [
     *names(),
     "spec@coupled:verify=coupled",
@@ -32,8 +29,8 @@ SPECS = [
     "idlm@relaxed:mode=isd:verify=relaxed",
     "idlm@topk:mode=isd:verify=topk",
     "idlm@unverified:mode=isd:verify=none",
-    f"{EXAMPLE}:NGram",
-    f"{EXAMPLE}:NGram@n1:n=1:k=3",
+    f"{EXAMPLES / 'ngram.py'}:NGram",
+    f"{EXAMPLES / 'ngram.py'}:NGram@n1:n=1:k=3",
 ]
 CASES = [(spec, check) for spec in SPECS for check in checks_for(build(parse_spec(spec)))]
 
@@ -54,23 +51,9 @@ def test_check_decoder_runs_every_check() -> None:
     check_decoder(build(parse_spec("ar")))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gullible(Speculative):
-    """Accepts every draft unseen: fast, and not the target's law."""
-
-    def steps(self, request: Request) -> Steps:
-        assert request.draft is not None
-        result = yield request.target.call(request.prompt_ids)
-        yield Emit(tokens=result.picks)
-        result = yield request.draft.call((*request.prompt_ids, *result.picks))
-        while True:
-            yield Emit(tokens=result.picks, drafted=1, accepted=1)
-            result = yield request.draft.call(result.picks)
-
-
 def test_a_decoder_that_never_verifies_fails_the_law() -> None:
     with pytest.raises(AssertionError, match="does not follow the target's law"):
-        check_law(Gullible())
+        check_law(build(parse_spec(f"{EXAMPLES / 'wrong.py'}:Unverified")))
 
 
 def test_an_accept_stream_that_reuses_the_draws_fails_the_law(
@@ -81,6 +64,6 @@ def test_an_accept_stream_that_reuses_the_draws_fails_the_law(
         def at(self, stream: str, position: int) -> float:  # type: ignore[override]
             return super().at("draw", position)
 
-    monkeypatch.setattr("decoders.core.scheduler.Uniforms", Reusing)
+    monkeypatch.setattr("decoders.core.job.Uniforms", Reusing)
     with pytest.raises(AssertionError, match="does not follow the target's law"):
         check_law(Speculative())

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.masked import block_call, mask_slots, places_after
-from decoders.core.refinement import Block, Commit, Revise, Rules, Schedule
+from decoders.core.refinement import Block, Commit, Prefix, Revise, Rules, Schedule, Tail
 from decoders.core.registry import register
 from decoders.core.sampling import verify_picks
 from decoders.core.slots import Variant
@@ -47,6 +47,10 @@ class IterativeDiffusion(Decoder):
         edit_threshold: how sure it must be of that.
         confidence: how sure a prediction is: its probability, its lead over the next, or exp(-H).
         early_exit: stop refining once there is nothing left to do.
+        prefix: whether the beginning of a block is final once it is known (`running`), so that the
+            target itself says what comes after it, or not before the whole `block` is.
+        tail: what becomes of tokens the last pass is not sure of: it fills them in, or they are
+            deferred to the next block, which begins with them.
         stride: N of `isd`: at most N tokens a call.
         verify: how `isd` lets the target decide, see `decoders.core.verification`: `strict` keeps
             the law, `coupled` gives AR's very tokens; `relaxed`, `topk` and `none` are lossy.
@@ -58,14 +62,16 @@ class IterativeDiffusion(Decoder):
 
     mode: Literal["refine", "isd", "jacobi"] = "refine"
     block: int = 16
-    max_passes: int = 4
-    commit: Commit = "quota"
+    max_passes: int = 5
+    commit: Commit = "threshold"
     schedule: Schedule = "linear"
-    threshold: float = 0.9
-    revise: Revise = "edit"
+    threshold: float = 0.95
+    revise: Revise = "remask"
     edit_threshold: float = 0.9
     confidence: Confidence = "prob"
     early_exit: bool = True
+    prefix: Prefix = "running"
+    tail: Tail = "defer"
     stride: int = 4
     verify: Verify = "strict"
     proposal: Literal["sample", "argmax"] = "sample"
@@ -117,31 +123,33 @@ class IterativeDiffusion(Decoder):
         """Block after block: T passes each, of which the first commits the block before."""
         target, sampling = request.target, request.sampling
         pending, left = request.prompt_ids, sampling.max_new_tokens
+        anchor = pending[-1]
         while True:
             block = Block(min(self.block, left), self._rules, sampling.stop_ids)
-            anchor, shown = pending[-1], 0
+            emitted = 0
             while not block.finished:
-                tokens = () if block.passes else pending
+                anchor, start = (pending[-1] if pending else anchor), block.start
                 slots = self._block_slots(block, anchor, sampling)
-                result = yield block_call(target, tokens, slots)
-                if tokens:
+                result = yield block_call(target, pending, slots)
+                if pending:
                     block.begin(result.picks[0])
                 block.take(result.slot_picks, result.slot_confidences)
                 # the first token is final at once, the others when all are
-                ready = len(block.shown) if block.finished else 1
-                fresh = block.tokens[shown:ready]
+                fresh = block.tokens[emitted : max(1, block.start)]
                 yield Emit(tokens=fresh, passes=block.passes if block.finished else 0)
-                shown += len(fresh)
-            pending = block.tokens
-            left -= len(pending)
+                emitted += len(fresh)
+                pending = block.tokens[start : block.start]
+            left -= len(block.tokens)
 
     def _block_slots(self, block: Block, anchor: int, sampling: Sampling) -> Slots | None:
         return mask_slots(
             self.adapter_name or "",
-            block.shown,
+            block.shown[block.start :],
             anchor=anchor,
             want="argmax" if sampling.greedy else "draws",
-            read=len(block.shown) - 1,  # the last slot predicts the next block's first token
+            read=len(block.shown)
+            - block.start
+            - 1,  # the last slot predicts the next block's first token
             confidence=self.confidence,
         )
 
@@ -155,6 +163,8 @@ class IterativeDiffusion(Decoder):
             revise=self.revise,
             edit_threshold=self.edit_threshold,
             early_exit=self.early_exit,
+            prefix=self.prefix,
+            tail=self.tail,
         )
 
     # Introspective strided decoding.

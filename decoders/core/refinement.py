@@ -14,6 +14,11 @@ revise tokens that stand already (`revise`); the last pass fills what is left.
 Schedules count the answer's positions alone: a block may reach past the first stop token, shown or
 predicted, and the stop tokens there are easy and would use up the first passes.
 
+With prefix ``running`` (as WeDLM commits prefixes) the tokens from the block's beginning up to its
+first mask are final as soon as they are known: the next pass is fed them as tokens and is about the
+rest, so that the target's own law gives the token after them. With ``block`` none is final before
+all are.
+
 Letters: B positions of a block, T passes.
 """
 
@@ -29,6 +34,8 @@ from decoders.core.types import HIDDEN
 Commit = Literal["cmlm", "quota", "threshold", "threshold+quota"]
 Schedule = Literal["linear", "cosine"]
 Revise = Literal["none", "remask", "edit"]
+Prefix = Literal["block", "running"]
+Tail = Literal["fill", "defer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +51,9 @@ class Rules:
         edit_threshold: how sure it must be of that.
         early_exit: end before the last pass once no mask is left (before the first stop token) and
             the pass revised nothing.
+        prefix: what of the block is final before all of it is, see above.
+        tail: what the last pass does with masks it would not fill otherwise: it fills them, or ends
+            the block before the first of them, where the next one begins.
     """
 
     max_passes: int = 1
@@ -53,6 +63,8 @@ class Rules:
     revise: Revise = "none"
     edit_threshold: float = 0.9
     early_exit: bool = True
+    prefix: Prefix = "block"
+    tail: Tail = "fill"
 
 
 def masks_left(num: int, done: int, passes: int, schedule: Schedule) -> int:
@@ -71,6 +83,7 @@ class Block:
 
     Attributes:
         shown: the token of every position, or `HIDDEN`.
+        start: how many positions are final and of no concern to the next pass.
         passes: how many there were.
         finished: whether there will be no more.
     """
@@ -78,7 +91,7 @@ class Block:
     def __init__(self, size: int, rules: Rules, stop_ids: Collection[int] = ()) -> None:
         """B = `size` masks; tokens after one of `stop_ids` are of no use."""
         self.shown = [HIDDEN] * size
-        self.passes = 0
+        self.start = self.passes = 0
         self.finished = False
         self._rules, self._stop_ids = rules, stop_ids
         # a single position is not predicted at all
@@ -93,28 +106,32 @@ class Block:
 
     def begin(self, token: int) -> None:
         """The first position's token, which is exact."""
-        self.shown[0] = token
+        self.shown[self.start] = token
 
     def take(self, picks: Sequence[int], confidences: Sequence[float]) -> None:
-        """A pass predicted the B - 1 positions after the first."""
+        """A pass predicted all positions after the first it was about."""
         self.passes += 1
-        found = dict(enumerate(zip(picks, confidences, strict=True), 1))
+        found = dict(enumerate(zip(picks, confidences, strict=True), self.start + 1))
         open_places = [place for place in found if self.shown[place] == HIDDEN]
         is_last = self.passes == self._most
-        revised = self._revise(found, is_last)
-        fills_all = is_last or self._rules.commit == "cmlm"
+        is_filled = is_last and self._rules.tail == "fill"
+        revised = self._revise(found, is_filled)
+        fills_all = is_filled or self._rules.commit == "cmlm"
         for place in open_places if fills_all else self._fillable(found, open_places):
             self.shown[place], self._sureness[place] = found[place]
         if self._rules.commit == "cmlm" and not is_last:
             for place in self._least_sure():
                 self.shown[place] = HIDDEN
-        done = self._rules.early_exit and not revised and not self._lacks_a_token()
-        self.finished = is_last or done
+        is_done = self._rules.early_exit and not revised and not self._lacks_a_token()
+        self.finished = is_last or is_done
+        if self.finished or self._rules.prefix == "running":
+            self.start = len(self.tokens)
+            self.finished |= self.start == len(self.shown)
 
-    def _revise(self, found: dict[int, tuple[int, float]], is_last: bool) -> bool:
+    def _revise(self, found: dict[int, tuple[int, float]], is_filled: bool) -> bool:
         """Edit or mask again what the pass is sure to predict otherwise; whether there was any."""
         rules = self._rules
-        if rules.revise == "none" or (is_last and rules.revise == "remask"):
+        if rules.revise == "none" or (is_filled and rules.revise == "remask"):
             return False
         wrong = [
             place
@@ -130,14 +147,15 @@ class Block:
     def _fillable(
         self, found: dict[int, tuple[int, float]], open_places: list[int]
     ) -> Sequence[int]:
-        """The masks of the answer that this pass fills; at least one of them."""
+        """The masks of the answer that this pass fills; at least one, if the target gives none."""
         rules = self._rules
-        predicted = [token for token, _ in found.values()]
-        pairs = zip(self.shown[1:], predicted, strict=True)
-        num = self._answer_length([new if old == HIDDEN else old for old, new in pairs])
+        new = [self.shown[place] for place in range(1, len(self.shown))]
+        for place in open_places:
+            new[place - 1] = found[place][0]
+        num = self._answer_length(new)
         masked = [place for place in open_places if place <= num]
         surest_first = sorted(masked, key=lambda place: -found[place][1])
-        count = 1
+        count = 1 if rules.prefix == "block" else 0
         if rules.commit != "threshold":
             left = masks_left(num, self.passes, self._most, rules.schedule)
             count = max(count, len(masked) - left)
@@ -150,7 +168,7 @@ class Block:
         """The positions that mask-predict masks again: least sure when they were last filled."""
         num = self._answer_length(self.shown[1:])
         count = masks_left(num, self.passes, self._most, self._rules.schedule)
-        places = range(1, num + 1)
+        places = range(self.start + 1, num + 1)
         return sorted(places, key=lambda place: (self._sureness[place], -place))[:count]
 
     def _answer_length(self, tokens: Sequence[int]) -> int:

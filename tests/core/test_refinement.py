@@ -169,3 +169,48 @@ def test_a_block_of_one_token_has_nothing_to_refine() -> None:
     block.take([], [])
     assert block.finished
     assert block.tokens == (100,)
+
+
+# What is final before the block is.
+
+
+def test_a_running_prefix_ends_at_the_first_mask_and_is_not_revised() -> None:
+    block = block_of(6, max_passes=4, commit="threshold", prefix="running", revise="edit")
+    assert taken(block, [1, 2, 3, 4, 5], [0.95, 0.2, 0.95, 0.3, 0.1]) == [100, 1, M, 3, M, M]
+    assert (block.start, block.tokens, block.finished) == (2, (100, 1), False)
+    block.begin(7)  # the target's own token after the prefix
+    assert taken(block, [3, 5, 6], [0.95, 0.95, 0.2]) == [100, 1, 7, 3, 5, M]
+    assert block.start == 5
+    block.begin(8)  # nothing is left for slots
+    assert taken(block, [], []) == [100, 1, 7, 3, 5, 8]
+    assert block.finished
+
+
+def test_a_running_prefix_needs_no_mask_filled_to_move_on() -> None:
+    block = block_of(4, max_passes=0, commit="threshold", prefix="running")
+    assert taken(block, [1, 2, 3], [0.5, 0.8, 0.7]) == [100, M, M, M]
+    assert block.start == 1
+
+
+def test_mask_predict_does_not_mask_a_running_prefix_again() -> None:
+    block = block_of(5, max_passes=3, commit="cmlm", prefix="running", revise="none")
+    assert taken(block, [1, 2, 3, 4], [0.1, 0.9, 0.2, 0.8]) == [100, M, 2, M, 4]
+    block.begin(1)
+    assert taken(block, [2, 3, 4], [0.5, 0.9, 0.9])[:2] == [100, 1]
+
+
+def test_a_deferred_tail_is_left_where_the_first_mask_is() -> None:
+    block = block_of(5, max_passes=1, commit="threshold", tail="defer", prefix="running")
+    assert taken(block, [1, 2, 3, 4], [0.95, 0.5, 0.95, 0.5]) == [100, 1, M, 3, M]
+    assert block.finished
+    assert block.tokens == (100, 1)
+    whole = block_of(5, max_passes=1, commit="threshold", tail="fill", prefix="running")
+    assert taken(whole, [1, 2, 3, 4], [0.95, 0.5, 0.95, 0.5]) == [100, 1, 2, 3, 4]
+
+
+def test_a_last_pass_that_defers_may_doubt_a_token() -> None:
+    rules = {"max_passes": 2, "commit": "threshold", "revise": "remask"}
+    for tail, expected in (("defer", [100, M, 2, 3]), ("fill", [100, 1, 2, 3])):
+        block = block_of(4, tail=tail, **rules)
+        assert taken(block, [1, 2, 3], [0.95, 0.95, 0.1]) == [100, 1, 2, M]
+        assert taken(block, [5, 2, 3], [0.95, 0.95, 0.95]) == expected

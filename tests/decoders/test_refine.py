@@ -37,7 +37,9 @@ class Recording(TableModel):
 
 
 def refine(**options: Any) -> IterativeDiffusion:
-    return IterativeDiffusion(mode="refine", **options)
+    """Whole blocks on a schedule, unless told otherwise."""
+    plain = {"commit": "quota", "revise": "edit", "prefix": "block", "tail": "fill"}
+    return IterativeDiffusion(mode="refine", **{**plain, **options})
 
 
 def answer_of(decoder: Decoder, model: TableModel, sampling: Sampling = GREEDY) -> Generation:
@@ -157,11 +159,60 @@ def test_a_perfect_student_gives_ars_greedy_tokens_in_one_pass_and_thresholds_no
     assert [step.passes for step in sure.steps] == [1, 1, 1]
 
 
+def test_a_running_prefix_is_fed_as_tokens_and_the_rest_is_predicted_again() -> None:
+    model, prompt = Recording(0.5), PROMPTS[0]
+    answer = answer_of(refine(block=8, max_passes=4, prefix="running"), model)
+    fed: list[int] = []
+    ends = set()
+    for length, call, places in model.seen:
+        fed += call.tokens
+        assert length == len(fed) - len(call.tokens)  # no token is fed twice, none is left out
+        slots = len(places) - len(call.tokens)
+        assert places == tuple(range(length, length + len(places)))
+        if call.slots is not None:
+            assert call.slots.shown == () or call.slots.shown[0] == HIDDEN
+        ends.add(len(fed) + slots - len(prompt))
+    assert fed == [*prompt, *answer.tokens][: len(fed)]
+    assert ends == {8, 16, 24, 32, 40}  # slots reach to the end of their block and no further
+
+
+@both_samplings
+def test_with_a_running_prefix_every_call_gives_a_token_of_the_targets_own(
+    sampling: Sampling,
+) -> None:
+    for prompt in PROMPTS:
+        model = Recording(1.0)  # a student that is never right
+        models = Models(target=model)
+        decoder = IterativeDiffusion(threshold=1.0)
+        found = generate(decoder, prompt, sampling, models)
+        assert found.tokens == generate(Autoregressive(), prompt, sampling, models).tokens
+        assert all(len(step.tokens) == 1 for step in found.steps)
+
+
+def test_a_deferred_tail_begins_the_next_block() -> None:
+    model = Recording(0.5)
+    decoder = IterativeDiffusion(block=8, max_passes=2, threshold=0.4)
+    answer = answer_of(decoder, model)
+    passes = [step.passes for step in answer.steps]
+    assert set(passes) <= {0, 1, 2}
+    blocks: list[int] = []
+    length = 0
+    for step in answer.steps:
+        length += len(step.tokens)
+        if step.passes:
+            blocks.append(length)
+            length = 0
+    assert sum(blocks) == len(answer.tokens)
+    assert 1 < min(blocks) < 8
+
+
 def test_more_passes_bring_tokens_nearer_to_the_target() -> None:
     """Where the first pass was wrong a later one, which sees neighbours, may be right."""
     found = [agreement(refine(max_passes=passes, revise="none")) for passes in (1, 2, 4, 15)]
     assert found == sorted(found)
     assert found[0] + 0.2 < found[1] < found[3] - 0.1
+    running = agreement(refine(max_passes=4, revise="none", prefix="running"))
+    assert running > found[2] + 0.02
 
 
 # Jacobi.

@@ -13,7 +13,7 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Literal
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -257,11 +257,13 @@ def beside(
     gap: float,
     size: float = 9,
     side: Literal["left", "right"] = "left",
+    colour: str | None = None,
 ) -> None:
     """Text beside a point, `gap` points to the right of it; `side` of the text is next to it."""
-    axes.annotate(
-        text, point, (gap, 0), textcoords="offset points", va="center", ha=side, fontsize=size
-    )
+    how: dict[str, Any] = {"va": "center", "ha": side, "fontsize": size}
+    if colour is not None:
+        how["color"] = colour
+    axes.annotate(text, point, (gap, 0), textcoords="offset points", **how)
 
 
 def _label_points(

@@ -6,14 +6,15 @@ from decoders that refine blocks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
 
 from bench.metrics import BASELINE
 from bench.plots import Drawn, beside, canvas, panels, percents, several_families, styled, whole
-from bench.reporting.palette import GREY, INK, colours
+from bench.reporting.palette import GREY, colours
 from bench.summary import ALL
 
 _FEWEST = 3
@@ -50,7 +51,7 @@ def entropy_figure(summary: pd.DataFrame) -> Drawn | None:
             axes.plot(x, points["tpf"], "o-", color=palette[decoder], ms=5, lw=1.4)
     ends = data.groupby("decoder", sort=False)["tpf"].last()
     for y, decoder in _apart(ends.to_dict(), data["tpf"].max()):
-        beside(axes, decoder, (len(places) - 1, y), 8)
+        beside(axes, decoder, (len(places) - 1, y), 8, colour=palette[decoder])
     axes.axhline(1, color=GREY, lw=1)
     names = [f"{str(name).replace('_', ' ')}\n{value:.2g}" for name, value in entropy.items()]
     axes.set_xticks(range(len(names)), names)
@@ -62,33 +63,51 @@ def entropy_figure(summary: pd.DataFrame) -> Drawn | None:
 
 
 def passes_figure(summary: pd.DataFrame) -> Drawn | None:
-    """Quality against passes per block, one panel per family; ar is the line above."""
+    """Quality against passes per block, one panel per family; ar is the line above.
+
+    Cells of one decoder whose labels differ in a number at their end are a curve, which begins with
+    a decoder of a single pass.
+    """
     data = summary[["decoder", "family", "passes_per_block", "quality"]].dropna()
     if data["passes_per_block"].nunique() < _FEWEST:
         return None
     families = several_families(data["family"])
     baseline = summary[summary["decoder"] == BASELINE].set_index("family")["quality"]
-    palette = colours(list(dict.fromkeys(d.split("@")[0] for d in summary["decoder"])))
+    curves = _curves(dict.fromkeys(data["decoder"]))
+    palette = colours(list(curves))
+    first = data.loc[data["passes_per_block"] == 1, "decoder"].unique()
     figure, grid = panels(len(families), 1.5)
     for family, axes in zip(families, grid, strict=True):
         points = data[data["family"] == family].sort_values("passes_per_block", kind="stable")
-        for method, colour in palette.items():
-            mine = points[points["decoder"].str.split("@").str[0] == method]
-            axes.plot(mine["passes_per_block"], mine["quality"], "o", color=colour, ms=4.5)
-        axes.plot(points["passes_per_block"], points["quality"], color=INK, lw=0.6, alpha=0.4)
+        for curve, cells in curves.items():
+            mine = points[points["decoder"].isin(cells)]
+            if len(cells) > 1:
+                line = points[points["decoder"].isin([*first[:1], *cells])]
+                x, y = line["passes_per_block"], line["quality"]
+                axes.plot(x, y, color=palette[curve], lw=0.9, alpha=0.7)
+            x, y = mine["passes_per_block"], mine["quality"]
+            axes.plot(x, y, "o", color=palette[curve], ms=4)
         axes.axhline(float(baseline.get(family, float("nan"))), color=GREY, lw=1.2)
         axes.set_title(family.replace("_", " "), fontsize=9)
         axes.set_ylim(0, 1.04)
         percents(axes.yaxis, 4)
         whole(axes.xaxis, 4)
-    named = [m for m in palette if (data["decoder"].str.split("@").str[0] == m).any()]
-    last = grid[-1]
-    for index, method in enumerate(named):
-        at = (0.97, 0.08 + 0.13 * index)
-        last.text(*at, method, color=palette[method], transform=last.transAxes, ha="right")
+    for index, curve in enumerate(reversed(curves)):
+        at = (0.97, 0.06 + 0.12 * index)
+        text = {"color": palette[curve], "ha": "right", "fontsize": 8}
+        grid[-1].text(*at, curve, transform=grid[-1].transAxes, **text)
     figure.supxlabel("passes per block (grey line: ar)", fontsize=9)
     figure.supylabel("quality", fontsize=9)
     return figure, data.reset_index(drop=True)
+
+
+def _curves(cells: Iterable[str]) -> dict[str, list[str]]:
+    """The cells of every curve, by what their names have in common; a single one by its own."""
+    stems: dict[str, list[str]] = {}
+    for cell in cells:
+        numbered = re.fullmatch(r"(.*\D)\d+", cell)
+        stems.setdefault(f"{numbered[1]}…" if numbered else cell, []).append(cell)
+    return {stem if len(own) > 1 else own[0]: own for stem, own in stems.items()}
 
 
 def _apart(ends: Mapping[Any, float], highest: float) -> list[tuple[float, str]]:

@@ -42,9 +42,20 @@ def test_quality_is_drawn_against_passes_with_ar_as_the_line_above() -> None:
     figure, data = draw_all(summary())["passes"]
     assert sorted(data[data["family"] == "qa"]["passes_per_block"]) == [1, 2, 4, 8]
     assert len([axes for axes in figure.axes if axes.get_visible()]) == len(ENTROPY) + 1
-    lines = [line.get_ydata() for line in figure.axes[0].lines]
-    assert any(list(y) == [0.9, 0.9] for y in lines)
+    lines = [list(line.get_ydata()) for line in figure.axes[0].lines]
+    assert [0.9, 0.9] in lines
+    assert pytest.approx([0.5, 0.7, 0.8, 0.85]) in lines  # from nar on
     assert plots.render(figure)["svg"]
+
+
+def test_labels_that_differ_in_their_last_number_are_a_curve() -> None:
+    frame = summary()
+    names = {"idlm@p2": "idlm@a-t2", "idlm@p4": "idlm@a-t4", "idlm@p8": "idlm@a"}
+    figure, _ = draw_all(frame.replace({"decoder": names}))["passes"]
+    written = {text.get_text() for axes in figure.axes for text in axes.texts}
+    assert {"idlm@a-t…", "idlm@a", "nar"} <= written
+    lines = [list(line.get_ydata()) for line in figure.axes[0].lines]
+    assert pytest.approx([0.5, 0.7, 0.8]) in lines
 
 
 def test_neither_is_drawn_without_what_it_shows() -> None:

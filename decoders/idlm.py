@@ -80,7 +80,7 @@ class IterativeDiffusion(Decoder):
     adapter: str = ""
 
     needs = ("adapter",)
-    showcase: ClassVar[Mapping[str, Mapping[str, str]]] = {"isd": {"mode": "isd"}}
+    showcase: ClassVar[Mapping[str, Mapping[str, str]]] = {"isd": {"mode": "isd", "stride": "8"}}
 
     def __post_init__(self) -> None:
         """`ValueError` on an option out of range."""

@@ -95,7 +95,7 @@ def test_a_trained_adapter_is_told_of_loaded_and_decodes(
             decoder = IterativeDiffusion(mode="isd", stride=8, verify=verify)
             assert answer(model, decoder, prompt, sampling).tokens == expected.tokens
         else:
-            refining = IterativeDiffusion(mode="refine", block=7, max_passes=3)
+            refining = IterativeDiffusion(mode="refine", block=7, commit="quota", tail="fill")
             for lossy in (refining, NonAutoregressive(block=7)):
                 found = answer(model, lossy, prompt, sampling)
                 assert found.tokens[0] == expected.tokens[0]

@@ -1,6 +1,6 @@
 """On trained weights strided and Jacobi decoding emit AR's tokens, whatever their masks say.
 
-The adapter here is a random one: what it proposes is mostly wrong, and must not matter.
+A random adapter's proposals are mostly wrong, and must not matter; the shipped ones' mostly stand.
 """
 
 import pytest
@@ -10,8 +10,9 @@ from transformers import PreTrainedTokenizerBase
 from decoders.ar import Autoregressive
 from decoders.core.gating import layer_shapes
 from decoders.core.hf import HFModel
-from decoders.core.scheduler import Models
+from decoders.core.scheduler import Models, Scheduler
 from decoders.core.slots import AdapterConfig, SlotAdapter
+from decoders.core.types import Generation, Sampling
 from decoders.idlm import IterativeDiffusion
 from tests.zoo.answers import edge_distance, held_out, sampling_for, tokens_of
 from tests.zoo.conftest import ROOT
@@ -40,15 +41,23 @@ def masked() -> Models:
     return Models(target=target)
 
 
+@pytest.fixture(scope="session")
+def shipped() -> Models:
+    """The zoo's target with the zoo's two adapters for masks."""
+    target = HFModel.load(ROOT / "zoo" / "target", dtype=torch.float32, device="cpu")
+    for name in ("isd", "refine"):
+        target.attach(name, SlotAdapter.load(ROOT / "zoo" / name))
+    return Models(target=target)
+
+
 def check(
     models: Models,
-    tokenizer: PreTrainedTokenizerBase,
+    prompts: list[list[int]],
+    sampling: Sampling,
     decoder: IterativeDiffusion,
-    temperature: float,
     batch_size: int,
 ) -> None:
-    prompts = held_out(tokenizer, 1)
-    sampling = sampling_for(models, tokenizer, seed=5, temperature=temperature, top_p=0.95)
+    """The decoder's tokens are AR's, or part from them at a tie."""
     expected = tokens_of(Autoregressive(), models, prompts, sampling, batch_size)
     found = tokens_of(decoder, models, prompts, sampling, batch_size)
     for prompt, ours, ars in zip(prompts, found, expected, strict=True):
@@ -60,11 +69,52 @@ def check(
 def test_greedy_strides_are_ars_tokens(
     masked: Models, tokenizer: PreTrainedTokenizerBase, stride: int
 ) -> None:
-    check(masked, tokenizer, IterativeDiffusion(mode="isd", stride=stride), 0.0, 6)
+    prompts, sampling = held_out(tokenizer, 1), sampling_for(masked, tokenizer)
+    check(masked, prompts, sampling, IterativeDiffusion(mode="isd", stride=stride), 6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stride", [2, 3, 4, 8])
+def test_greedy_strides_are_ars_tokens_on_every_held_out_prompt(
+    shipped: Models, tokenizer: PreTrainedTokenizerBase, stride: int
+) -> None:
+    prompts = held_out(tokenizer, None)
+    sampling = sampling_for(shipped, tokenizer)
+    check(shipped, prompts, sampling, IterativeDiffusion(mode="isd", stride=stride), 24)
+
+
+@pytest.mark.parametrize(("stride", "least"), [(4, 2.5), (8, 3.2)])
+def test_the_shipped_strides_stand(
+    shipped: Models, tokenizer: PreTrainedTokenizerBase, stride: int, least: float
+) -> None:
+    sampling = sampling_for(shipped, tokenizer, temperature=0.7, seed=1)
+    decoder = IterativeDiffusion(mode="isd", stride=stride)
+    answers = Scheduler(decoder, shipped, sampling, 6).run(held_out(tokenizer, 4))
+    steps = [s for a in answers if isinstance(a, Generation) for s in a.steps[1:]]
+    assert sum(len(s.tokens) for s in steps) > least * sum(s.target_calls for s in steps)
+
+
+def test_the_shipped_blocks_come_nearer_to_ars_answers_with_every_pass(
+    shipped: Models, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    prompts, sampling = held_out(tokenizer, 6), sampling_for(shipped, tokenizer)
+    expected = tokens_of(Autoregressive(), shipped, prompts, sampling, 12)
+    decoders = [
+        *(IterativeDiffusion(commit="quota", tail="fill", max_passes=t) for t in (1, 2, 5)),
+        IterativeDiffusion(),
+    ]
+    same = []
+    for decoder in decoders:
+        found = tokens_of(decoder, shipped, prompts, sampling, 12)
+        same.append(sum(ours == ars for ours, ars in zip(found, expected, strict=True)))
+    assert same[0] < same[1] < same[2] < same[3], same
+    assert same[3] > 0.7 * len(prompts)
 
 
 @pytest.mark.parametrize("options", [{"mode": "isd", "verify": "coupled"}, {"mode": "jacobi"}])
 def test_coupled_decoding_is_ars_tokens_in_sampling_too(
     masked: Models, tokenizer: PreTrainedTokenizerBase, options: dict[str, str]
 ) -> None:
-    check(masked, tokenizer, IterativeDiffusion(**options), 0.7, 6)  # type: ignore[arg-type]
+    sampling = sampling_for(masked, tokenizer, seed=5, temperature=0.7, top_p=0.95)
+    decoder = IterativeDiffusion(**options)  # type: ignore[arg-type]
+    check(masked, held_out(tokenizer, 1), sampling, decoder, 6)

@@ -18,7 +18,7 @@ from bench.reporting.palette import GREY, colours
 from bench.summary import ALL
 
 _FEWEST = 3
-"""Families, or numbers of passes, that make a curve."""
+"""Families, or decoders of blocks, that make a curve."""
 
 
 def draw_all(summary: pd.DataFrame) -> dict[str, Drawn]:
@@ -69,7 +69,7 @@ def passes_figure(summary: pd.DataFrame) -> Drawn | None:
     a decoder of a single pass.
     """
     data = summary[["decoder", "family", "passes_per_block", "quality"]].dropna()
-    if data["passes_per_block"].nunique() < _FEWEST:
+    if data["decoder"].nunique() < _FEWEST:
         return None
     families = several_families(data["family"])
     baseline = summary[summary["decoder"] == BASELINE].set_index("family")["quality"]

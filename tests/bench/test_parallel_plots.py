@@ -58,6 +58,11 @@ def test_labels_that_differ_in_their_last_number_are_a_curve() -> None:
     assert pytest.approx([0.5, 0.7, 0.8]) in lines
 
 
+def test_two_decoders_of_blocks_are_no_curve() -> None:
+    frame = summary()
+    assert "passes" not in draw_all(frame[frame["decoder"].isin(["ar", "nar", "idlm@p2"])])
+
+
 def test_neither_is_drawn_without_what_it_shows() -> None:
     frame = summary().assign(base_entropy=None, passes_per_block=None)
     frame = frame.astype({"base_entropy": "float64", "passes_per_block": "float64"})

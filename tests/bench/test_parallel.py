@@ -91,7 +91,8 @@ def test_decoders_that_compare_laws_fill_their_columns_and_others_leave_them_emp
 
 
 def test_refined_blocks_say_how_often_they_were_predicted() -> None:
-    found = columns_of(IterativeDiffusion(block=10, max_passes=3, early_exit=False), models(), 0.0)
+    scheduled = IterativeDiffusion(commit="quota", tail="fill", block=10, max_passes=3)
+    found = columns_of(dataclasses.replace(scheduled, early_exit=False), models(), 0.0)
     assert passes_per_block([found]) == Passes(blocks=6, mean=3.0, p95=3.0)
     assert passes_per_block([columns_of(NonAutoregressive(block=10), models(), 0.0)]).mean == 1.0
 

@@ -121,6 +121,7 @@ def test_a_turn_without_reference_says_so() -> None:
 def test_tasks_and_runs_are_listed_without_torch() -> None:
     code = (
         "import sys, pathlib; from bench import prompts; from bench.reporting import listing; "
-        "listing.list_tasks(); listing.list_runs(pathlib.Path('results')); sys.exit('torch' in sys.modules)"
+        "listing.list_tasks(); listing.list_runs(pathlib.Path('results')); "
+        "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == 0

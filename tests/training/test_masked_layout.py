@@ -32,10 +32,11 @@ from training.windows import Laws, Windows, draw_windows
 
 PROMPT = [5, 11, 3, 42, 7]
 MODELS = ("llama", "llama-gqa", "gpt2")
+WHOLE = {"prefix": "block", "tail": "fill"}
 DECODERS: dict[str, Decoder] = {
     "isd": IterativeDiffusion(mode="isd", stride=4),
-    "refine": IterativeDiffusion(mode="refine", block=6, max_passes=3, early_exit=False),
-    "remask": IterativeDiffusion(mode="refine", block=5, max_passes=4, commit="cmlm"),
+    "refine": IterativeDiffusion(block=6, max_passes=3, commit="quota", early_exit=False, **WHOLE),  # type: ignore[arg-type]
+    "remask": IterativeDiffusion(block=5, max_passes=4, commit="cmlm", **WHOLE),  # type: ignore[arg-type]
     "nar": NonAutoregressive(block=5),
 }
 

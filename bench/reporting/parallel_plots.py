@@ -94,7 +94,7 @@ def passes_figure(summary: pd.DataFrame) -> Drawn | None:
         whole(axes.xaxis, 4)
     for index, curve in enumerate(reversed(curves)):
         at = (0.97, 0.06 + 0.12 * index)
-        text = {"color": palette[curve], "ha": "right", "fontsize": 8}
+        text: dict[str, Any] = {"color": palette[curve], "ha": "right", "fontsize": 8}
         grid[-1].text(*at, curve, transform=grid[-1].transAxes, **text)
     figure.supxlabel("passes per block (grey line: ar)", fontsize=9)
     figure.supylabel("quality", fontsize=9)

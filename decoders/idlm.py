@@ -1,8 +1,8 @@
 """I-DLM, both things of that name, and Jacobi decoding.
 
 * `refine`: a block is predicted at once and predicted again with more of it filled in, two to five
-  times, so that unsure positions see their neighbours. Lossy. Blocks follow one another; the call
-  that predicts the next block for the first time commits the last one.
+  times, so that unsure positions see their neighbours. Lossy. What is final of a block is fed as
+  tokens by the next call that predicts, of this block or of the one after it.
 * `isd`, introspective strided decoding (Introspective Diffusion Language Models, arXiv 2604.11035):
   one call verifies the last stride with the target's own rows and proposes the next with masks
   behind it. After a rejection these masks followed a wrong token, so the next round only proposes
@@ -120,7 +120,7 @@ class IterativeDiffusion(Decoder):
     # Refinement.
 
     def _refine(self, request: Request) -> Steps:
-        """Block after block: T passes each, of which the first commits the block before."""
+        """Block after block: up to T passes each, whose calls feed what became final before."""
         target, sampling = request.target, request.sampling
         pending, left = request.prompt_ids, sampling.max_new_tokens
         anchor = pending[-1]
@@ -128,28 +128,27 @@ class IterativeDiffusion(Decoder):
             block = Block(min(self.block, left), self._rules, sampling.stop_ids)
             emitted = 0
             while not block.finished:
-                anchor, start = (pending[-1] if pending else anchor), block.start
-                slots = self._block_slots(block, anchor, sampling)
+                start = block.start
+                slots = self._block_slots(block.shown[start:], anchor, sampling)
                 result = yield block_call(target, pending, slots)
                 if pending:
                     block.begin(result.picks[0])
                 block.take(result.slot_picks, result.slot_confidences)
-                # the first token is final at once, the others when all are
+                # the first token is final at once, the others when the block's rules say so
                 fresh = block.tokens[emitted : max(1, block.start)]
                 yield Emit(tokens=fresh, passes=block.passes if block.finished else 0)
                 emitted += len(fresh)
                 pending = block.tokens[start : block.start]
+                anchor = pending[-1] if pending else anchor
             left -= len(block.tokens)
 
-    def _block_slots(self, block: Block, anchor: int, sampling: Sampling) -> Slots | None:
+    def _block_slots(self, shown: Sequence[int], anchor: int, sampling: Sampling) -> Slots | None:
         return mask_slots(
             self.adapter_name or "",
-            block.shown[block.start :],
+            shown,
             anchor=anchor,
             want="argmax" if sampling.greedy else "draws",
-            read=len(block.shown)
-            - block.start
-            - 1,  # the last slot predicts the next block's first token
+            read=len(shown) - 1,  # the last slot predicts the next block's first token
             confidence=self.confidence,
         )
 

@@ -1,7 +1,8 @@
 """How a block of masks is filled over several passes: which predictions are kept, which revised.
 
 A pass predicts every position of the block at once. Its predictions fill masks (`commit`) and may
-revise tokens that stand already (`revise`); the last pass fills what is left.
+revise tokens that stand already (`revise`); the last pass fills what is left, or leaves it to the
+next block (`tail`).
 
 * commit ``cmlm``: fill every mask, then mask the least sure of *all* positions again, so many as
   the schedule leaves (mask-predict, Ghazvininejad et al. 2019, arXiv 1904.09324). ``quota``: fill
@@ -105,7 +106,7 @@ class Block:
         return tuple(self.shown[:known])
 
     def begin(self, token: int) -> None:
-        """The first position's token, which is exact."""
+        """The token of the first position that is not final yet, which is exact."""
         self.shown[self.start] = token
 
     def take(self, picks: Sequence[int], confidences: Sequence[float]) -> None:
@@ -114,9 +115,9 @@ class Block:
         found = dict(enumerate(zip(picks, confidences, strict=True), self.start + 1))
         open_places = [place for place in found if self.shown[place] == HIDDEN]
         is_last = self.passes == self._most
-        is_filled = is_last and self._rules.tail == "fill"
-        revised = self._revise(found, is_filled)
-        fills_all = is_filled or self._rules.commit == "cmlm"
+        fills_rest = is_last and self._rules.tail == "fill"
+        revised = self._revise(found, fills_rest)
+        fills_all = fills_rest or self._rules.commit == "cmlm"
         for place in open_places if fills_all else self._fillable(found, open_places):
             self.shown[place], self._sureness[place] = found[place]
         if self._rules.commit == "cmlm" and not is_last:
@@ -128,10 +129,10 @@ class Block:
             self.start = len(self.tokens)
             self.finished |= self.start == len(self.shown)
 
-    def _revise(self, found: dict[int, tuple[int, float]], is_filled: bool) -> bool:
+    def _revise(self, found: dict[int, tuple[int, float]], fills_rest: bool) -> bool:
         """Edit or mask again what the pass is sure to predict otherwise; whether there was any."""
         rules = self._rules
-        if rules.revise == "none" or (is_filled and rules.revise == "remask"):
+        if rules.revise == "none" or (fills_rest and rules.revise == "remask"):
             return False
         wrong = [
             place
@@ -149,10 +150,10 @@ class Block:
     ) -> Sequence[int]:
         """The masks of the answer that this pass fills; at least one, if the target gives none."""
         rules = self._rules
-        new = [self.shown[place] for place in range(1, len(self.shown))]
+        filled = list(self.shown)
         for place in open_places:
-            new[place - 1] = found[place][0]
-        num = self._answer_length(new)
+            filled[place] = found[place][0]
+        num = self._answer_length(filled[1:])
         masked = [place for place in open_places if place <= num]
         surest_first = sorted(masked, key=lambda place: -found[place][1])
         count = 1 if rules.prefix == "block" else 0

@@ -57,7 +57,8 @@ class AttachedAdapter:
         num_tokens = embedded.shape[1]
         if not num_tokens:
             return rows, self._weights.everywhere
-        return torch.cat([embedded, rows], 1), self._weights.tail(num_tokens)
+        both = torch.cat([embedded, rows], 1)
+        return both, self._weights.tail(num_tokens, both.shape[1])
 
     def merged(self, calls: Sequence[Call], embedded: Tensor) -> tuple[Tensor, Forward]:
         """Inputs of calls padded to one width ``[B, N, D]``, whose tokens are embedded already."""

@@ -4,8 +4,8 @@
 linear layer of a module is wrapped once; while nothing is active the wrapper is the layer itself.
 Two ways of computing the same numbers:
 
-* *merged*: slot rows go through ``W + (alpha / r) B A``, base rows through W. Fastest where the
-  weights are small, at twice the weight memory.
+* *merged*: slot rows go through ``W + (alpha / r) B A``, base rows through W, both laid out beside
+  one another. Fastest where the weights are small, at three times the weight memory.
 * *unmerged*: W for all rows, then the low-rank delta on slot rows. Layers that read the same input
   (q, k, v; gate, up) share one product with their stacked A.
 
@@ -21,10 +21,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 Forward = Callable[[int, Tensor], Tensor]
+
+PAIRED_ROWS = 64
+"""Most base rows, or slots, of a call that runs as one batched product (measured: docs/log.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +85,6 @@ class GatedModule:
             return plain(x) if active is None else active(index, x)
 
         return forward
-
-    @functools.cached_property
-    def stacks(self) -> list[Tensor]:
-        """The base weights of every group below one another, ``[sum out, in]``.
-
-        Made when they are first asked for: base rows beside slots need them, training does not.
-        """
-        return [_stacked([self.layers[i].weight.t() for i in group]) for group in self.groups]
 
     @contextmanager
     def active(self, forward: Forward) -> Iterator[None]:
@@ -190,21 +184,19 @@ class Deltas:
 class MergedWeights:
     """W + B A of every layer, once; serves the merged way and training with the gate open.
 
-    The weights of layers that share an input stand below one another, W's as well as W + B A's, so
-    that a group takes two products and not two a layer. Stacked weights give the very bits that
-    each gives alone (a test holds it).
+    The weights of layers that share an input stand side by side, so that a group takes one product;
+    base rows and slots of a call are the two halves of one batched product.
     """
 
     def __init__(self, deltas: Deltas, dtype: torch.dtype) -> None:
         """Merge in the factors' precision, then cast to `dtype`."""
-        self._gated = deltas.gated
         self._groups: list[_Group] = []
         self._member: dict[int, tuple[_Group, int]] = {}
-        for number, indices in enumerate(deltas.gated.groups):
+        for indices in deltas.gated.groups:
             members = [deltas.gated.layers[index] for index in indices]
             group = _Group(
-                number=number,
-                slots=_stacked([deltas.merged(index).to(dtype).t() for index in indices]),
+                members=members,
+                slots=torch.cat([deltas.merged(index).to(dtype) for index in indices], 1),
                 bias=_joined_bias(members),
                 sizes=[layer.shape[1] for layer in members],
             )
@@ -213,43 +205,27 @@ class MergedWeights:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the merged weights, and of base weights that have to be stacked."""
-        copied = sum(
-            layer.weight.nbytes
-            for indices in self._gated.groups
-            if len(indices) > 1
-            for layer in (self._gated.layers[index] for index in indices)
-        )
-        return copied + sum(group.slots.nbytes for group in self._groups)
+        """Bytes of the merged weights and of the base weights laid beside them."""
+        return sum(2 * group.slots.nbytes for group in self._groups)
 
     def weight(self, index: int) -> Tensor:
         """``W + B A`` of a layer, ``[in, out]``."""
         group, place = self._member[index]
-        return group.slots.split(group.sizes)[place].t()  # type: ignore[no-untyped-call,no-any-return]
+        return group.slots.split(group.sizes, 1)[place]  # type: ignore[no-untyped-call,no-any-return]
 
     def everywhere(self, index: int, x: Tensor) -> Tensor:
         """All rows are slots."""
-        return self._part(index, lambda group: F.linear(x, group.slots, group.bias))
+        return self._part(index, lambda group: group.everywhere(x))
 
-    def tail(self, first: int) -> Forward:
-        """One sequence whose rows from `first` on are slots."""
-        stacks = self._gated.stacks
-
-        def forward(index: int, x: Tensor) -> Tensor:
-            return self._part(index, lambda group: group.tail(x, first, stacks[group.number]))
-
-        return forward
+    def tail(self, first: int, num_rows: int) -> Forward:
+        """One sequence of `num_rows` rows; those from `first` on are slots."""
+        rows = _tail(first, num_rows, self._groups[0].slots.device)
+        return lambda index, x: self._part(index, lambda group: group.gated(x, rows))
 
     def scattered(self, base: Tensor, slots: Tensor) -> Forward:
         """Several sequences: flat indices of the base rows (padding too) and of the slots."""
-        stacks = self._gated.stacks
-
-        def forward(index: int, x: Tensor) -> Tensor:
-            return self._part(
-                index, lambda group: group.scattered(x, base, slots, stacks[group.number])
-            )
-
-        return forward
+        rows = _Rows.of(base, slots)
+        return lambda index, x: self._part(index, lambda group: group.gated(x, rows))
 
     def _part(self, index: int, run: Callable[[_Group], Tensor]) -> Tensor:
         """A layer's part of its group's output, computed when the first of the group is called."""
@@ -261,28 +237,87 @@ class MergedWeights:
         return group.parts[place]
 
 
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows of a call by kind, as flat indices.
+
+    `taken` puts base rows first and slots after them, both filled up to one number where `paired`;
+    `back` finds a row of the call in what was taken.
+    """
+
+    taken: Tensor
+    back: Tensor
+    num_base: int
+    paired: bool
+
+    @classmethod
+    def of(cls, base: Tensor, slots: Tensor) -> _Rows:
+        """Order base rows and slots; pairs are filled up with copies of row 0."""
+        most = max(len(base), len(slots))
+        paired = most <= PAIRED_ROWS
+        if not paired:
+            taken, first_slot = torch.cat((base, slots)), len(base)
+        else:
+            taken, first_slot = base.new_zeros(2 * most), most
+            taken[: len(base)] = base
+            taken[most : most + len(slots)] = slots
+        back = torch.empty_like(torch.cat((base, slots)))
+        places = torch.arange(len(taken), device=base.device)
+        back[base] = places[: len(base)]
+        back[slots] = places[first_slot : first_slot + len(slots)]
+        return cls(taken, back, len(base), paired)
+
+
+@functools.lru_cache(maxsize=1024)
+def _tail(first: int, num_rows: int, device: torch.device) -> _Rows:
+    """One sequence's rows, slots from `first` on; the same few shapes come again and again."""
+    rows = torch.arange(num_rows, device=device)
+    return _Rows.of(rows[:first], rows[first:])
+
+
 @dataclass(slots=True)
 class _Group:
-    """Layers of one input: stacked merged weights ``[sum out, in]``, bias, their last output."""
+    """Layers of one input: merged weights side by side ``[in, sum out]``, their last output."""
 
-    number: int
+    members: Sequence[Layer]
     slots: Tensor
     bias: Tensor | None
     sizes: list[int]
     parts: Sequence[Tensor] = ()
+    _both: Tensor | None = None
 
-    def tail(self, x: Tensor, first: int, weight: Tensor) -> Tensor:
-        """Base `weight` for the rows ``[1, N, in]`` before `first`, merged ones from there on."""
-        base = F.linear(x[:, :first], weight, self.bias)
-        return torch.cat((base, F.linear(x[:, first:], self.slots, self.bias)), 1)
+    @property
+    def both(self) -> Tensor:
+        """Base weights and merged ones ``[2, in, sum out]``; made when they are first asked for.
 
-    def scattered(self, x: Tensor, base: Tensor, slots: Tensor, weight: Tensor) -> Tensor:
-        """Base `weight` for the flat rows `base` of ``[B, N, in]``, merged ones for `slots`."""
-        flat = x.reshape(-1, x.shape[-1])
-        out = flat.new_empty(len(flat), len(weight))
-        out[base] = F.linear(flat[base], weight, self.bias)
-        out[slots] = F.linear(flat[slots], self.slots, self.bias)
-        return out.view(*x.shape[:-1], -1)
+        Base rows beside slots need them, training does not.
+        """
+        if self._both is None:
+            base = torch.cat([layer.weight for layer in self.members], 1)
+            self._both = torch.stack((base, self.slots))
+            self.slots = self._both[1]
+        return self._both
+
+    def everywhere(self, x: Tensor) -> Tensor:
+        """Merged weights for every row ``[B, N, in]``."""
+        y = x @ self.slots
+        return y if self.bias is None else y + self.bias
+
+    def gated(self, x: Tensor, rows: _Rows) -> Tensor:
+        """Each row ``[B, N, in]`` by the weights of its kind.
+
+        Few rows are one batched product of both kinds: reading the weights is what costs, and two
+        products would read one after the other. Many rows cost arithmetic, which filling up adds
+        to, so these are two products.
+        """
+        taken = x.reshape(-1, x.shape[-1]).index_select(0, rows.taken)
+        if rows.paired:
+            y = torch.bmm(taken.view(2, -1, x.shape[-1]), self.both).flatten(0, 1)
+        else:
+            base, slots = taken[: rows.num_base], taken[rows.num_base :]
+            y = torch.cat((base @ self.both[0], slots @ self.both[1]))
+        y = y.index_select(0, rows.back).view(*x.shape[:-1], -1)
+        return y if self.bias is None else y + self.bias
 
 
 def _joined_bias(layers: Sequence[Layer]) -> Tensor | None:
@@ -294,11 +329,6 @@ def _joined_bias(layers: Sequence[Layer]) -> Tensor | None:
         for layer in layers
     ]
     return torch.cat(parts)
-
-
-def _stacked(weights: Sequence[Tensor]) -> Tensor:
-    """Weights ``[out, in]`` below one another; a single one as it is."""
-    return torch.cat(list(weights)) if len(weights) > 1 else weights[0]
 
 
 class UnmergedWeights:
@@ -315,8 +345,9 @@ class UnmergedWeights:
         delta = self.deltas.delta(index, x.reshape(-1, x.shape[-1]))
         return y if delta is None else y + delta.view_as(y)
 
-    def tail(self, first: int) -> Forward:
-        """One sequence whose rows from `first` on are slots."""
+    def tail(self, first: int, num_rows: int) -> Forward:
+        """One sequence whose rows from `first` on are slots; `num_rows` is not needed here."""
+        del num_rows
 
         def forward(index: int, x: Tensor) -> Tensor:
             y = self.layers[index].plain(x)

@@ -4,6 +4,7 @@ Letters: B sequences, N rows of a sequence, V vocabulary.
 """
 
 import functools
+import itertools
 from contextlib import contextmanager
 
 import pytest
@@ -106,7 +107,7 @@ def test_gated_rows_equal_lora_by_hand(name, way, rank):
     close = functools.partial(torch.testing.assert_close, atol=TOLERANCE, rtol=TOLERANCE)
     for first in (FIRST, 0, 9):
         expected = case.expected(IDS[:1], torch.arange(first, 9))
-        close(case.run(IDS[:1], way, "tail", first), expected)
+        close(case.run(IDS[:1], way, "tail", first, 9), expected)
     assert (case.expected(IDS[:1], torch.arange(FIRST, 9)) - base[:1])[0, FIRST:].abs().max() > 0.1
     close(case.run(IDS, way, "scattered", BASE, SLOTS), case.expected(IDS, SLOTS))
     # `everywhere` is a method of the layer, not a maker of one
@@ -116,7 +117,7 @@ def test_gated_rows_equal_lora_by_hand(name, way, rank):
 
 def test_unmerged_base_rows_are_bit_exact_with_the_plain_model(name):
     case = Case(name)
-    tail = case.run(IDS[:1], "unmerged", "tail", FIRST)
+    tail = case.run(IDS[:1], "unmerged", "tail", FIRST, 9)
     assert torch.equal(tail[:, :FIRST], logits(case.plain, IDS[:1])[:, :FIRST])
     scattered = case.run(IDS, "unmerged", "scattered", BASE, SLOTS)
     unmoved = gate_of(SLOTS, IDS.shape).cumsum(1) == 0  # rows that no slot comes before
@@ -127,7 +128,7 @@ def test_unmerged_base_rows_are_bit_exact_with_the_plain_model(name):
 @pytest.mark.parametrize("way", ["merged", "unmerged"])
 def test_base_rows_do_not_change_by_one_bit_with_the_adapter(name, way):
     one, other = Case(name, seed=0), Case(name, seed=1)
-    tails = [case.run(IDS[:1], way, "tail", FIRST) for case in (one, other)]
+    tails = [case.run(IDS[:1], way, "tail", FIRST, 9) for case in (one, other)]
     assert torch.equal(tails[0][:, :FIRST], tails[1][:, :FIRST])
     assert (tails[0] - tails[1])[:, FIRST:].abs().max() > 0.1
     unmoved = gate_of(SLOTS, IDS.shape).cumsum(1) == 0
@@ -141,7 +142,7 @@ def test_base_rows_do_not_change_by_one_bit_with_the_slots_inputs(name):
     changed = IDS[:1].clone()
     changed[:, FIRST:] = (changed[:, FIRST:] + 7) % VOCAB
     for way in case.ways:
-        rows = [case.run(ids, way, "tail", FIRST)[:, :FIRST] for ids in (IDS[:1], changed)]
+        rows = [case.run(ids, way, "tail", FIRST, 9)[:, :FIRST] for ids in (IDS[:1], changed)]
         assert torch.equal(*rows)
 
 
@@ -260,17 +261,40 @@ def test_merging_is_done_in_the_factors_precision_before_the_cast():
         assert torch.equal(merged, (layer.weight.float() + (high @ low).T).bfloat16())
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2", "mistral", "gpt-neox", "gpt2"])
-@pytest.mark.parametrize("num_tokens", [1, 2, 7])
+@pytest.mark.parametrize(("num_base", "num_slots"), [(1, 3), (3, 1), (7, 7), (70, 3), (3, 70)])
 @torch.inference_mode()
-def test_stacked_base_weights_give_each_layers_own_bits(name: str, num_tokens: int) -> None:
-    gated = GatedModule(fresh(name))
-    merged = MergedWeights(Deltas(gated, factors_of(fresh(name))), torch.float32)
-    forward = merged.tail(num_tokens)
-    generator = torch.Generator().manual_seed(num_tokens)
-    for group in gated.groups:
-        width = gated.layers[group[0]].shape[0]
-        x = torch.randn(1, num_tokens + 4, width, generator=generator)
-        for index in group:
-            alone = gated.layers[index].plain(x[:, :num_tokens])
-            assert torch.equal(forward(index, x)[:, :num_tokens], alone)
+def test_pairs_and_single_products_give_each_row_the_layer_of_its_kind(
+    name: str, num_base: int, num_slots: int
+) -> None:
+    """On both sides of `PAIRED_ROWS`, one sequence's rows and rows that lie anywhere."""
+    case = Case(name)
+    merged = case.ways["merged"]
+    num_rows = num_base + num_slots
+    generator = torch.Generator().manual_seed(num_rows)
+    order = torch.randperm(num_rows, generator=generator)
+    base, slots = order[:num_base].sort().values, order[num_base:].sort().values
+    cases = [
+        (merged.tail(num_base, num_rows), torch.arange(num_rows) >= num_base),
+        (merged.scattered(base, slots), torch.isin(torch.arange(num_rows), slots)),
+    ]
+    for group in case.gated.groups:
+        x = torch.randn(1, num_rows, case.gated.layers[group[0]].shape[0], generator=generator)
+        for (forward, is_slot), index in itertools.product(cases, group):
+            low, high = case.factors[case.gated.layers[index].name]
+            plain = case.gated.layers[index].plain(x)
+            expected = plain + is_slot[:, None] * (x @ (high @ low).T)
+            torch.testing.assert_close(forward(index, x), expected, atol=2e-5, rtol=1e-5)
+
+
+def test_merged_weights_lie_beside_the_base_weights_only_once_slots_meet_tokens() -> None:
+    case = Case("llama")
+    merged = case.ways["merged"]
+    weights = sum(layer.weight.nbytes for layer in case.gated.layers)
+    assert merged.num_bytes == 2 * weights
+    with case.gated.active(merged.everywhere):
+        logits(case.module, IDS)
+    assert all(group._both is None for group in merged._groups)
+    case.run(IDS[:1], "merged", "tail", FIRST, 9)
+    assert sum(group.both.nbytes for group in merged._groups) == merged.num_bytes
+    shared = [(group.slots.data_ptr(), group.both[1].data_ptr()) for group in merged._groups]
+    assert all(slots == half for slots, half in shared)  # not a third copy

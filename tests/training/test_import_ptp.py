@@ -177,7 +177,7 @@ def test_gated_rows_give_what_the_raw_checkpoint_gives(
     gated = GatedModule(module)
     deltas = Deltas(gated, adapter.factors(torch.float32))
     way = MergedWeights(deltas, torch.float32) if merged else UnmergedWeights(deltas)
-    with gated.active(way.tail(len(tokens))):
+    with gated.active(way.tail(len(tokens), fed.shape[1])):
         found = module(inputs_embeds=fed).logits
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     plain = llama(inputs_embeds=fed).logits

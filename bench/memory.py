@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from decoders.core.decoder import Decoder
 from decoders.core.model import Model
-from decoders.core.scheduler import Models
+from decoders.core.models import Models
 
 
 class PeakMemory:

@@ -1,4 +1,4 @@
-"""The figures of a report; the only file that imports matplotlib.
+"""The figures of a report; the only file of `bench` that imports matplotlib.
 
 Each function draws one figure from a summary and returns it with the numbers in it. A decoder has
 one colour in all of them (colour-blind-safe, the baseline grey) and is labelled where it is drawn.

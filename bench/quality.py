@@ -22,7 +22,8 @@ from bench.records import SampleRecord
 from bench.runner import answered
 from bench.workbench import Arm, Workbench
 from decoders.core.model import Model
-from decoders.core.scheduler import Models, Scheduler
+from decoders.core.models import Models
+from decoders.core.scheduler import Scheduler
 from decoders.core.types import Generation, Outcome
 from specbench_tasks.scorers import score
 

@@ -1,7 +1,7 @@
 """From records to the summary: one row per decoder and family, and per decoder one for `all`.
 
-A pure function of the records and the plan (manifest.json). Columns stand in DESIGN section 9's
-order, further ones after them; unknown is null, never 0. No torch here.
+A pure function of the records and the plan (manifest.json). The columns that outside readers
+rely on come first, in a fixed order; unknown is null, never 0. No torch here.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ COLUMNS = {
     "identical_to_ar": "float64",
     "errors": "Int64",
 }
-"""Binding columns (DESIGN section 9, in its order) and their types."""
+"""The columns that outside readers rely on, in their order, and their types."""
 EXTRA_COLUMNS = {
     "decode_time_per_token_s": "float64",
     "speedup_decode_low": "float64",

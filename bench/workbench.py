@@ -24,7 +24,7 @@ from bench.patience import TimeLimit, default_limit_s
 from bench.plan import BASELINE, SECOND_BASELINE, Cell
 from bench.prompts import Tokenizer
 from decoders.core.decoder import Decoder
-from decoders.core.scheduler import Models, check_draft, find_adapter
+from decoders.core.models import Models, check_draft, find_adapter
 from decoders.core.types import Sampling
 
 if TYPE_CHECKING:

@@ -66,7 +66,7 @@ def open_tables(config: RunConfig, max_length: int = 256, agreement: float = 0.9
     """A workbench of two table models that agree most of the time."""
     from bench.clock import FakeClock
     from bench.workbench import assemble
-    from decoders.core.scheduler import Models
+    from decoders.core.models import Models
     from decoders.core.table_model import TableModel
 
     target = TableModel(VOCAB, seed=1, order=1, max_length=max_length)

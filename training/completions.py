@@ -23,7 +23,8 @@ import torch.distributed as dist
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Request, Steps
 from decoders.core.hf import HFModel, stop_ids
-from decoders.core.scheduler import Models, Scheduler
+from decoders.core.models import Models
+from decoders.core.scheduler import Scheduler
 from decoders.core.types import Outcome, Sampling
 from training.completion_file import (
     Completion,

@@ -17,7 +17,8 @@ from transformers import AttentionInterface, DynamicCache
 from transformers.cache_utils import Cache
 
 from decoders.core.architecture import Architecture
-from decoders.core.gating import Deltas, GatedModule, MergedWeights, UnmergedWeights
+from decoders.core.gated_weights import Deltas, MergedWeights, UnmergedWeights
+from decoders.core.gating import GatedModule
 from decoders.core.slots import SlotAdapter
 from decoders.core.types import HIDDEN
 from training.windows import Windows, shift_of

@@ -26,8 +26,8 @@ from torch import Tensor
 
 from bench.metrics import first_difference
 from decoders.core.model import Model
+from decoders.core.models import Models
 from decoders.core.sampling import Uniforms, warp
-from decoders.core.scheduler import Models
 from decoders.core.types import Sampling
 
 MARGINS = {"float32": 1e-3, "float16": 0.03, "bfloat16": 0.25}

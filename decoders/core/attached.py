@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from decoders.core.gating import Deltas, Forward, GatedModule, MergedWeights, UnmergedWeights
+from decoders.core.gated_weights import Deltas, MergedWeights, UnmergedWeights
+from decoders.core.gating import Forward, GatedModule
 from decoders.core.slots import SlotAdapter
 from decoders.core.types import BLANK, HIDDEN, Call, Slots
 
@@ -32,7 +33,7 @@ class AttachedAdapter:
         device: torch.device,
         merged: bool,
     ) -> None:
-        """Lay the weights out, merged or not (see `gating`); `tokens` is the token embedding."""
+        """Lay the weights out (`gated_weights`: merged or not); `tokens` is the token embedding."""
         self.config, self._tokens = adapter.config, tokens
         self._adapter = adapter.to(device)
         self._dtype, self._device = dtype, device

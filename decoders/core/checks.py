@@ -19,7 +19,8 @@ import torch
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Decoder
 from decoders.core.draws import Draws
-from decoders.core.scheduler import Models, Scheduler, generate
+from decoders.core.models import Models
+from decoders.core.scheduler import Scheduler, generate
 from decoders.core.slots import MASKED
 from decoders.core.table_model import TableModel
 from decoders.core.types import Generation, Sampling

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from decoders.core.decoder import Decoder
 from decoders.core.goodness import Answer, Cell, Fit, Law, enumerate_law, fit
 from decoders.core.model import Model
+from decoders.core.models import Models
 from decoders.core.sampling import warp
-from decoders.core.scheduler import Models, Scheduler
+from decoders.core.scheduler import Scheduler
 from decoders.core.types import Generation, Outcome, Sampling
 
 

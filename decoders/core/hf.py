@@ -1,4 +1,4 @@
-"""`HFModel`: any transformers causal LM as a `Model`. The only file that imports transformers.
+"""`HFModel`: any transformers causal LM as a `Model`. The only one here to import transformers.
 
 The module runs as it is; ours are the cache (`KVStore`), the masks and the positions. Three things
 make a call cheap: states are written in place and read as views; one sequence needs no mask
@@ -140,8 +140,8 @@ class HFModel:
         Args:
             name: what `Slots.adapter` says.
             adapter: made for this model.
-            merged: keep merged weights beside the base's (see `gating`); None: on a CPU, where it
-                is the faster way.
+            merged: lay merged weights beside the base's (`gated_weights`); None: on a CPU, where
+                it is the faster way.
 
         Errors: `ValueError` where the adapter was made for a model of other shapes.
         """

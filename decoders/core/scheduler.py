@@ -13,43 +13,17 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from torch import Tensor
 
-from decoders.core import masks
 from decoders.core.decoder import Decoder
 from decoders.core.job import Job
-from decoders.core.model import Model, Session
+from decoders.core.model import Session
+from decoders.core.models import Models, check_draft, find_adapter
 from decoders.core.patience import Endless, Patience
+from decoders.core.prefill import forward
 from decoders.core.readout import Readout, joined, read_out, readouts
-from decoders.core.slots import AdapterConfig
 from decoders.core.types import Call, CallResult, Generation, Outcome, Sampling
-
-SLACK_ROWS = 128  # cache entries beyond prompt and budget, for rows that are dropped again
-PREFILL_CHUNK = 512  # rows a prompt is fed at a time
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Models:
-    """The target and, where a decoder asks for one, the draft model."""
-
-    target: Model
-    draft: Model | None = None
-
-    def reserve(self, num_rows: int, num_tokens: int) -> None:
-        """Allocate caches for exactly `num_rows` sequences of `num_tokens`."""
-        for model in self._loaded():
-            model.reserve(num_rows, num_tokens + SLACK_ROWS)
-
-    def ensure(self, num_rows: int, num_tokens: int) -> None:
-        """Allocate caches for `num_rows` sequences of `num_tokens` where they are too small."""
-        for model in self._loaded():
-            if not model.holds(num_rows, num_tokens + SLACK_ROWS):
-                model.reserve(num_rows, num_tokens + SLACK_ROWS)
-
-    def _loaded(self) -> tuple[Model, ...]:
-        return (self.target,) if self.draft is None else (self.target, self.draft)
 
 
 class Scheduler:
@@ -205,7 +179,7 @@ class Scheduler:
     # Two steps of their own, so that a scheduler that measures may stand around them.
 
     def _forward(self, calls: Sequence[Call]) -> Tensor:
-        return _forward(calls)
+        return forward(calls)
 
     def _read_out(self, logits: Tensor, parts: Sequence[Readout]) -> Sequence[CallResult]:
         return read_out(logits, parts, self._sampling)
@@ -230,39 +204,6 @@ def generate(
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
-
-
-def check_draft(name: str, models: Models) -> None:
-    """`ValueError` unless there is a draft model of the target's vocabulary."""
-    if models.draft is None:
-        raise ValueError(f"decoder {name!r} needs a draft model and none was given; pass --draft")
-    if models.draft.vocab_size != models.target.vocab_size:
-        raise ValueError(
-            f"the draft's vocabulary has {models.draft.vocab_size} tokens, the target's "
-            f"{models.target.vocab_size}; decoder {name!r} needs a draft of the same vocabulary"
-        )
-
-
-def find_adapter(decoder: Decoder, models: Models) -> AdapterConfig | None:
-    """The adapter a decoder asks for; `ValueError` where its model has none of that name."""
-    name = decoder.adapter_name
-    if name is None:
-        return None
-    model = models.target if decoder.adapter_of == "target" else models.draft
-    attached = {} if model is None else model.adapters
-    if name not in attached:
-        known = ", ".join(sorted(attached)) or "none"
-        raise ValueError(
-            f"decoder {decoder.name!r} needs an adapter named {name!r} of the "
-            f"{decoder.adapter_of}, which has {known}; pass --adapter {name}=PATH"
-        )
-    variant, allowed = attached[name].variant, decoder.variants
-    if allowed and variant not in allowed:
-        raise ValueError(
-            f"adapter {name!r} is of variant {variant}; decoder {decoder.name!r} needs "
-            f"{' or '.join(allowed)}"
-        )
-    return attached[name]
 
 
 def _stop_the_latest(active: Sequence[Job]) -> None:
@@ -313,50 +254,3 @@ def _results(calls: Sequence[Call], parts: Sequence[CallResult]) -> Sequence[Cal
         return parts
     left = iter(parts)
     return [next(left) if call.slots is None else joined(next(left), next(left)) for call in calls]
-
-
-def _forward(calls: Sequence[Call]) -> Tensor:
-    """Logits ``[sum R, V]``; long prompts run in chunks that count as the one call they are."""
-    model: Model = calls[0].session.model
-    widest = max(len(call.tokens) for call in calls)
-    if widest <= PREFILL_CHUNK:
-        return model.forward(calls)
-    bases = [(call.session, call.session.length, call.session.calls) for call in calls]
-    tails = [_feed_head(call) for call in calls]
-    logits = model.forward(tails)
-    for session, base, num_calls in bases:
-        session.base, session.calls = base, num_calls + 1
-    return logits
-
-
-def _feed_head(call: Call) -> Call:
-    """Feed all but the last chunk of a long call; the rest of it, read as the call asks.
-
-    A mask must be causal in the rows that are fed, and hide none of them from later rows.
-    """
-    tokens, positions, session, mask = call.tokens, call.positions, call.session, call.mask
-    first_read = min(call.read, default=len(tokens) - 1)
-    fed = 0
-    while len(tokens) - fed > PREFILL_CHUNK and first_read - fed >= PREFILL_CHUNK:
-        chunk = slice(fed, fed + PREFILL_CHUNK)
-        head = dataclasses.replace(
-            call,
-            tokens=tokens[chunk],
-            positions=None if positions is None else positions[chunk],
-            read=(),
-            slots=None,
-            mask=None,
-        )
-        session.model.forward([head])
-        fed += PREFILL_CHUNK
-    if mask is not None:
-        causal = masks.causal(call.num_rows)
-        assert bool((mask[:fed] == causal[:fed]).all() and mask[fed:, :fed].all()), "unfit mask"
-        mask = mask[fed:, fed:]
-    return dataclasses.replace(
-        call,
-        tokens=tokens[fed:],
-        mask=mask,
-        positions=None if positions is None else positions[fed:],
-        read=tuple(row - fed for row in call.read),
-    )

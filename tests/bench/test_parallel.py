@@ -13,7 +13,8 @@ from bench.parallel import Passes, Rounds, accuracy_under_parallelism, passes_pe
 from bench.quality import what_the_target_says
 from bench.records import SampleRecord, StepColumns
 from bench.reporting import parallel_tables
-from decoders.core.scheduler import Models, generate
+from decoders.core.models import Models
+from decoders.core.scheduler import generate
 from decoders.core.table_model import TableModel
 from decoders.core.types import Sampling
 from decoders.idlm import IterativeDiffusion

@@ -15,7 +15,8 @@ import pytest
 from bench.patience import MOST_TIMEOUTS, TimeLimit, default_limit_s
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Request, Steps
-from decoders.core.scheduler import Models, Scheduler
+from decoders.core.models import Models
+from decoders.core.scheduler import Scheduler
 from decoders.core.table_model import TableModel
 from decoders.core.types import Generation, Outcome, Sampling
 

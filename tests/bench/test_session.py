@@ -153,7 +153,7 @@ def test_a_default_decoder_that_cannot_run_is_skipped_with_a_line(start: Any) ->
 
 def test_a_draft_of_another_vocabulary_is_refused(small: Any, opener: Any, tmp_path: Path) -> None:
     from bench.workbench import assemble
-    from decoders.core.scheduler import Models
+    from decoders.core.models import Models
     from decoders.core.table_model import TableModel
 
     def other(config: Any) -> Any:

@@ -14,7 +14,7 @@ from bench.records import SampleRecord
 from bench.rundir import load_run
 
 Make = Callable[..., SampleRecord]
-DESIGN_COLUMNS = [
+BINDING_COLUMNS = [
     "decoder",
     "family",
     "prompts",
@@ -65,7 +65,7 @@ def row(frame: pd.DataFrame, decoder: str, family: str = "all") -> Any:
 
 def test_the_columns_are_designs_in_its_order_and_others_follow(record: Make) -> None:
     frame = summary.summarise([record()], MANIFEST)
-    assert list(frame.columns)[: len(DESIGN_COLUMNS)] == DESIGN_COLUMNS
+    assert list(frame.columns)[: len(BINDING_COLUMNS)] == BINDING_COLUMNS
 
 
 def test_a_hand_made_run_gives_the_numbers_worked_out_by_hand(record: Make) -> None:
@@ -129,7 +129,7 @@ def test_a_decoder_that_always_fails_keeps_its_rows_with_nothing_known(record: M
 def test_without_records_there_are_no_rows_but_all_columns() -> None:
     frame = summary.summarise([], MANIFEST)
     assert frame.empty
-    assert list(frame.columns)[: len(DESIGN_COLUMNS)] == DESIGN_COLUMNS
+    assert list(frame.columns)[: len(BINDING_COLUMNS)] == BINDING_COLUMNS
     assert summary.acceptance_table([], MANIFEST).empty
     assert summary.step_length_table([], MANIFEST).empty
 

@@ -34,8 +34,9 @@ from decoders.ar import Autoregressive
 from decoders.core.decoder import Decoder
 from decoders.core.hf import HFModel, load_tokenizer, stop_ids
 from decoders.core.model import Session
+from decoders.core.models import Models
 from decoders.core.sampling import Uniforms, warp
-from decoders.core.scheduler import Models, Scheduler, generate
+from decoders.core.scheduler import Scheduler, generate
 from decoders.core.slots import SlotAdapter
 from decoders.core.types import Generation, Sampling, Slots
 from decoders.ptp import ParallelTokenPrediction

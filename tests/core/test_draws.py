@@ -5,7 +5,8 @@ import pytest
 from decoders.ar import Autoregressive
 from decoders.core.draws import Draws, exact_law
 from decoders.core.hf import HFModel
-from decoders.core.scheduler import Models, Scheduler, generate
+from decoders.core.models import Models
+from decoders.core.scheduler import Scheduler, generate
 from decoders.core.table_model import TableModel
 from decoders.core.types import Sampling
 from tests.enumeration import enumerated_law

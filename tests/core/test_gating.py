@@ -11,14 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.core.gating import (
-    Deltas,
-    GatedModule,
-    MergedWeights,
-    UnmergedWeights,
-    layer_shapes,
-    linear_layers,
-)
+from decoders.core.gated_weights import Deltas, MergedWeights, UnmergedWeights
+from decoders.core.gating import GatedModule, layer_shapes, linear_layers
 from tests.tiny_models import VOCAB, fresh
 
 TOLERANCE = 2e-5

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from decoders.ar import Autoregressive
+from decoders.core.models import Models
 from decoders.core.sampling import likeliest, pick, warp
-from decoders.core.scheduler import Models, Scheduler, generate
+from decoders.core.scheduler import Scheduler, generate
 from decoders.core.table_model import TableModel
 from decoders.core.types import Generation, Sampling
 from decoders.idlm import IterativeDiffusion

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decoders.ar import Autoregressive
-from decoders.core import scheduler as scheduler_module
+from decoders.core import prefill
 from decoders.core.decoder import Decoder, Request, Steps
-from decoders.core.scheduler import Models, Scheduler, generate, width_bucket
+from decoders.core.models import Models
+from decoders.core.scheduler import Scheduler, generate, width_bucket
 from decoders.core.table_model import TableModel
 from decoders.core.types import BLANK, Call, Emit, Generation, Sampling, Slots
 from decoders.ptp import ParallelTokenPrediction
@@ -244,7 +245,7 @@ def test_long_prompts_run_in_chunks_that_count_as_one_call(
     prompt, sampling = [token % 7 for token in range(50)], Sampling(max_new_tokens=5)
     whole = generate(Autoregressive(), prompt, sampling, Models(target=TableModel()))
     target = Recording()
-    monkeypatch.setattr(scheduler_module, "PREFILL_CHUNK", 16)
+    monkeypatch.setattr(prefill, "PREFILL_CHUNK", 16)
     chunked = generate(Autoregressive(), prompt, sampling, Models(target=target))
     assert chunked == whole
     assert chunked.steps[0].target_calls == 1
@@ -306,7 +307,7 @@ def test_prompts_with_slots_run_in_chunks_and_the_last_one_carries_the_slots(
     prompts = [[(token * length) % 7 for token in range(length)] for length in lengths]
     decoder, sampling = ParallelTokenPrediction(), Sampling(temperature=0.7, max_new_tokens=9)
     whole = Scheduler(decoder, Models(target=Slotted()), sampling, 4).run(prompts)
-    monkeypatch.setattr(scheduler_module, "PREFILL_CHUNK", 16)
+    monkeypatch.setattr(prefill, "PREFILL_CHUNK", 16)
     target = Slotted()
     assert Scheduler(decoder, Models(target=target), sampling, 4).run(prompts) == whole
     num_heads = sum((length - 1) // 16 for length in lengths)

@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from decoders.core.gating import Deltas, GatedModule, MergedWeights, UnmergedWeights, layer_shapes
+from decoders.core.gated_weights import Deltas, MergedWeights, UnmergedWeights
+from decoders.core.gating import GatedModule, layer_shapes
 from decoders.core.slots import AdapterConfig, SlotAdapter
 from decoders.core.uniform_embedding import CODES, Code
 

@@ -23,8 +23,9 @@ from decoders.core import verdicts
 from decoders.core.decoder import Request, Steps
 from decoders.core.hf import HFModel
 from decoders.core.model import Model, Session
+from decoders.core.models import Models
 from decoders.core.sampling import tempered
-from decoders.core.scheduler import Models, Scheduler, generate
+from decoders.core.scheduler import Scheduler, generate
 from decoders.core.slots import AdapterConfig, SlotAdapter
 from decoders.core.table_model import TableModel
 from decoders.core.types import BLANK, Call, CallResult, Generation, Sampling

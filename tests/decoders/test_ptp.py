@@ -20,10 +20,11 @@ from decoders.ar import Autoregressive
 from decoders.core.gating import layer_shapes
 from decoders.core.hf import HFModel
 from decoders.core.model import Model
+from decoders.core.models import Models
 from decoders.core.proposer import NOT_GREEDY
 from decoders.core.registry import build, parse_spec
 from decoders.core.sampling import Uniforms
-from decoders.core.scheduler import Models, Scheduler, generate
+from decoders.core.scheduler import Scheduler, generate
 from decoders.core.slots import AdapterConfig, SlotAdapter
 from decoders.core.table_model import TableModel
 from decoders.core.types import BLANK, Call, Generation, Sampling

@@ -11,7 +11,8 @@ from torch import Tensor
 from decoders.ar import Autoregressive
 from decoders.core import masks
 from decoders.core.decoder import Decoder
-from decoders.core.scheduler import Models, Scheduler, generate
+from decoders.core.models import Models
+from decoders.core.scheduler import Scheduler, generate
 from decoders.core.table_model import TableModel
 from decoders.core.types import BLANK, HIDDEN, Call, Generation, Sampling
 from decoders.idlm import IterativeDiffusion
@@ -314,9 +315,9 @@ def test_long_prompts_run_in_chunks_of_which_the_last_carries_the_block(
 ) -> None:
     prompts = [[(token * length) % 7 for token in range(length)] for length in (50, 3, 33, 16)]
     for decoder in (nar(block=6), refine(block=6, max_passes=3)):
-        monkeypatch.setattr("decoders.core.scheduler.PREFILL_CHUNK", 512)
+        monkeypatch.setattr("decoders.core.prefill.PREFILL_CHUNK", 512)
         whole = Scheduler(decoder, Models(target=Recording()), WARM, 4).run(prompts)
-        monkeypatch.setattr("decoders.core.scheduler.PREFILL_CHUNK", 16)
+        monkeypatch.setattr("decoders.core.prefill.PREFILL_CHUNK", 16)
         model = Recording()
         assert Scheduler(decoder, Models(target=model), WARM, 4).run(prompts) == whole
         assert max(call.num_rows for _, call, _ in model.seen) <= 16 + 6

@@ -10,7 +10,8 @@ import torch
 
 from decoders.ar import Autoregressive
 from decoders.core import job as job_module
-from decoders.core.scheduler import Models, generate
+from decoders.core.models import Models
+from decoders.core.scheduler import generate
 from decoders.core.table_model import TableModel
 from decoders.core.types import Sampling
 from decoders.spec import Speculative

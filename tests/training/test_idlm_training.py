@@ -16,7 +16,8 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from decoders.ar import Autoregressive
 from decoders.core.gating import layer_shapes
 from decoders.core.hf import HFModel, stop_ids
-from decoders.core.scheduler import Models, generate
+from decoders.core.models import Models
+from decoders.core.scheduler import generate
 from decoders.core.slots import AdapterConfig, SlotAdapter, Variant
 from decoders.core.types import Generation, Sampling
 from decoders.idlm import IterativeDiffusion

@@ -18,7 +18,8 @@ import cli
 from decoders.ar import Autoregressive
 from decoders.core.gating import layer_shapes
 from decoders.core.hf import HFModel
-from decoders.core.scheduler import Models, generate
+from decoders.core.models import Models
+from decoders.core.scheduler import generate
 from decoders.core.slots import SlotAdapter
 from decoders.core.types import BLANK, Sampling, Slots
 from decoders.idlm import IterativeDiffusion

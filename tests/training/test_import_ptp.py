@@ -26,14 +26,8 @@ from transformers import (
 from typer.testing import CliRunner
 
 import cli
-from decoders.core.gating import (
-    Deltas,
-    GatedModule,
-    MergedWeights,
-    UnmergedWeights,
-    layer_shapes,
-    linear_layers,
-)
+from decoders.core.gated_weights import Deltas, MergedWeights, UnmergedWeights
+from decoders.core.gating import GatedModule, layer_shapes, linear_layers
 from decoders.core.slots import SlotAdapter
 from training.import_ptp import import_ptp
 

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from decoders.core.decoder import Decoder
 from decoders.core.hf import HFModel
-from decoders.core.scheduler import Models, generate
+from decoders.core.models import Models
+from decoders.core.scheduler import generate
 from decoders.core.types import BLANK, HIDDEN, Call, Sampling, Slots
 from decoders.idlm import IterativeDiffusion
 from decoders.nar import NonAutoregressive

@@ -14,7 +14,8 @@ import torch
 
 from decoders.ar import Autoregressive
 from decoders.core.hf import HFModel, load_tokenizer, stop_ids
-from decoders.core.scheduler import Models, generate
+from decoders.core.models import Models
+from decoders.core.scheduler import generate
 from specbench_tasks import generators
 from specbench_tasks.task import FAMILIES
 from training.completion_file import Completion, Plan

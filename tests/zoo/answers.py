@@ -7,7 +7,8 @@ from transformers import PreTrainedTokenizerBase
 from bench.lossless.divergence import examine
 from decoders.core.decoder import Decoder
 from decoders.core.hf import HFModel, stop_ids
-from decoders.core.scheduler import Models, Scheduler
+from decoders.core.models import Models
+from decoders.core.scheduler import Scheduler
 from decoders.core.types import Generation, Sampling
 from specbench_tasks.generators import zoo_conversations
 from specbench_tasks.task import FAMILIES

@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from decoders.core.hf import HFModel, load_tokenizer
-from decoders.core.scheduler import Models
+from decoders.core.models import Models
 
 ROOT = Path(__file__).parents[2]
 STORIES = ROOT.parent / "shared" / "models" / "stories260K"

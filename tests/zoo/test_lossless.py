@@ -7,7 +7,8 @@ from transformers import PreTrainedTokenizerBase
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Decoder
 from decoders.core.hf import HFModel
-from decoders.core.scheduler import Models, Scheduler
+from decoders.core.models import Models
+from decoders.core.scheduler import Scheduler
 from decoders.core.types import Generation, Sampling
 from decoders.spec import Speculative
 from tests.zoo.answers import edge_distance, held_out, sampling_for, tokens_of

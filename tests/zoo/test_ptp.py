@@ -9,7 +9,8 @@ from transformers import PreTrainedTokenizerBase
 from decoders.ar import Autoregressive
 from decoders.core.gating import layer_shapes
 from decoders.core.hf import HFModel
-from decoders.core.scheduler import Models, Scheduler
+from decoders.core.models import Models
+from decoders.core.scheduler import Scheduler
 from decoders.core.slots import AdapterConfig, SlotAdapter
 from decoders.core.types import Generation, Sampling
 from decoders.ptp import ParallelTokenPrediction

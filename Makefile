@@ -3,8 +3,10 @@ RUN ?= results/latest
 REFERENCE ?= results/reference/cpu-zoo
 GATE_OUTPUT ?= results
 GATE_ARGS ?=
+NAME :=
+STORED = results/reference/$(NAME)
 
-.PHONY: help install check test test-slow smoke bench gate report
+.PHONY: help install check test test-slow smoke bench gate report reference
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile
@@ -40,3 +42,12 @@ gate: install    ## hard gates on the zoo against the stored reference
 
 report: install  ## redo tables and figures of a run: make report RUN=results/…
 	$(PYTHON) cli.py report $(RUN)
+
+reference:       ## store a run's small files: make reference NAME=cpu-zoo RUN=results/latest
+	$(if $(NAME),,$(error NAME is missing: make reference NAME=cpu-zoo RUN=results/latest))
+	mkdir -p $(STORED)/figures $(STORED)/tables
+	cp $(addprefix $(RUN)/,config.toml env.json report.md run.json summary.csv) $(STORED)
+	rm -f $(addprefix $(STORED)/,phases.json figures/* tables/*)
+	$(if $(wildcard $(RUN)/phases.json),cp $(RUN)/phases.json $(STORED))
+	cp $(RUN)/figures/*.png $(STORED)/figures
+	cp $(RUN)/tables/*.csv $(STORED)/tables

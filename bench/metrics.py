@@ -2,7 +2,7 @@
 
 Counters are *pooled*: sums over all answers divided by sums over all answers, so that a long answer
 weighs more than a short one. Prefill is the first step: its calls, rows and tokens are kept apart.
-Only timing records without an error count. Names and definitions are DESIGN section 9's.
+Only timing records without an error count. Names and definitions are those of docs/metrics.md.
 
 Clock readings are in `bench.timings`, paired statistics in `bench.stats`. No torch here.
 """

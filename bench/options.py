@@ -40,11 +40,15 @@ Decoders = Annotated[
 Model = Annotated[
     str | None, typer.Option("--model", "-m", help="Folder or hub id. [default: zoo]")
 ]
-Draft = Annotated[str | None, typer.Option(help="Draft model. [default: the zoo's]")]
+Draft = Annotated[str | None, typer.Option(help="Draft model. [default: the zoo's, for the zoo]")]
 Adapters = Annotated[list[str] | None, typer.Option(help="NAME=PATH; repeatable.")]
 Tasks = Annotated[
     str | None,
-    typer.Option("--tasks", "-t", help="zoo, families, specbench[=PATH], jsonl=PATH or hf=ID."),
+    typer.Option(
+        "--tasks",
+        "-t",
+        help="zoo, some of its families (qa,rag), specbench[=PATH], jsonl=PATH or hf=ID.",
+    ),
 ]
 Limit = Annotated[
     int | None, typer.Option("--limit", "-L", help="Conversations to time. [default: zoo 24]")
@@ -55,7 +59,9 @@ TopP = Annotated[float | None, typer.Option(help="1 is off. [default: 1]")]
 TopK = Annotated[int | None, typer.Option(help="0 is off. [default: 0]")]
 Seed = Annotated[int | None, typer.Option(help="Repeat r uses seed + r. [default: 0]")]
 DType = Annotated[str | None, typer.Option(help="[default: float32 on CPU, bfloat16 on CUDA]")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1. [default: CUDA]")]
+Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda, cuda:1. [default: cuda if there is one]")
+]
 Threads = Annotated[int | None, typer.Option(help="CPU threads. [default: cores]")]
 Attention = Annotated[str | None, typer.Option(help="sdpa or eager. [default: what it has]")]
 Timeout = Annotated[

@@ -27,8 +27,9 @@ class StepColumns:
     """The steps of one answer, one entry per step; step 0 is the prefill's.
 
     `emitted` counts tokens, so that slices of the answer's ids give each step's tokens. The last
-    four (see `StepEvent`) are empty where no step has any: `passes` where no blocks are refined,
-    the others where the laws of drafts were not compared.
+    five (see `StepEvent`) are empty where no step has any: `passes` where no blocks are refined,
+    `undrafted` where all steps begin with their drafts, the others where the laws of drafts were
+    not compared.
     """
 
     emitted: tuple[int, ...]
@@ -42,12 +43,14 @@ class StepColumns:
     tested: tuple[int, ...] = ()
     overlap: tuple[float, ...] = ()
     alpha: tuple[float, ...] = ()
+    undrafted: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, generation: Generation) -> Self:
         """Columns of a generation's steps."""
         steps = generation.steps
         refined = any(step.passes for step in steps)
+        preceded = any(step.undrafted for step in steps)
         compared = [step for step in steps if any(s.tested is not None for s in steps)]
         return cls(
             emitted=tuple(len(step.tokens) for step in steps),
@@ -65,6 +68,7 @@ class StepColumns:
                 round(len(step.tokens) if step.alpha is None else step.alpha, 6)
                 for step in compared
             ),
+            undrafted=tuple(step.undrafted for step in steps if preceded),
         )
 
 
@@ -164,7 +168,7 @@ _FIELDS: tuple[tuple[Any, bool, Sequence[str]], ...] = (
 )
 """Types of the plain fields, and whether they may be unknown."""
 _REAL_COLUMNS = ("overlap", "alpha")
-_OFTEN_EMPTY = ("passes", "tested", "overlap", "alpha")
+_OFTEN_EMPTY = ("passes", "tested", "overlap", "alpha", "undrafted")
 
 
 def _steps(data: object) -> StepColumns:
@@ -207,7 +211,8 @@ def broken_invariants(record: SampleRecord, max_new_tokens: int) -> Sequence[str
         broken.append(f"steps emit {sum(steps.emitted)} tokens, the answer has {len(tokens)}")
     if any(a > d for a, d in zip(steps.accepted, steps.drafted, strict=True)):
         broken.append("a step accepted more tokens than it drafted")
-    if any(number < 0 for number in (*steps.accepted, *steps.drafted, *steps.emitted)):
+    counts = (*steps.accepted, *steps.drafted, *steps.emitted, *steps.undrafted)
+    if any(number < 0 for number in counts):
         broken.append("a step counts below 0")
     if len(tokens) > max_new_tokens:
         broken.append(f"{len(tokens)} tokens exceed the budget of {max_new_tokens}")

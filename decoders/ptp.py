@@ -178,7 +178,12 @@ class _Run:
         emitted = (*drafts[: verdict.accepted], verdict.token)
         self.commit(emitted)
         self.proposer.observe(len(drafts), verdict.accepted)
-        return Emit(tokens=(*first, *emitted), drafted=len(drafts), accepted=verdict.accepted)
+        return Emit(
+            tokens=(*first, *emitted),
+            drafted=len(drafts),
+            accepted=verdict.accepted,
+            undrafted=len(first),
+        )
 
     def propose(self, tokens: Sequence[int]) -> Call | None:
         """A call that gives the token after `tokens`, if any, and proposes those after that.

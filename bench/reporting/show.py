@@ -77,13 +77,15 @@ def coloured(record: SampleRecord, pieces: Callable[[int], str], *, bars: bool =
     text, tokens, steps = Text(), record.tokens or (), record.steps
     if steps is None:
         return text
-    place = 0
-    for number, (emitted, accepted) in enumerate(zip(steps.emitted, steps.accepted, strict=True)):
+    place, undrafted = 0, steps.undrafted or (0,) * len(steps.emitted)
+    columns = zip(steps.emitted, undrafted, steps.accepted, strict=True)
+    for number, (emitted, first, accepted) in enumerate(columns):
         style = _STEPS[number % 2] if number else _PREFILL
         if bars and number:
             text.append("|")
         for i, token in enumerate(tokens[place : place + emitted]):
-            text.append(pieces(token), style=f"bold {style}" if i < accepted else style)
+            stood = first <= i < first + accepted
+            text.append(pieces(token), style=f"bold {style}" if stood else style)
         place += emitted
     return text
 

@@ -100,14 +100,23 @@ def _all(decoder: Decoder) -> Iterator[tuple[list[int], Sampling, Generation]]:
 
 
 def check_steps_concatenate(decoder: Decoder) -> None:
-    """Steps' tokens concatenate to the answer; accepted <= drafted; the first step emits."""
+    """Steps' tokens concatenate to the answer and are accounted for; the first step emits.
+
+    Accepted <= drafted. A step that verifies emits what came before its drafts (`Emit.undrafted`),
+    the drafts that stood, and at most one token behind them.
+    """
     for prompt, sampling, answer in _all(decoder):
         where = f"{decoder} on {prompt} with {sampling}"
         joined = tuple(token for step in answer.steps for token in step.tokens)
         assert joined == answer.tokens, f"{where}: steps give {joined}, answer {answer.tokens}"
         for step in answer.steps:
             assert 0 <= step.accepted <= step.drafted, f"{where}: {step}"
-            assert step.accepted <= len(step.tokens), f"{where}: accepted but not emitted: {step}"
+            behind = len(step.tokens) - step.undrafted - step.accepted
+            assert behind >= 0, f"{where}: accepted but not emitted: {step}"
+            assert not step.drafted or behind <= 1, (
+                f"{where}: {behind} tokens are neither drafts that stood nor the one behind them; "
+                f"tell those in front as Emit.undrafted, or make two steps: {step}"
+            )
         assert answer.steps[0].target_calls >= 1, f"{where}: nothing ran before the first emit"
 
 

@@ -164,7 +164,8 @@ class Job:
         self._counted = counts
         self._tokens += tokens
         # clipped where the cut fell among the accepted tokens: an accepted one not emitted is none
-        accepted = min(emit.accepted, len(tokens))
+        undrafted = min(emit.undrafted, len(tokens))
+        accepted = min(emit.accepted, len(tokens) - undrafted)
         tested, overlap, alpha = _compared(emit, len(tokens), accepted)
         self._events.append(
             StepEvent(
@@ -175,6 +176,7 @@ class Job:
                 target_rows=work[1],
                 draft_calls=work[2],
                 draft_rows=work[3],
+                undrafted=undrafted,
                 passes=emit.passes,
                 tested=tested,
                 overlap=overlap,
@@ -214,7 +216,7 @@ def _check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], vocab_siz
         if type(token) is not int or not 0 <= token < vocab_size:
             raise ValueError(f"decoder emitted {token!r:.40}; ids are integers below {vocab_size}")
     for event in events:
-        for count in (event.drafted, event.accepted, event.passes):
+        for count in (event.drafted, event.accepted, event.undrafted, event.passes):
             if type(count) is not int:
                 raise ValueError(f"decoder counted {count!r:.40}; counts are integers")
 

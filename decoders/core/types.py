@@ -203,6 +203,8 @@ class Emit:
         tokens: committed to the output.
         drafted: tokens that this step verified.
         accepted: how many of them stood, from the first on.
+        undrafted: how many of `tokens` come before the drafts and never were any: a step that
+            verifies may also hand on what an earlier call of it gave.
         verdict: what verified them, where it compared their laws with the target's.
         passes: how many times the block was predicted that this step finishes; 0: it finishes none.
     """
@@ -210,6 +212,7 @@ class Emit:
     tokens: tuple[int, ...] = ()
     drafted: int = 0
     accepted: int = 0
+    undrafted: int = 0
     verdict: Verdict | None = None
     passes: int = 0
 
@@ -218,8 +221,9 @@ class Emit:
 class StepEvent:
     """One step after the cut at EOS and budget, with the work its calls cost.
 
-    `accepted_by_depth` is derivable: within a step, drafts 1..accepted stood. `target_rows` and
-    `draft_rows` are real rows; padding is counted apart, by the model.
+    `accepted_by_depth` is derivable: within a step, drafts 1..accepted stood; they are the tokens
+    after the first `undrafted`. `target_rows` and `draft_rows` are real rows; padding is counted
+    apart, by the model.
 
     Where the drafts' laws were compared with the target's: `tested` drafts followed drafts that
     all stood, `overlap` is the sum of their overlaps, and `alpha` the sum over the step's tokens
@@ -233,6 +237,7 @@ class StepEvent:
     target_rows: int
     draft_calls: int
     draft_rows: int
+    undrafted: int = 0
     passes: int = 0
     tested: int | None = None
     overlap: float | None = None

@@ -11,8 +11,9 @@ import pytest
 
 from bench.errors import BenchError
 from bench.files import SAMPLES, SampleWriter, read_lines, write_json, write_text
-from bench.records import SampleRecord
+from bench.records import SampleRecord, StepColumns
 from bench.rundir import create_run_dir, find_run, load_records, load_run, point_latest
+from decoders.core.types import Generation, StepEvent
 
 Make = Callable[..., SampleRecord]
 
@@ -73,6 +74,23 @@ def test_quality_records_count_without_a_block(folder: Path, record: Make) -> No
     with SampleWriter(folder) as writer:
         writer.record(record("ar", kind="quality", block=-1))
     assert [r.kind for r in load_records(folder)] == ["quality"]
+
+
+@pytest.mark.parametrize(("undrafted", "kept"), [((0, 1), [0, 1]), ((0, 0), [])])
+def test_a_record_keeps_which_tokens_of_a_step_come_before_its_drafts(
+    record: Make, undrafted: tuple[int, int], kept: list[int]
+) -> None:
+    work = {"target_calls": 1, "target_rows": 3, "draft_calls": 0, "draft_rows": 0}
+    steps = tuple(
+        StepEvent(tokens=(1, 2), drafted=2, accepted=1, undrafted=number, **work)
+        for number in undrafted
+    )
+    answer = Generation(tokens=(1, 2, 1, 2), steps=steps, stop="length")
+    line = json.loads(record(steps=StepColumns.of(answer)).to_json())
+    assert line["steps"]["undrafted"] == kept
+    read = SampleRecord.from_dict(line).steps
+    assert read is not None
+    assert read.undrafted == tuple(kept)
 
 
 def test_a_torn_last_line_is_ignored_and_cut_off_by_the_next_writer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,14 @@ def test_steps_alternate_in_colour_and_accepted_drafts_are_bold(answer: SampleRe
     assert len(set(backgrounds[1:4])) == 1
     assert backgrounds[0] not in backgrounds[1:]
     assert len({*backgrounds[3:5]}) == 1  # an empty step lies between: the colour turned twice
+
+
+def test_a_token_that_came_before_the_drafts_is_not_marked_as_one(answer: SampleRecord) -> None:
+    assert answer.steps is not None
+    steps = dataclasses.replace(answer.steps, undrafted=(0, 1, 0, 0))
+    text = coloured(dataclasses.replace(answer, steps=steps), "t{}".format)
+    bold = [str(span.style).startswith("bold") for span in text.spans]
+    assert bold == [False, False, True, True, True, False]
 
 
 def test_without_colours_bars_set_steps_apart(answer: SampleRecord) -> None:

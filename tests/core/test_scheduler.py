@@ -63,6 +63,19 @@ def test_the_budget_cuts_a_block_and_eos_at_the_cut_still_counts_as_eos() -> Non
     assert (answer.tokens, answer.stop) == ((1, 6), "eos")
 
 
+@pytest.mark.parametrize(
+    ("tokens", "undrafted", "accepted"),
+    [((0, 2, 3, 6, 4, 5), 1, 3), ((0, 2, 3, 4, 5, 6), 1, 4), ((6, 2, 3, 4, 5), 1, 0), ((6,), 2, 0)],
+)
+def test_tokens_before_the_drafts_are_never_accepted_ones(
+    tokens: tuple[int, ...], undrafted: int, accepted: int
+) -> None:
+    step = Emit(tokens=tokens, drafted=4, accepted=4, undrafted=undrafted)
+    _, found = run_script(Emit(tokens=(1,)), step).steps
+    assert (found.drafted, found.accepted) == (4, accepted)
+    assert found.undrafted == 1
+
+
 EMITS = st.lists(
     st.builds(
         lambda tokens, extra, accepted: Emit(

@@ -1,12 +1,22 @@
 """Every decoder meets the contract of `decoders.core.checks`; broken ones are caught."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from decoders.core import readout
-from decoders.core.checks import Check, check_decoder, check_law, checks_for
+from decoders.core.checks import (
+    Check,
+    check_decoder,
+    check_law,
+    check_steps_concatenate,
+    checks_for,
+)
+from decoders.core.decoder import Request, Steps
 from decoders.core.registry import build, names, parse_spec
+from decoders.core.types import Emit
+from decoders.ptp import ParallelTokenPrediction
 from decoders.spec import Speculative
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -49,6 +59,22 @@ def test_every_file_in_decoders_is_a_decoder_of_its_name() -> None:
 
 def test_check_decoder_runs_every_check() -> None:
     check_decoder(build(parse_spec("ar")))
+
+
+def test_a_decoder_must_tell_which_of_its_tokens_come_before_the_drafts() -> None:
+    class Silent(ParallelTokenPrediction):
+        def steps(self, request: Request) -> Steps:
+            steps = super().steps(request)
+            item = next(steps)
+            while True:
+                if isinstance(item, Emit):
+                    yield dataclasses.replace(item, undrafted=0)
+                    item = next(steps)
+                else:
+                    item = steps.send((yield item))
+
+    with pytest.raises(AssertionError, match="2 tokens are neither drafts that stood"):
+        check_steps_concatenate(Silent())
 
 
 def test_a_decoder_that_never_verifies_fails_the_law() -> None:

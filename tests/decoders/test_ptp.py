@@ -205,6 +205,22 @@ def test_budgets_and_stop_tokens_end_answers_at_every_place_of_a_round(
 
 
 @both_variants
+def test_a_step_that_a_stop_token_cuts_accepts_only_drafts_that_are_emitted(variant: str) -> None:
+    model = Recording(0.0, variant, vocab_size=97)
+    whole = answer_of(model, "sequential", row_cost=0.0)
+    num_cut = 0
+    for token in dict.fromkeys(whole.tokens):
+        stopped = dataclasses.replace(SAMPLING, stop_ids=frozenset({token}))
+        steps = answer_of(model, "sequential", stopped, row_cost=0.0).steps
+        cut, full = steps[-1], whole.steps[len(steps) - 1]
+        # the token of the call that proposed stands before the drafts, the bonus behind them
+        before = len(full.tokens) - full.accepted - 1
+        assert cut.accepted == max(0, min(full.accepted, len(cut.tokens) - before))
+        num_cut += before == 1 and cut.accepted < full.accepted
+    assert num_cut > 3
+
+
+@both_variants
 @both_modes
 def test_an_answer_of_one_token_is_one_call_without_slots(mode: str, variant: str) -> None:
     model = Recording(0.0, variant)

@@ -65,9 +65,16 @@ def family_quality(family: str, records: Iterable[SampleRecord], gold: Gold) -> 
     return Quality(_clipped(cluster_mean([v for v, _ in rows], [c for _, c in rows])), name)
 
 
-def overall_quality(families: Sequence[Quality]) -> Quality:
-    """The unweighted mean of the families that were scored."""
+def overall_quality(families: Sequence[Quality], num_families: int = 0) -> Quality:
+    """The unweighted mean of the families that were scored.
+
+    Unknown where they are fewer than `num_families`, those that any decoder of the run was scored
+    in: means over different families do not compare, and a decoder that fails in a hard one would
+    gain by it.
+    """
     known = [q.estimate for q in families if q.estimate.value is not None]
+    if len(known) < num_families:
+        return Quality(Estimate(), None)
     name = f"mean of {len(known)} families" if len(known) != 1 else "1 family"
     return Quality(_clipped(mean_of_estimates(known)), name if known else None)
 

@@ -61,6 +61,7 @@ EXTRA_COLUMNS = {
     "tokens": "Int64",
     "batch_size": "Int64",
     **parallel.COLUMNS,
+    "pairs_decode": "Int64",
 }
 """What follows them: more intervals, what the numbers rest on, `bench.estimates`' and
 `bench.parallel`'s."""
@@ -92,22 +93,22 @@ def summarise(
 
     Counters are pooled over prompts and repeats (sum / sum), and so are the time columns; speed-ups
     are geometric means of paired ratios. Whatever exists is summarised: an unfinished run gives the
-    rows of its finished blocks, no records give no rows. `gold` serves corpus BLEU.
+    rows of its finished blocks, no records give no rows. `gold` serves corpus BLEU. Quality in
+    `all` is over the same families for every decoder, or unknown.
     """
     cells = metrics.by(records, lambda record: record.decoder)
     comparable = {c["cell"]: bool(c.get("comparable_to_ar")) for c in manifest.get("cells", ())}
+    decoders = decoder_order(manifest, records)
+    qualities = {decoder: _qualities(cells[decoder], gold or {}) for decoder in decoders}
+    known = [(f, q.estimate.value) for of in qualities.values() for f, q in of.items()]
+    num_families = len({family for family, value in known if value is not None})
     rows: list[dict[str, object]] = []
-    for decoder in decoder_order(manifest, records):
+    for decoder in decoders:
         mine, baseline = cells[decoder], cells.get(BASELINE, [])
         again = cells.get(SECOND_BASELINE, [])
-        qualities: list[Quality] = []
-        for family in [*family_order(r.family for r in mine), ALL]:
+        overall = overall_quality(list(qualities[decoder].values()), num_families)
+        for family, quality in [*qualities[decoder].items(), (ALL, overall)]:
             chosen = _of_family(mine, family)
-            if family == ALL:
-                quality = overall_quality(qualities)
-            else:
-                quality = family_quality(family, chosen, gold or {})
-                qualities.append(quality)
             row: dict[str, object] = {"decoder": decoder, "family": family}
             row |= _counts(chosen) | _counters(chosen) | _times(mine, baseline, decoder, family)
             sides = (_units(side, family) for side in (baseline, mine, again))
@@ -117,6 +118,12 @@ def summarise(
                 row["identical_to_ar"] = metrics.identical_to_ar(chosen, baseline)
             rows.append(row)
     return _frame(rows)
+
+
+def _qualities(records: Sequence[SampleRecord], gold: Gold) -> dict[str, Quality]:
+    """One decoder's quality in every family it was asked, in the families' order."""
+    families = family_order(r.family for r in records)
+    return {family: family_quality(family, _of_family(records, family), gold) for family in families}
 
 
 def noise_floor(records: Sequence[SampleRecord], family: str = ALL) -> Estimate:
@@ -228,6 +235,7 @@ def _times(
     each = timings.time_per_token_s(units)
     whole, decode = (speedup(baseline, mine, family, decode=flag) for flag in (False, True))
     counts = {"clusters": whole.clusters, "pairs": whole.num, "pairs_dropped": whole.dropped}
+    counts["pairs_decode"] = decode.num
     if decoder == BASELINE:
         whole = _ONE if whole.num else Estimate()
         decode = _ONE if decode.num else Estimate()

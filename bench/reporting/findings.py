@@ -23,7 +23,14 @@ from bench.metrics import BASELINE
 from bench.phases import PhasedAnswer, read_phases
 from bench.plain import printable
 from bench.protocol import departures
-from bench.reporting import parallel_tables, references, speed_tables, tables, time_tables
+from bench.reporting import (
+    parallel_tables,
+    quality_tables,
+    references,
+    speed_tables,
+    tables,
+    time_tables,
+)
 from bench.reporting.tables import Cell, Table, known, number
 from bench.rundir import Run
 from bench.scores import gold_answers
@@ -180,17 +187,8 @@ class Findings:
     @cached_property
     def quality_table(self) -> Table | None:
         """Quality by family, or None where nothing was scored."""
-        scored = self.summary.dropna(subset=["quality"])
-        if scored.empty:
-            return None
-        metrics = dict(zip(scored["family"], scored["quality_metric"], strict=True))
-        named = ", ".join(f"{family}: {metric}" for family, metric in metrics.items())
-        note = (
-            f"Per cent, from the untimed pass over held-out prompts ({named}); 95 % t-interval "
-            f"over conversations. {self._sizes('quality_prompts')} prompts. "
-            f"Verdict: {self.verdict}."
-        )
-        return tables.by_family(self.summary, "Quality by family", note, tables.quality)
+        sizes = self._sizes("quality_prompts")
+        return quality_tables.by_families(self.summary, sizes, self.verdict)
 
     @cached_property
     def parallel_tables(self) -> list[Table]:
@@ -251,6 +249,7 @@ class Findings:
             for name, count in dropped.items()
             if count > 0
         ]
+        lines += quality_tables.shortfalls(summary)
         if run.config.get("protocol"):
             left = departures(run.config, run.manifest)
             lines += [f"Departs from the protocol {run.config['protocol']}: {x}." for x in left]

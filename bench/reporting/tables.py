@@ -151,11 +151,19 @@ _HEADLINE: dict[str, Callable[[Row], Cell]] = {
 
 
 def basis(row: Row) -> str:
-    """What a row's speed-up rests on, in words: n, repeats, clusters, dropped pairs."""
-    unit = "groups of prompts" if known(row["batch_size"]) and row["batch_size"] != 1 else "prompts"
+    """What a row's speed-up rests on, in words: n, repeats, clusters, and what is left out."""
+    grouped = known(row["batch_size"]) and row["batch_size"] != 1
+    unit = "groups of prompts" if grouped else "prompts"
     text = f"n = {row['pairs']} {unit} x {row['repeats']} repeats in {row['clusters']} clusters"
     dropped = number(row["pairs_dropped"], ".0f")
-    return text + (f", {dropped} pairs dropped for errors" if dropped not in ("0", UNKNOWN) else "")
+    if dropped not in ("0", UNKNOWN):
+        text += f", {dropped} pairs dropped for errors"
+    if row["pairs_decode"] != row["pairs"] and not grouped:
+        text += f", decode speed-up from {row['pairs_decode']} (others ended in their first step)"
+    if row["clusters"] == 1:
+        one = "group of prompts" if grouped else "conversation"
+        text += f" (one {one}: no interval; raise --limit)"
+    return text
 
 
 def headline(summary: pd.DataFrame, verdict: str, family: str = ALL) -> Table:

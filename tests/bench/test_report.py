@@ -7,6 +7,7 @@ import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -161,6 +162,87 @@ def test_errors_and_reasons_stand_in_the_report_and_the_terminal(synthetic_run: 
         assert "1 error(s) of spec: RuntimeError: boom" in text
         assert "1 pair(s) of spec with ar are left out" in text
         assert "errors" in text
+
+
+def with_records(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """The run with every record changed in place."""
+    rows = [json.loads(line) for line in (path / "samples.jsonl").read_text().splitlines()]
+    for row in rows:
+        change(row)
+    (path / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def fail_quality_of(decoder: str, *families: str, held: str = "-held-") -> Callable[..., None]:
+    """Fails a decoder's quality answers to conversations of some families."""
+
+    def change(row: dict[str, Any]) -> None:
+        chosen = row["family"] in families and held in row["conversation"]
+        if (row["kind"], row["decoder"]) == ("quality", decoder) and chosen:
+            row |= {"error": "TimeoutError: late", "tokens": None, "text": None, "steps": None}
+            row["scores"] = None
+
+    return change
+
+
+def test_a_family_without_answers_leaves_no_quality_over_all_and_is_told(
+    synthetic_run: Write,
+) -> None:
+    path = with_records(synthetic_run(), fail_quality_of("spec", "math_reasoning", "rag"))
+    findings = Findings(load_run(path))
+    quality = {row[0].text: row[-1].text for row in findings.quality_table.rows}  # type: ignore[union-attr]
+    assert quality["spec"] == "-"
+    assert quality["ptp"] != "-"
+    missing = "spec has no quality over all families: nothing scored in math_reasoning, rag."
+    fewer = "Quality of spec does not rest on as many prompts as ar's: math_reasoning 0 (ar 4), "
+    for text in (" ".join(findings.caveats), " ".join(printed(path).split())):
+        assert missing in text
+        assert fewer in text
+    assert missing in findings.quality_table.note  # type: ignore[union-attr]
+    assert "quality " not in findings.sentences[0]
+
+
+def test_quality_on_fewer_prompts_than_ars_is_told_with_both_numbers(synthetic_run: Write) -> None:
+    path = with_records(synthetic_run(), fail_quality_of("ptp", "qa", held="-held-2"))
+    findings = Findings(load_run(path))
+    line = "Quality of ptp does not rest on as many prompts as ar's: qa 3 (ar 4)."
+    assert line in findings.caveats
+    assert not any("no quality over all" in caveat for caveat in findings.caveats)
+    assert "of spec" not in " ".join(findings.caveats)
+
+
+def test_a_decode_speedup_from_fewer_prompts_says_so(synthetic_run: Write) -> None:
+    def ends_at_once(row: dict[str, Any]) -> None:
+        if row["kind"] == "timing" and row["decoder"] == "ptp" and row["family"] != "qa":
+            row["steps"] = {name: [sum(column)] for name, column in row["steps"].items() if column}
+
+    path = with_records(synthetic_run(), ends_at_once)
+    findings = Findings(load_run(path))
+    said = "in 12 clusters, decode speed-up from 2 (others ended in their first step)"
+    assert f"{said} (ptp)" in findings.headline.note
+    assert said in findings.basis
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"conversations": 1}, "in 1 clusters (one conversation: no interval; raise --limit)"),
+        ({}, "n = 1 groups of prompts x 2 repeats in 1 clusters (one group of prompts: no"),
+    ],
+)
+def test_a_speedup_without_an_interval_says_what_is_lacking(
+    synthetic_run: Write, values: dict[str, int], said: str
+) -> None:
+    def grouped(row: dict[str, Any]) -> None:
+        if row["kind"] == "timing" and not values:
+            row |= {"batch_size": 8, "ttft_s": None, "total_s": None, "group_s": 1.0}
+            row["block"] = row["repeat"] * 14
+
+    path = with_records(synthetic_run(quality=0, **values), grouped)
+    headline = Findings(load_run(path)).headline
+    assert said in headline.note
+    assert said in " ".join(printed(path).split())
+    assert "[" not in headline.rows[1][1].text
 
 
 def test_absolute_paths_are_cut_down(synthetic_run: Write) -> None:

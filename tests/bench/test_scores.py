@@ -66,6 +66,14 @@ def test_overall_quality_is_the_unweighted_mean_of_families(record: Make) -> Non
     assert overall.metric == "mean of 2 families"
 
 
+def test_overall_quality_is_unknown_where_another_decoder_has_more_families(record: Make) -> None:
+    qa = family_quality("qa", [scored(record, "q", "qa", contains_answer=1.0)], {})
+    failed = family_quality("rag", [record(kind="quality", family="rag", error="late")], {})
+    assert overall_quality([qa, failed], 2).estimate.value is None
+    assert overall_quality([qa, failed], 2).metric is None
+    assert overall_quality([qa, failed], 1).estimate.value == 1.0
+
+
 def test_intervals_stay_within_a_fractions_range(record: Make) -> None:
     rows = [scored(record, str(i), "qa", contains_answer=float(i > 0)) for i in range(8)]
     estimate = family_quality("qa", rows, {}).estimate

@@ -12,6 +12,7 @@ import pytest
 from bench import summary
 from bench.records import SampleRecord
 from bench.rundir import load_run
+from tests.bench.conftest import PRIMARY
 
 Make = Callable[..., SampleRecord]
 BINDING_COLUMNS = [
@@ -118,12 +119,50 @@ def test_an_error_is_counted_and_its_pair_is_dropped(record: Make) -> None:
     assert spec["speedup"] == pytest.approx(4.0)
 
 
+def answers(record: Make, decoder: str, **scores: float | None) -> list[SampleRecord]:
+    """One quality answer in each of the families given; None: it failed."""
+    rows = []
+    for family, score in scores.items():
+        found = {"error": "late"} if score is None else {"scores": {PRIMARY[family]: score}}
+        rows.append(record(decoder, kind="quality", family=family, conversation=family, **found))
+    return rows
+
+
+def test_who_fails_in_a_whole_family_has_no_quality_over_all(record: Make) -> None:
+    rows = answers(record, "ar", summarization=0.9, mt_bench=0.1)
+    rows += answers(record, "spec", summarization=0.9, mt_bench=None)
+    rows += answers(record, "nar", summarization=0.5, mt_bench=0.1)
+    frame = summary.summarise(rows, MANIFEST)
+    assert row(frame, "ar")["quality"] == pytest.approx(0.5)
+    assert row(frame, "nar")["quality"] == pytest.approx(0.3)
+    assert row(frame, "spec", "summarization")["quality"] == pytest.approx(0.9)
+    for name in ("quality", "quality_low", "quality_high", "quality_metric"):
+        assert pd.isna(row(frame, "spec")[name])
+
+
+def test_who_has_a_family_that_ar_failed_in_is_not_held_against_ar_over_all(record: Make) -> None:
+    rows = answers(record, "ar", summarization=0.9, mt_bench=None)
+    rows += answers(record, "spec", summarization=0.9, mt_bench=0.1)
+    frame = summary.summarise(rows, MANIFEST)
+    assert pd.isna(row(frame, "ar")["quality"])
+    assert row(frame, "spec")["quality"] == pytest.approx(0.5)
+
+
 def test_a_decoder_that_always_fails_keeps_its_rows_with_nothing_known(record: Make) -> None:
     rows = [*two_prompts(record, "ar", (1.0, 1.0)), record("spec", conversation="a", error="boom")]
     spec = row(summary.summarise(rows, MANIFEST), "spec")
     assert spec["errors"] == 1
     for name in ("tokens_per_call", "speedup", "ttft_s", "peak_memory_bytes", "quality"):
         assert pd.isna(spec[name])
+
+
+def test_answers_that_end_in_their_first_step_are_in_no_decode_speedup(record: Make) -> None:
+    rows = two_prompts(record, "ar", (4.1, 1.1)) + two_prompts(record, "nar", (1.1, 1.1))
+    rows[3] = record("nar", (10,), conversation="b", family="rag", total_s=1.1, ttft_s=1.1)
+    nar = row(summary.summarise(rows, MANIFEST), "nar")
+    assert (nar["pairs"], nar["pairs_decode"]) == (2, 1)
+    assert nar["speedup_decode"] == pytest.approx(4.0)
+    assert list(summary.summarise(rows, MANIFEST).columns)[-1] == "pairs_decode"
 
 
 def test_without_records_there_are_no_rows_but_all_columns() -> None:

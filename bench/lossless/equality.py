@@ -52,7 +52,8 @@ class Comparison:
     """Answers of one decoder against the baseline's under one sampling; grows one by one.
 
     `equal_tokens` holds, for every answer compared, how many tokens it shares with the baseline's;
-    `parted` those that left it, by prompt; `errors` what decoders raised.
+    `parted` those that left it, by prompt; `errors` what decoders raised, the baseline included:
+    where it has no answer there is nothing to compare with.
     """
 
     decoder: str
@@ -72,7 +73,7 @@ class Comparison:
     ) -> None:
         """Compare one answer; the target is asked again where it parts."""
         if not isinstance(outcome, Generation):
-            self.errors.append(f"{name}: {type(outcome).__name__}: {outcome}")
+            self.errors.append(f"{name}: {described(outcome)}")
             return
         found = examine(target, prompt, outcome.tokens, expected, self.sampling, self.dtype)
         self.equal_tokens.append(len(expected) if found is None else found.place)
@@ -94,8 +95,15 @@ class Comparison:
         """Tokens that were the baseline's, up to the first difference of every answer."""
         return sum(self.equal_tokens)
 
+    @property
+    def mode(self) -> str:
+        """What the sampling is called in checks' names."""
+        return "greedy" if self.sampling.greedy else f"T = {self.sampling.temperature:g}"
+
     def survival(self) -> list[float]:
-        """Share of answers still equal after each number of tokens in `CURVE`."""
+        """Share of answers still equal after each number of tokens in `CURVE`; none of none."""
+        if not self.equal_tokens:
+            return []
         if not self.parted:
             return [1.0] * len(CURVE)
         left = [found.place for _, found in self.parted]
@@ -109,20 +117,19 @@ class Comparison:
         """What the comparison says of a decoder that is, or is not, labelled lossless."""
         num_parted, num = len(self.parted), self.num_answers
         words = f"{num - num_parted} of {num} answers identical, {self.num_tokens:,} tokens"
-        mode = "greedy" if self.sampling.greedy else f"T = {self.sampling.temperature:g}"
         outcome: CheckOutcome = "passed"
         power = ""
-        if not lossless:
+        if lossless and self.wrong:
+            outcome = "wrong"
+            words += f"; {len(self.wrong)} differ beyond rounding: {_parted(*self.wrong[0])}"
+        elif self.errors or not num:
+            outcome = "open"
+            words += f"; {_failed(self.errors)}" if self.errors else ""
+        elif not lossless:
             outcome = "measured"
             if self.parted:
                 places = [found.place for _, found in self.parted]
                 words += f"; parted after {median(places):g} tokens (median)"
-        elif self.wrong:
-            outcome = "wrong"
-            words += f"; {len(self.wrong)} differ beyond rounding: {_described(*self.wrong[0])}"
-        elif self.errors or not num:
-            outcome = "open"
-            words += f"; {len(self.errors)} failed: {self.errors[0]}" if self.errors else ""
         elif self._above(floor):
             outcome = "open"
             words += f"; {num_parted} near-ties, AR in another shape has {len(floor.parted)}"
@@ -131,12 +138,19 @@ class Comparison:
             rarest = 1 / (1 - (1 - POWER) ** (1 / max(1, self.num_tokens)))
             power = f"one wrong token in {rarest:,.0f}"
         return Finding(
-            check=f"{mode}, tokens of ar",
+            check=f"{self.mode}, tokens of ar",
             outcome=outcome,
             text=words,
             power=power,
             data=self.as_data(),
         )
+
+    def failures(self) -> Finding | None:
+        """Of the noise floor: what AR itself, or AR in another shape, failed on, if anything."""
+        if not self.errors:
+            return None
+        check, text = f"{self.mode}, answers of ar", _failed(self.errors)
+        return Finding(check=check, outcome="open", text=text, data={"errors": self.errors})
 
     def _above(self, floor: Comparison) -> bool:
         """Whether it parts from AR more often per token than AR in another shape does."""
@@ -158,7 +172,7 @@ class Comparison:
             "num_near_ties": len(self.parted) - len(self.wrong),
             "num_wrong": len(self.wrong),
             "errors": self.errors,
-            "survival": dict(zip(map(str, CURVE), self.survival(), strict=True)),
+            "survival": dict(zip(map(str, CURVE), self.survival(), strict=False)),
             "divergences": [
                 {
                     "prompt": name,
@@ -173,7 +187,16 @@ class Comparison:
         }
 
 
-def _described(name: str, found: Divergence) -> str:
+def described(error: Exception) -> str:
+    """An error by its type and message."""
+    return f"{type(error).__name__}: {error}"
+
+
+def _failed(errors: Sequence[str]) -> str:
+    return f"{len(errors)} failed: {errors[0]}"
+
+
+def _parted(name: str, found: Divergence) -> str:
     if found.by == "length":
         return f"{name} ends after {found.place} tokens, or goes on where ar ends"
     what = "the logits are" if found.by == "logits" else "u and the token's share are"

@@ -87,6 +87,9 @@ class Subject:
         compared = [
             made.finding(self.lossless, floors[made.sampling.temperature]) for made in self.compared
         ]
+        if self.name == BASELINE:
+            found = [floor.failures() for floor in floors.values()]
+            compared += [failed for failed in found if failed is not None]
         return Examined(
             decoder=self.name,
             lossless=self.lossless,

@@ -2,7 +2,7 @@
 
 =============  ====================================================================================
 lossless       everything checked held
-lossy          labelled so: its distance is measured, and nothing can be wrong
+lossy          labelled so: its distance is measured
 wrong          it claims to be lossless and is not
 inconclusive   something failed, was interrupted, or could not have been seen
 =============  ====================================================================================
@@ -54,12 +54,12 @@ class Examined:
     @property
     def verdict(self) -> Verdict:
         """The one word."""
-        if not self.lossless:
-            return "lossy"
         outcomes = {finding.outcome for finding in self.findings}
         if "wrong" in outcomes:
             return "wrong"
-        return "lossless" if outcomes == {"passed"} and self.complete else "inconclusive"
+        if outcomes != {"passed" if self.lossless else "measured"} or not self.complete:
+            return "inconclusive"
+        return "lossless" if self.lossless else "lossy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

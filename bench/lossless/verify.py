@@ -19,7 +19,7 @@ from bench.choice import choose_decoders
 from bench.config import RunConfig
 from bench.errors import BenchError, Exit
 from bench.lossless.divergence import MARGINS, edge_margin
-from bench.lossless.equality import CURVE, Comparison, Reshaped
+from bench.lossless.equality import CURVE, Comparison, Reshaped, described
 from bench.lossless.law import FALSE_ALARM, NUM_CONTEXTS, NUM_TOKENS, LawTest, unsure_places
 from bench.lossless.subject import Subject
 from bench.lossless.verdict import Report
@@ -132,8 +132,10 @@ class _Work:
         for prompt in self._prompts:
             expected = _answer(baseline.arm, sampling, prompt)
             if not isinstance(expected, Generation):
-                floor.errors.append(f"{prompt.name}: {expected}")
-                self._progress.note(f"ar failed on {prompt.name}, which is left out: {expected}")
+                line = f"{prompt.name}: ar failed: {described(expected)}"
+                for comparison in (floor, *(c for _, c in due if c is not None)):
+                    comparison.errors.append(line)
+                self._progress.step(prompt.name)
                 continue
             self._expected[prompt.name] = expected.tokens
             reshaped = dataclasses.replace(baseline.arm, decoder=Reshaped())
@@ -170,6 +172,7 @@ class _Work:
             curves=[
                 (f"{made.decoder}, T = {made.sampling.temperature:g}", made.survival())
                 for made in compared
+                if made.num_answers
             ],
             facts=self._facts(),
             interrupted=interrupted,

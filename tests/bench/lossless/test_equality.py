@@ -68,6 +68,26 @@ def test_what_failed_or_was_never_compared_is_open() -> None:
     assert made.num_answers == 4
 
 
+def test_a_failure_leaves_a_lossy_decoders_distance_open() -> None:
+    made = comparison(20, 20, distance=9)
+    made.errors.append("p1: RuntimeError: no")
+    finding = made.finding(False, comparison(20, 0))
+    assert finding.outcome == "open"
+    assert finding.text == "0 of 20 answers identical, 100 tokens; 1 failed: p1: RuntimeError: no"
+    assert comparison(0, 0).finding(False, comparison(0, 0)).outcome == "open"
+
+
+def test_a_difference_beyond_rounding_is_wrong_whatever_else_failed() -> None:
+    made = comparison(20, 1, distance=0.5)
+    made.errors.append("p1: RuntimeError: no")
+    assert made.finding(True, comparison(20, 0)).outcome == "wrong"
+
+
+def test_of_no_answers_there_is_no_curve() -> None:
+    assert comparison(0, 0).survival() == []
+    assert comparison(0, 0).as_data()["survival"] == {}
+
+
 def test_the_curve_censors_answers_that_end_equal() -> None:
     made = comparison(3, 1, length=30)
     made.equal_tokens[1] = 2  # ended equal before the first one parted

@@ -10,15 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 from bench.config import RunConfig
+from bench.lossless import verify as verifying
 from bench.lossless.equality import CURVE
 from bench.lossless.law import FALSE_ALARM, LawTest, findings
 from bench.lossless.verdict import Examined, Finding, Report
 from bench.lossless.verify import NUM_DRAWS, verify
+from bench.prompts import Prompt
+from bench.workbench import Arm
+from decoders.ar import Autoregressive
 from decoders.core.checks import table_draws
 from decoders.core.registry import build, parse_spec
+from decoders.core.types import Outcome, Sampling
 
 WRONG = Path(__file__).parents[3] / "examples" / "wrong.py"
 CONTROLS = {
@@ -128,6 +134,73 @@ def test_a_lossy_decoder_has_its_distance_measured(small: Make, opener: Any, pro
     assert finding.outcome == "measured"
     assert finding.data["num_identical"] < finding.data["num_answers"]
     assert report.exit_code == 0
+
+
+def test_a_lossy_decoder_that_fails_is_inconclusive(
+    examined: Callable[..., Report], decoder_file: Callable[[str], str]
+) -> None:
+    spec = decoder_file("raise RuntimeError('broken')\nyield")
+    path = Path(spec.partition(":")[0])
+    code = path.read_text().replace("    def steps", "    lossless = False\n\n    def steps")
+    path.write_text(code)
+    report = examined(spec, limit=2, draws=2000)
+    (mine,) = (one for one in report.examined if one.decoder != "ar")
+    assert not mine.lossless
+    assert mine.verdict == "inconclusive"
+    (finding,) = mine.findings
+    assert finding.outcome == "open"
+    assert "0 of 0 answers identical" in finding.text
+    assert "2 failed: " in finding.text
+    assert report.exit_code == 4
+
+
+def without_numbers(config: RunConfig) -> Any:
+    """Tables whose logits are NaN everywhere."""
+    from tests.conftest import VOCAB, open_tables
+
+    bench = open_tables(config)
+    target: Any = bench.models.target
+    target.logits = lambda _context: torch.full((VOCAB,), float("nan"))
+    return bench
+
+
+def test_a_model_without_numbers_is_inconclusive_for_all(small: Make, progress: Any) -> None:
+    report = verify(
+        small(decoders="ar,spec", limit=2), progress(), num_draws=2000, opener=without_numbers
+    )
+    assert {one.decoder: one.verdict for one in report.examined} == dict.fromkeys(
+        ["ar", "spec"], "inconclusive"
+    )
+    assert report.exit_code == 4
+    failed = {f.check: f for f in of(report, "ar").findings if f.outcome == "open"}
+    assert set(failed) == {"greedy, answers of ar", "T = 0.8, answers of ar"}
+    assert "2 failed: " in failed["greedy, answers of ar"].text
+    assert "logits are NaN" in failed["greedy, answers of ar"].text
+    assert report.curves == []
+
+
+def test_what_ar_fails_on_leaves_the_others_open_too(
+    examined: Callable[..., Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = verifying._answer
+    first: list[str] = []
+
+    def answer(arm: Arm, sampling: Sampling, prompt: Prompt) -> Outcome:
+        first.append(prompt.name)
+        if arm.decoder == Autoregressive() and prompt.name != first[0]:
+            return FloatingPointError("no numbers")
+        return asked(arm, sampling, prompt)
+
+    monkeypatch.setattr(verifying, "_answer", answer)
+    name = f"{WRONG}:Unverified@loose"
+    report = examined(f"spec,{name}", limit=4)
+    for decoder in ("ar", "spec", name):
+        assert of(report, decoder).verdict == "inconclusive", decoder
+    (finding,) = (f for f in of(report, "spec").findings if f.check == "greedy, tokens of ar")
+    assert finding.text.startswith("1 of 1 answers identical")
+    assert "; 3 failed: " in finding.text
+    assert "ar failed: FloatingPointError: no numbers" in finding.text
+    assert report.exit_code == 4
 
 
 SECOND_IS_LIKELIEST = """\

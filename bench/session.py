@@ -82,6 +82,8 @@ def run(
 def resume(run_dir: Path, progress: Progress, opener: Opener = open_workbench) -> Ended:
     """Complete a run that stopped; one that is complete says so and is left as it is.
 
+    The exit code is that of the run as it then stands, whoever measured what of it.
+
     One that was killed before it was planned is planned now, one that was killed while its report
     was written has it written.
 
@@ -106,7 +108,11 @@ def _resume(run_dir: Path, progress: Progress, opener: Opener) -> Ended:
             progress.note(f"{run_dir} is complete but for its report, which is written now")
             return _report(run_dir, found.status, bool(found.records), progress)
         progress.note(f"{run_dir} is complete: nothing to resume")
-        return Ended(run_dir=run_dir, exit_code=Exit.DONE)
+        try:
+            return Ended(run_dir=run_dir, exit_code=_exit_code(run_dir, found.status, progress))
+        except (TypeError, KeyError) as error:
+            line = f"{run_dir} is damaged: its status cannot be read ({error!r})"
+            raise BenchError(line, Exit.INVALID) from error
     if found.status.get("ab"):
         line = f"{run_dir} is one side of a `bench ab`, which cannot be resumed; run that again"
         raise BenchError(line, Exit.USAGE)
@@ -251,12 +257,12 @@ def _exit_code(run_dir: Path, facts: Mapping[str, Any], progress: Progress) -> E
     if facts["status"] == "interrupted":
         progress.note(f"interrupted; all finished answers are kept. Go on: bench resume {run_dir}")
         return Exit.INTERRUPTED
-    if facts["verdict"] == INVALID:
+    if facts.get("verdict") == INVALID:
         return Exit.INVALID
-    if any(difference["num_wrong"] for difference in facts["differences"]):
+    if any(difference["num_wrong"] for difference in facts.get("differences") or ()):
         progress.note("a lossless decoder is wrong: it left ar's tokens without a near-tie")
         return Exit.REGRESSION
-    if facts["num_errors"]:
+    if facts.get("num_errors"):
         progress.note(f"{facts['num_errors']} answers failed; partial results kept")
         return Exit.FAILED
     return Exit.DONE

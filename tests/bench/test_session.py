@@ -178,11 +178,28 @@ class SilentProgress:
 
 # ---------------------------------------------------------------- failures on the way
 
+ENDINGS = {
+    Exit.FAILED: "raise ValueError('no')\nyield",
+    Exit.INVALID: (
+        "result = yield request.target.call(request.prompt_ids)\n"
+        "while True:\n"
+        "    yield Emit(tokens=result.picks, drafted=0, accepted=1)\n"
+        "    result = yield request.target.call(result.picks)"
+    ),
+    Exit.REGRESSION: (
+        "result = yield request.target.call(request.prompt_ids)\n"
+        "while True:\n"
+        "    yield Emit(tokens=(65,))\n"
+        "    result = yield request.target.call((65,))"
+    ),
+}
+"""Bodies of decoders, by the exit code that a run of them ends with."""
+
 
 def test_a_failing_prompt_does_not_stop_others_and_ends_with_exit_1(
     start: Any, decoder_file: Any
 ) -> None:
-    ended, shown = start(decoders=decoder_file("raise ValueError('no')\nyield"))
+    ended, shown = start(decoders=decoder_file(ENDINGS[Exit.FAILED]))
     run = load_run(ended.run_dir)
     assert ended.exit_code == Exit.FAILED
     assert run.status["status"] == "complete"
@@ -192,13 +209,7 @@ def test_a_failing_prompt_does_not_stop_others_and_ends_with_exit_1(
 
 
 def test_a_broken_invariant_makes_the_run_invalid(start: Any, decoder_file: Any) -> None:
-    body = (
-        "result = yield request.target.call(request.prompt_ids)\n"
-        "while True:\n"
-        "    yield Emit(tokens=result.picks, drafted=0, accepted=1)\n"
-        "    result = yield request.target.call(result.picks)"
-    )
-    ended, _ = start(decoders=decoder_file(body))
+    ended, _ = start(decoders=decoder_file(ENDINGS[Exit.INVALID]))
     assert ended.exit_code == Exit.INVALID
     status = load_run(ended.run_dir).status
     assert status["verdict"] == "INVALID"
@@ -208,13 +219,7 @@ def test_a_broken_invariant_makes_the_run_invalid(start: Any, decoder_file: Any)
 def test_a_decoder_that_is_lossless_in_name_only_ends_with_exit_3(
     start: Any, decoder_file: Any
 ) -> None:
-    body = (
-        "result = yield request.target.call(request.prompt_ids)\n"
-        "while True:\n"
-        "    yield Emit(tokens=(65,))\n"
-        "    result = yield request.target.call((65,))"
-    )
-    ended, shown = start(decoders=decoder_file(body))
+    ended, shown = start(decoders=decoder_file(ENDINGS[Exit.REGRESSION]))
     assert ended.exit_code == Exit.REGRESSION
     status = load_run(ended.run_dir).status
     assert status["differences"][0]["num_wrong"] == 8
@@ -309,6 +314,27 @@ def test_a_complete_run_says_so_and_stays_as_it_is(start: Any, progress: Any, op
     assert again.exit_code == Exit.DONE
     assert "complete: nothing to resume" in shown.notes[0]
     assert {path: path.read_bytes() for path in ended.run_dir.iterdir()} == before
+
+
+@pytest.mark.parametrize("code", ENDINGS)
+def test_resuming_a_complete_run_ends_as_the_run_did(
+    start: Any, progress: Any, opener: Any, decoder_file: Any, code: Exit
+) -> None:
+    ended, _ = start(decoders=decoder_file(ENDINGS[code]), repeats=1, limit=2)
+    assert ended.exit_code == code
+    again = session.resume(ended.run_dir, progress(), opener)
+    assert again.exit_code == code
+
+
+@pytest.mark.parametrize("differences", [3, ["x"], [{}]])
+def test_a_complete_run_whose_status_was_damaged_is_one_line(
+    start: Any, progress: Any, opener: Any, differences: object
+) -> None:
+    ended, _ = start(repeats=1, limit=2)
+    edit_json(ended.run_dir / "run.json", lambda status: status.update(differences=differences))
+    with pytest.raises(BenchError, match="its status cannot be read") as caught:
+        session.resume(ended.run_dir, progress(), opener)
+    assert caught.value.exit_code == Exit.INVALID
 
 
 def edit_json(file: Path, change: Callable[[dict[str, Any]], object]) -> None:

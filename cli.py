@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from bench import options
 from bench.errors import BenchError, Exit
 from bench.regress import commands as regress
+from bench.shortage import room_for
 from training import commands as training
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ class Venue(StrEnum):
 def main() -> None:
     """Entry point of the console script: known errors become one line and an exit code."""
     try:
-        app()
+        with room_for("what this command computes at once"):
+            app()
     except BenchError as error:
         sys.stderr.write(f"bench: {error.message}\n")
         sys.exit(error.exit_code)

@@ -15,6 +15,7 @@ from bench.progress import Progress
 from bench.prompts import Prompt, Skipped, build_prompts, count_lines
 from bench.protocol import vicuna
 from bench.quality import baseline_answers
+from bench.shortage import room_for
 from bench.tasks import tasks_of
 from bench.workbench import Workbench
 from specbench_tasks.task import Conversation
@@ -23,7 +24,8 @@ from specbench_tasks.task import Conversation
 def make_plan(bench: Workbench, name: str, progress: Progress) -> tuple[Plan, dict[str, Prompt]]:
     """The plan of a run and its prompts by name.
 
-    Errors: `BenchError` for unknown tasks (exit 2), data that cannot be had (5), or no prompt left.
+    Errors: `BenchError` for unknown tasks (exit 2), data that cannot be had (5), no prompt left, or
+    too little memory for the baseline's first turns (1).
     """
     config = bench.config
     tasks = tasks_of(
@@ -68,13 +70,18 @@ def tokenise(
     """Every turn once, later turns after the baseline's own answers (errors as `make_plan`)."""
     config = bench.config
     distinct = list({conversation.id: conversation for conversation in conversations}.values())
+
+    def answer(prompts: Sequence[Prompt]) -> list[str | None]:
+        with room_for("the baseline's first turns, answered in batches"):
+            return baseline_answers(bench, prompts)
+
     try:
         return build_prompts(
             distinct,
             bench.tokenizer,
             max_prompt_tokens=bench.models.target.max_length - config.max_new_tokens,
             overlong=config.overlong,
-            answer_turn1=lambda prompts: baseline_answers(bench, prompts),
+            answer_turn1=answer,
             template=vicuna if config.protocol == "specbench" else None,
         )
     except ValueError as error:

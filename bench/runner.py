@@ -25,6 +25,7 @@ from bench.progress import Progress
 from bench.prompts import Prompt
 from bench.protocol import recount
 from bench.records import SampleRecord, StepColumns
+from bench.shortage import room_for
 from bench.workbench import Arm, Workbench
 from decoders.core.scheduler import Scheduler
 from decoders.core.types import Generation, Outcome, Sampling
@@ -117,12 +118,16 @@ class Runner:
             self.progress.step()
 
     def _reserve(self, prompts: Sequence[Prompt]) -> None:
-        """Caches for the longest prompt and its answer, once: no timed region allocates."""
+        """Caches for the longest prompt and its answer, once: no timed region allocates.
+
+        Errors: `BenchError` (exit 1) where they do not fit into memory.
+        """
         models, budget = self.bench.models, self.bench.sampling.max_new_tokens
         longest = max(len(prompt.ids) for prompt in prompts)
-        models.reserve(
-            self.bench.config.batch_size, min(longest + budget, models.target.max_length)
-        )
+        num_rows = self.bench.config.batch_size
+        num_tokens = min(longest + budget, models.target.max_length)
+        with room_for(f"the KV cache of {num_rows} x {num_tokens} tokens"):
+            models.reserve(num_rows, num_tokens)
 
     def _timed(
         self, arm: Arm, prompts: Sequence[Prompt], sampling: Sampling
@@ -199,8 +204,8 @@ def answered(bench: Workbench, record: SampleRecord, outcome: Outcome) -> Sample
 
 
 def error_line(error: Exception) -> str:
-    """An exception as one line: its type and message."""
-    message = " ".join(str(error).split())
+    """An exception as one line: its type and message, half characters (surrogates) as escapes."""
+    message = " ".join(str(error).split()).encode(errors="backslashreplace").decode()
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 

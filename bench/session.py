@@ -38,10 +38,11 @@ from bench.planning import make_plan
 from bench.progress import Progress
 from bench.prompt_file import read_prompts, write_prompts
 from bench.prompts import Prompt
-from bench.quality import score_quality
+from bench.quality import batch_size, score_quality
 from bench.records import SCHEMA
 from bench.rundir import CONFIG, ENV, MANIFEST, STATUS, create_run_dir, load_run, point_latest
 from bench.runner import Runner
+from bench.shortage import room_for
 from bench.validity import INVALID, judge
 from bench.vocabulary import write_vocabulary
 from bench.workbench import Workbench, open_workbench
@@ -219,7 +220,9 @@ def _fill(
     split_time(bench, plan, prompts, run_dir, progress)
     asked = [prompts[planned.prompt] for planned in plan.in_pass("quality")]
     done = {(record.decoder, record.prompt) for record in records if record.kind == "quality"}
-    score_quality(bench, asked, writer, progress, attempt=attempt, done=done)
+    advice = "lower --max-new-tokens, or leave it out: --quality-limit 0"
+    with room_for(f"the quality pass, {batch_size(bench)} answers at a time,", advice):
+        score_quality(bench, asked, writer, progress, attempt=attempt, done=done)
 
 
 def _judged(

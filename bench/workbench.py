@@ -23,12 +23,16 @@ from bench.errors import BenchError, Exit
 from bench.patience import TimeLimit, default_limit_s
 from bench.plan import BASELINE, SECOND_BASELINE, Cell
 from bench.prompts import Tokenizer
+from bench.shortage import room_for
 from decoders.core.decoder import Decoder
 from decoders.core.models import Models, check_draft, find_adapter
 from decoders.core.types import Sampling
 
 if TYPE_CHECKING:
     from decoders.core.hf import HFModel
+
+
+_SMALLER = "take a smaller --dtype (bfloat16) or model, or another --device"
 
 
 class Codec(Tokenizer, Protocol):
@@ -86,7 +90,7 @@ def open_workbench(config: RunConfig) -> Workbench:
     """Load the models of a configuration that `bench.choice.choose_decoders` returned.
 
     Errors: `BenchError` for a missing model, adapter or device (exit 5), a draft of another
-    vocabulary or an adapter of another model (2).
+    vocabulary or an adapter of another model (2), or memory that does not hold them (1).
     """
     from decoders.core import hf
     from decoders.core.checkpoint import weights_sha256
@@ -98,12 +102,13 @@ def open_workbench(config: RunConfig) -> Workbench:
         torch.set_num_threads(config.threads)
 
     def load(source: str) -> hf.HFModel:
-        return hf.HFModel.load(
-            source,
-            dtype=getattr(torch, dtype),
-            device=device,
-            attn_implementation=config.attention,
-        )
+        with room_for(f"the weights of {source} in {dtype} on {device}", _SMALLER):
+            return hf.HFModel.load(
+                source,
+                dtype=getattr(torch, dtype),
+                device=device,
+                attn_implementation=config.attention,
+            )
 
     target_source = checkpoint(config.model, "target")
     draft_source = checkpoint(config.draft, "draft") if _needs_draft(config) else None
@@ -143,7 +148,8 @@ def _attach(
         try:
             for model in (models[role] for role in roles):
                 if model is not None:
-                    model.attach(name, adapter)
+                    with room_for(f"adapter {name!r}", _SMALLER):
+                        model.attach(name, adapter)
         except ValueError as error:
             raise BenchError(f"adapter {name!r}: {error}", Exit.USAGE) from error
         facts[name] = adapter_facts(adapter, folder, roles)

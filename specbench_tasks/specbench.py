@@ -72,7 +72,7 @@ def read_jsonl(path: Path) -> list[tuple[int, Mapping[str, Any]]]:
     """The objects of a JSONL file with their line numbers (from 1); blank lines are passed over.
 
     Raises:
-        ValueError: no such file, or a line that is no JSON object.
+        ValueError: no such file, or a line that is no JSON object, or holds text that is none.
     """
     if not path.is_file():
         raise ValueError(f"no file {path}; give the path of an existing JSONL file")
@@ -90,10 +90,25 @@ def read_jsonl(path: Path) -> list[tuple[int, Mapping[str, Any]]]:
             raise ValueError(f"{path}, line {number} is not JSON: {error}") from error
         if not isinstance(row, dict):
             raise ValueError(f"{path}, line {number} is a {type(row).__name__}, not an object")
+        half = _half_character(row)
+        if half:
+            raise ValueError(
+                f"{path}, line {number} holds half a character (the lone surrogate {half}), which "
+                "no model can be given; write the whole character, or leave it out"
+            )
         rows.append((number, row))
     if not rows:
         raise ValueError(f"{path} holds no rows")
     return rows
+
+
+def _half_character(row: Mapping[str, Any]) -> str:
+    r"""The first lone surrogate in a row as its escape, e.g. ``\ud83d``; empty: there is none."""
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        return f"\\u{ord(error.object[error.start]):04x}"
+    return ""
 
 
 def gsm8k_answer(text: str) -> str:

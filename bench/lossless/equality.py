@@ -17,6 +17,7 @@ from scipy import stats
 
 from bench.lossless.divergence import Divergence, examine
 from bench.lossless.verdict import CheckOutcome, Finding
+from bench.runner import error_line
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Request, Steps
 from decoders.core.goodness import POWER
@@ -73,7 +74,7 @@ class Comparison:
     ) -> None:
         """Compare one answer; the target is asked again where it parts."""
         if not isinstance(outcome, Generation):
-            self.errors.append(f"{name}: {described(outcome)}")
+            self.errors.append(f"{name}: {error_line(outcome)}")
             return
         found = examine(target, prompt, outcome.tokens, expected, self.sampling, self.dtype)
         self.equal_tokens.append(len(expected) if found is None else found.place)
@@ -185,11 +186,6 @@ class Comparison:
                 for name, found in self.parted
             ],
         }
-
-
-def described(error: Exception) -> str:
-    """An error by its type and message."""
-    return f"{type(error).__name__}: {error}"
 
 
 def _failed(errors: Sequence[str]) -> str:

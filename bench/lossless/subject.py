@@ -9,6 +9,7 @@ from bench.lossless.equality import Comparison
 from bench.lossless.law import LawTest, findings
 from bench.lossless.verdict import CheckOutcome, Examined, Finding
 from bench.plan import BASELINE
+from bench.runner import error_line
 from bench.workbench import Arm
 from decoders.core.checks import equality_checks
 from decoders.core.types import Sampling
@@ -52,7 +53,7 @@ class Subject:
                 words, outcome = f"{name}: {error}", "wrong"
                 break
             except Exception as error:
-                words, outcome = f"{name}: {type(error).__name__}: {error}", "open"
+                words, outcome = f"{name}: {error_line(error)}", "open"
                 break
         self.tables.append(
             Finding(
@@ -78,8 +79,7 @@ class Subject:
             test.draws.draw(first_seed, num_rows)
         except Exception as error:
             self.laws.remove(test)
-            words = f"{type(error).__name__}: {error}"
-            check = f"law {test.where}"
+            check, words = f"law {test.where}", error_line(error)
             self.failed.append(Finding(check=check, outcome="open", text=words, data={}))
 
     def examined(self, floors: Mapping[float, Comparison], *, complete: bool) -> Examined:

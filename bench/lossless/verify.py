@@ -19,7 +19,7 @@ from bench.choice import choose_decoders
 from bench.config import RunConfig
 from bench.errors import BenchError, Exit
 from bench.lossless.divergence import MARGINS, edge_margin
-from bench.lossless.equality import CURVE, Comparison, Reshaped, described
+from bench.lossless.equality import CURVE, Comparison, Reshaped
 from bench.lossless.law import FALSE_ALARM, NUM_CONTEXTS, NUM_TOKENS, LawTest, unsure_places
 from bench.lossless.subject import Subject
 from bench.lossless.verdict import Report
@@ -27,6 +27,7 @@ from bench.planning import tokenise
 from bench.progress import Progress
 from bench.prompts import Prompt, count_lines
 from bench.quality import batch_size
+from bench.runner import error_line
 from bench.tasks import tasks_of
 from bench.workbench import Arm, Workbench, open_workbench
 from decoders.core.checks import table_draws
@@ -132,7 +133,7 @@ class _Work:
         for prompt in self._prompts:
             expected = _answer(baseline.arm, sampling, prompt)
             if not isinstance(expected, Generation):
-                line = f"{prompt.name}: ar failed: {described(expected)}"
+                line = f"{prompt.name}: ar failed: {error_line(expected)}"
                 for comparison in (floor, *(c for _, c in due if c is not None)):
                     comparison.errors.append(line)
                 self._progress.step(prompt.name)

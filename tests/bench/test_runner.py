@@ -217,3 +217,4 @@ def test_peak_memory_counts_the_models_a_decoder_uses_and_no_others(measured: An
 def test_an_error_is_one_line() -> None:
     assert error_line(ValueError("a\n  b")) == "ValueError: a b"
     assert error_line(AssertionError()) == "AssertionError"
+    assert error_line(ValueError("\ud83d")) == "ValueError: \\ud83d"

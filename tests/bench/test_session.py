@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -251,6 +252,44 @@ def test_a_full_disk_keeps_what_was_measured_and_says_how_to_go_on(
     assert ended.exit_code == Exit.DONE
     assert set(keys(run_dir).values()) == {1}
     assert len(keys(run_dir)) == 32
+
+
+def test_a_cache_that_does_not_fit_is_one_line_and_says_what_to_lower(
+    progress: Any, small: Any, opener: Any, tmp_path: Path
+) -> None:
+    def full(config: Any) -> Any:
+        bench = opener(config)
+
+        def reserve(num_rows: int, capacity: int) -> None:
+            raise RuntimeError(f"CUDA out of memory. Tried to allocate {num_rows}.00 GiB.")
+
+        bench.models.target.reserve = reserve
+        return bench
+
+    shown = progress()
+    with pytest.raises(BenchError) as caught:
+        session.run(small(batch_size=4), tmp_path / "results", shown, full)
+    assert caught.value.exit_code == Exit.FAILED
+    assert re.match(
+        r"out of memory: the KV cache of 4 x \d+ tokens did not fit \(tried to allocate 4.00 GiB\); "
+        "lower --batch-size or --max-new-tokens",
+        caught.value.message,
+    )
+    (run_dir,) = [p for p in (tmp_path / "results").iterdir() if not p.is_symlink()]
+    assert load_run(run_dir).status["status"] == "error"
+    assert shown.notes[-1] == f"what was measured is kept. Go on: bench resume {run_dir}"
+
+
+def test_a_quality_pass_that_does_not_fit_says_how_to_leave_it_out(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(session, "score_quality", full)
+    with pytest.raises(BenchError, match="the quality pass, 8 answers at a time, did not fit") as e:
+        start()
+    assert "--quality-limit 0" in e.value.message
 
 
 @pytest.mark.parametrize("reason", [errno.EROFS, errno.EACCES, errno.ENOSPC])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,6 +59,23 @@ def test_every_kind_of_prompt_cell_becomes_turns(write: Write) -> None:
     for bad in (None, 3, [], [1], [{"role": "assistant", "content": "x"}]):
         with pytest.raises(ValueError, match="line 1: the prompt is"):
             load_jsonl(write({"prompt": bad}))
+
+
+@pytest.mark.parametrize(
+    "row", [{"prompt": "Hi \ud83d!"}, {"prompt": "Hi", "answer": ["x", "\udc00"]}]
+)
+def test_half_a_character_is_refused_with_its_line(write: Write, row: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"data\.jsonl, line 2 holds half a character") as caught:
+        load_jsonl(write({"prompt": "\U0001f600"}, row))
+    assert str(caught.value).isascii()
+    assert "\n" not in str(caught.value)
+    assert re.search(r"surrogate \\ud(83d|c00)\)", str(caught.value))
+
+
+def test_a_whole_character_may_be_written_as_two_escapes(write: Write) -> None:
+    path = write({"prompt": "x"})
+    path.write_text(r'{"prompt": "\ud83d\ude00"}' + "\n", encoding="utf-8")
+    assert load_jsonl(path)[0].turns == ("\U0001f600",)
 
 
 def test_every_kind_of_reference_cell_becomes_answers(write: Write) -> None:

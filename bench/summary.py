@@ -123,7 +123,9 @@ def summarise(
 def _qualities(records: Sequence[SampleRecord], gold: Gold) -> dict[str, Quality]:
     """One decoder's quality in every family it was asked, in the families' order."""
     families = family_order(r.family for r in records)
-    return {family: family_quality(family, _of_family(records, family), gold) for family in families}
+    return {
+        family: family_quality(family, _of_family(records, family), gold) for family in families
+    }
 
 
 def noise_floor(records: Sequence[SampleRecord], family: str = ALL) -> Estimate:

@@ -271,8 +271,8 @@ def test_a_cache_that_does_not_fit_is_one_line_and_says_what_to_lower(
         session.run(small(batch_size=4), tmp_path / "results", shown, full)
     assert caught.value.exit_code == Exit.FAILED
     assert re.match(
-        r"out of memory: the KV cache of 4 x \d+ tokens did not fit \(tried to allocate 4.00 GiB\); "
-        "lower --batch-size or --max-new-tokens",
+        r"out of memory: the KV cache of 4 x \d+ tokens did not fit \(tried to allocate 4.00 GiB\)"
+        "; lower --batch-size or --max-new-tokens",
         caught.value.message,
     )
     (run_dir,) = [p for p in (tmp_path / "results").iterdir() if not p.is_symlink()]

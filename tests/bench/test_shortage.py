@@ -19,7 +19,7 @@ ON_GPU = (
     "which 17.19 MiB is free.\nIf reserved memory is large try setting PYTORCH_ALLOC_CONF"
 )
 ON_CPU = (
-    '[enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can\'t allocate memory: '
+    "[enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: "
     "you tried to allocate 4000000000000 bytes. Error code 12 (Cannot allocate memory)"
 )
 

@@ -104,6 +104,7 @@ class _Work:
         self._bench, self._prompts, self._progress = bench, prompts, progress
         self._num_draws, self._seed = num_draws, bench.config.seed
         self._dtype = bench.config.dtype or "float32"
+        self._floor_every = 4 if self._dtype == "float32" else 1  # there it is only shown
         self._subjects = [Subject(arm) for arm in bench.arms.values()]
         self._floors: list[Comparison] = []
         self._expected: dict[str, tuple[int, ...]] = {}
@@ -130,7 +131,7 @@ class _Work:
         due = [(subject, subject.begin(sampling, self._dtype)) for subject in others]
         mode = "greedy" if sampling.greedy else "sampled"
         self._progress.start(f"{mode} answers", len(self._prompts))
-        for prompt in self._prompts:
+        for number, prompt in enumerate(self._prompts):
             expected = _answer(baseline.arm, sampling, prompt)
             if not isinstance(expected, Generation):
                 line = f"{prompt.name}: ar failed: {error_line(expected)}"
@@ -139,8 +140,10 @@ class _Work:
                 self._progress.step(prompt.name)
                 continue
             self._expected[prompt.name] = expected.tokens
-            reshaped = dataclasses.replace(baseline.arm, decoder=Reshaped())
-            for arm, comparison in [(reshaped, floor), *((s.arm, c) for s, c in due)]:
+            arms = [(subject.arm, comparison) for subject, comparison in due]
+            if not number % self._floor_every:
+                arms.append((dataclasses.replace(baseline.arm, decoder=Reshaped()), floor))
+            for arm, comparison in arms:
                 if comparison is not None:
                     outcome = _answer(arm, sampling, prompt)
                     target = self._bench.models.target

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
+
+SAMPLED = "sampled:"
+"""What the hash of weights begins with where only a part of them was read."""
+_STRETCHES, _STRETCH_BYTES = 64, 2**16
+_MOST_HEADER_BYTES = 10**8  # the format's own limit
 
 
 def find_checkpoint(path_or_id: str | Path, what: str, *needed: str) -> str:
@@ -45,13 +51,62 @@ def unavailable(path_or_id: str | Path, what: str, error: Exception) -> ValueErr
 
 
 def weights_sha256(path: str | Path, limit_bytes: int = 2**30) -> str | None:
-    """SHA-256 over a folder's weight files in name order; None if none or over `limit_bytes`."""
-    files = sorted(Path(path).glob("*.safetensors"))
-    if not files or sum(file.stat().st_size for file in files) > limit_bytes:
+    """SHA-256 over a checkpoint's weight files in name order; None where none are found.
+
+    Over `limit_bytes` a sample of every file is hashed (`_sample_of`), and the digest begins with
+    `SAMPLED`: two such digests may be held against each other, and against no whole one.
+
+    Args:
+        path: a folder, or the id of a hub model that was downloaded.
+        limit_bytes: up to here every byte is read.
+    """
+    files = _weight_files(_folder_of(path))
+    if not files:
         return None
+    whole = sum(file.stat().st_size for file in files) <= limit_bytes
     digest = hashlib.sha256()
     for file in files:
-        with file.open("rb") as stream:
-            while chunk := stream.read(2**20):
-                digest.update(chunk)
-    return digest.hexdigest()
+        for part in _all_of(file) if whole else _sample_of(file):
+            digest.update(part)
+    return digest.hexdigest() if whole else SAMPLED + digest.hexdigest()
+
+
+def _folder_of(path: str | Path) -> Path:
+    """The folder of a checkpoint: for a hub id, the one it was downloaded to."""
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return folder
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        config = try_to_load_from_cache(str(path), "config.json")
+    except ValueError:  # no hub id
+        return folder
+    return Path(config).parent if isinstance(config, str) else folder
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a model, without copies in another layout beside them."""
+    return sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))
+
+
+def _all_of(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as stream:
+        while chunk := stream.read(2**20):
+            yield chunk
+
+
+def _sample_of(file: Path) -> Iterator[bytes]:
+    """Name, size, header (names, shapes and places of all tensors), and evenly spaced stretches.
+
+    The first and the last are the file's ends. Ends alone would not do: fine-tuning often leaves
+    embeddings and the last norm as they were.
+    """
+    size = file.stat().st_size
+    yield f"{file.name} {size}\n".encode()
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        yield stream.read(min(length, _MOST_HEADER_BYTES))
+        for number in range(_STRETCHES):
+            stream.seek(max(0, size - _STRETCH_BYTES) * number // (_STRETCHES - 1))
+            yield stream.read(_STRETCH_BYTES)

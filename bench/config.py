@@ -121,8 +121,8 @@ class RunConfig(BaseModel):
         return toml.dumps(self.model_dump())
 
     def with_values(self, **values: object) -> RunConfig:
-        """A validated copy with some values replaced."""
-        return _validated({**self.model_dump(), **values})
+        """A validated copy with some values replaced; the others are set where they were set."""
+        return _validated({**self.model_dump(exclude_unset=True), **values})
 
 
 def spec_of(cell: str, options: Mapping[str, str]) -> DecoderSpec:

@@ -25,6 +25,7 @@ from bench.progress import Progress
 from bench.prompt_file import PROMPTS
 from bench.records import SCHEMA, SampleRecord
 from bench.regress.checkout import Process, check_setup, checkout
+from bench.regress.request import check_asked
 from bench.regress.sides import PAIR
 from bench.reporting.show import VOCABULARY
 from bench.rundir import CONFIG, ENV, MANIFEST, STATUS, create_run_dir, load_run
@@ -67,7 +68,8 @@ def run_ab(
     Args:
         base: a folder that holds a checkout, or a git revision.
         head: likewise; ``.`` is the working tree as it is.
-        config: values of `RunConfig`, resolved by each side for itself.
+        config: values of `RunConfig` that were set (`bench.regress.request`), resolved by each
+            side for itself, in the folder of its checkout.
         parent: where the folder of the pair is made.
         progress: where to report to.
         start: starts the process of a side in its checkout (injected by tests).
@@ -153,6 +155,7 @@ class _Session:
 
     def _write_plan(self, arms: Sequence[Arm]) -> None:
         """Everything that stands before the first measurement, in both folders."""
+        check_asked(arms[0].opened["config"], arms[1].opened["config"], self.progress.note)
         planned = arms[0].process.ask("plan", name="ab")
         self.plan = planned["manifest"]
         self.order = random.Random(int(self.plan["order_seed"]))

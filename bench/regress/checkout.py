@@ -19,7 +19,7 @@ from typing import Any, Self
 from bench.env import ROOT, VARIABLES, comparability_key
 from bench.errors import BenchError, Exit
 
-WORKER = Path(__file__).with_name("worker.py")
+WORKER = Path(__file__).resolve().with_name("worker.py")
 SETUP = ("device", "dtype", "python", "torch", "environment", "packages", "key")
 """What of two environments must be equal."""
 
@@ -56,7 +56,7 @@ class Process:
     """A worker in a checkout; requests are sent one at a time."""
 
     def __init__(self, name: str, tree: Path) -> None:
-        """Start it, with the checkout's own code first in line and nothing else different."""
+        """Start it in the checkout, with its code first in line and nothing else different."""
         self.name, self.tree = name, tree
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(WORKER)],
@@ -64,6 +64,7 @@ class Process:
             stdout=subprocess.PIPE,
             text=True,
             encoding="utf-8",
+            cwd=tree,
             env={**os.environ, "PYTHONPATH": str(tree)},
             start_new_session=True,  # Ctrl-C is the parent's
         )

@@ -25,7 +25,7 @@ GateFile = Annotated[
     Path | None, typer.Option("--gate", help="TOML of tolerances and margins. [default: built in]")
 ]
 Strict = Annotated[
-    bool, typer.Option("--fail-inconclusive", help="Inconclusive ends with 4, not 0.")
+    bool, typer.Option("--fail-inconclusive", help="Inconclusive ends with 4, by default with 0.")
 ]
 Markdown = Annotated[Path | None, typer.Option(help="Write the table for a pull request.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write everything as JSON.")]
@@ -43,7 +43,11 @@ def compare(
     diff: Diff = False,
     output: options.Output = options.RESULTS,
 ) -> None:
-    """Hold one run against another: 0 pass, 3 regressed, 4 inconclusive, 5 not comparable."""
+    """Hold one run against another.
+
+    Exit codes: 0 pass, improved or inconclusive; 3 regressed; 4 a side is INVALID or unfinished; 5
+    not comparable.
+    """
     from bench.regress.compare import compare as judge
     from bench.regress.sides import load_side
 
@@ -63,7 +67,8 @@ def ab(
     tasks: options.Tasks = None,
     limit: options.Limit = None,
     quality_limit: Annotated[
-        int | None, typer.Option(help="Prompts per family to score. [default: 8]")
+        int | None,
+        typer.Option(help="Prompts per family to score. [default: 8; with --config its, or 40]"),
     ] = None,
     repeats: Annotated[
         int | None, typer.Option(help="Each in fresh processes. [default: 3]")
@@ -87,6 +92,7 @@ def ab(
     from bench.config import RunConfig, load_config
     from bench.regress.ab import QUALITY_LIMIT, run_ab
     from bench.regress.compare import compare as judge
+    from bench.regress.request import request_of
     from bench.regress.sides import load_side
 
     rules = _rules(gate, fail_inconclusive)
@@ -95,7 +101,7 @@ def ab(
         given["quality_limit"] = QUALITY_LIMIT
     chosen = load_config(config, given)
     with options.display(progress) as shown:
-        folders = run_ab(base, head, chosen.model_dump(exclude_none=True), output, shown)
+        folders = run_ab(base, head, request_of(chosen, shown.note), output, shown)
     sides = load_side(str(folders[0]), output), load_side(str(folders[1]), output)
     typer.echo(f"{folders[0]}  {folders[1]}")
     _conclude(judge(*sides, rules), markdown, json_file, sides if diff else None)

@@ -172,6 +172,23 @@ def test_a_side_that_fails_is_named(sides: Any) -> None:
         sides(fail)
 
 
+def test_sides_whose_defaults_ask_for_other_answers_are_refused(sides: Any) -> None:
+    import dataclasses
+
+    def shorter(bench: Any) -> Any:
+        return dataclasses.replace(bench, config=bench.config.with_values(max_new_tokens=11))
+
+    with pytest.raises(BenchError, match="max_new_tokens is 12 in base and 11 in head") as refused:
+        sides(shorter)
+    assert refused.value.exit_code == Exit.UNAVAILABLE
+
+
+def test_a_base_without_the_decoders_file_says_so_in_one_line(sides: Any) -> None:
+    with pytest.raises(BenchError, match=r"^base: decoder file 'gone\.py' does not exist") as found:
+        sides(decoders={"gone.py:Mine": {}})
+    assert found.value.exit_code == Exit.USAGE
+
+
 # ---------------------------------------------------------------- setups and checkouts
 
 
@@ -274,6 +291,19 @@ def test_the_failure_of_a_request_and_the_end_of_a_process_are_told_apart(
         assert refused.value.exit_code == Exit.UNAVAILABLE
         with pytest.raises(BenchError, match=r"base ended \(7\) in end"):
             process.ask("end")
+
+
+def test_each_side_works_in_its_checkout_and_finds_its_own_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "worker.py"
+    script.write_text("input()\nprint('{\"found\": ' + open('mine.py').read() + '}')\n")
+    monkeypatch.setattr("bench.regress.checkout.WORKER", script)
+    for number, name in enumerate(("base", "head")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine.py").write_text(str(number))
+        with Process(name, tmp_path / name) as process:
+            assert process.ask("look") == {"found": number}
 
 
 @pytest.mark.slow

@@ -27,8 +27,14 @@ _GONE, _CAME = "black on rgb(250,190,180)", "black on rgb(180,225,170)"
 def show_changes(base: Side, head: Side, console: Console, most: int = MOST) -> int:
     """Print the answers whose ids differ, at most `most` per decoder; returns how many there are.
 
-    Where every repeat changed alike, as in greedy decoding, an answer is shown once.
+    Where every repeat changed alike, as in greedy decoding, an answer is shown once. A stored
+    reference has none.
     """
+    stored = [side.name for side in (base, head) if side.records is None]
+    if stored:
+        line = f"no answers to show: {stored[0]} is a stored reference, which keeps none"
+        console.print(Text(line, style="dim"))
+        return 0
     old, new = pieces_of(base.path), pieces_of(head.path)
     total = 0
     for cell in [cell for cell in base.cells if cell in head.cells]:

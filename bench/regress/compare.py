@@ -7,20 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from bench import timings
 from bench.metrics import BASELINE
 from bench.records import SampleRecord
 from bench.regress.gate import Gate
-from bench.regress.joined import Joined, counted, counted_in_summaries, join
+from bench.regress.joined import Counted, Joined, counted, join
 from bench.regress.sides import (
+    FLOAT32,
     Side,
     changes,
+    half_precision,
+    held_to_ar,
     interleaved,
     option_changes,
     same_machine,
     unlike,
 )
+from bench.regress.summaries import counted_in_summaries
 from bench.regress.verdict import (
     CellVerdict,
     Comparison,
@@ -31,6 +36,7 @@ from bench.regress.verdict import (
     worst,
 )
 from bench.stats import Estimate, paired_speedup
+from bench.validity import INVALID
 
 _STORED = (
     "a stored reference has no answers: time, accepted drafts and changed answers are not judged"
@@ -59,11 +65,7 @@ def compare(base: Side, head: Side, gate: Gate) -> Comparison:
         unlike=tuple(why_not),
         changes=tuple(changes(base, head)),
         unjudged=tuple(_unjudged(base, head, stored=stored)),
-        invalid=tuple(
-            f"{which} is {side.status.get('verdict')}"
-            for which, side in (("base", base), ("head", head))
-            if side.status.get("verdict") == "INVALID"
-        ),
+        invalid=tuple(_invalid(base, head)),
         warnings=tuple(
             f"{which}: {line}"
             for which, side in (("base", base), ("head", head))
@@ -78,8 +80,31 @@ def _how(base: Side, head: Side) -> str:
     return "measured apart, " + ("one kind of machine" if same_machine(base, head) else "elsewhere")
 
 
+def _invalid(base: Side, head: Side) -> list[str]:
+    """What keeps a side from carrying any verdict, one line each: INVALID, or not complete."""
+    lines = []
+    for which, side in (("base", base), ("head", head)):
+        if side.status.get("verdict") == INVALID:
+            lines.append(f"{which} is {INVALID}")
+        how = side.status.get("status", "unknown")
+        if how != "complete":
+            lines.append(f"{which} is not complete: its status is {how}")
+    return lines
+
+
 def _unjudged(base: Side, head: Side, *, stored: bool) -> list[str]:
     lines = [_STORED] if stored else []
+    half = half_precision(base, head)
+    if half is not None and held_to_ar(base, head) - {BASELINE}:
+        lines.append(
+            f"identical_to_ar is measured and not judged in {half}, where equality proves nothing: "
+            "`bench verify` judges it"
+        )
+    if not stored:
+        lines += [
+            f"the {name} pass is not judged: head did not plan it"
+            for name in sorted(base.passes - head.passes)
+        ]
     if not stored and not same_machine(base, head):
         key = base.key is None or head.key is None
         lines.append(
@@ -106,37 +131,41 @@ def _without(cell: str, base: Side, head: Side, why_not: Sequence[str]) -> CellV
 
 def _judged(cell: str, base: Side, head: Side, gate: Gate, margin: float) -> CellVerdict:
     """The verdict on a cell that both sides have."""
-    options = tuple(option_changes(base, head, cell))
     if base.records is None or head.records is None:
-        found = counted_in_summaries(cell, base, head)
-        if not found:
-            return CellVerdict(
-                cell=cell,
-                verdict=Verdict.not_comparable,
-                options=options,
-                notes=("not measured on the same number of prompts",),
-            )
-        measures = _hard(cell, found, base, head, gate)
-        return CellVerdict(
-            cell=cell, verdict=worst(measures), measures=tuple(measures), options=options
-        )
+        verdict = _from_summaries(cell, base, head, gate)
+    else:
+        verdict = _from_answers(cell, base, head, gate, margin)
+    notes = verdict.notes
+    if cell in held_to_ar(base, head) - head.same_as_ar and head.records is not None:
+        notes = ("head does not claim ar's tokens; base does, and head is held to that", *notes)
+    return replace(verdict, options=tuple(option_changes(base, head, cell)), notes=notes)
+
+
+def _from_summaries(cell: str, base: Side, head: Side, gate: Gate) -> CellVerdict:
+    found = counted_in_summaries(cell, base, head)
+    if found is None:
+        note = "not measured on the same number of prompts"
+        return CellVerdict(cell=cell, verdict=Verdict.not_comparable, notes=(note,))
+    measures = _hard(cell, found, base, head, gate)
+    return CellVerdict(
+        cell=cell, verdict=worst(measures), measures=tuple(measures), notes=found.notes
+    )
+
+
+def _from_answers(cell: str, base: Side, head: Side, gate: Gate, margin: float) -> CellVerdict:
     joined = join(base, head, cell)
+    numbers: dict[str, Any] = {"num_pairs": len(joined.base), "num_base": joined.num_base}
     if not joined.base or joined.coverage < gate.verdict.min_coverage:
-        note = f"{len(joined.base)} of {joined.num_base} answers of base have a partner"
-        return CellVerdict(
-            cell=cell,
-            verdict=Verdict.not_comparable,
-            options=options,
-            notes=(f"prompt hashes differ: {note}",),
-            num_pairs=len(joined.base),
-            num_base=joined.num_base,
-        )
+        asked = ", ".join(f"{name} {both} of {num}" for name, (both, num) in joined.shared.items())
+        note = f"too few of base's prompts (by their hashes) were asked in head: {asked or 'none'}"
+        verdict = Verdict.not_comparable
+        return CellVerdict(cell=cell, verdict=verdict, notes=(note,), **numbers)
     found = counted(joined, join(base, head, BASELINE), base, head)
-    if cell not in base.same_as_ar & head.same_as_ar:
-        found.pop("changed_answers")  # other answers are lawful there: quality judges them
+    if cell not in held_to_ar(base, head):
+        found.values.pop("changed_answers")  # other answers are lawful there: quality judges them
     measures = _hard(cell, found, base, head, gate)
     measures += _time(joined, base, head, gate, margin)
-    notes = ["only answers to the same prompts count"] * (len(joined.base) < joined.num_base)
+    notes = ["only answers that both sides gave count"] * (len(joined.base) < joined.num_base)
     if len(_batch_sizes(joined)) > 1:
         notes.append("time is not judged: the batch sizes differ")
     return CellVerdict(
@@ -144,31 +173,22 @@ def _judged(cell: str, base: Side, head: Side, gate: Gate, margin: float) -> Cel
         verdict=worst(measures),
         measures=tuple(measures),
         num_changed=len(joined.changed),
-        options=options,
         notes=tuple(notes),
-        num_pairs=len(joined.base),
-        num_base=joined.num_base,
+        **numbers,
     )
 
 
 def _exact(base: Side, head: Side) -> bool:
     """Whether the same work must give the same numbers: one kind of machine, float32."""
-    return same_machine(base, head) and base.env.get("dtype", "float32") == "float32"
+    return same_machine(base, head) and base.dtype == FLOAT32
 
 
-def _hard(
-    cell: str,
-    values: dict[str, dict[str, float | None]],
-    base: Side,
-    head: Side,
-    gate: Gate,
-) -> list[Measure]:
-    exact = _exact(base, head)
+def _hard(cell: str, found: Counted, base: Side, head: Side, gate: Gate) -> list[Measure]:
+    exact, half = _exact(base, head), half_precision(base, head)
     rounded = base.records is None or head.records is None
-    wrong = {"base": base.num_wrong(cell), "head": head.num_wrong(cell)}
-    values = values | {
-        "wrong_answers": {k: None if v is None else float(v) for k, v in wrong.items()}
-    }
+    values, wrong = dict(found.values), head.num_wrong(cell)
+    if wrong is not None:
+        values["wrong_answers"] = {"base": float(base.num_wrong(cell) or 0), "head": float(wrong)}
     if not exact:
         values.pop("changed_answers", None)  # near-ties swap
     measures = []
@@ -176,9 +196,12 @@ def _hard(
         old, new = pair.get("base"), pair.get("head")
         if old is None or new is None:
             continue
-        measure = judge_hard(name, old, new, gate, exact=exact, rounded=rounded)
-        near_ties = name == "identical_to_ar" and not exact and wrong["head"] == 0
-        if near_ties and measure.verdict is Verdict.regressed and head.status.get("differences"):
+        step = found.step(name)
+        measure = judge_hard(name, old, new, gate, exact=exact, rounded=rounded, step=step)
+        if name == "identical_to_ar" and half is not None:
+            measure = replace(measure, verdict=Verdict.passed)
+        near_ties = name == "identical_to_ar" and not exact and head.near_ties_alone(cell)
+        if near_ties and measure.verdict is Verdict.regressed:
             measure = replace(measure, verdict=Verdict.passed, note="near-ties on head's machine")
         measures.append(measure)
     return measures

@@ -39,7 +39,8 @@ HARD: dict[str, tuple[Better, bool]] = {
     "errors": ("less", False),
 }
 """Every hard measure: which way is better, and whether its change is relative to the base."""
-
+FAULTS = ("wrong_answers", "errors")
+"""What no rounding explains, on any machine."""
 
 Tolerance = Annotated[float, Field(ge=0)]
 
@@ -52,8 +53,9 @@ class Hard(_Table):
     """Tolerances of hard measures: relative for counters, absolute for shares.
 
     `tolerance` holds between float32 runs of one machine, where the same work gives the same
-    numbers. `tolerance_elsewhere` holds where rounding may differ (another machine, half precision)
-    and two tokens that nearly tie may swap. A measure's own goes before both.
+    numbers, and for `FAULTS`. `tolerance_elsewhere` holds where rounding may differ (another
+    machine, half precision) and two tokens that nearly tie may swap. A measure's own goes before
+    both.
     """
 
     tolerance: Tolerance = 0.0
@@ -70,11 +72,20 @@ class Hard(_Table):
     quality: Tolerance | None = None
     errors: Tolerance | None = None
 
-    def of(self, measure: str, *, exact: bool) -> float:
-        """The tolerance of a measure; `exact` says whether the same numbers can be expected."""
+    def of(self, measure: str, *, exact: bool, step: float = 0.0) -> float:
+        """The tolerance of a measure.
+
+        Args:
+            measure: its name in `HARD`.
+            exact: whether the same numbers can be expected.
+            step: what a single answer can move it by: elsewhere no tolerance is below that.
+        """
         own: float | None = getattr(self, measure)
-        default = self.tolerance if exact else self.tolerance_elsewhere
-        return default if own is None else own
+        if own is not None:
+            return own
+        if exact or measure in FAULTS:
+            return self.tolerance
+        return max(self.tolerance_elsewhere, step)
 
 
 class Time(_Table):
@@ -93,7 +104,8 @@ class Time(_Table):
 class Verdicts(_Table):
     """What an inconclusive cell does (``pass`` or ``fail``: exit code 4).
 
-    `min_coverage` is the share of base's answers that head must have given to the same prompts.
+    `min_coverage` is the share of base's prompts, of each pass that both planned, that head must
+    have been asked.
     """
 
     inconclusive: Literal["pass", "fail"] = "pass"

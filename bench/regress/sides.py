@@ -22,6 +22,7 @@ from bench.plan import SECOND_BASELINE
 from bench.records import SampleRecord
 from bench.rundir import CONFIG, ENV, STATUS, find_run, load_run
 from bench.scores import Gold, gold_answers
+from bench.summary import ALL
 
 SUMMARY = "summary.csv"
 PAIR = "ab"
@@ -30,6 +31,9 @@ _LAW = ("temperature", "top_p", "top_k", "max_new_tokens", "fixed_length")
 """What decides the answers to a prompt, beside the decoder (and the seed, when sampling)."""
 _PROMPTS = ("tasks", "columns", "limit", "overlong", "seed")
 """What chooses the prompts."""
+_SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
+"""What a run records of a model beside the hash of its weights."""
+FLOAT32 = "float32"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +41,8 @@ class Side:
     """A run as a comparison sees it; exactly one of `records` and `summary` is there.
 
     `cells` maps each decoder to its options as text; `same_as_ar` holds those that promise the
-    baseline's very tokens.
+    baseline's very tokens (a reference keeps no promises: those that kept to them throughout).
+    `passes` are those planned (``timing``, ``quality``).
     """
 
     path: Path
@@ -46,6 +51,7 @@ class Side:
     status: Mapping[str, Any]
     cells: Mapping[str, Mapping[str, str]]
     same_as_ar: frozenset[str] = frozenset()
+    passes: frozenset[str] = frozenset()
     records: tuple[SampleRecord, ...] | None = None
     summary: pd.DataFrame | None = None
     gold: Gold | None = None
@@ -60,10 +66,29 @@ class Side:
         """The comparability key of its machine and setup."""
         return self.env.get("comparability_key")
 
+    @property
+    def dtype(self) -> str:
+        """The precision of weights and cache."""
+        return str(self.env.get("dtype", FLOAT32))
+
     def num_wrong(self, cell: str) -> int | None:
-        """Answers in which a lossless cell left the baseline's tokens without a near-tie."""
+        """Answers in which a cell left the baseline's promised tokens without a near-tie.
+
+        None where nobody looked: nothing was promised, or the run did not come to it.
+        """
+        found = self._difference(cell)
+        if found is not None:
+            return found.get("num_wrong")
+        return 0 if "differences" in self.status and cell in self.same_as_ar else None
+
+    def near_ties_alone(self, cell: str) -> bool:
+        """Whether a cell left the baseline's tokens, and at near-ties only."""
+        found = self._difference(cell)
+        return found is not None and found.get("num_wrong") == 0
+
+    def _difference(self, cell: str) -> Mapping[str, Any] | None:
         found = [d for d in self.status.get("differences") or () if d.get("cell") == cell]
-        return found[0].get("num_wrong") if found else 0
+        return found[0] if found else None
 
 
 def load_side(name: str, parent: Path) -> Side:
@@ -76,6 +101,7 @@ def load_side(name: str, parent: Path) -> Side:
         return _reference(folder)
     run = load_run(find_run(name, parent))
     planned = [c for c in run.manifest.get("cells", ()) if c["cell"] != SECOND_BASELINE]
+    prompts = run.manifest.get("prompts", ())
     promised = [c["cell"] for c in planned if c.get("lossless") and c.get("comparable_to_ar")]
     return Side(
         path=run.path,
@@ -84,6 +110,7 @@ def load_side(name: str, parent: Path) -> Side:
         status=run.status,
         cells={c["cell"]: _texts(c.get("options") or {}) for c in planned},
         same_as_ar=frozenset(promised),
+        passes=frozenset(p for prompt in prompts for p in prompt.get("passes", ())),
         records=run.records,
         gold=gold_answers(run.path, run.manifest),
     )
@@ -102,7 +129,8 @@ def _reference(folder: Path) -> Side:
         raise BenchError(f"{folder} is damaged: {error}", Exit.INVALID) from error
     decoders: dict[str, dict[str, Any]] = config.get("decoders") or {}
     measured = list(dict.fromkeys(summary["decoder"]))
-    exact = summary.dropna(subset=["identical_to_ar"])["decoder"]
+    overall = summary[summary["family"] == ALL]
+    exact = overall[overall["identical_to_ar"] == 1]["decoder"]
     return Side(
         path=folder,
         config=config,
@@ -132,10 +160,38 @@ def unlike(base: Side, head: Side) -> list[str]:
         for key in decisive
         if key in base.config and key in head.config and base.config[key] != head.config[key]
     ]
-    weights = [_models(side).get("target.weights_sha256") for side in (base, head)]
-    if None not in weights and weights[0] != weights[1]:
-        lines.append("the target model is another one")
-    return lines
+    return [*lines, *_other_target(base, head)]
+
+
+def _other_target(base: Side, head: Side) -> list[str]:
+    """Why the targets are two models: by their weights, or by name and shape where a hash lacks."""
+    facts = [(side.env.get("models") or {}).get("target") or {} for side in (base, head)]
+    hashes = [known.get("weights_sha256") for known in facts]
+    if all(hashes):
+        return ["the target model is another one"] if hashes[0] != hashes[1] else []
+    old, new = (
+        {"name": side.config.get("model")} | {what: known.get(what) for what in _SHAPE}
+        for side, known in zip((base, head), facts, strict=True)
+    )
+    return [
+        f"the target model is another one: {what} is {old[what]} in base and {new[what]} in head"
+        for what in old
+        if None not in (old[what], new[what]) and old[what] != new[what]
+    ]
+
+
+def held_to_ar(base: Side, head: Side) -> frozenset[str]:
+    """The cells of head whose answers are demanded to be the baseline's: base's promise decides.
+
+    A decoder cannot give a promise up unnoticed. Of a stored base head's promises count besides, as
+    near-ties may hide those of base.
+    """
+    return base.same_as_ar | (head.same_as_ar if base.summary is not None else frozenset())
+
+
+def half_precision(base: Side, head: Side) -> str | None:
+    """The dtype of a side that is not float32, where equality is measured and proves nothing."""
+    return next((side.dtype for side in (base, head) if side.dtype != FLOAT32), None)
 
 
 def same_machine(base: Side, head: Side) -> bool:
@@ -189,7 +245,8 @@ def _hashes(facts: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
         if isinstance(value, Mapping):
             yield from _hashes(value, f"{prefix}{key}.")
         elif key == "weights_sha256" and value:
-            yield f"{prefix}{key}", str(value)[:12]
+            kind, colon, digits = str(value).rpartition(":")
+            yield f"{prefix}{key}", f"{kind}{colon}{digits[:12]}"
 
 
 def _packages(side: Side) -> dict[str, Any]:

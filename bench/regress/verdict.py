@@ -78,6 +78,7 @@ class CellVerdict:
 class Comparison:
     """All of `bench compare`: the verdicts, what was compared how, and what could not be judged.
 
+    `invalid` says which side is INVALID or did not end: such a comparison never passes.
     `warnings` are those of the runs themselves (noise, drift), where time is judged.
     """
 
@@ -107,7 +108,7 @@ class Comparison:
 
     @property
     def exit_code(self) -> Exit:
-        """3 regressed, 5 not comparable, 4 INVALID or inconclusive where the gate says so, 0."""
+        """3 regressed, 5 not comparable, 4 `invalid` or inconclusive where the gate says so, 0."""
         if self.verdict is Verdict.regressed:
             return Exit.REGRESSION
         if self.verdict is Verdict.not_comparable:
@@ -125,15 +126,23 @@ def worst(measures: Sequence[Measure]) -> Verdict:
 
 
 def judge_hard(
-    name: str, base: float, head: float, gate: Gate, *, exact: bool, rounded: bool
+    name: str,
+    base: float,
+    head: float,
+    gate: Gate,
+    *,
+    exact: bool,
+    rounded: bool,
+    step: float = 0.0,
 ) -> Measure:
     """One hard measure (``quality.FAMILY`` goes by the rule of ``quality``).
 
-    `exact`: the same work must give the same numbers; `rounded`: one of them is from a summary.
+    `exact`: the same work must give the same numbers; `rounded`: one of them is from a summary;
+    `step`: what a single answer can move it by.
     """
     rule = name.partition(".")[0]
     better, relative = HARD[rule]
-    tolerance = gate.hard.of(rule, exact=exact)
+    tolerance = gate.hard.of(rule, exact=exact, step=step)
     change = head - base
     if relative and change:
         change = change / base if base else math.copysign(math.inf, change)

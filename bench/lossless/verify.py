@@ -135,8 +135,8 @@ class _Work:
             expected = _answer(baseline.arm, sampling, prompt)
             if not isinstance(expected, Generation):
                 line = f"{prompt.name}: ar failed: {error_line(expected)}"
-                for comparison in (floor, *(c for _, c in due if c is not None)):
-                    comparison.errors.append(line)
+                for made in (floor, *(c for _, c in due if c is not None)):
+                    made.errors.append(line)
                 self._progress.step(prompt.name)
                 continue
             self._expected[prompt.name] = expected.tokens

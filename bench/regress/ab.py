@@ -2,9 +2,9 @@
 
 One process a side, one of them working at a time. For every prompt and decoder both sides answer
 right after each other, in seeded-random order, so that drift of the machine hits both alike; every
-repeat runs in a fresh pair of processes, as the layout of one process in memory may make it a
-little faster throughout. The base plans; head answers the very same token ids. What comes out are
-two run folders, ``base`` and ``head``, for `bench compare`.
+second repeat begins with a fresh pair of processes, as the layout of one process in memory may make
+it a little faster throughout. The base plans; head answers the very same token ids. What comes out
+are two run folders, ``base`` and ``head``, for `bench compare`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ from bench.validity import judge
 SIDES = ("base", "head")
 QUALITY_LIMIT = 8
 """Prompts per family scored on each side where nothing else is asked for."""
+REPEATS = 6
+"""Repeats where nothing else is asked for."""
+REPEATS_A_PROCESS = 2
+"""Repeats until both sides start anew; opening a process takes as long as a repeat."""
 Lines = list[dict[str, Any]]
 Start = Callable[[str, Path], Process]
 
@@ -125,14 +129,16 @@ class _Session:
 
     def _run(self) -> None:
         """All repeats, then quality, then what is left to write."""
-        repeat = 0
-        while self.plan is None or repeat < self.num_repeats:
+        done = 0
+        while self.plan is None or done < self.num_repeats:
             with self._arms() as arms:
                 if self.plan is None:
                     self._write_plan(arms)
-                self._repeat(arms, repeat)
-                repeat += 1
-                if repeat == self.num_repeats:
+                self._warm_up(arms)
+                for repeat in range(done, min(done + REPEATS_A_PROCESS, self.num_repeats)):
+                    self._repeat(arms, repeat)
+                    done = repeat + 1
+                if done == self.num_repeats:
                     self._quality(arms)
                     self._finish(arms)
 
@@ -168,13 +174,17 @@ class _Session:
             write_json(arm.folder / MANIFEST, {**self.plan, **mine, "blocks": blocks})
             self._write_status(arm.folder, {"status": "started", "verdict": None})
 
+    def _warm_up(self, arms: Sequence[Arm]) -> None:
+        """Get fresh processes ready for the prompts that are timed."""
+        assert self.plan is not None
+        names = list(dict.fromkeys(n for block in self.plan["blocks"] for n in block["prompts"]))
+        for arm in arms:
+            arm.process.ask("warm_up", folder=str(arm.folder.resolve()), names=names)
+
     def _repeat(self, arms: Sequence[Arm], repeat: int) -> None:
         """The blocks of one repeat, both sides turn by turn."""
         assert self.plan is not None
         blocks = [block for block in self.plan["blocks"] if block["repeat"] == repeat]
-        names = list(dict.fromkeys(name for block in blocks for name in block["prompts"]))
-        for arm in arms:
-            arm.process.ask("warm_up", folder=str(arm.folder.resolve()), names=names)
         cells = list(dict.fromkeys(cell for arm in arms for cell in arm.cells))
         turns = sum(len(arm.cells) for arm in arms)
         self.progress.start(f"repeat {repeat + 1} of {self.num_repeats}", len(blocks) * turns)

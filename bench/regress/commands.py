@@ -71,7 +71,7 @@ def ab(
         typer.Option(help="Prompts per family to score. [default: 8; with --config its, or 40]"),
     ] = None,
     repeats: Annotated[
-        int | None, typer.Option(help="Each in fresh processes. [default: 3]")
+        int | None, typer.Option(help="Every two in fresh processes. [default: 6]")
     ] = None,
     max_new_tokens: options.MaxNewTokens = None,
     temperature: options.Temperature = None,
@@ -90,15 +90,16 @@ def ab(
 ) -> None:
     """Measure two checkouts interleaved on this machine, then compare them."""
     from bench.config import RunConfig, load_config
-    from bench.regress.ab import QUALITY_LIMIT, run_ab
+    from bench.regress.ab import QUALITY_LIMIT, REPEATS, run_ab
     from bench.regress.compare import compare as judge
     from bench.regress.request import request_of
     from bench.regress.sides import load_side
 
     rules = _rules(gate, fail_inconclusive)
     given = {key: value for key, value in context.params.items() if key in RunConfig.model_fields}
-    if config is None and quality_limit is None:
-        given["quality_limit"] = QUALITY_LIMIT
+    if config is None:
+        own = {"quality_limit": QUALITY_LIMIT, "repeats": REPEATS}
+        given |= {key: value for key, value in own.items() if given[key] is None}
     chosen = load_config(config, given)
     with options.display(progress) as shown:
         folders = run_ab(base, head, request_of(chosen, shown.note), output, shown)

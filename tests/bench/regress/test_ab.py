@@ -32,7 +32,7 @@ CONFIG = {
     "tasks": "qa,math_reasoning",
     "limit": 4,
     "quality_limit": 1,
-    "repeats": 2,
+    "repeats": 3,
     "max_new_tokens": 12,
 }
 
@@ -107,13 +107,13 @@ def test_both_sides_answer_right_after_each_other_in_changing_order(sides: Any) 
     _, asked = sides()
     turns = [(side, cell) for side, do, cell in asked if do == "measure"]
     pairs = list(zip(turns[::2], turns[1::2], strict=True))
-    assert len(pairs) == 4 * 2 * 2
+    assert len(pairs) == 4 * 2 * 3
     assert all(one[1] == other[1] and one[0] != other[0] for one, other in pairs)
     assert {one[0] for one, _ in pairs} == {"base", "head"}
     assert {one[1] for one, _ in pairs} == {"ar", "spec"}
 
 
-def test_every_repeat_has_fresh_processes_and_the_base_alone_plans(sides: Any) -> None:
+def test_every_second_repeat_has_fresh_processes_and_the_base_alone_plans(sides: Any) -> None:
     _, asked = sides()
     assert [side for side, do, _ in asked if do == "open"] == ["base", "head"] * 2
     assert [side for side, do, _ in asked if do == "plan"] == ["base"]
@@ -126,9 +126,9 @@ def test_the_folders_are_whole_runs(sides: Any) -> None:
     for run in runs:
         assert (run.status["status"], run.status["verdict"]) == ("complete", "VALID")
         keys = {(r.kind, r.decoder, r.prompt, r.repeat) for r in run.records}
-        assert len(keys) == len(run.records) == 4 * 2 * 2 + 2 * 2
+        assert len(keys) == len(run.records) == 4 * 2 * 3 + 2 * 2
         assert {event["event"] for event in run.events} == {"load"}
-        assert len(run.events) == 8
+        assert len(run.events) == 12
         assert run.status["differences"] == []
     assert {p["hash"] for p in runs[0].manifest["prompts"]} == {
         p["hash"] for p in runs[1].manifest["prompts"]

@@ -164,7 +164,7 @@ def step_lengths(records: Iterable[SampleRecord]) -> dict[int, int]:
 
 
 def peak_memory_bytes(records: Iterable[SampleRecord]) -> int | None:
-    """Largest memory any answer needed: the decoder's weights and KV cache (CUDA: allocated)."""
+    """Most memory an answer needed: weights, adapter and KV cache (CUDA: what was allocated)."""
     return max(
         (r.peak_memory_bytes for r in timed(records) if r.peak_memory_bytes is not None),
         default=None,

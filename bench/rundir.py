@@ -71,6 +71,7 @@ def load_run(run_dir: Path | str) -> Run:
     path = Path(run_dir)
     manifest = _read_json(path / MANIFEST, missing=None)
     if manifest is None and (path / STATUS).is_file():
+        refuse_reference(path)
         line = f"{path} was stopped before anything was planned; begin it: bench resume {path}"
         raise BenchError(line, Exit.USAGE)
     if manifest is None:
@@ -87,6 +88,17 @@ def load_run(run_dir: Path | str) -> Run:
         records=effective_records(lines, manifest),
         events=tuple(line for line in lines if "event" in line),
     )
+
+
+def refuse_reference(path: Path) -> None:
+    """`BenchError` (exit 2) for a folder that holds what is left of a complete run."""
+    status = _read_json(path / STATUS, missing={}) or {}
+    if not (path / MANIFEST).is_file() and status.get("status") == "complete":
+        line = (
+            f"{path} is a stored reference, without plan and answers: "
+            "`bench compare` and `bench paper` read it, nothing else does"
+        )
+        raise BenchError(line, Exit.USAGE)
 
 
 def load_records(run_dir: Path | str) -> list[SampleRecord]:

@@ -40,7 +40,16 @@ from bench.prompt_file import read_prompts, write_prompts
 from bench.prompts import Prompt
 from bench.quality import batch_size, score_quality
 from bench.records import SCHEMA
-from bench.rundir import CONFIG, ENV, MANIFEST, STATUS, create_run_dir, load_run, point_latest
+from bench.rundir import (
+    CONFIG,
+    ENV,
+    MANIFEST,
+    STATUS,
+    create_run_dir,
+    load_run,
+    point_latest,
+    refuse_reference,
+)
 from bench.runner import Runner
 from bench.shortage import room_for
 from bench.validity import INVALID, judge
@@ -98,6 +107,7 @@ def resume(run_dir: Path, progress: Progress, opener: Opener = open_workbench) -
 
 def _resume(run_dir: Path, progress: Progress, opener: Opener) -> Ended:
     if (run_dir / STATUS).is_file() and not (run_dir / MANIFEST).is_file():
+        refuse_reference(run_dir)
         progress.note(f"{run_dir} was stopped before anything was planned: it begins now")
         config = load_config(run_dir / CONFIG, {})
         _refuse_code_of(run_dir, config)

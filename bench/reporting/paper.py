@@ -114,7 +114,7 @@ def _floor(floor: Estimate) -> str:
 
 
 def _setting(side: Side) -> str:
-    """Model, temperature, dtype and machine, as far as they are known."""
+    """Temperature, batch size, dtype and machine, as far as they are known."""
     machine = side.env.get("gpu") or side.env.get("machine") or {}
     parts = {
         "temperature": side.config.get("temperature"),

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -352,7 +353,7 @@ def test_a_complete_run_says_so_and_stays_as_it_is(start: Any, progress: Any, op
     again = session.resume(ended.run_dir, shown, opener)
     assert again.exit_code == Exit.DONE
     assert "complete: nothing to resume" in shown.notes[0]
-    assert {path: path.read_bytes() for path in ended.run_dir.iterdir()} == before
+    assert {path: path.read_bytes() for path in ended.run_dir.iterdir()} == before  # x
 
 
 @pytest.mark.parametrize("code", ENDINGS)
@@ -469,3 +470,18 @@ def test_a_dry_run_tells_the_plan_and_an_estimate_and_writes_nothing(
     assert lines[4] == "8 blocks, 24 timed answers (ar twice)"
     assert lines[-1].startswith("about ")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stored_reference_is_neither_read_nor_resumed_as_a_run(
+    tmp_path: Path, progress: Any, opener: Any
+) -> None:
+    """It has a status and no plan, like a run that was stopped early, which resuming begins."""
+    reference = tmp_path / "cpu-zoo"
+    shutil.copytree(ROOT / "results" / "reference" / "cpu-zoo", reference)
+    before = sorted(reference.rglob("*"))
+    with pytest.raises(BenchError, match="stored reference") as read:
+        load_run(reference)
+    with pytest.raises(BenchError, match="stored reference") as resumed:
+        session.resume(reference, progress, opener)
+    assert read.value.exit_code == resumed.value.exit_code == Exit.USAGE
+    assert sorted(reference.rglob("*")) == before

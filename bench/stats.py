@@ -184,15 +184,36 @@ class Pairs:
     dropped: int = 0
 
 
+Repeats = Sequence[tuple[float, float]]
+"""Times of one prompt, baseline's and arm's, of the repeats that both finished."""
+
+
+def log_ratio_of_medians(repeats: Repeats) -> float:
+    """Each side's median first: a disturbed repeat of either side does not count."""
+    return math.log(median(base for base, _ in repeats) / median(arm for _, arm in repeats))
+
+
+def mean_log_ratio(repeats: Repeats) -> float:
+    """Each repeat's ratio first, for sides that answered right after each other.
+
+    What slows both down cancels, and a mean of k repeats is worth more than a ratio of two medians
+    (docs/log.md: an interval three quarters as wide).
+    """
+    return math.fsum(math.log(base / arm) for base, arm in repeats) / len(repeats)
+
+
 def paired_speedup(
-    baseline: Iterable[Unit], arm: Iterable[Unit], time: Callable[[Unit], float | None]
+    baseline: Iterable[Unit],
+    arm: Iterable[Unit],
+    time: Callable[[Unit], float | None],
+    of_prompt: Callable[[Repeats], float] = log_ratio_of_medians,
 ) -> Estimate:
     """Geometric mean over prompts of baseline time / arm time, with its 95 % interval.
 
     The estimate is exp(mean d) of `pair_up`'s logs d, the interval exp of `cluster_mean`'s over
     conversations.
     """
-    return geometric_mean(pair_up(baseline, arm, time))
+    return geometric_mean(pair_up(baseline, arm, time, of_prompt))
 
 
 def geometric_mean(pairs: Pairs) -> Estimate:
@@ -204,12 +225,15 @@ def geometric_mean(pairs: Pairs) -> Estimate:
 
 
 def pair_up(
-    baseline: Iterable[Unit], arm: Iterable[Unit], time: Callable[[Unit], float | None]
+    baseline: Iterable[Unit],
+    arm: Iterable[Unit],
+    time: Callable[[Unit], float | None],
+    of_prompt: Callable[[Repeats], float] = log_ratio_of_medians,
 ) -> Pairs:
     """Log ratio of both sides' times for every prompt that both finished.
 
-    Per prompt (or group, at batch size > 1): the median over repeats of `time` for either side,
-    from the repeats that both sides finished.
+    `of_prompt` makes one of the repeats of a prompt (or group, at batch size > 1) that both sides
+    finished.
     """
     pairs: dict[str, list[tuple[float, float]]] = {}
     clusters: dict[str, str] = {}
@@ -222,11 +246,8 @@ def pair_up(
         if base_s and arm_s and base_s > 0 and arm_s > 0:
             pairs.setdefault(unit.key, []).append((base_s, arm_s))
             clusters[unit.key] = unit.cluster
-    logs = [
-        math.log(median(base for base, _ in group) / median(mine for _, mine in group))
-        for group in pairs.values()
-    ]
-    return Pairs(logs=tuple(logs), clusters=tuple(clusters[key] for key in pairs), dropped=dropped)
+    logs = tuple(map(of_prompt, pairs.values()))
+    return Pairs(logs=logs, clusters=tuple(clusters[key] for key in pairs), dropped=dropped)
 
 
 def _exp(value: float | None) -> float | None:

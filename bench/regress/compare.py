@@ -11,7 +11,6 @@ from typing import Any
 
 from bench import timings
 from bench.metrics import BASELINE
-from bench.records import SampleRecord
 from bench.regress.gate import Gate
 from bench.regress.joined import Counted, Joined, counted, join
 from bench.regress.sides import (
@@ -35,7 +34,7 @@ from bench.regress.verdict import (
     judge_time,
     worst,
 )
-from bench.stats import Estimate, paired_speedup
+from bench.stats import log_ratio_of_medians, mean_log_ratio, paired_speedup
 from bench.validity import INVALID
 
 _STORED = (
@@ -211,7 +210,13 @@ def _time(joined: Joined, base: Side, head: Side, gate: Gate, margin: float) -> 
     """The judgement of time per token, where machine and batch size allow one."""
     if not same_machine(base, head) or len(_batch_sizes(joined)) != 1:
         return []
-    ratio = paired_time(joined.base, joined.head)
+    of_prompt = mean_log_ratio if interleaved(base, head) else log_ratio_of_medians
+    ratio = paired_speedup(
+        timings.timed_units(joined.base),
+        timings.timed_units(joined.head),
+        lambda unit: unit.time_per_token,
+        of_prompt,
+    )
     if not ratio.num:
         return []
     seconds = [
@@ -224,10 +229,3 @@ def _time(joined: Joined, base: Side, head: Side, gate: Gate, margin: float) -> 
 def _batch_sizes(joined: Joined) -> set[int]:
     records = (*joined.base, *joined.head)
     return {record.batch_size for record in records if record.kind == "timing"}
-
-
-def paired_time(base: Sequence[SampleRecord], head: Sequence[SampleRecord]) -> Estimate:
-    """Base time / head time per emitted token: geometric mean over prompts, with its interval."""
-    return paired_speedup(
-        timings.timed_units(base), timings.timed_units(head), lambda unit: unit.time_per_token
-    )

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
+from statistics import stdev
 
 import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from bench.stats import Estimate, cluster_mean, jackknife, mean_of_estimates, paired_speedup
+from bench.stats import (
+    Estimate,
+    cluster_mean,
+    jackknife,
+    log_ratio_of_medians,
+    mean_log_ratio,
+    mean_of_estimates,
+    paired_speedup,
+)
 from bench.timings import Unit
 
 
@@ -90,6 +100,24 @@ def test_the_median_over_repeats_shrugs_off_one_spike() -> None:
     made = paired_speedup(baseline, arm, per_token)
     assert made.value == pytest.approx(2.0)
     assert made.num == 1
+
+
+def test_repeats_measured_side_by_side_are_averaged_so_that_a_shared_disturbance_cancels() -> None:
+    baseline = [unit("a#0", s, repeat=r) for r, s in enumerate((1.0, 8.0, 3.0))]
+    arm = [unit("a#0", s, repeat=r) for r, s in enumerate((1.1, 8.8, 3.0))]
+    made = paired_speedup(baseline, arm, per_token, mean_log_ratio)
+    assert made.value == pytest.approx(1.1 ** (-2 / 3))
+    assert paired_speedup(baseline, arm, per_token).value == pytest.approx(1.0)  # the medians, 3 s
+
+
+def test_the_mean_of_repeats_scatters_less_than_the_ratio_of_medians() -> None:
+    rng = random.Random(0)
+    noisy = [
+        [(rng.lognormvariate(0, 0.14), rng.lognormvariate(0, 0.14)) for _ in range(6)]
+        for _ in range(4000)
+    ]
+    spreads = [stdev(map(f, noisy)) for f in (mean_log_ratio, log_ratio_of_medians)]
+    assert spreads[0] / spreads[1] == pytest.approx(0.88, abs=0.03)
 
 
 def test_an_error_on_either_side_drops_that_pair_and_is_counted() -> None:

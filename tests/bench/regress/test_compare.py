@@ -208,6 +208,20 @@ def test_interleaved_runs_are_held_to_the_narrow_margin(pair: Pair) -> None:
     assert verdicts(judged(runs))["spec"] == "regressed"
 
 
+def test_interleaved_runs_compare_repeat_by_repeat_and_others_by_medians(pair: Pair) -> None:
+    def change(record: dict[str, Any]) -> None:
+        if record["decoder"] == "spec" and record["total_s"] and record["repeat"] == 0:
+            record["total_s"] *= 2
+
+    runs = pair(change, repeats=3)
+    apart = measure(judged(runs), "spec", "time").change
+    assert apart == pytest.approx(0, abs=0.05)
+    for run in runs:
+        status = json.loads((run / "run.json").read_text())
+        (run / "run.json").write_text(json.dumps(status | {"ab": "one"}))
+    assert measure(judged(runs), "spec", "time").change == pytest.approx(2 ** (1 / 3) - 1)
+
+
 def test_a_speed_up_beyond_the_margin_improves(pair: Pair) -> None:
     assert verdicts(judged(pair(slower(0.8))))["spec"] == "improved"
 

@@ -53,7 +53,7 @@ CHANGES = {
     "fewer": Change(
         "decoders/spec.py",
         (("min(self.k, left - 1))", "min(self.k - (len(sequence) % 8 == 0), left - 1))"),),
-        ("--decoders", "ar,spec", "--repeats", "1", "--gate", "counters.toml"),
+        ("--decoders", "ar,spec", "--repeats", "1", "--limit", "12", "--gate", "counters.toml"),
     ),
 }
 """By name; `fewer` is judged by a gate that has no timing in it."""

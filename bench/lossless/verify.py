@@ -128,26 +128,25 @@ class _Work:
         baseline, *others = self._subjects
         floor = Comparison(decoder="ar in another shape", sampling=sampling, dtype=self._dtype)
         self._floors.append(floor)
-        due = [(subject, subject.begin(sampling, self._dtype)) for subject in others]
+        begun = [(subject.arm, subject.begin(sampling, self._dtype)) for subject in others]
+        due = [(arm, comparison) for arm, comparison in begun if comparison is not None]
+        reshaped = dataclasses.replace(baseline.arm, decoder=Reshaped())
         mode = "greedy" if sampling.greedy else "sampled"
         self._progress.start(f"{mode} answers", len(self._prompts))
         for number, prompt in enumerate(self._prompts):
             expected = _answer(baseline.arm, sampling, prompt)
             if not isinstance(expected, Generation):
                 line = f"{prompt.name}: ar failed: {error_line(expected)}"
-                for made in (floor, *(c for _, c in due if c is not None)):
+                for made in (floor, *(comparison for _, comparison in due)):
                     made.errors.append(line)
                 self._progress.step(prompt.name)
                 continue
             self._expected[prompt.name] = expected.tokens
-            arms = [(subject.arm, comparison) for subject, comparison in due]
-            if not number % self._floor_every:
-                arms.append((dataclasses.replace(baseline.arm, decoder=Reshaped()), floor))
-            for arm, comparison in arms:
-                if comparison is not None:
-                    outcome = _answer(arm, sampling, prompt)
-                    target = self._bench.models.target
-                    comparison.add(target, prompt.name, prompt.ids, outcome, expected.tokens)
+            floors = [] if number % self._floor_every else [(reshaped, floor)]
+            for arm, comparison in [*due, *floors]:
+                outcome = _answer(arm, sampling, prompt)
+                target = self._bench.models.target
+                comparison.add(target, prompt.name, prompt.ids, outcome, expected.tokens)
             self._progress.step(prompt.name)
 
     def laws(self) -> None:

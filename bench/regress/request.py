@@ -18,6 +18,7 @@ from typing import Any
 from bench.config import ZOO, Options, RunConfig
 from bench.env import ROOT
 from bench.errors import BenchError, Exit
+from decoders.core.checkpoint import is_local
 from decoders.core.registry import parse_spec
 from decoders.core.types import DecoderSpec
 
@@ -82,8 +83,7 @@ def _absolute(given: str) -> str:
 
 def _checkpoint(given: str) -> str:
     """A folder as an absolute path; ``zoo``, each side's own, and a hub id as they are."""
-    local = given.startswith((".", "/", "~")) or given.count("/") > 1 or Path(given).is_dir()
-    return _absolute(given) if local and given != ZOO else given
+    return _absolute(given) if given != ZOO and is_local(given) else given
 
 
 def _tasks(given: str) -> str:

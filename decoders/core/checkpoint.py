@@ -31,12 +31,18 @@ def find_checkpoint(path_or_id: str | Path, what: str, *needed: str) -> str:
                 "give a folder written by save_pretrained, or a hub id"
             )
         return str(folder)
-    if folder.exists() or given.startswith((".", "/", "~")) or given.count("/") > 1:
+    if is_local(given):
         raise ValueError(
             f"{what} {given!r}: there is no such folder; "
             "give a folder written by save_pretrained, or a hub id such as owner/name"
         )
     return given
+
+
+def is_local(given: str) -> bool:
+    """Whether a name can only be that of a local folder, be it there or not."""
+    is_path = given.startswith((".", "/", "~")) or given.count("/") > 1
+    return is_path or Path(given).expanduser().exists()
 
 
 def unavailable(path_or_id: str | Path, what: str, error: Exception) -> ValueError:

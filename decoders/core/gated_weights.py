@@ -157,18 +157,14 @@ class _Rows:
     @classmethod
     def of(cls, base: Tensor, slots: Tensor) -> _Rows:
         """Order base rows and slots; pairs are filled up with copies of row 0."""
-        most = max(len(base), len(slots))
+        most, num_rows = max(len(base), len(slots)), len(base) + len(slots)
         paired = most <= PAIRED_ROWS
-        if not paired:
-            taken, first_slot = torch.cat((base, slots)), len(base)
-        else:
-            taken, first_slot = base.new_zeros(2 * most), most
-            taken[: len(base)] = base
-            taken[most : most + len(slots)] = slots
-        back = torch.empty_like(torch.cat((base, slots)))
-        places = torch.arange(len(taken), device=base.device)
-        back[base] = places[: len(base)]
-        back[slots] = places[first_slot : first_slot + len(slots)]
+        places = torch.arange(2 * most if paired else num_rows, device=base.device)
+        first_slot = most if paired else len(base)
+        taken, back = torch.zeros_like(places), places.new_empty(num_rows)
+        for rows, first in ((base, 0), (slots, first_slot)):
+            taken[first : first + len(rows)] = rows
+            back[rows] = places[first : first + len(rows)]
         return cls(taken, back, len(base), paired)
 
 

@@ -1,13 +1,14 @@
 """What `bench ab` says of a change that is known: none, a slow-down, fewer accepted tokens.
 
-By hand, on an idle machine (a try takes about a minute):
+By hand, on an idle machine (a try takes some three minutes, of `fewer` half a minute):
 
     python -m tests.benchmarks.planted none 20 OUTPUT
     python -m tests.benchmarks.planted slower 10 OUTPUT
     python -m tests.benchmarks.planted fewer 10 OUTPUT
 
-Two clones of HEAD, of which the second has the change; try t runs at `bench ab`'s defaults with
-seed t. OUTPUT keeps every comparison as JSON, and tries that are there already are not run again.
+Two clones of HEAD, of which the second has the change; try t runs with seed t at the defaults of
+`bench ab`, `fewer` in one repeat of 12 conversations. OUTPUT keeps every comparison as JSON, and
+tries that are there already are not run again.
 """
 
 import json

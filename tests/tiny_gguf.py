@@ -1,4 +1,4 @@
-"""GGUF files with random weights, as llama.cpp's converter would write them, small enough for tests.
+"""GGUF files with random weights, laid out as llama.cpp's converter does, small enough for tests.
 
 Byte-level vocabulary of 256 bytes, two merges and three special tokens.
 """

@@ -113,6 +113,6 @@ def test_a_full_disk_is_one_line_and_nothing_is_half_written(tmp_path, monkeypat
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(gguf, "_write", full)
-    with pytest.raises(ValueError, match="no room for the converted m.gguf"):
+    with pytest.raises(ValueError, match=r"no room for the converted m\.gguf"):
         gguf.convert(file, tmp_path / "cache" / "f", "0")
     assert not list((tmp_path / "cache").iterdir())

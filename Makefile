@@ -3,10 +3,11 @@ RUN ?= results/latest
 REFERENCE ?= results/reference/cpu-zoo
 GATE_OUTPUT ?= results
 GATE_ARGS ?=
+MUTANTS_ARGS ?=
 NAME :=
 STORED = results/reference/$(NAME)
 
-.PHONY: help install check test test-slow smoke bench gate report reference
+.PHONY: help install check test test-slow mutants smoke bench gate report reference
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile
@@ -29,6 +30,9 @@ test: install    ## the default test suite (CPU, no network)
 
 test-slow: install   ## the tests of minutes
 	$(PYTHON) -m pytest -q -m slow
+
+mutants: install   ## plant known wrong lines, count those that tests notice (MUTANTS_ARGS="--jobs 4")
+	$(PYTHON) -m tests.mutants $(MUTANTS_ARGS)
 
 smoke: install   ## every default decoder on a few prompts
 	$(PYTHON) cli.py run --limit 6 --repeats 1 --quality-limit 0 --output /tmp/bench-smoke

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -127,6 +128,13 @@ def test_quality_records_and_errors_are_not_counted(record: Make) -> None:
     assert metrics.timed(rows) == rows[:1]
     assert metrics.peak_memory_bytes(rows) == 1000
     assert sum(metrics.step_lengths(rows).values()) == 2
+
+
+def test_what_failed_is_counted_nowhere_whatever_its_record_holds(record: Make) -> None:
+    sound = record(peak_memory_bytes=5)
+    failed = dataclasses.replace(record(emitted=(9, 9), peak_memory_bytes=99), error="late")
+    assert metrics.timed([sound, failed]) == [sound]
+    assert metrics.peak_memory_bytes([sound, failed]) == 5
 
 
 def test_identical_to_ar_pairs_prompts_and_repeats_and_skips_errors(record: Make) -> None:

@@ -22,7 +22,10 @@ from bench.report import write_report
 from bench.reporting.explain import explain
 from bench.reporting.findings import Findings
 from bench.rundir import load_run
+from decoders.core.sampling import Uniforms
 from decoders.core.scheduler import Scheduler
+from decoders.core.table_model import TableModel
+from decoders.idlm import IterativeDiffusion
 
 pytestmark = pytest.mark.usefixtures("quick")
 Make = Callable[..., SampleRecord]
@@ -91,6 +94,93 @@ def test_the_measuring_scheduler_gives_the_same_answers(
     assert clock.seconds["other"] > 0
     assert clock.seconds["prefill"] > 0
     assert clock.seconds["sampling"] > 0
+
+
+def test_every_call_is_charged_to_what_it_is_for(
+    small: Any, opener: Any, progress: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refinement pass that feeds no token only proposes; one that commits tokens verifies."""
+    bench = opener(choose_decoders(small(decoders="ar"), progress().note))
+    _, prompts = make_plan(bench, "test", progress())
+    bench.models.target.attach("refine", 0.3, "refine")
+    decoder = IterativeDiffusion(block=5, commit="quota", max_passes=3, prefix="block")
+    arm = dataclasses.replace(bench.arm("ar"), decoder=decoder)
+    now, fed = Ticks(), {"prefill": 0, "verify": 0, "draft": 0}
+    forward = TableModel.forward
+
+    def running(model: TableModel, calls: Any) -> Any:
+        """A pass of 10 s for a prompt, of 100 s for tokens, of 1 s for slots alone."""
+        (call,) = calls
+        kind = "draft" if not call.tokens else "verify" if call.session.length else "prefill"
+        fed[kind] += 1
+        now.time_s += {"prefill": 10.0, "verify": 100.0, "draft": 1.0}[kind]
+        return forward(model, calls)
+
+    monkeypatch.setattr(TableModel, "forward", running)
+    clock = PhaseClock(now)
+    clock.start()
+    PhasedScheduler(arm, bench.sampling, 1, clock).run([next(iter(prompts.values())).ids])
+    clock.switch("scheduler")
+    assert min(fed.values()) > 0
+    assert clock.seconds["draft"] == fed["draft"]
+    assert clock.seconds["verify"] == 100 * fed["verify"]
+    assert clock.seconds["prefill"] == 10 * fed["prefill"]
+
+
+def test_a_decoders_own_code_is_other_and_nothing_else_is(
+    small: Any, opener: Any, progress: Any, decoder_file: Callable[[str], str]
+) -> None:
+    now = Ticks()
+    spec = decoder_file(
+        "result = yield request.target.call(request.prompt_ids)\n"
+        "while True:\n"
+        "    request.uniforms.now.time_s += 1.0\n"
+        "    yield Emit(tokens=result.picks)\n"
+        "    request.uniforms.now.time_s += 2.0\n"
+        "    result = yield request.target.call(result.picks)"
+    )
+    config = small(decoders=spec, max_new_tokens=3, fixed_length=True)
+    bench = opener(choose_decoders(config, progress().note))
+    _, prompts = make_plan(bench, "test", progress())
+    arm = bench.arm(next(cell for cell in bench.arms if cell != "ar"))
+    clock = PhaseClock(now)
+    clock.start()
+
+    class Timed(Uniforms):
+        """Uniforms through which the decoder lets time pass."""
+
+    Timed.now = now  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("decoders.core.job.Uniforms", Timed)
+        scheduler = PhasedScheduler(arm, bench.sampling, 2, clock)  # in batches: no first token
+        (answer,) = scheduler.run([next(iter(prompts.values())).ids])
+    clock.switch("scheduler")
+    assert len(answer.tokens) == 3
+    assert {phase: s for phase, s in clock.seconds.items() if s} == {"other": 3 * 1.0 + 2 * 2.0}
+
+
+def test_the_prompts_of_a_batch_are_prefill_and_the_rest_is_not(
+    small: Any, opener: Any, progress: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = opener(choose_decoders(small(decoders="ar"), progress().note))
+    _, prompts = make_plan(bench, "test", progress())
+    now, passes = Ticks(), {True: 0, False: 0}
+    forward = TableModel.forward
+
+    def running(model: TableModel, calls: Any) -> Any:
+        passes[calls[0].session.length == 0] += 1
+        now.time_s += 1.0
+        return forward(model, calls)
+
+    monkeypatch.setattr(TableModel, "forward", running)
+    clock = PhaseClock(now)
+    clock.start()
+    PhasedScheduler(bench.arm("ar"), bench.sampling, 3, clock).run(
+        [prompt.ids for prompt in prompts.values()]
+    )
+    clock.switch("scheduler")
+    assert clock.seconds["prefill"] == passes[True] > 0
+    assert clock.seconds["verify"] == passes[False] > 0
 
 
 def test_a_decoder_that_fails_fails_there_too(

@@ -148,6 +148,33 @@ def test_who_has_a_family_that_ar_failed_in_is_not_held_against_ar_over_all(reco
     assert row(frame, "spec")["quality"] == pytest.approx(0.5)
 
 
+def test_a_family_in_which_nobody_is_scored_leaves_quality_over_all_as_it_is(record: Make) -> None:
+    rows = answers(record, "ar", summarization=0.9, mt_bench=None)
+    rows += answers(record, "spec", summarization=0.7, mt_bench=None)
+    rows += [record(decoder, family="rag") for decoder in ("ar", "spec")]  # timed, never scored
+    frame = summary.summarise(rows, MANIFEST)
+    for decoder, quality in (("ar", 0.9), ("spec", 0.7)):
+        assert row(frame, decoder)["quality"] == pytest.approx(quality)
+        assert row(frame, decoder)["quality_metric"] == "1 family"
+        assert pd.isna(row(frame, decoder, "mt_bench")["quality"])
+
+
+def test_errors_of_both_passes_are_counted_and_prompts_that_failed_are_not(record: Make) -> None:
+    rows = two_prompts(record, "ar", (4.0, 1.0))
+    rows += [record("ar", conversation="c", family="qa", error="late")]
+    rows += answers(record, "ar", qa=None)
+    found = row(summary.summarise(rows, MANIFEST), "ar")
+    assert (found["prompts"], found["errors"]) == (2, 2)
+
+
+def test_the_floor_beside_a_speedup_is_that_of_the_two_baselines(record: Make) -> None:
+    rows = two_prompts(record, "ar", (4.0, 1.0)) + two_prompts(record, "ar@aa", (2.0, 1.0))
+    rows += two_prompts(record, "spec", (1.0, 1.0))
+    frame = summary.summarise(rows, MANIFEST)
+    for decoder in ("ar", "spec"):
+        assert row(frame, decoder)["aa_speedup"] == pytest.approx(math.sqrt(2.0))
+
+
 def test_a_decoder_that_always_fails_keeps_its_rows_with_nothing_known(record: Make) -> None:
     rows = [*two_prompts(record, "ar", (1.0, 1.0)), record("spec", conversation="a", error="boom")]
     spec = row(summary.summarise(rows, MANIFEST), "spec")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,6 +48,17 @@ class Grouped(TyperGroup):
         """Parse the command line."""
         with _stoppable():
             return super().make_context(*args, **kwargs)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse what is empty, as an unset variable of a script is: no option means that."""
+        for before, given in pairwise(["bench", *args]):
+            name, equals, value = given.partition("=")
+            written = value if name.startswith("--") and equals else given
+            if not written.strip():
+                at = name if name.startswith("--") else f"what follows {before}"
+                line = f"{at} is empty; give a value, or leave it out"
+                raise BenchError(line, Exit.USAGE)
+        return list(super().parse_args(ctx, args))
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""

@@ -21,14 +21,15 @@ ZOO = RECIPES.parents[1] / "zoo"
 """The embedded models: beside the package, in a checkout and where a wheel was installed alike."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Rate = Annotated[float, Field(gt=0)]
+Seed = Annotated[int, Field(ge=0, le=10**18)]
 
 
 class Table(BaseModel):
     """A recipe's table: nothing but its fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Recipe(Table):

@@ -94,7 +94,7 @@ def _show_answer(record: SampleRecord, console: Console, pieces: Callable[[int],
     """One decoder's answer with a line of what its steps emitted."""
     head = Text(f"\n{record.decoder}", style="bold")
     if record.error is not None or record.steps is None:
-        why = printable(record.error or "no steps recorded")
+        why = printable(record.failure or "no steps recorded")
         console.print(head.append(f"  {why}", style="red"))
         return
     tally, emitted = Tally.of(record), record.steps.emitted

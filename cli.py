@@ -6,8 +6,13 @@ documented exit codes (`bench.errors.Exit`).
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,8 +32,38 @@ if TYPE_CHECKING:
 MEASURE, READ, MAKE = "Measure", "Read results", "Make models and adapters"
 
 
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """An interruption that nobody handled is a line with its exit code; typer ends without one."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        raise BenchError("interrupted", Exit.INTERRUPTED) from stop
+
+
 class Grouped(TyperGroup):
     """Commands under headings, in the order they are added."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Parse the command line."""
+        with _stoppable():
+            return super().make_context(*args, **kwargs)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse what is empty, as an unset variable of a script is: no option means that."""
+        for before, given in pairwise(["bench", *args]):
+            name, equals, value = given.partition("=")
+            written = value if name.startswith("--") and equals else given
+            if not written.strip():
+                at = name if name.startswith("--") else f"what follows {before}"
+                line = f"{at} is empty; give a value, or leave it out"
+                raise BenchError(line, Exit.USAGE)
+        return list(super().parse_args(ctx, args))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        with _stoppable():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Names in order."""
@@ -51,7 +86,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    add_completion=False,
 )
 
 
@@ -91,6 +125,7 @@ def main() -> None:
         sys.stderr.write(f"bench: {error.message}\n")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
+        sys.stderr.write("bench: interrupted\n")
         sys.exit(Exit.INTERRUPTED)
 
 
@@ -310,19 +345,30 @@ def paper(
 
 
 @app.command(rich_help_panel=READ)
-def ls(what: Annotated[Listed, typer.Argument()], output: options.Output = options.RESULTS) -> None:
+def ls(
+    what: Annotated[Listed, typer.Argument()],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    output: options.Output = options.RESULTS,
+) -> None:
     """List decoders, tasks, or runs."""
     from rich.console import Console
 
     from bench.reporting import listing
 
-    if what is Listed.decoders:
-        table = listing.list_decoders()
-    elif what is Listed.tasks:
-        table = listing.list_tasks()
+    facts: dict[Listed, Callable[[], list[dict[str, Any]]]] = {
+        Listed.decoders: listing.decoder_facts,
+        Listed.tasks: listing.task_facts,
+        Listed.runs: partial(listing.run_facts, output),
+    }
+    tables: dict[Listed, Callable[[], Any]] = {
+        Listed.decoders: listing.list_decoders,
+        Listed.tasks: listing.list_tasks,
+        Listed.runs: partial(listing.list_runs, output),
+    }
+    if as_json:
+        typer.echo(json.dumps(facts[what](), indent=1, default=str))
     else:
-        table = listing.list_runs(output)
-    Console().print(table)
+        Console().print(tables[what]())
 
 
 @app.command(rich_help_panel=READ)

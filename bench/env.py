@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ import psutil
 from bench.gpu import gpu_facts
 from bench.records import SCHEMA
 
-ROOT = Path(__file__).resolve().parent.parent
-"""The source tree: code, zoo and recipes are found from here."""
+ROOT = Path(str(files("bench"))).resolve().parent
+"""What holds the packages and the zoo: the source tree, or what a wheel was installed into."""
 
 PACKAGES = (
     "decoding-bench", "torch", "transformers", "tokenizers", "safetensors", "datasets", "numpy",

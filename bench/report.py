@@ -10,6 +10,7 @@ import dataclasses
 import io
 import re
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
@@ -30,7 +31,7 @@ from bench.reporting.tables import Table
 from bench.rundir import load_run
 from bench.summary import ALL
 
-_TEMPLATES = Path(__file__).parent / "templates"
+_TEMPLATES = Path(str(files("bench"))) / "templates"
 _CAPTIONS = {
     "speedup": "Speed-up over ar by decoder: geometric mean over prompts with 95 % intervals. "
     "The grey band is the A/A noise floor.",

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from bench.clock import Stopwatch
+from bench.failures import ErrorLog, error_line, place_of
 from bench.files import SampleWriter
 from bench.load import Load
 from bench.memory import PeakMemory
@@ -49,10 +50,14 @@ class Runner:
         *,
         attempt: int,
         lap: Callable[[], Load],
+        errors: ErrorLog | None = None,
     ) -> None:
-        """`lap` says what the machine's load was since it was last asked (see `bench.load`)."""
+        """`lap` says what the machine's load was since it was last asked (see `bench.load`).
+
+        `errors` takes the tracebacks of failed answers; None: nobody keeps them.
+        """
         self.bench, self.prompts, self.writer, self.progress = bench, prompts, writer, progress
-        self.attempt, self._lap = attempt, lap
+        self.attempt, self._lap, self._errors = attempt, lap, errors
         self._tokens: defaultdict[str, int] = defaultdict(int)
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
@@ -80,7 +85,10 @@ class Runner:
             outcomes, watch, peak = self._timed(self.bench.arm(cell), prompts, sampling)
             for prompt, outcome in zip(prompts, outcomes, strict=True):
                 record = self._blank(block, order, cell, prompt, sampling.seed)
-                self.writer.record(self._filled(record, outcome, watch, peak))
+                record = self._filled(record, outcome, watch, peak)
+                self.writer.record(record)
+                if self._errors is not None and isinstance(outcome, Exception):
+                    self._errors.add(record, outcome)
             self._seconds[cell] += watch.total_s
             self._tokens[cell] += sum(len(o.tokens) for o in outcomes if isinstance(o, Generation))
             self.progress.step(self._speeds(), len(prompts))
@@ -193,7 +201,8 @@ class Runner:
 def answered(bench: Workbench, record: SampleRecord, outcome: Outcome) -> SampleRecord:
     """A blank record with what a decoder gave: its answer and steps, or its error as one line."""
     if isinstance(outcome, Exception):
-        return dataclasses.replace(record, error=error_line(outcome))
+        place = place_of(outcome, bench.arm(record.decoder).decoder)
+        return dataclasses.replace(record, error=error_line(outcome), error_at=place)
     return dataclasses.replace(
         record,
         tokens=outcome.tokens,
@@ -201,12 +210,6 @@ def answered(bench: Workbench, record: SampleRecord, outcome: Outcome) -> Sample
         stop=outcome.stop,
         steps=StepColumns.of(outcome),
     )
-
-
-def error_line(error: Exception) -> str:
-    """An exception as one line: its type and message, half characters (surrogates) as escapes."""
-    message = " ".join(str(error).split()).encode(errors="backslashreplace").decode()
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def _stable(times: Sequence[float]) -> bool:

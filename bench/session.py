@@ -20,6 +20,7 @@ from bench import env as environment
 from bench.choice import choose_decoders
 from bench.config import RunConfig, load_config
 from bench.errors import BenchError, Exit
+from bench.failures import ERRORS, ErrorLog
 from bench.files import (
     SAMPLES,
     SampleWriter,
@@ -224,7 +225,8 @@ def _fill(
         for block in left:
             writer.event("supersede", block=block.block, before_attempt=attempt)
     watch = LoadWatch(gpu_handle(str(bench.models.target.device)))
-    runner = Runner(bench, prompts, writer, progress, attempt=attempt, lap=watch.lap)
+    errors = ErrorLog(run_dir)
+    runner = Runner(bench, prompts, writer, progress, attempt=attempt, lap=watch.lap, errors=errors)
     num_left = sum(len(block.prompts) * len(block.order) for block in left)
     runner.run(left, num_done=plan.num_answers - num_left)
     split_time(bench, plan, prompts, run_dir, progress)
@@ -232,7 +234,7 @@ def _fill(
     done = {(record.decoder, record.prompt) for record in records if record.kind == "quality"}
     advice = "lower --max-new-tokens, or leave it out: --quality-limit 0"
     with room_for(f"the quality pass, {batch_size(bench)} answers at a time,", advice):
-        score_quality(bench, asked, writer, progress, attempt=attempt, done=done)
+        score_quality(bench, asked, writer, progress, attempt=attempt, done=done, errors=errors)
 
 
 def _judged(
@@ -276,7 +278,8 @@ def _exit_code(run_dir: Path, facts: Mapping[str, Any], progress: Progress) -> E
         progress.note("a lossless decoder is wrong: it left ar's tokens without a near-tie")
         return Exit.REGRESSION
     if facts.get("num_errors"):
-        progress.note(f"{facts['num_errors']} answers failed; partial results kept")
+        kept = f"partial results kept, tracebacks in {run_dir / ERRORS}"
+        progress.note(f"{facts['num_errors']} answers failed; {kept}")
         return Exit.FAILED
     return Exit.DONE
 

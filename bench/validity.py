@@ -134,7 +134,7 @@ def _error_warnings(errors: Sequence[SampleRecord]) -> list[str]:
     cells = Counter(record.decoder for record in errors)
     first = {record.decoder: record for record in reversed(errors)}
     return [
-        f"{cell} failed on {num} answers, e.g. {first[cell].prompt}: {first[cell].error}"
+        f"{cell} failed on {num} answers, e.g. {first[cell].prompt}: {first[cell].failure}"
         for cell, num in cells.items()
     ]
 

@@ -165,6 +165,12 @@ def test_a_prompt_longer_than_the_context_is_skipped_visibly(
         (("-c", "missing.toml"), 2, "cannot read missing.toml"),
         (("-m", "./missing"), 5, "there is no such folder"),
         (("--top-p", "2"), 2, "top_p"),
+        (("--seed", "99999999999999999999999"), 2, "seed: input should be less than or equal"),
+        (("--threads", "10000", "--dry-run"), 2, "threads: 10000 is more than the"),
+        (("--temperature", "inf"), 2, "temperature: input should be less than or equal to 1000"),
+        (("-d", ""), 2, "what follows -d is empty"),
+        (("--run-name=",), 2, "--run-name is empty"),
+        (("--output", " "), 2, "what follows --output is empty"),
         (("--adapter", "x"), 2, "NAME=PATH"),
         (("--adapter", "x=a", "--adapter", "x=b"), 2, "two adapters are called 'x'"),
         (("-d", "ar", "--adapter", "x=a"), 2, "none of ar takes an adapter named 'x'"),
@@ -368,7 +374,21 @@ def test_verify_refuses_at_once_what_it_could_not_finish(
     assert "does not exist" in ended.err
     ended = verify(checkpoint, "spec", "--draws", 0)
     assert ended.code == 2
-    assert "--draws is 0" in ended.err
+    assert ended.err == "bench: --draws: input should be greater than or equal to 1 (got 0)\n"
+
+
+@pytest.mark.parametrize("margin", ["-1", "0", "nan", "inf"])
+def test_the_doctor_asks_for_a_margin_that_can_be_seen(margin: str) -> None:
+    ended = bench("doctor", "--margin", margin)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("bench: --margin: input should be ")
+
+
+def test_no_verb_takes_an_empty_argument() -> None:
+    for verb in ("report", "show", "explain", "resume", "compare", "paper"):
+        ended = bench(verb, "")
+        assert (ended.code, ended.err.count("\n")) == (2, 1)
+        assert f"what follows {verb} is empty" in ended.err
 
 
 def test_wrong_usage_ends_with_code_2() -> None:

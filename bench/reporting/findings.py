@@ -239,7 +239,7 @@ class Findings:
         if missing:
             lines.append(f"Not measured: {', '.join(missing)}.")
         if not run.status.get("num_errors"):  # else the warnings say it
-            errors = Counter((r.decoder, r.error) for r in run.records if r.error is not None)
+            errors = Counter((r.decoder, r.failure) for r in run.records if r.error is not None)
             lines += [
                 f"{n} error(s) of {cell}: {text}" for (cell, text), n in errors.most_common(9)
             ]

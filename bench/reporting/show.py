@@ -1,8 +1,8 @@
 """`bench show`: answers of a run, token by token, with what each step gave in one colour.
 
 Consecutive steps alternate between two backgrounds, the prefill's token has a third; accepted
-drafts are bold, the token the model added itself is not. Without colours (a pipe, a file) steps are
-set apart by bars. Reads the run folder alone: no model, no tokenizer, no torch.
+drafts are bold, the token the model added itself is not. Without colours (a pipe, a file, NO_COLOR)
+steps are set apart by bars. Reads the run folder alone: no model, no tokenizer, no torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.text import Text
 
 from bench.errors import BenchError, Exit, did_you_mean
 from bench.metrics import Tally
-from bench.plain import printable
+from bench.plain import colourless, printable
 from bench.prompt_file import PROMPTS, read_prompts
 from bench.records import SampleRecord
 from bench.rundir import load_run
@@ -94,7 +94,7 @@ def _show_answer(record: SampleRecord, console: Console, pieces: Callable[[int],
     """One decoder's answer with a line of what its steps emitted."""
     head = Text(f"\n{record.decoder}", style="bold")
     if record.error is not None or record.steps is None:
-        why = printable(record.error or "no steps recorded")
+        why = printable(record.failure or "no steps recorded")
         console.print(head.append(f"  {why}", style="red"))
         return
     tally, emitted = Tally.of(record), record.steps.emitted
@@ -103,7 +103,7 @@ def _show_answer(record: SampleRecord, console: Console, pieces: Callable[[int],
         facts.append(f"{tally.acceptance_length:.2f} accepted tokens per step")
     facts += [f"stopped by {record.stop}"] if record.stop else []
     console.print(head.append("  " + ", ".join(facts), style="not bold dim"))
-    console.print(Padding(coloured(record, pieces, bars=console.color_system is None), _INDENT))
+    console.print(Padding(coloured(record, pieces, bars=colourless(console)), _INDENT))
     later = " ".join(map(str, emitted[1:])) or "none"
     if len(emitted) > 4 and len(set(emitted[1:])) == 1:
         later = f"{len(emitted) - 1} times {emitted[1]}"
@@ -112,7 +112,7 @@ def _show_answer(record: SampleRecord, console: Console, pieces: Callable[[int],
 
 
 def _legend(console: Console) -> Text:
-    if console.color_system is None:
+    if colourless(console):
         return Text("| starts a step; the first part is the prefill's")
     return Text.assemble(
         ("prefill", _PREFILL), " ", ("step", _STEPS[1]), ("next step", _STEPS[0]), "  ",

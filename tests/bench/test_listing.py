@@ -15,6 +15,7 @@ from bench.reporting import listing
 from decoders.core import registry
 from specbench_tasks.registry import load_tasks
 from specbench_tasks.task import FAMILIES, Conversation
+from tests.command_line import bench
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -79,6 +80,26 @@ def test_runs_are_listed_with_status_verdict_and_number_of_records(tmp_path: Pat
     first = line_of(text, done.name).split()
     assert first[1:] == ["done", "INVALID", "zoo", "qa", "ar,", "spec@k4", "1"]
     assert line_of(text, begun.name).split()[1] == "unfinished"
+
+
+def test_every_list_can_be_read_by_a_program(tmp_path: Path) -> None:
+    (tmp_path / "20260101-a-1").mkdir()
+    (tmp_path / "20260101-a-1" / "run.json").write_text('{"verdict": "VALID"}')
+    ended = bench("ls", "runs", "--json", "--output", tmp_path)
+    (found,) = json.loads(ended.out)
+    assert found["path"] == str(tmp_path / "20260101-a-1")
+    assert (found["status"], found["verdict"], found["model"]) == ("unfinished", "VALID", None)
+    assert (found["decoders"], found["records"]) == ([], 0)
+
+    decoders = {
+        facts["decoder"]: facts for facts in json.loads(bench("ls", "decoders", "--json").out)
+    }
+    assert set(decoders) == set(registry.names())
+    assert decoders["spec"]["needs"] == ["draft"]
+    assert decoders["spec"]["options"]["verify"] == "rejection"
+    tasks = {facts["task"]: facts for facts in json.loads(bench("ls", "tasks", "--json").out)}
+    assert tasks["zoo"]["families"] == list(FAMILIES)
+    assert tasks["jsonl=PATH"]["conversations"] is None
 
 
 def test_a_missing_results_folder_lists_no_runs(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from bench.progress import Progress
 from bench.prompts import Prompt
 from bench.records import SampleRecord, broken_invariants
 from bench.rundir import load_run
-from bench.runner import Runner, _stable, error_line
+from bench.runner import Runner, _stable
 from bench.workbench import Workbench
 from decoders.core.table_model import TableModel
 from decoders.core.types import Sampling
@@ -331,9 +331,3 @@ def test_peak_memory_counts_the_models_a_decoder_uses_and_no_others(measured: An
     loaded, plain = models(target, draft), build_decoder("ar", {})
     assert PeakMemory(loaded, models(target), plain).peak_bytes() == 110
     assert PeakMemory(loaded, models(target, draft), plain).peak_bytes() == 132
-
-
-def test_an_error_is_one_line() -> None:
-    assert error_line(ValueError("a\n  b")) == "ValueError: a b"
-    assert error_line(AssertionError()) == "AssertionError"
-    assert error_line(ValueError("\ud83d")) == "ValueError: \\ud83d"

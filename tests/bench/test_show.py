@@ -52,6 +52,17 @@ def test_without_colours_bars_set_steps_apart(answer: SampleRecord) -> None:
     assert coloured(answer, "t{}".format, bars=True).plain == "t0|t1t2t3||t4t5"
 
 
+def test_without_colours_on_a_terminal_bars_set_steps_apart_too(
+    reported_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    console = Console(width=200, force_terminal=True, color_system="truecolor")
+    with console.capture() as capture:
+        show_run(reported_run, console, prompt="qa-3#1", decoders=["spec"])
+    assert "| starts a step" in capture.get()
+    assert capture.get().count("|") > 2
+
+
 def test_the_default_is_a_few_prompts_of_different_families(reported_run: Path) -> None:
     text = shown(reported_run)
     assert text.count("#1 (") == 3

@@ -267,11 +267,13 @@ def explain(
     output: options.Output = options.RESULTS,
 ) -> None:
     """Say in words where the time went and what would help most."""
-    from bench.reporting.explain import explain as in_words
+    from rich.console import Console
+
+    from bench.reporting.explain import print_explanation
     from bench.reporting.findings import Findings
     from bench.rundir import find_run, load_run
 
-    typer.echo("\n\n".join(in_words(Findings(load_run(find_run(run_dir, output))))))
+    print_explanation(Findings(load_run(find_run(run_dir, output))), Console())
 
 
 @app.command(rich_help_panel=READ)
@@ -322,7 +324,7 @@ def ls(what: Annotated[Listed, typer.Argument()], output: options.Output = optio
         table = listing.list_tasks()
     else:
         table = listing.list_runs(output)
-    Console().print(table)
+    listing.print_table(table, Console())
 
 
 @app.command(rich_help_panel=READ)

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rich.console import Console
+from rich.text import Text
+
 from bench.decompose import MOST_RESIDUAL, OVERHEAD, Decomposition, Split
 from bench.metrics import BASELINE, Tally, by, ratio, timed
 from bench.reporting import speed_tables, tables
@@ -48,6 +51,12 @@ def explain(findings: Findings) -> list[str]:
         )
     lines.append(findings.floor_sentence)
     return lines
+
+
+def print_explanation(findings: Findings, console: Console) -> None:
+    """Print it: lines end between words on a terminal, and with the paragraph where it is piped."""
+    text = Text("\n\n".join(explain(findings)))
+    console.print(text, soft_wrap=not console.is_terminal)
 
 
 def _baseline(row: Row, split: Split | None) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -27,6 +28,7 @@ from specbench_tasks.task import Conversation, Reference
 
 MAX_TEXT = 600
 """Characters of a turn or reference that `show_prompts` prints at most."""
+_ANY_WIDTH = 1_000_000
 
 
 def list_decoders() -> Table:
@@ -49,6 +51,14 @@ def list_decoders() -> Table:
             "\n".join(options(cls)) or "-",
         )
     return table
+
+
+def print_table(table: Table, console: Console) -> None:
+    """Print a listing: folded to a terminal's width, as wide as it is where it is piped."""
+    if not console.is_terminal:
+        wide = console.options.update(width=_ANY_WIDTH)
+        console.width = Measurement.get(console, wide, table).maximum
+    console.print(table)
 
 
 def first_line(cls: type[Decoder]) -> str:

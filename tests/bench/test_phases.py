@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from bench import session
 from bench.choice import choose_decoders
@@ -19,7 +21,7 @@ from bench.phases import PHASES, PHASES_FILE, PhaseClock, PhasedAnswer, chosen_g
 from bench.planning import make_plan
 from bench.records import SampleRecord
 from bench.report import write_report
-from bench.reporting.explain import explain
+from bench.reporting.explain import explain, print_explanation
 from bench.reporting.findings import Findings
 from bench.rundir import load_run
 from decoders.core.scheduler import Scheduler
@@ -208,6 +210,23 @@ def test_without_the_baselines_own_phases_nothing_is_taken_apart(record: Make) -
 
 def explained(path: Path) -> str:
     return "\n".join(explain(Findings(load_run(path))))
+
+
+def test_an_explanation_breaks_between_words_on_a_terminal_and_not_at_all_in_a_pipe(
+    tmp_path: Path, record: Make
+) -> None:
+    findings = Findings(load_run(hand_made(tmp_path / "run", record)))
+    paragraphs = explain(findings)
+
+    def printed(**console: bool) -> str:
+        out = Console(file=io.StringIO(), width=40, color_system=None, **console)
+        print_explanation(findings, out)
+        return out.file.getvalue()  # type: ignore[attr-defined]
+
+    assert printed().rstrip("\n").split("\n\n") == paragraphs
+    lines = printed(force_terminal=True).splitlines()
+    assert max(map(len, lines)) <= 40
+    assert " ".join(lines).split() == " ".join(paragraphs).split()
 
 
 def hand_made(path: Path, record: Make) -> Path:

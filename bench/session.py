@@ -32,7 +32,7 @@ from bench.gpu import gpu_handle
 from bench.identity import check_identity
 from bench.load import LoadWatch
 from bench.lossless.differences import as_facts, differences
-from bench.phases import split_time
+from bench.phases import SecondPass
 from bench.plan import Plan
 from bench.planning import make_plan
 from bench.progress import Progress
@@ -224,10 +224,13 @@ def _fill(
         for block in left:
             writer.event("supersede", block=block.block, before_attempt=attempt)
     watch = LoadWatch(gpu_handle(str(bench.models.target.device)))
-    runner = Runner(bench, prompts, writer, progress, attempt=attempt, lap=watch.lap)
+    second = SecondPass(bench, plan, prompts, run_dir)
+    runner = Runner(
+        bench, prompts, writer, progress, attempt=attempt, lap=watch.lap, after=second.after
+    )
     num_left = sum(len(block.prompts) * len(block.order) for block in left)
     runner.run(left, num_done=plan.num_answers - num_left)
-    split_time(bench, plan, prompts, run_dir, progress)
+    second.complete(progress)
     asked = [prompts[planned.prompt] for planned in plan.in_pass("quality")]
     done = {(record.decoder, record.prompt) for record in records if record.kind == "quality"}
     advice = "lower --max-new-tokens, or leave it out: --quality-limit 0"

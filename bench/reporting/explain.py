@@ -18,6 +18,7 @@ from bench.metrics import BASELINE, Tally, by, ratio, timed
 from bench.reporting import speed_tables, tables
 from bench.reporting.findings import Findings
 from bench.reporting.tables import known, number, rows_of
+from bench.reporting.time_tables import one_sided
 from bench.summary import ALL
 
 _WORDS = {
@@ -49,7 +50,7 @@ def explain(findings: Findings) -> list[str]:
             "This run has no second pass (phases.json), so how a step's cost splits into draft, "
             "verify and overhead is unknown; `bench run` with --phase-limit above 0 measures it."
         )
-    lines.append(findings.floor_sentence)
+    lines += [*one_sided(splits.values()), findings.floor_sentence]
     return lines
 
 

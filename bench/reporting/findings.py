@@ -250,6 +250,7 @@ class Findings:
             if count > 0
         ]
         lines += quality_tables.shortfalls(summary)
+        lines += time_tables.one_sided(self.splits)
         if run.config.get("protocol"):
             left = departures(run.config, run.manifest)
             lines += [f"Departs from the protocol {run.config['protocol']}: {x}." for x in left]

@@ -219,10 +219,11 @@ def acceptance(table: pd.DataFrame, verdict: str) -> Table | None:
                 (Cell(decoder), Cell(kind), Cell(str(mine[1]["steps"])), *map(Cell, cells))
             )
     note = (
-        "Conditional: P(draft j stands | drafts before it stood), among steps that drafted at least "
-        "j; joint: P(drafts 1..j all stand), the product of the conditionals up to j, so that "
-        "drafts of unequal length count as far as they go; '-': no step got that far. n (of "
-        "position 1) counts steps; counts for every position and family: tables/acceptance_by_position.csv. "
+        "Conditional: P(draft j stands | drafts before it stood), among steps that drafted at "
+        "least j; joint: P(drafts 1..j all stand), the product of the conditionals up to j, so "
+        "that drafts of unequal length count as far as they go; '-': no step got that far. n (of "
+        "position 1) counts steps; counts for every position and family: "
+        "tables/acceptance_by_position.csv. "
         f"Verdict: {verdict}."
     )
     headings = ("decoder", "probability", "n", *map(str, positions))

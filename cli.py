@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,6 +81,13 @@ class Venue(StrEnum):
     neurips = "neurips"
     iclr = "iclr"
     tmlr = "tmlr"
+
+
+class Bold(StrEnum):
+    """What `bench paper` prints in bold."""
+
+    best = "best"
+    none = "none"
 
 
 def main() -> None:
@@ -299,15 +307,26 @@ def paper(
         str, typer.Argument(metavar="RUN", help="A run folder, `latest`, or a reference.")
     ],
     venue: Annotated[Venue, typer.Option(help="Whose column width.")] = Venue.icml,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DECODER=TEXT", help="What to call a decoder. Repeatable."),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(help="Numbers of the table, by their names in summary.csv, comma-separated."),
+    ] = None,
+    bold: Annotated[Bold, typer.Option(help="What is bold in a column.")] = Bold.best,
     folder: Annotated[Path | None, typer.Option(help="[default: RUN/paper]")] = None,
     output: options.Output = options.RESULTS,
 ) -> None:
-    """Write a figure at column width (PDF) and a booktabs table (LaTeX)."""
+    """Write a figure and a booktabs table (LaTeX) that fit a venue's column."""
     from bench.regress.sides import load_side
-    from bench.reporting.paper import write_paper
+    from bench.reporting.paper import parse_layout, write_paper
 
+    layout = parse_layout(venue.value, label or [], columns, bold.value)
     side = load_side(run_dir, output)
-    for file in write_paper(side, folder or side.path / "paper", venue.value):
+    note = partial(typer.echo, err=True)
+    for file in write_paper(side, folder or side.path / "paper", layout, note):
         typer.echo(file)
 
 

@@ -21,6 +21,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from bench.metrics import BASELINE
@@ -32,6 +34,7 @@ from bench.summary import ALL, family_order
 Drawn = tuple[Figure, pd.DataFrame]
 """A figure and the numbers in it."""
 _MOST_BARS = 16
+_MEASURED_AT = 100
 _WHOLE = [1, 2, 5, 10]
 """Steps between ticks that read as whole per cents."""
 
@@ -98,8 +101,13 @@ def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Drawn | None:
     return figure, data
 
 
-def column_figure(summary: pd.DataFrame, floor: Estimate, width: float) -> Drawn | None:
-    """Speed-up by decoder for a text column of `width` inches: no title, small type."""
+def column_figure(
+    summary: pd.DataFrame, floor: Estimate, width: float, labels: Mapping[str, str]
+) -> Drawn | None:
+    """Speed-up by decoder for a text column of `width` inches: no title, small type.
+
+    `labels` are names to print in the place of decoders' own.
+    """
     with mpl.rc_context(dict(STYLE) | {"font.size": 8}):  # type: ignore[arg-type]
         drawn = speedup_figure(summary, floor)
         if drawn is None:
@@ -111,9 +119,23 @@ def column_figure(summary: pd.DataFrame, floor: Estimate, width: float) -> Drawn
         axes.set_title("", loc="right")
         axes.set_xlabel("speed-up over ar (95 % interval)", fontsize=8)
         axes.tick_params(labelsize=8)
+        names = [label.get_text() for label in axes.get_yticklabels()]
+        for row, own in enumerate(data["decoder"]):
+            old, new = (textwrap.fill(text, 26) for text in (own, labels.get(own, own)))
+            names[row] = names[row].replace(old, new, 1)
+        axes.set_yticks(range(len(names)), names)
         for text in axes.texts:
             text.set_fontsize(7)
     return drawn
+
+
+def text_width(text: str, points: float, *, bold: bool = False) -> float:
+    """How wide a text of `points` is in Times, in the same unit."""
+    font = FontProperties(
+        family="STIXGeneral", weight="bold" if bold else "normal", size=_MEASURED_AT
+    )
+    width, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
+    return float(width) * points / _MEASURED_AT
 
 
 def tokens_per_call_figure(summary: pd.DataFrame) -> Drawn | None:

@@ -26,7 +26,7 @@ from bench.prompt_file import PROMPTS
 from bench.records import SCHEMA, SampleRecord
 from bench.regress.checkout import Process, check_setup, checkout
 from bench.regress.request import check_asked
-from bench.regress.sides import PAIR
+from bench.regress.sides import PAIR, REVISION
 from bench.reporting.show import VOCABULARY
 from bench.rundir import CONFIG, ENV, MANIFEST, STATUS, create_run_dir, load_run
 from bench.validity import judge
@@ -90,7 +90,8 @@ def run_ab(
         folders = [pair / name for name in SIDES]
         for folder in folders:
             folder.mkdir()
-        _Session(trees, folders, config, token, progress, start).run()
+        revisions = [None if Path(given).is_dir() else given for given in (base, head)]
+        _Session(trees, folders, config, token, progress, start, revisions).run()
     return folders[0], folders[1]
 
 
@@ -105,7 +106,9 @@ class _Session:
         token: str,
         progress: Progress,
         start: Start,
+        revisions: Sequence[str | None],
     ) -> None:
+        self.revisions = dict(zip(folders, revisions, strict=True))
         self.trees, self.folders, self.config = trees, folders, config
         self.token, self.progress, self.start = token, progress, start
         self.plan: dict[str, Any] | None = None
@@ -240,4 +243,6 @@ class _Session:
 
     def _write_status(self, folder: Path, facts: Mapping[str, Any]) -> None:
         plain = {"schema": SCHEMA, "started_utc": self.began, "attempts": 1, PAIR: self.token}
+        if self.revisions[folder] is not None:
+            plain[REVISION] = self.revisions[folder]
         write_json(folder / STATUS, {**plain, "reasons": [], "warnings": [], **facts})

@@ -57,6 +57,8 @@ def compare(base: Side, head: Side, gate: Gate) -> Comparison:
     return Comparison(
         base=base.name,
         head=head.name,
+        base_code=base.code,
+        head_code=head.code,
         gate=gate,
         cells=judged,
         how=_how(base, head),

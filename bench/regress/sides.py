@@ -27,6 +27,10 @@ from bench.summary import ALL
 SUMMARY = "summary.csv"
 PAIR = "ab"
 """Key of run.json: runs with the same value were measured interleaved by `bench ab`."""
+REVISION = "revision"
+"""Key of run.json: the git revision that `bench ab` was asked to check out."""
+SHORT = 9
+"""Digits of a commit that are shown."""
 _LAW = ("temperature", "top_p", "top_k", "max_new_tokens", "fixed_length")
 """What decides the answers to a prompt, beside the decoder (and the seed, when sampling)."""
 _PROMPTS = ("tasks", "columns", "limit", "overlong", "seed")
@@ -60,6 +64,16 @@ class Side:
     def name(self) -> str:
         """The name of the folder."""
         return self.path.resolve().name
+
+    @property
+    def code(self) -> str | None:
+        """The code it was measured with: short commit, branch or revision; None: nobody knows."""
+        git = self.env.get("git") or {}
+        if not git.get("commit"):
+            return None
+        where = self.status.get(REVISION) or git.get("branch")
+        text = str(git["commit"])[:SHORT] + (f" ({where})" if where else "")
+        return f"{text} with uncommitted changes" if git.get("dirty") else text
 
     @property
     def key(self) -> str | None:

@@ -79,7 +79,8 @@ class Comparison:
     """All of `bench compare`: the verdicts, what was compared how, and what could not be judged.
 
     `invalid` says which side is INVALID or did not end: such a comparison never passes.
-    `warnings` are those of the runs themselves (noise, drift), where time is judged.
+    `warnings` are those of the runs themselves (noise, drift), where time is judged. `base_code`
+    and `head_code` name the commits, where they are known.
     """
 
     base: str
@@ -93,6 +94,8 @@ class Comparison:
     unjudged: tuple[str, ...] = ()
     invalid: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    base_code: str | None = None
+    head_code: str | None = None
 
     @property
     def verdict(self) -> Verdict:

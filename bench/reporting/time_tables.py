@@ -9,8 +9,8 @@ from bench.phases import PHASES
 from bench.reporting.tables import UNKNOWN, Cell, Table, number
 
 _PASS = (
-    "From an instrumented second pass over {} prompt(s), each right after its timed block: its "
-    "clock is read around every call."
+    "From an instrumented second pass over {} prompt(s), apart from the timed one: its clock is "
+    "read around every call."
 )
 _AGAINST = "time against the timed pass"
 

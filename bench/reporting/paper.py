@@ -14,11 +14,13 @@ import pandas as pd
 from bench.errors import BenchError, Exit
 from bench.files import write_files
 from bench.plain import latex as escaped
+from bench.plan import NO_GUARANTEE, WRONG
 from bench.regress.sides import Side
 from bench.reporting import tables
 from bench.reporting.tables import Cell, Table, known, number, rows_of
 from bench.stats import Estimate
 from bench.summary import ALL, noise_floor, summarise
+from bench.validity import VALID
 
 WIDTHS: Mapping[str, float] = {
     "icml": 3.25,
@@ -55,8 +57,8 @@ def _numbers(side: Side) -> tuple[pd.DataFrame, Estimate]:
     if side.summary is not None:
         return side.summary, _stored_floor(side.summary)
     records = side.records or ()
-    cells = [{"cell": c, "comparable_to_ar": c in side.same_as_ar} for c in side.cells]
-    return summarise(records, {"cells": cells}, side.gold), noise_floor(records)
+    summary = summarise(records, {"cells": side.planned}, side.gold, side.wrong)
+    return summary, noise_floor(records)
 
 
 def _stored_floor(summary: pd.DataFrame) -> Estimate:
@@ -70,23 +72,28 @@ def _stored_floor(summary: pd.DataFrame) -> Estimate:
 
 
 def main_table(summary: pd.DataFrame) -> Table:
-    """Decoders by speed-up, accepted tokens, calls, time and quality, over all families."""
-    return Table(
+    """Decoders by speed-up, tokens per call and step, time and quality, over all families."""
+    made = Table(
         title="main",
         note="",
-        headings=("Decoder", "Speed-up", "Acc./step", "Tok./call", "ms/tok.", "Quality"),
+        headings=("Decoder", "Speed-up", "Tok./call", "Tok./step", "ms/tok.", "Quality"),
         rows=tuple(
             (
                 Cell(str(row["decoder"])),
                 tables.speed(row),
-                Cell(number(row["acceptance_length"])),
                 Cell(number(row["tokens_per_call"])),
+                Cell(number(row["acceptance_length"])),
                 Cell(number(row["time_per_token_s"], ".2f", 1e3)),
                 Cell(number(row["quality"], ".1f", 100)),
             )
             for row in rows_of(summary, ALL)
         ),
     )
+    return tables.mark_wrong(made, _with_guarantee(summary, WRONG))
+
+
+def _with_guarantee(summary: pd.DataFrame, promise: str) -> list[str]:
+    return list(dict.fromkeys(summary.loc[summary["guarantee"] == promise, "decoder"]))
 
 
 def latex(side: Side, summary: pd.DataFrame) -> str:
@@ -96,8 +103,9 @@ def latex(side: Side, summary: pd.DataFrame) -> str:
     caption = (
         "Speed-up over autoregressive decoding: geometric mean over prompts of paired end-to-end "
         "time per token, 95\\,\\% t-interval clustered by conversation (bold where it excludes 1); "
-        "accepted tokens per step after prefill; emitted tokens per target call; quality in "
+        "emitted tokens per target call and per step after prefill; quality in "
         f"per cent. {counts}{_setting(side)}.{_floor(_stored_floor(summary))}"
+        f"{_qualified(side, summary)}"
     )
     body = main_table(summary).to_latex().strip()
     return (
@@ -111,6 +119,17 @@ def _floor(floor: Estimate) -> str:
         return ""
     ends = "" if floor.low is None else f" {tables.interval(floor.low, floor.high)}"
     return f" AR against a second AR in the same run: {floor.value:.2f}x{ends}."
+
+
+def _qualified(side: Side, summary: pd.DataFrame) -> str:
+    """What a reader must know of decoders without a guarantee, and of a run that is not VALID."""
+    lossy, wrong = (_with_guarantee(summary, kind) for kind in (NO_GUARANTEE, WRONG))
+    text = f" Lossy, without any guarantee: {', '.join(lossy)}." if lossy else ""
+    if wrong:
+        text += f" {WRONG}, and left out of the figure: {', '.join(wrong)}."
+    if side.verdict not in (VALID, WRONG):
+        text += f" The run is {side.verdict}."
+    return f" {escaped(text)}" if text else ""
 
 
 def _setting(side: Side) -> str:

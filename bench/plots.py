@@ -89,22 +89,29 @@ def draw_all(summary: pd.DataFrame, lengths: pd.DataFrame, floor: Estimate) -> d
 def annotated(drawn: Mapping[str, Drawn | None], summary: pd.DataFrame) -> dict[str, Drawn]:
     """The figures there are, made higher for the lines that stand under them."""
     there = {name: figure for name, figure in drawn.items() if figure is not None}
-    for figure, _ in there.values():
-        width, height = figure.get_size_inches()
-        lines = [
-            (line, colour)
-            for text, colour in footnotes(summary)
-            for line in textwrap.wrap(text, int(15 * width))
-        ]
-        whole = height + 0.15 * len(lines)
-        figure.set_size_inches(width, whole)
-        engine = figure.get_layout_engine()
-        assert isinstance(engine, ConstrainedLayoutEngine)
-        engine.set(rect=(0, 1 - height / whole, 1, height / whole))
-        for row, (line, colour) in enumerate(reversed(lines)):
-            y = (0.04 + 0.15 * row) / whole
-            figure.text(0.01, y, line, fontsize=8, color=colour, va="bottom")
+    notes = footnotes(summary)
+    for figure, _ in there.values() if notes else ():
+        _write_under(figure, notes)
     return there
+
+
+def _write_under(figure: Figure, notes: Sequence[tuple[str, str]]) -> None:
+    """Lines of text, each in its colour, under all that a figure holds."""
+    width, height = figure.get_size_inches()
+    wide = int(15 * width)
+    lines = [(line, colour) for text, colour in notes for line in textwrap.wrap(text, wide)]
+    room = 0.04 + 0.15 * len(lines)
+    whole, left = height + room, room
+    if label := figure.get_supxlabel():  # the layout leaves no room for one that was moved
+        figure.supxlabel(label, y=room / (height + room), fontsize=9)
+        left += 0.2
+    figure.set_size_inches(width, whole)
+    engine = figure.get_layout_engine()
+    assert isinstance(engine, ConstrainedLayoutEngine)
+    engine.set(rect=(0, left / whole, 1, 1 - left / whole))
+    for row, (line, colour) in enumerate(reversed(lines)):
+        y = (0.04 + 0.15 * row) / whole
+        figure.text(0.01, y, line, fontsize=8, color=colour, va="bottom")
 
 
 def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Drawn | None:

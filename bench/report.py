@@ -45,7 +45,7 @@ _CAPTIONS = {
 }
 _TERMINAL = {
     "decoder": "decoder",
-    "guarantee": "guarantee",
+    "guarantee": "\n\nguarantee",
     "speed-up, geometric mean [95 %]": "speed-up\ngeometric mean\n[95 %]",
     "ratio of totals": "ratio of\ntotals",
     "specbench_compat": "specbench\n_compat",
@@ -65,7 +65,7 @@ _BARE = ("quality % [95 %]", ACCEPTED, EMITTED)
 """Those without their intervals there."""
 _EXPENDABLE = (
     *("peak memory MB", "TTFT ms", "specbench_compat", "ratio of totals"),
-    *("tokens/s", "calls per step", "identical to ar %", "tokens per call"),
+    *("tokens/s", "calls per step", "identical to ar %", ACCEPTED, EMITTED),
 )
 """Those a narrow terminal does without, in this order."""
 
@@ -156,7 +156,7 @@ def _fitting_table(findings: Findings, console: Console) -> RichTable:
     there = set(findings.headline.headings) - (set() if errors else {"errors"})
     shown = [heading for heading in _TERMINAL if heading in there]
     wide = console.options.update(width=1000)
-    for heading in _EXPENDABLE:
+    for heading in [heading for heading in _EXPENDABLE if heading in shown]:
         table = _terminal_table(findings, shown)
         if Measurement.get(console, wide, table).maximum <= console.width:
             break
@@ -169,7 +169,7 @@ def _terminal_table(findings: Findings, shown: Sequence[str]) -> RichTable:
     places = {heading: place for place, heading in enumerate(table.headings)}
     printed = RichTable(box=None, pad_edge=False, header_style="bold")
     printed.add_column("decoder", overflow="fold", max_width=24, vertical="bottom")
-    printed.add_column("guarantee", vertical="bottom")
+    printed.add_column(Text(_TERMINAL["guarantee"]))
     for heading in shown[2:]:
         printed.add_column(Text(_TERMINAL[heading]), justify="right", no_wrap=True)
     for row in table.rows:

@@ -32,12 +32,13 @@ from bench.reporting import (
     tables,
     time_tables,
 )
+from bench.reporting.palette import without_wrong
 from bench.reporting.tables import Cell, Table, known, number
 from bench.rundir import Run
 from bench.scores import gold_answers
 from bench.stats import Estimate
 from bench.summary import ALL
-from bench.validity import Validity, judge, wrong_cells
+from bench.validity import DAMAGED, Validity, judge, wrong_cells
 
 _ABSOLUTE = re.compile(r"^(?:/|~|[A-Za-z]:[\\/])")
 _REPRODUCE = (
@@ -156,7 +157,7 @@ class Findings:
     @property
     def needs(self) -> list[str]:
         """What wide intervals need, one line per decoder."""
-        return speed_tables.needs(self.summary)
+        return speed_tables.needs(without_wrong(self.summary))
 
     @cached_property
     def by_prompt(self) -> pd.DataFrame:
@@ -260,6 +261,8 @@ class Findings:
             for cell in self.wrong
             if cell in self.summary["decoder"].to_list()
         ]
+        if self.verdict == DAMAGED:
+            lines.append("A samples.parquet or summary.csv written before is left as it was.")
         warnings = run.status.get("warnings") or self.validity.warnings
         lines += [f"Warning: {warning}" for warning in warnings]
         blocks = len({r.block for r in run.records if r.kind == "timing"})

@@ -183,7 +183,6 @@ _HEADLINE: dict[str, Callable[[Row], Cell]] = {
     "draft acceptance %": lambda r: Cell(number(r["acceptance_rate"], ".1f", 100)),
     "rows per token": lambda r: Cell(number(r["rows_per_token"])),
     "TTFT ms": lambda r: Cell(number(r["ttft_s"], ".1f", 1e3)),
-    "ms per token": lambda r: Cell(number(r["time_per_token_s"], ".2f", 1e3)),
     "tokens/s": lambda r: Cell(number(r["tokens_per_s"], ",.0f")),
     "peak memory MB": lambda r: Cell(number(r["peak_memory_bytes"], ",.1f", 1e-6)),
     "quality % [95 %]": quality,

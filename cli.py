@@ -249,7 +249,7 @@ def report(
 
     folder = find_run(run_dir, output)
     write_report(folder, reference)
-    _print_summary(folder, reference)
+    raise typer.Exit(_print_summary(folder, reference))
 
 
 @app.command(rich_help_panel=READ)
@@ -297,8 +297,11 @@ def export(
     from bench.rundir import find_run, load_run
 
     found = find_run(run_dir, output)
-    for file in write(Findings(load_run(found)), to.value, folder or found / "export"):
+    findings = Findings(load_run(found))
+    for file in write(findings, to.value, folder or found / "export"):
         typer.echo(file)
+    for reason in findings.validity.reasons:
+        typer.echo(f"bench: {findings.name} is {findings.verdict}: {reason}", err=True)
 
 
 @app.command(rich_help_panel=READ)
@@ -328,6 +331,8 @@ def paper(
     note = partial(typer.echo, err=True)
     for file in write_paper(side, folder or side.path / "paper", layout, note):
         typer.echo(file)
+    for reason in side.reasons:
+        typer.echo(f"bench: {side.name} is {side.verdict}: {reason}", err=True)
 
 
 @app.command(rich_help_panel=READ)
@@ -390,13 +395,15 @@ def _conclude(ended: Ended) -> None:
     raise typer.Exit(int(ended.exit_code))
 
 
-def _print_summary(run_dir: Path, reference: str | None = None) -> None:
+def _print_summary(run_dir: Path, reference: str | None = None) -> int:
+    """Print a run's numbers and verdict; returns the exit code that the verdict calls for."""
     from rich.console import Console
 
     from bench.report import print_summary
 
-    print_summary(run_dir, Console(), reference)
+    code = print_summary(run_dir, Console(), reference)
     typer.echo(f"{run_dir / 'report.md'}  {run_dir / 'figures'}")
+    return int(code)
 
 
 if __name__ == "__main__":

@@ -93,6 +93,11 @@ class Tally:
         return ratio(self.emitted - self.first_emitted, self.later_steps)
 
     @property
+    def calls_per_step(self) -> float | None:
+        """Target calls of later steps / later steps: `acceptance_length` / `tpf`. AR is 1."""
+        return ratio(self.target_calls - self.prefill_calls, self.later_steps)
+
+    @property
     def acceptance_rate(self) -> float | None:
         """Accepted / really drafted tokens; None where nothing is drafted."""
         return ratio(self.accepted, self.drafted)

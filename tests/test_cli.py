@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -82,6 +83,25 @@ def test_a_report_is_written_again_without_a_model(finished: tuple[Ended, Path])
     assert ended.code == 0
     assert (finished[1] / "latest" / "report.md").is_file()
     assert "spec" in ended.out
+
+
+def test_a_report_ends_with_what_its_verdict_calls_for(
+    finished: tuple[Ended, Path], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree((finished[1] / "latest").resolve(), run)
+    status = json.loads((run / "run.json").read_text())
+    left = {"cell": "spec", "num_answers": 1, "num_compared": 4, "num_wrong": 1, "example": "c"}
+    (run / "run.json").write_text(json.dumps(status | {"differences": [left]}))
+    ended = bench("report", run)
+    assert ended.code == 3
+    assert "Reason: spec is WRONG: it claims to be lossless" in " ".join(ended.out.split())
+    (run / "samples.jsonl").write_text("")
+    ended = bench("report", run)
+    assert ended.code == 4
+    for words in ("DAMAGED", "samples.jsonl holds 0 of the ", "missing are 4 of 4 timing blocks"):
+        assert words in " ".join(ended.out.split())
+    assert "VALID" not in ended.out
 
 
 def test_an_answer_is_shown_step_by_step(finished: tuple[Ended, Path]) -> None:

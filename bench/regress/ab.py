@@ -13,7 +13,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -29,7 +29,7 @@ from bench.regress.request import check_asked
 from bench.regress.sides import PAIR, REVISION
 from bench.reporting.show import VOCABULARY
 from bench.rundir import CONFIG, ENV, MANIFEST, STATUS, create_run_dir, load_run
-from bench.validity import judge
+from bench.validity import INCOMPLETE, judge
 
 SIDES = ("base", "head")
 QUALITY_LIMIT = 8
@@ -128,7 +128,7 @@ class _Session:
             self.progress.close()
             for folder in self.folders if how != "complete" else ():
                 if (folder / MANIFEST).is_file():
-                    self._write_status(folder, {"status": how, "verdict": None})
+                    self._write_status(folder, {"status": how, "verdict": INCOMPLETE})
 
     def _run(self) -> None:
         """All repeats, then quality, then what is left to write."""
@@ -237,9 +237,11 @@ class _Session:
             found = arm.process.ask("finish", lines=self.lines[arm.name])
             pieces = json.dumps(found["pieces"], ensure_ascii=False, indent=0)
             write_text(arm.folder / VOCABULARY, pieces + "\n")
-            validity = asdict(judge(load_run(arm.folder)))
-            facts = {"status": "complete", "differences": found["differences"], **validity}
-            self._write_status(arm.folder, facts | {"num_records": len(self.lines[arm.name])})
+            run = load_run(arm.folder)
+            facts: dict[str, Any] = {"status": "complete", PAIR: self.token}
+            facts |= {"differences": found["differences"], "num_records": len(run.records)}
+            validity = judge(replace(run, status=facts))
+            self._write_status(arm.folder, facts | asdict(validity))
 
     def _write_status(self, folder: Path, facts: Mapping[str, Any]) -> None:
         plain = {"schema": SCHEMA, "started_utc": self.began, "attempts": 1, PAIR: self.token}

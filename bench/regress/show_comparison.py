@@ -19,8 +19,9 @@ from bench.reporting.tables import UNKNOWN, Cell, Table
 
 _SHARES = ("identical_to_ar", "quality", "changed_answers", "errors")
 _ALWAYS = ("calls", "rows", "emitted", "accepted", "tokens_per_step", "identical_to_ar", "quality")
-_BAD = (Verdict.regressed, Verdict.not_comparable)
+_BAD = (Verdict.wrong, Verdict.regressed, Verdict.not_comparable)
 _STYLES = {
+    Verdict.wrong: "bold red",
     Verdict.regressed: "bold red",
     Verdict.not_comparable: "bold red",
     Verdict.inconclusive: "yellow",

@@ -19,6 +19,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from bench.errors import BenchError
+from bench.plan import WRONG
+from bench.validity import DAMAGED, INCOMPLETE, VALID, wrong_cells
 from decoders.core import registry
 from decoders.core.decoder import Decoder
 from decoders.core.types import DecoderSpec
@@ -104,17 +107,34 @@ def list_runs(parent: Path) -> Table:
     for folder in run_folders(parent):
         status, plan = _read(folder / "run.json"), _read(folder / "manifest.json")
         config = _config(folder / "config.toml")
-        verdict = str(status.get("verdict") or "-")
+        num_records = _num_records(folder / "samples.jsonl")
+        verdict = standing(status, num_records)
         table.add_row(
             Text(folder.name),
             Text(str(status.get("status") or "unfinished")),
-            Text(verdict, style="red" if verdict == "INVALID" else ""),
+            Text(verdict, style="" if verdict == VALID else "red"),
             Text(str(config.get("model", "-"))),
             Text(str(config.get("tasks", "-"))),
             Text(", ".join(_cells(plan)) or "-"),
-            str(_num_records(folder / "samples.jsonl")),
+            str(num_records),
         )
     return table
+
+
+def standing(status: Mapping[str, Any], num_records: int) -> str:
+    """A run's verdict by its status and the number of its records; its plan is not looked at."""
+    counted, verdict = status.get("num_records"), str(status.get("verdict") or VALID)
+    if isinstance(counted, int) and num_records < counted:
+        return DAMAGED
+    if verdict != VALID:
+        return verdict
+    try:
+        wrong = wrong_cells(status)
+    except BenchError:  # one run never fails a listing
+        return DAMAGED
+    if wrong:
+        return WRONG
+    return VALID if status.get("status") == "complete" else INCOMPLETE
 
 
 def run_folders(parent: Path) -> list[Path]:

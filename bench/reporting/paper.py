@@ -18,11 +18,13 @@ from bench.errors import BenchError, Exit, did_you_mean
 from bench.files import write_files
 from bench.metrics import BASELINE
 from bench.plain import latex as escaped
+from bench.plan import NO_GUARANTEE, WRONG
 from bench.regress.sides import Side
 from bench.reporting import tables
 from bench.reporting.tables import UNKNOWN, Row, known, number, rows_of
 from bench.stats import Estimate
 from bench.summary import ALL, noise_floor, summarise
+from bench.validity import VALID
 
 WIDTHS: Mapping[str, float] = {
     "icml": 3.25,
@@ -143,8 +145,8 @@ def _numbers(side: Side) -> tuple[pd.DataFrame, Estimate]:
     if side.summary is not None:
         return side.summary, _stored_floor(side.summary)
     records = side.records or ()
-    cells = [{"cell": c, "comparable_to_ar": c in side.same_as_ar} for c in side.cells]
-    return summarise(records, {"cells": cells}, side.gold), noise_floor(records)
+    summary = summarise(records, {"cells": side.planned}, side.gold, side.wrong)
+    return summary, noise_floor(records)
 
 
 def _stored_floor(summary: pd.DataFrame) -> Estimate:
@@ -178,7 +180,7 @@ def grid(summary: pd.DataFrame, layout: Layout, columns: Sequence[str]) -> Grid:
     best = {name: _best(rows, name) if layout.bold == "best" else None for name in columns}
     for row in rows:
         name = str(row["decoder"])
-        cells = [Entry(layout.labels.get(name, name))]
+        cells = [Entry(_name(row, layout))]
         for column in columns:
             text = _value(row, column)
             bold = text == best[column] and _eligible(row)
@@ -204,7 +206,13 @@ def _best(rows: Sequence[Row], column: str) -> str | None:
 
 
 def _eligible(row: Row) -> bool:
-    return row.get("guarantee") not in ("none", "WRONG")
+    return row["guarantee"] not in (NO_GUARANTEE, WRONG)
+
+
+def _name(row: Row, layout: Layout) -> str:
+    """A decoder as the paper calls it, one that is wrong named so."""
+    name = layout.labels.get(str(row["decoder"]), str(row["decoder"]))
+    return f"{name} ({WRONG})" if row["guarantee"] == WRONG else name
 
 
 def _fitted(
@@ -289,7 +297,7 @@ def _caption(side: Side, summary: pd.DataFrame, layout: Layout, columns: Sequenc
         bold = " Bold: the best" + ("." if all_eligible else " of those that are not lossy.")
     return (
         f"Decoders of {escaped(_model(side))}: {told}.{bold} {counts}{_setting(side)}."
-        f"{_floor(_stored_floor(summary))}"
+        f"{_floor(_stored_floor(summary))}{_qualified(side, summary, layout)}"
     )
 
 
@@ -301,11 +309,8 @@ def _model(side: Side) -> str:
     size = ((side.env.get("models") or {}).get("target") or {}).get("parameters")
     if not isinstance(size, int):
         return name
-    return (
-        f"{name} ({size / 1e9:.1f}B parameters)"
-        if size >= 1e9
-        else (f"{name} ({size / 1e6:.1f}M parameters)")
-    )
+    told = f"{size / 1e9:.1f}B" if size >= 1e9 else f"{size / 1e6:.1f}M"
+    return f"{name} ({told} parameters)"
 
 
 def _floor(floor: Estimate) -> str:
@@ -313,6 +318,24 @@ def _floor(floor: Estimate) -> str:
         return ""
     ends = "" if floor.low is None else f" {tables.interval(floor.low, floor.high)}"
     return f" AR against a second AR in the same run: {floor.value:.2f}x{ends}."
+
+
+def _qualified(side: Side, summary: pd.DataFrame, layout: Layout) -> str:
+    """What a reader must know of decoders without a guarantee, and of a run that is not VALID."""
+    lossy, wrong = (
+        [
+            layout.labels.get(str(row["decoder"]), str(row["decoder"]))
+            for row in rows_of(summary, ALL)
+            if row["guarantee"] == kind
+        ]
+        for kind in (NO_GUARANTEE, WRONG)
+    )
+    text = f" Lossy, without any guarantee: {', '.join(lossy)}." if lossy else ""
+    if wrong:
+        text += f" {WRONG}, and left out of the figure: {', '.join(wrong)}."
+    if side.verdict not in (VALID, WRONG):
+        text += f" The run is {side.verdict}."
+    return f" {escaped(text)}" if text else ""
 
 
 def _setting(side: Side) -> str:

@@ -32,13 +32,15 @@ def split(found: Sequence[Split], verdict: str) -> Table | None:
         f"{_PASS.format(max(item.prompts for item in found))} Shares of the time from request "
         "start to last token, per cent. Prefill: all up to the first token (in batches: target "
         "calls on an empty cache); draft: calls of the draft model, and target calls that only "
-        "propose; verify: other target calls; sampling: from logits to tokens and verdicts; "
+        "propose; target calls: all others, which verify drafts or, where nothing is verified, "
+        "predict; sampling: from logits to tokens and verdicts; "
         "scheduler: merging, cutting, counting; other: the decoder's own code. Time against the "
         "timed pass: this pass's time per token / that of the same answers in the timed pass; "
         "reading the clock costs a few per cent. "
         f"{' '.join([*one_sided(found), f'Verdict: {verdict}.'])}"
     )
-    headings = ("decoder", "ms per token", *(f"{phase} %" for phase in PHASES), _AGAINST)
+    phases = [f"{'target calls' if phase == 'verify' else phase} %" for phase in PHASES]
+    headings = ("decoder", "ms per token", *phases, _AGAINST)
     return Table(title="Where the time goes", note=note, headings=headings, rows=rows)
 
 
@@ -78,7 +80,7 @@ def parts(found: Sequence[Decomposition], verdict: str) -> Table | None:
             )
         )
     note = (
-        "After the first token speed-up = accepted tokens per step / (verify + draft + overhead), "
+        "After the first token speed-up = tokens per step / (target calls + draft + overhead), "
         "where costs are of a step, in ar's seconds per token, and overhead is sampling, scheduler "
         f"and the decoder's own code. {_PASS.format(max(item.prompts for item in found))} "
         "Measured: the timed pass's ratio of totals of the same answers. Residual: measured / "
@@ -91,8 +93,8 @@ def parts(found: Sequence[Decomposition], verdict: str) -> Table | None:
         note=note,
         headings=(
             "decoder",
-            "accepted tokens per step",
-            "verify",
+            "tokens per step",
+            "target calls",
             "draft",
             "overhead",
             "predicted speed-up",

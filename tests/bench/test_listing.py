@@ -100,6 +100,25 @@ def test_runs_are_listed_with_status_verdict_and_number_of_records(tmp_path: Pat
     assert line_of(text, begun.name).split()[1] == "unfinished"
 
 
+@pytest.mark.parametrize(
+    ("status", "verdict"),
+    [
+        ({"num_records": 1}, "VALID"),
+        ({"num_records": 2028}, "DAMAGED"),
+        ({"status": "interrupted"}, "INCOMPLETE"),
+        ({"status": None, "verdict": None}, "INCOMPLETE"),
+        ({"differences": 3}, "DAMAGED"),
+        ({"differences": [{"cell": "x", "num_wrong": 2}]}, "WRONG"),
+        ({"differences": [{"cell": "x", "num_wrong": 0}]}, "VALID"),
+    ],
+)
+def test_a_listed_verdict_is_what_the_folder_shows_whatever_was_written_once(
+    status: dict[str, object], verdict: str
+) -> None:
+    written = {"status": "complete", "verdict": "VALID", **status}
+    assert listing.standing(written, 1) == verdict
+
+
 def test_a_missing_results_folder_lists_no_runs(tmp_path: Path) -> None:
     assert listing.list_runs(tmp_path / "nowhere").row_count == 0
 

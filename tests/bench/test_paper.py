@@ -198,3 +198,20 @@ def test_a_table_is_as_wide_as_it_was_computed_to_be(tmp_path: Path) -> None:
     columns = ("speedup", "tokens_per_call", "acceptance_length", "time_per_token_s", "quality")
     made = grid(side.summary, Layout(venue="neurips", labels=LABELS), columns)
     assert float(found[1]) == pytest.approx(width_of(made, 9, 6), rel=0.02)
+
+
+def test_wrong_and_lossy_decoders_are_named_and_a_wrong_one_is_not_drawn(
+    synthetic_run: object, tmp_path: Path
+) -> None:
+    left = {"cell": "spec", "num_answers": 1, "num_compared": 2, "num_wrong": 1, "example": "c"}
+    status = {"status": "complete", "verdict": "VALID", "differences": [left]}
+    cells = {"spec": 3.0, "ptp": 4.0, "nar": 5.0}
+    run = synthetic_run(cells, status=status, lossy=["nar"])  # type: ignore[operator]
+    _, csv, tex = write_paper(
+        load_side(str(run), tmp_path), tmp_path / "paper", Layout(venue="icml")
+    )
+    assert list(pd.read_csv(csv)["decoder"]) == ["ptp", "nar"]
+    text = tex.read_text()
+    assert "Lossy, without any guarantee: nar. WRONG, and left out of the figure: spec." in text
+    (row,) = [line for line in text.splitlines() if line.startswith("spec (WRONG)")]
+    assert "textbf" not in row

@@ -336,7 +336,7 @@ def test_it_says_where_the_time_went_and_what_would_help_most(tmp_path: Path, re
     text = explained(hand_made(tmp_path / "run", record))
     assert "ar takes 1000.00 ms per token: 77% of its time are calls of the model" in text
     assert "emits 3.00 tokens and costs 2.00 tokens of ar's time" in text
-    assert "verify 1.20, draft 0.60, overhead 0.20; that makes 1.50x" in text
+    assert "verifying 1.20, drafting 0.60, overhead 0.20; that makes 1.50x" in text
     assert "a residual of +33.3 %: one of the two passes was disturbed" in text
     assert "Its time: 53% verifying, 27% drafting, 11% the prefill" in text
     # 13/7 as fast; if all 4 drafts stood, 3/5 of the steps would do: 13/7 / (1 - 8/9 * 2/5)
@@ -349,6 +349,25 @@ def test_it_says_where_the_time_went_and_what_would_help_most(tmp_path: Path, re
     (row,) = tables[1].rows
     assert [cell.text for cell in row][1:5] == ["3.00", "1.20", "0.60", "0.20"]
     assert row[-1].bold
+
+
+def test_the_time_of_what_verifies_nothing_is_called_by_another_word(
+    tmp_path: Path, record: Make
+) -> None:
+    path = hand_made(tmp_path / "run", record)
+    rows = [json.loads(line) for line in (path / "samples.jsonl").read_text().splitlines()]
+    for row in rows:
+        nothing = [0] * len(row["steps"]["emitted"])
+        row["steps"] |= {"drafted": nothing, "accepted": nothing}
+    (path / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    manifest = json.loads((path / "manifest.json").read_text())
+    for cell in manifest["cells"]:
+        cell["lossless"] = cell["cell"].startswith("ar")
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    text = explained(path)
+    assert "It is lossy: it guarantees nothing." in text
+    assert "Its time: 53% predicting, 27% drafting" in text
+    assert "verifying" not in text
 
 
 def test_an_old_run_is_explained_and_says_what_is_missing(synthetic_run: Write) -> None:

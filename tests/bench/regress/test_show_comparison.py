@@ -97,6 +97,18 @@ def test_warnings_of_the_runs_are_folded_in_markdown_and_open_on_the_terminal(pa
     assert "! head: the machine was busy" in shown
 
 
+def test_a_pull_request_is_told_of_a_wrong_decoder(pair: Pair) -> None:
+    base, head = pair()
+    status = json.loads((head / "run.json").read_text())
+    wrong = [{"cell": "spec", "num_wrong": 1, "num_answers": 3}]
+    (head / "run.json").write_text(json.dumps(status | {"differences": wrong}))
+    text = to_markdown(judged((base, head)))
+    assert text.startswith("### head against base: WRONG")
+    assert "| spec | **WRONG** |" in text
+    assert "* spec: head is WRONG here: it claims to be lossless" in text
+    assert to_json(judged((base, head)))["exit_code"] == 3
+
+
 def test_the_terminal_shows_the_same_and_ends_with_the_verdict(pair: Pair) -> None:
     comparison = judged(pair(other_token))
     text = printed(lambda console: print_comparison(comparison, console))

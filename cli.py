@@ -116,6 +116,13 @@ class Venue(StrEnum):
     tmlr = "tmlr"
 
 
+class Bold(StrEnum):
+    """What `bench paper` prints in bold."""
+
+    best = "best"
+    none = "none"
+
+
 def main() -> None:
     """Entry point of the console script: known errors become one line and an exit code."""
     try:
@@ -276,7 +283,7 @@ def report(
 
     folder = find_run(run_dir, output)
     write_report(folder, reference)
-    _print_summary(folder, reference)
+    raise typer.Exit(_print_summary(folder, reference))
 
 
 @app.command(rich_help_panel=READ)
@@ -302,11 +309,13 @@ def explain(
     output: options.Output = options.RESULTS,
 ) -> None:
     """Say in words where the time went and what would help most."""
-    from bench.reporting.explain import explain as in_words
+    from rich.console import Console
+
+    from bench.reporting.explain import print_explanation
     from bench.reporting.findings import Findings
     from bench.rundir import find_run, load_run
 
-    typer.echo("\n\n".join(in_words(Findings(load_run(find_run(run_dir, output))))))
+    print_explanation(Findings(load_run(find_run(run_dir, output))), Console())
 
 
 @app.command(rich_help_panel=READ)
@@ -322,8 +331,11 @@ def export(
     from bench.rundir import find_run, load_run
 
     found = find_run(run_dir, output)
-    for file in write(Findings(load_run(found)), to.value, folder or found / "export"):
+    findings = Findings(load_run(found))
+    for file in write(findings, to.value, folder or found / "export"):
         typer.echo(file)
+    for reason in findings.validity.reasons:
+        typer.echo(f"bench: {findings.name} is {findings.verdict}: {reason}", err=True)
 
 
 @app.command(rich_help_panel=READ)
@@ -332,16 +344,29 @@ def paper(
         str, typer.Argument(metavar="RUN", help="A run folder, `latest`, or a reference.")
     ],
     venue: Annotated[Venue, typer.Option(help="Whose column width.")] = Venue.icml,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DECODER=TEXT", help="What to call a decoder. Repeatable."),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(help="Numbers of the table, by their names in summary.csv, comma-separated."),
+    ] = None,
+    bold: Annotated[Bold, typer.Option(help="What is bold in a column.")] = Bold.best,
     folder: Annotated[Path | None, typer.Option(help="[default: RUN/paper]")] = None,
     output: options.Output = options.RESULTS,
 ) -> None:
-    """Write a figure at column width (PDF) and a booktabs table (LaTeX)."""
+    """Write a figure and a booktabs table (LaTeX) that fit a venue's column."""
     from bench.regress.sides import load_side
-    from bench.reporting.paper import write_paper
+    from bench.reporting.paper import parse_layout, write_paper
 
+    layout = parse_layout(venue.value, label or [], columns, bold.value)
     side = load_side(run_dir, output)
-    for file in write_paper(side, folder or side.path / "paper", venue.value):
+    note = partial(typer.echo, err=True)
+    for file in write_paper(side, folder or side.path / "paper", layout, note):
         typer.echo(file)
+    for reason in side.reasons:
+        typer.echo(f"bench: {side.name} is {side.verdict}: {reason}", err=True)
 
 
 @app.command(rich_help_panel=READ)
@@ -368,7 +393,7 @@ def ls(
     if as_json:
         typer.echo(json.dumps(facts[what](), indent=1, default=str))
     else:
-        Console().print(tables[what]())
+        listing.print_table(tables[what](), Console())
 
 
 @app.command(rich_help_panel=READ)
@@ -415,13 +440,15 @@ def _conclude(ended: Ended) -> None:
     raise typer.Exit(int(ended.exit_code))
 
 
-def _print_summary(run_dir: Path, reference: str | None = None) -> None:
+def _print_summary(run_dir: Path, reference: str | None = None) -> int:
+    """Print a run's numbers and verdict; returns the exit code that the verdict calls for."""
     from rich.console import Console
 
     from bench.report import print_summary
 
-    print_summary(run_dir, Console(), reference)
+    code = print_summary(run_dir, Console(), reference)
     typer.echo(f"{run_dir / 'report.md'}  {run_dir / 'figures'}")
+    return int(code)
 
 
 if __name__ == "__main__":

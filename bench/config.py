@@ -114,8 +114,9 @@ class RunConfig(BaseModel):
         cells = {spec.cell: dict(spec.options) for spec in specs}
         if len(cells) < len(specs):
             names = [spec.cell for spec in specs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"two cells are called {twice!r}; give one a label: {twice}@LABEL")
+            twice = next(spec for spec in specs if names.count(spec.cell) > 1)
+            label = f"a {'label' if twice.label is None else 'different label'}: {twice.name}@LABEL"
+            raise ValueError(f"two cells are called {twice.cell!r}; give one {label}")
         return cells
 
     @property

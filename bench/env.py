@@ -94,13 +94,17 @@ def peak_rss_bytes() -> int:
 
 
 def git_state(root: Path) -> dict[str, Any]:
-    """Commit and dirty flag of the source tree; both None outside of a git checkout of its own."""
+    """Commit, branch and dirty flag of the source tree; None outside of a checkout of its own.
+
+    The branch is None where a commit is checked out and no branch.
+    """
     top = _git(root, "rev-parse", "--show-toplevel")
     if top is None or Path(top) != root:
-        return {"commit": None, "dirty": None}
+        return {"commit": None, "branch": None, "dirty": None}
     status = _git(root, "status", "--porcelain")
     return {
         "commit": _git(root, "rev-parse", "--verify", "HEAD"),
+        "branch": _git(root, "symbolic-ref", "--quiet", "--short", "HEAD") or None,
         "dirty": None if status is None else bool(status),
     }
 

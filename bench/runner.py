@@ -13,7 +13,7 @@ import dataclasses
 import gc
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from bench.clock import Stopwatch
@@ -51,13 +51,15 @@ class Runner:
         attempt: int,
         lap: Callable[[], Load],
         errors: ErrorLog | None = None,
+        after: Callable[[Block, Collection[str]], None] | None = None,
     ) -> None:
         """`lap` says what the machine's load was since it was last asked (see `bench.load`).
 
-        `errors` takes the tracebacks of failed answers; None: nobody keeps them.
+        `errors` takes the tracebacks of failed answers; None: nobody keeps them. `after` is called
+        after every block with the cells that failed in it.
         """
         self.bench, self.prompts, self.writer, self.progress = bench, prompts, writer, progress
-        self.attempt, self._lap, self._errors = attempt, lap, errors
+        self.attempt, self._lap, self._errors, self._after = attempt, lap, errors, after
         self._tokens: defaultdict[str, int] = defaultdict(int)
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
@@ -78,17 +80,23 @@ class Runner:
                 gc.collect()
 
     def measure(self, block: Block) -> None:
-        """All cells of one block in its order; the block counts once the last line is written."""
+        """All cells of one block in its order; the block counts once the last line is written.
+
+        Then the second pass may look at it, told which cells failed.
+        """
+        failed: set[str] = set()
         prompts = [self.prompts[name] for name in block.prompts]
-        sampling = self._sampling(block.repeat)
+        sampling = self.bench.repeated(block.repeat)
         for order, cell in enumerate(block.order):
             outcomes, watch, peak = self._timed(self.bench.arm(cell), prompts, sampling)
             for prompt, outcome in zip(prompts, outcomes, strict=True):
                 record = self._blank(block, order, cell, prompt, sampling.seed)
                 record = self._filled(record, outcome, watch, peak)
                 self.writer.record(record)
-                if self._errors is not None and isinstance(outcome, Exception):
-                    self._errors.add(record, outcome)
+                if isinstance(outcome, Exception):
+                    failed.add(cell)
+                    if self._errors is not None:
+                        self._errors.add(record, outcome)
             self._seconds[cell] += watch.total_s
             self._tokens[cell] += sum(len(o.tokens) for o in outcomes if isinstance(o, Generation))
             self.progress.step(self._speeds(), len(prompts))
@@ -97,6 +105,8 @@ class Runner:
             "load", block=block.block, attempt=self.attempt, **dataclasses.asdict(load)
         )
         self.writer.sync()
+        if self._after is not None:
+            self._after(block, failed)
 
     def warm_up(self, prompts: Sequence[Prompt]) -> None:
         """Every arm on one prompt (or B) of each length bucket, until its times are stable.
@@ -148,10 +158,6 @@ class Runner:
         with arm.patience.ticking(), Stopwatch(self.bench.clock) as watch:
             outcomes = scheduler.run(ids, on_first=watch.first if batch_size == 1 else None)
         return outcomes, watch, memory.peak_bytes()
-
-    def _sampling(self, repeat: int) -> Sampling:
-        sampling = self.bench.sampling
-        return dataclasses.replace(sampling, seed=sampling.seed + repeat)
 
     def _blank(
         self, block: Block, order: int, cell: str, prompt: Prompt, seed: int

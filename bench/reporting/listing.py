@@ -15,9 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from bench.errors import BenchError
+from bench.plan import WRONG
+from bench.validity import DAMAGED, INCOMPLETE, VALID, wrong_cells
 from decoders.core import registry
 from decoders.core.decoder import Decoder
 from decoders.core.types import DecoderSpec
@@ -27,6 +31,7 @@ from specbench_tasks.task import Conversation, Reference
 
 MAX_TEXT = 600
 """Characters of a turn or reference that `show_prompts` prints at most."""
+_ANY_WIDTH = 1_000_000
 
 
 def list_decoders() -> Table:
@@ -72,6 +77,14 @@ def decoder_facts() -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def print_table(table: Table, console: Console) -> None:
+    """Print a listing: folded to a terminal's width, as wide as it is where it is piped."""
+    if not console.is_terminal:
+        wide = console.options.update(width=_ANY_WIDTH)
+        console.width = Measurement.get(console, wide, table).maximum
+    console.print(table)
 
 
 def first_line(cls: type[Decoder]) -> str:
@@ -121,11 +134,11 @@ def list_runs(parent: Path) -> Table:
     """Every run folder under `parent`, oldest first; a run without run.json is unfinished."""
     table = _table("run", "status", "verdict", "model", "tasks", "decoders", "records")
     for facts in run_facts(parent):
-        verdict = facts["verdict"] or "-"
+        verdict = facts["verdict"]
         table.add_row(
             Text(facts["run"]),
             Text(facts["status"]),
-            Text(verdict, style="red" if verdict == "INVALID" else ""),
+            Text(verdict, style="" if verdict == VALID else "red"),
             Text(facts["model"] or "-"),
             Text(facts["tasks"] or "-"),
             Text(", ".join(facts["decoders"]) or "-"),
@@ -140,16 +153,17 @@ def run_facts(parent: Path) -> list[dict[str, Any]]:
     for folder in run_folders(parent):
         status, plan = _read(folder / "run.json"), _read(folder / "manifest.json")
         config = _config(folder / "config.toml")
+        num_records = _num_records(folder / "samples.jsonl")
         found.append(
             {
                 "run": folder.name,
                 "path": str(folder),
                 "status": _text(status.get("status")) or "unfinished",
-                "verdict": _text(status.get("verdict")),
+                "verdict": standing(status, num_records),
                 "model": _text(config.get("model")),
                 "tasks": _text(config.get("tasks")),
                 "decoders": list(_cells(plan)),
-                "records": _num_records(folder / "samples.jsonl"),
+                "records": num_records,
             }
         )
     return found
@@ -157,6 +171,22 @@ def run_facts(parent: Path) -> list[dict[str, Any]]:
 
 def _text(value: object) -> str | None:
     return str(value) if value else None
+
+
+def standing(status: Mapping[str, Any], num_records: int) -> str:
+    """A run's verdict by its status and the number of its records; its plan is not looked at."""
+    counted, verdict = status.get("num_records"), str(status.get("verdict") or VALID)
+    if isinstance(counted, int) and num_records < counted:
+        return DAMAGED
+    if verdict != VALID:
+        return verdict
+    try:
+        wrong = wrong_cells(status)
+    except BenchError:  # one run never fails a listing
+        return DAMAGED
+    if wrong:
+        return WRONG
+    return VALID if status.get("status") == "complete" else INCOMPLETE
 
 
 def run_folders(parent: Path) -> list[Path]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import pandas as pd
 
 from bench.metrics import BASELINE
-from bench.parallel import Area, accuracy_under_parallelism, degradation
+from bench.parallel import Area, accuracy_under_parallelism, curves, degradation
+from bench.plan import WRONG
 from bench.reporting.tables import UNKNOWN, Cell, Row, Table, by_family, known, number, rows_of
 from bench.summary import ALL
 
@@ -101,24 +102,23 @@ def text(summary: pd.DataFrame, verdict: str) -> Table | None:
 
 
 def area(summary: pd.DataFrame, verdict: str) -> Table | None:
-    """Accuracy under parallelism of decoders that were run with several settings."""
-    methods: dict[str, set[str]] = {}
-    for cell in summary["decoder"].unique():
-        methods.setdefault(str(cell).partition("@")[0], set()).add(str(cell))
-    scored = summary[summary["quality"].notna() & summary["tpf"].notna()]
-    if scored.empty or all(len(cells) == 1 for cells in methods.values()):
+    """Accuracy under parallelism of methods that were run with several settings."""
+    scored = summary[
+        summary["quality"].notna() & summary["tpf"].notna() & (summary["guarantee"] != WRONG)
+    ]
+    methods = curves(str(cell) for cell in scored["decoder"].unique())
+    if all(len(cells) == 1 for cells in methods.values()):
         return None
     lines: list[dict[str, object]] = []
     for family in scored["family"].unique():
-        rows = rows_of(scored, str(family))
-        best = max(100 * float(str(row["quality"])) for row in rows)
+        accuracy = {str(r["decoder"]): _percent(r) for r in rows_of(scored, str(family))}
+        rho = {str(r["decoder"]): float(str(r["tpf"])) for r in rows_of(scored, str(family))}
         for method, cells in methods.items():
-            points = [
-                (float(str(row["tpf"])), 100 * float(str(row["quality"])))
-                for row in rows
-                if row["decoder"] in cells
-            ]
-            found = accuracy_under_parallelism(points, best)
+            points = [(rho[cell], accuracy[cell]) for cell in cells if cell in rho]
+            found = None
+            if BASELINE in accuracy:
+                best = max(accuracy.values())
+                found = accuracy_under_parallelism(points, best, accuracy[BASELINE])
             lines.append({"decoder": method, "family": family, "area": found})
 
     def shown(row: Row) -> Cell:
@@ -128,7 +128,14 @@ def area(summary: pd.DataFrame, verdict: str) -> Table | None:
         return Cell(f"{found.value:.1f}" + "*" * bool(found.num_dropped))
 
     note = (
-        "AUP of a decoder's settings (tokens per forward, quality in per cent); best of the run "
-        f"as reference; *: settings that lose over 5 points are left out. Verdict: {verdict}."
+        "AUP (d3LLM, arXiv 2601.07568): area under quality (per cent) against tokens per forward "
+        "over a method's settings, quality below the best of the run discounted by "
+        "exp(-3 (1 - quality / best)). Settings are cells whose names differ in the number at "
+        "their end. Those that lose over 5 points of ar's quality are left out (*), where d3LLM "
+        f"takes the slowest setting's; '-': fewer than two are left. Verdict: {verdict}."
     )
     return by_family(pd.DataFrame(lines), "Accuracy under parallelism", note, shown)
+
+
+def _percent(row: Row) -> float:
+    return 100 * float(str(row["quality"]))

@@ -17,7 +17,17 @@ from bench.errors import BenchError, Exit, did_you_mean
 from bench.metrics import BASELINE
 from bench.protocol import departures
 from bench.reporting.published import published
-from bench.reporting.tables import SESSIONS, UNKNOWN, Cell, Table, number, rows_of, speed
+from bench.reporting.tables import (
+    SESSIONS,
+    UNKNOWN,
+    Cell,
+    Row,
+    Table,
+    kind_of_step,
+    number,
+    rows_of,
+    speed,
+)
 from bench.summary import ALL
 
 _YES = "yes"
@@ -99,7 +109,7 @@ def table(
             Cell(f"{row['decoder']} (this run)"),
             speed(row, "specbench_compat"),
             speed(row),
-            Cell(number(row["acceptance_length"])),
+            Cell(number(row["acceptance_length"]) + _aside(row)),
             Cell(UNKNOWN),
             Cell(UNKNOWN),
         )
@@ -128,6 +138,11 @@ def table(
         ),
         rows=(*ours, *theirs),
     )
+
+
+def _aside(row: Row) -> str:
+    """What a step's tokens are where they are not accepted ones."""
+    return "" if kind_of_step(row) == "accepted" else " (emitted, unverified)"
 
 
 def _why(what: str, reasons: Sequence[str]) -> str:

@@ -78,6 +78,7 @@ def test_an_unknown_key_names_the_nearest_valid_one(tmp_path: Path) -> None:
         ({"dtype": "fp8"}, "dtype"),
         ({"run_name": "a/b"}, "run_name"),
         ({"decoders": "ar,ar"}, "two cells are called 'ar'; give one a label: ar@LABEL"),
+        ({"decoders": "spec@a,spec@a"}, "called 'spec@a'; give one a different label: spec@LABEL"),
         ({"decoders": "spec:4"}, "write option=value"),
         ({"decoders": 3}, "write decoders as"),
         ({"decoders": {"ar": 3}}, "needs a table of options"),

@@ -116,6 +116,17 @@ def test_ids_stand_in_where_there_is_no_vocabulary(synthetic_run: Write) -> None
     assert "<0>|<1>" in shown(path, decoders=["ar"])
 
 
+def test_a_run_that_is_not_valid_says_so_first_and_names_a_wrong_decoder(
+    synthetic_run: Write,
+) -> None:
+    left = {"cell": "spec", "num_answers": 1, "num_compared": 2, "num_wrong": 1, "example": "c"}
+    status = {"status": "complete", "verdict": "VALID", "differences": [left]}
+    text = shown(synthetic_run(conversations=1, repeats=1, quality=0, status=status))
+    assert text.splitlines()[0] == "WRONG"
+    assert "spec WRONG  " in text
+    assert "ptp WRONG" not in text
+
+
 def test_an_empty_run_says_so(synthetic_run: Write) -> None:
     path = synthetic_run(conversations=1, repeats=1, quality=0)
     (path / "samples.jsonl").unlink()

@@ -40,7 +40,6 @@ def test_a_clear_difference_is_wrong(bench: Workbench, record: Make) -> None:
     assert (found.cell, found.num_answers, found.num_compared, found.num_wrong) == (
         "spec", 1, 1, 1,
     )  # fmt: skip
-    assert "spec is lossless but gave other tokens than ar on 1 of 1 answers" in str(found)
     assert as_facts([found])[0]["example"] == "c0#1"
 
 
@@ -69,7 +68,6 @@ def test_half_precision_and_sampling_are_reported_and_not_judged(
     records = [record("ar"), record("spec", tokens=(9, 9, 9))]
     (found,) = differences(sampled, records, {"c0#1": PROMPT})
     assert found.num_wrong is None
-    assert "near-ties" not in str(found)
 
 
 def test_a_decoder_that_keeps_the_law_only_is_not_compared(

@@ -101,7 +101,7 @@ def annotated(drawn: Mapping[str, Drawn | None], summary: pd.DataFrame) -> dict[
 def _write_under(figure: Figure, notes: Sequence[tuple[str, str]]) -> None:
     """Lines of text, each in its colour, under all that a figure holds."""
     width, height = figure.get_size_inches()
-    wide = int(15 * width)
+    wide = int(17 * width)
     lines = [(line, colour) for text, colour in notes for line in textwrap.wrap(text, wide)]
     room = 0.04 + 0.15 * len(lines)
     whole, left = height + room, room

@@ -105,7 +105,7 @@ def _promised(row: Row) -> str:
         return f"It is {WRONG}: it claims to be lossless and is not, so its speed says nothing."
     if row["guarantee"] != NO_GUARANTEE:
         return f"Its guarantee: {tables.promise(row)}."
-    lost = f", its quality {number(row['quality'], '.0f', 100)} %" if known(row["quality"]) else ""
+    lost = f", its quality is {tables.percent(row['quality'])}" if known(row["quality"]) else ""
     return f"It is lossy: it guarantees nothing{lost}."
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 
 from bench.metrics import BASELINE
 from bench.plan import NO_GUARANTEE, WRONG
+from bench.reporting.tables import percent
 from bench.summary import ALL
 
 INK = "#1b1f24"
@@ -65,7 +66,7 @@ def lossy(summary: pd.DataFrame) -> dict[str, str]:
     """What is written at decoders that guarantee nothing: ``lossy, quality 58 %``."""
     rows = summary[(summary["family"] == ALL) & (summary["guarantee"] == NO_GUARANTEE)]
     return {
-        str(decoder): "lossy" if pd.isna(quality) else f"lossy, quality {100 * quality:.0f} %"
+        str(decoder): "lossy" if pd.isna(quality) else f"lossy, quality {percent(quality)}"
         for decoder, quality in zip(rows["decoder"], rows["quality"], strict=True)
     }
 
@@ -77,9 +78,10 @@ def without_wrong(summary: pd.DataFrame) -> pd.DataFrame:
 
 def footnotes(summary: pd.DataFrame) -> list[tuple[str, str]]:
     """What stands under a figure, with its colour: what is hollow, and who is left out."""
-    marked = "; ".join(f"{name}: {what}" for name, what in lossy(summary).items())
+    marks = {name: what.removeprefix("lossy").strip(", ") for name, what in lossy(summary).items()}
+    marked = "; ".join(f"{name}: {what}" if what else name for name, what in marks.items())
     left_out = dict.fromkeys(summary.loc[summary["guarantee"] == WRONG, "decoder"])
-    return [(f"hollow: no guarantee ({marked})", GREY)] * bool(marked) + [
+    return [(f"hollow: lossy, no guarantee ({marked})", GREY)] * bool(marked) + [
         (f"left out: {name} is {WRONG}: it claims to be lossless and is not", RED)
         for name in left_out
     ]

@@ -88,6 +88,14 @@ def number(value: object, spec: str = ".2f", scale: float = 1.0, unit: str = "")
     return f"{float(str(value)) * scale:{spec}}{unit}" if known(value) else UNKNOWN
 
 
+def percent(share: float) -> str:
+    """A share as a whole percentage; what falls short of 100 % does not become it."""
+    text = f"{100 * share:.0f}"
+    if text == "100" and share < 1:
+        text = f"{min(100 * share, 99.9):.1f}"
+    return f"{text} %"
+
+
 def speed(row: Row, column: str = "speedup") -> Cell:
     """A speed-up with its interval, bold where the interval excludes 1."""
     low, high = row[f"{column}_low"], row[f"{column}_high"]

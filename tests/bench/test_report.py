@@ -18,7 +18,7 @@ from bench.errors import BenchError
 from bench.report import print_summary, write_report
 from bench.reporting.findings import Findings
 from bench.reporting.palette import PAPER
-from bench.reporting.tables import ACCEPTED, EMITTED, Cell, Table
+from bench.reporting.tables import ACCEPTED, EMITTED, Cell, Table, percent
 from bench.rundir import load_run
 
 FIGURES = ("speedup", "tokens_per_call", "acceptance_length", "quality_speed")
@@ -429,7 +429,14 @@ def test_lossy_decoders_are_hollow_stand_last_and_say_their_quality(synthetic_ru
     for figure, _ in drawn.values():
         figure.draw_without_rendering()
         texts = {text.get_text(): text.get_window_extent() for text in figure.texts}
-        line = texts.pop(f"hollow: no guarantee (idlm: {said})")
+        line = texts.pop(f"hollow: lossy, no guarantee (idlm: {said.removeprefix('lossy, ')})")
         inside = [axes.get_tightbbox() for axes in figure.axes]
         boxes = [line, *texts.values(), *(box for box in inside if box is not None)]
         assert not any(a.overlaps(b) for a in boxes[: len(texts)] for b in boxes if a is not b)
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.58, "58 %"), (0.995, "99.5 %"), (0.9999, "99.9 %"), (1.0, "100 %")]
+)
+def test_what_falls_short_of_all_is_not_rounded_to_it(share: float, text: str) -> None:
+    assert percent(share) == text

@@ -180,7 +180,7 @@ def build_job(
         ValueError: a model that cannot be loaded or trained on, or impossible data.
     """
     path, dtype = _located(recipe.model.path), getattr(torch, recipe.model.dtype)
-    bare = HFModel(_open(path, "AutoModelForCausalLM", dtype=dtype).to(device))
+    bare = HFModel(_open(path, "AutoModelForCausalLM", dtype=dtype).to(device), grouped=False)
     module = bare.module
     base = {"architecture": type(module).__name__, "weights_sha256": weights_sha256(path)}
     teacher, taught_by = None, path

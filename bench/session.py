@@ -226,7 +226,7 @@ def _fill(
         for block in left:
             writer.event("supersede", block=block.block, before_attempt=attempt)
     watch = LoadWatch(gpu_handle(str(bench.models.target.device)))
-    second = SecondPass(bench, plan, prompts, run_dir)
+    errors, second = ErrorLog(run_dir), SecondPass(bench, plan, prompts, run_dir)
     runner = Runner(
         bench,
         prompts,
@@ -234,7 +234,7 @@ def _fill(
         progress,
         attempt=attempt,
         lap=watch.lap,
-        errors=ErrorLog(run_dir),
+        errors=errors,
         after=second.after,
     )
     num_left = sum(len(block.prompts) * len(block.order) for block in left)

@@ -184,7 +184,22 @@ def column_figure(
         axes.set_yticks(range(len(names)), names)
         for text in axes.texts:
             text.set_fontsize(7)
+        _make_room(figure, axes)
     return drawn
+
+
+def _make_room(figure: Figure, axes: Axes) -> None:
+    """Move the right end of the axis until the texts beside points end within the figure."""
+    for text in axes.texts:
+        text.set_in_layout(False)
+    for _ in range(8):
+        figure.draw_without_rendering()
+        end = max(text.get_window_extent().x1 for text in axes.texts)
+        over = end - figure.bbox.x1 + 0.02 * figure.dpi
+        if over <= 0:
+            return
+        low, high = axes.get_xlim()
+        axes.set_xlim(low, high + 1.1 * (high - low) * over / (axes.bbox.width - over))
 
 
 def text_width(text: str, points: float, *, bold: bool = False) -> float:

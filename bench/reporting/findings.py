@@ -103,7 +103,7 @@ class Findings:
 
     @property
     def floor_sentence(self) -> str:
-        """The A/A line that stands under every table of times."""
+        """The A/A line that stands under the main table."""
         return tables.floor_sentence(self.floor)
 
     @cached_property
@@ -115,7 +115,7 @@ class Findings:
     def estimators(self) -> Table | None:
         """Every estimator of the speed-ups, or None where nothing was compared to the baseline."""
         second_arm = sums.second_arm(self.run.records)
-        return self._one(speed_tables.estimators(self.summary, second_arm, self.verdict))
+        return self._one(speed_tables.estimators(self.summary, second_arm))
 
     @cached_property
     def splits(self) -> list[Split]:
@@ -131,8 +131,8 @@ class Findings:
     def time_tables(self) -> list[Table]:
         """Where the time goes and what speed-ups are made of; empty without a second pass."""
         made = (
-            time_tables.split(self.splits, self.verdict),
-            time_tables.parts(self.decompositions, self.verdict),
+            time_tables.split(self.splits),
+            time_tables.parts(self.decompositions),
         )
         return self._marked(made)
 
@@ -144,7 +144,7 @@ class Findings:
             return None
         sides = (run.config, run.env, run.manifest)
         reference = references.load_reference(str(name))
-        return self._one(references.table(reference, self.summary, sides, self.verdict))
+        return self._one(references.table(reference, self.summary, sides))
 
     @cached_property
     def _phases(self) -> tuple[PhasedAnswer, ...]:
@@ -177,11 +177,11 @@ class Findings:
     @cached_property
     def family_tables(self) -> list[Table]:
         """Speed, counters and time by family; n is the number of prompts timed in each."""
-        timed = f"{self._sizes('prompts')} prompts. Verdict: {self.verdict}."
+        timed = f"{self._sizes('prompts')} prompts."
         made = tables.by_family
         verifying = tables.verifies(self.summary)
         kinds = [
-            *speed_tables.by_families(self.summary, self._sizes("prompts"), self.verdict),
+            *speed_tables.by_families(self.summary, self._sizes("prompts")),
             made(
                 self.summary,
                 "Tokens per call by family",
@@ -215,7 +215,7 @@ class Findings:
     def quality_table(self) -> Table | None:
         """Quality by family, or None where nothing was scored."""
         sizes = self._sizes("quality_prompts")
-        return self._one(quality_tables.by_families(self.summary, sizes, self.verdict))
+        return self._one(quality_tables.by_families(self.summary, sizes))
 
     @cached_property
     def parallel_tables(self) -> list[Table]:
@@ -226,12 +226,12 @@ class Findings:
             parallel_tables.text,
             parallel_tables.area,
         )
-        return self._marked(kind(self.summary, self.verdict) for kind in kinds)
+        return self._marked(kind(self.summary) for kind in kinds)
 
     @cached_property
     def acceptance_table(self) -> Table | None:
         """Acceptance by position over all families, or None where nothing is drafted."""
-        return self._one(tables.acceptance(self.acceptance, self.verdict))
+        return self._one(tables.acceptance(self.acceptance))
 
     @property
     def basis(self) -> str:

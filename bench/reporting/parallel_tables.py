@@ -26,7 +26,7 @@ _ROUNDS = {
 }
 
 
-def rounds(summary: pd.DataFrame, verdict: str) -> Table | None:
+def rounds(summary: pd.DataFrame) -> Table | None:
     """Rounds, laws and passes over all families, of decoders that have any."""
     rows = [
         row
@@ -41,7 +41,7 @@ def rounds(summary: pd.DataFrame, verdict: str) -> Table | None:
             "Shares of steps after prefill: nothing was verified, all drafts stood, one fell. "
             "Overlap: mean over tested drafts of the common mass of their law and ar's; alpha: "
             "mean over emitted tokens of min(1, ar / draft). Passes: how often a block was "
-            f"predicted. '-': not defined for it. Verdict: {verdict}."
+            "predicted. '-': not defined for it."
         ),
         headings=("decoder", *_ROUNDS),
         rows=tuple(
@@ -54,7 +54,7 @@ def rounds(summary: pd.DataFrame, verdict: str) -> Table | None:
     )
 
 
-def lost_quality(summary: pd.DataFrame, verdict: str) -> Table | None:
+def lost_quality(summary: pd.DataFrame) -> Table | None:
     """What every decoder loses of ar's quality by family, in points and relatively."""
     baseline = {
         row["family"]: float(str(row["quality"]))
@@ -73,11 +73,11 @@ def lost_quality(summary: pd.DataFrame, verdict: str) -> Table | None:
         text = f"{100 * (mine - reference):+.1f}"
         return Cell(text if relative is None else f"{text} ({0 - relative:+.1f} %)")
 
-    note = f"Quality less ar's, in points of per cent, and relative to ar's. Verdict: {verdict}."
+    note = "Quality less ar's, in points of per cent, and relative to ar's."
     return by_family(others, "Quality against ar by family", note, lost)
 
 
-def text(summary: pd.DataFrame, verdict: str) -> Table | None:
+def text(summary: pd.DataFrame) -> Table | None:
     """Likelihood, entropy, repetition and agreement by family, in one cell each."""
     told = summary[summary["base_nll"].notna()]
     if told.empty:
@@ -96,12 +96,12 @@ def text(summary: pd.DataFrame, verdict: str) -> Table | None:
         "Of the answers of the quality pass: mean negative log-likelihood of a token under the "
         "target / mean entropy of its laws there, both in nats / tokens that repeat the one before "
         "them, % / tokens that are the target's likeliest, %. A loop is likely: read the first "
-        f"with the third. Verdict: {verdict}."
+        "with the third."
     )
     return by_family(told, "What the target says of the answers", note, said)
 
 
-def area(summary: pd.DataFrame, verdict: str) -> Table | None:
+def area(summary: pd.DataFrame) -> Table | None:
     """Accuracy under parallelism of methods that were run with several settings."""
     scored = summary[
         summary["quality"].notna() & summary["tpf"].notna() & (summary["guarantee"] != WRONG)
@@ -132,7 +132,7 @@ def area(summary: pd.DataFrame, verdict: str) -> Table | None:
         "over a method's settings, quality below the best of the run discounted by "
         "exp(-3 (1 - quality / best)). Settings are cells whose names differ in the number at "
         "their end. Those that lose over 5 points of ar's quality are left out (*), where d3LLM "
-        f"takes the slowest setting's; '-': fewer than two are left. Verdict: {verdict}."
+        "takes the slowest setting's; '-': fewer than two are left."
     )
     return by_family(pd.DataFrame(lines), "Accuracy under parallelism", note, shown)
 

@@ -97,7 +97,6 @@ def table(
     reference: Reference,
     summary: pd.DataFrame,
     run: tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]],
-    verdict: str,
 ) -> Table:
     """Published rows beneath the run's own; `run` is its configuration, machine and manifest."""
     config, env, manifest = run
@@ -126,7 +125,7 @@ def table(
         note=(
             f"{reference.title}. Source: {reference.source}. Device: {reference.device}; "
             f"{reference.dtype or 'dtype not stated'}, T = {reference.temperature:g}. {reasons}. "
-            f"{SESSIONS} Verdict of this run: {verdict}."
+            + SESSIONS
         ),
         headings=(
             "decoder",

@@ -38,7 +38,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A titled table; the first column names the row. `note` states estimand, n and verdict."""
+    """A titled table; the first column names the row. `note` states estimand and n."""
 
     title: str
     note: str
@@ -163,7 +163,7 @@ def step_length(row: Row) -> Cell:
 
 
 def floor_sentence(floor: Estimate) -> str:
-    """The A/A line that stands under every table of times."""
+    """The A/A line that stands under the main table."""
     if floor.value is None:
         return "A/A noise floor: unknown (the second arm of ar was not measured)."
     interval = "" if floor.low is None else f" [{floor.low:.3f}, {floor.high:.3f}]"
@@ -259,7 +259,7 @@ def by_family(summary: pd.DataFrame, title: str, note: str, make: Callable[[Row]
     )
 
 
-def acceptance(table: pd.DataFrame, verdict: str) -> Table | None:
+def acceptance(table: pd.DataFrame) -> Table | None:
     """Joint and conditional acceptance per draft position over all families."""
     rows = table[table["family"] == ALL].to_dict("records")
     if not rows:
@@ -278,8 +278,7 @@ def acceptance(table: pd.DataFrame, verdict: str) -> Table | None:
         "least j; joint: P(drafts 1..j all stand), the product of the conditionals up to j, so "
         "that drafts of unequal length count as far as they go; '-': no step got that far. n (of "
         "position 1) counts steps; counts for every position and family: "
-        "tables/acceptance_by_position.csv. "
-        f"Verdict: {verdict}."
+        "tables/acceptance_by_position.csv."
     )
     headings = ("decoder", "probability", "n", *map(str, positions))
     return Table(

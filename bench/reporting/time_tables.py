@@ -15,7 +15,7 @@ _PASS = (
 _AGAINST = "time against the timed pass"
 
 
-def split(found: Sequence[Split], verdict: str) -> Table | None:
+def split(found: Sequence[Split]) -> Table | None:
     """Every decoder's time by phase, or None where no second pass was made."""
     if not found:
         return None
@@ -36,9 +36,9 @@ def split(found: Sequence[Split], verdict: str) -> Table | None:
         "predict; sampling: from logits to tokens and verdicts; "
         "scheduler: merging, cutting, counting; other: the decoder's own code. Time against the "
         "timed pass: this pass's time per token / that of the same answers in the timed pass; "
-        "reading the clock costs a few per cent. "
-        f"{' '.join([*one_sided(found), f'Verdict: {verdict}.'])}"
+        "reading the clock costs a few per cent."
     )
+    note = " ".join([note, *one_sided(found)])
     phases = [f"{'target calls' if phase == 'verify' else phase} %" for phase in PHASES]
     headings = ("decoder", "ms per token", *phases, _AGAINST)
     return Table(title="Where the time goes", note=note, headings=headings, rows=rows)
@@ -61,7 +61,7 @@ def one_sided(found: Iterable[Split]) -> list[str]:
     ]
 
 
-def parts(found: Sequence[Decomposition], verdict: str) -> Table | None:
+def parts(found: Sequence[Decomposition]) -> Table | None:
     """Every decoder's speed-up in parts, or None where there is nothing to take apart."""
     if not found:
         return None
@@ -86,7 +86,6 @@ def parts(found: Sequence[Decomposition], verdict: str) -> Table | None:
         "Measured: the timed pass's ratio of totals of the same answers. Residual: measured / "
         "predicted - 1; "
         f"bold beyond {MOST_RESIDUAL:.0%}, where one of the two passes was disturbed. "
-        f"Verdict: {verdict}."
     )
     return Table(
         title="What the speed-up is made of",

@@ -212,19 +212,19 @@ def test_tables_say_what_was_lost_and_what_it_bought() -> None:
         {"decoder": "idlm@t2", "quality": 0.76, "tpf": 4.0, "passes_per_block": 2.0},
         {"decoder": "idlm@t4", "quality": 0.8, "tpf": 2.0, "cold_rounds": 0.25},
     )
-    lost = parallel_tables.lost_quality(found, "VALID")
+    lost = parallel_tables.lost_quality(found)
     assert lost is not None
     assert cells(lost) == [
         ["nar", "-20.0 (-25.0 %)"], ["idlm@t2", "-4.0 (-5.0 %)"], ["idlm@t4", "+0.0 (+0.0 %)"]
     ]  # fmt: skip
-    rounds = parallel_tables.rounds(found, "VALID")
+    rounds = parallel_tables.rounds(found)
     assert rounds is not None
     assert [line[0] for line in cells(rounds)] == ["nar", "idlm@t2", "idlm@t4"]
     assert cells(rounds)[2][3] == "25.0"
-    text = parallel_tables.text(found, "VALID")
+    text = parallel_tables.text(found)
     assert text is not None
     assert cells(text) == [["ar", "0.50 / - / 1.0 / -"]]
-    area = parallel_tables.area(found, "VALID")
+    area = parallel_tables.area(found)
     assert area is not None
     weighed = 76 * math.exp(-3 * (1 - 76 / 80))
     assert cells(area) == [
@@ -237,4 +237,4 @@ def test_tables_say_what_was_lost_and_what_it_bought() -> None:
 def test_a_run_without_drafts_quality_or_settings_has_no_such_tables() -> None:
     found = frame({"decoder": "ar", "tpf": 1.0}, {"decoder": "mine", "tpf": 2.0})
     kinds = ("rounds", "lost_quality", "text", "area")
-    assert [getattr(parallel_tables, kind)(found, "VALID") for kind in kinds] == [None] * 4
+    assert [getattr(parallel_tables, kind)(found) for kind in kinds] == [None] * 4

@@ -367,7 +367,7 @@ def test_a_second_pass_that_saw_another_machine_is_told(
     ]
     lines = one_sided(found)
     assert len(lines) == (said is not None)
-    table = split(found, "VALID")
+    table = split(found)
     assert table is not None
     assert table.headings[-1] == "time against the timed pass"
     assert said is None or said in lines[0]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,6 +95,52 @@ def test_the_report_states_estimand_sample_size_verdict_and_floor(
     ):
         assert words in text, words
     assert str(reported_run.parent) not in text
+
+
+@pytest.mark.parametrize("name", ["report.md", "report.html"])
+def test_verdict_and_noise_floor_are_said_once(reported_run: Path, name: str) -> None:
+    text = (reported_run / name).read_text(encoding="utf-8")
+    assert text.count("A/A noise floor: ar against") == 1
+    assert len(re.findall("[Vv]erdict[^.]*: VALID", text)) == 1
+
+
+needs_chromium = pytest.mark.skipif(
+    shutil.which("chromium") is None or shutil.which("pdftotext") is None,
+    reason="needs chromium and pdftotext",
+)
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_the_page_prints_on_a4_with_all_of_its_columns(reported_run: Path, tmp_path: Path) -> None:
+    page, pdf = reported_run / "report.html", tmp_path / "report.pdf"
+    printing = (
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-background-networking",
+        "--no-pdf-header-footer",
+    )
+    subprocess.run(
+        [
+            "chromium",
+            *printing,
+            f"--user-data-dir={tmp_path}",
+            f"--print-to-pdf={pdf}",
+            page.as_uri(),
+        ],
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    boxes = subprocess.run(
+        ["pdftotext", "-bbox", "-l", "1", str(pdf), "-"], check=True, capture_output=True, text=True
+    ).stdout
+    width = float(re.findall(r'<page width="([\d.]+)"', boxes)[0])
+    assert width == pytest.approx(297 / 25.4 * 72, abs=1)
+    words = re.findall(r'xMin="([\d.]+)" [^>]*xMax="([\d.]+)"[^>]*>([^<]+)<', boxes)
+    assert "errors" in {word for *_, word in words}
+    assert max(float(right) for _, right, _ in words) < width - 12 / 25.4 * 72 + 1
 
 
 def test_the_page_stands_alone(reported_run: Path) -> None:

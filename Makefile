@@ -3,10 +3,11 @@ RUN ?= results/latest
 REFERENCE ?= results/reference/cpu-zoo
 GATE_OUTPUT ?= results
 GATE_ARGS ?=
+MUTANTS_ARGS ?=
 NAME :=
 STORED = results/reference/$(NAME)
 
-.PHONY: help install check test test-slow smoke bench gate report reference
+.PHONY: help install check test test-slow test-wheel mutants smoke bench gate report reference
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile
@@ -30,18 +31,24 @@ test: install    ## the default test suite (CPU, no network)
 test-slow: install   ## the tests of minutes
 	$(PYTHON) -m pytest -q -m slow
 
+mutants: install   ## plant known wrong lines, count those that tests notice (MUTANTS_ARGS="--jobs 4")
+	$(PYTHON) -m tests.mutants $(MUTANTS_ARGS)
+
+test-wheel: install  ## build the wheel, install it into an empty environment, run it elsewhere
+	$(PYTHON) -m pytest -q tests/test_wheel.py
+
 smoke: install   ## every default decoder on a few prompts
-	$(PYTHON) cli.py run --limit 6 --repeats 1 --quality-limit 0 --output /tmp/bench-smoke
+	$(PYTHON) -m bench run --limit 6 --repeats 1 --quality-limit 0 --output /tmp/bench-smoke
 
 bench: install   ## the main job on the embedded default
-	$(PYTHON) cli.py run
+	$(PYTHON) -m bench run
 
 gate: install    ## hard gates on the zoo against the stored reference
-	$(PYTHON) cli.py run --repeats 1 --run-name gate --output $(GATE_OUTPUT) --progress plain
-	$(PYTHON) cli.py compare $(REFERENCE) $(GATE_OUTPUT)/latest $(GATE_ARGS)
+	$(PYTHON) -m bench run --repeats 1 --run-name gate --output $(GATE_OUTPUT) --progress plain
+	$(PYTHON) -m bench compare $(REFERENCE) $(GATE_OUTPUT)/latest $(GATE_ARGS)
 
 report: install  ## redo tables and figures of a run: make report RUN=results/…
-	$(PYTHON) cli.py report $(RUN)
+	$(PYTHON) -m bench report $(RUN)
 
 reference:       ## store a run's small files: make reference NAME=cpu-zoo RUN=results/latest
 	$(if $(NAME),,$(error NAME is missing: make reference NAME=cpu-zoo RUN=results/latest))

@@ -6,8 +6,13 @@ documented exit codes (`bench.errors.Exit`).
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,8 +32,38 @@ if TYPE_CHECKING:
 MEASURE, READ, MAKE = "Measure", "Read results", "Make models and adapters"
 
 
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """An interruption that nobody handled is a line with its exit code; typer ends without one."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        raise BenchError("interrupted", Exit.INTERRUPTED) from stop
+
+
 class Grouped(TyperGroup):
     """Commands under headings, in the order they are added."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Parse the command line."""
+        with _stoppable():
+            return super().make_context(*args, **kwargs)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse what is empty, as an unset variable of a script is: no option means that."""
+        for before, given in pairwise(["bench", *args]):
+            name, equals, value = given.partition("=")
+            written = value if name.startswith("--") and equals else given
+            if not written.strip():
+                at = name if name.startswith("--") else f"what follows {before}"
+                line = f"{at} is empty; give a value, or leave it out"
+                raise BenchError(line, Exit.USAGE)
+        return list(super().parse_args(ctx, args))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        with _stoppable():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Names in order."""
@@ -51,7 +86,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    add_completion=False,
 )
 
 
@@ -82,6 +116,13 @@ class Venue(StrEnum):
     tmlr = "tmlr"
 
 
+class Bold(StrEnum):
+    """What `bench paper` prints in bold."""
+
+    best = "best"
+    none = "none"
+
+
 def main() -> None:
     """Entry point of the console script: known errors become one line and an exit code."""
     try:
@@ -91,6 +132,7 @@ def main() -> None:
         sys.stderr.write(f"bench: {error.message}\n")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
+        sys.stderr.write("bench: interrupted\n")
         sys.exit(Exit.INTERRUPTED)
 
 
@@ -241,7 +283,7 @@ def report(
 
     folder = find_run(run_dir, output)
     write_report(folder, reference)
-    _print_summary(folder, reference)
+    raise typer.Exit(_print_summary(folder, reference))
 
 
 @app.command(rich_help_panel=READ)
@@ -267,11 +309,13 @@ def explain(
     output: options.Output = options.RESULTS,
 ) -> None:
     """Say in words where the time went and what would help most."""
-    from bench.reporting.explain import explain as in_words
+    from rich.console import Console
+
+    from bench.reporting.explain import print_explanation
     from bench.reporting.findings import Findings
     from bench.rundir import find_run, load_run
 
-    typer.echo("\n\n".join(in_words(Findings(load_run(find_run(run_dir, output))))))
+    print_explanation(Findings(load_run(find_run(run_dir, output))), Console())
 
 
 @app.command(rich_help_panel=READ)
@@ -287,8 +331,11 @@ def export(
     from bench.rundir import find_run, load_run
 
     found = find_run(run_dir, output)
-    for file in write(Findings(load_run(found)), to.value, folder or found / "export"):
+    findings = Findings(load_run(found))
+    for file in write(findings, to.value, folder or found / "export"):
         typer.echo(file)
+    for reason in findings.validity.reasons:
+        typer.echo(f"bench: {findings.name} is {findings.verdict}: {reason}", err=True)
 
 
 @app.command(rich_help_panel=READ)
@@ -297,32 +344,56 @@ def paper(
         str, typer.Argument(metavar="RUN", help="A run folder, `latest`, or a reference.")
     ],
     venue: Annotated[Venue, typer.Option(help="Whose column width.")] = Venue.icml,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DECODER=TEXT", help="What to call a decoder. Repeatable."),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(help="Numbers of the table, by their names in summary.csv, comma-separated."),
+    ] = None,
+    bold: Annotated[Bold, typer.Option(help="What is bold in a column.")] = Bold.best,
     folder: Annotated[Path | None, typer.Option(help="[default: RUN/paper]")] = None,
     output: options.Output = options.RESULTS,
 ) -> None:
-    """Write a figure at column width (PDF) and a booktabs table (LaTeX)."""
+    """Write a figure and a booktabs table (LaTeX) that fit a venue's column."""
     from bench.regress.sides import load_side
-    from bench.reporting.paper import write_paper
+    from bench.reporting.paper import parse_layout, write_paper
 
+    layout = parse_layout(venue.value, label or [], columns, bold.value)
     side = load_side(run_dir, output)
-    for file in write_paper(side, folder or side.path / "paper", venue.value):
+    note = partial(typer.echo, err=True)
+    for file in write_paper(side, folder or side.path / "paper", layout, note):
         typer.echo(file)
+    for reason in side.reasons:
+        typer.echo(f"bench: {side.name} is {side.verdict}: {reason}", err=True)
 
 
 @app.command(rich_help_panel=READ)
-def ls(what: Annotated[Listed, typer.Argument()], output: options.Output = options.RESULTS) -> None:
+def ls(
+    what: Annotated[Listed, typer.Argument()],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    output: options.Output = options.RESULTS,
+) -> None:
     """List decoders, tasks, or runs."""
     from rich.console import Console
 
     from bench.reporting import listing
 
-    if what is Listed.decoders:
-        table = listing.list_decoders()
-    elif what is Listed.tasks:
-        table = listing.list_tasks()
+    facts: dict[Listed, Callable[[], list[dict[str, Any]]]] = {
+        Listed.decoders: listing.decoder_facts,
+        Listed.tasks: listing.task_facts,
+        Listed.runs: partial(listing.run_facts, output),
+    }
+    tables: dict[Listed, Callable[[], Any]] = {
+        Listed.decoders: listing.list_decoders,
+        Listed.tasks: listing.list_tasks,
+        Listed.runs: partial(listing.list_runs, output),
+    }
+    if as_json:
+        typer.echo(json.dumps(facts[what](), indent=1, default=str))
     else:
-        table = listing.list_runs(output)
-    Console().print(table)
+        listing.print_table(tables[what](), Console())
 
 
 @app.command(rich_help_panel=READ)
@@ -369,13 +440,15 @@ def _conclude(ended: Ended) -> None:
     raise typer.Exit(int(ended.exit_code))
 
 
-def _print_summary(run_dir: Path, reference: str | None = None) -> None:
+def _print_summary(run_dir: Path, reference: str | None = None) -> int:
+    """Print a run's numbers and verdict; returns the exit code that the verdict calls for."""
     from rich.console import Console
 
     from bench.report import print_summary
 
-    print_summary(run_dir, Console(), reference)
+    code = print_summary(run_dir, Console(), reference)
     typer.echo(f"{run_dir / 'report.md'}  {run_dir / 'figures'}")
+    return int(code)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,20 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from bench import toml
+from bench.bounds import (
+    BatchSize,
+    Count,
+    CountOrNone,
+    MaxNewTokens,
+    Repeats,
+    Seconds,
+    Seed,
+    Temperature,
+    Text,
+    Threads,
+    TopP,
+    told,
+)
 from bench.errors import BenchError, Exit, did_you_mean
 from bench.protocol import PRESETS
 from bench.reporting.published import reference_names
@@ -48,28 +62,28 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    decoders: dict[str, Options] | None = None
-    model: str = ZOO
-    draft: str | None = None
-    adapters: dict[str, str] = Field(default_factory=dict)
-    tasks: str = ZOO
-    columns: dict[str, str] = Field(default_factory=dict)
-    limit: int | None = Field(default=None, ge=1)
-    quality_limit: int = Field(default=40, ge=0)
-    phase_limit: int = Field(default=6, ge=0)
-    repeats: int = Field(default=3, ge=1)
-    batch_size: int = Field(default=1, ge=1)
-    max_new_tokens: int = Field(default=256, ge=1)
-    temperature: float = Field(default=0.0, ge=0)
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    top_k: int = Field(default=0, ge=0)
-    seed: int = 0
+    decoders: dict[Text, Options] | None = None
+    model: Text = ZOO
+    draft: Text | None = None
+    adapters: dict[Text, Text] = Field(default_factory=dict)
+    tasks: Text = ZOO
+    columns: dict[Text, Text] = Field(default_factory=dict)
+    limit: Count | None = None
+    quality_limit: CountOrNone = 40
+    phase_limit: CountOrNone = 6
+    repeats: Repeats = 3
+    batch_size: BatchSize = 1
+    max_new_tokens: MaxNewTokens = 256
+    temperature: Temperature = 0.0
+    top_p: TopP = 1.0
+    top_k: CountOrNone = 0
+    seed: Seed = 0
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    device: str | None = None
-    threads: int | None = Field(default=None, ge=1)
+    device: Text | None = None
+    threads: Threads | None = None
     attention: Literal["sdpa", "eager"] | None = None
     fixed_length: bool = False
-    timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    timeout: Seconds | None = None
     overlong: Literal["skip", "truncate"] = "skip"
     protocol: Literal["specbench"] | None = None
     reference: str | None = None
@@ -87,18 +101,22 @@ class RunConfig(BaseModel):
     @classmethod
     def _cells(cls, value: object) -> object:
         """Accept a list of specs or a table of options; options become text."""
-        if value is None or isinstance(value, Mapping):
-            cells = dict(value or {})
-            return {cell: _as_text(cell, options) for cell, options in cells.items()} or None
-        texts = [value] if isinstance(value, str) else value
+        if value is None:
+            return None
+        if isinstance(value, Mapping) and value:
+            return {cell: _as_text(cell, options) for cell, options in value.items()}
+        texts = [value] if isinstance(value, str) else value or []
         if not isinstance(texts, list | tuple) or not all(isinstance(t, str) for t in texts):
             raise ValueError("write decoders as NAME,NAME or as tables of options")
         specs = [spec for text in texts for spec in registry.parse_specs(text)]
+        if not specs:
+            raise ValueError("no decoder is named; write NAME,NAME, or leave it out for all")
         cells = {spec.cell: dict(spec.options) for spec in specs}
         if len(cells) < len(specs):
             names = [spec.cell for spec in specs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"two cells are called {twice!r}; give one a label: {twice}@LABEL")
+            twice = next(spec for spec in specs if names.count(spec.cell) > 1)
+            label = f"a {'label' if twice.label is None else 'different label'}: {twice.name}@LABEL"
+            raise ValueError(f"two cells are called {twice.cell!r}; give one {label}")
         return cells
 
     @property
@@ -192,12 +210,7 @@ def _validated(values: Mapping[str, Any]) -> RunConfig:
     try:
         return RunConfig(**values)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        said = first["msg"].removeprefix("Value error, ")
-        said = said[:1].lower() + said[1:]
-        got = "" if first["type"] == "value_error" else f" (got {first['input']!r})"
-        raise BenchError(f"{place}: {said}{got}", Exit.USAGE) from error
+        raise BenchError(told(error), Exit.USAGE) from error
 
 
 def _as_text(cell: str, options: object) -> Options:

@@ -2,8 +2,8 @@
 
 After the first token a decoder that emits AL tokens per step, and whose steps cost `verify` +
 `draft` + `overhead` times what a token costs ar, is AL / (verify + draft + overhead) times as fast.
-The costs are the second pass's (`bench.phases`), the speed-up they are held against is the timed
-pass's on the same prompts: the residual is what the second pass disturbed, and what drifted.
+The costs are the second pass's (`bench.phases`), the speed-up they are held against is that of the
+timed blocks it followed: the residual is what the second pass disturbed, and what drifted.
 No torch here.
 """
 
@@ -27,22 +27,22 @@ OVERHEAD = ("sampling", "scheduler", "other")
 class Split:
     """Where one decoder's time went in the second pass.
 
-    `shares` add up to 1. `slowed` is its time per token over the timed pass's on the same prompts
-    (None: not timed there).
+    `shares` add up to 1. `against_timed` is its time per token over that of the same answers in the
+    timed pass (None: not timed there).
     """
 
     decoder: str
     prompts: int
     time_per_token_s: float
     shares: Mapping[str, float]
-    slowed: float | None
+    against_timed: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decomposition:
     """One decoder's speed-up after the first token, in parts; costs in ar's seconds per token.
 
-    `measured` is the timed pass's ratio of totals on the same prompts.
+    `measured` is the timed pass's ratio of totals of the same answers.
     """
 
     decoder: str
@@ -88,7 +88,7 @@ def splits(
                 prompts=sum(len(answer.prompts) for answer in mine),
                 time_per_token_s=each,
                 shares={p: sum(a.seconds.get(p, 0.0) for a in mine) / total_s for p in PHASES},
-                slowed=each / timed if timed else None,
+                against_timed=each / timed if timed else None,
             )
         )
     return found
@@ -135,6 +135,10 @@ def _decode_s(answers: Iterable[PhasedAnswer], phases: Iterable[str]) -> float:
 
 
 def _units(records: Sequence[SampleRecord], answers: Iterable[PhasedAnswer]) -> list[timings.Unit]:
-    """What was timed of the prompts that the second pass asked."""
-    asked = {"|".join(sorted(answer.prompts)) for answer in answers}
-    return [unit for unit in timings.timed_units(records) if unit.key in asked]
+    """What was timed of the answers that the second pass asked for again, in the same repeat."""
+    asked = {("|".join(sorted(answer.prompts)), answer.repeat) for answer in answers}
+    return [
+        unit
+        for unit in timings.timed_units(records)
+        if (unit.key, unit.repeat) in asked or (unit.key, None) in asked
+    ]

@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ import psutil
 from bench.gpu import gpu_facts
 from bench.records import SCHEMA
 
-ROOT = Path(__file__).resolve().parent.parent
-"""The source tree: code, zoo and recipes are found from here."""
+ROOT = Path(str(files("bench"))).resolve().parent
+"""What holds the packages and the zoo: the source tree, or what a wheel was installed into."""
 
 PACKAGES = (
     "decoding-bench", "torch", "transformers", "tokenizers", "safetensors", "datasets", "numpy",
@@ -93,13 +94,17 @@ def peak_rss_bytes() -> int:
 
 
 def git_state(root: Path) -> dict[str, Any]:
-    """Commit and dirty flag of the source tree; both None outside of a git checkout of its own."""
+    """Commit, branch and dirty flag of the source tree; None outside of a checkout of its own.
+
+    The branch is None where a commit is checked out and no branch.
+    """
     top = _git(root, "rev-parse", "--show-toplevel")
     if top is None or Path(top) != root:
-        return {"commit": None, "dirty": None}
+        return {"commit": None, "branch": None, "dirty": None}
     status = _git(root, "status", "--porcelain")
     return {
         "commit": _git(root, "rev-parse", "--verify", "HEAD"),
+        "branch": _git(root, "symbolic-ref", "--quiet", "--short", "HEAD") or None,
         "dirty": None if status is None else bool(status),
     }
 

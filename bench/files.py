@@ -214,5 +214,5 @@ def cannot_write(path: Path, error: OSError | ValueError) -> BenchError:
     """The one line for a write that failed (full disk, read-only folder, a file in the way)."""
     reason = getattr(error, "strerror", None) or str(error)
     full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
-    advice = "free some space" if full else "choose another --output"
+    advice = "free some space" if full else "choose a folder that can be written to"
     return BenchError(f"cannot write {path}: {reason}; {advice}")

@@ -93,6 +93,11 @@ class Tally:
         return ratio(self.emitted - self.first_emitted, self.later_steps)
 
     @property
+    def calls_per_step(self) -> float | None:
+        """Target calls of later steps / later steps: `acceptance_length` / `tpf`. AR is 1."""
+        return ratio(self.target_calls - self.prefill_calls, self.later_steps)
+
+    @property
     def acceptance_rate(self) -> float | None:
         """Accepted / really drafted tokens; None where nothing is drafted."""
         return ratio(self.accepted, self.drafted)
@@ -108,18 +113,16 @@ class PositionCount:
     """What became of the draft at one position of a step (1 is the first).
 
     `steps` drafted at least that far; in `reached` of them all earlier drafts stood; in `accepted`
-    this one stood as well.
+    this one stood as well. `joint` is P(drafts 1..j all stand), the product of the conditionals up
+    to here: it cannot rise with j, as accepted / steps can where drafts differ in length. Where all
+    are equally long the two are one.
     """
 
     position: int
     steps: int
     reached: int
     accepted: int
-
-    @property
-    def joint(self) -> float | None:
-        """P(drafts 1..j all stand) = accepted / steps that drafted at least j."""
-        return ratio(self.accepted, self.steps)
+    joint: float | None
 
     @property
     def conditional(self) -> float | None:
@@ -138,12 +141,18 @@ def acceptance_by_position(records: Iterable[SampleRecord]) -> list[PositionCoun
         if record.steps is not None:
             pairs.update(zip(record.steps.drafted, record.steps.accepted, strict=True))
     rows: list[PositionCount] = []
+    joint: float | None = 1.0
     for j in range(1, max((drafted for drafted, _ in pairs), default=0) + 1):
+        reached = sum(n for (d, a), n in pairs.items() if d >= j and a >= j - 1)
+        accepted = sum(n for (_, a), n in pairs.items() if a >= j)
+        stood = ratio(accepted, reached)
+        joint = None if joint is None or stood is None else joint * stood
         count = PositionCount(
             position=j,
             steps=sum(n for (d, _), n in pairs.items() if d >= j),
-            reached=sum(n for (d, a), n in pairs.items() if d >= j and a >= j - 1),
-            accepted=sum(n for (_, a), n in pairs.items() if a >= j),
+            reached=reached,
+            accepted=accepted,
+            joint=joint,
         )
         rows.append(count)
         if count.accepted == 0:

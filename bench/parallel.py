@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,7 @@ COLUMNS = {
 """Columns of the summary that these numbers fill, and their types."""
 AUP_STEEPNESS = 3.0
 AUP_LARGEST_DROP = 5.0
+AUP_FEWEST = 2
 
 
 def columns(records: Iterable[SampleRecord]) -> dict[str, object]:
@@ -205,26 +207,31 @@ class Area:
     num_dropped: int
 
 
-def accuracy_under_parallelism(points: Iterable[tuple[float, float]], best: float) -> Area | None:
+def accuracy_under_parallelism(
+    points: Iterable[tuple[float, float]], best: float, baseline: float
+) -> Area | None:
     """AUP of a method's curve of accuracy against tokens per forward (d3LLM, arXiv 2601.07568).
 
     With points (rho, y) sorted by rho and W(y) = min(exp(-3 (1 - y / best)), 1):
 
         rho_1 y_1 + sum over i > 1 of (rho_i - rho_(i-1)) (y_i W(y_i) + y_(i-1) W(y_(i-1))) / 2
 
+    Theirs leaves out points of more than 5 points less accuracy than the method's own slowest
+    setting, however bad that is. Here the baseline's accuracy is what they are held against.
+
     Args:
-        points: tokens per forward and accuracy in per cent; those more than 5 points below the
-            slowest one's are left out.
+        points: tokens per forward and accuracy in per cent, one pair per setting.
         best: the highest accuracy of any method on the task, in per cent. It depends on what was
             compared.
+        baseline: the baseline's accuracy, in per cent.
 
     Returns:
-        None without points or accuracy. One point (AR's 1) is its own accuracy.
+        None where fewer than two settings are left: a point spans no area.
     """
     ordered = sorted(points)
-    if not ordered or best <= 0:
+    kept = [(rho, y) for rho, y in ordered if y >= baseline - AUP_LARGEST_DROP]
+    if len(kept) < AUP_FEWEST or best <= 0:
         return None
-    kept = [(rho, y) for rho, y in ordered if y >= ordered[0][1] - AUP_LARGEST_DROP]
 
     def weighed(y: float) -> float:
         return y * min(math.exp(-AUP_STEEPNESS * (1 - y / best)), 1.0)
@@ -233,3 +240,16 @@ def accuracy_under_parallelism(points: Iterable[tuple[float, float]], best: floa
     for (rho, y), (next_rho, next_y) in itertools.pairwise(kept):
         area += (next_rho - rho) * (weighed(y) + weighed(next_y)) / 2
     return Area(value=area, num_dropped=len(ordered) - len(kept))
+
+
+def curves(cells: Iterable[str]) -> dict[str, list[str]]:
+    """The settings of every method: cells whose names differ in a number at their end.
+
+    ``idlm@t2`` and ``idlm@t4`` are settings of ``idlm@t…``; ``idlm`` and ``idlm@isd`` are two
+    methods of one setting each.
+    """
+    stems: dict[str, list[str]] = {}
+    for cell in cells:
+        numbered = re.fullmatch(r"(.*\D)\d+", cell)
+        stems.setdefault(f"{numbered[1]}…" if numbered else cell, []).append(cell)
+    return {stem if len(own) > 1 else own[0]: own for stem, own in stems.items()}

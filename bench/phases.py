@@ -1,6 +1,7 @@
 """The instrumented second pass: where the time of an answer goes, phase by phase.
 
-It runs after the measured repeats, on a few prompts, and is no part of any other number: its clock
+It asks a few prompts once more, each right after the block that timed it, so that both passes see
+the machine at the same speed, which drifts over a run. It is no part of any other number: its clock
 is read around every call (on a GPU each reading waits for the device), which the timed pass must
 not suffer. What it measures lies in ``phases.json``. Nothing here costs the timed pass anything:
 the phases are cut by a scheduler and a decoder that wrap the plain ones.
@@ -22,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,10 +35,10 @@ from bench.records import SCHEMA
 from bench.rundir import load_records
 
 if TYPE_CHECKING:
-    from bench.plan import Plan
+    from bench.plan import Block, Plan
     from bench.progress import Progress
     from bench.prompts import Prompt
-    from bench.workbench import Arm, Workbench
+    from bench.workbench import Workbench
 
 PHASES_FILE = "phases.json"
 PHASES = ("prefill", "draft", "verify", "sampling", "scheduler", "other")
@@ -47,7 +48,9 @@ PHASES = ("prefill", "draft", "verify", "sampling", "scheduler", "other")
 class PhasedAnswer:
     """One answer (or a group of B at a time) of the second pass: its seconds by phase, its counts.
 
-    `later_*` count what came after the first step, as `bench.metrics.Tally` does.
+    `later_*` count what came after the first step, as `bench.metrics.Tally` does. `repeat` is that
+    of the timed block before it, whose seed it shares (None: the pass came after all of them, as it
+    did in older runs).
     """
 
     decoder: str
@@ -56,6 +59,7 @@ class PhasedAnswer:
     emitted: int
     later_emitted: int
     later_steps: int
+    repeat: int | None = None
 
     @property
     def total_s(self) -> float:
@@ -123,45 +127,75 @@ class PhaseClock:
 # ---------------------------------------------------------------- measuring
 
 
-def split_time(
-    bench: Workbench,
-    plan: Plan,
-    prompts: Mapping[str, Prompt],
-    run_dir: Path,
-    progress: Progress,
-) -> None:
-    """Measure the phases of every arm on a few prompts, spread over the families, and store them.
+class SecondPass:
+    """The instrumented answers of a run: taken `after` timed blocks, `complete` in the end."""
 
-    What gave no answer in the timed pass is not asked again. Does nothing where it is switched off
-    or was done before (a resumed run).
-    """
-    from bench.clock import Stopwatch
-    from bench.runner import frozen_garbage
-    from decoders.core.types import Generation
+    def __init__(
+        self, bench: Workbench, plan: Plan, prompts: Mapping[str, Prompt], run_dir: Path
+    ) -> None:
+        """Of a run that is resumed, what it has is kept (errors as `read_phases`)."""
+        self._bench, self._prompts, self._run_dir = bench, prompts, run_dir
+        self._answers = list(read_phases(run_dir))
+        chosen = chosen_blocks(plan, bench.config.phase_limit)
+        have = {(answer.prompts, answer.repeat) for answer in self._answers}
+        whole = any(repeat is None for _, repeat in have)
+        missing = [] if whole else [b for b in chosen if (b.prompts, b.repeat) not in have]
+        self._missing = {block.block: block for block in missing}
 
-    groups = chosen_groups(plan, bench.config.phase_limit)
-    if not groups or (run_dir / PHASES_FILE).is_file():
-        return
-    records = load_records(run_dir)
-    failed = {(r.decoder, r.prompt) for r in records if r.kind == "timing" and r.error}
-    answers: list[PhasedAnswer] = []
-    arms = list(bench.arms.items())
-    shuffler = random.Random(plan.order_seed)
-    progress.start("phases", len(groups) * len(arms))
-    with frozen_garbage():
-        for group in groups:
-            for cell, arm in shuffler.sample(arms, len(arms)):
-                if any((cell, name) in failed for name in group):
-                    continue
-                clock = PhaseClock(bench.clock.now)
-                with Stopwatch(bench.clock):
-                    outcomes = _run(arm, [prompts[name] for name in group], bench, clock)
-                done = [outcome for outcome in outcomes if isinstance(outcome, Generation)]
-                if len(done) == len(group):
-                    answers.append(_answer(cell, group, done, clock))
+    def after(self, block: Block, failed: Collection[str]) -> None:
+        """Ask the prompts of a block that was just timed, if it is one of those chosen.
+
+        Cells that `failed` there are not asked again. Every arm answers in an order of its own.
+        """
+        if self._missing.pop(block.block, None) is None:
+            return
+        cells = [cell for cell in self._bench.arms if cell not in failed]
+        for cell in random.Random(f"phases {block.block}").sample(cells, len(cells)):
+            answer = self._measured(cell, block)
+            if answer is not None:
+                self._answers.append(answer)
+        data = [dataclasses.asdict(answer) for answer in self._answers]
+        write_json(
+            self._run_dir / PHASES_FILE, {"schema": SCHEMA, "phases": PHASES, "answers": data}
+        )
+
+    def complete(self, progress: Progress) -> None:
+        """Ask what was not asked: the run was stopped between a block's end and its phases."""
+        if not self._missing:
+            return
+        from bench.runner import frozen_garbage
+
+        records = [r for r in load_records(self._run_dir) if r.kind == "timing" and r.error]
+        progress.start("phases", len(self._missing))
+        with frozen_garbage():
+            for block in list(self._missing.values()):
+                self.after(block, {r.decoder for r in records if r.block == block.block})
                 progress.step()
-    data = [dataclasses.asdict(answer) for answer in answers]
-    write_json(run_dir / PHASES_FILE, {"schema": SCHEMA, "phases": PHASES, "answers": data})
+
+    def _measured(self, cell: str, block: Block) -> PhasedAnswer | None:
+        """One arm's answers to a block, by phase; None where one of them failed."""
+        from bench.clock import Stopwatch
+        from bench.phased_scheduler import PhasedScheduler
+        from decoders.core.types import Generation
+
+        bench, clock = self._bench, PhaseClock(self._bench.clock.now)
+        num_rows, sampling = bench.config.batch_size, bench.repeated(block.repeat)
+        scheduler = PhasedScheduler(bench.arms[cell], sampling, num_rows, clock)
+        ids = [self._prompts[name].ids for name in block.prompts]
+        with Stopwatch(bench.clock):
+            clock.start()
+            outcomes = scheduler.run(ids, on_first=clock.first if num_rows == 1 else None)
+            clock.switch("scheduler")
+        done = [outcome for outcome in outcomes if isinstance(outcome, Generation)]
+        return _answer(cell, block, done, clock) if len(done) == len(ids) else None
+
+
+def chosen_blocks(plan: Plan, limit: int) -> list[Block]:
+    """The blocks that the second pass follows: of every chosen group one, the repeats by turns."""
+    groups = chosen_groups(plan, limit)
+    repeats = sorted({block.repeat for block in plan.blocks})
+    wanted = {group: repeats[i % len(repeats)] for i, group in enumerate(groups)}
+    return [block for block in plan.blocks if wanted.get(block.prompts) == block.repeat]
 
 
 def chosen_groups(plan: Plan, limit: int) -> list[tuple[str, ...]]:
@@ -188,27 +222,13 @@ def _transposed(queues: Sequence[list[tuple[str, ...]]]) -> list[list[tuple[str,
     return [[queue[i] for queue in queues if i < len(queue)] for i in range(longest)]
 
 
-def _run(arm: Arm, prompts: Sequence[Prompt], bench: Workbench, clock: PhaseClock) -> list[Any]:
-    from bench.phased_scheduler import PhasedScheduler
-
-    alone = bench.config.batch_size == 1
-    scheduler = PhasedScheduler(arm, bench.sampling, bench.config.batch_size, clock)
-    clock.start()
-    outcomes = scheduler.run(
-        [prompt.ids for prompt in prompts], on_first=clock.first if alone else None
-    )
-    clock.switch("scheduler")
-    return outcomes
-
-
-def _answer(
-    cell: str, prompts: tuple[str, ...], done: Sequence[Any], clock: PhaseClock
-) -> PhasedAnswer:
+def _answer(cell: str, block: Block, done: Sequence[Any], clock: PhaseClock) -> PhasedAnswer:
     emitted = sum(len(generation.tokens) for generation in done)
     first = sum(len(generation.steps[0].tokens) for generation in done)
     return PhasedAnswer(
         decoder=cell,
-        prompts=prompts,
+        prompts=block.prompts,
+        repeat=block.repeat,
         seconds={phase: round(spent_s, 9) for phase, spent_s in clock.seconds.items()},
         emitted=emitted,
         later_emitted=emitted - first,

@@ -6,6 +6,11 @@ escape sequences, tags or commands. HTML is escaped by its template; these are f
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
 _BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _SHOWN = {
     **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"},
@@ -40,3 +45,8 @@ def latex(text: str) -> str:
     """Text in one line of LaTeX, where no command, argument or comment begins in it."""
     line = printable(" ".join(text.split()))
     return "".join(_LATEX.get(character, character) for character in line)
+
+
+def colourless(console: Console) -> bool:
+    """Whether no colour reaches the reader: a pipe, a file, a plain terminal, or ``NO_COLOR``."""
+    return console.color_system is None or console.no_color

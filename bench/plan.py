@@ -10,7 +10,7 @@ The plan is written to ``manifest.json`` before the first measurement. No torch 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,6 +19,11 @@ from bench.records import SCHEMA
 
 BASELINE = "ar"
 SECOND_BASELINE = "ar@aa"
+SAME_TOKENS, SAME_DISTRIBUTION, NO_GUARANTEE = "same tokens", "same distribution", "none"
+"""What a cell may guarantee of its answers, held against ar's."""
+WRONG = "WRONG"
+"""Stands in their place where a cell claims to be lossless and was found not to be."""
+_GUARANTEES = (SAME_TOKENS, SAME_DISTRIBUTION, NO_GUARANTEE, WRONG)
 GROUPS_PER_BATCH = 4
 """Prompts of a block at batch size B, in units of B: the scheduler refills while it drains."""
 
@@ -33,6 +38,30 @@ class Cell:
     options: Mapping[str, Any]
     lossless: bool
     comparable_to_ar: bool
+
+
+def guarantee(cell: Mapping[str, Any]) -> str | None:
+    """What a planned cell (as in the manifest) claims of its answers; None where it is not said.
+
+    Its class facts and options decide whether it is `lossless`, the temperature besides whether
+    lossless means ar's very tokens (greedy, or coupled) or tokens of the same distribution.
+    """
+    if "lossless" not in cell:
+        return None
+    if not cell["lossless"]:
+        return NO_GUARANTEE
+    return SAME_TOKENS if cell.get("comparable_to_ar") else SAME_DISTRIBUTION
+
+
+def guarantees(manifest: Mapping[str, Any], wrong: Collection[str] = ()) -> dict[str, str | None]:
+    """The guarantee of every planned cell, `WRONG` for those in `wrong`."""
+    cells = {str(cell["cell"]): guarantee(cell) for cell in manifest.get("cells", ())}
+    return cells | dict.fromkeys(wrong, WRONG)
+
+
+def place_of(promise: object) -> int:
+    """The place of a guarantee's group in tables: the strongest first, an unknown one last."""
+    return _GUARANTEES.index(promise) if promise in _GUARANTEES else len(_GUARANTEES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

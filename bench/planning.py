@@ -18,7 +18,7 @@ from bench.quality import baseline_answers
 from bench.shortage import room_for
 from bench.tasks import tasks_of
 from bench.workbench import Workbench
-from specbench_tasks.task import Conversation
+from specbench_tasks.task import OTHER, Conversation
 
 
 def make_plan(bench: Workbench, name: str, progress: Progress) -> tuple[Plan, dict[str, Prompt]]:
@@ -37,7 +37,7 @@ def make_plan(bench: Workbench, name: str, progress: Progress) -> tuple[Plan, di
     )
     prompts, skipped = tokenise(bench, [*tasks.timing, *tasks.quality])
     strayed = training_warnings(config.model_dump(), bench.facts)
-    for line in (*strayed, *count_lines(prompts, skipped)):
+    for line in (*strayed, *count_lines(prompts, skipped), *_unscored(prompts)):
         progress.note(line)
     timed = {conversation.id for conversation in tasks.timing}
     scored = {conversation.id for conversation in tasks.quality}
@@ -68,7 +68,13 @@ def tokenise(
     bench: Workbench, conversations: Sequence[Conversation]
 ) -> tuple[list[Prompt], list[Skipped]]:
     """Every turn once, later turns after the baseline's own answers (errors as `make_plan`)."""
-    config = bench.config
+    config, context = bench.config, bench.models.target.max_length
+    if config.max_new_tokens >= context:
+        raise BenchError(
+            f"the model's context is {context} tokens, and answers of {config.max_new_tokens} "
+            f"leave none for a prompt: lower --max-new-tokens, to {context - 1} at most",
+            Exit.USAGE,
+        )
     distinct = list({conversation.id: conversation for conversation in conversations}.values())
 
     def answer(prompts: Sequence[Prompt]) -> list[str | None]:
@@ -79,13 +85,20 @@ def tokenise(
         return build_prompts(
             distinct,
             bench.tokenizer,
-            max_prompt_tokens=bench.models.target.max_length - config.max_new_tokens,
+            max_prompt_tokens=context - config.max_new_tokens,
             overlong=config.overlong,
             answer_turn1=answer,
             template=vicuna if config.protocol == "specbench" else None,
         )
     except ValueError as error:
         raise BenchError(str(error), Exit.USAGE) from error
+
+
+def _unscored(prompts: Sequence[Prompt]) -> list[str]:
+    """What is said of references that nothing reads, in one line; empty where there is none."""
+    num = sum(prompt.family == OTHER and prompt.reference is not None for prompt in prompts)
+    told = f"{num} of {len(prompts)} prompts have a reference and no family, so they are not scored"
+    return [f"{told}: name the family, in a column or in [columns] of the config file"] * (num > 0)
 
 
 def describe(plan: Plan) -> list[str]:

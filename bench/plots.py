@@ -13,6 +13,7 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import Any, Literal
 
 import matplotlib as mpl
@@ -21,17 +22,33 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.textpath import text_to_path
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from bench.metrics import BASELINE
 from bench.reporting.labels import place
-from bench.reporting.palette import GREY, INK, PAPER, STYLE, WIDTH, colours
+from bench.reporting.palette import (
+    FAINT,
+    GREY,
+    INK,
+    STYLE,
+    WIDTH,
+    bar,
+    colours,
+    footnotes,
+    lossy,
+    marker,
+    without_wrong,
+)
 from bench.stats import Estimate
 from bench.summary import ALL, family_order
 
 Drawn = tuple[Figure, pd.DataFrame]
 """A figure and the numbers in it."""
 _MOST_BARS = 16
+_MEASURED_AT = 100
 _WHOLE = [1, 2, 5, 10]
 """Steps between ticks that read as whole per cents."""
 
@@ -56,31 +73,72 @@ def styled() -> AbstractContextManager[None]:
 
 
 def draw_all(summary: pd.DataFrame, lengths: pd.DataFrame, floor: Estimate) -> dict[str, Drawn]:
-    """Every figure there is data for, by file name, each with its data."""
+    """Every figure there is data for, by file name, each with its data.
+
+    Decoders that claim to be lossless and are not are left out, which a line under it says.
+    """
+    shown = without_wrong(summary)
+    lengths = lengths[lengths["decoder"].isin(shown["decoder"])]
     with styled():
         drawn = {
-            "speedup": speedup_figure(summary, floor),
-            "tokens_per_call": tokens_per_call_figure(summary),
-            "acceptance_length": acceptance_length_figure(lengths, summary),
-            "quality_speed": quality_speed_figure(summary),
+            "speedup": speedup_figure(shown, floor),
+            "tokens_per_call": tokens_per_call_figure(shown),
+            "acceptance_length": acceptance_length_figure(lengths, shown),
+            "quality_speed": quality_speed_figure(shown),
         }
-    return {name: figure for name, figure in drawn.items() if figure is not None}
+        return annotated(drawn, summary)
+
+
+def annotated(drawn: Mapping[str, Drawn | None], summary: pd.DataFrame) -> dict[str, Drawn]:
+    """The figures there are, made higher for the lines that stand under them."""
+    there = {name: figure for name, figure in drawn.items() if figure is not None}
+    notes = footnotes(summary)
+    for figure, _ in there.values() if notes else ():
+        _write_under(figure, notes)
+    return there
+
+
+def _write_under(figure: Figure, notes: Sequence[tuple[str, str]]) -> None:
+    """Lines of text, each in its colour, under all that a figure holds."""
+    width, height = figure.get_size_inches()
+    wide = int(17 * width)
+    lines = [(line, colour) for text, colour in notes for line in textwrap.wrap(text, wide)]
+    room = 0.04 + 0.15 * len(lines)
+    whole, left = height + room, room
+    if label := figure.get_supxlabel():  # the layout leaves no room for one that was moved
+        figure.supxlabel(label, y=room / (height + room), fontsize=9)
+        left += 0.2
+    figure.set_size_inches(width, whole)
+    engine = figure.get_layout_engine()
+    assert isinstance(engine, ConstrainedLayoutEngine)
+    engine.set(rect=(0, left / whole, 1, 1 - left / whole))
+    for row, (line, colour) in enumerate(reversed(lines)):
+        y = (0.04 + 0.15 * row) / whole
+        figure.text(0.01, y, line, fontsize=8, color=colour, va="bottom")
 
 
 def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Drawn | None:
-    """Speed-up over the baseline by decoder, fastest first, with intervals and the A/A floor."""
-    data = _overall(summary, ["speedup", "speedup_low", "speedup_high", "prompts"])
+    """Speed-up over the baseline by decoder, with intervals and the A/A floor.
+
+    The fastest comes first, but lossy ones come last, beneath a line.
+    """
+    data = _overall(summary, ["speedup", "speedup_low", "speedup_high", "prompts", "guarantee"])
     data = data[data["decoder"] != BASELINE].dropna(subset=["speedup"])
     if data.empty:
         return None
-    data = data.sort_values("speedup", ascending=False, kind="stable").reset_index(drop=True)
+    marks = lossy(summary)
+    data = data.sort_values("speedup", ascending=False, kind="stable")
+    data = data.sort_values("decoder", key=lambda names: names.isin(marks), kind="stable")
+    data = data.reset_index(drop=True)
     palette = colours(list(summary["decoder"].unique()))
     figure, axes = canvas(0.36 * len(data) + 1.15)
     for y, row in enumerate(data.to_dict("records")):
         colour, value, end = palette[row["decoder"]], row["speedup"], row["speedup_high"]
-        axes.plot([1, value], [y, y], color=colour, lw=5, alpha=0.3, solid_capstyle="butt")
+        hollow = row["decoder"] in marks
+        bar_of = {"lw": 1, "ls": ":"} if hollow else {"lw": 5, "alpha": 0.3}
+        axes.plot([1, value], [y, y], color=colour, solid_capstyle="butt", **bar_of)
         axes.plot([row["speedup_low"], end], [y, y], color=colour, lw=1.8)
-        axes.plot(value, y, "o", color=colour, ms=6.5)
+        axes.plot(value, y, ms=6.5, **marker(colour, hollow=hollow))
         known = "" if math.isnan(end) else f"  [{row['speedup_low']:.2f}, {end:.2f}]"
         beside(axes, f"{value:.2f}x{known}", (np.nanmax([value, end, 1]), y), 7)
     axes.axvline(1, color=INK, lw=1)
@@ -91,17 +149,25 @@ def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Drawn | None:
     low = min(1.0, data["speedup_low"].min(), data["speedup"].min())
     span = (max(1.0, data["speedup_high"].max(), data["speedup"].max()) - low) or 1.0
     axes.set_xlim(low - 0.06 * span, low + 1.3 * span)
-    _name_rows(axes, list(data["decoder"]))
+    num_exact = len(data) - data["decoder"].isin(marks).sum()
+    if 0 < num_exact < len(data):
+        axes.axhline(num_exact - 0.5, color=FAINT, lw=0.8, ls=(0, (4, 3)))
+    _name_rows(axes, list(data["decoder"]), marks)
     axes.set_xlabel("times as fast as ar, end to end (geometric mean over prompts, 95 % interval)")
     axes.set_title("Speed-up by decoder")
     axes.set_title(legend, loc="right", fontsize=8, fontweight="normal", color=GREY)
     return figure, data
 
 
-def column_figure(summary: pd.DataFrame, floor: Estimate, width: float) -> Drawn | None:
-    """Speed-up by decoder for a text column of `width` inches: no title, small type."""
+def column_figure(
+    summary: pd.DataFrame, floor: Estimate, width: float, labels: Mapping[str, str]
+) -> Drawn | None:
+    """Speed-up by decoder for a text column of `width` inches: no title, small type.
+
+    `labels` are names to print in the place of decoders' own.
+    """
     with mpl.rc_context(dict(STYLE) | {"font.size": 8}):  # type: ignore[arg-type]
-        drawn = speedup_figure(summary, floor)
+        drawn = speedup_figure(without_wrong(summary), floor)
         if drawn is None:
             return None
         figure, data = drawn
@@ -111,9 +177,38 @@ def column_figure(summary: pd.DataFrame, floor: Estimate, width: float) -> Drawn
         axes.set_title("", loc="right")
         axes.set_xlabel("speed-up over ar (95 % interval)", fontsize=8)
         axes.tick_params(labelsize=8)
+        names = [label.get_text() for label in axes.get_yticklabels()]
+        for row, own in enumerate(data["decoder"]):
+            old, new = (textwrap.fill(text, 26) for text in (own, labels.get(own, own)))
+            names[row] = names[row].replace(old, new, 1)
+        axes.set_yticks(range(len(names)), names)
         for text in axes.texts:
             text.set_fontsize(7)
+        _make_room(figure, axes)
     return drawn
+
+
+def _make_room(figure: Figure, axes: Axes) -> None:
+    """Move the right end of the axis until the texts beside points end within the figure."""
+    for text in axes.texts:
+        text.set_in_layout(False)
+    for _ in range(8):
+        figure.draw_without_rendering()
+        end = max(text.get_window_extent().x1 for text in axes.texts)
+        over = end - figure.bbox.x1 + 0.02 * figure.dpi
+        if over <= 0:
+            return
+        low, high = axes.get_xlim()
+        axes.set_xlim(low, high + 1.1 * (high - low) * over / (axes.bbox.width - over))
+
+
+def text_width(text: str, points: float, *, bold: bool = False) -> float:
+    """How wide a text of `points` is in Times, in the same unit."""
+    font = FontProperties(
+        family="STIXGeneral", weight="bold" if bold else "normal", size=_MEASURED_AT
+    )
+    width, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
+    return float(width) * points / _MEASURED_AT
 
 
 def tokens_per_call_figure(summary: pd.DataFrame) -> Drawn | None:
@@ -124,19 +219,21 @@ def tokens_per_call_figure(summary: pd.DataFrame) -> Drawn | None:
     decoders = list(data["decoder"].unique())
     families = several_families(data["family"])
     palette, top = colours(list(summary["decoder"].unique())), data["tokens_per_call"].max()
+    marks = lossy(summary)
     figure, grid = panels(len(families), 0.2 * len(decoders) + 0.62)
     for family, axes in zip(families, grid, strict=True):
         chosen = data[data["family"] == family].set_index("decoder")["tokens_per_call"]
         for y, decoder in enumerate(decoders):
             if decoder in chosen:
                 value = float(chosen[decoder])
-                axes.barh(y, value, color=palette[decoder], height=0.72)
+                how = bar(palette[decoder], hollow=decoder in marks)
+                axes.barh(y, value, height=0.72, **how)
                 beside(axes, f"{value:.2f}", (value, y), 3, 7.5)
         axes.set_title(family.replace("_", " "), fontsize=9)
         axes.set_xlim(0, top * 1.3)
         axes.axvline(1, color=INK, lw=0.6, alpha=0.5)
         whole(axes.xaxis, 3)
-        _name_rows(axes, decoders)
+        _name_rows(axes, [f"{name} (lossy)" if name in marks else name for name in decoders])
     figure.supxlabel("tokens per target call, prefill included (ar is 1)", fontsize=9)
     return figure, data
 
@@ -146,7 +243,7 @@ def acceptance_length_figure(lengths: pd.DataFrame, summary: pd.DataFrame) -> Dr
     decoders = [d for d in lengths["decoder"].unique() if d != BASELINE]
     if not decoders:
         return None
-    palette = colours(list(summary["decoder"].unique()))
+    palette, marks = colours(list(summary["decoder"].unique())), lossy(summary)
     most = min(int(lengths["tokens"].max()), _MOST_BARS)
     first = min(1, int(lengths["tokens"].min()))
     pooled = lengths["tokens"].clip(upper=most)
@@ -156,10 +253,11 @@ def acceptance_length_figure(lengths: pd.DataFrame, summary: pd.DataFrame) -> Dr
     for decoder, axes in zip(decoders, grid, strict=True):
         chosen, share = lengths[lengths["decoder"] == decoder], shares[decoder]
         mean = float((chosen["tokens"] * chosen["share"]).sum())
-        axes.bar(share.index, share.to_numpy(), color=palette[decoder], width=0.86)
-        axes.set_title(
-            "\n".join(textwrap.wrap(decoder, 22 if len(decoders) > 3 else 30)), fontsize=9
-        )
+        how = bar(palette[decoder], hollow=decoder in marks)
+        axes.bar(share.index, share.to_numpy(), width=0.86, **how)
+        wide = 22 if len(decoders) > 3 else 30
+        lines = [*textwrap.wrap(decoder, wide), *textwrap.wrap(marks.get(decoder, ""), wide)]
+        axes.set_title("\n".join(lines), fontsize=9)
         axes.axvline(min(mean, most), color=INK, lw=1, ls=(0, (2, 2)))
         left = mean < 0.6 * most
         point = (min(mean, most), 1.2 * top)
@@ -175,17 +273,18 @@ def acceptance_length_figure(lengths: pd.DataFrame, summary: pd.DataFrame) -> Dr
 
 def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
     """Quality against speed-up, both with intervals; up and to the right is better."""
-    names = ["speedup", "speedup_low", "speedup_high", "quality", "quality_low", "quality_high"]
+    ends = ("", "_low", "_high")
+    names = [f"{name}{end}" for name in ("speedup", "quality") for end in ends] + ["guarantee"]
     data = _overall(summary, names).dropna(subset=["speedup", "quality"]).reset_index(drop=True)
     if data.empty:
         return None
-    palette = colours(list(summary["decoder"].unique()))
+    palette, marks = colours(list(summary["decoder"].unique())), lossy(summary)
     figure, axes = canvas(3.9)
     for row in data.to_dict("records"):
         (x, y), colour = (row["speedup"], row["quality"]), palette[row["decoder"]]
         axes.plot([row["speedup_low"], row["speedup_high"]], [y, y], color=colour, lw=1.2)
         axes.plot([x, x], [row["quality_low"], row["quality_high"]], color=colour, lw=1.2)
-        axes.plot(x, y, "o", color=colour, ms=7, mec=PAPER, mew=0.8, zorder=3)
+        axes.plot(x, y, ms=7, zorder=3, **marker(colour, hollow=row["decoder"] in marks))
     axes.margins(0.12)
     axes.grid(visible=True)
     bottom, top = axes.get_ylim()
@@ -196,7 +295,8 @@ def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
     axes.set_xlabel("times as fast as ar, end to end (95 % interval)")
     axes.set_ylabel("quality (mean of families, 95 % interval)")
     axes.set_title("Quality against speed")
-    _label_points(figure, axes, data, palette)
+    texts = [f"{name} (lossy)" if name in marks else name for name in data["decoder"]]
+    _label_points(figure, axes, data, texts, palette)
     return figure, data
 
 
@@ -217,9 +317,14 @@ def several_families(found: pd.Series) -> list[str]:
     return families[-1:] if len(families) == 2 else families
 
 
-def _name_rows(axes: Axes, decoders: Sequence[str]) -> None:
-    """Decoders down the side, the first on top; long names wrap."""
-    names = ["\n".join(textwrap.wrap(decoder, 26)) for decoder in decoders]
+def _name_rows(
+    axes: Axes, decoders: Sequence[str], marks: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Decoders down the side, the first on top; long names wrap, and marks stand beneath."""
+    names = [
+        "\n".join([*textwrap.wrap(name, 26), *([marks[name]] if name in marks else [])])
+        for name in decoders
+    ]
     axes.set_yticks(range(len(decoders)), names)
     axes.set_ylim(len(decoders) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
@@ -267,9 +372,13 @@ def beside(
 
 
 def _label_points(
-    figure: Figure, axes: Axes, data: pd.DataFrame, palette: Mapping[str, str]
+    figure: Figure,
+    axes: Axes,
+    data: pd.DataFrame,
+    texts: Sequence[str],
+    palette: Mapping[str, str],
 ) -> None:
-    """Name each point next to it, with a thin line where the name had to move away."""
+    """Write each point's text next to it, with a thin line where it had to move away."""
     figure.draw_without_rendering()
     points, obstacles = [], []
     for row in data.to_dict("records"):
@@ -281,15 +390,15 @@ def _label_points(
         obstacles += [(x - 6, y - 6, x + 6, y + 6)]
         obstacles += [(left, y - 2, right, y + 2), (x - 2, bottom, x + 2, top)]
     unit = figure.dpi / 72
-    sizes = [(len(name) * 5.6 * unit, 11.0 * unit) for name in data["decoder"]]
+    sizes = [(len(text) * 5.6 * unit, 11.0 * unit) for text in texts]
     frame = axes.get_window_extent()
     boxes = place(points, sizes, obstacles, (frame.x0, frame.y0, frame.x1, frame.y1))
     to_axes = axes.transAxes.inverted().transform
-    for name, (x, y), box in zip(data["decoder"], points, boxes, strict=True):
+    for text, name, (x, y), box in zip(texts, data["decoder"], points, boxes, strict=True):
         nearest = (min(max(x, box[0]), box[2]), min(max(y, box[1]), box[3]))
         line = {"arrowstyle": "-", "color": palette[name], "lw": 0.7, "shrinkB": 4}
         axes.annotate(
-            name,
+            text,
             tuple(to_axes((x, y))),
             tuple(to_axes(((box[0] + box[2]) / 2, (box[1] + box[3]) / 2))),
             xycoords="axes fraction",

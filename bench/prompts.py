@@ -85,7 +85,8 @@ def build_prompts(
     Args:
         conversations: what to ask.
         tokenizer: the target's.
-        max_prompt_tokens: what fits, i.e. the model's context less the budget for the answer.
+        max_prompt_tokens: what fits, i.e. the model's context less the budget for the answer; 1 or
+            more.
         overlong: a longer prompt is left out (with the later turns of its conversation), or loses
             its beginning: the last `max_prompt_tokens` ids stay, a leading BOS among them.
         answer_turn1: the baseline's answers, as text without special tokens, to prompts whose
@@ -97,15 +98,8 @@ def build_prompts(
     Returns:
         The prompts, and the turns skipped with a reason each. An empty prompt is the BOS alone, or
         skipped where the tokenizer has none.
-
-    Raises:
-        ValueError: `max_prompt_tokens` below 1.
     """
-    if max_prompt_tokens < 1:
-        raise ValueError(
-            f"room for {max_prompt_tokens} prompt tokens; the model's context must be longer than "
-            "the answer's budget: lower --max-new-tokens"
-        )
+    assert max_prompt_tokens >= 1, "the answer's budget leaves no room for a prompt"
     made: list[Prompt | Skipped] = []
     answers: dict[str, tuple[str, ...]] = {c.id: () for c in conversations}
     for turn in range(1, max((len(c.turns) for c in conversations), default=0) + 1):

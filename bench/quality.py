@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import torch
 
+from bench.failures import ErrorLog
 from bench.files import SampleWriter
 from bench.plan import BASELINE
 from bench.progress import Progress
@@ -48,15 +49,19 @@ def score_quality(
     *,
     attempt: int,
     done: Collection[tuple[str, str]] = (),
+    errors: ErrorLog | None = None,
 ) -> None:
-    """Answer and score `prompts` with every arm, but for the (cell, prompt) pairs in `done`."""
+    """Answer and score `prompts` with every arm, but for the (cell, prompt) pairs in `done`.
+
+    `errors` takes the tracebacks of failed answers; None: nobody keeps them.
+    """
     if not prompts:
         return
     progress.start("quality", len(prompts) * len(bench.arms), len(done))
     for cell, arm in bench.arms.items():
         left = [prompt for prompt in prompts if (cell, prompt.name) not in done]
         if left:
-            _score_arm(bench, cell, arm, left, writer, progress, attempt)
+            _score_arm(bench, cell, arm, left, writer, progress, attempt, errors)
         writer.sync()
 
 
@@ -68,11 +73,15 @@ def _score_arm(
     writer: SampleWriter,
     progress: Progress,
     attempt: int,
+    errors: ErrorLog | None,
 ) -> None:
     num_rows = batch_size(bench)
 
     def write(index: int, outcome: Outcome) -> None:
-        writer.record(_record(bench, cell, prompts[index], outcome, attempt, num_rows))
+        record = _record(bench, cell, prompts[index], outcome, attempt, num_rows)
+        writer.record(record)
+        if errors is not None and isinstance(outcome, Exception):
+            errors.add(record, outcome)
         progress.step(cell)
 
     scheduler = Scheduler(arm.decoder, arm.models, bench.sampling, num_rows, arm.patience)

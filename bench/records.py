@@ -83,7 +83,8 @@ class SampleRecord:
     answer: mean negative log-likelihood of a token, share of tokens that were its likeliest, and
     mean entropy of its laws (nats). `recounted` is the length of the baseline's answer as
     Spec-Bench counts it (`bench.protocol`), under its protocol only. With `error` set, everything
-    measured is None.
+    measured is None; `error_at` is where in its file the decoder raised it or stood, as
+    ``FILE.py:LINE``.
     """
 
     kind: Kind
@@ -113,12 +114,18 @@ class SampleRecord:
     entropy: float | None = None
     recounted: int | None = None
     error: str | None = None
+    error_at: str | None = None
     schema: int = SCHEMA
 
     @property
     def prompt(self) -> str:
         """Identity of the prompt: conversation and turn."""
         return f"{self.conversation}#{self.turn}"
+
+    @property
+    def failure(self) -> str | None:
+        """The error with its place, for people."""
+        return f"{self.error} ({self.error_at})" if self.error and self.error_at else self.error
 
     def to_json(self) -> str:
         """The record as one line of JSON, without the newline."""
@@ -162,7 +169,7 @@ _FIELDS: tuple[tuple[Any, bool, Sequence[str]], ...] = (
     (str, False, ("kind", "decoder", "family", "conversation", "prompt_hash")),
     (int, False, ("turn", "repeat", "seed", "block", "order", "attempt")),
     (int, False, ("batch_size", "num_prompt_tokens")),
-    (str, True, ("text", "stop", "error")),
+    (str, True, ("text", "stop", "error", "error_at")),
     (_REAL, True, ("ttft_s", "total_s", "group_s", "nll", "agreement", "entropy")),
     (int, True, ("peak_memory_bytes", "recounted")),
 )

@@ -10,6 +10,7 @@ import dataclasses
 import io
 import re
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
@@ -21,16 +22,19 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from bench.errors import Exit
 from bench.files import write_files
 from bench.plain import latex, markdown
+from bench.plan import NO_GUARANTEE, WRONG
 from bench.records import SampleRecord
 from bench.reporting.findings import Findings
 from bench.reporting.palette import FAINT, INK, PAPER
-from bench.reporting.tables import Table
+from bench.reporting.tables import ACCEPTED, EMITTED, Table
 from bench.rundir import load_run
 from bench.summary import ALL
+from bench.validity import DAMAGED, EXIT_CODES, VALID
 
-_TEMPLATES = Path(__file__).parent / "templates"
+_TEMPLATES = Path(str(files("bench"))) / "templates"
 _CAPTIONS = {
     "speedup": "Speed-up over ar by decoder: geometric mean over prompts with 95 % intervals. "
     "The grey band is the A/A noise floor.",
@@ -42,11 +46,14 @@ _CAPTIONS = {
 }
 _TERMINAL = {
     "decoder": "decoder",
+    "guarantee": "\n\nguarantee",
     "speed-up, geometric mean [95 %]": "speed-up\ngeometric mean\n[95 %]",
     "ratio of totals": "ratio of\ntotals",
     "specbench_compat": "specbench\n_compat",
     "tokens per call": "tokens\nper call",
-    "accepted tokens per step [95 %]": "accepted\ntokens\nper step",
+    ACCEPTED: "accepted\ntokens\nper step",
+    EMITTED: "emitted\ntokens\nper step",
+    "calls per step": "calls\nper step",
     "tokens/s": "tokens/s",
     "TTFT ms": "TTFT\nms",
     "peak memory MB": "memory\nMB",
@@ -55,11 +62,11 @@ _TERMINAL = {
     "errors": "errors",
 }
 """Columns of the terminal's table and their headings there."""
-_BARE = ("quality % [95 %]", "accepted tokens per step [95 %]")
+_BARE = ("quality % [95 %]", ACCEPTED, EMITTED)
 """Those without their intervals there."""
 _EXPENDABLE = (
     *("peak memory MB", "TTFT ms", "specbench_compat", "ratio of totals"),
-    *("tokens/s", "tokens per call"),
+    *("tokens/s", "calls per step", "identical to ar %", ACCEPTED, EMITTED),
 )
 """Those a narrow terminal does without, in this order."""
 
@@ -76,15 +83,26 @@ def write_report(run_dir: Path, reference: str | None = None) -> None:
         "samples.parquet": _parquet(findings.run.records),
         "summary.csv": _csv(findings.summary),
     }
+    if findings.verdict == DAMAGED:  # what was written before may be the last that is left of it
+        numbers = {name: data for name, data in numbers.items() if not (run_dir / name).exists()}
     write_files(run_dir, numbers | _tables(findings))
     vectors, figures = _figures(findings)
-    shown = [(name, _CAPTIONS[name]) for name in vectors]
+    shown = [(name, _caption(name, findings)) for name in vectors]
     inline = [(name, caption, _inline_svg(vectors[name], name)) for name, caption in shown]
     texts = {
         "report.md": _render("report.md.j2", findings, figures=shown).encode(),
         "report.html": _render("report.html.j2", findings, figures=inline).encode(),
     }
     write_files(run_dir, figures | texts)
+
+
+def _caption(name: str, findings: Findings) -> str:
+    """What a figure shows, how lossy decoders are marked, and who is left out of it."""
+    lines = [_CAPTIONS[name]]
+    if (findings.summary["guarantee"] == NO_GUARANTEE).any():
+        lines.append("Hollow: lossy, no guarantee.")
+    lines += [f"Left out: {cell} is {WRONG}." for cell in findings.wrong]
+    return " ".join(lines)
 
 
 def _findings(run_dir: Path, reference: str | None) -> Findings:
@@ -94,10 +112,10 @@ def _findings(run_dir: Path, reference: str | None) -> Findings:
     return Findings(dataclasses.replace(run, config={**run.config, "reference": reference}))
 
 
-def print_summary(run_dir: Path, console: Console, reference: str | None = None) -> None:
+def print_summary(run_dir: Path, console: Console, reference: str | None = None) -> Exit:
     """Print the run's main table, the A/A line, its verdict, and what qualifies the numbers.
 
-    Published numbers come last, as `write_report` takes them.
+    Published numbers come last, as `write_report` takes them. Returns what the verdict calls for.
 
     Errors: `BenchError` where the folder is no run (exit 2) or is damaged (4).
     """
@@ -110,12 +128,14 @@ def print_summary(run_dir: Path, console: Console, reference: str | None = None)
         console.print(Text(findings.floor_sentence, style="dim"))
         if findings.needs:
             console.print(Text(f"wide intervals: {'; '.join(findings.needs)}", style="dim"))
-    good = findings.verdict == "VALID"
+    good = findings.verdict == VALID
     console.print(Text(findings.verdict, style="bold green" if good else "bold red"))
     for line in findings.caveats:
-        console.print(Text(f"! {line}", style="yellow"))
+        reason = line.startswith("Reason: ")
+        console.print(Text(f"! {line}", style="bold red" if reason else "yellow"))
     if findings.reference_table is not None:
         _print_reference(findings.reference_table, console)
+    return EXIT_CODES[findings.verdict]
 
 
 def _print_reference(table: Table, console: Console) -> None:
@@ -134,9 +154,10 @@ def _print_reference(table: Table, console: Console) -> None:
 def _fitting_table(findings: Findings, console: Console) -> RichTable:
     """The headline table with as many of its columns as the console is wide enough for."""
     errors = any(row[-1].text != "0" for row in findings.headline.rows)
-    shown = [heading for heading in _TERMINAL if heading != "errors" or errors]
+    there = set(findings.headline.headings) - (set() if errors else {"errors"})
+    shown = [heading for heading in _TERMINAL if heading in there]
     wide = console.options.update(width=1000)
-    for heading in _EXPENDABLE:
+    for heading in [heading for heading in _EXPENDABLE if heading in shown]:
         table = _terminal_table(findings, shown)
         if Measurement.get(console, wide, table).maximum <= console.width:
             break
@@ -149,7 +170,8 @@ def _terminal_table(findings: Findings, shown: Sequence[str]) -> RichTable:
     places = {heading: place for place, heading in enumerate(table.headings)}
     printed = RichTable(box=None, pad_edge=False, header_style="bold")
     printed.add_column("decoder", overflow="fold", max_width=24, vertical="bottom")
-    for heading in shown[1:]:
+    printed.add_column(Text(_TERMINAL["guarantee"]))
+    for heading in shown[2:]:
         printed.add_column(Text(_TERMINAL[heading]), justify="right", no_wrap=True)
     for row in table.rows:
         cells = [row[places[heading]] for heading in shown]
@@ -157,7 +179,11 @@ def _terminal_table(findings: Findings, shown: Sequence[str]) -> RichTable:
             cell.text.split(" [")[0] if heading in _BARE else cell.text
             for heading, cell in zip(shown, cells, strict=True)
         ]
-        styles = ["bold green" * cell.bold for cell in cells]
+        good = cells[1].text != NO_GUARANTEE
+        styles = [
+            "bold red" if cell.bad else "bold green" if cell.bold and good else "bold" * cell.bold
+            for cell in cells
+        ]
         printed.add_row(*(Text(t, style=style) for t, style in zip(texts, styles, strict=True)))
     return printed
 
@@ -221,7 +247,7 @@ def _figures(findings: Findings) -> tuple[dict[str, str], dict[str, bytes]]:
 def _inline_svg(svg: str, name: str) -> Markup:
     """An SVG to stand in the page: its colours and font follow the page, its ids are its own."""
     svg = svg[svg.index("<svg") :]
-    for colour, swap in ((INK, "currentColor"), (FAINT, "var(--line)"), (PAPER, "none")):
+    for colour, swap in ((INK, "currentColor"), (FAINT, "var(--line)"), (PAPER, "var(--paper)")):
         svg = svg.replace(colour, swap)
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", svg)

@@ -13,10 +13,11 @@ import dataclasses
 import gc
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from bench.clock import Stopwatch
+from bench.failures import ErrorLog, error_line, place_of
 from bench.files import SampleWriter
 from bench.load import Load
 from bench.memory import PeakMemory
@@ -49,10 +50,16 @@ class Runner:
         *,
         attempt: int,
         lap: Callable[[], Load],
+        errors: ErrorLog | None = None,
+        after: Callable[[Block, Collection[str]], None] | None = None,
     ) -> None:
-        """`lap` says what the machine's load was since it was last asked (see `bench.load`)."""
+        """`lap` says what the machine's load was since it was last asked (see `bench.load`).
+
+        `errors` takes the tracebacks of failed answers; None: nobody keeps them. `after` is called
+        after every block with the cells that failed in it.
+        """
         self.bench, self.prompts, self.writer, self.progress = bench, prompts, writer, progress
-        self.attempt, self._lap = attempt, lap
+        self.attempt, self._lap, self._errors, self._after = attempt, lap, errors, after
         self._tokens: defaultdict[str, int] = defaultdict(int)
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
@@ -73,14 +80,23 @@ class Runner:
                 gc.collect()
 
     def measure(self, block: Block) -> None:
-        """All cells of one block in its order; the block counts once the last line is written."""
+        """All cells of one block in its order; the block counts once the last line is written.
+
+        Then the second pass may look at it, told which cells failed.
+        """
+        failed: set[str] = set()
         prompts = [self.prompts[name] for name in block.prompts]
-        sampling = self._sampling(block.repeat)
+        sampling = self.bench.repeated(block.repeat)
         for order, cell in enumerate(block.order):
             outcomes, watch, peak = self._timed(self.bench.arm(cell), prompts, sampling)
             for prompt, outcome in zip(prompts, outcomes, strict=True):
                 record = self._blank(block, order, cell, prompt, sampling.seed)
-                self.writer.record(self._filled(record, outcome, watch, peak))
+                record = self._filled(record, outcome, watch, peak)
+                self.writer.record(record)
+                if isinstance(outcome, Exception):
+                    failed.add(cell)
+                    if self._errors is not None:
+                        self._errors.add(record, outcome)
             self._seconds[cell] += watch.total_s
             self._tokens[cell] += sum(len(o.tokens) for o in outcomes if isinstance(o, Generation))
             self.progress.step(self._speeds(), len(prompts))
@@ -89,6 +105,8 @@ class Runner:
             "load", block=block.block, attempt=self.attempt, **dataclasses.asdict(load)
         )
         self.writer.sync()
+        if self._after is not None:
+            self._after(block, failed)
 
     def warm_up(self, prompts: Sequence[Prompt]) -> None:
         """Every arm on one prompt (or B) of each length bucket, until its times are stable.
@@ -141,10 +159,6 @@ class Runner:
             outcomes = scheduler.run(ids, on_first=watch.first if batch_size == 1 else None)
         return outcomes, watch, memory.peak_bytes()
 
-    def _sampling(self, repeat: int) -> Sampling:
-        sampling = self.bench.sampling
-        return dataclasses.replace(sampling, seed=sampling.seed + repeat)
-
     def _blank(
         self, block: Block, order: int, cell: str, prompt: Prompt, seed: int
     ) -> SampleRecord:
@@ -193,7 +207,8 @@ class Runner:
 def answered(bench: Workbench, record: SampleRecord, outcome: Outcome) -> SampleRecord:
     """A blank record with what a decoder gave: its answer and steps, or its error as one line."""
     if isinstance(outcome, Exception):
-        return dataclasses.replace(record, error=error_line(outcome))
+        place = place_of(outcome, bench.arm(record.decoder).decoder)
+        return dataclasses.replace(record, error=error_line(outcome), error_at=place)
     return dataclasses.replace(
         record,
         tokens=outcome.tokens,
@@ -201,12 +216,6 @@ def answered(bench: Workbench, record: SampleRecord, outcome: Outcome) -> Sample
         stop=outcome.stop,
         steps=StepColumns.of(outcome),
     )
-
-
-def error_line(error: Exception) -> str:
-    """An exception as one line: its type and message, half characters (surrogates) as escapes."""
-    message = " ".join(str(error).split()).encode(errors="backslashreplace").decode()
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def _stable(times: Sequence[float]) -> bool:

@@ -20,6 +20,7 @@ from bench import env as environment
 from bench.choice import choose_decoders
 from bench.config import RunConfig, load_config
 from bench.errors import BenchError, Exit
+from bench.failures import ERRORS, ErrorLog
 from bench.files import (
     SAMPLES,
     SampleWriter,
@@ -32,8 +33,8 @@ from bench.gpu import gpu_handle
 from bench.identity import check_identity
 from bench.load import LoadWatch
 from bench.lossless.differences import as_facts, differences
-from bench.phases import split_time
-from bench.plan import Plan
+from bench.phases import SecondPass
+from bench.plan import WRONG, Plan
 from bench.planning import make_plan
 from bench.progress import Progress
 from bench.prompt_file import read_prompts, write_prompts
@@ -52,7 +53,7 @@ from bench.rundir import (
 )
 from bench.runner import Runner
 from bench.shortage import room_for
-from bench.validity import INVALID, judge
+from bench.validity import DAMAGED, EXIT_CODES, INCOMPLETE, VALID, judge, wrong_cells
 from bench.vocabulary import write_vocabulary
 from bench.workbench import Workbench, open_workbench
 
@@ -114,16 +115,16 @@ def _resume(run_dir: Path, progress: Progress, opener: Opener) -> Ended:
         planned = _plan(config, run_dir, progress, opener)
         return _measure(*planned, run_dir, progress, attempt=0)
     found = load_run(run_dir)
-    if found.status.get("status") == "complete":
+    validity = judge(found)
+    if validity.verdict == DAMAGED:
+        progress.note(f"{run_dir} is {DAMAGED}: {validity.reasons[0]}")
+    elif found.status.get("status") == "complete":
+        facts = {**found.status, **dataclasses.asdict(validity)}
         if not found.status.get("reported", True):
             progress.note(f"{run_dir} is complete but for its report, which is written now")
-            return _report(run_dir, found.status, bool(found.records), progress)
+            return _report(run_dir, facts, bool(found.records), progress)
         progress.note(f"{run_dir} is complete: nothing to resume")
-        try:
-            return Ended(run_dir=run_dir, exit_code=_exit_code(run_dir, found.status, progress))
-        except (TypeError, KeyError) as error:
-            line = f"{run_dir} is damaged: its status cannot be read ({error!r})"
-            raise BenchError(line, Exit.INVALID) from error
+        return Ended(run_dir=run_dir, exit_code=_exit_code(run_dir, facts, progress))
     if found.status.get("ab"):
         line = f"{run_dir} is one side of a `bench ab`, which cannot be resumed; run that again"
         raise BenchError(line, Exit.USAGE)
@@ -196,7 +197,8 @@ def _measure(
         facts = _judged(bench, prompts, run_dir, status | {"status": how})
     except BaseException:  # a full disk may refuse the status too: the first error is raised
         with contextlib.suppress(BenchError):
-            write_json(run_dir / STATUS, status | {"status": "error", "finished_utc": _utc()})
+            ended = {"status": "error", "verdict": INCOMPLETE, "finished_utc": _utc()}
+            write_json(run_dir / STATUS, status | ended)
         progress.note(f"what was measured is kept. Go on: bench resume {run_dir}")
         raise
     finally:
@@ -224,15 +226,25 @@ def _fill(
         for block in left:
             writer.event("supersede", block=block.block, before_attempt=attempt)
     watch = LoadWatch(gpu_handle(str(bench.models.target.device)))
-    runner = Runner(bench, prompts, writer, progress, attempt=attempt, lap=watch.lap)
+    errors, second = ErrorLog(run_dir), SecondPass(bench, plan, prompts, run_dir)
+    runner = Runner(
+        bench,
+        prompts,
+        writer,
+        progress,
+        attempt=attempt,
+        lap=watch.lap,
+        errors=errors,
+        after=second.after,
+    )
     num_left = sum(len(block.prompts) * len(block.order) for block in left)
     runner.run(left, num_done=plan.num_answers - num_left)
-    split_time(bench, plan, prompts, run_dir, progress)
+    second.complete(progress)
     asked = [prompts[planned.prompt] for planned in plan.in_pass("quality")]
     done = {(record.decoder, record.prompt) for record in records if record.kind == "quality"}
     advice = "lower --max-new-tokens, or leave it out: --quality-limit 0"
     with room_for(f"the quality pass, {batch_size(bench)} answers at a time,", advice):
-        score_quality(bench, asked, writer, progress, attempt=attempt, done=done)
+        score_quality(bench, asked, writer, progress, attempt=attempt, done=done, errors=errors)
 
 
 def _judged(
@@ -240,14 +252,13 @@ def _judged(
 ) -> dict[str, Any]:
     """Judge and describe what is there, also after Ctrl-C, where it is a part: run.json's facts."""
     measured = load_run(run_dir)
-    validity = judge(measured)
     write_vocabulary(run_dir, bench.tokenizer, measured.records, list(prompts.values()))
     peak = {"process": {"peak_rss_bytes": environment.peak_rss_bytes()}}
     write_json(run_dir / ENV, {**measured.env, **peak})
-    unequal = differences(bench, measured.records, prompts)
-    facts = {**status, **dataclasses.asdict(validity), "finished_utc": _utc()}
-    facts["warnings"] = [*validity.warnings, *map(str, unequal)]
-    facts |= {"differences": as_facts(unequal), "num_records": len(measured.records)}
+    found = as_facts(differences(bench, measured.records, prompts))
+    facts = {**status, "differences": found, "num_records": len(measured.records)}
+    validity = judge(dataclasses.replace(measured, status=facts))
+    facts |= {**dataclasses.asdict(validity), "finished_utc": _utc()}
     write_json(run_dir / STATUS, {**facts, "reported": False})
     return facts
 
@@ -270,13 +281,15 @@ def _exit_code(run_dir: Path, facts: Mapping[str, Any], progress: Progress) -> E
     if facts["status"] == "interrupted":
         progress.note(f"interrupted; all finished answers are kept. Go on: bench resume {run_dir}")
         return Exit.INTERRUPTED
-    if facts.get("verdict") == INVALID:
-        return Exit.INVALID
-    if any(difference["num_wrong"] for difference in facts.get("differences") or ()):
-        progress.note("a lossless decoder is wrong: it left ar's tokens without a near-tie")
-        return Exit.REGRESSION
+    verdict = str(facts.get("verdict"))
+    if verdict == WRONG:
+        cells = ", ".join(wrong_cells(facts))
+        progress.note(f"{cells}: claims to be lossless and left ar's tokens without a near-tie")
+    if verdict != VALID:
+        return EXIT_CODES[verdict]
     if facts.get("num_errors"):
-        progress.note(f"{facts['num_errors']} answers failed; partial results kept")
+        kept = f"partial results kept, tracebacks in {run_dir / ERRORS}"
+        progress.note(f"{facts['num_errors']} answers failed; {kept}")
         return Exit.FAILED
     return Exit.DONE
 

@@ -6,13 +6,14 @@ rely on come first, in a fixed order; unknown is null, never 0. No torch here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from bench import estimates, metrics, parallel, timings
 from bench.metrics import BASELINE, SECOND_BASELINE, Tally
+from bench.plan import guarantees, place_of
 from bench.records import SampleRecord
 from bench.scores import Gold, Quality, family_quality, overall_quality, scored
 from bench.speedups import Speedups, speedups
@@ -62,9 +63,11 @@ EXTRA_COLUMNS = {
     "batch_size": "Int64",
     **parallel.COLUMNS,
     "pairs_decode": "Int64",
+    "guarantee": "object",
+    "calls_per_step": "float64",
 }
 """What follows them: more intervals, what the numbers rest on, `bench.estimates`' and
-`bench.parallel`'s."""
+`bench.parallel`'s, and what a decoder's answers are guaranteed to be (`bench.plan.guarantee`)."""
 ACCEPTANCE_COLUMNS = (
     *("decoder", "family", "position"),
     *("steps", "reached", "accepted", "joint", "conditional"),
@@ -72,12 +75,19 @@ ACCEPTANCE_COLUMNS = (
 _ONE = Estimate(value=1.0, low=1.0, high=1.0)
 
 
-def decoder_order(manifest: Mapping[str, Any], records: Iterable[SampleRecord]) -> list[str]:
-    """Measured decoders in the plan's order, the baseline first and its second arm left out."""
-    planned = [cell["cell"] for cell in manifest.get("cells", ())]
+def decoder_order(
+    manifest: Mapping[str, Any], records: Iterable[SampleRecord], wrong: Collection[str] = ()
+) -> list[str]:
+    """Measured decoders, the baseline first and its second arm left out.
+
+    They are grouped by what they guarantee (those that are `wrong` last), each group in the plan's
+    order.
+    """
+    claims = guarantees(manifest, wrong)
     measured = dict.fromkeys(record.decoder for record in records)
-    names = dict.fromkeys([BASELINE, *planned, *measured])
-    return [name for name in names if name in measured and name != SECOND_BASELINE]
+    names = dict.fromkeys([*claims, *measured])
+    found = [name for name in names if name in measured and name != SECOND_BASELINE]
+    return sorted(found, key=lambda name: (name != BASELINE, place_of(claims.get(name))))
 
 
 def family_order(families: Iterable[str]) -> list[str]:
@@ -87,18 +97,23 @@ def family_order(families: Iterable[str]) -> list[str]:
 
 
 def summarise(
-    records: Sequence[SampleRecord], manifest: Mapping[str, Any], gold: Gold | None = None
+    records: Sequence[SampleRecord],
+    manifest: Mapping[str, Any],
+    gold: Gold | None = None,
+    wrong: Collection[str] = (),
 ) -> pd.DataFrame:
     """One row per decoder and family, then the decoder's row `all`; see the columns above.
 
     Counters are pooled over prompts and repeats (sum / sum), and so are the time columns; speed-ups
     are geometric means of paired ratios. Whatever exists is summarised: an unfinished run gives the
     rows of its finished blocks, no records give no rows. `gold` serves corpus BLEU. Quality in
-    `all` is over the same families for every decoder, or unknown.
+    `all` is over the same families for every decoder, or unknown. `wrong` names the decoders that
+    were found not to be lossless as they claim.
     """
     cells = metrics.by(records, lambda record: record.decoder)
     comparable = {c["cell"]: bool(c.get("comparable_to_ar")) for c in manifest.get("cells", ())}
-    decoders = decoder_order(manifest, records)
+    decoders = decoder_order(manifest, records, wrong)
+    promises = guarantees(manifest, wrong)
     qualities = {decoder: _qualities(cells[decoder], gold or {}) for decoder in decoders}
     known = [(f, q.estimate.value) for of in qualities.values() for f, q in of.items()]
     num_families = len({family for family, value in known if value is not None})
@@ -110,6 +125,7 @@ def summarise(
         for family, quality in [*qualities[decoder].items(), (ALL, overall)]:
             chosen = _of_family(mine, family)
             row: dict[str, object] = {"decoder": decoder, "family": family}
+            row["guarantee"] = promises.get(decoder)
             row |= _counts(chosen) | _counters(chosen) | _times(mine, baseline, decoder, family)
             sides = (_units(side, family) for side in (baseline, mine, again))
             row |= estimates.columns(decoder, chosen, *sides)
@@ -224,6 +240,7 @@ def _counters(records: Sequence[SampleRecord]) -> dict[str, object]:
         "tokens_per_call": tally.tokens_per_call,
         "tpf": tally.tpf,
         "acceptance_length": tally.acceptance_length,
+        "calls_per_step": tally.calls_per_step,
         "acceptance_rate": tally.acceptance_rate,
         "rows_per_token": tally.rows_per_token,
         "ttft_s": timings.ttft_s(records),

@@ -1,36 +1,57 @@
-"""The verdict on a finished run: may its numbers be used, and what should a reader know.
+"""The verdict on a run: may its numbers be used, and what should a reader know.
 
-Pure functions of the run folder. A broken invariant makes a run INVALID. Noise never does: it is
-written down as a warning. *Loaded* blocks are those during which other processes used more than
-`MAX_OTHER_CORES` cores. *Drift* is how much slower the baseline became from the first to the last
-third of the blocks: the median, over prompts timed in both, of the log ratio of its times per token
-(both arms pooled); it needs `MIN_DRIFT_PROMPTS` such prompts. No torch here.
+==========  =======================================================================================
+DAMAGED     records that run.json counts, or implies, are missing
+INVALID     a record breaks an invariant
+WRONG       a decoder claims to be lossless and is not
+INCOMPLETE  the run did not end: not all that was planned was measured
+VALID       all that was planned was measured, and nothing is broken
+==========  =======================================================================================
+
+Of several the first in this order stands. Pure functions of the run folder: who reads
+a run judges it again, as files get lost and an older version may not have known a verdict. Noise
+makes no verdict: it is written down as a warning.
+
+*Loaded* blocks are those during which other processes used more than `MAX_OTHER_CORES` cores.
+*Drift* is how much slower the baseline became from the first to the last third of the blocks: the
+median, over prompts timed in both, of the log ratio of its times per token (both arms pooled); it
+needs `MIN_DRIFT_PROMPTS` such prompts. No torch here.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bench.adapters import training_warnings
-from bench.plan import BASELINE, SECOND_BASELINE
+from bench.errors import BenchError, Exit
+from bench.files import SAMPLES
+from bench.plan import BASELINE, SECOND_BASELINE, WRONG
 from bench.records import SampleRecord, broken_invariants
 from bench.rundir import Run
 
 MAX_OTHER_CORES = 0.5
 MAX_DRIFT = 0.05
 MIN_DRIFT_PROMPTS = 3
-VALID = "VALID"
-INVALID = "INVALID"
+VALID, INVALID, DAMAGED, INCOMPLETE = "VALID", "INVALID", "DAMAGED", "INCOMPLETE"
+EXIT_CODES: Mapping[str, Exit] = {
+    VALID: Exit.DONE,
+    DAMAGED: Exit.INVALID,
+    INVALID: Exit.INVALID,
+    WRONG: Exit.REGRESSION,
+    INCOMPLETE: Exit.INVALID,
+}
+"""What a command that reads or completes a run ends with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validity:
-    """Verdict, why it is INVALID, what else to know, and the numbers behind the warnings."""
+    """Verdict, why it is not VALID, what else to know, and the numbers behind the warnings."""
 
     verdict: str
     reasons: tuple[str, ...]
@@ -43,18 +64,22 @@ class Validity:
 
 
 def judge(run: Run) -> Validity:
-    """The validity of what a run has measured so far."""
-    max_new_tokens = int(run.config["max_new_tokens"])
-    reasons = _broken(run.records, max_new_tokens)
+    """The validity of what a run has measured so far, by its records and its status."""
+    damage = _damage(run)
+    broken = _broken(run)
+    wrong = _difference_lines(run.status, wrong=True)
+    unfinished = () if damage else _unfinished(run)
+    found = {DAMAGED: damage, INVALID: broken, WRONG: wrong, INCOMPLETE: unfinished}
     loads = _loads(run)
     cores = [load["other_cores"] for load in loads if load["other_cores"] is not None]
     num_loaded = sum(used > MAX_OTHER_CORES for used in cores)
     drift = clock_drift(run)
     errors = [record for record in run.records if record.error is not None]
     return Validity(
-        verdict=INVALID if reasons else VALID,
-        reasons=reasons,
+        verdict=next((verdict for verdict, lines in found.items() if lines), VALID),
+        reasons=tuple(line for lines in found.values() for line in lines),
         warnings=(
+            *_difference_lines(run.status, wrong=False),
             *_error_warnings(errors),
             *_noise_warnings(loads, num_loaded, max(cores, default=0.0), drift),
             *_repeat_warnings(run.records),
@@ -108,7 +133,97 @@ def _units(records: Iterable[SampleRecord]) -> Mapping[tuple[int, str], list[Sam
     return units
 
 
-def _broken(records: Iterable[SampleRecord], max_new_tokens: int) -> tuple[str, ...]:
+# ---------------------------------------------------------------- what a verdict rests on
+
+
+def wrong_cells(status: Mapping[str, Any]) -> list[str]:
+    """The cells that run.json knows to leave the baseline's tokens although they claim them.
+
+    Errors: `BenchError` (exit 4) where what it says cannot be read.
+    """
+    return [str(fact["cell"]) for fact in _differences(status) if fact.get("num_wrong")]
+
+
+def _differences(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    facts = status.get("differences") or []
+    if not isinstance(facts, list) or not all(
+        isinstance(fact, Mapping) and isinstance(fact.get("cell"), str) for fact in facts
+    ):
+        line = f"run.json is damaged: its differences cannot be read ({str(facts)[:40]})"
+        raise BenchError(line, Exit.INVALID)
+    return facts
+
+
+def _difference_lines(status: Mapping[str, Any], *, wrong: bool) -> tuple[str, ...]:
+    """Where cells left the baseline's tokens: those that are wrong, or those that may not be."""
+    lines = []
+    for fact in _differences(status):
+        num_wrong = fact.get("num_wrong")
+        if bool(num_wrong) != wrong:
+            continue
+        ties = "" if num_wrong is None else f", {num_wrong} of them no near-ties"
+        lines.append(
+            f"{fact['cell']}{' is WRONG: it' if wrong else ''} claims to be lossless and gave "
+            f"other tokens than ar on {fact.get('num_answers')} of {fact.get('num_compared')} "
+            f"answers{ties}, e.g. {fact.get('example')}"
+        )
+    return tuple(lines)
+
+
+def _damage(run: Run) -> tuple[str, ...]:
+    """What shows that records are gone: run.json counts more, or says that the run is complete."""
+    counted, have = run.status.get("num_records"), len(run.records)
+    if isinstance(counted, int) and have < counted:
+        lost = f"{SAMPLES} holds {have:,} of the {counted:,} records that run.json counts"
+    elif run.status.get("status") == "complete" and _missing(run):
+        lost = f"run.json says that the run is complete, and {SAMPLES} does not hold all of it"
+    else:
+        return ()
+    missing = _missing(run)
+    return (f"{lost}{f': missing are {missing}' if missing else ''}{_advice(run)}",)
+
+
+def _unfinished(run: Run) -> tuple[str, ...]:
+    """What a run that did not end lacks."""
+    status = run.status.get("status", "unknown")
+    if status == "complete":
+        return ()
+    missing = _missing(run)
+    lacking = f"not measured are {missing}" if missing else "it was stopped after its last answer"
+    return (f"the run did not end (status: {status}): {lacking}{_advice(run)}",)
+
+
+def _advice(run: Run) -> str:
+    """How what is missing is measured; a side of `bench ab` cannot be."""
+    return "" if run.status.get("ab") else f"; `bench resume {run.path.name}` measures it"
+
+
+def _missing(run: Run) -> str:
+    """What was planned and has no record, in words; empty where nothing is missing."""
+    blocks = run.manifest.get("blocks", ())
+    done = len({record.block for record in run.records if record.kind == "timing"})
+    cells = [c["cell"] for c in run.manifest.get("cells", ()) if c["cell"] != SECOND_BASELINE]
+    asked = [p for p in run.manifest.get("prompts", ()) if "quality" in p.get("passes", ())]
+    scored, planned = sum(r.kind == "quality" for r in run.records), len(asked) * len(cells)
+    parts = []
+    if done < len(blocks):
+        parts.append(f"{len(blocks) - done:,} of {len(blocks):,} timing blocks")
+    if scored < planned:
+        parts.append(f"{planned - scored:,} of {planned:,} answers of the quality pass")
+    return " and ".join(parts)
+
+
+def _broken(run: Run) -> tuple[str, ...]:
+    """Broken invariants by cell; what run.json says of them where no record shows any."""
+    limit = run.config.get("max_new_tokens")
+    max_new_tokens = limit if isinstance(limit, int) else sys.maxsize
+    found = _broken_invariants(run.records, max_new_tokens)
+    if found or run.status.get("verdict") != INVALID:
+        return found
+    return tuple(map(str, run.status.get("reasons") or ("run.json says so",)))
+
+
+def _broken_invariants(records: Iterable[SampleRecord], max_new_tokens: int) -> tuple[str, ...]:
     found: Counter[str] = Counter()
     example: dict[str, str] = {}
     for record in records:
@@ -134,7 +249,7 @@ def _error_warnings(errors: Sequence[SampleRecord]) -> list[str]:
     cells = Counter(record.decoder for record in errors)
     first = {record.decoder: record for record in reversed(errors)}
     return [
-        f"{cell} failed on {num} answers, e.g. {first[cell].prompt}: {first[cell].error}"
+        f"{cell} failed on {num} answers, e.g. {first[cell].prompt}: {first[cell].failure}"
         for cell, num in cells.items()
     ]
 

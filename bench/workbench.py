@@ -7,7 +7,7 @@ how tests run without a checkpoint.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -76,6 +76,10 @@ class Workbench:
         """An answer as text: no stop ids, no special tokens, no white space around it."""
         kept = [token for token in tokens if token not in self.sampling.stop_ids]
         return str(self.tokenizer.decode(kept, skip_special_tokens=True)).strip()
+
+    def repeated(self, repeat: int) -> Sampling:
+        """The sampling of a repeat: every repeat has a seed of its own, the same for all cells."""
+        return replace(self.sampling, seed=self.sampling.seed + repeat)
 
     @property
     def on_gpu(self) -> bool:

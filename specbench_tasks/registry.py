@@ -24,7 +24,7 @@ from specbench_tasks.generators import NUM_ZOO_CONVERSATIONS, zoo_conversations
 from specbench_tasks.loaders import load_hf, load_jsonl, load_specbench
 from specbench_tasks.specbench import NUM_QUESTIONS
 from specbench_tasks.subset import held_out, spread
-from specbench_tasks.task import FAMILIES, Conversation
+from specbench_tasks.task import FAMILIES, OTHER, Conversation
 
 DEFAULT_ZOO_LIMIT = 24
 DEFAULT_QUALITY_LIMIT = 40
@@ -38,7 +38,7 @@ class TaskSet:
 
     `timing` goes round the families, so that a run cut short has seen all of them; `quality` goes
     family by family and holds scorable conversations only. `families` are those of either, in
-    `FAMILIES`' order. `name` has no absolute path in it.
+    `FAMILIES`' order, ``other`` last. `name` has no absolute path in it.
     """
 
     name: str
@@ -89,7 +89,7 @@ def load_tasks(
     name, conversations = _conversations(spec, columns or {})
     by_family = {
         family: [c for c in conversations if c.family == family]
-        for family in FAMILIES
+        for family in (*FAMILIES, OTHER)
         if any(c.family == family for c in conversations)
     }
     if limit is None:

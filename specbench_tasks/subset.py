@@ -9,12 +9,15 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
-from specbench_tasks.task import Conversation
+from specbench_tasks.task import OTHER, Conversation
 
 
 def scorable(conversation: Conversation) -> bool:
-    """Whether any turn has what its family's scorer needs (mt_bench: constraints; else answers)."""
-    return any(
+    """Whether any turn has what its family's scorer needs.
+
+    That is constraints for ``mt_bench``, answers for the others; ``other`` has no scorer.
+    """
+    return conversation.family != OTHER and any(
         reference is not None
         and (reference.constraints if conversation.family == "mt_bench" else reference.answers)
         for reference in conversation.references

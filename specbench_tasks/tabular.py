@@ -7,12 +7,12 @@ Columns are found by name (`COLUMNS`) or by a mapping such as
 prompt     text; a list of texts (one per turn); a list of ``{"role", "content"}`` messages
 reference  text or number; a list of accepted answers (one turn) or one entry per turn (several);
            ``{"text": [...]}`` or ``{"value", "aliases"}``, as SQuAD and TriviaQA have it
-family     a family, or one of MT-bench's categories. The mapping may name a family instead of a
-           column: it then holds for every row
+family     a family, ``other``, or one of MT-bench's categories. The mapping may name a family
+           instead of a column: it then holds for every row
 =========  =========================================================================================
 
-Rows without a family (or with other words under ``category``) are ``mt_bench`` (open-ended, nothing
-to score), except those whose reference ends in GSM8K's ``#### 18``: they are ``math_reasoning``.
+Rows without a family (or with other words under ``category``) are ``other`` (nothing says how to
+score them), except those whose reference ends in GSM8K's ``#### 18``: they are ``math_reasoning``.
 Standard library only.
 """
 
@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from specbench_tasks.specbench import FAMILY_OF, gsm8k_answer
-from specbench_tasks.task import FAMILIES, Conversation, Reference
+from specbench_tasks.task import FAMILIES, OTHER, Conversation, Reference
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "prompt": ("prompt", "question", "instruction", "input", "turns", "messages"),
@@ -34,6 +34,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 """What a row is made of, and the column names tried in order where no mapping is given."""
 
 Row = Mapping[str, Any]
+_NAMES = (*FAMILIES, OTHER)
 _ROLES = ("system", "user")
 
 
@@ -71,7 +72,7 @@ def _check_columns(rows: Sequence[Row], where: str, columns: Mapping[str, str]) 
     for key, name in columns.items():
         if key not in COLUMNS:
             raise ValueError(f"unknown column key {key!r}; use one of {', '.join(COLUMNS)}")
-        is_family = key == "family" and name in FAMILIES
+        is_family = key == "family" and name in _NAMES
         if not is_family and not any(name in row for row in rows):
             raise ValueError(f"{table} has no column {name!r} (wanted for {key}); {_present(rows)}")
     usual = COLUMNS["prompt"]
@@ -126,19 +127,19 @@ def _turns(cell: Any) -> tuple[str | None, tuple[str, ...]]:
 
 
 def _family(row: Row, columns: Mapping[str, str], reference: Any) -> str:
-    if columns.get("family") in FAMILIES and columns["family"] not in row:
+    if columns.get("family") in _NAMES and columns["family"] not in row:
         return columns["family"]
     value = _cell(row, "family", columns)
-    if isinstance(value, str) and value in FAMILY_OF:
-        return FAMILY_OF[value]
+    if isinstance(value, str) and value in (*FAMILY_OF, OTHER):
+        return FAMILY_OF.get(value, OTHER)
     # a column called "category" often means something else; one called "family" is ours
     if value is not None and ("family" in columns or "family" in row):
         raise ValueError(
-            f"the family is {_short(value)}; use one of {', '.join(FAMILIES)} (or set family to "
+            f"the family is {_short(value)}; use one of {', '.join(_NAMES)} (or set family to "
             "one of them in the column mapping, for all rows)"
         )
     is_gsm8k = any(gsm8k_answer(text) != text for text in _texts(reference))
-    return "math_reasoning" if is_gsm8k else "mt_bench"
+    return "math_reasoning" if is_gsm8k else OTHER
 
 
 def _references(cell: Any, num_turns: int, family: str) -> tuple[Reference | None, ...]:

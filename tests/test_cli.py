@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -84,6 +85,25 @@ def test_a_report_is_written_again_without_a_model(finished: tuple[Ended, Path])
     assert "spec" in ended.out
 
 
+def test_a_report_ends_with_what_its_verdict_calls_for(
+    finished: tuple[Ended, Path], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree((finished[1] / "latest").resolve(), run)
+    status = json.loads((run / "run.json").read_text())
+    left = {"cell": "spec", "num_answers": 1, "num_compared": 4, "num_wrong": 1, "example": "c"}
+    (run / "run.json").write_text(json.dumps(status | {"differences": [left]}))
+    ended = bench("report", run)
+    assert ended.code == 3
+    assert "Reason: spec is WRONG: it claims to be lossless" in " ".join(ended.out.split())
+    (run / "samples.jsonl").write_text("")
+    ended = bench("report", run)
+    assert ended.code == 4
+    for words in ("DAMAGED", "samples.jsonl holds 0 of the ", "missing are 4 of 4 timing blocks"):
+        assert words in " ".join(ended.out.split())
+    assert "VALID" not in ended.out
+
+
 def test_an_answer_is_shown_step_by_step(finished: tuple[Ended, Path]) -> None:
     ended = bench("show", "latest", "--output", finished[1], "--decoders", "spec")
     assert ended.code == 0
@@ -152,6 +172,26 @@ def test_a_prompt_longer_than_the_context_is_skipped_visibly(
     assert "1 of 2 prompts lost their beginning" in cut.err
 
 
+def test_prompts_of_ones_own_are_a_family_of_their_own_and_say_that_they_are_not_scored(
+    checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    import pandas as pd
+
+    file = tmp_path / "q.jsonl"
+    file.write_text('{"prompt": "one?", "answer": "1"}\n{"prompt": "two?"}\n')
+    ended = bench(
+        "run", "-d", "ar", "-m", checkpoint("target"), "-t", f"jsonl={file}", "--repeats", 1,
+        "--max-new-tokens", 4, "-o", tmp_path / "r", "--progress", "plain",
+    )  # fmt: skip
+    assert ended.code == 0, ended.err
+    assert "1 of 2 prompts have a reference and no family, so they are not scored" in ended.err
+    summary = pd.read_csv(tmp_path / "r" / "latest" / "summary.csv")
+    assert list(summary["family"]) == ["other", "all"]
+    assert list(summary["prompts"]) == [2, 2]
+    assert summary["quality"].isna().all()
+    assert summary["quality_metric"].isna().all()
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -165,6 +205,12 @@ def test_a_prompt_longer_than_the_context_is_skipped_visibly(
         (("-c", "missing.toml"), 2, "cannot read missing.toml"),
         (("-m", "./missing"), 5, "there is no such folder"),
         (("--top-p", "2"), 2, "top_p"),
+        (("--seed", "99999999999999999999999"), 2, "seed: input should be less than or equal"),
+        (("--threads", "10000", "--dry-run"), 2, "threads: 10000 is more than the"),
+        (("--temperature", "inf"), 2, "temperature: input should be less than or equal to 1000"),
+        (("-d", ""), 2, "what follows -d is empty"),
+        (("--run-name=",), 2, "--run-name is empty"),
+        (("--output", " "), 2, "what follows --output is empty"),
         (("--adapter", "x"), 2, "NAME=PATH"),
         (("--adapter", "x=a", "--adapter", "x=b"), 2, "two adapters are called 'x'"),
         (("-d", "ar", "--adapter", "x=a"), 2, "none of ar takes an adapter named 'x'"),
@@ -176,7 +222,7 @@ def test_a_prompt_longer_than_the_context_is_skipped_visibly(
         (("--device", "gpu"), 2, "'gpu' is no device"),
         (("--device", "mps"), 2, "is not supported"),
         (("--dtype", "int4"), 2, "dtype"),
-        (("--max-new-tokens", "5000"), 2, "lower --max-new-tokens"),
+        (("--max-new-tokens", "5000"), 2, "context is 1024 tokens, and answers of 5000 leave none"),
     ],
 )
 def test_bad_input_is_one_line_and_a_documented_code(
@@ -368,7 +414,21 @@ def test_verify_refuses_at_once_what_it_could_not_finish(
     assert "does not exist" in ended.err
     ended = verify(checkpoint, "spec", "--draws", 0)
     assert ended.code == 2
-    assert "--draws is 0" in ended.err
+    assert ended.err == "bench: --draws: input should be greater than or equal to 1 (got 0)\n"
+
+
+@pytest.mark.parametrize("margin", ["-1", "0", "nan", "inf"])
+def test_the_doctor_asks_for_a_margin_that_can_be_seen(margin: str) -> None:
+    ended = bench("doctor", "--margin", margin)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("bench: --margin: input should be ")
+
+
+def test_no_verb_takes_an_empty_argument() -> None:
+    for verb in ("report", "show", "explain", "resume", "compare", "paper"):
+        ended = bench(verb, "")
+        assert (ended.code, ended.err.count("\n")) == (2, 1)
+        assert f"what follows {verb} is empty" in ended.err
 
 
 def test_wrong_usage_ends_with_code_2() -> None:

@@ -10,7 +10,7 @@ from pydantic import Field
 from decoders.core.slots import Variant
 from decoders.core.uniform_embedding import Code
 from training.objectives import ObjectiveName
-from training.recipe import Count, Rate, Recipe, Share, Table
+from training.recipe import Count, Rate, Recipe, Seed, Share, Table
 
 Temperature = Annotated[float, Field(gt=0)]
 TopP = Annotated[float, Field(gt=0, le=1)]
@@ -49,7 +49,7 @@ class AdapterTable(Table):
     numbered: bool = False
     initial_scale: Rate = 1.0
     gated: bool = True
-    seed: int = 0
+    seed: Seed = 0
 
 
 class LawsTable(Table):
@@ -111,7 +111,7 @@ class RunTable(Table):
     adamw_lr: Rate
     slots_per_row: Count = 128
     max_tokens: Count = 2600
-    seed: int = 1
+    seed: Seed = 1
     eval_steps: Count = 300
     eval_rows: Count = 60
     eval_temperature: Temperature = 0.7

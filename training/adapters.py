@@ -22,14 +22,12 @@ from training.adapter_recipe import AdapterRecipe, AdapterTable, BlocksTable
 from training.blocks import BlockRules
 from training.loop import Loop, Progress, Schedule, fingerprint_of, saved_progress
 from training.progress import Reporter
-from training.recipe import customised, read_recipe, with_settings
+from training.recipe import RECIPES, ZOO, customised, read_recipe, with_settings, zoo_output
 from training.sources import Teacher, source_of
 from training.student import Student
 from training.windows import Laws
 from training.workers import spawn, worker
 
-ROOT = Path(__file__).resolve().parents[1]
-RECIPES = ROOT / "training" / "recipes"
 CHECKPOINT, LOG = "adapter.pt", "adapter.jsonl"
 
 Kind = Literal["ptp", "refine", "isd"]
@@ -59,7 +57,8 @@ def main(
 
     Args:
         recipe: None is the zoo's own, or the one for any model where `model` is given.
-        output: None is ``zoo/KIND``, or ``results/adapters/MODEL`` (``MODEL-KIND`` but for PTP).
+        output: None is KIND in `zoo_output()`, or ``results/adapters/MODEL`` (``MODEL-KIND`` but
+            for PTP).
         kind: what the recipe trains.
         model: see `customised`; so are `data` and `num_steps`.
         data: see `customised`.
@@ -78,7 +77,7 @@ def main(
     if output is None:
         suffix = "" if kind == "ptp" else f"-{kind}"
         named = Path("results") / "adapters" / f"{Path(model or 'zoo').name}{suffix}"
-        output = ROOT / "zoo" / kind if model is None else named
+        output = zoo_output() / kind if model is None else named
     tables = customised(read_recipe(recipe), model=model, data=data, num_steps=num_steps)
     tables = with_settings(tables, settings)
     variant = AdapterRecipe.of(tables).adapter.variant
@@ -181,7 +180,7 @@ def build_job(
         ValueError: a model that cannot be loaded or trained on, or impossible data.
     """
     path, dtype = _located(recipe.model.path), getattr(torch, recipe.model.dtype)
-    bare = HFModel(_open(path, "AutoModelForCausalLM", dtype=dtype).to(device))
+    bare = HFModel(_open(path, "AutoModelForCausalLM", dtype=dtype).to(device), grouped=False)
     module = bare.module
     base = {"architecture": type(module).__name__, "weights_sha256": weights_sha256(path)}
     teacher, taught_by = None, path
@@ -233,7 +232,7 @@ def _fresh(table: AdapterTable, laws: Laws, module: Any) -> SlotAdapter:
 def _located(name: str) -> str:
     """A folder or hub id; ``zoo`` is its target, ``zoo/NAME`` another of its models."""
     if name == "zoo" or name.startswith("zoo/"):
-        return str(ROOT / "zoo" / (name.removeprefix("zoo").removeprefix("/") or "target"))
+        return str(ZOO / (name.removeprefix("zoo").removeprefix("/") or "target"))
     return name
 
 

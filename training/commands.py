@@ -61,13 +61,13 @@ def train_zoo(
     progress: Progressing = Shown.auto,
 ) -> None:
     """Train the embedded target and its draft from scratch (resumable)."""
-    from bench.env import ROOT
     from training import zoo
+    from training.recipe import RECIPES, zoo_output
 
     with _usage():
         zoo.main(
-            recipe or ROOT / "training" / "recipes" / "zoo.toml",
-            output or ROOT / "zoo",
+            recipe or RECIPES / "zoo.toml",
+            output or zoo_output(),
             resume=not restart,
             progress=progress.value,
             device=device,

@@ -35,6 +35,7 @@ from training.import_ptp import HEADS, Parts, factor_shapes, put
 from training.ptp_files import RESCALING
 
 MASK_ID, STRIDE = 151_669, 4  # <|MASK|>, a free row of Qwen3's; the stride of the release
+MAX_STRIDE = 1024
 PEFT_CONFIG, MODEL_CONFIG = "adapter_config.json", "config.json"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 LORA = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight")
@@ -63,8 +64,8 @@ def import_idlm(
     """
     if (output / CONFIG_FILE).exists() or (output / "model").exists() or output.is_file():
         raise ValueError(f"output {str(output)!r} is in use; give a new folder")
-    if stride < 2:
-        raise ValueError(f"stride is {stride}; it must be 2 or above")
+    if not 2 <= stride <= MAX_STRIDE:
+        raise ValueError(f"stride is {stride}; it must be from 2 to {MAX_STRIDE}")
     if (checkpoint / PEFT_CONFIG).is_file():
         if base is None:
             raise ValueError(

@@ -20,10 +20,10 @@ from training.inverse_model import ModelSettings, SlotTransformer
 from training.inverse_report import compare
 from training.loop import Progress, saved_progress
 from training.progress import Reporter
-from training.recipe import Recipe, customised, read_recipe
+from training.recipe import RECIPES, Recipe, customised, read_recipe
 from training.workers import spawn, worker
 
-RECIPE = Path(__file__).resolve().parent / "recipes" / "ptp-inverse.toml"
+RECIPE = RECIPES / "ptp-inverse.toml"
 
 
 class InverseRecipe(Recipe):

@@ -8,21 +8,28 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+RECIPES = Path(str(files("training"))).resolve() / "recipes"
+"""The recipes that come with the package."""
+ZOO = RECIPES.parents[1] / "zoo"
+"""The embedded models: beside the package, in a checkout and where a wheel was installed alike."""
+
 Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Rate = Annotated[float, Field(gt=0)]
+Seed = Annotated[int, Field(ge=0, le=10**18)]
 
 
 class Table(BaseModel):
     """A recipe's table: nothing but its fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Recipe(Table):
@@ -76,6 +83,12 @@ def read_recipe(path: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
     if base in above:
         raise ValueError(f"recipe {path} extends itself ({' > '.join((*above, base))})")
     return _laid_over(read_recipe(path.parent / base, above), tables)
+
+
+def zoo_output() -> Path:
+    """Where the zoo's models are made: in a checkout in place; an installed zoo is left alone."""
+    in_checkout = (ZOO.parent / "pyproject.toml").is_file()
+    return ZOO if in_checkout else Path("results") / "zoo"
 
 
 def _laid_over(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

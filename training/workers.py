@@ -5,6 +5,7 @@ On a CPU they scale better than threads inside each operation, and bear other lo
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 import tempfile
@@ -15,6 +16,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import ProcessRaisedException
+
+MOST_WORKERS = 64
+"""More than any but a larger machine has cores for."""
 
 
 def worker() -> tuple[int, int]:
@@ -36,8 +40,11 @@ def spawn(num_workers: int, function: Callable[..., Any], *arguments: Any) -> No
     """Calls ``function(*arguments)`` in `num_workers` processes that form a group, or here if 1.
 
     Raises:
-        ValueError: one of them raised it (the same text).
+        ValueError: one of them raised it (the same text), or there are far too many.
     """
+    most = max(MOST_WORKERS, os.cpu_count() or 1)
+    if num_workers > most:
+        raise ValueError(f"workers is {num_workers}; at most {most} are started here")
     if num_workers == 1:
         function(*arguments)
         return

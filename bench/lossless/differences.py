@@ -20,9 +20,10 @@ from bench.workbench import Workbench
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A lossless cell that left the baseline's tokens on `num_answers` of `num_compared` answers.
+    """A cell that claims to be lossless and left the baseline's tokens.
 
-    `num_wrong` of them are no near-ties (None where that is not judged); `example` is a prompt.
+    It did so on `num_answers` of `num_compared` answers, `num_wrong` of which are no near-ties
+    (None where that is not judged); `example` is a prompt.
     """
 
     cell: str
@@ -30,14 +31,6 @@ class Difference:
     num_compared: int
     num_wrong: int | None
     example: str
-
-    def __str__(self) -> str:
-        """The difference as a warning."""
-        ties = "" if self.num_wrong is None else f", {self.num_wrong} of them no near-ties"
-        return (
-            f"{self.cell} is lossless but gave other tokens than ar on {self.num_answers} of "
-            f"{self.num_compared} answers{ties}, e.g. {self.example}"
-        )
 
 
 def differences(

@@ -15,9 +15,9 @@ from typing import Any
 
 from scipy import stats
 
+from bench.failures import error_line
 from bench.lossless.divergence import Divergence, examine
 from bench.lossless.verdict import CheckOutcome, Finding
-from bench.runner import error_line
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Request, Steps
 from decoders.core.goodness import POWER

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from bench.failures import error_line
 from bench.lossless.equality import Comparison
 from bench.lossless.law import LawTest, findings
 from bench.lossless.verdict import CheckOutcome, Examined, Finding
 from bench.plan import BASELINE
-from bench.runner import error_line
 from bench.workbench import Arm
 from decoders.core.checks import equality_checks
 from decoders.core.types import Sampling

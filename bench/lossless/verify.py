@@ -15,9 +15,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
+from bench.bounds import NumDraws, check
 from bench.choice import choose_decoders
 from bench.config import RunConfig
 from bench.errors import BenchError, Exit
+from bench.failures import error_line
 from bench.lossless.divergence import MARGINS, edge_margin
 from bench.lossless.equality import CURVE, Comparison, Reshaped
 from bench.lossless.law import FALSE_ALARM, NUM_CONTEXTS, NUM_TOKENS, LawTest, unsure_places
@@ -27,7 +29,6 @@ from bench.planning import tokenise
 from bench.progress import Progress
 from bench.prompts import Prompt, count_lines
 from bench.quality import batch_size
-from bench.runner import error_line
 from bench.tasks import tasks_of
 from bench.workbench import Arm, Workbench, open_workbench
 from decoders.core.checks import table_draws
@@ -63,8 +64,7 @@ def verify(
 
     Errors: `BenchError` as a run's, before anything is examined.
     """
-    if num_draws < 1:
-        raise BenchError(f"--draws is {num_draws}; it must be 1 or above", Exit.USAGE)
+    check(num_draws, NumDraws, "--draws")
     config = choose_decoders(config, progress.note)
     bench = opener(config)
     tasks = tasks_of(

@@ -13,7 +13,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -26,10 +26,10 @@ from bench.prompt_file import PROMPTS
 from bench.records import SCHEMA, SampleRecord
 from bench.regress.checkout import Process, check_setup, checkout
 from bench.regress.request import check_asked
-from bench.regress.sides import PAIR
+from bench.regress.sides import PAIR, REVISION
 from bench.reporting.show import VOCABULARY
 from bench.rundir import CONFIG, ENV, MANIFEST, STATUS, create_run_dir, load_run
-from bench.validity import judge
+from bench.validity import INCOMPLETE, judge
 
 SIDES = ("base", "head")
 QUALITY_LIMIT = 8
@@ -90,7 +90,8 @@ def run_ab(
         folders = [pair / name for name in SIDES]
         for folder in folders:
             folder.mkdir()
-        _Session(trees, folders, config, token, progress, start).run()
+        revisions = [None if Path(given).is_dir() else given for given in (base, head)]
+        _Session(trees, folders, config, token, progress, start, revisions).run()
     return folders[0], folders[1]
 
 
@@ -105,7 +106,9 @@ class _Session:
         token: str,
         progress: Progress,
         start: Start,
+        revisions: Sequence[str | None],
     ) -> None:
+        self.revisions = dict(zip(folders, revisions, strict=True))
         self.trees, self.folders, self.config = trees, folders, config
         self.token, self.progress, self.start = token, progress, start
         self.plan: dict[str, Any] | None = None
@@ -125,7 +128,7 @@ class _Session:
             self.progress.close()
             for folder in self.folders if how != "complete" else ():
                 if (folder / MANIFEST).is_file():
-                    self._write_status(folder, {"status": how, "verdict": None})
+                    self._write_status(folder, {"status": how, "verdict": INCOMPLETE})
 
     def _run(self) -> None:
         """All repeats, then quality, then what is left to write."""
@@ -234,10 +237,14 @@ class _Session:
             found = arm.process.ask("finish", lines=self.lines[arm.name])
             pieces = json.dumps(found["pieces"], ensure_ascii=False, indent=0)
             write_text(arm.folder / VOCABULARY, pieces + "\n")
-            validity = asdict(judge(load_run(arm.folder)))
-            facts = {"status": "complete", "differences": found["differences"], **validity}
-            self._write_status(arm.folder, facts | {"num_records": len(self.lines[arm.name])})
+            run = load_run(arm.folder)
+            facts: dict[str, Any] = {"status": "complete", PAIR: self.token}
+            facts |= {"differences": found["differences"], "num_records": len(run.records)}
+            validity = judge(replace(run, status=facts))
+            self._write_status(arm.folder, facts | asdict(validity))
 
     def _write_status(self, folder: Path, facts: Mapping[str, Any]) -> None:
         plain = {"schema": SCHEMA, "started_utc": self.began, "attempts": 1, PAIR: self.token}
+        if self.revisions[folder] is not None:
+            plain[REVISION] = self.revisions[folder]
         write_json(folder / STATUS, {**plain, "reasons": [], "warnings": [], **facts})

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self
 
-from bench.env import ROOT, VARIABLES, comparability_key
+from bench.env import ROOT, VARIABLES, comparability_key, git_state
 from bench.errors import BenchError, Exit
 
 WORKER = Path(__file__).resolve().with_name("worker.py")
@@ -28,12 +28,15 @@ SETUP = ("device", "dtype", "python", "torch", "environment", "packages", "key")
 def checkout(revision: str) -> Iterator[Path]:
     """The source tree of a side: a folder as it is, or a revision in a temporary worktree.
 
-    Errors: `BenchError` (exit 2) for what is neither.
+    Errors: `BenchError` for what is neither (exit 2), or a revision outside of a git checkout (5).
     """
     folder = Path(revision)
     if (folder / "bench" / "runner.py").is_file():
         yield folder.resolve()
         return
+    if git_state(ROOT)["commit"] is None:  # of a git repository around it, if any, say nothing
+        line = f"{revision!r} is no folder of a checkout, and a revision needs a bench that runs "
+        raise BenchError(line + "from a git checkout: give a folder", Exit.UNAVAILABLE)
     with TemporaryDirectory(prefix="bench-ab-") as scratch:
         tree = Path(scratch) / "tree"
         try:

@@ -118,21 +118,23 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say whether this machine is fit to measure on, and how small a difference it can show."""
+    from bench.bounds import Margin, check
     from bench.errors import Exit
     from bench.regress import doctor as examiner
 
+    check(margin, Margin, "--margin")
     checks = examiner.examine()
     noise = examiner.measure_noise() if aa else None
     if as_json:
         typer.echo(json.dumps(examiner.to_json(checks, noise), indent=1))
     else:
-        for check in checks:
-            mark = "ok" if check.good else "! "
-            advice = "" if check.good else f": {check.advice}"
-            typer.echo(f"{mark} {check.name:<11} {check.seen}{advice}")
+        for found in checks:
+            mark = "ok" if found.good else "! "
+            advice = "" if found.good else f": {found.advice}"
+            typer.echo(f"{mark} {found.name:<11} {found.seen}{advice}")
         if noise is not None:
             typer.echo("\n".join(examiner.noise_lines(noise, margin)))
-    if strict and not all(check.good for check in checks):
+    if strict and not all(found.good for found in checks):
         raise typer.Exit(int(Exit.INVALID))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from bench import timings
 from bench.metrics import BASELINE
+from bench.plan import WRONG
 from bench.regress.gate import Gate
 from bench.regress.joined import Counted, Joined, counted, join
 from bench.regress.sides import (
@@ -35,7 +36,7 @@ from bench.regress.verdict import (
     worst,
 )
 from bench.stats import log_ratio_of_medians, mean_log_ratio, paired_speedup
-from bench.validity import INVALID
+from bench.validity import INCOMPLETE, VALID
 
 _STORED = (
     "a stored reference has no answers: time, accepted drafts and changed answers are not judged"
@@ -51,12 +52,18 @@ def compare(base: Side, head: Side, gate: Gate) -> Comparison:
     timed = same_machine(base, head) and not stored
     cells = list(dict.fromkeys([*base.cells, *head.cells]))
     judged = tuple(
-        _without(cell, base, head, why_not) or _judged(cell, base, head, gate, margin)
+        _unless_wrong(
+            _without(cell, base, head, why_not) or _judged(cell, base, head, gate, margin),
+            base,
+            head,
+        )
         for cell in cells
     )
     return Comparison(
         base=base.name,
         head=head.name,
+        base_code=base.code,
+        head_code=head.code,
         gate=gate,
         cells=judged,
         how=_how(base, head),
@@ -80,15 +87,30 @@ def _how(base: Side, head: Side) -> str:
 
 
 def _invalid(base: Side, head: Side) -> list[str]:
-    """What keeps a side from carrying any verdict, one line each: INVALID, or not complete."""
+    """What keeps a side from carrying any verdict, one line each; a wrong decoder spoils no other.
+
+    INVALID, DAMAGED and INCOMPLETE do, also where they are not the run's first verdict.
+    """
     lines = []
     for which, side in (("base", base), ("head", head)):
-        if side.status.get("verdict") == INVALID:
-            lines.append(f"{which} is {INVALID}")
         how = side.status.get("status", "unknown")
-        if how != "complete":
-            lines.append(f"{which} is not complete: its status is {how}")
+        if side.verdict not in (VALID, WRONG, INCOMPLETE):
+            lines.append(": ".join((f"{which} is {side.verdict}", *side.reasons[:1])))
+        elif how != "complete":
+            lines.append(f"{which} is {INCOMPLETE}: its status is {how}")
     return lines
+
+
+def _unless_wrong(found: CellVerdict, base: Side, head: Side) -> CellVerdict:
+    """A cell that claims to be lossless in head and is not is WRONG, whatever else it is."""
+    notes = found.notes
+    if found.cell in base.wrong:
+        line = f"base is {WRONG} here: it claims to be lossless and is not, and is no measure"
+        notes = (line, *notes)
+    if found.cell not in head.wrong:
+        return replace(found, notes=notes)
+    line = f"head is {WRONG} here: it claims to be lossless and left ar's tokens, no near-ties"
+    return replace(found, verdict=Verdict.wrong, notes=(line, *notes))
 
 
 def _unjudged(base: Side, head: Side, *, stored: bool) -> list[str]:

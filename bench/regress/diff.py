@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.metrics import first_difference
+from bench.plain import colourless
 from bench.records import SampleRecord
 from bench.regress.joined import join
 from bench.regress.sides import Side
@@ -84,7 +85,7 @@ def _show(
     place = first_difference(mine, other)
     head = f"\n{ours.decoder}  {ours.prompt} ({ours.family}), repeat {ours.repeat}"
     console.print(Text(f"{head}: differs from token {place}", style="bold"))
-    brackets = console.color_system is None
+    brackets = colourless(console)
     table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
     for name, tokens in (("base", mine), ("head", other)):
         table.add_column(f"{name}, {len(tokens)} tokens", ratio=1, overflow="fold")

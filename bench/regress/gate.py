@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from bench.bounds import Margin, told
 from bench.errors import BenchError, Exit, did_you_mean
 
 Better = Literal["more", "less", "same"]
@@ -96,8 +97,8 @@ class Time(_Table):
     shown and fails nothing.
     """
 
-    margin: float = Field(default=0.03, gt=0)
-    margin_apart: float = Field(default=0.10, gt=0)
+    margin: Margin = 0.03
+    margin_apart: Margin = 0.10
     fail: bool = True
 
 
@@ -136,10 +137,9 @@ def load_gate(file: Path | None) -> Gate:
     try:
         return Gate(**values)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        said = f"{first['msg']} (got {first['input']!r})"
+        first, said = error.errors()[0], told(error)
         if first["type"] == "extra_forbidden":
+            place = ".".join(map(str, first["loc"]))
             allowed = _TABLES.get(str(first["loc"][0]), Gate).model_fields
-            said = f"unknown key; {did_you_mean(str(first['loc'][-1]), allowed)}"
-        raise BenchError(f"{file}: {place}: {said}", Exit.USAGE) from error
+            said = f"{place}: unknown key; {did_you_mean(str(first['loc'][-1]), allowed)}"
+        raise BenchError(f"{file}: {said}", Exit.USAGE) from error

@@ -13,13 +13,15 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from bench.plain import markdown
+from bench.regress.gate import HARD
 from bench.regress.verdict import ROUNDING, CellVerdict, Comparison, Measure, Verdict
 from bench.reporting.tables import UNKNOWN, Cell, Table
 
 _SHARES = ("identical_to_ar", "quality", "changed_answers", "errors")
 _ALWAYS = ("calls", "rows", "emitted", "accepted", "tokens_per_step", "identical_to_ar", "quality")
-_BAD = (Verdict.regressed, Verdict.not_comparable)
+_BAD = (Verdict.wrong, Verdict.regressed, Verdict.not_comparable)
 _STYLES = {
+    Verdict.wrong: "bold red",
     Verdict.regressed: "bold red",
     Verdict.not_comparable: "bold red",
     Verdict.inconclusive: "yellow",
@@ -27,16 +29,22 @@ _STYLES = {
     Verdict.passed: "green",
 }
 _MOST_CHANGES = 12
+_EXACT = {"same": "must be equal", "more": "must not fall", "less": "must not rise"}
+"""What a tolerance of 0 means, by which way is better."""
 
 
-def to_table(comparison: Comparison) -> Table:
-    """One row per decoder; a column per measure that any of them has, bold where it regressed."""
+def to_table(comparison: Comparison, *, absolute: bool = False) -> Table:
+    """One row per decoder; a column per measure that any of them has, bold where it regressed.
+
+    `absolute`: both numbers stand beside their change, and not the change alone.
+    """
+    say = _before_and_after if absolute else _change
     names = _columns(comparison)
     rows = []
     for cell in comparison.cells:
         measures = {measure.name: measure for measure in cell.measures}
         shown = [
-            Cell(_change(measures[n]), measures[n].verdict is Verdict.regressed)
+            Cell(say(measures[n]), measures[n].verdict is Verdict.regressed)
             if n in measures
             else Cell(UNKNOWN)
             for n in names
@@ -45,7 +53,8 @@ def to_table(comparison: Comparison) -> Table:
         rows.append((Cell(cell.cell), verdict, *shown, Cell(_pairs(cell))))
     headings = [name.replace("_", " ") for name in names]
     return Table(
-        title=f"{comparison.head} against {comparison.base}: {comparison.verdict}",
+        title=f"{_named(comparison.head, comparison.head_code)} against "
+        f"{_named(comparison.base, comparison.base_code)}: {comparison.verdict}",
         note=_note(comparison),
         headings=("decoder", "verdict", *headings, "answers"),
         rows=tuple(rows),
@@ -54,14 +63,21 @@ def to_table(comparison: Comparison) -> Table:
 
 def to_markdown(comparison: Comparison) -> str:
     """The comparison for a pull request: verdict, table, and what else to know."""
-    table = to_table(comparison)
+    table = to_table(comparison, absolute=True)
     lines = [f"### {markdown(table.title)}", "", table.to_markdown(), "", markdown(table.note), ""]
     lines += [f"* {markdown(line)}" for line in remarks(comparison)]
-    if comparison.changes:
-        lines += ["", "<details><summary>What else differs</summary>", ""]
-        lines += [f"* {markdown(line)}" for line in comparison.changes]
-        lines += ["", "</details>"]
+    num = len(comparison.warnings)
+    lines += _folded(f"{num} warning{'s' * (num > 1)} of the runs", comparison.warnings)
+    lines += _folded("What else differs", comparison.changes)
     return "\n".join(lines) + "\n"
+
+
+def _folded(summary: str, inside: Sequence[str]) -> list[str]:
+    """Lines of Markdown that are shown when one asks for them; none where there is nothing."""
+    if not inside:
+        return []
+    opening = f"<details><summary>{summary}</summary>"
+    return ["", opening, "", *(f"* {markdown(line)}" for line in inside), "", "</details>"]
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
@@ -80,7 +96,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     for part in _fitting_tables(table, styles, console):
         console.print(part, "")
     console.print(Text(table.note, style="dim"))
-    for line in remarks(comparison):
+    for line in (*remarks(comparison), *comparison.warnings):
         console.print(Text(f"! {line}", style="yellow"))
     for line in comparison.changes[:_MOST_CHANGES]:
         console.print(Text(f"  {line}", style="dim"))
@@ -120,7 +136,7 @@ def _printed(table: Table, styles: Sequence[str], shown: Sequence[int]) -> RichT
 
 
 def remarks(comparison: Comparison) -> list[str]:
-    """What qualifies the verdicts, one line each: regressions first."""
+    """What qualifies the verdicts, one line each: regressions first; the runs' warnings apart."""
     lines = []
     for cell in comparison.cells:
         for measure in cell.measures:
@@ -133,7 +149,7 @@ def remarks(comparison: Comparison) -> list[str]:
         lines += [f"{cell.cell}: {m.name}: {m.note}" for m in cell.measures if m.note]
         if cell.num_changed:
             lines.append(f"{cell.cell}: {cell.num_changed} answers changed (--diff shows them)")
-    return [*lines, *comparison.unjudged, *comparison.warnings]
+    return [*lines, *comparison.unjudged]
 
 
 def _columns(comparison: Comparison) -> list[str]:
@@ -158,20 +174,34 @@ def _change(measure: Measure) -> str:
     return f"{_value(measure, measure.base)} -> {_value(measure, measure.head)}"
 
 
+def _before_and_after(measure: Measure) -> str:
+    """A measure on both sides, and its change; its one value and "=" where there is none."""
+    change = _change(measure)
+    base, head = (_value(measure, value) for value in (measure.base, measure.head))
+    if change == "=":
+        return f"{head} ="
+    both = f"{base} -> {head}"
+    return f"{both} ({change})" if measure.relative else both
+
+
 def _both(measure: Measure) -> str:
     """Both numbers, the change and what was tolerated, in words."""
     if measure.name == "time":
-        return f"{_change(measure)} per token, margin {measure.tolerance:.0%}"
-    allowed = f"{measure.tolerance:.3g}" if measure.tolerance else "none"
+        return f"{_before_and_after(measure)} per token, margin {measure.tolerance:.0%}"
+    allowed = f"tolerance {measure.tolerance:.3g}"
+    if not measure.tolerance:
+        allowed = _EXACT[HARD[measure.name.partition(".")[0]][0]]
     text = f"{_value(measure, measure.base)} -> {_value(measure, measure.head)}"
     if measure.relative:
         text += f" ({_percent(measure.change, 2)})"
-    return f"{text}, tolerance {allowed}"
+    return f"{text}, {allowed}"
 
 
 def _value(measure: Measure, value: float | None) -> str:
     if value is None:
         return UNKNOWN
+    if measure.name == "time":
+        return f"{value * 1e3:,.2f} ms"
     share = measure.name.partition(".")[0] in _SHARES
     return f"{value * 100:.2f} %" if share else f"{value:,.6g}"
 
@@ -188,6 +218,10 @@ def _pairs(cell: CellVerdict) -> str:
     if cell.num_pairs == cell.num_base:
         return str(cell.num_pairs)
     return f"{cell.num_pairs} of {cell.num_base}"
+
+
+def _named(name: str, code: str | None) -> str:
+    return name if code is None else f"{name} at {code}"
 
 
 def _note(comparison: Comparison) -> str:

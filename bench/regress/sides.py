@@ -18,15 +18,20 @@ import pandas as pd
 
 from bench.config import as_text
 from bench.errors import BenchError, Exit
-from bench.plan import SECOND_BASELINE
+from bench.plan import SAME_TOKENS, SECOND_BASELINE, WRONG, guarantees
 from bench.records import SampleRecord
 from bench.rundir import CONFIG, ENV, STATUS, find_run, load_run
 from bench.scores import Gold, gold_answers
 from bench.summary import ALL
+from bench.validity import VALID, judge, wrong_cells
 
 SUMMARY = "summary.csv"
 PAIR = "ab"
 """Key of run.json: runs with the same value were measured interleaved by `bench ab`."""
+REVISION = "revision"
+"""Key of run.json: the git revision that `bench ab` was asked to check out."""
+SHORT = 9
+"""Digits of a commit that are shown."""
 _LAW = ("temperature", "top_p", "top_k", "max_new_tokens", "fixed_length")
 """What decides the answers to a prompt, beside the decoder (and the seed, when sampling)."""
 _PROMPTS = ("tasks", "columns", "limit", "overlong", "seed")
@@ -42,7 +47,8 @@ class Side:
 
     `cells` maps each decoder to its options as text; `same_as_ar` holds those that promise the
     baseline's very tokens (a reference keeps no promises: those that kept to them throughout).
-    `passes` are those planned (``timing``, ``quality``).
+    `passes` are those planned (``timing``, ``quality``); `planned` holds the cells as the
+    manifest has them. `verdict` is the run's, with its `reasons`.
     """
 
     path: Path
@@ -55,11 +61,29 @@ class Side:
     records: tuple[SampleRecord, ...] | None = None
     summary: pd.DataFrame | None = None
     gold: Gold | None = None
+    planned: tuple[Mapping[str, Any], ...] = ()
+    verdict: str = VALID
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def wrong(self) -> list[str]:
+        """Cells that claim to be lossless and are not."""
+        return wrong_cells(self.status)
 
     @property
     def name(self) -> str:
         """The name of the folder."""
         return self.path.resolve().name
+
+    @property
+    def code(self) -> str | None:
+        """The code it was measured with: short commit, branch or revision; None: nobody knows."""
+        git = self.env.get("git") or {}
+        if not git.get("commit"):
+            return None
+        where = self.status.get(REVISION) or git.get("branch")
+        text = str(git["commit"])[:SHORT] + (f" ({where})" if where else "")
+        return f"{text} with uncommitted changes" if git.get("dirty") else text
 
     @property
     def key(self) -> str | None:
@@ -102,14 +126,17 @@ def load_side(name: str, parent: Path) -> Side:
     run = load_run(find_run(name, parent))
     planned = [c for c in run.manifest.get("cells", ()) if c["cell"] != SECOND_BASELINE]
     prompts = run.manifest.get("prompts", ())
-    promised = [c["cell"] for c in planned if c.get("lossless") and c.get("comparable_to_ar")]
+    claims, validity = guarantees(run.manifest), judge(run)
     return Side(
         path=run.path,
         config=run.config,
         env=run.env,
         status=run.status,
         cells={c["cell"]: _texts(c.get("options") or {}) for c in planned},
-        same_as_ar=frozenset(promised),
+        same_as_ar=frozenset(c["cell"] for c in planned if claims[c["cell"]] == SAME_TOKENS),
+        planned=tuple(planned),
+        verdict=validity.verdict,
+        reasons=validity.reasons,
         passes=frozenset(p for prompt in prompts for p in prompt.get("passes", ())),
         records=run.records,
         gold=gold_answers(run.path, run.manifest),
@@ -127,6 +154,11 @@ def _reference(folder: Path) -> Side:
         raise BenchError(line, Exit.USAGE) from error
     except ValueError as error:
         raise BenchError(f"{folder} is damaged: {error}", Exit.INVALID) from error
+    wrong = wrong_cells(status)
+    if "guarantee" not in summary:  # one of an older version
+        summary["guarantee"] = None
+        summary["calls_per_step"] = summary["acceptance_length"] / summary["tpf"]
+    summary.loc[summary["decoder"].isin(wrong), "guarantee"] = WRONG
     decoders: dict[str, dict[str, Any]] = config.get("decoders") or {}
     measured = list(dict.fromkeys(summary["decoder"]))
     overall = summary[summary["family"] == ALL]
@@ -139,6 +171,8 @@ def _reference(folder: Path) -> Side:
         cells={cell: _texts(decoders.get(cell, {})) for cell in measured},
         same_as_ar=frozenset(exact),
         summary=summary,
+        verdict=WRONG if wrong else str(status.get("verdict") or VALID),
+        reasons=tuple(map(str, status.get("reasons") or ())),
     )
 
 

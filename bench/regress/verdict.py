@@ -2,7 +2,8 @@
 
 A hard measure is regressed when it is worse by more than its tolerance. Time is regressed only when
 the whole interval of head / base lies beyond the margin, improved when it lies as far on the other
-side, passed when a slow-down beyond the margin is excluded, and inconclusive otherwise.
+side, passed when a slow-down beyond the margin is excluded, and inconclusive otherwise. A decoder
+that claims to be lossless in head and is not is WRONG, whatever base did.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Verdict(StrEnum):
     inconclusive = "inconclusive"
     not_comparable = "not comparable"
     new = "new"
+    wrong = "WRONG"
 
 
 _WORST_FIRST = (Verdict.regressed, Verdict.inconclusive, Verdict.improved, Verdict.passed)
@@ -78,8 +80,9 @@ class CellVerdict:
 class Comparison:
     """All of `bench compare`: the verdicts, what was compared how, and what could not be judged.
 
-    `invalid` says which side is INVALID or did not end: such a comparison never passes.
-    `warnings` are those of the runs themselves (noise, drift), where time is judged.
+    `invalid` says which side is INVALID or DAMAGED or did not end: such a comparison never passes.
+    `warnings` are those of the runs themselves (noise, drift), where time is judged. `base_code`
+    and `head_code` name the commits, where they are known.
     """
 
     base: str
@@ -93,13 +96,16 @@ class Comparison:
     unjudged: tuple[str, ...] = ()
     invalid: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    base_code: str | None = None
+    head_code: str | None = None
 
     @property
     def verdict(self) -> Verdict:
         """The worst of all cells; not comparable where one is, or there is none."""
         found = {cell.verdict for cell in self.cells} - {Verdict.new}
-        if Verdict.regressed in found:
-            return Verdict.regressed
+        for worst_of_all in (Verdict.wrong, Verdict.regressed):
+            if worst_of_all in found:
+                return worst_of_all
         if Verdict.not_comparable in found or not found:
             return Verdict.not_comparable
         if self.invalid:
@@ -108,8 +114,8 @@ class Comparison:
 
     @property
     def exit_code(self) -> Exit:
-        """3 regressed, 5 not comparable, 4 `invalid` or inconclusive where the gate says so, 0."""
-        if self.verdict is Verdict.regressed:
+        """3 wrong or regressed, 5 not comparable, 4 `invalid` or inconclusive by the gate, 0."""
+        if self.verdict in (Verdict.wrong, Verdict.regressed):
             return Exit.REGRESSION
         if self.verdict is Verdict.not_comparable:
             return Exit.UNAVAILABLE

@@ -10,11 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rich.console import Console
+from rich.text import Text
+
 from bench.decompose import MOST_RESIDUAL, OVERHEAD, Decomposition, Split
 from bench.metrics import BASELINE, Tally, by, ratio, timed
+from bench.plan import NO_GUARANTEE, WRONG
 from bench.reporting import speed_tables, tables
 from bench.reporting.findings import Findings
 from bench.reporting.tables import known, number, rows_of
+from bench.reporting.time_tables import one_sided
 from bench.summary import ALL
 
 _WORDS = {
@@ -25,6 +30,8 @@ _WORDS = {
     "scheduler": "the scheduler",
     "other": "the decoder's own code",
 }
+_UNVERIFIED = _WORDS | {"verify": "predicting"}
+"""Of a decoder that verifies nothing."""
 Row = Mapping[str, Any]
 
 
@@ -35,6 +42,7 @@ def explain(findings: Findings) -> list[str]:
     splits = {split.decoder: split for split in findings.splits}
     made = {item.decoder: item for item in findings.decompositions}
     lines = [f"{findings.name}: {findings.verdict}, {findings.status}."]
+    lines += [f"{reason}." for reason in findings.validity.reasons]
     for row in rows_of(findings.summary, ALL):
         name = str(row["decoder"])
         if name == BASELINE:
@@ -46,8 +54,14 @@ def explain(findings: Findings) -> list[str]:
             "This run has no second pass (phases.json), so how a step's cost splits into draft, "
             "verify and overhead is unknown; `bench run` with --phase-limit above 0 measures it."
         )
-    lines.append(findings.floor_sentence)
+    lines += [*one_sided(splits.values()), findings.floor_sentence]
     return lines
+
+
+def print_explanation(findings: Findings, console: Console) -> None:
+    """Print it: lines end between words on a terminal, and with the paragraph where it is piped."""
+    text = Text("\n\n".join(explain(findings)))
+    console.print(text, soft_wrap=not console.is_terminal)
 
 
 def _baseline(row: Row, split: Split | None) -> str:
@@ -63,15 +77,17 @@ def _baseline(row: Row, split: Split | None) -> str:
 
 def _decoder(findings: Findings, row: Row, split: Split | None, parts: Decomposition | None) -> str:
     aside = speed_tables.beside(row)
+    words = _WORDS if tables.kind_of_step(row) == "accepted" else _UNVERIFIED
     sentences = [
         f"{row['decoder']} is {tables.speed(row).text} as fast as {BASELINE}, end to end"
         + (f" ({aside})." if aside else "."),
-        *_step(row, parts),
+        _promised(row),
+        *_step(row, parts, words),
     ]
     if split is not None:
-        sentences.append(f"Its time: {_listed(split.shares)}.")
+        sentences.append(f"Its time: {_listed(split.shares, words)}.")
     drafted = _drafted_per_step(findings, str(row["decoder"]))
-    bounds = _bounds(row, split, parts, drafted)
+    bounds = _bounds(row, split, parts, drafted, words)
     if bounds:
         first, *others = [f"{what} ({number(speed, unit='x')})" for what, speed in bounds]
         sentences.append(
@@ -83,7 +99,17 @@ def _decoder(findings: Findings, row: Row, split: Split | None, parts: Decomposi
     return " ".join(sentences)
 
 
-def _step(row: Row, parts: Decomposition | None) -> list[str]:
+def _promised(row: Row) -> str:
+    """What its answers are, against ar's."""
+    if row["guarantee"] == WRONG:
+        return f"It is {WRONG}: it claims to be lossless and is not, so its speed says nothing."
+    if row["guarantee"] != NO_GUARANTEE:
+        return f"Its guarantee: {tables.promise(row)}."
+    lost = f", its quality is {tables.percent(row['quality'])}" if known(row["quality"]) else ""
+    return f"It is lossy: it guarantees nothing{lost}."
+
+
+def _step(row: Row, parts: Decomposition | None, words: Mapping[str, str]) -> list[str]:
     """Tokens per step against the cost of a step."""
     if parts is None:
         length, speed = row["acceptance_length"], row["speedup_decode"]
@@ -96,8 +122,9 @@ def _step(row: Row, parts: Decomposition | None) -> list[str]:
         ]
     sentences = [
         f"A step after the first emits {parts.acceptance_length:.2f} tokens and costs "
-        f"{parts.cost:.2f} tokens of {BASELINE}'s time: verify {parts.verify:.2f}, draft "
-        f"{parts.draft:.2f}, overhead {parts.overhead:.2f}; that makes {parts.predicted:.2f}x."
+        f"{parts.cost:.2f} tokens of {BASELINE}'s time: {words['verify']} {parts.verify:.2f}, "
+        f"{words['draft']} {parts.draft:.2f}, overhead {parts.overhead:.2f}; that makes "
+        f"{parts.predicted:.2f}x."
     ]
     if parts.residual is not None:
         text = f"Timed without instruments it was {parts.measured:.2f}x, a residual of "
@@ -109,7 +136,11 @@ def _step(row: Row, parts: Decomposition | None) -> list[str]:
 
 
 def _bounds(
-    row: Row, split: Split | None, parts: Decomposition | None, drafted: float | None
+    row: Row,
+    split: Split | None,
+    parts: Decomposition | None,
+    drafted: float | None,
+    words: Mapping[str, str],
 ) -> list[tuple[str, float]]:
     """What could be saved and the speed-up that would follow, the largest first.
 
@@ -133,7 +164,7 @@ def _bounds(
         )
     if split is not None and parts is not None and parts.verify > 1:
         saved = split.shares["verify"] * (1 - 1 / parts.verify)
-        shares["verifying at the cost of one token"] = saved
+        shares[f"{words['verify']} at the cost of one token"] = saved
     found = [(what, speed / (1 - share)) for what, share in shares.items() if 0.005 < share < 1]
     return sorted(found, key=lambda pair: -pair[1])
 
@@ -155,9 +186,9 @@ def _drafted_per_step(findings: Findings, decoder: str) -> float | None:
     return ratio(tally.drafted, tally.later_steps) or None
 
 
-def _listed(shares: Mapping[str, float]) -> str:
+def _listed(shares: Mapping[str, float], words: Mapping[str, str] = _WORDS) -> str:
     ranked = sorted(shares.items(), key=lambda pair: -pair[1])
-    return ", ".join(f"{share:.0%} {_WORDS[phase]}" for phase, share in ranked if share >= 0.005)
+    return ", ".join(f"{share:.0%} {words[phase]}" for phase, share in ranked if share >= 0.005)
 
 
 def _then(others: list[str]) -> str:

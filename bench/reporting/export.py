@@ -2,8 +2,8 @@
 
 ``pytest-benchmark`` writes one benchmark per decoder, a round per answer, in seconds per token,
 with the counters as extra info; its own `compare` reads the file. ``github-action-benchmark``
-writes two files, as that action takes one direction a file. ``csv`` and ``parquet`` hold one row
-per answer. No torch here.
+writes two files, as that action takes one direction a file. A decoder that claims to be lossless
+and is not is in neither. ``csv`` and ``parquet`` hold one row per answer. No torch here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from bench.metrics import Tally, by
 from bench.records import SampleRecord
 from bench.reporting import speed_tables
 from bench.reporting.findings import Findings
-from bench.reporting.tables import known, number, rows_of
+from bench.reporting.palette import without_wrong
+from bench.reporting.tables import known, number, promise, rows_of
 from bench.summary import ALL
 
 Format = Literal["pytest-benchmark", "github-action-benchmark", "csv", "parquet"]
@@ -36,7 +37,7 @@ _SMALLER = (("time per token", "ms", "time_per_token_s", 1e3), ("TTFT", "ms", "t
 _BIGGER = (
     ("speed-up over ar", "x", "speedup", 1.0),
     ("tokens per call", "tokens", "tokens_per_call", 1.0),
-    ("accepted tokens per step", "tokens", "acceptance_length", 1.0),
+    ("tokens per step", "tokens", "acceptance_length", 1.0),
     ("quality", "%", "quality", 100.0),
 )
 
@@ -107,7 +108,7 @@ def pytest_benchmark(findings: Findings) -> dict[str, Any]:
     run, env = findings.run, findings.run.env
     cells = by(run.records, lambda record: record.decoder)
     benchmarks = []
-    for row in rows_of(findings.summary, ALL):
+    for row in rows_of(without_wrong(findings.summary), ALL):
         units = timings.timed_units(cells[str(row["decoder"])])
         data = [unit.time_per_token for unit in units if unit.ok and unit.time_per_token]
         if data:
@@ -120,6 +121,7 @@ def pytest_benchmark(findings: Findings) -> dict[str, Any]:
             "comparability_key": env.get("comparability_key"),
         },
         "commit_info": {"id": git.get("commit"), "dirty": git.get("dirty"), "project": "bench"},
+        "run_verdict": findings.verdict,
         "benchmarks": benchmarks,
         "datetime": run.status.get("started_utc"),
         "version": "5.0.0",
@@ -137,7 +139,10 @@ def _benchmark(row: Mapping[str, Any], data: Sequence[float]) -> dict[str, Any]:
         "fullname": f"bench::{name}",
         "params": {"decoder": row["decoder"]},
         "param": row["decoder"],
-        "extra_info": {key: float(row[key]) for key in COUNTERS if known(row[key])},
+        "extra_info": {
+            "guarantee": row["guarantee"],
+            **{key: float(row[key]) for key in COUNTERS if known(row[key])},
+        },
         "options": {"timer": "perf_counter", "min_rounds": len(data), "warmup": True},
         "stats": {
             "min": float(values.min()),
@@ -167,11 +172,12 @@ def action_entries(
 ) -> list[dict[str, Any]]:
     """Entries of a customSmallerIsBetter or customBiggerIsBetter file, over all families."""
     entries = []
-    for row in rows_of(summary, ALL):
+    for row in rows_of(without_wrong(summary), ALL):
         for label, unit, column, scale in columns:
             if not known(row[column]):
                 continue
             size = f"{row['prompts']} prompts x {row['repeats']} repeats"
+            size += f", guarantee: {promise(row)}"
             entry = {
                 "name": f"{row['decoder']}: {label}",
                 "unit": unit,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ from bench.decompose import Decomposition, Split
 from bench.metrics import BASELINE
 from bench.phases import PhasedAnswer, read_phases
 from bench.plain import printable
+from bench.plan import WRONG
 from bench.protocol import departures
 from bench.reporting import (
     parallel_tables,
@@ -31,11 +32,13 @@ from bench.reporting import (
     tables,
     time_tables,
 )
+from bench.reporting.palette import without_wrong
 from bench.reporting.tables import Cell, Table, known, number
 from bench.rundir import Run
 from bench.scores import gold_answers
 from bench.stats import Estimate
 from bench.summary import ALL
+from bench.validity import DAMAGED, Validity, judge, wrong_cells
 
 _ABSOLUTE = re.compile(r"^(?:/|~|[A-Za-z]:[\\/])")
 _REPRODUCE = (
@@ -54,7 +57,7 @@ class Findings:
     def summary(self) -> pd.DataFrame:
         """One row per decoder and family, see `bench.summary.summarise`."""
         gold = gold_answers(self.run.path, self.run.manifest)
-        return sums.summarise(self.run.records, self.run.manifest, gold)
+        return sums.summarise(self.run.records, self.run.manifest, gold, self.wrong)
 
     @cached_property
     def floor(self) -> Estimate:
@@ -76,27 +79,43 @@ class Findings:
         """The name of the run folder."""
         return self.run.path.resolve().name
 
+    @cached_property
+    def validity(self) -> Validity:
+        """The verdict on the run as it now lies there, and what it rests on."""
+        return judge(self.run)
+
     @property
     def verdict(self) -> str:
-        """VALID, INVALID, or UNKNOWN where the run did not end and say."""
-        return str(self.run.status.get("verdict") or "UNKNOWN")
+        """VALID, or why it is not, see `bench.validity`."""
+        return self.validity.verdict
+
+    @cached_property
+    def wrong(self) -> list[str]:
+        """Decoders that claim to be lossless and are not."""
+        return wrong_cells(self.run.status)
+
+    def _marked(self, made: Iterable[Table | None]) -> list[Table]:
+        """The tables there are, with the rows of wrong decoders marked."""
+        return [tables.mark_wrong(table, self.wrong) for table in made if table is not None]
+
+    def _one(self, made: Table | None) -> Table | None:
+        return None if made is None else tables.mark_wrong(made, self.wrong)
 
     @property
     def floor_sentence(self) -> str:
-        """The A/A line that stands under every table of times."""
+        """The A/A line that stands under the main table."""
         return tables.floor_sentence(self.floor)
 
     @cached_property
     def headline(self) -> Table:
         """The main table: every decoder over all families."""
-        return tables.headline(self.summary, self.verdict)
+        return tables.mark_wrong(tables.headline(self.summary, self.verdict), self.wrong)
 
     @cached_property
     def estimators(self) -> Table | None:
         """Every estimator of the speed-ups, or None where nothing was compared to the baseline."""
-        return speed_tables.estimators(
-            self.summary, sums.second_arm(self.run.records), self.verdict
-        )
+        second_arm = sums.second_arm(self.run.records)
+        return self._one(speed_tables.estimators(self.summary, second_arm))
 
     @cached_property
     def splits(self) -> list[Split]:
@@ -112,10 +131,10 @@ class Findings:
     def time_tables(self) -> list[Table]:
         """Where the time goes and what speed-ups are made of; empty without a second pass."""
         made = (
-            time_tables.split(self.splits, self.verdict),
-            time_tables.parts(self.decompositions, self.verdict),
+            time_tables.split(self.splits),
+            time_tables.parts(self.decompositions),
         )
-        return [table for table in made if table is not None]
+        return self._marked(made)
 
     @cached_property
     def reference_table(self) -> Table | None:
@@ -124,9 +143,8 @@ class Findings:
         if name is None or self.summary.empty:
             return None
         sides = (run.config, run.env, run.manifest)
-        return references.table(
-            references.load_reference(str(name)), self.summary, sides, self.verdict
-        )
+        reference = references.load_reference(str(name))
+        return self._one(references.table(reference, self.summary, sides))
 
     @cached_property
     def _phases(self) -> tuple[PhasedAnswer, ...]:
@@ -134,12 +152,12 @@ class Findings:
 
     @property
     def _decoders(self) -> list[str]:
-        return sums.decoder_order(self.run.manifest, self.run.records)
+        return sums.decoder_order(self.run.manifest, self.run.records, self.wrong)
 
     @property
     def needs(self) -> list[str]:
         """What wide intervals need, one line per decoder."""
-        return speed_tables.needs(self.summary)
+        return speed_tables.needs(without_wrong(self.summary))
 
     @cached_property
     def by_prompt(self) -> pd.DataFrame:
@@ -159,22 +177,30 @@ class Findings:
     @cached_property
     def family_tables(self) -> list[Table]:
         """Speed, counters and time by family; n is the number of prompts timed in each."""
-        timed = f"{self._sizes('prompts')} prompts. Verdict: {self.verdict}."
+        timed = f"{self._sizes('prompts')} prompts."
         made = tables.by_family
-        return [
-            *speed_tables.by_families(self.summary, self._sizes("prompts"), self.verdict),
+        verifying = tables.verifies(self.summary)
+        kinds = [
+            *speed_tables.by_families(self.summary, self._sizes("prompts")),
             made(
                 self.summary,
                 "Tokens per call by family",
                 f"Emitted tokens / target calls, prefill included, pooled. {timed}",
                 lambda row: Cell(number(row["tokens_per_call"])),
             ),
-            made(
-                self.summary,
-                "Accepted tokens per step by family",
-                "Tokens emitted by steps after prefill / such steps, pooled; 95 % jackknife "
-                f"interval over conversations. {timed}",
-                tables.accepted_length,
+            *(
+                made(
+                    self.summary[chosen],
+                    f"{name} tokens per step by family",
+                    "Tokens emitted by steps after prefill / such steps, pooled; 95 % jackknife "
+                    f"interval over conversations{aside}. {timed}",
+                    tables.step_length,
+                )
+                for name, chosen, aside in (
+                    ("Accepted", verifying, ""),
+                    ("Emitted", ~verifying, "; of decoders that verify nothing"),
+                )
+                if chosen.any()
             ),
             made(
                 self.summary,
@@ -183,12 +209,13 @@ class Findings:
                 lambda row: Cell(number(row["time_per_token_s"], ".2f", 1e3)),
             ),
         ]
+        return self._marked(kinds)
 
     @cached_property
     def quality_table(self) -> Table | None:
         """Quality by family, or None where nothing was scored."""
         sizes = self._sizes("quality_prompts")
-        return quality_tables.by_families(self.summary, sizes, self.verdict)
+        return self._one(quality_tables.by_families(self.summary, sizes))
 
     @cached_property
     def parallel_tables(self) -> list[Table]:
@@ -199,13 +226,12 @@ class Findings:
             parallel_tables.text,
             parallel_tables.area,
         )
-        made = (kind(self.summary, self.verdict) for kind in kinds)
-        return [table for table in made if table is not None]
+        return self._marked(kind(self.summary) for kind in kinds)
 
     @cached_property
     def acceptance_table(self) -> Table | None:
         """Acceptance by position over all families, or None where nothing is drafted."""
-        return tables.acceptance(self.acceptance, self.verdict)
+        return self._one(tables.acceptance(self.acceptance))
 
     @property
     def basis(self) -> str:
@@ -229,17 +255,25 @@ class Findings:
     def caveats(self) -> list[str]:
         """Everything that qualifies the numbers, one line each; empty where nothing does."""
         run, summary = self.run, self.summary
-        lines = [f"Reason: {reason}" for reason in run.status.get("reasons") or ()]
-        lines += [f"Warning: {warning}" for warning in run.status.get("warnings") or ()]
+        lines = [f"Reason: {reason}" for reason in self.validity.reasons]
+        lines += [
+            f"Left out of the figures: {cell}, which is {WRONG}."
+            for cell in self.wrong
+            if cell in self.summary["decoder"].to_list()
+        ]
+        if self.verdict == DAMAGED:
+            lines.append("A samples.parquet or summary.csv written before is left as it was.")
+        warnings = run.status.get("warnings") or self.validity.warnings
+        lines += [f"Warning: {warning}" for warning in warnings]
         blocks = len({r.block for r in run.records if r.kind == "timing"})
         if blocks < len(run.manifest.get("blocks", ())):
-            lines.append(f"Unfinished: {self.status}; only whole blocks count.")
+            lines.append("Only whole blocks count.")
         measured = {record.decoder for record in run.records}
         missing = [c["cell"] for c in run.manifest.get("cells", ()) if c["cell"] not in measured]
         if missing:
             lines.append(f"Not measured: {', '.join(missing)}.")
         if not run.status.get("num_errors"):  # else the warnings say it
-            errors = Counter((r.decoder, r.error) for r in run.records if r.error is not None)
+            errors = Counter((r.decoder, r.failure) for r in run.records if r.error is not None)
             lines += [
                 f"{n} error(s) of {cell}: {text}" for (cell, text), n in errors.most_common(9)
             ]
@@ -250,6 +284,7 @@ class Findings:
             if count > 0
         ]
         lines += quality_tables.shortfalls(summary)
+        lines += time_tables.one_sided(self.splits)
         if run.config.get("protocol"):
             left = departures(run.config, run.manifest)
             lines += [f"Departs from the protocol {run.config['protocol']}: {x}." for x in left]
@@ -284,14 +319,18 @@ class Findings:
 
 def _sentence(row: Mapping[str, Any]) -> str:
     """One decoder in one line."""
-    speed = tables.speed(row).text
-    text = f"{row['decoder']}: {speed} vs ar end to end"
+    text = f"{row['decoder']} (guarantee: {tables.promise(row)})"
+    if row["guarantee"] == WRONG:
+        text = f"{row['decoder']} is {WRONG} (it claims to be lossless and is not)"
+    text += f": {tables.speed(row).text} vs ar end to end"
     aside = [part for part in (speed_tables.beside(row), speed_tables.need(row)) if part]
     text += f" ({'; '.join(aside)})" if aside else ""
     low, high = row["speedup_low"], row["speedup_high"]
     if known(low) and low <= 1 <= high:
         text += " (no difference shown: the interval covers 1)"
-    text += f", {number(row['acceptance_length'])} accepted tokens per step"
+    text += f", {number(row['tokens_per_call'])} tokens per target call, "
+    text += f"{number(row['acceptance_length'])} {tables.kind_of_step(row)} tokens per step of "
+    text += f"{number(row['calls_per_step'])} calls"
     if known(row["quality"]):
         text += f", quality {number(row['quality'], '.1f', 100)} %"
     if known(row["identical_to_ar"]):

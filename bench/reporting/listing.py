@@ -1,6 +1,6 @@
 """Tables for ``bench ls decoders|tasks|runs`` and the prompts for ``bench show-prompts``.
 
-Each function returns something rich can print, or prints to the console it is given. No torch here
+Each table has its rows as data too (`decoder_facts`, `task_facts`, `run_facts`). No torch here
 (a decoder's own file may import it).
 """
 
@@ -15,9 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from bench.errors import BenchError
+from bench.plan import WRONG
+from bench.validity import DAMAGED, INCOMPLETE, VALID, wrong_cells
 from decoders.core import registry
 from decoders.core.decoder import Decoder
 from decoders.core.types import DecoderSpec
@@ -27,28 +31,60 @@ from specbench_tasks.task import Conversation, Reference
 
 MAX_TEXT = 600
 """Characters of a turn or reference that `show_prompts` prints at most."""
+_ANY_WIDTH = 1_000_000
 
 
 def list_decoders() -> Table:
-    """Every decoder by name: what it is, whether it is lossless, what it needs, its options.
-
-    A decoder whose file or package cannot be imported is listed with the reason.
-    """
+    """Every decoder by name: what it is, whether it is lossless, what it needs, its options."""
     table = _table("decoder", "what it does", "lossless", "needs", "options")
+    for facts in decoder_facts():
+        if "error" in facts:
+            why = Text(f"cannot be loaded: {facts['error']}", style="red")
+            table.add_row(facts["decoder"], why, "", "", "")
+            continue
+        written = [*facts["required"], *(f"{k}={v}" for k, v in facts["options"].items())]
+        table.add_row(
+            facts["decoder"],
+            facts["does"],
+            facts["lossless"],
+            ", ".join(facts["needs"]) or "-",
+            "\n".join(written) or "-",
+        )
+    return table
+
+
+def decoder_facts() -> list[dict[str, Any]]:
+    """Every decoder as JSON data, options with their defaults apart from those it must be given.
+
+    One whose file or package cannot be imported has its name and the reason, as ``error``.
+    """
+    found: list[dict[str, Any]] = []
     for name in registry.names():
         try:
             cls = registry.resolve(DecoderSpec(name=name))
         except (ImportError, ValueError) as error:
-            table.add_row(name, Text(f"cannot be loaded: {error}", style="red"), "", "", "")
+            found.append({"decoder": name, "error": str(error)})
             continue
-        table.add_row(
-            name,
-            first_line(cls),
-            lossless(cls),
-            ", ".join(needs(cls)) or "-",
-            "\n".join(options(cls)) or "-",
+        fields = {field.name: field.default for field in dataclasses.fields(cls)}
+        found.append(
+            {
+                "decoder": name,
+                "does": first_line(cls),
+                "lossless": lossless(cls),
+                "needs": needs(cls),
+                "required": [k for k, v in fields.items() if v is dataclasses.MISSING],
+                "options": {k: v for k, v in fields.items() if v is not dataclasses.MISSING},
+            }
         )
-    return table
+    return found
+
+
+def print_table(table: Table, console: Console) -> None:
+    """Print a listing: folded to a terminal's width, as wide as it is where it is piped."""
+    if not console.is_terminal:
+        wide = console.options.update(width=_ANY_WIDTH)
+        console.width = Measurement.get(console, wide, table).maximum
+    console.print(table)
 
 
 def first_line(cls: type[Decoder]) -> str:
@@ -70,14 +106,6 @@ def needs(cls: type[Decoder]) -> list[str]:
     return [f"{need} {names[need]}".strip() if need == "adapter" else need for need in cls.needs]
 
 
-def options(cls: type[Decoder]) -> list[str]:
-    """A decoder's options with their defaults, as they are written in a spec: ``k=3``."""
-    return [
-        field.name if field.default is dataclasses.MISSING else f"{field.name}={field.default}"
-        for field in dataclasses.fields(cls)
-    ]
-
-
 def list_tasks() -> Table:
     """Every name that ``--tasks`` takes."""
     table = _table("task", "families", "conversations", "source", "licence")
@@ -88,23 +116,77 @@ def list_tasks() -> Table:
     return table
 
 
+def task_facts() -> list[dict[str, Any]]:
+    """Every name that ``--tasks`` takes, as JSON data; what is as given is null, or empty."""
+    return [
+        {
+            "task": info.name,
+            "families": list(info.families),
+            "conversations": info.num_conversations,
+            "source": info.source,
+            "licence": info.licence,
+        }
+        for info in task_infos()
+    ]
+
+
 def list_runs(parent: Path) -> Table:
     """Every run folder under `parent`, oldest first; a run without run.json is unfinished."""
     table = _table("run", "status", "verdict", "model", "tasks", "decoders", "records")
+    for facts in run_facts(parent):
+        verdict = facts["verdict"]
+        table.add_row(
+            Text(facts["run"]),
+            Text(facts["status"]),
+            Text(verdict, style="" if verdict == VALID else "red"),
+            Text(facts["model"] or "-"),
+            Text(facts["tasks"] or "-"),
+            Text(", ".join(facts["decoders"]) or "-"),
+            str(facts["records"]),
+        )
+    return table
+
+
+def run_facts(parent: Path) -> list[dict[str, Any]]:
+    """Every run folder under `parent` as JSON data, oldest first; what is not known is null."""
+    found: list[dict[str, Any]] = []
     for folder in run_folders(parent):
         status, plan = _read(folder / "run.json"), _read(folder / "manifest.json")
         config = _config(folder / "config.toml")
-        verdict = str(status.get("verdict") or "-")
-        table.add_row(
-            Text(folder.name),
-            Text(str(status.get("status") or "unfinished")),
-            Text(verdict, style="red" if verdict == "INVALID" else ""),
-            Text(str(config.get("model", "-"))),
-            Text(str(config.get("tasks", "-"))),
-            Text(", ".join(_cells(plan)) or "-"),
-            str(_num_records(folder / "samples.jsonl")),
+        num_records = _num_records(folder / "samples.jsonl")
+        found.append(
+            {
+                "run": folder.name,
+                "path": str(folder),
+                "status": _text(status.get("status")) or "unfinished",
+                "verdict": standing(status, num_records),
+                "model": _text(config.get("model")),
+                "tasks": _text(config.get("tasks")),
+                "decoders": list(_cells(plan)),
+                "records": num_records,
+            }
         )
-    return table
+    return found
+
+
+def _text(value: object) -> str | None:
+    return str(value) if value else None
+
+
+def standing(status: Mapping[str, Any], num_records: int) -> str:
+    """A run's verdict by its status and the number of its records; its plan is not looked at."""
+    counted, verdict = status.get("num_records"), str(status.get("verdict") or VALID)
+    if isinstance(counted, int) and num_records < counted:
+        return DAMAGED
+    if verdict != VALID:
+        return verdict
+    try:
+        wrong = wrong_cells(status)
+    except BenchError:  # one run never fails a listing
+        return DAMAGED
+    if wrong:
+        return WRONG
+    return VALID if status.get("status") == "complete" else INCOMPLETE
 
 
 def run_folders(parent: Path) -> list[Path]:

@@ -6,15 +6,25 @@ from decoders that refine blocks.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from bench.metrics import BASELINE
-from bench.plots import Drawn, beside, canvas, panels, percents, several_families, styled, whole
-from bench.reporting.palette import GREY, colours
+from bench.parallel import curves as settings_of
+from bench.plots import (
+    Drawn,
+    annotated,
+    beside,
+    canvas,
+    panels,
+    percents,
+    several_families,
+    styled,
+    whole,
+)
+from bench.reporting.palette import GREY, colours, lossy, marker, without_wrong
 from bench.summary import ALL
 
 _FEWEST = 3
@@ -23,9 +33,10 @@ _FEWEST = 3
 
 def draw_all(summary: pd.DataFrame) -> dict[str, Drawn]:
     """Both, by file name, where there is data for them."""
+    shown = without_wrong(summary)
     with styled():
-        drawn = {"entropy": entropy_figure(summary), "passes": passes_figure(summary)}
-    return {name: figure for name, figure in drawn.items() if figure is not None}
+        drawn = {"entropy": entropy_figure(shown), "passes": passes_figure(shown)}
+        return annotated(drawn, summary)
 
 
 def entropy_figure(summary: pd.DataFrame) -> Drawn | None:
@@ -41,14 +52,15 @@ def entropy_figure(summary: pd.DataFrame) -> Drawn | None:
         return None
     data["entropy"] = data["family"].map(entropy)
     data = data.sort_values(["decoder", "entropy"], kind="stable").reset_index(drop=True)
-    palette = colours(list(summary["decoder"].unique()))
+    palette, marks = colours(list(summary["decoder"].unique())), lossy(summary)
     places = {family: place for place, family in enumerate(entropy)}
     figure, axes = canvas(3.2)
     for decoder in dict.fromkeys(summary["decoder"]):
         points = data[data["decoder"] == decoder]
         if len(points):
             x = points["family"].map(places)
-            axes.plot(x, points["tpf"], "o-", color=palette[decoder], ms=5, lw=1.4)
+            how = marker(palette[decoder], hollow=decoder in marks)
+            axes.plot(x, points["tpf"], "-", color=palette[decoder], ms=5, lw=1.4, **how)
     ends = data.groupby("decoder", sort=False)["tpf"].last()
     for y, decoder in _apart(ends.to_dict(), data["tpf"].max()):
         beside(axes, decoder, (len(places) - 1, y), 8, colour=palette[decoder])
@@ -73,8 +85,8 @@ def passes_figure(summary: pd.DataFrame) -> Drawn | None:
         return None
     families = several_families(data["family"])
     baseline = summary[summary["decoder"] == BASELINE].set_index("family")["quality"]
-    curves = _curves(dict.fromkeys(data["decoder"]))
-    palette = colours(list(curves))
+    curves = settings_of(dict.fromkeys(data["decoder"]))
+    palette, marks = colours(list(curves)), lossy(summary)
     first = data.loc[data["passes_per_block"] == 1, "decoder"].unique()
     figure, grid = panels(len(families), 1.5)
     for family, axes in zip(families, grid, strict=True):
@@ -86,7 +98,8 @@ def passes_figure(summary: pd.DataFrame) -> Drawn | None:
                 x, y = line["passes_per_block"], line["quality"]
                 axes.plot(x, y, color=palette[curve], lw=0.9, alpha=0.7)
             x, y = mine["passes_per_block"], mine["quality"]
-            axes.plot(x, y, "o", color=palette[curve], ms=4)
+            how = marker(palette[curve], hollow=all(cell in marks for cell in cells))
+            axes.plot(x, y, ls="", ms=4, **how)
         axes.axhline(float(baseline.get(family, float("nan"))), color=GREY, lw=1.2)
         axes.set_title(family.replace("_", " "), fontsize=9)
         axes.set_ylim(0, 1.04)
@@ -99,15 +112,6 @@ def passes_figure(summary: pd.DataFrame) -> Drawn | None:
     figure.supxlabel("passes per block (grey line: ar)", fontsize=9)
     figure.supylabel("quality", fontsize=9)
     return figure, data.reset_index(drop=True)
-
-
-def _curves(cells: Iterable[str]) -> dict[str, list[str]]:
-    """The cells of every curve, by what their names have in common; a single one by its own."""
-    stems: dict[str, list[str]] = {}
-    for cell in cells:
-        numbered = re.fullmatch(r"(.*\D)\d+", cell)
-        stems.setdefault(f"{numbered[1]}…" if numbered else cell, []).append(cell)
-    return {stem if len(own) > 1 else own[0]: own for stem, own in stems.items()}
 
 
 def _apart(ends: Mapping[Any, float], highest: float) -> list[tuple[float, str]]:

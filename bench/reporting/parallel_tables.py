@@ -8,7 +8,8 @@ from __future__ import annotations
 import pandas as pd
 
 from bench.metrics import BASELINE
-from bench.parallel import Area, accuracy_under_parallelism, degradation
+from bench.parallel import Area, accuracy_under_parallelism, curves, degradation
+from bench.plan import WRONG
 from bench.reporting.tables import UNKNOWN, Cell, Row, Table, by_family, known, number, rows_of
 from bench.summary import ALL
 
@@ -25,7 +26,7 @@ _ROUNDS = {
 }
 
 
-def rounds(summary: pd.DataFrame, verdict: str) -> Table | None:
+def rounds(summary: pd.DataFrame) -> Table | None:
     """Rounds, laws and passes over all families, of decoders that have any."""
     rows = [
         row
@@ -40,7 +41,7 @@ def rounds(summary: pd.DataFrame, verdict: str) -> Table | None:
             "Shares of steps after prefill: nothing was verified, all drafts stood, one fell. "
             "Overlap: mean over tested drafts of the common mass of their law and ar's; alpha: "
             "mean over emitted tokens of min(1, ar / draft). Passes: how often a block was "
-            f"predicted. '-': not defined for it. Verdict: {verdict}."
+            "predicted. '-': not defined for it."
         ),
         headings=("decoder", *_ROUNDS),
         rows=tuple(
@@ -53,7 +54,7 @@ def rounds(summary: pd.DataFrame, verdict: str) -> Table | None:
     )
 
 
-def lost_quality(summary: pd.DataFrame, verdict: str) -> Table | None:
+def lost_quality(summary: pd.DataFrame) -> Table | None:
     """What every decoder loses of ar's quality by family, in points and relatively."""
     baseline = {
         row["family"]: float(str(row["quality"]))
@@ -72,11 +73,11 @@ def lost_quality(summary: pd.DataFrame, verdict: str) -> Table | None:
         text = f"{100 * (mine - reference):+.1f}"
         return Cell(text if relative is None else f"{text} ({0 - relative:+.1f} %)")
 
-    note = f"Quality less ar's, in points of per cent, and relative to ar's. Verdict: {verdict}."
+    note = "Quality less ar's, in points of per cent, and relative to ar's."
     return by_family(others, "Quality against ar by family", note, lost)
 
 
-def text(summary: pd.DataFrame, verdict: str) -> Table | None:
+def text(summary: pd.DataFrame) -> Table | None:
     """Likelihood, entropy, repetition and agreement by family, in one cell each."""
     told = summary[summary["base_nll"].notna()]
     if told.empty:
@@ -95,30 +96,29 @@ def text(summary: pd.DataFrame, verdict: str) -> Table | None:
         "Of the answers of the quality pass: mean negative log-likelihood of a token under the "
         "target / mean entropy of its laws there, both in nats / tokens that repeat the one before "
         "them, % / tokens that are the target's likeliest, %. A loop is likely: read the first "
-        f"with the third. Verdict: {verdict}."
+        "with the third."
     )
     return by_family(told, "What the target says of the answers", note, said)
 
 
-def area(summary: pd.DataFrame, verdict: str) -> Table | None:
-    """Accuracy under parallelism of decoders that were run with several settings."""
-    methods: dict[str, set[str]] = {}
-    for cell in summary["decoder"].unique():
-        methods.setdefault(str(cell).partition("@")[0], set()).add(str(cell))
-    scored = summary[summary["quality"].notna() & summary["tpf"].notna()]
-    if scored.empty or all(len(cells) == 1 for cells in methods.values()):
+def area(summary: pd.DataFrame) -> Table | None:
+    """Accuracy under parallelism of methods that were run with several settings."""
+    scored = summary[
+        summary["quality"].notna() & summary["tpf"].notna() & (summary["guarantee"] != WRONG)
+    ]
+    methods = curves(str(cell) for cell in scored["decoder"].unique())
+    if all(len(cells) == 1 for cells in methods.values()):
         return None
     lines: list[dict[str, object]] = []
     for family in scored["family"].unique():
-        rows = rows_of(scored, str(family))
-        best = max(100 * float(str(row["quality"])) for row in rows)
+        accuracy = {str(r["decoder"]): _percent(r) for r in rows_of(scored, str(family))}
+        rho = {str(r["decoder"]): float(str(r["tpf"])) for r in rows_of(scored, str(family))}
         for method, cells in methods.items():
-            points = [
-                (float(str(row["tpf"])), 100 * float(str(row["quality"])))
-                for row in rows
-                if row["decoder"] in cells
-            ]
-            found = accuracy_under_parallelism(points, best)
+            points = [(rho[cell], accuracy[cell]) for cell in cells if cell in rho]
+            found = None
+            if BASELINE in accuracy:
+                best = max(accuracy.values())
+                found = accuracy_under_parallelism(points, best, accuracy[BASELINE])
             lines.append({"decoder": method, "family": family, "area": found})
 
     def shown(row: Row) -> Cell:
@@ -128,7 +128,14 @@ def area(summary: pd.DataFrame, verdict: str) -> Table | None:
         return Cell(f"{found.value:.1f}" + "*" * bool(found.num_dropped))
 
     note = (
-        "AUP of a decoder's settings (tokens per forward, quality in per cent); best of the run "
-        f"as reference; *: settings that lose over 5 points are left out. Verdict: {verdict}."
+        "AUP (d3LLM, arXiv 2601.07568): area under quality (per cent) against tokens per forward "
+        "over a method's settings, quality below the best of the run discounted by "
+        "exp(-3 (1 - quality / best)). Settings are cells whose names differ in the number at "
+        "their end. Those that lose over 5 points of ar's quality are left out (*), where d3LLM "
+        "takes the slowest setting's; '-': fewer than two are left."
     )
     return by_family(pd.DataFrame(lines), "Accuracy under parallelism", note, shown)
+
+
+def _percent(row: Row) -> float:
+    return 100 * float(str(row["quality"]))

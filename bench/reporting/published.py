@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import tomllib
-from pathlib import Path
+from importlib.resources import files
 from typing import Any
 
-_FILE = Path(__file__).with_name("references.toml")
+_FILE = files("bench.reporting") / "references.toml"
 
 
 def published() -> dict[str, dict[str, Any]]:

@@ -13,7 +13,7 @@ from bench.reporting.tables import Table, known, rows_of
 from bench.summary import ALL, family_order
 
 
-def by_families(summary: pd.DataFrame, sizes: str, verdict: str) -> Table | None:
+def by_families(summary: pd.DataFrame, sizes: str) -> Table | None:
     """Quality of every decoder by family, or None where nothing was scored."""
     scored = summary.dropna(subset=["quality"])
     if scored.empty:
@@ -22,8 +22,7 @@ def by_families(summary: pd.DataFrame, sizes: str, verdict: str) -> Table | None
     named = ", ".join(f"{family}: {metric}" for family, metric in metrics.items())
     note = (
         f"Per cent, from the untimed pass over held-out prompts ({named}); 95 % t-interval over "
-        f"conversations. {' '.join([f'{sizes} prompts.', *shortfalls(summary)])} "
-        f"Verdict: {verdict}."
+        f"conversations. {' '.join([f'{sizes} prompts.', *shortfalls(summary)])}"
     )
     return tables.by_family(summary, "Quality by family", note, tables.quality)
 

@@ -17,7 +17,17 @@ from bench.errors import BenchError, Exit, did_you_mean
 from bench.metrics import BASELINE
 from bench.protocol import departures
 from bench.reporting.published import published
-from bench.reporting.tables import SESSIONS, UNKNOWN, Cell, Table, number, rows_of, speed
+from bench.reporting.tables import (
+    SESSIONS,
+    UNKNOWN,
+    Cell,
+    Row,
+    Table,
+    kind_of_step,
+    number,
+    rows_of,
+    speed,
+)
 from bench.summary import ALL
 
 _YES = "yes"
@@ -87,7 +97,6 @@ def table(
     reference: Reference,
     summary: pd.DataFrame,
     run: tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]],
-    verdict: str,
 ) -> Table:
     """Published rows beneath the run's own; `run` is its configuration, machine and manifest."""
     config, env, manifest = run
@@ -99,7 +108,7 @@ def table(
             Cell(f"{row['decoder']} (this run)"),
             speed(row, "specbench_compat"),
             speed(row),
-            Cell(number(row["acceptance_length"])),
+            Cell(number(row["acceptance_length"]) + _aside(row)),
             Cell(UNKNOWN),
             Cell(UNKNOWN),
         )
@@ -116,7 +125,7 @@ def table(
         note=(
             f"{reference.title}. Source: {reference.source}. Device: {reference.device}; "
             f"{reference.dtype or 'dtype not stated'}, T = {reference.temperature:g}. {reasons}. "
-            f"{SESSIONS} Verdict of this run: {verdict}."
+            + SESSIONS
         ),
         headings=(
             "decoder",
@@ -128,6 +137,11 @@ def table(
         ),
         rows=(*ours, *theirs),
     )
+
+
+def _aside(row: Row) -> str:
+    """What a step's tokens are where they are not accepted ones."""
+    return "" if kind_of_step(row) == "accepted" else " (emitted, unverified)"
 
 
 def _why(what: str, reasons: Sequence[str]) -> str:

@@ -1,8 +1,8 @@
 """`bench show`: answers of a run, token by token, with what each step gave in one colour.
 
 Consecutive steps alternate between two backgrounds, the prefill's token has a third; accepted
-drafts are bold, the token the model added itself is not. Without colours (a pipe, a file) steps are
-set apart by bars. Reads the run folder alone: no model, no tokenizer, no torch.
+drafts are bold, the token the model added itself is not. Without colours (a pipe, a file, NO_COLOR)
+steps are set apart by bars. Reads the run folder alone: no model, no tokenizer, no torch.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from rich.padding import Padding
 from rich.text import Text
 
 from bench.errors import BenchError, Exit, did_you_mean
-from bench.metrics import Tally
-from bench.plain import printable
+from bench.metrics import BASELINE, Tally
+from bench.plain import colourless, printable
+from bench.plan import WRONG
 from bench.prompt_file import PROMPTS, read_prompts
 from bench.records import SampleRecord
 from bench.rundir import load_run
 from bench.summary import decoder_order
+from bench.validity import VALID, judge, wrong_cells
 
 VOCABULARY = "vocab.json"
 FEW = 3
@@ -46,7 +48,8 @@ def show_run(
     Errors: `BenchError` (exit 2) for a folder that is no run, an unknown prompt or decoder.
     """
     run = load_run(run_dir)
-    shown = decoder_order(run.manifest, run.records)
+    wrong, validity = wrong_cells(run.status), judge(run)
+    shown = decoder_order(run.manifest, run.records, wrong)
     for name in decoders or ():
         if name not in shown:
             raise BenchError(
@@ -56,6 +59,9 @@ def show_run(
     for record in sorted(run.records, key=lambda r: (r.error is not None, r.kind != "timing")):
         answers.setdefault(record.prompt, {}).setdefault(record.decoder, record)
     names = _chosen(prompt, run.manifest, answers)
+    if validity.verdict != VALID:
+        reasons = [f"  {reason}" for reason in validity.reasons]
+        console.print(Text(printable("\n".join([validity.verdict, *reasons])), style="bold red"))
     if not names:
         console.print(Text("nothing is measured yet"))
         return
@@ -69,7 +75,7 @@ def show_run(
         if name in asked:
             console.print(Padding(Text(asked[name].strip(), style="dim"), _INDENT))
         for decoder in [d for d in shown if d in found and d in (decoders or shown)]:
-            _show_answer(found[decoder], console, pieces)
+            _show_answer(found[decoder], console, pieces, wrong=decoder in wrong)
 
 
 def coloured(record: SampleRecord, pieces: Callable[[int], str], *, bars: bool = False) -> Text:
@@ -90,20 +96,25 @@ def coloured(record: SampleRecord, pieces: Callable[[int], str], *, bars: bool =
     return text
 
 
-def _show_answer(record: SampleRecord, console: Console, pieces: Callable[[int], str]) -> None:
+def _show_answer(
+    record: SampleRecord, console: Console, pieces: Callable[[int], str], *, wrong: bool
+) -> None:
     """One decoder's answer with a line of what its steps emitted."""
     head = Text(f"\n{record.decoder}", style="bold")
+    if wrong:
+        head.append(f" {WRONG}", style="bold red")
     if record.error is not None or record.steps is None:
-        why = printable(record.error or "no steps recorded")
+        why = printable(record.failure or "no steps recorded")
         console.print(head.append(f"  {why}", style="red"))
         return
     tally, emitted = Tally.of(record), record.steps.emitted
     facts = [f"{tally.emitted} tokens", f"{tally.target_calls} target calls"]
     if tally.acceptance_length is not None:
-        facts.append(f"{tally.acceptance_length:.2f} accepted tokens per step")
+        accepted = "accepted" if tally.drafted or record.decoder == BASELINE else "emitted"
+        facts.append(f"{tally.acceptance_length:.2f} {accepted} tokens per step")
     facts += [f"stopped by {record.stop}"] if record.stop else []
     console.print(head.append("  " + ", ".join(facts), style="not bold dim"))
-    console.print(Padding(coloured(record, pieces, bars=console.color_system is None), _INDENT))
+    console.print(Padding(coloured(record, pieces, bars=colourless(console)), _INDENT))
     later = " ".join(map(str, emitted[1:])) or "none"
     if len(emitted) > 4 and len(set(emitted[1:])) == 1:
         later = f"{len(emitted) - 1} times {emitted[1]}"
@@ -112,7 +123,7 @@ def _show_answer(record: SampleRecord, console: Console, pieces: Callable[[int],
 
 
 def _legend(console: Console) -> Text:
-    if console.color_system is None:
+    if colourless(console):
         return Text("| starts a step; the first part is the prefill's")
     return Text.assemble(
         ("prefill", _PREFILL), " ", ("step", _STEPS[1]), ("next step", _STEPS[0]), "  ",

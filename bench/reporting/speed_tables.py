@@ -43,7 +43,7 @@ _NAMES = {
 }
 
 
-def estimators(summary: pd.DataFrame, second_arm: Speedups, verdict: str) -> Table | None:
+def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
     """Every estimator of every decoder over all families, with ar's second arm as the last row."""
     rows = [row for row in rows_of(summary, ALL) if row["decoder"] != BASELINE]
     if not rows:
@@ -80,8 +80,7 @@ def estimators(summary: pd.DataFrame, second_arm: Speedups, verdict: str) -> Tab
             "quarter of the half-width. Ratio of totals: ar's seconds per token over all answers / "
             "the decoder's. specbench_compat: mean over questions of the decoder's tokens per "
             "second / mean of ar's, unpaired, as Spec-Bench does. Prompts: how many more would "
-            f"narrow the headline's interval to ±{100 * PRECISION:.0f} %. {SESSIONS} "
-            f"Verdict: {verdict}."
+            f"narrow the headline's interval to ±{100 * PRECISION:.0f} %. {SESSIONS}"
         ),
         headings=(
             "decoder",
@@ -96,13 +95,13 @@ def estimators(summary: pd.DataFrame, second_arm: Speedups, verdict: str) -> Tab
     )
 
 
-def by_families(summary: pd.DataFrame, sizes: str, verdict: str) -> list[Table]:
+def by_families(summary: pd.DataFrame, sizes: str) -> list[Table]:
     """Each estimator by family; the headline's table has the A/A floor of each as its last row."""
     tables = []
     for column, (name, what) in _NAMES.items():
         note = (
             f"{what[0].upper()}{what[1:]} over conversations; end to end; bold where it excludes "
-            f"1. {SESSIONS} {sizes} prompts. Verdict: {verdict}."
+            f"1. {SESSIONS} {sizes} prompts."
         )
         cell = partial(speed, column=column)
         table = by_family(summary, f"Speed-up by family ({name})", note, cell)

@@ -7,13 +7,14 @@ is "-". A speed-up is bold only where its interval does not cover 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
 from bench.metrics import BASELINE
 from bench.plain import markdown
+from bench.plan import WRONG
 from bench.stats import Estimate
 from bench.summary import ALL, family_order
 
@@ -28,15 +29,16 @@ Row = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One entry of a table."""
+    """One entry of a table; a `bad` one is red where there are colours."""
 
     text: str
     bold: bool = False
+    bad: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A titled table; the first column names the row. `note` states estimand, n and verdict."""
+    """A titled table; the first column names the row. `note` states estimand and n."""
 
     title: str
     note: str
@@ -86,6 +88,14 @@ def number(value: object, spec: str = ".2f", scale: float = 1.0, unit: str = "")
     return f"{float(str(value)) * scale:{spec}}{unit}" if known(value) else UNKNOWN
 
 
+def percent(share: float) -> str:
+    """A share as a whole percentage; what falls short of 100 % does not become it."""
+    text = f"{100 * share:.0f}"
+    if text == "100" and share < 1:
+        text = f"{min(100 * share, 99.9):.1f}"
+    return f"{text} %"
+
+
 def speed(row: Row, column: str = "speedup") -> Cell:
     """A speed-up with its interval, bold where the interval excludes 1."""
     low, high = row[f"{column}_low"], row[f"{column}_high"]
@@ -110,15 +120,50 @@ def interval(low: object, high: object) -> str:
     return f"[{number(low)}, {number(high)}]" if known(low) and known(high) else UNKNOWN
 
 
-def accepted_length(row: Row) -> Cell:
-    """Accepted tokens per step, with its interval."""
+def promise(row: Row) -> str:
+    """What a decoder guarantees of its answers, in words; "-" where it is not known."""
+    found = row["guarantee"]
+    return found if isinstance(found, str) else UNKNOWN
+
+
+def verifies(summary: pd.DataFrame) -> pd.Series:
+    """Of every row whether its decoder's tokens are accepted ones: it verifies drafts, or is ar."""
+    overall = summary[(summary["family"] == ALL) & summary["acceptance_rate"].notna()]
+    found: pd.Series = summary["decoder"].isin([BASELINE, *overall["decoder"]])
+    return found
+
+
+def kind_of_step(row: Row) -> str:
+    """What the tokens of a step are called: accepted, or emitted where nothing is verified."""
+    verified = row["decoder"] == BASELINE or known(row["acceptance_rate"])
+    return "accepted" if verified else "emitted"
+
+
+def mark_wrong(table: Table, wrong: Collection[str]) -> Table:
+    """The table with the rows of decoders that are wrong in red, named so, nothing of them bold."""
+    names = {
+        name: f"{cell} ({WRONG}){name.removeprefix(cell)}"
+        for cell in wrong
+        for name in (cell, f"{cell} (this run)")
+    }
+    rows = [
+        row
+        if row[0].text not in names
+        else (Cell(names[row[0].text], bad=True), *(Cell(cell.text, bad=True) for cell in row[1:]))
+        for row in table.rows
+    ]
+    return replace(table, rows=tuple(rows))
+
+
+def step_length(row: Row) -> Cell:
+    """Tokens per step, with its interval."""
     text = number(row["acceptance_length"])
     ends = interval(row["acceptance_length_low"], row["acceptance_length_high"])
     return Cell(text if ends == UNKNOWN else f"{text} {ends}")
 
 
 def floor_sentence(floor: Estimate) -> str:
-    """The A/A line that stands under every table of times."""
+    """The A/A line that stands under the main table."""
     if floor.value is None:
         return "A/A noise floor: unknown (the second arm of ar was not measured)."
     interval = "" if floor.low is None else f" [{floor.low:.3f}, {floor.high:.3f}]"
@@ -130,18 +175,22 @@ def floor_sentence(floor: Estimate) -> str:
 
 # ---------------------------------------------------------------- tables
 
+ACCEPTED, EMITTED = "accepted tokens per step [95 %]", "emitted tokens per step [95 %]"
+"""The headings of one number: whose tokens are verified, and whose are not."""
 _HEADLINE: dict[str, Callable[[Row], Cell]] = {
     "decoder": lambda r: Cell(str(r["decoder"])),
+    "guarantee": lambda r: Cell(promise(r)),
     "speed-up, geometric mean [95 %]": speed,
     "decode speed-up [95 %]": lambda r: speed(r, "speedup_decode"),
     "ratio of totals": lambda r: Cell(number(r["speedup_total"], unit="x")),
     "specbench_compat": lambda r: Cell(number(r["specbench_compat"], unit="x")),
     "tokens per call": lambda r: Cell(number(r["tokens_per_call"])),
-    "accepted tokens per step [95 %]": accepted_length,
+    ACCEPTED: lambda r: step_length(r) if kind_of_step(r) == "accepted" else Cell(UNKNOWN),
+    EMITTED: lambda r: step_length(r) if kind_of_step(r) == "emitted" else Cell(UNKNOWN),
+    "calls per step": lambda r: Cell(number(r["calls_per_step"])),
     "draft acceptance %": lambda r: Cell(number(r["acceptance_rate"], ".1f", 100)),
     "rows per token": lambda r: Cell(number(r["rows_per_token"])),
     "TTFT ms": lambda r: Cell(number(r["ttft_s"], ".1f", 1e3)),
-    "ms per token": lambda r: Cell(number(r["time_per_token_s"], ".2f", 1e3)),
     "tokens/s": lambda r: Cell(number(r["tokens_per_s"], ",.0f")),
     "peak memory MB": lambda r: Cell(number(r["peak_memory_bytes"], ",.1f", 1e-6)),
     "quality % [95 %]": quality,
@@ -176,16 +225,22 @@ def headline(summary: pd.DataFrame, verdict: str, family: str = ALL) -> Table:
         "paired, from request start to last token (decode: from the first token on); per prompt "
         "the median over repeats; 95 % t-interval over conversations; bold where it excludes 1. "
         f"{SESSIONS} Ratio of totals and specbench_compat are other estimators of it, with "
-        "intervals in 'Speed-up by estimator'. Counters and times are pooled (sum / sum); the "
-        f"interval of accepted tokens per step is a jackknife over conversations. "
+        "intervals in 'Speed-up by estimator'. Guarantee: what a decoder claims of its answers, "
+        "ar's very tokens, tokens of ar's distribution, or nothing (lossy). Calls are target "
+        "calls, per step those after the prefill. Tokens of a step are accepted where they are "
+        "verified, else only emitted. Counters and times are pooled (sum / sum); the interval of "
+        "tokens per step is a jackknife over conversations. "
         f"{'; '.join(texts)}. "
         f"Verdict of the run: {verdict}."
     )
+    columns = dict(_HEADLINE)
+    if all(kind_of_step(row) == "accepted" for row in rows):
+        columns.pop(EMITTED)
     return Table(
         title="All families" if family == ALL else family.replace("_", " "),
         note=note,
-        headings=tuple(_HEADLINE),
-        rows=tuple(tuple(make(row) for make in _HEADLINE.values()) for row in rows),
+        headings=tuple(columns),
+        rows=tuple(tuple(make(row) for make in columns.values()) for row in rows),
     )
 
 
@@ -204,7 +259,7 @@ def by_family(summary: pd.DataFrame, title: str, note: str, make: Callable[[Row]
     )
 
 
-def acceptance(table: pd.DataFrame, verdict: str) -> Table | None:
+def acceptance(table: pd.DataFrame) -> Table | None:
     """Joint and conditional acceptance per draft position over all families."""
     rows = table[table["family"] == ALL].to_dict("records")
     if not rows:
@@ -219,10 +274,11 @@ def acceptance(table: pd.DataFrame, verdict: str) -> Table | None:
                 (Cell(decoder), Cell(kind), Cell(str(mine[1]["steps"])), *map(Cell, cells))
             )
     note = (
-        "Joint: P(drafts 1..j all stand) among the n steps that drafted at least j; conditional: "
-        "P(draft j stands | drafts before it stood); '-': no step got that far. n (of position 1) "
-        "counts steps; counts for every position and family: tables/acceptance_by_position.csv. "
-        f"Verdict: {verdict}."
+        "Conditional: P(draft j stands | drafts before it stood), among steps that drafted at "
+        "least j; joint: P(drafts 1..j all stand), the product of the conditionals up to j, so "
+        "that drafts of unequal length count as far as they go; '-': no step got that far. n (of "
+        "position 1) counts steps; counts for every position and family: "
+        "tables/acceptance_by_position.csv."
     )
     headings = ("decoder", "probability", "n", *map(str, positions))
     return Table(

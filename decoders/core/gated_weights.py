@@ -85,41 +85,69 @@ class Deltas:
         return self._last[1][:, start : start + high.shape[1]] @ high.t()
 
 
-class MergedWeights:
-    """W + B A of every layer, once; serves the merged way and training with the gate open.
+class GroupedWeights:
+    """One weight a layer; layers that share an input stand side by side and take one product.
 
-    The weights of layers that share an input stand side by side, so that a group takes one product;
-    base rows and slots of a call are the two halves of one batched product.
+    For base rows alone, the model's own weights (`base`): every decoder's calls then run through
+    the same products, laid out alike, as those with slots do.
     """
 
-    def __init__(self, deltas: Deltas, dtype: torch.dtype) -> None:
-        """Merge in the factors' precision, then cast to `dtype`."""
+    def __init__(self, gated: GatedModule, weight: Callable[[list[int]], Tensor]) -> None:
+        """`weight`: that of the layers of some indices, side by side ``[in, sum out]``."""
         self._groups: list[_Group] = []
         self._member: dict[int, tuple[_Group, int]] = {}
-        for indices in deltas.gated.groups:
-            members = [deltas.gated.layers[index] for index in indices]
+        for indices in gated.groups:
+            members = [gated.layers[index] for index in indices]
             group = _Group(
                 members=members,
-                slots=torch.cat([deltas.merged(index).to(dtype) for index in indices], 1),
+                slots=weight(indices),
                 bias=_joined_bias(members),
                 sizes=[layer.shape[1] for layer in members],
             )
             self._groups.append(group)
             self._member |= {index: (group, place) for place, index in enumerate(indices)}
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the merged weights and of the base weights laid beside them."""
-        return sum(2 * group.slots.nbytes for group in self._groups)
+    @classmethod
+    def base(cls, gated: GatedModule) -> GroupedWeights:
+        """The model's own, as views: of a `GatedModule` whose weights stand side by side."""
+        return cls(gated, lambda indices: _joined_view([gated.layers[i] for i in indices]))
 
     def weight(self, index: int) -> Tensor:
-        """``W + B A`` of a layer, ``[in, out]``."""
+        """A layer's, ``[in, out]``."""
         group, place = self._member[index]
         return group.slots.split(group.sizes, 1)[place]  # type: ignore[no-untyped-call,no-any-return]
 
     def everywhere(self, index: int, x: Tensor) -> Tensor:
-        """All rows are slots."""
+        """All rows by these weights."""
         return self._part(index, lambda group: group.everywhere(x))
+
+    def _part(self, index: int, run: Callable[[_Group], Tensor]) -> Tensor:
+        """A layer's part of its group's output, computed when the first of the group is called."""
+        group, place = self._member[index]
+        if len(group.sizes) == 1:
+            return run(group)
+        if not place:
+            group.parts = run(group).split(group.sizes, -1)  # type: ignore[no-untyped-call]
+        return group.parts[place]
+
+
+class MergedWeights(GroupedWeights):
+    """W + B A of every layer, once; serves the merged way and training with the gate open.
+
+    Base rows and slots of a call are the two halves of one batched product.
+    """
+
+    def __init__(self, deltas: Deltas, dtype: torch.dtype) -> None:
+        """Merge in the factors' precision, then cast to `dtype`."""
+        super().__init__(
+            deltas.gated,
+            lambda indices: torch.cat([deltas.merged(index).to(dtype) for index in indices], 1),
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the merged weights and of the base weights laid beside them."""
+        return sum(2 * group.slots.nbytes for group in self._groups)
 
     def tail(self, first: int, num_rows: int) -> Forward:
         """One sequence of `num_rows` rows; those from `first` on are slots."""
@@ -130,15 +158,6 @@ class MergedWeights:
         """Several sequences: flat indices of the base rows (padding too) and of the slots."""
         rows = _Rows.of(base, slots)
         return lambda index, x: self._part(index, lambda group: group.gated(x, rows))
-
-    def _part(self, index: int, run: Callable[[_Group], Tensor]) -> Tensor:
-        """A layer's part of its group's output, computed when the first of the group is called."""
-        group, place = self._member[index]
-        if len(group.sizes) == 1:
-            return run(group)
-        if not place:
-            group.parts = run(group).split(group.sizes, -1)  # type: ignore[no-untyped-call]
-        return group.parts[place]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +196,7 @@ def _tail(first: int, num_rows: int, device: torch.device) -> _Rows:
 
 @dataclass(slots=True)
 class _Group:
-    """Layers of one input: merged weights side by side ``[in, sum out]``, their last output."""
+    """Layers of one input: weights side by side ``[in, sum out]``, their last output."""
 
     members: Sequence[Layer]
     slots: Tensor
@@ -199,7 +218,7 @@ class _Group:
         return self._both
 
     def everywhere(self, x: Tensor) -> Tensor:
-        """Merged weights for every row ``[B, N, in]``."""
+        """`slots` for every row ``[B, N, in]``."""
         y = x @ self.slots
         return y if self.bias is None else y + self.bias
 
@@ -218,6 +237,14 @@ class _Group:
             y = torch.cat((base @ self.both[0], slots @ self.both[1]))
         y = y.index_select(0, rows.back).view(*x.shape[:-1], -1)
         return y if self.bias is None else y + self.bias
+
+
+def _joined_view(layers: Sequence[Layer]) -> Tensor:
+    """Weights that stand side by side, as one view ``[in, sum out]``."""
+    first, width = layers[0].weight, sum(layer.shape[1] for layer in layers)
+    joined = first.as_strided((first.shape[0], width), first.stride())
+    assert joined.is_contiguous(), "the weights do not stand side by side"
+    return joined
 
 
 def _joined_bias(layers: Sequence[Layer]) -> Tensor | None:

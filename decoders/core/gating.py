@@ -1,7 +1,7 @@
 """Which linear layers of a model are gated, and how an adapter is put in their place.
 
 Each linear layer of a module is wrapped once; while nothing is active the wrapper is the layer
-itself. What an active adapter computes there is in `gated_weights`.
+itself, or what `rest` put there. What is computed in its place is in `gated_weights`.
 """
 
 from __future__ import annotations
@@ -48,31 +48,49 @@ def layer_shapes(module: Any) -> dict[str, tuple[int, int]]:
 
 
 def _layer(name: str, layer: nn.Module) -> Layer:
+    bias = layer.bias if isinstance(layer.bias, Tensor) else None
+    return Layer(name, layer.forward, _weight(layer), bias)
+
+
+def _weight(layer: nn.Module) -> Tensor:
+    """The weight ``[in, out]`` as a view."""
     weight = layer.weight
     assert isinstance(weight, Tensor)
-    bias = layer.bias if isinstance(layer.bias, Tensor) else None
-    is_linear = isinstance(layer, nn.Linear)
-    return Layer(name, layer.forward, weight.t() if is_linear else weight, bias)
+    return weight.t() if isinstance(layer, nn.Linear) else weight
 
 
 class GatedModule:
     """A module whose linear layers are wrapped; `active` puts an adapter to work."""
 
-    def __init__(self, module: Any) -> None:
-        """Wrap the layers of a transformers causal LM in place."""
+    def __init__(self, module: Any, *, side_by_side: bool = False) -> None:
+        """Wrap the layers of a transformers causal LM in place.
+
+        Args:
+            module: the model.
+            side_by_side: move the weights of layers that share an input next to one another,
+                ``[in, sum of out]``; the layers keep views of them.
+        """
         found = linear_layers(module)
-        self.layers = [_layer(name, layer) for name, layer in found.items()]
         self.groups = _shared_inputs(module, list(found.values()))
+        if side_by_side:
+            for group in self.groups:
+                _join([list(found.values())[index] for index in group])
+        self.layers = [_layer(name, layer) for name, layer in found.items()]
         self._active: Forward | None = None
+        self._resting: Forward | None = None
         for index, layer in enumerate(found.values()):
             layer.forward = self._wrapped(index, layer.forward)
 
     def _wrapped(self, index: int, plain: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         def forward(x: Tensor) -> Tensor:
-            active = self._active
+            active = self._active or self._resting
             return plain(x) if active is None else active(index, x)
 
         return forward
+
+    def rest(self, forward: Forward) -> None:
+        """While nothing is active, layer `index` of `layers` computes ``forward(index, x)``."""
+        self._resting = forward
 
     @contextmanager
     def active(self, forward: Forward) -> Iterator[None]:
@@ -83,6 +101,17 @@ class GatedModule:
             yield
         finally:
             self._active = None
+
+
+@torch.no_grad()
+def _join(layers: Sequence[nn.Module]) -> None:
+    """Move the weights of some layers into one tensor ``[in, sum of out]``."""
+    weights = [_weight(layer) for layer in layers]
+    joined = torch.cat(weights, 1)
+    parts = joined.split([weight.shape[1] for weight in weights], 1)  # type: ignore[no-untyped-call]
+    for layer, part in zip(layers, parts, strict=True):
+        assert isinstance(layer.weight, nn.Parameter)
+        layer.weight.data = part.t() if isinstance(layer, nn.Linear) else part
 
 
 @torch.no_grad()

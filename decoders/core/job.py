@@ -7,6 +7,7 @@ decoder yields or raises ends its own answer at most.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import GeneratorType, TracebackType
 
 from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.model import Model
@@ -89,10 +90,10 @@ class Job:
             self.pending = item
         except StopIteration:
             self.outcome = RuntimeError("decoder returned before EOS or budget; yield until cut")
-        except OutOfTime:
-            self.outcome = self._patience.error()
+        except OutOfTime as stop:
+            self.outcome = self._patience.error().with_traceback(stop.__traceback__)
         except (Exception, SystemExit) as error:
-            self.outcome = _as_exception(error)
+            self.fail(_as_exception(error))
         finally:
             self._patience.inside = None
 
@@ -111,8 +112,8 @@ class Job:
             self.advance(result)
 
     def fail(self, error: Exception) -> None:
-        """End the answer without one."""
-        self.pending, self.outcome = None, error
+        """End the answer without one; the error's traceback begins where the decoder stands."""
+        self.pending, self.outcome = None, _standing(self._steps, error)
 
     @property
     def is_late(self) -> bool:
@@ -136,11 +137,11 @@ class Job:
             self._patience.inside = self._began
             if self._steps is not None:
                 self._steps.close()
-        except OutOfTime:
-            self.outcome = self._patience.error()
+        except OutOfTime as stop:
+            self.outcome = self._patience.error().with_traceback(stop.__traceback__)
         except (Exception, SystemExit) as error:
             if self.outcome is None or isinstance(self.outcome, Generation):
-                self.outcome = _as_exception(error)
+                self.outcome = _standing(self._steps, _as_exception(error))
         finally:
             self._patience.inside = None
             self._target.model.close(self._target)
@@ -223,7 +224,25 @@ def _check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], vocab_siz
 
 def _as_exception(error: BaseException) -> Exception:
     """A decoder's error as an outcome; one that calls `sys.exit` ends its answer, not the run."""
-    return error if isinstance(error, Exception) else RuntimeError(f"decoder raised {error!r}")
+    if isinstance(error, Exception):
+        return error
+    return RuntimeError(f"decoder raised {error!r}").with_traceback(error.__traceback__)
+
+
+def _standing(steps: object, error: Exception) -> Exception:
+    """The error, its traceback led by the lines at which a waiting coroutine stands.
+
+    So what goes wrong with a call is found where that was yielded. A coroutine that raised the
+    error itself waits no longer, and its lines are there already.
+    """
+    frames = []
+    while isinstance(steps, GeneratorType) and steps.gi_frame is not None:
+        frames.append(steps.gi_frame)
+        steps = steps.gi_yieldfrom
+    trace = error.__traceback__
+    for frame in reversed(frames):
+        trace = TracebackType(trace, frame, frame.f_lasti, frame.f_lineno)
+    return error.with_traceback(trace)
 
 
 def _compared(

@@ -126,16 +126,30 @@ class Session:
             drafts: for ``want="verdict"``: the K drafts that the K + 1 read rows verify.
             draft_probs: the laws ``[V]`` the drafts were drawn from; None for one-hot laws.
             acceptance: when a draft stands; anything but the default is lossy.
+
+        Errors: `ValueError` for what cannot run: it is the decoder's, and says what to change.
         """
         num_tokens = len(tokens)
         num_rows = num_tokens + (0 if slots is None else len(slots.uniforms))
-        assert num_rows >= 1, "a call needs at least one row"
-        assert self.length + num_rows <= self.capacity, (
-            f"{num_rows} rows after {self.length} exceed the cache of {self.capacity}"
-        )
+        if num_rows < 1:
+            raise ValueError("a call has no rows; give it at least one token or slot")
+        if self.length + num_rows > self.capacity:
+            raise ValueError(
+                f"a call of {num_rows} rows after {self.length} tokens exceeds the cache of "
+                f"{self.capacity}; feed {self.room} rows at most (session.room)"
+            )
+        if not all(-num_tokens <= row < num_tokens for row in read or ()):
+            raise ValueError(
+                f"a call of {num_tokens} tokens has no rows {tuple(read or ())} to read"
+            )
         rows = (num_tokens - 1,) if read is None else tuple(r % num_tokens for r in read)
         rows = rows if num_tokens else ()
-        assert want != "verdict" or len(rows) == len(drafts) + 1, "K drafts need K + 1 read rows"
+        if want == "verdict" and len(rows) != len(drafts) + 1:
+            raise ValueError(
+                f"{len(rows)} rows are read to verify {len(drafts)} drafts; "
+                f"read {len(drafts) + 1}: "
+                "the row before the first draft, and the row of every draft"
+            )
         return Call(
             session=self,
             tokens=tuple(tokens),
@@ -157,14 +171,27 @@ class Session:
         self.rows += call.num_rows
 
     def truncate(self, length: int) -> None:
-        """Roll back to the first `length` committed tokens."""
-        assert 0 <= length <= self.length, f"cannot truncate {self.length} tokens to {length}"
+        """Roll back to the first `length` committed tokens (`ValueError` where there are fewer)."""
+        if not 0 <= length <= self.length:
+            raise ValueError(
+                f"truncate({length}) of a session that holds {self.length} tokens; give 0 to "
+                f"{self.length}: a token is there once a call fed it, drafts included, and the "
+                "token that a call picked is not"
+            )
         self.length = length
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Of the last call's rows keep only `rows` (ascending), e.g. an accepted tree path."""
-        assert all(a < b for a, b in itertools.pairwise(rows)), f"{rows} must ascend"
-        assert not rows or self.base + rows[-1] < self.length, f"{rows} exceed the last call"
+        """Of the last call's rows keep only `rows` (ascending), e.g. an accepted tree path.
+
+        Errors: `ValueError` for rows that do not ascend, or that the last call did not have.
+        """
+        num_rows = self.length - self.base
+        ascending = all(a < b for a, b in itertools.pairwise(rows))
+        if not ascending or (rows and not 0 <= rows[0] <= rows[-1] < num_rows):
+            raise ValueError(
+                f"keep({list(rows)}) after a call that left {num_rows} token rows; give some of "
+                f"0 to {num_rows - 1}, ascending"
+            )
         if any(row != place for place, row in enumerate(rows)):
             self.model.gather(self, [self.base + row for row in rows], self.base)
         self.length = self.base + len(rows)

@@ -22,6 +22,8 @@ from decoders.core.decoder import Decoder
 from decoders.core.types import DecoderSpec
 
 ENTRY_POINT_GROUP = "bench.decoders"
+_MOST = 1_000_000_000
+"""What an option's number may be at most: what is as large was not meant, and would not end."""
 _FOLDER = Path(__file__).resolve().parent.parent
 D = TypeVar("D", bound=type[Decoder])
 
@@ -132,9 +134,12 @@ def _convert(text: str, kind: Any, what: str) -> Any:
         raise ValueError(f"{what} is {text!r}; allowed: true, false")
     if kind in (int, float):
         try:
-            return kind(text)
+            number = kind(text)
         except ValueError:
             raise ValueError(f"{what} is {text!r}; it must be of type {kind.__name__}") from None
+        if not abs(number) <= _MOST:  # so that NaN is refused as well
+            raise ValueError(f"{what} is {text!r}; it must be a number up to {_MOST:,}")
+        return number
     return text
 
 

@@ -154,7 +154,15 @@ def pick(probs: Tensor, u: Tensor) -> Tensor:
 
 
 def verify_picks(picks: Sequence[int], drafts: Sequence[int]) -> Verdict:
-    """Coupled verification from the target's own picks (K + 1 of them) for the same uniforms."""
+    """Coupled verification from the target's own picks (K + 1 of them) for the same uniforms.
+
+    Errors: `ValueError` where there is another number of picks.
+    """
+    if len(picks) != len(drafts) + 1:
+        raise ValueError(
+            f"verify_picks got {len(picks)} picks for {len(drafts)} drafts; it needs one for every "
+            f"draft and one after the last, {len(drafts) + 1}: read that many rows of the call"
+        )
     accepted = 0
     while accepted < len(drafts) and drafts[accepted] == picks[accepted]:
         accepted += 1

@@ -28,6 +28,9 @@ StopReason = Literal["eos", "length"]
 BLANK = -1.0
 """What a slot carries that has no uniform: a learned vector of the adapter's stands there."""
 
+MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1000.0
+"""Of sampling: below, logits over the temperature overflow; above, every law is nearly uniform."""
+
 HIDDEN = -1
 """What a slot shows that shows no token."""
 
@@ -48,7 +51,9 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _demand(self.temperature >= 0, "temperature", self.temperature, "0 (greedy) or above")
+        warm = MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE
+        allowed = f"0 (greedy), or from {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}"
+        _demand(self.temperature == 0 or warm, "temperature", self.temperature, allowed)
         _demand(self.top_k >= 0, "top_k", self.top_k, "0 (off) or above")
         _demand(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1 (off)")
         _demand(self.max_new_tokens >= 1, "max_new_tokens", self.max_new_tokens, "1 or above")

@@ -104,8 +104,12 @@ def write_run(
     batch_size: int = 1,
     env: Mapping[str, Any] | None = None,
     status: Mapping[str, Any] | None = None,
+    lossy: Sequence[str] = (),
 ) -> Path:
-    """A run folder of `cells` (name -> mean tokens per step); `ar` and `ar@aa` are added."""
+    """A run folder of `cells` (name -> mean tokens per step); `ar` and `ar@aa` are added.
+
+    Those in `lossy` guarantee nothing and verify nothing.
+    """
     rng = np.random.default_rng(seed)
     path.mkdir(parents=True)
     order = ["ar", "ar@aa", *cells]
@@ -128,6 +132,8 @@ def write_run(
             seeds = np.random.default_rng([seed, prompts.index(prompt)]).integers(1 << 30)
             for cell in order:
                 steps = _answer(cell, cells.get(cell, 1.0), np.random.default_rng(seeds))
+                if cell in lossy:
+                    steps = {"emitted": steps["emitted"]}
                 num = sum(steps["emitted"])
                 speed = 1 + 0.75 * (cells.get(cell, 1.0) - 1)
                 noise = float(np.exp(rng.normal(0, 0.05)))
@@ -189,7 +195,7 @@ def write_run(
                 "name": c.split("@")[0],
                 "label": None,
                 "options": {},
-                "lossless": True,
+                "lossless": c not in lossy,
                 "comparable_to_ar": not c.startswith("nar"),
             }
             for c in order

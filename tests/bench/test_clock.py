@@ -9,6 +9,7 @@ from bench.clock import FakeClock, Stopwatch, WallClock
 
 def test_first_and_total_run_from_the_start() -> None:
     clock = FakeClock()
+    clock.advance(7.0)
     with Stopwatch(clock) as watch:
         clock.advance(0.25)
         watch.first(0)

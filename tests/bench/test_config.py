@@ -1,5 +1,6 @@
 """Defaults, files and the command line make one configuration, which a file rebuilds."""
 
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,7 @@ def test_an_unknown_key_names_the_nearest_valid_one(tmp_path: Path) -> None:
         ({"dtype": "fp8"}, "dtype"),
         ({"run_name": "a/b"}, "run_name"),
         ({"decoders": "ar,ar"}, "two cells are called 'ar'; give one a label: ar@LABEL"),
+        ({"decoders": "spec@a,spec@a"}, "called 'spec@a'; give one a different label: spec@LABEL"),
         ({"decoders": "spec:4"}, "write option=value"),
         ({"decoders": 3}, "write decoders as"),
         ({"decoders": {"ar": 3}}, "needs a table of options"),
@@ -157,7 +159,7 @@ def test_a_file_names_its_id_column_and_a_dataset_its_id(tmp_path: Path) -> None
 
 TEXTS = st.text(
     st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12
-)  # fmt: skip
+).filter(str.strip)  # fmt: skip
 CONFIGS = st.builds(
     RunConfig,
     model=TEXTS,
@@ -167,12 +169,12 @@ CONFIGS = st.builds(
     columns=st.dictionaries(TEXTS, TEXTS, max_size=2),
     limit=st.integers(1, 10**9),
     repeats=st.integers(1, 99),
-    temperature=st.floats(0, 1e6),
+    temperature=st.just(0) | st.floats(1e-6, 1000),
     top_p=st.floats(1e-9, 1),
-    seed=st.integers(-(2**63), 2**63 - 1),
+    seed=st.integers(0, 10**18),
     dtype=st.none() | st.sampled_from(["float32", "bfloat16"]),
     fixed_length=st.booleans(),
-    timeout=st.none() | st.floats(0.001, 1e9),
+    timeout=st.none() | st.floats(0.001, 1e7),
     run_name=st.none() | st.from_regex(r"[A-Za-z0-9._+@-]{1,8}", fullmatch=True),
     decoders=st.none()
     | st.dictionaries(
@@ -225,3 +227,43 @@ def test_a_value_of_anything_is_taken_or_one_line(name: str, value: Any) -> None
     else:
         line = (2, config.model_dump() is None)
     assert line == (2, False)
+
+
+FAR = 99999999999999999999999
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("name", [n for n in RunConfig.model_fields if n != "fixed_length"])
+@pytest.mark.parametrize("value", [FAR, -FAR, -1, NAN, INF, -INF, "", " "])
+def test_what_no_run_can_mean_is_refused_before_anything_is_opened(name: str, value: Any) -> None:
+    assert refusal(**{name: value}).startswith(name)
+
+
+def test_bounds_hold_for_files_and_for_callers_too(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("temperature = inf\n")
+    assert refusal(file).startswith("temperature: input should be less than or equal to 1000")
+    file.write_text('[adapters]\nptp = ""\n')
+    assert refusal(file) == "adapters.ptp: it is empty; give a value, or leave it out"
+    with pytest.raises(ValueError, match="less than or equal"):
+        RunConfig(seed=FAR)
+    with pytest.raises(BenchError, match="less than or equal"):
+        RunConfig().with_values(temperature=INF)
+
+
+def test_threads_are_at_most_the_cores_of_the_machine() -> None:
+    cores = os.cpu_count() or 1
+    assert load_config(None, {"threads": cores}).threads == cores
+    assert refusal(threads=cores + 1) == (
+        f"threads: {cores + 1} is more than the {cores} cores of this machine"
+    )
+
+
+@pytest.mark.parametrize("decoders", ["", ",", [], {}])
+def test_no_decoder_at_all_is_not_every_decoder(decoders: object) -> None:
+    assert "no decoder is named" in refusal(decoders=decoders)
+
+
+def test_a_temperature_is_0_or_one_that_logits_can_be_divided_by() -> None:
+    assert load_config(None, {"temperature": 1e-6}).temperature == 1e-6
+    assert "neither 0 (greedy) nor 1e-06 or above" in refusal(temperature=1e-30)

@@ -81,23 +81,29 @@ def git(folder: Path, *arguments: str) -> None:
 
 
 def test_the_commit_and_the_dirty_flag_are_those_of_the_checkout(tmp_path: Path) -> None:
-    assert git_state(tmp_path) == {"commit": None, "dirty": None}
-    git(tmp_path, "init")
+    assert git_state(tmp_path) == {"commit": None, "branch": None, "dirty": None}
+    git(tmp_path, "init", "--initial-branch", "mine")
     (tmp_path / "a").write_text("1")
     git(tmp_path, "add", "a")
     git(tmp_path, "commit", "-m", "x")
     state = git_state(tmp_path.resolve())
     assert len(state["commit"]) == 40
-    assert state["dirty"] is False
+    assert (state["branch"], state["dirty"]) == ("mine", False)
     (tmp_path / "a").write_text("2")
-    assert git_state(tmp_path.resolve())["dirty"] is True
+    git(tmp_path, "checkout", "--detach")
+    state = git_state(tmp_path.resolve())
+    assert (state["branch"], state["dirty"]) == (None, True)
     (tmp_path / "inner").mkdir()
-    assert git_state(tmp_path.resolve() / "inner") == {"commit": None, "dirty": None}
+    assert git_state(tmp_path.resolve() / "inner") == {
+        "commit": None,
+        "branch": None,
+        "dirty": None,
+    }
 
 
 def test_without_git_the_commit_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "_git", lambda *_: None)
-    assert git_state(ROOT) == {"commit": None, "dirty": None}
+    assert git_state(ROOT) == {"commit": None, "branch": None, "dirty": None}
 
 
 def test_the_source_hash_is_of_contents(tmp_path: Path) -> None:

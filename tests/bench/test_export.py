@@ -78,3 +78,19 @@ def test_a_run_without_answers_has_nothing_to_export(
     with pytest.raises(BenchError, match="no answers to export") as refused:
         export(Findings(load_run(run)), "csv", tmp_path)
     assert refused.value.exit_code == Exit.UNAVAILABLE
+
+
+def test_a_wrong_decoder_is_no_benchmark_of_another_tool(
+    synthetic_run: Callable[..., Path], tmp_path: Path
+) -> None:
+    left = {"cell": "spec", "num_answers": 1, "num_compared": 2, "num_wrong": 1, "example": "c"}
+    status = {"status": "complete", "verdict": "VALID", "differences": [left]}
+    run = Findings(load_run(synthetic_run(status=status)))
+    (file,) = export(run, "pytest-benchmark", tmp_path)
+    data = json.loads(file.read_text())
+    assert data["run_verdict"] == "WRONG"
+    entries = {entry["param"]: entry["extra_info"] for entry in data["benchmarks"]}
+    assert set(entries) == {"ar", "ptp"}
+    assert entries["ptp"]["guarantee"] == "same tokens"
+    for file in export(run, "github-action-benchmark", tmp_path):
+        assert not any(entry["name"].startswith("spec") for entry in json.loads(file.read_text()))

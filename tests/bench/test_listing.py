@@ -15,6 +15,7 @@ from bench.reporting import listing
 from decoders.core import registry
 from specbench_tasks.registry import load_tasks
 from specbench_tasks.task import FAMILIES, Conversation
+from tests.command_line import bench
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -61,6 +62,25 @@ def test_every_task_is_listed_with_its_count_and_licence() -> None:
     assert "Apache-2.0" in line_of(text, "specbench")
 
 
+def test_a_listing_that_is_piped_is_neither_folded_nor_cut(tmp_path: Path) -> None:
+    name = f"20260101T000000Z-{'long-' * 30}1"
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "run.json").write_text('{"status": "done"}')
+    cells = [{"cell": f"spec@k{k}"} for k in range(30)]
+    (tmp_path / name / "manifest.json").write_text(json.dumps({"cells": cells}))
+
+    def printed(**console: bool) -> str:
+        out = Console(file=io.StringIO(), width=80, color_system=None, **console)
+        listing.print_table(listing.list_runs(tmp_path), out)
+        return out.file.getvalue()  # type: ignore[attr-defined]
+
+    heading, line = printed().splitlines()
+    assert heading.split()[0] == "run"
+    assert line.startswith(f"{name}  done")
+    assert line.rstrip().endswith("spec@k29  0")
+    assert max(map(len, printed(force_terminal=True).splitlines())) <= 80
+
+
 def test_runs_are_listed_with_status_verdict_and_number_of_records(tmp_path: Path) -> None:
     done, begun = tmp_path / "20260101T000000Z-a-1", tmp_path / "20260102T000000Z-b-2"
     for folder in (done, begun):
@@ -78,7 +98,46 @@ def test_runs_are_listed_with_status_verdict_and_number_of_records(tmp_path: Pat
     text = rendered(listing.list_runs(tmp_path))
     first = line_of(text, done.name).split()
     assert first[1:] == ["done", "INVALID", "zoo", "qa", "ar,", "spec@k4", "1"]
-    assert line_of(text, begun.name).split()[1] == "unfinished"
+    assert line_of(text, begun.name).split()[1:3] == ["unfinished", "INCOMPLETE"]
+
+
+def test_every_list_can_be_read_by_a_program(tmp_path: Path) -> None:
+    (tmp_path / "20260101-a-1").mkdir()
+    (tmp_path / "20260101-a-1" / "run.json").write_text('{"verdict": "VALID"}')
+    ended = bench("ls", "runs", "--json", "--output", tmp_path)
+    (found,) = json.loads(ended.out)
+    assert found["path"] == str(tmp_path / "20260101-a-1")
+    assert (found["status"], found["verdict"], found["model"]) == ("unfinished", "INCOMPLETE", None)
+    assert (found["decoders"], found["records"]) == ([], 0)
+
+    decoders = {
+        facts["decoder"]: facts for facts in json.loads(bench("ls", "decoders", "--json").out)
+    }
+    assert set(decoders) == set(registry.names())
+    assert decoders["spec"]["needs"] == ["draft"]
+    assert decoders["spec"]["options"]["verify"] == "rejection"
+    tasks = {facts["task"]: facts for facts in json.loads(bench("ls", "tasks", "--json").out)}
+    assert tasks["zoo"]["families"] == list(FAMILIES)
+    assert tasks["jsonl=PATH"]["conversations"] is None
+
+
+@pytest.mark.parametrize(
+    ("status", "verdict"),
+    [
+        ({"num_records": 1}, "VALID"),
+        ({"num_records": 2028}, "DAMAGED"),
+        ({"status": "interrupted"}, "INCOMPLETE"),
+        ({"status": None, "verdict": None}, "INCOMPLETE"),
+        ({"differences": 3}, "DAMAGED"),
+        ({"differences": [{"cell": "x", "num_wrong": 2}]}, "WRONG"),
+        ({"differences": [{"cell": "x", "num_wrong": 0}]}, "VALID"),
+    ],
+)
+def test_a_listed_verdict_is_what_the_folder_shows_whatever_was_written_once(
+    status: dict[str, object], verdict: str
+) -> None:
+    written = {"status": "complete", "verdict": "VALID", **status}
+    assert listing.standing(written, 1) == verdict
 
 
 def test_a_missing_results_folder_lists_no_runs(tmp_path: Path) -> None:

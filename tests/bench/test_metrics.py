@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -99,19 +100,32 @@ def test_identities_between_the_counters_hold_on_random_steps(record: Make, seed
     for count in positions:
         assert count.accepted <= count.reached <= count.steps
         assert count.joint is not None
-        assert joint >= 0
-    equal = record("spec", (1, 3, 2), drafted=(0, 3, 3), accepted=(0, 2, 1))
+        assert 0 <= count.joint <= joint
+        joint = count.joint
+    equal = record("spec", (1, 3, 2, 4), drafted=(0, 3, 3, 3), accepted=(0, 2, 1, 3))
     for count in metrics.acceptance_by_position([equal]):
-        assert count.conditional is not None
-        joint *= count.conditional
-        assert count.joint == pytest.approx(joint)
+        assert count.joint == pytest.approx(count.accepted / count.steps)
+
+
+def test_joint_acceptance_does_not_rise_where_long_drafts_are_the_good_ones(record: Make) -> None:
+    """Of five short drafts three stand, of five long ones four: accepted / steps rises to 0.8."""
+    drafted = (0, *(1,) * 5, *(2,) * 5)
+    accepted = (0, 1, 1, 1, 0, 0, 2, 2, 2, 2, 0)
+    emitted = (1, *(a + 1 for a in accepted[1:]))
+    first, second = metrics.acceptance_by_position(
+        [record("spec", emitted, drafted=drafted, accepted=accepted)]
+    )
+    assert (first.steps, second.steps) == (10, 5)
+    assert first.joint == pytest.approx(7 / 10)
+    assert second.accepted / second.steps == pytest.approx(0.8)
+    assert (second.conditional, second.joint) == (1.0, first.joint)
 
 
 def test_acceptance_by_position_counts_joint_and_conditional(spec: SampleRecord) -> None:
     first, second, third = metrics.acceptance_by_position([spec])
-    assert first == PositionCount(position=1, steps=3, reached=3, accepted=2)
-    assert second == PositionCount(position=2, steps=3, reached=2, accepted=2)
-    assert third == PositionCount(position=3, steps=2, reached=1, accepted=0)
+    assert first == PositionCount(position=1, steps=3, reached=3, accepted=2, joint=2 / 3)
+    assert second == PositionCount(position=2, steps=3, reached=2, accepted=2, joint=2 / 3)
+    assert third == PositionCount(position=3, steps=2, reached=1, accepted=0, joint=0.0)
     assert (second.joint, second.conditional) == (2 / 3, 1.0)
     assert (third.joint, third.conditional) == (0.0, 0.0)
 
@@ -127,6 +141,13 @@ def test_quality_records_and_errors_are_not_counted(record: Make) -> None:
     assert metrics.timed(rows) == rows[:1]
     assert metrics.peak_memory_bytes(rows) == 1000
     assert sum(metrics.step_lengths(rows).values()) == 2
+
+
+def test_what_failed_is_counted_nowhere_whatever_its_record_holds(record: Make) -> None:
+    sound = record(peak_memory_bytes=5)
+    failed = dataclasses.replace(record(emitted=(9, 9), peak_memory_bytes=99), error="late")
+    assert metrics.timed([sound, failed]) == [sound]
+    assert metrics.peak_memory_bytes([sound, failed]) == 5
 
 
 def test_identical_to_ar_pairs_prompts_and_repeats_and_skips_errors(record: Make) -> None:

@@ -121,7 +121,7 @@ def test_columns_survive_the_file_and_records_without_them_are_read(record: Make
 @pytest.mark.parametrize("num_tokens", [1, 3, 70, 130])
 def test_what_the_target_says_is_its_laws_own_token_by_token(num_tokens: int) -> None:
     model, prompt = TableModel(seed=1), [3, 1, 2]
-    tokens = [(7 * place * place + 3) % 7 for place in range(num_tokens)]
+    tokens = [(place * place + place // 5) % 7 for place in range(num_tokens)]
     model.reserve(2, 200)
     model.open()
     told = what_the_target_says(model, prompt, tokens)
@@ -153,28 +153,42 @@ def test_repetition_and_what_the_target_says_are_weighted_by_tokens(record: Make
 # Accuracy under parallelism.
 
 
-def test_one_point_is_its_own_accuracy() -> None:
-    found = accuracy_under_parallelism([(1.0, 74.1)], best=74.1)
-    assert found is not None
-    assert (found.value, found.num_dropped) == (pytest.approx(74.1), 0)
+def test_fewer_than_two_settings_have_no_area() -> None:
+    assert accuracy_under_parallelism([(13.45, 58.0)], best=99.8, baseline=58.0) is None
+    assert accuracy_under_parallelism([], best=70.0, baseline=70.0) is None
+    lost = [(1.0, 70.0), (2.0, 60.0)]
+    assert accuracy_under_parallelism(lost, best=70.0, baseline=70.0) is None
+    assert accuracy_under_parallelism([(1.0, 0.0), (2.0, 0.0)], best=0.0, baseline=0.0) is None
 
 
 def test_points_at_the_best_accuracy_give_a_plain_area_and_lower_ones_count_less() -> None:
-    flat = accuracy_under_parallelism([(3.0, 70.0), (1.0, 70.0)], best=70.0)
+    flat = accuracy_under_parallelism([(3.0, 70.0), (1.0, 70.0)], best=70.0, baseline=70.0)
     assert flat is not None
     assert flat.value == pytest.approx(3 * 70)
-    falling = accuracy_under_parallelism([(1.0, 70.0), (3.0, 66.0)], best=70.0)
+    falling = accuracy_under_parallelism([(1.0, 70.0), (3.0, 66.0)], best=70.0, baseline=70.0)
     weighed = 66 * math.exp(-3 * (1 - 66 / 70))
     assert falling is not None
     assert falling.value == pytest.approx(70 + 2 * (70 + weighed) / 2)
 
 
-def test_points_that_lose_more_than_five_points_are_left_out_and_counted() -> None:
-    found = accuracy_under_parallelism([(1.0, 70.0), (2.0, 64.9), (4.0, 65.0)], best=70.0)
+def test_settings_that_lose_over_five_points_of_ars_accuracy_are_left_out_and_counted() -> None:
+    points = [(1.0, 70.0), (2.0, 64.9), (4.0, 65.0)]
+    found = accuracy_under_parallelism(points, best=70.0, baseline=70.0)
     assert found is not None
     assert found.num_dropped == 1
-    assert accuracy_under_parallelism([], best=70.0) is None
-    assert accuracy_under_parallelism([(1.0, 0.0)], best=0.0) is None
+    bad = [(9.0, 58.0), (13.0, 56.0)]  # near to each other, and both far from ar
+    assert accuracy_under_parallelism(bad, best=99.8, baseline=99.8) is None
+
+
+def test_settings_of_a_method_differ_in_the_number_at_their_end_and_labels_stay_apart() -> None:
+    cells = ["ar", "idlm", "idlm@isd", "idlm@t2", "idlm@t4", "spec@k3"]
+    assert parallel.curves(cells) == {
+        "ar": ["ar"],
+        "idlm": ["idlm"],
+        "idlm@isd": ["idlm@isd"],
+        "idlm@t…": ["idlm@t2", "idlm@t4"],
+        "spec@k3": ["spec@k3"],
+    }
 
 
 # Tables.
@@ -198,27 +212,29 @@ def test_tables_say_what_was_lost_and_what_it_bought() -> None:
         {"decoder": "idlm@t2", "quality": 0.76, "tpf": 4.0, "passes_per_block": 2.0},
         {"decoder": "idlm@t4", "quality": 0.8, "tpf": 2.0, "cold_rounds": 0.25},
     )
-    lost = parallel_tables.lost_quality(found, "VALID")
+    lost = parallel_tables.lost_quality(found)
     assert lost is not None
     assert cells(lost) == [
         ["nar", "-20.0 (-25.0 %)"], ["idlm@t2", "-4.0 (-5.0 %)"], ["idlm@t4", "+0.0 (+0.0 %)"]
     ]  # fmt: skip
-    rounds = parallel_tables.rounds(found, "VALID")
+    rounds = parallel_tables.rounds(found)
     assert rounds is not None
     assert [line[0] for line in cells(rounds)] == ["nar", "idlm@t2", "idlm@t4"]
     assert cells(rounds)[2][3] == "25.0"
-    text = parallel_tables.text(found, "VALID")
+    text = parallel_tables.text(found)
     assert text is not None
     assert cells(text) == [["ar", "0.50 / - / 1.0 / -"]]
-    area = parallel_tables.area(found, "VALID")
+    area = parallel_tables.area(found)
     assert area is not None
     weighed = 76 * math.exp(-3 * (1 - 76 / 80))
     assert cells(area) == [
-        ["ar", "80.0"], ["nar", "540.0"], ["idlm", f"{160 + 80 + weighed:.1f}"]
+        ["ar", "-"], ["nar", "-"], ["idlm@t…", f"{160 + 80 + weighed:.1f}"]
     ]  # fmt: skip
+    assert "d3LLM, arXiv 2601.07568" in area.note
+    assert "5 points of ar's quality" in area.note
 
 
 def test_a_run_without_drafts_quality_or_settings_has_no_such_tables() -> None:
     found = frame({"decoder": "ar", "tpf": 1.0}, {"decoder": "mine", "tpf": 2.0})
     kinds = ("rounds", "lost_quality", "text", "area")
-    assert [getattr(parallel_tables, kind)(found, "VALID") for kind in kinds] == [None] * 4
+    assert [getattr(parallel_tables, kind)(found) for kind in kinds] == [None] * 4

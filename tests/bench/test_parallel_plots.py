@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from bench import plots
+from bench.reporting.palette import PAPER
 from bench.reporting.parallel_plots import draw_all
 
 ENTROPY = {"qa": 0.1, "rag": 0.2, "translation": 0.4, "mt_bench": 1.1, "summarization": 1.4}
@@ -22,7 +23,8 @@ def summary() -> pd.DataFrame:
         for name, passes in PASSES.items():
             rows.append((name, family, gain / passes, entropy, passes, 0.9 - 0.4 / passes))
     columns = ["decoder", "family", "tpf", "base_entropy", "passes_per_block", "quality"]
-    return pd.DataFrame(rows, columns=columns)
+    frame = pd.DataFrame(rows, columns=columns)
+    return frame.assign(guarantee=frame["decoder"].map({"ar": "same tokens", "ptp": "same tokens"}))
 
 
 def test_gain_is_drawn_against_the_entropy_of_ars_own_answers() -> None:
@@ -36,6 +38,19 @@ def test_gain_is_drawn_against_the_entropy_of_ars_own_answers() -> None:
     written = {text.get_text() for text in figure.axes[0].texts}
     assert {"ptp", "nar", "idlm@p8"} <= written
     assert plots.render(figure)["png"]
+
+
+def test_lossy_decoders_are_rings_and_wrong_ones_are_left_out_with_a_line() -> None:
+    frame = summary().fillna({"guarantee": "none"})
+    frame.loc[frame["decoder"] == "ptp", "guarantee"] = "WRONG"
+    figure, data = draw_all(frame)["entropy"]
+    assert set(data["decoder"]) == set(PASSES)
+    assert {line.get_markerfacecolor() for line in figure.axes[0].lines[:4]} == {PAPER}
+    under = [text.get_text() for text in figure.texts]
+    assert "left out: ptp is WRONG: it claims to be lossless and is not" in under
+    assert any(
+        line.startswith("hollow: lossy, no guarantee (nar: quality 50 %; ") for line in under
+    )
 
 
 def test_quality_is_drawn_against_passes_with_ar_as_the_line_above() -> None:

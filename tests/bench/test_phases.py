@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from bench import session
 from bench.choice import choose_decoders
-from bench.decompose import decompositions, splits
+from bench.decompose import Split, decompositions, splits
 from bench.errors import BenchError
 from bench.phased_scheduler import PhasedScheduler
 from bench.phases import PHASES, PHASES_FILE, PhaseClock, PhasedAnswer, chosen_groups, read_phases
 from bench.planning import make_plan
 from bench.records import SampleRecord
 from bench.report import write_report
-from bench.reporting.explain import explain
+from bench.reporting.explain import explain, print_explanation
 from bench.reporting.findings import Findings
+from bench.reporting.time_tables import one_sided, split
 from bench.rundir import load_run
+from decoders.core.sampling import Uniforms
 from decoders.core.scheduler import Scheduler
+from decoders.core.table_model import TableModel
+from decoders.idlm import IterativeDiffusion
 
 pytestmark = pytest.mark.usefixtures("quick")
 Make = Callable[..., SampleRecord]
@@ -93,6 +99,93 @@ def test_the_measuring_scheduler_gives_the_same_answers(
     assert clock.seconds["sampling"] > 0
 
 
+def test_every_call_is_charged_to_what_it_is_for(
+    small: Any, opener: Any, progress: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refinement pass that feeds no token only proposes; one that commits tokens verifies."""
+    bench = opener(choose_decoders(small(decoders="ar"), progress().note))
+    _, prompts = make_plan(bench, "test", progress())
+    bench.models.target.attach("refine", 0.3, "refine")
+    decoder = IterativeDiffusion(block=5, commit="quota", max_passes=3, prefix="block")
+    arm = dataclasses.replace(bench.arm("ar"), decoder=decoder)
+    now, fed = Ticks(), {"prefill": 0, "verify": 0, "draft": 0}
+    forward = TableModel.forward
+
+    def running(model: TableModel, calls: Any) -> Any:
+        """A pass of 10 s for a prompt, of 100 s for tokens, of 1 s for slots alone."""
+        (call,) = calls
+        kind = "draft" if not call.tokens else "verify" if call.session.length else "prefill"
+        fed[kind] += 1
+        now.time_s += {"prefill": 10.0, "verify": 100.0, "draft": 1.0}[kind]
+        return forward(model, calls)
+
+    monkeypatch.setattr(TableModel, "forward", running)
+    clock = PhaseClock(now)
+    clock.start()
+    PhasedScheduler(arm, bench.sampling, 1, clock).run([next(iter(prompts.values())).ids])
+    clock.switch("scheduler")
+    assert min(fed.values()) > 0
+    assert clock.seconds["draft"] == fed["draft"]
+    assert clock.seconds["verify"] == 100 * fed["verify"]
+    assert clock.seconds["prefill"] == 10 * fed["prefill"]
+
+
+def test_a_decoders_own_code_is_other_and_nothing_else_is(
+    small: Any, opener: Any, progress: Any, decoder_file: Callable[[str], str]
+) -> None:
+    now = Ticks()
+    spec = decoder_file(
+        "result = yield request.target.call(request.prompt_ids)\n"
+        "while True:\n"
+        "    request.uniforms.now.time_s += 1.0\n"
+        "    yield Emit(tokens=result.picks)\n"
+        "    request.uniforms.now.time_s += 2.0\n"
+        "    result = yield request.target.call(result.picks)"
+    )
+    config = small(decoders=spec, max_new_tokens=3, fixed_length=True)
+    bench = opener(choose_decoders(config, progress().note))
+    _, prompts = make_plan(bench, "test", progress())
+    arm = bench.arm(next(cell for cell in bench.arms if cell != "ar"))
+    clock = PhaseClock(now)
+    clock.start()
+
+    class Timed(Uniforms):
+        """Uniforms through which the decoder lets time pass."""
+
+    Timed.now = now  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("decoders.core.job.Uniforms", Timed)
+        scheduler = PhasedScheduler(arm, bench.sampling, 2, clock)  # in batches: no first token
+        (answer,) = scheduler.run([next(iter(prompts.values())).ids])
+    clock.switch("scheduler")
+    assert len(answer.tokens) == 3
+    assert {phase: s for phase, s in clock.seconds.items() if s} == {"other": 3 * 1.0 + 2 * 2.0}
+
+
+def test_the_prompts_of_a_batch_are_prefill_and_the_rest_is_not(
+    small: Any, opener: Any, progress: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = opener(choose_decoders(small(decoders="ar"), progress().note))
+    _, prompts = make_plan(bench, "test", progress())
+    now, passes = Ticks(), {True: 0, False: 0}
+    forward = TableModel.forward
+
+    def running(model: TableModel, calls: Any) -> Any:
+        passes[calls[0].session.length == 0] += 1
+        now.time_s += 1.0
+        return forward(model, calls)
+
+    monkeypatch.setattr(TableModel, "forward", running)
+    clock = PhaseClock(now)
+    clock.start()
+    PhasedScheduler(bench.arm("ar"), bench.sampling, 3, clock).run(
+        [prompt.ids for prompt in prompts.values()]
+    )
+    clock.switch("scheduler")
+    assert clock.seconds["prefill"] == passes[True] > 0
+    assert clock.seconds["verify"] == passes[False] > 0
+
+
 def test_a_decoder_that_fails_fails_there_too(
     small: Any, opener: Any, progress: Any, decoder_file: Callable[[str], str]
 ) -> None:
@@ -124,16 +217,63 @@ def test_a_run_stores_the_phases_of_a_few_prompts_and_adds_no_record(
 
 
 @pytest.mark.usefixtures("no_report")
-def test_an_interrupted_second_pass_is_made_by_the_resumed_run(
+def test_what_a_kill_left_out_of_the_second_pass_is_asked_by_the_resumed_run(
     tmp_path: Path, small: Any, opener: Any, progress: Any
 ) -> None:
     whole = progress()
     session.run(small(quality_limit=0, phase_limit=0), tmp_path / "whole", whole, opener)
-    stopped = progress(stop_at=whole.num_steps + 2)
-    ended = session.run(small(quality_limit=0), tmp_path, stopped, opener)
-    assert not (ended.run_dir / PHASES_FILE).exists()
+    in_quality = progress(stop_at=whole.num_steps + 2)
+    ended = session.run(small(), tmp_path, in_quality, opener)
+    file = ended.run_dir / PHASES_FILE
+    kept = json.loads(file.read_text(encoding="utf-8"))
+    asked = read_phases(ended.run_dir)
+    file.write_text(json.dumps(kept | {"answers": kept["answers"][:2]}), encoding="utf-8")
     session.resume(ended.run_dir, progress(), opener)
-    assert read_phases(ended.run_dir)
+    again = read_phases(ended.run_dir)
+    assert again[:2] == asked[:2]
+    names = [[(a.decoder, a.prompts, a.repeat) for a in answers] for answers in (asked, again)]
+    assert sorted(names[0]) == sorted(names[1])
+
+
+class Drifting:
+    """The clock of a machine on which a call takes a second at first, and ever longer."""
+
+    def __init__(self) -> None:
+        self.time_s, self.call_s = 0.0, 1.0
+
+    def now(self) -> float:
+        return self.time_s
+
+    def wrap(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """A model's `forward` that takes its time."""
+
+        def slower(*args: Any, **named: Any) -> Any:
+            self.time_s += self.call_s
+            self.call_s *= 1.0005
+            return forward(*args, **named)
+
+        return slower
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_machine_that_gets_slower_does_not_make_the_second_pass_seem_slow(
+    tmp_path: Path, small: Any, opener: Any, progress: Any
+) -> None:
+    clock = Drifting()
+
+    def drifting(config: Any) -> Any:
+        bench = opener(config)
+        for model in (bench.models.target, bench.models.draft):
+            model.forward = clock.wrap(model.forward)
+        return dataclasses.replace(bench, clock=clock)
+
+    config = small(limit=6, repeats=3, phase_limit=6, quality_limit=0, max_new_tokens=24)
+    run = load_run(session.run(config, tmp_path, progress(), drifting).run_dir)
+    assert clock.call_s > 2  # by then every call takes twice as long and more
+    found = splits(read_phases(run.path), run.records, ["ar", "spec"])
+    assert [item.against_timed for item in found] == pytest.approx([1.0, 1.0], abs=0.06)
+    repeats = {(answer.prompts, answer.repeat) for answer in read_phases(run.path)}
+    assert sorted(repeat for _, repeat in repeats) == [0, 0, 1, 1, 2, 2]
 
 
 def test_groups_come_from_all_families_by_turns(small: Any, opener: Any, progress: Any) -> None:
@@ -192,8 +332,46 @@ def test_shares_add_up_and_the_pass_is_held_against_the_timed_one(record: Make) 
     base, spec = splits(ANSWERS, timed_records(record), ["ar", "spec"])
     assert sum(spec.shares.values()) == pytest.approx(1.0)
     assert spec.shares["draft"] == pytest.approx(2.4 / 9.0)
-    assert base.slowed == pytest.approx(1.0)
-    assert spec.slowed == pytest.approx(9.0 / 7.0)
+    assert base.against_timed == pytest.approx(1.0)
+    assert spec.against_timed == pytest.approx(9.0 / 7.0)
+
+
+def test_an_answer_is_held_against_the_same_answer_and_not_against_other_repeats(
+    record: Make,
+) -> None:
+    again = [dataclasses.replace(r, repeat=1, total_s=99.0) for r in timed_records(record)]
+    paired = [dataclasses.replace(answer, repeat=0) for answer in ANSWERS]
+    _, spec = splits(paired, [*timed_records(record), *again], ["ar", "spec"])
+    assert spec.against_timed == pytest.approx(9.0 / 7.0)
+    (found,) = decompositions(paired, [*timed_records(record), *again], ["ar", "spec"])
+    assert found.measured == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("against", "said"),
+    [
+        ((0.74, 0.67), "was faster than the timed one for every decoder (0.67x to 0.74x)"),
+        ((1.08, 1.20), "was slower than the timed one for every decoder (1.08x to 1.20x)"),
+        ((1.01, 1.20), None),
+        ((0.90, 1.01), None),
+        ((0.74,), None),
+    ],
+)
+def test_a_second_pass_that_saw_another_machine_is_told(
+    against: tuple[float, ...], said: str | None
+) -> None:
+    shares = dict.fromkeys(PHASES, 1 / len(PHASES))
+    found = [
+        Split(decoder=f"d{i}", prompts=6, time_per_token_s=0.1, shares=shares, against_timed=ratio)
+        for i, ratio in enumerate(against)
+    ]
+    lines = one_sided(found)
+    assert len(lines) == (said is not None)
+    table = split(found)
+    assert table is not None
+    assert table.headings[-1] == "time against the timed pass"
+    assert said is None or said in lines[0]
+    assert said is None or said in table.note
 
 
 def test_without_the_baselines_own_phases_nothing_is_taken_apart(record: Make) -> None:
@@ -208,6 +386,23 @@ def test_without_the_baselines_own_phases_nothing_is_taken_apart(record: Make) -
 
 def explained(path: Path) -> str:
     return "\n".join(explain(Findings(load_run(path))))
+
+
+def test_an_explanation_breaks_between_words_on_a_terminal_and_not_at_all_in_a_pipe(
+    tmp_path: Path, record: Make
+) -> None:
+    findings = Findings(load_run(hand_made(tmp_path / "run", record)))
+    paragraphs = explain(findings)
+
+    def printed(**console: bool) -> str:
+        out = Console(file=io.StringIO(), width=40, color_system=None, **console)
+        print_explanation(findings, out)
+        return out.file.getvalue()  # type: ignore[attr-defined]
+
+    assert printed().rstrip("\n").split("\n\n") == paragraphs
+    lines = printed(force_terminal=True).splitlines()
+    assert max(map(len, lines)) <= 40
+    assert " ".join(lines).split() == " ".join(paragraphs).split()
 
 
 def hand_made(path: Path, record: Make) -> Path:
@@ -231,7 +426,7 @@ def test_it_says_where_the_time_went_and_what_would_help_most(tmp_path: Path, re
     text = explained(hand_made(tmp_path / "run", record))
     assert "ar takes 1000.00 ms per token: 77% of its time are calls of the model" in text
     assert "emits 3.00 tokens and costs 2.00 tokens of ar's time" in text
-    assert "verify 1.20, draft 0.60, overhead 0.20; that makes 1.50x" in text
+    assert "verifying 1.20, drafting 0.60, overhead 0.20; that makes 1.50x" in text
     assert "a residual of +33.3 %: one of the two passes was disturbed" in text
     assert "Its time: 53% verifying, 27% drafting, 11% the prefill" in text
     # 13/7 as fast; if all 4 drafts stood, 3/5 of the steps would do: 13/7 / (1 - 8/9 * 2/5)
@@ -244,6 +439,25 @@ def test_it_says_where_the_time_went_and_what_would_help_most(tmp_path: Path, re
     (row,) = tables[1].rows
     assert [cell.text for cell in row][1:5] == ["3.00", "1.20", "0.60", "0.20"]
     assert row[-1].bold
+
+
+def test_the_time_of_what_verifies_nothing_is_called_by_another_word(
+    tmp_path: Path, record: Make
+) -> None:
+    path = hand_made(tmp_path / "run", record)
+    rows = [json.loads(line) for line in (path / "samples.jsonl").read_text().splitlines()]
+    for row in rows:
+        nothing = [0] * len(row["steps"]["emitted"])
+        row["steps"] |= {"drafted": nothing, "accepted": nothing}
+    (path / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    manifest = json.loads((path / "manifest.json").read_text())
+    for cell in manifest["cells"]:
+        cell["lossless"] = cell["cell"].startswith("ar")
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    text = explained(path)
+    assert "It is lossy: it guarantees nothing." in text
+    assert "Its time: 53% predicting, 27% drafting" in text
+    assert "verifying" not in text
 
 
 def test_an_old_run_is_explained_and_says_what_is_missing(synthetic_run: Write) -> None:

@@ -19,6 +19,7 @@ from bench.report import write_report
 from bench.reporting import references
 from bench.reporting.findings import Findings
 from bench.rundir import load_run
+from tests.conftest import Characters
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared"
@@ -48,6 +49,11 @@ def test_the_template_is_fastchats_vicuna() -> None:
     assert protocol.vicuna(["Hi"]) == f"{system} USER: Hi ASSISTANT:"
     two = protocol.vicuna(["Hi", "Hello.", "Bye"])
     assert two == f"{system} USER: Hi ASSISTANT: Hello.</s>USER: Bye ASSISTANT:"
+
+
+@pytest.mark.parametrize("text", ["", "a", "Paris is a city."])
+def test_an_answer_is_counted_again_without_the_bos_that_a_tokenizer_adds(text: str) -> None:
+    assert protocol.recount(Characters(), text) == len(text)
 
 
 def kept() -> tuple[dict[str, Any], dict[str, Any]]:

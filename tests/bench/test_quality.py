@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from bench import quality
 from bench.choice import choose_decoders
@@ -13,6 +15,8 @@ from bench.files import SampleWriter, read_lines
 from bench.planning import make_plan
 from bench.quality import baseline_answers, score_quality
 from bench.records import SampleRecord
+from decoders.core.scheduler import generate
+from decoders.core.table_model import TableModel
 
 
 @pytest.fixture
@@ -97,6 +101,47 @@ def test_histories_are_the_baselines_own_answers(scored: Any) -> None:
     records, bench, asked, _ = scored()
     expected = {r.prompt: r.text for r in records if r.decoder == "ar"}
     assert baseline_answers(bench, asked) == [expected[prompt.name] for prompt in asked]
+
+
+def test_histories_are_sampled_where_the_run_samples(scored: Any) -> None:
+    records, bench, asked, _ = scored(temperature=1.5, decoders="spec:verify=coupled")
+    expected = {r.prompt: r.text for r in records if r.decoder == "ar"}
+    sampled = [expected[prompt.name] for prompt in asked]
+    assert baseline_answers(bench, asked) == sampled
+    greedy = dataclasses.replace(bench.sampling, temperature=0.0)
+    plain = dataclasses.replace(bench, sampling=greedy)
+    assert baseline_answers(plain, asked) != sampled
+
+
+def test_the_answers_that_are_scored_are_sampled_as_the_timed_ones_are(scored: Any) -> None:
+    records, bench, asked, _ = scored(temperature=1.5, decoders="spec:verify=coupled")
+    arm = bench.arms["ar"]
+    for prompt in asked:
+        expected = generate(arm.decoder, prompt.ids, bench.sampling, arm.models)
+        found = {r.tokens for r in records if r.prompt == prompt.name}
+        assert found == {expected.tokens}
+
+
+def test_the_stop_token_is_no_part_of_what_is_scored(
+    scored: Any, opener: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every answer is the right word and a stop token that can be read."""
+    stop = ord(".")
+    told: list[str] = []
+
+    def answer(context: Any) -> torch.Tensor:
+        return torch.zeros(128).index_fill(0, torch.tensor([stop]), 9.0)
+
+    def hear(_family: str, text: str, _reference: Any) -> dict[str, float]:
+        told.append(text)
+        return {"exact_number": 1.0, "contains_answer": 1.0}
+
+    monkeypatch.setattr("tests.conftest.STOP", stop)
+    monkeypatch.setattr(TableModel, "logits", lambda _model, context: answer(context))
+    monkeypatch.setattr(quality, "score", hear)
+    records, _, _, _ = scored()
+    assert {(r.tokens, r.stop, r.text) for r in records} == {((stop,), "eos", "")}
+    assert set(told) == {""}
 
 
 def test_where_the_baseline_cannot_answer_there_is_no_history(

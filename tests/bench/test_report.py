@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,12 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from bench import plots
 from bench.errors import BenchError
 from bench.report import print_summary, write_report
 from bench.reporting.findings import Findings
-from bench.reporting.tables import Cell, Table
+from bench.reporting.palette import PAPER
+from bench.reporting.tables import ACCEPTED, EMITTED, Cell, Table, percent
 from bench.rundir import load_run
 
 FIGURES = ("speedup", "tokens_per_call", "acceptance_length", "quality_speed")
@@ -93,6 +97,52 @@ def test_the_report_states_estimand_sample_size_verdict_and_floor(
     assert str(reported_run.parent) not in text
 
 
+@pytest.mark.parametrize("name", ["report.md", "report.html"])
+def test_verdict_and_noise_floor_are_said_once(reported_run: Path, name: str) -> None:
+    text = (reported_run / name).read_text(encoding="utf-8")
+    assert text.count("A/A noise floor: ar against") == 1
+    assert len(re.findall("[Vv]erdict[^.]*: VALID", text)) == 1
+
+
+needs_chromium = pytest.mark.skipif(
+    shutil.which("chromium") is None or shutil.which("pdftotext") is None,
+    reason="needs chromium and pdftotext",
+)
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_the_page_prints_on_a4_with_all_of_its_columns(reported_run: Path, tmp_path: Path) -> None:
+    page, pdf = reported_run / "report.html", tmp_path / "report.pdf"
+    printing = (
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-background-networking",
+        "--no-pdf-header-footer",
+    )
+    subprocess.run(
+        [
+            "chromium",
+            *printing,
+            f"--user-data-dir={tmp_path}",
+            f"--print-to-pdf={pdf}",
+            page.as_uri(),
+        ],
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    boxes = subprocess.run(
+        ["pdftotext", "-bbox", "-l", "1", str(pdf), "-"], check=True, capture_output=True, text=True
+    ).stdout
+    width = float(re.findall(r'<page width="([\d.]+)"', boxes)[0])
+    assert width == pytest.approx(297 / 25.4 * 72, abs=1)
+    words = re.findall(r'xMin="([\d.]+)" [^>]*xMax="([\d.]+)"[^>]*>([^<]+)<', boxes)
+    assert "errors" in {word for *_, word in words}
+    assert max(float(right) for _, right, _ in words) < width - 12 / 25.4 * 72 + 1
+
+
 def test_the_page_stands_alone(reported_run: Path) -> None:
     text = (reported_run / "report.html").read_text(encoding="utf-8")
     assert text.count("<svg") == len(FIGURES)
@@ -111,7 +161,7 @@ def test_the_latex_table_has_booktabs_rules_and_escapes(reported_run: Path) -> N
 
 def test_only_intervals_that_exclude_1_are_bold(synthetic_run: Write) -> None:
     findings = Findings(load_run(synthetic_run({"spec": 3.0, "spec@same": 1.0})))
-    speeds = {row[0].text: row[1] for row in findings.headline.rows}
+    speeds = {row[0].text: row[2] for row in findings.headline.rows}
     assert speeds["spec"].bold
     assert not speeds["spec@same"].bold
     assert not speeds["ar"].bold
@@ -132,7 +182,8 @@ def test_an_interrupted_run_is_reported_as_far_as_it_got(synthetic_run: Write) -
     write_report(path)
     text = (path / "report.md").read_text()
     assert "3 of 28 timing blocks" in text
-    assert "UNKNOWN" in text
+    assert "**INCOMPLETE**" in text
+    assert "not measured are 25 of 28 timing blocks" in text
     assert "No quality was scored" in text
     assert set(pd.read_csv(path / "summary.csv")["decoder"]) == {"ar", "spec", "ptp"}
     assert not (path / "figures" / "quality_speed.png").exists()
@@ -242,7 +293,7 @@ def test_a_speedup_without_an_interval_says_what_is_lacking(
     headline = Findings(load_run(path)).headline
     assert said in headline.note
     assert said in " ".join(printed(path).split())
-    assert "[" not in headline.rows[1][1].text
+    assert "[" not in headline.rows[1][2].text
 
 
 def test_absolute_paths_are_cut_down(synthetic_run: Write) -> None:
@@ -256,7 +307,8 @@ def test_the_terminals_table_fits_its_width(reported_run: Path, width: int) -> N
     text = printed(reported_run, width)
     assert max(map(len, text.splitlines())) <= width
     header = text.splitlines()[:4]
-    assert any("accepted" in line for line in header)
+    assert any("per call" in line for line in header)
+    assert any("guarantee" in line for line in header)
     assert not any("…" in line for line in text.splitlines())
 
 
@@ -303,3 +355,136 @@ def test_the_terminal_says_what_a_wide_interval_needs(synthetic_run: Write) -> N
     assert "wide intervals: " in text
     assert "more prompts for ±5 %" in text
     assert "Intervals cover the choice of prompts, not sessions of the machine" in text
+
+
+# ---------------------------------------------------------------- what may be believed
+
+LEFT = {"cell": "spec", "num_answers": 3, "num_compared": 28, "num_wrong": 2, "example": "qa-3#1"}
+VALID = {"status": "complete", "verdict": "VALID", "reasons": [], "warnings": []}
+
+
+@pytest.fixture
+def wrong_run(synthetic_run: Write) -> Path:
+    """A run in which `spec` is wrong and `ptp` is not, as an older version left it."""
+    path = synthetic_run(status=VALID | {"differences": [LEFT]})
+    write_report(path)
+    return path
+
+
+def test_a_wrong_decoder_is_wrong_in_the_verdict_and_in_its_rows(wrong_run: Path) -> None:
+    findings = Findings(load_run(wrong_run))
+    rows = {row[0].text: row for row in findings.headline.rows}
+    assert findings.verdict == "WRONG"
+    assert all(cell.bad and not cell.bold for cell in rows["spec (WRONG)"])
+    assert rows["ptp"][2].bold
+    assert list(rows) == ["ar", "ptp", "spec (WRONG)"]
+    assert rows["spec (WRONG)"][1].text == "WRONG"
+    tables = [*findings.family_tables, *findings.parallel_tables, findings.estimators]
+    for table in [*tables, findings.quality_table, findings.acceptance_table]:
+        assert table is not None
+        assert "spec" not in [row[0].text for row in table.rows], table.title
+    frame = pd.read_csv(wrong_run / "summary.csv")
+    assert set(frame.loc[frame["decoder"] == "spec", "guarantee"]) == {"WRONG"}
+
+
+def test_a_wrong_decoder_is_red_on_the_page_and_in_the_terminal(wrong_run: Path) -> None:
+    page = (wrong_run / "report.html").read_text(encoding="utf-8")
+    assert '<span class="badge bad">WRONG</span>' in page
+    assert '<th class="bad">spec (WRONG)</th>' in page
+    assert "it claims to be lossless and gave other tokens than ar on 3 of 28 answers" in page
+    assert (
+        (wrong_run / "report.md")
+        .read_text(encoding="utf-8")
+        .splitlines()[2]
+        .startswith("**WRONG**")
+    )
+    console = Console(width=140, color_system="standard", force_terminal=True)
+    with console.capture() as capture:
+        assert print_summary(wrong_run, console) == 3
+    red = "\x1b[1;31m"
+    assert f"{red}spec (WRONG)" in capture.get()
+    assert f"{red}WRONG\x1b[0m\n" in capture.get()
+
+
+def test_a_wrong_decoder_is_kept_out_of_figures_and_a_line_says_so(wrong_run: Path) -> None:
+    line = "left out: spec is WRONG: it claims to be lossless and is not"
+    for name in FIGURES:
+        data = pd.read_csv(wrong_run / "figures" / "data" / f"{name}.csv")
+        assert "spec" not in set(data["decoder"]), name
+        assert line in (wrong_run / "figures" / f"{name}.svg").read_text(encoding="utf-8"), name
+    assert "Left out of the figures: spec, which is WRONG." in " ".join(printed(wrong_run).split())
+    assert "Left out: spec is WRONG." in (wrong_run / "report.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("cut", [0, 50])
+def test_lost_records_are_damage_and_what_was_written_of_them_is_kept(
+    synthetic_run: Write, cut: int
+) -> None:
+    path = synthetic_run(status=VALID | {"num_records": 184})
+    assert len(load_run(path).records) == 184
+    write_report(path)
+    kept = {name: (path / name).read_bytes() for name in ("samples.parquet", "summary.csv")}
+    lines = (path / "samples.jsonl").read_text().splitlines(keepends=True)
+    (path / "samples.jsonl").write_text("".join(lines[:cut]))
+    write_report(path)
+    text = (path / "report.md").read_text()
+    assert "**DAMAGED**" in text
+    lost = f"samples.jsonl holds {cut // 4 * 4} of the 184 records that run.json counts"
+    assert lost in text
+    assert lost in " ".join(printed(path, 200).split())
+    assert {name: (path / name).read_bytes() for name in kept} == kept
+    console = Console(width=100, quiet=True)
+    assert print_summary(path, console) == 4
+
+
+def test_guarantees_group_the_rows_and_name_what_a_step_emits(synthetic_run: Write) -> None:
+    path = synthetic_run({"idlm": 9.0, "spec": 3.0, "nar@b": 2.0}, lossy=["idlm"])
+    findings = Findings(load_run(path))
+    table = findings.headline
+    places = {heading: place for place, heading in enumerate(table.headings)}
+    rows = {row[0].text: [cell.text for cell in row] for row in table.rows}
+    assert {name: row[1] for name, row in rows.items()} == {
+        "ar": "same tokens", "spec": "same tokens", "nar@b": "same distribution", "idlm": "none",
+    }  # fmt: skip
+    assert list(rows) == ["ar", "spec", "nar@b", "idlm"]
+    accepted, emitted = places[ACCEPTED], places[EMITTED]
+    assert places["tokens per call"] < accepted < emitted < places["calls per step"]
+    assert [(row[accepted] == "-", row[emitted] == "-") for row in rows.values()] == [
+        (False, True), (False, True), (False, True), (True, False),
+    ]  # fmt: skip
+    titles = [table.title for table in findings.family_tables]
+    assert "Emitted tokens per step by family" in titles
+    assert "emitted tokens per step of 1.00 calls" in findings.sentences[-1]
+    assert "idlm (guarantee: none)" in findings.sentences[-1]
+    assert EMITTED not in Findings(load_run(synthetic_run(name="exact"))).headline.headings
+
+
+def test_lossy_decoders_are_hollow_stand_last_and_say_their_quality(synthetic_run: Write) -> None:
+    path = synthetic_run({"idlm": 9.0, "spec": 3.0}, lossy=["idlm"])
+    findings = Findings(load_run(path))
+    drawn = plots.draw_all(findings.summary, findings.lengths, findings.floor)
+    figure, data = drawn["speedup"]
+    assert list(data["decoder"]) == ["spec", "idlm"]
+    assert data["speedup"].is_monotonic_increasing
+    (axes,) = figure.axes
+    faces = [line.get_markerfacecolor() for line in axes.lines if line.get_marker() == "o"]
+    assert [face == PAPER for face in faces] == [False, True]
+    (row,) = findings.summary.query("decoder == 'idlm' and family == 'all'").to_dict("records")
+    said = f"lossy, quality {100 * row['quality']:.0f} %"
+    assert axes.get_yticklabels()[1].get_text() == f"idlm\n{said}"
+    titles = [axes.get_title("left") for axes in drawn["acceptance_length"][0].axes]
+    assert titles == ["spec", f"idlm\n{said}"]
+    for figure, _ in drawn.values():
+        figure.draw_without_rendering()
+        texts = {text.get_text(): text.get_window_extent() for text in figure.texts}
+        line = texts.pop(f"hollow: lossy, no guarantee (idlm: {said.removeprefix('lossy, ')})")
+        inside = [axes.get_tightbbox() for axes in figure.axes]
+        boxes = [line, *texts.values(), *(box for box in inside if box is not None)]
+        assert not any(a.overlaps(b) for a in boxes[: len(texts)] for b in boxes if a is not b)
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.58, "58 %"), (0.995, "99.5 %"), (0.9999, "99.9 %"), (1.0, "100 %")]
+)
+def test_what_falls_short_of_all_is_not_rounded_to_it(share: float, text: str) -> None:
+    assert percent(share) == text

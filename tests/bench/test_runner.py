@@ -12,6 +12,7 @@ import pytest
 
 from bench import runner as runner_module
 from bench.choice import build_decoder, choose_decoders
+from bench.clock import FakeClock
 from bench.files import SampleWriter, write_json
 from bench.load import Load
 from bench.memory import PeakMemory
@@ -20,9 +21,11 @@ from bench.progress import Progress
 from bench.prompts import Prompt
 from bench.records import SampleRecord, broken_invariants
 from bench.rundir import load_run
-from bench.runner import Runner, error_line
+from bench.runner import Runner, _stable
 from bench.workbench import Workbench
+from decoders.core.table_model import TableModel
 from decoders.core.types import Sampling
+from tests.conftest import Characters
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -89,6 +92,66 @@ def test_only_start_first_token_and_end_are_read(measured: Any) -> None:
     assert {(r.ttft_s, r.total_s, r.group_s) for r in records} == {(0.5, 1.0, None)}
 
 
+@pytest.mark.parametrize("prepared", ["Scheduler", "PeakMemory"])
+def test_what_is_made_ready_before_a_request_is_in_no_time(
+    measured: Any, monkeypatch: pytest.MonkeyPatch, prepared: str
+) -> None:
+    plain: Any = getattr(runner_module, prepared)
+    clocks: list[FakeClock] = []
+
+    class Slow(plain):  # type: ignore[misc]
+        """Takes 100 s to make."""
+
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            for clock in clocks:
+                clock.advance(100.0)
+
+    monkeypatch.setattr(FakeClock, "__init__", _remembering(FakeClock.__init__, clocks))
+    monkeypatch.setattr(runner_module, prepared, Slow)
+    records, _, _ = measured()
+    assert len(clocks) == 1
+    assert clocks[0].time_s > 100 * len(records)
+    assert {(r.ttft_s, r.total_s) for r in records} == {(0.5, 1.0)}
+
+
+def _remembering(initialise: Callable[..., None], made: list[FakeClock]) -> Callable[..., None]:
+    def remember(clock: FakeClock, *arguments: Any, **options: Any) -> None:
+        initialise(clock, *arguments, **options)
+        made.append(clock)
+
+    return remember
+
+
+def test_no_timed_region_makes_a_cache(measured: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is reserved is reserved once, before the first answer."""
+    sizes: list[tuple[int, int]] = []
+    forwards: list[int] = []
+    reserve, forward = TableModel.reserve, TableModel.forward
+
+    def reserving(model: TableModel, num_rows: int, capacity: int) -> None:
+        sizes.append((num_rows, capacity))
+        reserve(model, num_rows, capacity)
+
+    def running(model: TableModel, calls: Any) -> Any:
+        forwards.append(len(sizes))
+        return forward(model, calls)
+
+    plan = runner_module.Runner.run
+
+    def forgetful(runner: Runner, *arguments: Any, **options: Any) -> None:
+        sizes.clear()  # those of the plan's own answers
+        forwards.clear()
+        plan(runner, *arguments, **options)
+
+    monkeypatch.setattr(TableModel, "reserve", reserving)
+    monkeypatch.setattr(TableModel, "forward", running)
+    monkeypatch.setattr(Runner, "run", forgetful)
+    measured(max_new_tokens=40)
+    assert len(sizes) == 2  # the target's and the draft's
+    assert set(forwards) == {2}
+
+
 def test_a_group_is_timed_as_one_makespan(measured: Any) -> None:
     records, _, _ = measured(batch_size=2, limit=10, repeats=1)
     assert Counter(r.block for r in records) == {0: 24, 1: 6}
@@ -146,6 +209,41 @@ def test_other_prompts_of_a_group_survive_a_failure(
     assert {r.group_s for r in mine if not r.error} == {0.5}
 
 
+def test_every_arm_answers_a_prompt_of_every_length_before_anything_is_measured(
+    measured: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed, measure = Runner._timed, Runner.measure
+    seen: list[tuple[str, int]] = []
+    before: list[int] = []
+
+    def timing(runner: Runner, arm: Any, prompts: Sequence[Prompt], sampling: Sampling) -> Any:
+        seen.append((arm.cell.cell, len(prompts[0].ids).bit_length()))
+        return timed(runner, arm, prompts, sampling)
+
+    def measuring(runner: Runner, block: Any) -> None:
+        before.append(len(seen))
+        measure(runner, block)
+
+    monkeypatch.setattr(Runner, "_timed", timing)
+    monkeypatch.setattr(Runner, "measure", measuring)
+    monkeypatch.setattr(Characters, "encode", _by_turns(Characters.encode))
+    measured(limit=8)
+    asked = set(seen[before[0] :])
+    assert len({length for _, length in asked}) > 1
+    assert {cell for cell, _ in asked} == {"ar", "spec"}
+    assert set(seen[: before[0]]) == asked
+
+
+def _by_turns(encode: Callable[..., list[int]]) -> Callable[..., list[int]]:
+    """An encoding that keeps 5 or 20 ids of a text, so that there are two buckets of lengths."""
+
+    def shortened(tokenizer: Any, text: str, **options: Any) -> list[int]:
+        ids = encode(tokenizer, text, **options)
+        return ids[-5:] if len(text) % 2 else ids[-20:]
+
+    return shortened
+
+
 @pytest.fixture
 def warmed(tmp_path: Path, small: Any, opener: Any, progress: Any) -> Callable[..., list[int]]:
     """Warms up on prompts of two length buckets; returns how many turns each got."""
@@ -177,12 +275,33 @@ def test_warm_up_of_a_length_bucket_ends_when_times_are_stable(warmed: Any) -> N
     assert warmed([0.1, 0.1, 0.104]) == [3, 3]
 
 
+def test_a_slow_first_turn_is_what_warm_up_is_for() -> None:
+    assert not _stable([0.9, 0.1])
+    assert not _stable([0.9, 0.1, 0.1])
+    assert _stable([0.9, 0.1, 0.1, 0.102])
+    assert not _stable([0.1, 0.1, 0.1, 0.2])
+
+
 def test_warm_up_ends_at_its_cap_where_times_never_settle(warmed: Any) -> None:
     assert warmed([0.1, 0.2, 0.4]) == [runner_module.WARMUP_MAX] * 2
 
 
 def test_warm_up_past_its_budget_is_one_turn_each(warmed: Any) -> None:
     assert warmed([runner_module.WARMUP_BUDGET_S + 1]) == [1, 1]
+
+
+def test_spec_benchs_own_count_is_taken_of_the_baseline_alone_and_under_its_protocol(
+    measured: Any,
+) -> None:
+    records, _, _ = measured(protocol="specbench", tasks="qa", repeats=1, max_new_tokens=12)
+    counts = {r.decoder: r.recounted for r in records}
+    assert [cell for cell, count in counts.items() if count is not None] == ["ar"]
+    # a character is a token; the BOS that the tokenizer adds is none of the answer's
+    assert all(r.recounted == len(r.text or "") for r in records if r.decoder == "ar")
+
+
+def test_without_a_protocol_nothing_is_counted_again(measured: Any) -> None:
+    assert {r.recounted for r in measured(repeats=1)[0]} == {None}
 
 
 def test_progress_says_how_fast_each_cell_is(measured: Any) -> None:
@@ -212,9 +331,3 @@ def test_peak_memory_counts_the_models_a_decoder_uses_and_no_others(measured: An
     loaded, plain = models(target, draft), build_decoder("ar", {})
     assert PeakMemory(loaded, models(target), plain).peak_bytes() == 110
     assert PeakMemory(loaded, models(target, draft), plain).peak_bytes() == 132
-
-
-def test_an_error_is_one_line() -> None:
-    assert error_line(ValueError("a\n  b")) == "ValueError: a b"
-    assert error_line(AssertionError()) == "AssertionError"
-    assert error_line(ValueError("\ud83d")) == "ValueError: \\ud83d"

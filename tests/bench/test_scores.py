@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,29 @@ def test_overall_quality_is_unknown_where_another_decoder_has_more_families(reco
     assert overall_quality([qa, failed], 2).estimate.value is None
     assert overall_quality([qa, failed], 2).metric is None
     assert overall_quality([qa, failed], 1).estimate.value == 1.0
+
+
+def test_what_failed_is_not_scored_whatever_its_record_holds(record: Make) -> None:
+    sound = scored(record, "a", "qa", contains_answer=1.0)
+    failed = replace(scored(record, "b", "qa", contains_answer=0.0), error="late")
+    timed = replace(scored(record, "c", "qa", contains_answer=0.0), kind="timing")
+    assert family_quality("qa", [sound, failed, timed], {}).estimate.value == 1.0
+
+
+def test_families_that_failed_are_neither_in_the_mean_nor_in_its_name(record: Make) -> None:
+    qa = family_quality("qa", [scored(record, "q", "qa", contains_answer=0.5)], {})
+    failed = family_quality("rag", [record(kind="quality", family="rag", error="late")], {})
+    overall = overall_quality([qa, failed])
+    assert (overall.estimate.value, overall.metric) == (0.5, "1 family")
+
+
+def test_turns_of_a_conversation_are_one_cluster(record: Make) -> None:
+    rows = [
+        replace(scored(record, name, "qa", contains_answer=score), turn=turn)
+        for name, score in (("a", 1.0), ("b", 0.0), ("c", 1.0))
+        for turn in (1, 2)
+    ]
+    assert family_quality("qa", rows, {}).estimate.clusters == 3
 
 
 def test_intervals_stay_within_a_fractions_range(record: Make) -> None:

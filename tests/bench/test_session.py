@@ -89,7 +89,7 @@ def test_the_manifest_is_there_before_the_first_measurement(
     (run_dir,) = [p for p in (tmp_path / "results").iterdir() if not p.is_symlink()]
     run = load_run(run_dir)
     assert len(run.manifest["blocks"]) == 8
-    assert run.status["status"] == "error"
+    assert (run.status["status"], run.status["verdict"]) == ("error", "INCOMPLETE")
 
 
 def test_every_piece_of_an_answer_is_in_the_vocabulary(start: Any) -> None:
@@ -225,8 +225,12 @@ def test_a_decoder_that_is_lossless_in_name_only_ends_with_exit_3(
     assert ended.exit_code == Exit.REGRESSION
     status = load_run(ended.run_dir).status
     assert status["differences"][0]["num_wrong"] == 8
-    assert any("lossless but gave other tokens than ar" in line for line in status["warnings"])
-    assert any("lossless decoder is wrong" in note for note in shown.notes)
+    assert status["verdict"] == "WRONG"
+    said = "mine is WRONG: it claims to be lossless and gave other tokens than ar on 8 of 8 answers"
+    assert f"{said}, 8 of them no near-ties, e.g. " in status["reasons"][0]
+    assert not any("claims to be lossless" in line for line in status["warnings"])
+    line = "@mine: claims to be lossless and left ar's tokens without a near-tie"
+    assert any(note.endswith(line) for note in shown.notes)
 
 
 def test_a_full_disk_keeps_what_was_measured_and_says_how_to_go_on(
@@ -316,7 +320,8 @@ def test_ctrl_c_keeps_everything_and_resume_completes_it(
     shown = progress(stop_at=stop_at)
     ended, _ = start(shown)
     assert ended.exit_code == Exit.INTERRUPTED
-    assert load_run(ended.run_dir).status["status"] == "interrupted"
+    status = load_run(ended.run_dir).status
+    assert (status["status"], status["verdict"]) == ("interrupted", "INCOMPLETE")
     assert any(f"bench resume {ended.run_dir}" in note for note in shown.notes)
     before = keys(ended.run_dir)
     lines = (ended.run_dir / SAMPLES).read_text().splitlines()
@@ -356,6 +361,21 @@ def test_a_complete_run_says_so_and_stays_as_it_is(start: Any, progress: Any, op
     assert {path: path.read_bytes() for path in ended.run_dir.iterdir()} == before  # x
 
 
+def test_records_lost_of_a_complete_run_are_measured_again(
+    start: Any, progress: Any, opener: Any
+) -> None:
+    ended, _ = start()
+    whole = keys(ended.run_dir)
+    lines = (ended.run_dir / SAMPLES).read_text().splitlines(keepends=True)
+    (ended.run_dir / SAMPLES).write_text("".join(lines[:9]))
+    shown = progress()
+    again = session.resume(ended.run_dir, shown, opener)
+    assert "is DAMAGED: samples.jsonl holds " in shown.notes[0]
+    assert again.exit_code == Exit.DONE
+    assert keys(ended.run_dir) == whole
+    assert load_run(ended.run_dir).status["verdict"] == "VALID"
+
+
 @pytest.mark.parametrize("code", ENDINGS)
 def test_resuming_a_complete_run_ends_as_the_run_did(
     start: Any, progress: Any, opener: Any, decoder_file: Any, code: Exit
@@ -372,7 +392,7 @@ def test_a_complete_run_whose_status_was_damaged_is_one_line(
 ) -> None:
     ended, _ = start(repeats=1, limit=2)
     edit_json(ended.run_dir / "run.json", lambda status: status.update(differences=differences))
-    with pytest.raises(BenchError, match="its status cannot be read") as caught:
+    with pytest.raises(BenchError, match="its differences cannot be read") as caught:
         session.resume(ended.run_dir, progress(), opener)
     assert caught.value.exit_code == Exit.INVALID
 

@@ -52,6 +52,17 @@ def test_without_colours_bars_set_steps_apart(answer: SampleRecord) -> None:
     assert coloured(answer, "t{}".format, bars=True).plain == "t0|t1t2t3||t4t5"
 
 
+def test_without_colours_on_a_terminal_bars_set_steps_apart_too(
+    reported_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    console = Console(width=200, force_terminal=True, color_system="truecolor")
+    with console.capture() as capture:
+        show_run(reported_run, console, prompt="qa-3#1", decoders=["spec"])
+    assert "| starts a step" in capture.get()
+    assert capture.get().count("|") > 2
+
+
 def test_the_default_is_a_few_prompts_of_different_families(reported_run: Path) -> None:
     text = shown(reported_run)
     assert text.count("#1 (") == 3
@@ -103,6 +114,17 @@ def test_ids_stand_in_where_there_is_no_vocabulary(synthetic_run: Write) -> None
     path = synthetic_run(conversations=1, repeats=1, quality=0)
     (path / "vocab.json").unlink()
     assert "<0>|<1>" in shown(path, decoders=["ar"])
+
+
+def test_a_run_that_is_not_valid_says_so_first_and_names_a_wrong_decoder(
+    synthetic_run: Write,
+) -> None:
+    left = {"cell": "spec", "num_answers": 1, "num_compared": 2, "num_wrong": 1, "example": "c"}
+    status = {"status": "complete", "verdict": "VALID", "differences": [left]}
+    text = shown(synthetic_run(conversations=1, repeats=1, quality=0, status=status))
+    assert text.splitlines()[0] == "WRONG"
+    assert "spec WRONG  " in text
+    assert "ptp WRONG" not in text
 
 
 def test_an_empty_run_says_so(synthetic_run: Write) -> None:

@@ -10,8 +10,11 @@ import pandas as pd
 import pytest
 
 from bench import summary
+from bench.choice import build_decoder
+from bench.plan import guarantee
 from bench.records import SampleRecord
 from bench.rundir import load_run
+from decoders.core.types import Sampling
 from tests.bench.conftest import PRIMARY
 
 Make = Callable[..., SampleRecord]
@@ -148,6 +151,33 @@ def test_who_has_a_family_that_ar_failed_in_is_not_held_against_ar_over_all(reco
     assert row(frame, "spec")["quality"] == pytest.approx(0.5)
 
 
+def test_a_family_in_which_nobody_is_scored_leaves_quality_over_all_as_it_is(record: Make) -> None:
+    rows = answers(record, "ar", summarization=0.9, mt_bench=None)
+    rows += answers(record, "spec", summarization=0.7, mt_bench=None)
+    rows += [record(decoder, family="rag") for decoder in ("ar", "spec")]  # timed, never scored
+    frame = summary.summarise(rows, MANIFEST)
+    for decoder, quality in (("ar", 0.9), ("spec", 0.7)):
+        assert row(frame, decoder)["quality"] == pytest.approx(quality)
+        assert row(frame, decoder)["quality_metric"] == "1 family"
+        assert pd.isna(row(frame, decoder, "mt_bench")["quality"])
+
+
+def test_errors_of_both_passes_are_counted_and_prompts_that_failed_are_not(record: Make) -> None:
+    rows = two_prompts(record, "ar", (4.0, 1.0))
+    rows += [record("ar", conversation="c", family="qa", error="late")]
+    rows += answers(record, "ar", qa=None)
+    found = row(summary.summarise(rows, MANIFEST), "ar")
+    assert (found["prompts"], found["errors"]) == (2, 2)
+
+
+def test_the_floor_beside_a_speedup_is_that_of_the_two_baselines(record: Make) -> None:
+    rows = two_prompts(record, "ar", (4.0, 1.0)) + two_prompts(record, "ar@aa", (2.0, 1.0))
+    rows += two_prompts(record, "spec", (1.0, 1.0))
+    frame = summary.summarise(rows, MANIFEST)
+    for decoder in ("ar", "spec"):
+        assert row(frame, decoder)["aa_speedup"] == pytest.approx(math.sqrt(2.0))
+
+
 def test_a_decoder_that_always_fails_keeps_its_rows_with_nothing_known(record: Make) -> None:
     rows = [*two_prompts(record, "ar", (1.0, 1.0)), record("spec", conversation="a", error="boom")]
     spec = row(summary.summarise(rows, MANIFEST), "spec")
@@ -162,7 +192,6 @@ def test_answers_that_end_in_their_first_step_are_in_no_decode_speedup(record: M
     nar = row(summary.summarise(rows, MANIFEST), "nar")
     assert (nar["pairs"], nar["pairs_decode"]) == (2, 1)
     assert nar["speedup_decode"] == pytest.approx(4.0)
-    assert list(summary.summarise(rows, MANIFEST).columns)[-1] == "pairs_decode"
 
 
 def test_without_records_there_are_no_rows_but_all_columns() -> None:
@@ -208,3 +237,49 @@ def test_a_synthetic_run_is_fast_where_it_was_made_fast(synthetic_run: Callable[
     assert floor.high is not None
     assert floor.low < 1.02
     assert floor.high > 0.98
+
+
+# ---------------------------------------------------------------- guarantees
+
+
+@pytest.mark.parametrize(
+    ("facts", "promise"),
+    [
+        ({"lossless": True, "comparable_to_ar": True}, "same tokens"),
+        ({"lossless": True, "comparable_to_ar": False}, "same distribution"),
+        ({"lossless": False, "comparable_to_ar": True}, "none"),
+        ({}, None),
+    ],
+)
+def test_a_guarantee_follows_from_what_a_cell_claims_and_the_temperature(
+    record: Make, facts: dict[str, bool], promise: str | None
+) -> None:
+    manifest = {"cells": [{"cell": "spec", **facts}]}
+    found = row(summary.summarise([record(), record("spec")], manifest), "spec")["guarantee"]
+    assert found == promise or (promise is None and pd.isna(found))
+
+
+def test_built_in_decoders_guarantee_what_their_options_and_the_temperature_allow() -> None:
+    def promise(name: str, temperature: float, **options: str) -> str | None:
+        decoder = build_decoder(name, options)
+        comparable = decoder.comparable_to_ar(Sampling(temperature=temperature))
+        return guarantee({"lossless": decoder.lossless, "comparable_to_ar": comparable})
+
+    assert [promise("spec", t) for t in (0.0, 0.7)] == ["same tokens", "same distribution"]
+    assert promise("spec", 0.7, verify="coupled") == "same tokens"
+    assert [promise("ptp", t) for t in (0.0, 0.7)] == ["same tokens"] * 2
+    assert [promise("nar", t) for t in (0.0, 0.7)] == ["none"] * 2
+    assert [promise("idlm", 0.0), promise("idlm", 0.7, mode="isd")] == ["none", "same distribution"]
+    assert promise("idlm", 0.0, mode="isd", verify="relaxed") == "none"
+
+
+def test_calls_per_step_are_target_calls_after_the_prefill_over_steps(record: Make) -> None:
+    rows = [
+        record(),
+        record("ptp", (1, 8, 8), calls=(1, 2, 2)),
+        record("spec", (1, 4), calls=(3, 1)),
+    ]
+    frame = summary.summarise(rows, MANIFEST)
+    assert [row(frame, name)["calls_per_step"] for name in ("ar", "ptp", "spec")] == [1, 2, 1]
+    ptp = row(frame, "ptp")
+    assert ptp["calls_per_step"] == ptp["acceptance_length"] / ptp["tpf"]

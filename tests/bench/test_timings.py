@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -54,6 +55,47 @@ def test_one_error_voids_its_whole_group(record: Make) -> None:
     )
     assert not unit.ok
     assert timings.time_per_token_s([unit]) is None
+
+
+def test_no_time_of_an_answer_that_failed_counts_even_where_one_was_taken(record: Make) -> None:
+    """A failed group has a makespan, and a failed answer may have been timed up to its error."""
+    failed = record(conversation="a", emitted=(1,) * 4)
+    failed = dataclasses.replace(failed, error="late", total_s=99.0, ttft_s=50.0)
+    sound = record(conversation="b", emitted=(1,) * 4, total_s=2.0, ttft_s=0.5)
+    units = timings.timed_units([failed, sound])
+    assert [unit.ok for unit in units] == [False, True]
+    assert timings.time_per_token_s(units) == pytest.approx(2.0 / 4)
+    assert timings.decode_time_per_token_s(units) == pytest.approx(1.5 / 3)
+    assert timings.ttft_s([failed, sound]) == 0.5
+
+    group = {"batch_size": 2, "ttft_s": None, "total_s": None}
+    failing = [
+        record(conversation="a", group_s=99.0, block=0, **group),
+        record(conversation="b", error="late", block=0, **group),
+    ]
+    whole = record(conversation="c", emitted=(1,) * 4, group_s=2.0, block=1, **group)
+    units = timings.timed_units([*failing, whole])
+    assert [unit.ok for unit in units] == [False, True]
+    assert timings.time_per_token_s(units) == pytest.approx(2.0 / 4)
+
+
+def test_answers_of_the_untimed_pass_are_no_units(record: Make) -> None:
+    assert timings.timed_units([record(kind="quality", total_s=1.0)]) == []
+
+
+def test_repeats_are_matched_with_their_own(record: Make) -> None:
+    base, arm = (
+        timings.timed_units([record(cell, repeat=n, total_s=seconds + n) for n in range(3)])
+        for cell, seconds in (("ar", 10.0), ("spec", 20.0))
+    )
+    pairs = [(one.seconds, other.seconds) for one, other in timings.matched(base, arm[1:])]
+    assert pairs == [(11.0, 21.0), (12.0, 22.0)]
+
+
+def test_turns_of_a_conversation_are_one_cluster_and_two_keys(record: Make) -> None:
+    units = timings.timed_units([record(turn=turn) for turn in (1, 2)])
+    assert {unit.cluster for unit in units} == {"c0"}
+    assert [unit.key for unit in units] == ["c0#1", "c0#2"]
 
 
 def test_a_group_that_mixes_families_belongs_to_none(record: Make) -> None:

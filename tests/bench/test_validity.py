@@ -11,18 +11,23 @@ import pytest
 
 from bench.records import SampleRecord
 from bench.rundir import Run
-from bench.validity import clock_drift, judge
+from bench.validity import EXIT_CODES, clock_drift, judge
 
 Make = Callable[..., SampleRecord]
 
 
-def run_of(records: Sequence[SampleRecord], events: Sequence[Mapping[str, Any]] = ()) -> Run:
+def run_of(
+    records: Sequence[SampleRecord],
+    events: Sequence[Mapping[str, Any]] = (),
+    manifest: Mapping[str, Any] | None = None,
+    **status: Any,
+) -> Run:
     return Run(
         path=Path("run"),
-        manifest={},
+        manifest=manifest or {},
         config={"max_new_tokens": 8},
         env={},
-        status={},
+        status={"status": "complete", **status},
         records=tuple(records),
         events=tuple(events),
     )
@@ -146,3 +151,77 @@ def test_two_baselines_that_disagree_are_said(record: Make) -> None:
     records = baseline(record, [1.0])
     records[1] = dataclasses.replace(records[1], tokens=(9, 9, 9))
     assert "different tokens for 1 of 3 answers" in judge(run_of(records)).warnings[0]
+
+
+# ---------------------------------------------------------------- wrong, damaged, incomplete
+
+LEFT = {"cell": "spec", "num_answers": 3, "num_compared": 8, "num_wrong": 2, "example": "c0#1"}
+PLAN = {
+    "cells": [{"cell": "ar"}, {"cell": "spec"}],
+    "blocks": [{"block": block, "prompts": [], "order": []} for block in range(3)],
+    "prompts": [{"prompt": f"q{i}", "passes": ["quality"]} for i in range(2)],
+}
+
+
+def test_a_decoder_that_claims_to_be_lossless_and_is_not_makes_the_run_wrong(record: Make) -> None:
+    validity = judge(run_of([record()], differences=[LEFT]))
+    assert validity.verdict == "WRONG"
+    assert validity.reasons == (
+        "spec is WRONG: it claims to be lossless and gave other tokens than ar on 3 of 8 answers, "
+        "2 of them no near-ties, e.g. c0#1",
+    )
+    assert validity.warnings == ()
+    assert EXIT_CODES["WRONG"] == 3
+
+
+@pytest.mark.parametrize("num_wrong", [0, None])
+def test_near_ties_and_what_is_not_judged_are_a_warning(
+    record: Make, num_wrong: int | None
+) -> None:
+    validity = judge(run_of([record()], differences=[LEFT | {"num_wrong": num_wrong}]))
+    assert (validity.verdict, validity.reasons) == ("VALID", ())
+    assert validity.warnings[0].startswith("spec claims to be lossless and gave other tokens than")
+    assert ("near-ties" in validity.warnings[0]) == (num_wrong == 0)
+
+
+def test_fewer_records_than_were_counted_are_damage(record: Make) -> None:
+    validity = judge(run_of([record()], num_records=2028))
+    assert validity.verdict == "DAMAGED"
+    assert "samples.jsonl holds 1 of the 2,028 records that run.json counts" in validity.reasons[0]
+    assert judge(run_of([record()], num_records=1)).verdict == "VALID"
+
+
+def test_a_complete_run_without_all_that_was_planned_is_damaged(record: Make) -> None:
+    validity = judge(run_of([record()], manifest=PLAN))
+    assert validity.verdict == "DAMAGED"
+    assert "2 of 3 timing blocks and 4 of 4 answers of the quality pass" in validity.reasons[0]
+    assert "`bench resume run` measures it" in validity.reasons[0]
+    assert "resume" not in judge(run_of([record()], manifest=PLAN, ab="x")).reasons[0]
+
+
+@pytest.mark.parametrize("how", ["interrupted", "error", "started"])
+def test_a_run_that_did_not_end_is_incomplete_and_says_what_it_lacks(
+    record: Make, how: str
+) -> None:
+    validity = judge(run_of([record()], manifest=PLAN, status=how))
+    assert validity.verdict == "INCOMPLETE"
+    assert f"did not end (status: {how}): not measured are 2 of 3 timing" in validity.reasons[0]
+    all_there = judge(run_of([record()], status=how))
+    assert all_there.verdict == "INCOMPLETE"
+    assert "it was stopped after its last answer" in all_there.reasons[0]
+    assert EXIT_CODES["INCOMPLETE"] == EXIT_CODES["DAMAGED"] == 4
+
+
+def test_the_worst_verdict_stands_and_all_reasons_are_said(record: Make) -> None:
+    bad = [record("ar", calls=(1, 1, 2))]
+    found: dict[str, Any] = {"differences": [LEFT], "status": "interrupted"}
+    assert judge(run_of([record()], **found)).verdict == "WRONG"
+    assert judge(run_of(bad, **found)).verdict == "INVALID"
+    damaged = judge(run_of(bad, **found, num_records=9))
+    assert damaged.verdict == "DAMAGED"
+    assert len(damaged.reasons) == 3
+
+
+def test_a_run_that_was_found_invalid_stays_so(record: Make) -> None:
+    validity = judge(run_of([record()], verdict="INVALID", reasons=["as it was"]))
+    assert (validity.verdict, validity.reasons) == ("INVALID", ("as it was",))

@@ -10,9 +10,16 @@ from contextlib import contextmanager
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from decoders.core.gated_weights import Deltas, MergedWeights, UnmergedWeights
+from decoders.core.gated_weights import (
+    Deltas,
+    GroupedWeights,
+    MergedWeights,
+    UnmergedWeights,
+)
 from decoders.core.gating import GatedModule, layer_shapes, linear_layers
+from decoders.core.hf import HFModel
 from tests.tiny_models import VOCAB, fresh
 
 TOLERANCE = 2e-5
@@ -292,3 +299,55 @@ def test_merged_weights_lie_beside_the_base_weights_only_once_slots_meet_tokens(
     assert sum(group.both.nbytes for group in merged._groups) == merged.num_bytes
     shared = [(group.slots.data_ptr(), group.both[1].data_ptr()) for group in merged._groups]
     assert all(slots == half for slots, half in shared)  # not a third copy
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_laid_side_by_side_give_the_models_own_logits_from_one_copy(name):
+    module, plain = fresh(name), logits(fresh(name), IDS)
+    num_bytes = sum(parameter.nbytes for parameter in module.parameters())
+    gated = GatedModule(module, side_by_side=True)
+    assert sum(parameter.nbytes for parameter in module.parameters()) == num_bytes
+    grouped = GroupedWeights.base(gated)
+    seen = []
+
+    def forward(index: int, x: Tensor) -> Tensor:
+        seen.append(index)
+        return grouped.everywhere(index, x)
+
+    gated.rest(forward)
+    assert (logits(module, IDS) - plain).abs().max() < TOLERANCE
+    assert sorted(seen) == list(range(len(gated.layers)))
+    for index, layer in enumerate(gated.layers):
+        shared = grouped.weight(index)
+        assert shared.data_ptr() == layer.weight.data_ptr(), "a copy of a weight is kept"
+        assert torch.equal(shared, layer.weight)
+
+
+class Products(TorchDispatchMode):
+    """Notes the outputs' widths of products with weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.widths: list[int] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.matmul.default and args[1].ndim == 2:
+            self.widths.append(args[1].shape[1])
+        elif func is torch.ops.aten.linear.default:
+            self.widths.append(args[1].shape[0])
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_call_of_one_token_takes_one_product_for_all_layers_of_one_input():
+    module = fresh("llama")
+    model = HFModel(module)
+    model.reserve(1, 16)
+    session = model.open()
+    with Products() as products:
+        model.forward([session.call((5,))])
+    shapes = {layer.name.split(".")[-1]: layer.shape[1] for layer in GatedModule(module).layers}
+    attention = sum(shapes[part] for part in ("q_proj", "k_proj", "v_proj"))
+    network = shapes["gate_proj"] + shapes["up_proj"]
+    once = [attention, shapes["o_proj"], network, shapes["down_proj"]]
+    num_layers = module.config.num_hidden_layers
+    assert products.widths == once * num_layers + [VOCAB]

@@ -13,7 +13,7 @@ from transformers import BloomConfig, BloomForCausalLM, LlamaConfig, LlamaForCau
 from decoders.core import masks
 from decoders.core.attention import TEMPLATE_ROWS
 from decoders.core.hf import HFModel, stop_ids
-from tests.tiny_models import MODELS, SIZES, VOCAB, WINDOW, tiny
+from tests.tiny_models import MODELS, SIZES, VOCAB, WINDOW, fresh
 
 TOLERANCE = 2e-5
 PAIRS = [
@@ -27,14 +27,14 @@ WINDOWED = [(name, attention) for name, attention in PAIRS if name.endswith("-wi
 
 @pytest.fixture(params=PAIRS, ids="-".join)
 def model(request):
-    made = HFModel(tiny(*request.param))
+    made = HFModel(fresh(*request.param))
     made.reserve(4, 120)
     return made
 
 
 @pytest.fixture
 def llama():
-    made = HFModel(tiny("llama", "sdpa"))
+    made = HFModel(fresh("llama", "sdpa"))
     made.reserve(4, 120)
     return made
 
@@ -198,7 +198,7 @@ def test_block_mask_lets_rows_see_each_other_both_ways(model):
 
 @pytest.mark.parametrize(("name", "attention"), PAIRS)
 def test_a_wrong_mask_is_caught_by_the_oracle(name, attention):
-    made = HFModel(tiny(name, attention))
+    made = HFModel(fresh(name, attention))
     made.reserve(2, 60)
     prompt, rows = ids(4, 9), ids(5, 7)
     parents = (masks.ROOT, 0, 0, 1, 2, 2, masks.ROOT)
@@ -325,7 +325,7 @@ def test_only_the_rows_that_are_read_come_back(model, read):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_head_runs_only_on_rows_that_are_read(name):
-    made = HFModel(tiny(name, "eager"))
+    made = HFModel(fresh(name, "eager"))
     made.reserve(2, 40)
     (session,) = opened(made, ids(54, 5))
     rows = []
@@ -347,7 +347,7 @@ def test_counters_count_passes_rows_and_padding_apart(llama):
 
 
 def test_bytes_are_those_of_weights_and_cache():
-    tied = HFModel(tiny("llama-gqa", "sdpa"))
+    tied = HFModel(fresh("llama-gqa", "sdpa"))
     distinct = {p.data_ptr(): p.nbytes for p in tied.module.parameters()}
     assert tied.weight_bytes == sum(distinct.values())
     assert tied.cache_bytes() == 0
@@ -391,7 +391,7 @@ def test_logits_of_half_precision_are_float32_and_close():
 @pytest.mark.parametrize(("name", "attention"), WINDOWED)
 def test_the_window_of_these_models_matters(name, attention):
     """Negative control: the oracle tests above would notice a window that is not applied."""
-    made = HFModel(tiny(name, attention))
+    made = HFModel(fresh(name, attention))
     made.reserve(1, 60)
     assert WINDOW in made.architecture.windows.values()
     tokens = ids(63, 30)
@@ -403,7 +403,7 @@ def test_the_window_of_these_models_matters(name, attention):
 
 
 def test_drafts_past_the_last_learned_position_do_not_crash():
-    made = HFModel(tiny("gpt2", "sdpa"))
+    made = HFModel(fresh("gpt2", "sdpa"))
     made.reserve(2, 136)
     tokens = ids(64, 132)
     first, second = opened(made, tokens[:126], ids(65, 3))
@@ -415,7 +415,7 @@ def test_drafts_past_the_last_learned_position_do_not_crash():
 
 
 def test_bucketed_shapes_of_the_compiled_path_give_the_same_logits():
-    made = HFModel(tiny("llama-gqa", "sdpa"), compile=True, backend="eager")
+    made = HFModel(fresh("llama-gqa", "sdpa"), compile=True, backend="eager")
     made.reserve(2, 150)
     texts = [ids(66, 40), ids(67, 30)]
     first, second = opened(made, texts[0][:10], texts[1][:3])
@@ -435,7 +435,7 @@ def test_bucketed_shapes_of_the_compiled_path_give_the_same_logits():
 
 
 def test_a_saved_checkpoint_loads_in_the_dtype_that_is_asked_for(tmp_path):
-    tiny("llama", "sdpa").save_pretrained(tmp_path)
+    fresh("llama", "sdpa").save_pretrained(tmp_path)
     made = HFModel.load(tmp_path, dtype=torch.float32, device="cpu", attn_implementation="eager")
     made.reserve(1, 20)
     assert (made.vocab_size, made.max_length, made.dtype) == (VOCAB, 128, torch.float32)
@@ -449,7 +449,7 @@ def test_a_saved_checkpoint_loads_in_the_dtype_that_is_asked_for(tmp_path):
 
 
 def test_attention_falls_back_to_eager_where_there_is_no_sdpa(tmp_path):
-    tiny("gemma2-window", "eager").save_pretrained(tmp_path)
+    fresh("gemma2-window", "eager").save_pretrained(tmp_path)
     made = HFModel.load(tmp_path, dtype=torch.float32, device="cpu")
     assert made.facts["attention"] == "eager"
     assert not made.architecture.reads_hidden  # its logits are capped after the head
@@ -462,7 +462,7 @@ def test_stop_ids_come_from_configs_and_tokenizer(tmp_path):
     class Tokenizer:
         eos_token_id: int
 
-    made = HFModel(tiny("llama", "sdpa"))
+    made = HFModel(fresh("llama", "sdpa"))
     assert made.stop_ids == {2}
     assert stop_ids(made, Tokenizer(9)) == {2, 9}
 

@@ -47,6 +47,9 @@ def test_unknown_option_names_the_nearest_and_all() -> None:
     [
         ("spec:k=three", "must be of type int"),
         ("spec:k=0", "must be 1 or above"),
+        ("spec:k=9999999999", "must be a number up to 1,000,000,000"),
+        ("idlm:threshold=nan", "must be a number up to 1,000,000,000"),
+        ("idlm:threshold=-inf", "must be a number up to 1,000,000,000"),
         ("spec:verify=coupld", "did you mean 'coupled'"),
     ],
 )

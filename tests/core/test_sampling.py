@@ -186,6 +186,12 @@ def test_verify_picks_accepts_the_leading_run_and_adds_the_targets_token() -> No
     assert verify_picks([4], []) == Verdict(0, 4)
 
 
+@pytest.mark.parametrize("picks", [[4], [4, 5], [4, 5, 6, 7]])
+def test_verify_picks_says_how_many_picks_its_drafts_need(picks: list[int]) -> None:
+    with pytest.raises(ValueError, match=f"got {len(picks)} picks for 2 drafts; .* 3: read"):
+        verify_picks(picks, [4, 5])
+
+
 def test_verify_coupled_emits_what_sequential_picking_emits() -> None:
     laws = random_logits(4, 20).softmax(-1)
     u = torch.tensor([0.1, 0.5, 0.9, 0.3], dtype=torch.float64)

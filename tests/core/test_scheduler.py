@@ -190,6 +190,49 @@ def test_a_model_failure_is_the_outcome_of_the_calls_it_hit() -> None:
     assert isinstance(outcome, MemoryError)
 
 
+class Unmergeable(TableModel):
+    """Fails on merged calls once they are committed, as when their results cannot be read."""
+
+    num_failed = 0
+
+    def forward(self, calls: Sequence[Call]) -> Tensor:
+        logits = super().forward(calls)
+        if len(calls) > 1:
+            self.num_failed += 1
+            raise RuntimeError("too many at once")
+        return logits
+
+
+@pytest.mark.parametrize("decoder", [Autoregressive(), Speculative(k=2)])
+def test_the_work_of_a_merged_call_that_fails_is_counted_once(decoder: Decoder) -> None:
+    """Its calls run again one by one: tokens, calls and rows are those of sequences alone."""
+    sampling, prompts = Sampling(max_new_tokens=12), [[1, 2], [3, 4, 5], [2, 6]]
+
+    def models(kind: type[TableModel]) -> Models:
+        target = kind(seed=1)
+        return Models(target=target, draft=kind(seed=2, agree_with=target, agreement=0.6))
+
+    failing = models(Unmergeable)
+    outcomes = Scheduler(decoder, failing, sampling, 3).run(prompts)
+    assert failing.target.num_failed > 0  # type: ignore[attr-defined]
+    alone = [generate(decoder, prompt, sampling, models(TableModel)) for prompt in prompts]
+    assert outcomes == alone
+
+
+def test_of_merged_calls_that_fail_only_those_at_fault_do() -> None:
+    class Fragile(TableModel):
+        def forward(self, calls: Sequence[Call]) -> Tensor:
+            if any(3 in call.tokens for call in calls):
+                raise RuntimeError("no threes")
+            return super().forward(calls)
+
+    sampling = Sampling(max_new_tokens=1)
+    outcomes = Scheduler(Autoregressive(), Models(target=Fragile()), sampling, 3).run(
+        [[1], [3], [2]]
+    )
+    assert [isinstance(outcome, Generation) for outcome in outcomes] == [True, False, True]
+
+
 def test_sessions_are_given_back_after_every_run_even_an_interrupted_one() -> None:
     class Interrupted(TableModel):
         def forward(self, calls: Sequence[Call]) -> Tensor:

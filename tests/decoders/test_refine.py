@@ -12,6 +12,8 @@ from decoders.ar import Autoregressive
 from decoders.core import masks
 from decoders.core.decoder import Decoder
 from decoders.core.models import Models
+from decoders.core.readout import confidence_of
+from decoders.core.sampling import Uniforms, pick, warp
 from decoders.core.scheduler import Scheduler, generate
 from decoders.core.table_model import TableModel
 from decoders.core.types import BLANK, HIDDEN, Call, Generation, Sampling
@@ -205,6 +207,45 @@ def test_a_deferred_tail_begins_the_next_block() -> None:
             length = 0
     assert sum(blocks) == len(answer.tokens)
     assert 1 < min(blocks) < 8
+
+
+class Doubtful(Recording):
+    """Slots whose laws are known and spread out: what is surest depends on the law one asks."""
+
+    def law(self, place: int) -> Tensor:
+        """Logits of what stands at a place."""
+        return TableModel(31, seed=place).logits([place]) * 2
+
+    def _predict(self, slots: Any, slot: int, rows: Any) -> Tensor:
+        call = rows._call
+        return self.law(call.row_positions()[len(call.tokens) + slot] + 1)
+
+
+@pytest.mark.parametrize("temperature", [0.4, 1.6])
+@pytest.mark.parametrize("confidence", ["prob", "margin", "neg_entropy"])
+def test_sampled_refinement_keeps_what_is_surest_by_the_law_it_draws_from(
+    temperature: float, confidence: str
+) -> None:
+    """Every slot draws with the uniform of the place it predicts, from its own warped law."""
+    sampling = Sampling(temperature=temperature, top_k=9, max_new_tokens=8, seed=5)
+    model, prompt = Doubtful(), PROMPTS[0]
+    decoder = refine(block=8, max_passes=2, revise="none", confidence=confidence)
+    answer_of(decoder, model, sampling)
+    uniforms = Uniforms(5, prompt)
+    found = {}
+    for output in range(1, 8):
+        law = warp(model.law(len(prompt) + output)[None], sampling)
+        u = torch.tensor([uniforms.at("draw", output)], dtype=torch.float64)
+        token = pick(law, u)
+        sure = float(confidence_of(law, token, confidence))  # type: ignore[arg-type]
+        found[output] = (int(token), sure)
+    surest = sorted(found, key=lambda output: -found[output][1])[:4]  # 7 masks, 3 are left
+    _, again = model.seen[:2]
+    assert again[1].slots is not None
+    shown = again[1].slots.shown[1:]
+    assert shown == tuple(
+        found[output][0] if output in surest else HIDDEN for output in range(1, 8)
+    )
 
 
 def test_more_passes_bring_tokens_nearer_to_the_target() -> None:

@@ -57,9 +57,31 @@ HOSTILE = {
     ),
     "reads past the cache": (
         "yield request.target.call((1,) * 100_000)",
-        "AssertionError: 100000 rows after 0 exceed the cache",
+        "ValueError: a call of 100000 rows after 0 tokens exceeds the cache",
+    ),
+    "verifies more than it read": (
+        START + "while True:\n    verify_picks(result.picks, (1, 2))\n    yield Emit()",
+        "ValueError: verify_picks got 1 picks for 2 drafts; it needs one for every draft",
+    ),
+    "takes back what it did not feed": (
+        START + "request.target.truncate(10**6)\n" + AR,
+        "ValueError: truncate(1000000) of a session that holds",
+    ),
+    "reads rows that it did not feed": (
+        "yield request.target.call((1,), read=(1,))",
+        "ValueError: a call of 1 tokens has no rows (1,) to read",
+    ),
+    "keeps rows that it did not feed": (
+        START + "request.target.keep((10**6,))\n" + AR,
+        "ValueError: keep([1000000]) after a call that left",
+    ),
+    "asks for what cannot be read": (
+        START + "result = yield request.target.call((1,), want='dreams')\n" + AR,
+        "KeyError: 'dreams'",
     ),
 }  # fmt: skip
+NO_PLACE = ("is no generator", "ends too early")
+"""Nothing of a decoder's file runs, or waits, when these are found."""
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +112,13 @@ def test_every_other_cell_survives(
     assert failed
     assert any(said in str(r.error) for r in failed), {r.error for r in failed}
     assert not [r for r in run.records if r.error and r not in mine]
+    places = {r.error_at for r in failed if "not asked" not in str(r.error)}
+    if how in NO_PLACE:
+        assert places == {None}
+    else:
+        assert {str(place).partition(":")[0] for place in places} == {"mine.py"}, places
+    log = (ended.run_dir / "errors.log").read_text()
+    assert all(f"{r.decoder}, {r.prompt}, repeat 0, attempt 0\n" in log for r in failed)
     assert ended.exit_code == Exit.FAILED
     assert (run.status["status"], run.status["verdict"]) == ("complete", "VALID")
     assert any(f"failed on {len(failed)} answers" in line for line in run.status["warnings"])

@@ -84,6 +84,18 @@ def test_specbench_is_taken_whole_by_default_and_evenly_under_a_limit() -> None:
     assert {c.family for c in whole.quality} == set(FAMILIES) - {"mt_bench", "qa"}
 
 
+def test_prompts_without_a_family_take_their_even_share_and_are_not_scored(tmp_path: Path) -> None:
+    rows = [{"prompt": f"say {i}", "reference": str(i)} for i in range(6)]
+    rows += [{"prompt": f"what is {i}?", "reference": str(i), "family": "qa"} for i in range(6)]
+    file = tmp_path / "own.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    whole = load_tasks(f"jsonl={file}")
+    assert (whole.families, len(whole.timing)) == (("qa", "other"), 12)
+    some = load_tasks(f"jsonl={file}", limit=5)
+    assert Counter(c.family for c in some.timing) == {"qa": 3, "other": 2}
+    assert {c.family for c in some.quality} == {"qa"}
+
+
 @needs_gsm8k
 def test_a_jsonl_file_is_named_without_its_folder() -> None:
     tasks = load_tasks(f"jsonl={GSM8K}", limit=3, quality_limit=2)

@@ -117,6 +117,40 @@ def test_a_summary_is_scored_by_rouge_l_in_order() -> None:
     assert shuffled["rouge_l"] == pytest.approx(0.2)
 
 
+def test_a_translation_in_another_case_is_another() -> None:
+    gold = answers("Der alte Hund sieht die Katze im Garten.")
+    right, lower = gold.answers[0], gold.answers[0].lower()
+    assert score("translation", right, gold)["bleu"] == pytest.approx(1)
+    assert score("translation", lower, gold)["bleu"] < 0.8
+    assert corpus_scores("translation", [right] * 2, [gold] * 2)["bleu"] == pytest.approx(1)
+    assert corpus_scores("translation", [lower] * 2, [gold] * 2)["bleu"] < 0.8
+
+
+def test_any_of_several_translations_is_right() -> None:
+    golds = answers("Anna kauft heute ein Buch.", "Heute kauft Anna ein Buch.")
+    for text in golds.answers:
+        assert score("translation", text, golds)["bleu"] == pytest.approx(1)
+        row = corpus_scores("translation", [text, "Der Hund schläft im Garten."], [
+            golds, answers("Der Hund schläft im Garten."),
+        ])  # fmt: skip
+        assert row["bleu"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("metric", ["rouge_l", "rouge_1"])
+def test_a_summary_is_scored_by_precision_and_recall_together(metric: str) -> None:
+    gold = answers("the red fox ran home")
+    short = score("summarization", "the red fox", gold)[metric]
+    assert short == pytest.approx(2 * 1 * (3 / 5) / (1 + 3 / 5))
+    long = score("summarization", "the red fox ran home and slept there all day", gold)[metric]
+    assert long == pytest.approx(2 * (5 / 10) * 1 / (5 / 10 + 1))
+
+
+def test_a_summary_is_scored_by_its_words_as_they_stand_and_by_its_nearest_reference() -> None:
+    gold = answers("the fox runs home", "a cat sleeps")
+    assert score("summarization", "the fox running home", gold)["rouge_l"] == pytest.approx(0.75)
+    assert score("summarization", "a cat sleeps", gold)["rouge_l"] == pytest.approx(1)
+
+
 def test_surrounding_blanks_do_not_matter() -> None:
     assert score("translation", " Anna kauft ein Buch.\n", answers("Anna kauft ein Buch."))["exact"]
 

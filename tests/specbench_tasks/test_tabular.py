@@ -43,6 +43,8 @@ def test_usual_column_names_are_found_and_a_mapping_overrides_them(write: Write)
     assert (usual.turns, usual.references[0].answers, usual.family) == (("q",), ("a",), "mt_bench")
     (mapped,) = load_jsonl(path, {"prompt": "title", "reference": "gold", "family": "rag"})
     assert (mapped.turns, mapped.references[0].answers, mapped.family) == (("t",), ("g",), "rag")
+    (plain,) = load_jsonl(write({"question": "q", "answer": "a"}))
+    assert (plain.family, plain.references[0].answers) == ("other", ("a",))
 
 
 def test_every_kind_of_prompt_cell_becomes_turns(write: Write) -> None:
@@ -113,7 +115,11 @@ def test_an_unknown_family_is_an_error_but_a_foreign_category_is_not(write: Writ
     with pytest.raises(ValueError, match="the family is 'closed_qa'"):
         load_jsonl(write({"prompt": "a", "kind": "closed_qa"}), {"family": "kind"})
     (foreign,) = load_jsonl(write({"prompt": "a", "category": "closed_qa"}))
-    assert foreign.family == "mt_bench"
+    assert foreign.family == "other"
+    (named,) = load_jsonl(write({"prompt": "a", "family": "other"}))
+    assert named.family == "other"
+    (mapped,) = load_jsonl(write({"prompt": "a"}), {"family": "other"})
+    assert mapped.family == "other"
     (ours,) = load_jsonl(write({"prompt": "a", "category": "stem"}))
     assert ours.family == "mt_bench"
 

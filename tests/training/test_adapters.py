@@ -24,16 +24,15 @@ from tests.command_line import bench
 from tests.tiny_recipe import ADAPTER, RUN, SIZES
 from training.adapter_job import AdapterJob, optimizers
 from training.adapter_recipe import AdapterRecipe, RunTable
-from training.adapters import ROOT, build_job, main, train_adapter
+from training.adapters import build_job, main, train_adapter
 from training.data import Row, groups
 from training.loop import Loop, Progress, Schedule, update
 from training.progress import Reporter
-from training.recipe import customised, read_recipe, with_settings
+from training.recipe import RECIPES, ZOO, customised, read_recipe, with_settings
 from training.report import Report
 from training.student import Student
 from training.windows import Laws
 
-RECIPES = ROOT / "training" / "recipes"
 SHIPPED = sorted(
     {path.name for kind in ("ptp", "idlm") for path in RECIPES.glob(f"{kind}*.toml")}
     - {"ptp-inverse.toml"}
@@ -533,7 +532,7 @@ def test_another_model_has_its_own_recipe_and_folder(
     )
     given = str(home / "letters")
     assert main(None, None, model=given) == Path("results") / "adapters" / "letters"
-    assert main(None, None) == ROOT / "zoo" / "ptp"
+    assert main(None, None) == ZOO / "ptp"
     assert main(None, tmp_path, num_steps=4) == tmp_path
     assert [tables["data"]["kind"] for tables, _ in called] == ["on-policy", "zoo", "zoo"]
     assert called[0][0]["model"]["path"] == given

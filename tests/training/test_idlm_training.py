@@ -27,13 +27,13 @@ from tests.tiny_recipe import RUN, SIZES
 from tests.training.test_adapters import Given, job_of, silent
 from training.adapter_job import AdapterJob, optimizers
 from training.adapter_recipe import AdapterRecipe, RunTable
-from training.adapters import ROOT, main, train_adapter
+from training.adapters import main, train_adapter
 from training.blocks import BlockRules
 from training.data import Row
 from training.loop import Loop, Progress, Schedule
 from training.masked_report import RefineReport, StrideReport
 from training.objectives import predictions, run
-from training.recipe import read_recipe
+from training.recipe import RECIPES, ZOO, read_recipe
 from training.student import Student
 from training.windows import Laws
 
@@ -206,9 +206,9 @@ def test_what_decides_a_run_of_an_older_recipe_is_told_as_before(recipe: dict[st
     mixed = copy.deepcopy(recipe)
     mixed["run"]["label_share"] = 0.5
     assert AdapterRecipe.of(mixed).decisive()["run"]["label_share"] == 0.5
-    staged = AdapterRecipe.of(read_recipe(ROOT / "training" / "recipes" / "idlm-full.toml"))
+    staged = AdapterRecipe.of(read_recipe(RECIPES / "idlm-full.toml"))
     assert staged.decisive()["run"]["num_steps"] == 5800  # it says when a stride's turn is
-    refining = read_recipe(ROOT / "training" / "recipes" / "idlm-refine.toml")
+    refining = read_recipe(RECIPES / "idlm-refine.toml")
     assert AdapterRecipe.of(refining).decisive()["blocks"]["sizes"] == [8, 16, 32]
 
 
@@ -317,7 +317,7 @@ def test_every_kind_has_its_recipes_and_folders(
     )
     for kind in ("refine", "isd"):
         chosen: Any = kind
-        assert main(None, None, kind=chosen) == ROOT / "zoo" / kind
+        assert main(None, None, kind=chosen) == ZOO / kind
         folder = Path("results") / "adapters" / f"model-{kind}"
         assert main(None, None, kind=chosen, model="some/model") == folder
     kinds = [tables["data"]["kind"] for tables, _ in called]
@@ -325,4 +325,4 @@ def test_every_kind_has_its_recipes_and_folders(
     variants = [tables["adapter"]["variant"] for tables, _ in called]
     assert variants == ["refine"] * 2 + ["isd"] * 2
     with pytest.raises(ValueError, match="trains ptp; use `bench train ptp`"):
-        main(ROOT / "training" / "recipes" / "ptp.toml", tmp_path, kind="isd")
+        main(RECIPES / "ptp.toml", tmp_path, kind="isd")

@@ -5,6 +5,7 @@ The target is a table of one law, in the order of the vocabulary: 0.5, 0.3, 0.15
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -16,6 +17,7 @@ from decoders.core.table_model import TableModel
 from decoders.core.types import Sampling
 
 LAW = (0.5, 0.3, 0.15, 0.05)
+STATED = {"float32": 0.001, "float16": 0.03, "bfloat16": 0.25}
 SAMPLED = Sampling(temperature=1.0)
 FLOAT32 = edge_margin(MARGINS["float32"], 1.0)
 
@@ -81,6 +83,62 @@ def test_a_sampled_token_far_from_u_is_wrong(monkeypatch: pytest.MonkeyPatch) ->
     found = parted([0], [1], SAMPLED)
     assert found.distance == pytest.approx(0.1, abs=1e-6)
     assert not found.near_tie
+
+
+@pytest.mark.parametrize(("dtype", "margin"), STATED.items())
+def test_near_ties_end_at_the_margin_that_is_stated(
+    dtype: str, margin: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/verify.md: so far apart in logits, and that / 4T between u and the token's share."""
+    for share, near in ((0.9, True), (1.1, False), (2.0, False)):
+        law = [0.4, 0.4 * math.exp(-share * margin), 0.1, 0.1]
+        assert parted([1], [0], Sampling(), law=law, dtype=dtype).near_tie is near
+        for temperature in (0.5, 1.0, 2.0):
+            probs = (torch.tensor(LAW).log() / temperature).softmax(0)
+            edge = share * margin / (4 * temperature)
+            at(monkeypatch, float(probs[0]) + edge)
+            sampling = Sampling(temperature=temperature)
+            assert parted([0], [1], sampling, dtype=dtype).near_tie is near
+
+
+class Tied(TableModel):
+    """Tokens 0 and 1 tie after `num` tokens, and nowhere else."""
+
+    def __init__(self, num: int) -> None:
+        super().__init__(4)
+        self._num = num
+
+    def logits(self, context: Sequence[int]) -> torch.Tensor:
+        gap = 1e-5 if len(context) == self._num else 3.0
+        return torch.tensor([gap, 0.0, -5.0, -6.0])
+
+
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_the_tie_is_looked_for_where_the_answers_part_and_nowhere_else(place: int) -> None:
+    prompt, expected = [1, 2], (0,) * 5
+    answer = (*expected[:place], 1, 0)
+    for moved in (-1, 0, 1):
+        target = Tied(len(prompt) + place + moved)
+        found = examine(target, prompt, answer, expected, Sampling(), "float32")
+        assert found is not None
+        assert (found.place, found.near_tie) == (place, moved == 0)
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_the_uniform_is_that_of_the_place_where_the_answers_part(
+    place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for moved in (-1, 0, 1):
+        border = place + moved
+        monkeypatch.setattr(Uniforms, "at", lambda _u, _stream, p, b=border: 0.5 if p == b else 0.2)
+        answer, expected = (0,) * place + (1,), (0,) * (place + 1)
+        assert parted(answer, expected, SAMPLED).near_tie == (moved == 0)
+
+
+def test_a_near_tie_of_other_tokens_excuses_nothing() -> None:
+    law = (0.4, 0.4, 0.1, 0.1)
+    assert parted([1], [0], Sampling(), law=law).near_tie
+    assert not parted([2], [0], Sampling(), law=law).near_tie
 
 
 @pytest.mark.parametrize("cut", [{"top_p": 0.95}, {"top_k": 3}])

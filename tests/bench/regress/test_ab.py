@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -65,12 +66,15 @@ def sides(
     monkeypatch.setattr("gc.freeze", lambda: None)
 
     def run(
-        head: Callable[[Any], Any] = lambda bench: bench, shown: Any = None, **values: Any
+        head: Callable[[Any], Any] = lambda bench: bench,
+        shown: Any = None,
+        base: str = str(ROOT),
+        **values: Any,
     ) -> Any:
         asked: list[tuple[str, str, Any]] = []
         openers = {"base": opener, "head": lambda config: head(opener(config))}
         folders = run_ab(
-            str(ROOT), str(ROOT), CONFIG | values, tmp_path / "results", shown or progress(),
+            base, str(ROOT), CONFIG | values, tmp_path / "results", shown or progress(),
             lambda name, _tree: Local(name, Worker(openers[name]), asked),
         )  # fmt: skip
         return folders, asked
@@ -117,6 +121,15 @@ def test_every_second_repeat_has_fresh_processes_and_the_base_alone_plans(sides:
     _, asked = sides()
     assert [side for side, do, _ in asked if do == "open"] == ["base", "head"] * 2
     assert [side for side, do, _ in asked if do == "plan"] == ["base"]
+
+
+def test_a_side_says_which_revision_it_is_and_a_folder_does_not(
+    sides: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.regress.ab.checkout", lambda _: contextlib.nullcontext(ROOT))
+    (base, head), _ = sides(base="origin/main")
+    assert load_run(base).status["revision"] == "origin/main"
+    assert "revision" not in load_run(head).status
 
 
 def test_the_folders_are_whole_runs(sides: Any) -> None:

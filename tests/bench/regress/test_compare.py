@@ -160,12 +160,54 @@ def test_near_ties_on_another_machine_do_not_regress_exactness(
     assert "near-ties" in exact.note
 
 
-def test_a_wrong_decoder_regresses_on_any_machine(pair: Pair) -> None:
+def spoil(run: Path, cell: str = "spec") -> None:
+    """Let run.json say that a decoder is not lossless as it claims."""
+    status = json.loads((run / "run.json").read_text())
+    wrong = [{"cell": cell, "num_wrong": 1, "num_answers": 3}]
+    (run / "run.json").write_text(json.dumps(status | {"differences": wrong}))
+
+
+def test_a_decoder_that_is_wrong_in_head_is_wrong_on_any_machine_and_whatever_base_did(
+    pair: Pair,
+) -> None:
     base, head = pair(env={"comparability_key": "elsewhere"})
-    status = json.loads((head / "run.json").read_text())
-    wrong = [{"cell": "spec", "num_wrong": 1, "num_answers": 3}]
-    (head / "run.json").write_text(json.dumps(status | {"differences": wrong}))
-    assert verdicts(judged((base, head)))["spec"] == "regressed"
+    spoil(head)
+    alone = judged((base, head))
+    assert (verdicts(alone)["spec"], verdicts(alone)["ptp"]) == ("WRONG", "pass")
+    assert measure(alone, "spec", "wrong_answers").verdict is Verdict.regressed
+    assert (str(alone.verdict), alone.exit_code) == ("WRONG", Exit.REGRESSION)
+    spoil(base)
+    both = judged((base, head))
+    assert (verdicts(both)["spec"], both.exit_code) == ("WRONG", Exit.REGRESSION)
+
+
+def test_a_new_decoder_that_is_wrong_does_not_pass_as_new(
+    synthetic_run: Callable[..., Path],
+) -> None:
+    base = synthetic_run({"ptp": 3.0}, name="base")
+    head = synthetic_run({"ptp": 3.0, "spec": 3.0}, name="head")
+    assert judged((base, head)).exit_code == Exit.DONE
+    spoil(head)
+    assert verdicts(judged((base, head)))["spec"] == "WRONG"
+    assert judged((base, head)).exit_code == Exit.REGRESSION
+
+
+def test_a_decoder_that_was_wrong_in_base_is_told_and_its_mending_passes(pair: Pair) -> None:
+    base, head = pair()
+    spoil(base)
+    comparison = judged((base, head))
+    (spec,) = [cell for cell in comparison.cells if cell.cell == "spec"]
+    assert spec.notes[0].startswith("base is WRONG here")
+    assert comparison.exit_code == Exit.DONE
+
+
+def test_a_side_with_lost_records_never_passes(pair: Pair) -> None:
+    base, head = pair()
+    lines = (head / "samples.jsonl").read_text().splitlines(keepends=True)
+    (head / "samples.jsonl").write_text("".join(lines[:-4]))
+    comparison = judged((base, head))
+    assert comparison.invalid[0].startswith("head is DAMAGED: run.json says that the run is comp")
+    assert comparison.exit_code == Exit.INVALID
 
 
 def test_a_lower_score_of_one_family_regresses_quality(pair: Pair) -> None:
@@ -421,6 +463,8 @@ def test_a_gate_file_changes_what_it_names(tmp_path: Path, pair: Pair) -> None:
     [
         ("[hard]\ncals = 0.1\n", "did you mean 'calls'"),
         ("[hard]\ncalls = -1\n", r"greater than or equal to 0 \(got -1\)"),
+        ("[hard]\ncalls = nan\n", r"greater than or equal to 0 \(got nan\)"),
+        ("[time]\nmargin = inf\n", r"less than or equal to 1 \(got inf\)"),
         ("[time]\nmargn = 0.1\n", "did you mean 'margin'"),
         ("[time]\nmargin = 0\n", "time.margin"),
         ("[tim]\n", "did you mean 'time'"),

@@ -44,9 +44,69 @@ def other_token(record: dict[str, Any]) -> None:
 def test_the_markdown_says_what_regressed_and_by_how_much(pair: Pair) -> None:
     text = to_markdown(judged(pair(other_token)))
     assert text.startswith("### head against base: regressed")
-    assert "| spec | **regressed** | = | = | = | = |" in text
+    row = next(line for line in text.splitlines() if line.startswith("| spec | "))
+    assert re.match(r"\| spec \| \*\*regressed\*\* \|( [\d,.]+ = \|){4}", row)
     assert "* spec: changed_answers regressed: 0.00 % -> " in text
+    assert ", must not rise" in text
+    assert "tolerance" not in text
     assert "needs" not in text
+
+
+def test_the_markdown_names_commits_and_has_both_numbers_beside_the_change(pair: Pair) -> None:
+    def slower(record: dict[str, Any]) -> None:
+        if record["decoder"] == "spec" and record["kind"] == "timing":
+            record["total_s"] *= 2
+            record["steps"]["target_calls"][-1] += 1
+
+    base, head = pair(slower)
+    for run, git in (
+        (base, {"commit": "a" * 40, "branch": "main", "dirty": False}),
+        (head, {"commit": "b" * 40, "branch": None, "dirty": True}),
+    ):
+        env = json.loads((run / "env.json").read_text(encoding="utf-8"))
+        (run / "env.json").write_text(json.dumps(env | {"git": git}), encoding="utf-8")
+    text = to_markdown(judged((base, head)))
+    heading = f"head at {'b' * 9} with uncommitted changes against base at {'a' * 9} (main)"
+    assert text.startswith(f"### {heading}: regressed")
+    row = next(line for line in text.splitlines() if line.startswith("| spec | "))
+    assert re.search(r"\| \*\*[\d,]+ -> [\d,]+ \(\+[\d.]+ %\)\*\* \|", row)
+    assert re.search(r"[\d.]+ ms -> [\d.]+ ms \(\+100.0 % \[\+", row)
+
+
+def test_the_revision_that_was_checked_out_is_named(pair: Pair) -> None:
+    runs = pair()
+    env = json.loads((runs[0] / "env.json").read_text(encoding="utf-8"))
+    git = {"commit": "c" * 40, "branch": None, "dirty": False}
+    (runs[0] / "env.json").write_text(json.dumps(env | {"git": git}), encoding="utf-8")
+    status = json.loads((runs[0] / "run.json").read_text(encoding="utf-8"))
+    (runs[0] / "run.json").write_text(json.dumps(status | {"revision": "origin/main"}))
+    assert load_side(str(runs[0]), runs[0].parent).code == f"{'c' * 9} (origin/main)"
+
+
+def test_warnings_of_the_runs_are_folded_in_markdown_and_open_on_the_terminal(pair: Pair) -> None:
+    base, head = pair()
+    status = json.loads((head / "run.json").read_text(encoding="utf-8"))
+    status["warnings"] = ["the machine was busy", "it was hot"]
+    (head / "run.json").write_text(json.dumps(status), encoding="utf-8")
+    comparison = judged((base, head))
+    text = to_markdown(comparison)
+    folded = text[text.index("<details><summary>2 warnings of the runs</summary>") :]
+    assert "* head: the machine was busy" in folded
+    assert text.count("the machine was busy") == 1
+    shown = printed(lambda console: print_comparison(comparison, console))
+    assert "! head: the machine was busy" in shown
+
+
+def test_a_pull_request_is_told_of_a_wrong_decoder(pair: Pair) -> None:
+    base, head = pair()
+    status = json.loads((head / "run.json").read_text())
+    wrong = [{"cell": "spec", "num_wrong": 1, "num_answers": 3}]
+    (head / "run.json").write_text(json.dumps(status | {"differences": wrong}))
+    text = to_markdown(judged((base, head)))
+    assert text.startswith("### head against base: WRONG")
+    assert "| spec | **WRONG** |" in text
+    assert "* spec: head is WRONG here: it claims to be lossless" in text
+    assert to_json(judged((base, head)))["exit_code"] == 3
 
 
 def test_the_terminal_shows_the_same_and_ends_with_the_verdict(pair: Pair) -> None:

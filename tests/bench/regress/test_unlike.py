@@ -78,7 +78,7 @@ def test_a_run_that_did_not_end_never_passes(pair: Pair, which: int, how: str) -
     runs = pair()
     update(runs[which] / "run.json", status=how, verdict=None)
     comparison = judged(runs)
-    line = f"{('base', 'head')[which]} is not complete: its status is {how}"
+    line = f"{('base', 'head')[which]} is INCOMPLETE: its status is {how}"
     assert comparison.invalid == (line,)
     assert comparison.exit_code == Exit.INVALID
 
@@ -86,7 +86,7 @@ def test_a_run_that_did_not_end_never_passes(pair: Pair, which: int, how: str) -
 def test_a_run_without_a_status_never_passes(pair: Pair) -> None:
     runs = pair()
     (runs[1] / "run.json").unlink()
-    assert judged(runs).invalid == ("head is not complete: its status is unknown",)
+    assert judged(runs).invalid == ("head is INCOMPLETE: its status is unknown",)
     assert judged(runs).exit_code == Exit.INVALID
 
 

@@ -93,6 +93,7 @@ class Listed(StrEnum):
     """What `bench ls` lists."""
 
     decoders = "decoders"
+    models = "models"
     tasks = "tasks"
     runs = "runs"
 
@@ -375,18 +376,20 @@ def ls(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     output: options.Output = options.RESULTS,
 ) -> None:
-    """List decoders, tasks, or runs."""
+    """List decoders, models, tasks, or runs."""
     from rich.console import Console
 
     from bench.reporting import listing
 
     facts: dict[Listed, Callable[[], list[dict[str, Any]]]] = {
         Listed.decoders: listing.decoder_facts,
+        Listed.models: listing.model_facts,
         Listed.tasks: listing.task_facts,
         Listed.runs: partial(listing.run_facts, output),
     }
     tables: dict[Listed, Callable[[], Any]] = {
         Listed.decoders: listing.list_decoders,
+        Listed.models: listing.list_models,
         Listed.tasks: listing.list_tasks,
         Listed.runs: partial(listing.list_runs, output),
     }
@@ -427,6 +430,19 @@ def _chosen(context: typer.Context, config: Path | None, adapter: list[str] | No
 
     given = {key: value for key, value in context.params.items() if key in RunConfig.model_fields}
     return load_config(config, {**given, "adapters": parse_adapters(adapter)})
+
+
+@app.command(rich_help_panel=MAKE)
+def fetch(
+    name: Annotated[str, typer.Argument(help="As `bench ls models` lists it.")],
+    progress: options.Progressing = options.Shown.auto,
+) -> None:
+    """Check a named model's weights and convert them once, for `--model NAME`."""
+    from bench.named_models import fetch as bring
+
+    with options.display(progress) as shown:
+        folder = bring(name, shown)
+    typer.echo(folder)
 
 
 app.add_typer(regress.app)

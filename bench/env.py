@@ -165,6 +165,16 @@ def _cpu_model() -> str | None:
     return names[0] if names else platform.machine()
 
 
+def has_bfloat16() -> bool:
+    """Whether this CPU multiplies bfloat16 itself; where it only emulates it, float32 is faster."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return False
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return not {"amx_bf16", "avx512_bf16", "bf16"}.isdisjoint(flags.split())
+
+
 def _cgroup_cpus() -> float | None:
     """CPUs a cgroup grants this process, None without a limit (cgroup v2, then v1)."""
     quota, _, period = (_first_line("/sys/fs/cgroup/cpu.max") or "").partition(" ")

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.errors import BenchError, Exit, did_you_mean
-
-Report = Callable[[int, int], None]
-"""Told of bytes done and of all bytes."""
+from bench.progress import Progress, Silent
+from decoders.core.checkpoint import CONVERTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +83,7 @@ def cache_folder() -> Path:
     return Path(home).expanduser() / "decoding-bench"
 
 
-def resolve(source: str, report: Report | None = None) -> str:
+def resolve(source: str, progress: Progress | None = None) -> str:
     """What to load for a model that `--model` names: a folder or a hub id.
 
     A name of the table and a ``.gguf`` file become a folder of the cache, converted if it is not
@@ -95,16 +93,16 @@ def resolve(source: str, report: Report | None = None) -> str:
     """
     model = named(source)
     if model is not None:
-        folder = _folder(model.name, model.sha256)
+        folder = folder_of(model)
         if folder.is_dir():
             return str(folder)
-        return model.hub_id if _package_file(model) is None else str(fetch(model.name, report))
+        return model.hub_id if _package_file(model) is None else str(fetch(model.name, progress))
     if source.lower().endswith(".gguf"):
-        return str(_converted(Path(source).expanduser(), report))
+        return str(_converted(Path(source).expanduser(), progress))
     return source
 
 
-def fetch(name: str, report: Report | None = None) -> Path:
+def fetch(name: str, progress: Progress | None = None) -> Path:
     """The folder of a named model: its file is checked against its hash and converted once.
 
     Errors: `BenchError`: an unknown name (exit 2), a missing package, a file of another hash, or
@@ -115,7 +113,7 @@ def fetch(name: str, report: Report | None = None) -> Path:
         known = [known.name for known in MODELS]
         hint = did_you_mean(name, known)
         raise BenchError(f"there is no model named {name!r}; {hint}", Exit.USAGE)
-    folder = _folder(model.name, model.sha256)
+    folder = folder_of(model)
     if folder.is_dir():
         return folder
     file = _package_file(model)
@@ -125,16 +123,17 @@ def fetch(name: str, report: Report | None = None) -> Path:
             f"({model.num_bytes / 1e6:.0f} MB), or load {model.hub_id} from the hub",
             Exit.UNAVAILABLE,
         )
-    return _converted(file, report, model)
+    return _converted(file, progress, model)
 
 
-def _converted(file: Path, report: Report | None, model: NamedModel | None = None) -> Path:
+def _converted(file: Path, progress: Progress | None, model: NamedModel | None = None) -> Path:
     from decoders.core import gguf
 
     if not file.is_file():
         raise BenchError(f"model {str(file)!r}: there is no such file", Exit.UNAVAILABLE)
-    total = file.stat().st_size
-    found = gguf.sha256_of(file, None if report is None else lambda done: report(done, total))
+    progress = progress or Silent()
+    progress.start(f"checking {file.name}, MB", -(-file.stat().st_size // 10**6))
+    found = gguf.sha256_of(file, lambda num_bytes: progress.step(num=round(num_bytes / 1e6)))
     if model is not None and found != model.sha256:
         raise BenchError(
             f"{file.name} of {model.package} is not the file that is known: its SHA-256 is "
@@ -144,6 +143,7 @@ def _converted(file: Path, report: Report | None, model: NamedModel | None = Non
         )
     folder = _folder(file.stem if model is None else model.name, found)
     if not folder.is_dir():
+        progress.note(f"converting {file.name} into {folder}, once")
         try:
             gguf.convert(file, folder, found)
         except ValueError as error:
@@ -151,10 +151,13 @@ def _converted(file: Path, report: Report | None, model: NamedModel | None = Non
     return folder
 
 
-def _folder(name: str, sha256: str) -> Path:
-    from decoders.core.gguf import FORMAT
+def folder_of(model: NamedModel) -> Path:
+    """Where a named model lies once it is converted."""
+    return _folder(model.name, model.sha256)
 
-    return cache_folder() / "models" / f"{name}-{sha256[:12]}-v{FORMAT}"
+
+def _folder(name: str, sha256: str) -> Path:
+    return cache_folder() / "models" / f"{name}-{sha256[:12]}-v{CONVERTED}"
 
 
 def _package_file(model: NamedModel) -> Path | None:

@@ -38,7 +38,8 @@ Decoders = Annotated[
     typer.Option("--decoders", "-d", help="NAME[@LABEL][:option=value]…, comma-separated."),
 ]
 Model = Annotated[
-    str | None, typer.Option("--model", "-m", help="Folder or hub id. [default: zoo]")
+    str | None,
+    typer.Option("--model", "-m", help="Folder, file.gguf, hub id or name. [default: zoo]"),
 ]
 Draft = Annotated[str | None, typer.Option(help="Draft model. [default: the zoo's, for the zoo]")]
 Adapters = Annotated[list[str] | None, typer.Option(help="NAME=PATH; repeatable.")]
@@ -58,7 +59,12 @@ Temperature = Annotated[float | None, typer.Option(help="0 is greedy. [default: 
 TopP = Annotated[float | None, typer.Option(help="1 is off. [default: 1]")]
 TopK = Annotated[int | None, typer.Option(help="0 is off. [default: 0]")]
 Seed = Annotated[int | None, typer.Option(help="Repeat r uses seed + r. [default: 0]")]
-DType = Annotated[str | None, typer.Option(help="[default: float32 on CPU, bfloat16 on CUDA]")]
+DType = Annotated[
+    str | None,
+    typer.Option(
+        help="[default: bfloat16 on CUDA, and above 50M weights on a CPU that has it; else float32]"
+    ),
+]
 Device = Annotated[
     str | None, typer.Option(help="cpu, cuda, cuda:1. [default: cuda if there is one]")
 ]

@@ -18,12 +18,14 @@ from bench.adapters import adapter_facts, adapter_folder, load_adapter
 from bench.choice import adapters_taken, build_decoder, options_of
 from bench.clock import Clock, WallClock
 from bench.config import ZOO, RunConfig, spec_of
-from bench.env import ROOT
+from bench.env import ROOT, has_bfloat16
 from bench.errors import BenchError, Exit
+from bench.named_models import resolve
 from bench.patience import TimeLimit, default_limit_s
 from bench.plan import BASELINE, SECOND_BASELINE, Cell
 from bench.prompts import Tokenizer
 from bench.shortage import room_for
+from decoders.core.checkpoint import count_weights, weights_sha256
 from decoders.core.decoder import Decoder
 from decoders.core.models import Models, check_draft, find_adapter
 from decoders.core.types import Sampling
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from decoders.core.hf import HFModel
 
 
+HALF_FROM = 50_000_000
+"""Models of more weights run in bfloat16 on a CPU that multiplies it (smaller ones: float32)."""
 _SMALLER = "take a smaller --dtype (bfloat16) or model, or another --device"
 
 
@@ -97,11 +101,10 @@ def open_workbench(config: RunConfig) -> Workbench:
     vocabulary or an adapter of another model (2), or memory that does not hold them (1).
     """
     from decoders.core import hf
-    from decoders.core.checkpoint import weights_sha256
 
     device = open_device(config.device)
-    usual = protocol.DTYPE if config.protocol == "specbench" else "bfloat16"
-    dtype = config.dtype or (usual if device.type == "cuda" else "float32")
+    target_source = checkpoint(config.model, "target")
+    dtype = config.dtype or _usual_dtype(config, device, target_source)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
 
@@ -114,7 +117,6 @@ def open_workbench(config: RunConfig) -> Workbench:
                 attn_implementation=config.attention,
             )
 
-    target_source = checkpoint(config.model, "target")
     draft_source = checkpoint(config.draft, "draft") if _needs_draft(config) else None
     folders = {name: adapter_folder(name, source) for name, source in config.adapters.items()}
     try:
@@ -245,10 +247,13 @@ def _arm(
 
 
 def checkpoint(source: str | None, role: str) -> str:
-    """Where a model lies; ``zoo`` is the embedded one (errors: `BenchError`, exit 5)."""
+    """Where a model lies; ``zoo`` is the embedded one (errors: `BenchError`, exit 5).
+
+    A named model and a ``.gguf`` file are converted if they are not yet (`named_models.resolve`).
+    """
     assert source is not None, f"no {role} was chosen"
     if source != ZOO:
-        return source
+        return resolve(source)
     folder = ROOT / "zoo" / role
     if not folder.is_dir():
         raise BenchError(
@@ -257,6 +262,14 @@ def checkpoint(source: str | None, role: str) -> str:
             Exit.UNAVAILABLE,
         )
     return str(folder)
+
+
+def _usual_dtype(config: RunConfig, device: torch.device, source: str) -> str:
+    """What a model is computed in unless told otherwise."""
+    if device.type == "cuda":
+        return protocol.DTYPE if config.protocol == "specbench" else "bfloat16"
+    num_weights = count_weights(source) if has_bfloat16() else None
+    return "bfloat16" if (num_weights or 0) > HALF_FROM else "float32"
 
 
 def _needs_draft(config: RunConfig) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 from bench.config import ZOO, Options, RunConfig
 from bench.env import ROOT
 from bench.errors import BenchError, Exit
+from bench.named_models import named
 from decoders.core.checkpoint import is_local
 from decoders.core.registry import parse_spec
 from decoders.core.types import DecoderSpec
@@ -83,7 +84,8 @@ def _absolute(given: str) -> str:
 
 def _checkpoint(given: str) -> str:
     """A folder as an absolute path; ``zoo``, each side's own, and a hub id as they are."""
-    return _absolute(given) if given != ZOO and is_local(given) else given
+    here = given != ZOO and named(given) is None and is_local(given)
+    return _absolute(given) if here else given
 
 
 def _tasks(given: str) -> str:

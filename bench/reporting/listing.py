@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.errors import BenchError
+from bench.named_models import MODELS, folder_of
 from bench.plan import WRONG
 from bench.validity import DAMAGED, INCOMPLETE, VALID, wrong_cells
 from decoders.core import registry
@@ -128,6 +129,43 @@ def task_facts() -> list[dict[str, Any]]:
         }
         for info in task_infos()
     ]
+
+
+def list_models() -> Table:
+    """Every model that has a name, and whether it is here."""
+    table = _table("model", "what it is", "weights", "licence", "here", "from")
+    for facts in model_facts():
+        table.add_row(
+            facts["model"],
+            facts["about"],
+            f"{facts['parameters'] / 1e6:.0f}M",
+            facts["licence"],
+            "yes" if facts["folder"] else f"bench fetch {facts['model']}",
+            f"{facts['package']} or {facts['hub_id']}",
+        )
+    return table
+
+
+def model_facts() -> list[dict[str, Any]]:
+    """Every model that has a name, as JSON data; `folder` is null where it is not here."""
+    found: list[dict[str, Any]] = []
+    for model in MODELS:
+        folder = folder_of(model)
+        found.append(
+            {
+                "model": model.name,
+                "about": model.about,
+                "parameters": model.parameters,
+                "licence": model.licence,
+                "hub_id": model.hub_id,
+                "package": f"{model.package}=={model.version}",
+                "file": model.file,
+                "sha256": model.sha256,
+                "stop_ids": list(model.stop_ids),
+                "folder": str(folder) if folder.is_dir() else None,
+            }
+        )
+    return found
 
 
 def list_runs(parent: Path) -> Table:

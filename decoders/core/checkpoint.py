@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
 SAMPLED = "sampled:"
 """What the hash of weights begins with where only a part of them was read."""
+GGUF = "gguf:"
+"""What it begins with where the weights were converted from a GGUF file: it is that file's hash."""
+SOURCE = "source.json"
+"""What a folder that was converted from a GGUF file says of it."""
+CONVERTED = 1
+"""Format of such folders; raised when a conversion would come out differently."""
 _STRETCHES, _STRETCH_BYTES = 64, 2**16
 _MOST_HEADER_BYTES = 10**8  # the format's own limit
 
@@ -59,14 +67,19 @@ def unavailable(path_or_id: str | Path, what: str, error: Exception) -> ValueErr
 def weights_sha256(path: str | Path, limit_bytes: int = 2**30) -> str | None:
     """SHA-256 over a checkpoint's weight files in name order; None where none are found.
 
-    Over `limit_bytes` a sample of every file is hashed (`_sample_of`), and the digest begins with
+    A folder converted from a GGUF file has that file's hash: it is the same on every machine. Over
+    `limit_bytes` a sample of every file is hashed (`_sample_of`), and the digest begins with
     `SAMPLED`: two such digests may be held against each other, and against no whole one.
 
     Args:
         path: a folder, or the id of a hub model that was downloaded.
         limit_bytes: up to here every byte is read.
     """
-    files = _weight_files(_folder_of(path))
+    folder = _folder_of(path)
+    made_from = source_sha256(folder)
+    if made_from is not None:
+        return f"{GGUF}{made_from}"
+    files = _weight_files(folder)
     if not files:
         return None
     whole = sum(file.stat().st_size for file in files) <= limit_bytes
@@ -75,6 +88,29 @@ def weights_sha256(path: str | Path, limit_bytes: int = 2**30) -> str | None:
         for part in _all_of(file) if whole else _sample_of(file):
             digest.update(part)
     return digest.hexdigest() if whole else SAMPLED + digest.hexdigest()
+
+
+def source_sha256(folder: Path) -> str | None:
+    """SHA-256 of the GGUF file that a folder was converted from; None where it was not."""
+    file = folder / SOURCE
+    if not file.is_file():
+        return None
+    return str(json.loads(file.read_text(encoding="utf-8"))["sha256"])
+
+
+def count_weights(path: str | Path) -> int | None:
+    """How many weights a checkpoint holds, by its files' headers; None where none are found."""
+    total = 0
+    for file in _weight_files(_folder_of(path)):
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            try:
+                header = json.loads(stream.read(min(length, _MOST_HEADER_BYTES)))
+            except ValueError:
+                return None
+        shapes = (facts["shape"] for name, facts in header.items() if name != "__metadata__")
+        total += sum(math.prod(shape) for shape in shapes)
+    return total or None
 
 
 def _folder_of(path: str | Path) -> Path:

@@ -20,10 +20,8 @@ from typing import Any
 
 import torch
 
-SOURCE = "source.json"
-"""What a converted folder says of the file it was made from."""
-FORMAT = 1
-"""Of converted folders; raised when a conversion would come out differently."""
+from decoders.core.checkpoint import CONVERTED, SOURCE
+
 INSTALL = "pip install 'decoding-bench[gguf]' (the packages gguf and accelerate)"
 
 _MAGIC = b"GGUF"
@@ -32,14 +30,13 @@ _CUT_DIGITS = "smollm"
 
 
 def sha256_of(file: Path, on_bytes: Callable[[int], None] | None = None) -> str:
-    """SHA-256 of a file; `on_bytes` is told how many bytes were read by then."""
-    digest, done = hashlib.sha256(), 0
+    """SHA-256 of a file; `on_bytes` is told how many bytes each piece had."""
+    digest = hashlib.sha256()
     with file.open("rb") as stream:
         while chunk := stream.read(2**22):
             digest.update(chunk)
-            done += len(chunk)
             if on_bytes is not None:
-                on_bytes(done)
+                on_bytes(len(chunk))
     return digest.hexdigest()
 
 
@@ -60,7 +57,7 @@ def convert(file: Path, folder: Path, sha256: str) -> Path:
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         _write(file, scratch, metadata)
-        facts = {"format": FORMAT, "file": file.name, "sha256": sha256}
+        facts = {"format": CONVERTED, "file": file.name, "sha256": sha256}
         (scratch / SOURCE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
         scratch.rename(folder)
     except OSError as error:
@@ -75,14 +72,6 @@ def convert(file: Path, folder: Path, sha256: str) -> Path:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return folder
-
-
-def source_sha256(folder: Path) -> str | None:
-    """SHA-256 of the GGUF file that a folder was converted from; None where it was not."""
-    file = folder / SOURCE
-    if not file.is_file():
-        return None
-    return str(json.loads(file.read_text(encoding="utf-8"))["sha256"])
 
 
 def _metadata(file: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from decoders.core import gguf
+from decoders.core.checkpoint import SOURCE, count_weights, weights_sha256
 from decoders.core.hf import HFModel, load_tokenizer, stop_ids
 from tests.tiny_gguf import WIDTH, write_gguf
 
@@ -22,7 +23,7 @@ def converted(request, tmp_path_factory):
 
 
 def test_a_converted_model_runs_trains_and_is_saved_like_any_other(converted, tmp_path):
-    file, folder = converted
+    _, folder = converted
     model = HFModel.load(folder, dtype=torch.float32, device="cpu")
     assert model.module.config.hidden_size == WIDTH
     assert not getattr(model.module, "is_quantized", False)
@@ -30,7 +31,19 @@ def test_a_converted_model_runs_trains_and_is_saved_like_any_other(converted, tm
     for parameter in model.module.parameters():
         parameter.requires_grad_(True)
     model.module(torch.tensor([[5, 6]])).logits.sum().backward()
-    assert json.loads((folder / gguf.SOURCE).read_text())["sha256"] == gguf.sha256_of(file)
+
+
+def test_a_converted_folder_has_the_hash_of_its_file_wherever_it_was_converted(converted, tmp_path):
+    file, folder = converted
+    assert json.loads((folder / SOURCE).read_text())["sha256"] == gguf.sha256_of(file)
+    again = gguf.convert(file, tmp_path / "again", gguf.sha256_of(file))
+    assert weights_sha256(again) == weights_sha256(folder) == f"gguf:{gguf.sha256_of(file)}"
+
+
+def test_weights_are_counted_without_reading_them(converted):
+    _, folder = converted
+    model = HFModel.load(folder, dtype=torch.float32, device="cpu")
+    assert count_weights(folder) == model.num_parameters
 
 
 def test_weights_are_the_files(converted):

@@ -245,6 +245,18 @@ def test_sessions_are_given_back_after_every_run_even_an_interrupted_one() -> No
             scheduler.run([[1], [2], [3]])
 
 
+def test_the_first_emit_is_told_of_when_it_comes_and_only_once() -> None:
+    emits = [Emit(tokens=(1,)), Emit(tokens=(2,)), Emit(tokens=(3,))]
+    for budget in (1, 3):
+        told: list[int] = []
+        sampling = Sampling(max_new_tokens=budget)
+        scheduler = Scheduler(
+            Scripted(emits=tuple(emits)), Models(target=TableModel()), sampling, 1
+        )
+        scheduler.run([[1]], on_first=told.append)
+        assert told == [0]
+
+
 def test_callbacks_tell_the_first_emit_and_the_end_of_each_prompt() -> None:
     firsts, ends = [], []
     Scheduler(Autoregressive(), Models(target=TableModel()), Sampling(max_new_tokens=3), 2).run(

@@ -286,6 +286,24 @@ def test_a_freed_place_is_taken_by_the_next_prompt_at_once() -> None:
         assert len(widths) == 3 or widths[0] == 2 or admitted == len(prompts)
 
 
+def test_a_new_prompt_does_not_wait_for_steps_of_the_others() -> None:
+    """One of three sequences ends at once; the prompt that takes its place is the next to run."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Brief(Autoregressive):
+        def steps(self, request: Request) -> Steps:
+            if request.prompt_ids[0] == 3:
+                yield request.target.call(request.prompt_ids)
+                yield Emit(tokens=(6,))
+            yield from super().steps(request)
+
+    target = Recording()
+    sampling = Sampling(max_new_tokens=9, stop_ids=frozenset({6}))
+    prompts = [[1, 1], [2, 1], [3, 1], [4, 4, 4]]
+    Scheduler(Brief(), Models(target=target), sampling, 3).run(prompts)
+    assert target.merged[:3] == [[2, 2, 2], [3], [1, 1, 1]]
+
+
 @pytest.mark.parametrize(
     ("width", "same"), [(1, (1,)), (3, (2, 3, 4)), (7, (5, 6, 7, 8)), (16, (9, 16)), (17, (17, 32))]
 )

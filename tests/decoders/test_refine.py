@@ -360,6 +360,11 @@ def test_long_prompts_run_in_chunks_of_which_the_last_carries_the_block(
         model = Recording()
         assert Scheduler(decoder, Models(target=model), WARM, 4).run(prompts) == whole
         assert max(call.num_rows for _, call, _ in model.seen) <= 16 + 6
+        for _, call, _ in model.seen:
+            if call.slots is not None:
+                block = masks.block(len(call.slots.uniforms), stem=len(call.tokens))
+                assert call.mask is not None
+                assert torch.equal(call.mask, block)
 
 
 @pytest.mark.parametrize(

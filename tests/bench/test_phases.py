@@ -209,6 +209,9 @@ def test_a_run_stores_the_phases_of_a_few_prompts_and_adds_no_record(
     assert {answer.decoder for answer in answers} == {"ar", "spec"}
     assert len({answer.prompts for answer in answers}) == 2
     assert all(set(answer.seconds) == set(PHASES) for answer in answers)
+    for answer in answers:  # the first step gives one token
+        assert answer.later_emitted == answer.emitted - 1
+        assert answer.decoder != "ar" or answer.later_steps == answer.later_emitted
     assert not (without / PHASES_FILE).exists()
     records = [load_run(folder).records for folder in (with_pass, without)]
     assert [dataclasses.replace(r, total_s=None, ttft_s=None) for r in records[0]] == [
@@ -373,6 +376,13 @@ def test_a_second_pass_that_lies_on_one_side_of_the_timed_one_for_all_decoders_i
     assert table.headings[-1] == "time against the timed pass"
     assert said is None or said in lines[0]
     assert said is None or said in table.note
+
+
+def test_times_of_prompts_that_the_pass_did_not_ask_are_left_out(record: Make) -> None:
+    asked, decoders = timed_records(record), ["ar", "spec"]
+    others = [dataclasses.replace(r, conversation="c9", total_s=900.0) for r in asked]
+    for part in (splits, decompositions):
+        assert part(ANSWERS, [*others, *asked], decoders) == part(ANSWERS, asked, decoders)
 
 
 def test_without_the_baselines_own_phases_nothing_is_taken_apart(record: Make) -> None:

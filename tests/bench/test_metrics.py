@@ -144,10 +144,10 @@ def test_quality_records_and_errors_are_not_counted(record: Make) -> None:
 
 
 def test_what_failed_is_counted_nowhere_whatever_its_record_holds(record: Make) -> None:
-    sound = record(peak_memory_bytes=5)
+    sound = [record(peak_memory_bytes=num_bytes) for num_bytes in (3, 5, 4)]
     failed = dataclasses.replace(record(emitted=(9, 9), peak_memory_bytes=99), error="late")
-    assert metrics.timed([sound, failed]) == [sound]
-    assert metrics.peak_memory_bytes([sound, failed]) == 5
+    assert metrics.timed([*sound, failed]) == sound
+    assert metrics.peak_memory_bytes([*sound, failed]) == 5
 
 
 def test_identical_to_ar_pairs_prompts_and_repeats_and_skips_errors(record: Make) -> None:

@@ -86,6 +86,17 @@ def test_the_chat_template_is_applied_exactly_once_with_the_frozen_answer_in_it(
     assert len(tokenizer.texts) == 2  # every prompt is tokenised once
 
 
+def test_a_template_owns_the_special_tokens_those_it_leaves_out_included() -> None:
+    class Bare(Letters):
+        """Its template writes no BOS, which its tokenizer would add."""
+
+        def apply_chat_template(self, *arguments: Any, **options: Any) -> str:
+            return super().apply_chat_template(*arguments, **options).removeprefix("^")
+
+    (prompt,), _ = build(conversation("Hi"), tokenizer=Bare(template=True, adds_bos=True))
+    assert text(prompt) == "[u:Hi]"
+
+
 def test_a_doubled_bos_is_dropped_and_a_single_one_kept() -> None:
     (typed,), _ = build(conversation("^Hi"), tokenizer=Letters(adds_bos=True))
     assert text(typed) == "^Hi"

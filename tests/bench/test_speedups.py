@@ -65,6 +65,8 @@ def test_spec_benchs_own_count_of_the_baselines_tokens_counts_for_its_ratio_alon
     found = speedups(base, [unit("a#1", 1.0)])
     assert found.specbench.value == pytest.approx(10 / (8 / 2))
     assert found.totals.value == pytest.approx(2.0)
+    mine = [unit("a#1", 1.0, recounted=3)]  # a method's tokens count as they were emitted
+    assert speedups(base, mine).specbench == found.specbench
 
 
 def test_without_common_answers_nothing_is_known() -> None:

@@ -9,11 +9,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from bench import summary
+from bench import estimates, summary
 from bench.choice import build_decoder
 from bench.plan import guarantee
 from bench.records import SampleRecord
 from bench.rundir import load_run
+from bench.stats import ratio_of_sums
 from decoders.core.types import Sampling
 from tests.bench.conftest import PRIMARY
 
@@ -168,6 +169,36 @@ def test_errors_of_both_passes_are_counted_and_prompts_that_failed_are_not(recor
     rows += answers(record, "ar", qa=None)
     found = row(summary.summarise(rows, MANIFEST), "ar")
     assert (found["prompts"], found["errors"]) == (2, 2)
+
+
+def test_accepted_tokens_per_step_have_an_interval_over_conversations(record: Make) -> None:
+    """Of a conversation all later steps count as one; the prefill's tokens and step do not."""
+    answered = {"a": ((4, 3, 1), (1, 2)), "b": ((1, 5, 5),), "c": ((2, 1, 1, 2),)}
+    rows = [
+        record("spec", steps, conversation=name, turn=turn)
+        for name, turns in answered.items()
+        for turn, steps in enumerate(turns, 1)
+    ]
+    found = row(
+        summary.summarise([*two_prompts(record, "ar", (1.0, 1.0)), *rows], MANIFEST), "spec"
+    )
+    expected = ratio_of_sums({"a": [(3 + 1 + 2, 3)], "b": [(10, 2)], "c": [(4, 3)]})
+    assert found["acceptance_length"] == pytest.approx(expected.value)
+    assert found["acceptance_length_low"] == pytest.approx(expected.low)
+    assert found["acceptance_length_high"] == pytest.approx(expected.high)
+
+
+def test_the_table_of_prompts_holds_those_that_both_sides_finished(record: Make) -> None:
+    def answered(decoder: str, **failed: bool) -> list[SampleRecord]:
+        return [
+            record(decoder, conversation=name, **({"error": "late"} if failed.get(name) else {}))
+            for name in "abc"
+        ]
+
+    rows = answered("ar", a=True) + answered("spec", b=True) + answered("ar@aa", c=True)
+    table = estimates.prompt_table(rows, ["ar", "spec"])
+    shown = list(zip(table["decoder"], table["conversation"], strict=True))
+    assert shown == [("spec", "c"), ("ar@aa", "b")]
 
 
 def test_the_floor_beside_a_speedup_is_that_of_the_two_baselines(record: Make) -> None:

@@ -81,6 +81,21 @@ def test_a_broken_invariant_makes_it_invalid_and_names_a_prompt(record: Make) ->
 
 def test_an_answer_past_the_budget_makes_it_invalid(record: Make) -> None:
     assert judge(run_of([record("ptp", emitted=(1, 8))])).verdict == "INVALID"
+    assert judge(run_of([record("ptp", emitted=(1, 7))])).verdict == "VALID"
+
+
+@pytest.mark.parametrize("num_tokens", [2, 4])
+def test_steps_that_emit_more_or_less_than_the_answer_holds_make_it_invalid(
+    record: Make, num_tokens: int
+) -> None:
+    validity = judge(run_of([record("ptp", tokens=(7,) * num_tokens)]))
+    assert validity.verdict == "INVALID"
+    assert f"steps emit 3 tokens, the answer has {num_tokens}" in validity.reasons[0]
+
+
+def test_the_second_baseline_makes_a_call_a_token_as_the_first_does(record: Make) -> None:
+    for arm in ("ar", "ar@aa"):
+        assert judge(run_of([record(arm, calls=(1, 1, 2))])).verdict == "INVALID"
 
 
 def test_blocks_during_which_others_took_the_cores_are_counted(record: Make) -> None:

@@ -1,6 +1,6 @@
 """AR with its linear layers grouped, and as transformers has them, answer by answer. By hand:
 
-    OMP_NUM_THREADS=2 python -m tests.benchmarks.weight_layout zoo/target [MODEL …]
+    OMP_NUM_THREADS=2 python -m tests.benchmarks.weight_layout MODEL [PROMPTS]
 
 One prompt is answered in turn by three models of the same weights: two whose layers each take a
 product of their own over ``[out, in]`` (the second shows the noise), and one whose layers of one
@@ -21,7 +21,7 @@ from decoders.core.scheduler import Scheduler
 from decoders.core.types import Sampling
 
 PROMPT_TOKENS, NEW_TOKENS = 64, 48
-PROMPTS, REPEATS = 16, 3
+REPEATS = 6
 
 
 def opened(path: str, *, grouped: bool) -> Scheduler:
@@ -41,11 +41,11 @@ def seconds(scheduler: Scheduler, prompt: list[int]) -> float:
     return time.perf_counter() - started
 
 
-def ratios(path: str) -> tuple[Estimate, Estimate]:
-    """Seconds of plain over grouped layers, and of plain over plain ones."""
+def ratios(path: str, num_prompts: int) -> tuple[Estimate, Estimate]:
+    """Seconds of plain over grouped layers (of both plain models), and of plain over plain ones."""
     sides = [opened(path, grouped=False), opened(path, grouped=False), opened(path, grouped=True)]
     generator = torch.Generator().manual_seed(0)
-    prompts = torch.randint(10, 1000, (PROMPTS, PROMPT_TOKENS), generator=generator).tolist()
+    prompts = torch.randint(10, 1000, (num_prompts, PROMPT_TOKENS), generator=generator).tolist()
     for side in sides:
         seconds(side, prompts[0])
     grouped: list[float] = []
@@ -56,10 +56,11 @@ def ratios(path: str) -> tuple[Estimate, Estimate]:
             for turn in range(3):
                 side = (turn + repeat + number) % 3
                 times[side].append(seconds(sides[side], prompt))
-        plain = times[0]
-        noise.append(mean_log_ratio(list(zip(plain, times[1], strict=True))))
-        grouped.append(mean_log_ratio(list(zip(plain, times[2], strict=True))))
-    names = tuple(map(str, range(PROMPTS)))
+        plain, again, side_by_side = times
+        noise.append(mean_log_ratio(list(zip(plain, again, strict=True))))
+        both = [(a * b) ** 0.5 for a, b in zip(plain, again, strict=True)]
+        grouped.append(mean_log_ratio(list(zip(both, side_by_side, strict=True))))
+    names = tuple(map(str, range(num_prompts)))
     of_grouped, of_noise = (
         geometric_mean(Pairs(logs=tuple(logs), clusters=names, dropped=0))
         for logs in (grouped, noise)
@@ -68,9 +69,10 @@ def ratios(path: str) -> tuple[Estimate, Estimate]:
 
 
 if __name__ == "__main__":
-    for path in sys.argv[1:]:
-        for name, found in zip(("plain / grouped", "plain / plain"), ratios(path), strict=True):
-            print(
-                f"{path}, {torch.get_num_threads()} threads, {name}: "
-                f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
-            )
+    path, num_prompts = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 16
+    found = ratios(path, num_prompts)
+    for name, estimate in zip(("plain / grouped", "plain / plain"), found, strict=True):
+        print(
+            f"{path}, {torch.get_num_threads()} threads, {name}: "
+            f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+        )

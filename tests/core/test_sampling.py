@@ -12,6 +12,7 @@ from torch import Tensor
 
 from decoders.core.sampling import (
     Uniforms,
+    compare_laws,
     one_hot,
     pick,
     verify_coupled,
@@ -273,6 +274,42 @@ def test_rejection_ignores_padding_beyond_each_sequences_drafts() -> None:
         torch.tensor([[0.4, 0.6, 0.0], [0.3, 0.3, 0.3]], dtype=torch.float64),
     )
     assert (one[0][0], one[1][0]) == (padded[0][0], padded[1][0])
+
+
+@pytest.mark.parametrize("accepted", [0, 1, 2])
+def test_the_token_after_the_drafts_is_drawn_with_the_uniform_of_its_own_place(
+    accepted: int,
+) -> None:
+    """Drafts 0 stand for certain where u is 0, and token 1 or 2 follows, as its place's u says."""
+    target = torch.tensor([[0.5, 0.25, 0.25]] * 3)
+    draft = torch.tensor([[1.0, 0.0, 0.0]] * 2)
+    u_accept = [0.0 if place < accepted else 0.99 for place in range(2)]
+    for u, token in ((0.3, 1), (0.9, 2)):
+        u_recover = [u if place == accepted else 1.2 - u for place in range(3)]
+        found = verify_rejection(
+            target[None],
+            draft[None],
+            torch.tensor([[0, 0]]),
+            torch.tensor([2]),
+            torch.tensor([u_accept], dtype=torch.float64),
+            torch.tensor([u_recover], dtype=torch.float64),
+        )
+        bonus = int(pick(target[:1], torch.tensor([u], dtype=torch.float64)))
+        assert (int(found[0]), int(found[1])) == (accepted, token if accepted < 2 else bonus)
+
+
+def test_laws_are_compared_by_ratios_of_at_most_one_and_by_the_mass_they_share() -> None:
+    generator = torch.Generator().manual_seed(3)
+    target, draft = (torch.rand(1, n, 5, generator=generator).softmax(-1) for n in (5, 4))
+    drafts = torch.tensor([[0, 1, 2, 3]])
+    ratios, overlaps = compare_laws(target, draft, drafts)
+    places = list(enumerate(drafts[0].tolist()))
+    raw = [float(target[0, place, token] / draft[0, place, token]) for place, token in places]
+    assert min(raw) < 1 < max(raw)
+    assert ratios[0].tolist() == pytest.approx([min(1.0, ratio) for ratio in raw])
+    for place, _ in places:
+        pairs = zip(target[0, place].tolist(), draft[0, place].tolist(), strict=True)
+        assert float(overlaps[0, place]) == pytest.approx(sum(min(pair) for pair in pairs))
 
 
 def test_one_hot_drafts_stand_with_the_targets_probability_and_are_never_recovered() -> None:

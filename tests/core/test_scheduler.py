@@ -245,6 +245,18 @@ def test_sessions_are_given_back_after_every_run_even_an_interrupted_one() -> No
             scheduler.run([[1], [2], [3]])
 
 
+def test_the_first_emit_is_told_of_when_it_comes_and_only_once() -> None:
+    emits = [Emit(tokens=(1,)), Emit(tokens=(2,)), Emit(tokens=(3,))]
+    for budget in (1, 3):
+        told: list[int] = []
+        sampling = Sampling(max_new_tokens=budget)
+        scheduler = Scheduler(
+            Scripted(emits=tuple(emits)), Models(target=TableModel()), sampling, 1
+        )
+        scheduler.run([[1]], on_first=told.append)
+        assert told == [0]
+
+
 def test_callbacks_tell_the_first_emit_and_the_end_of_each_prompt() -> None:
     firsts, ends = [], []
     Scheduler(Autoregressive(), Models(target=TableModel()), Sampling(max_new_tokens=3), 2).run(
@@ -272,6 +284,24 @@ def test_a_freed_place_is_taken_by_the_next_prompt_at_once() -> None:
     for widths in target.merged:
         admitted += sum(width == 2 for width in widths)
         assert len(widths) == 3 or widths[0] == 2 or admitted == len(prompts)
+
+
+def test_a_new_prompt_does_not_wait_for_steps_of_the_others() -> None:
+    """One of three sequences ends at once; the prompt that takes its place is the next to run."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Brief(Autoregressive):
+        def steps(self, request: Request) -> Steps:
+            if request.prompt_ids[0] == 3:
+                yield request.target.call(request.prompt_ids)
+                yield Emit(tokens=(6,))
+            yield from super().steps(request)
+
+    target = Recording()
+    sampling = Sampling(max_new_tokens=9, stop_ids=frozenset({6}))
+    prompts = [[1, 1], [2, 1], [3, 1], [4, 4, 4]]
+    Scheduler(Brief(), Models(target=target), sampling, 3).run(prompts)
+    assert target.merged[:3] == [[2, 2, 2], [3], [1, 1, 1]]
 
 
 @pytest.mark.parametrize(

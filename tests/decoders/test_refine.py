@@ -227,25 +227,23 @@ def test_sampled_refinement_keeps_what_is_surest_by_the_law_it_draws_from(
     temperature: float, confidence: str
 ) -> None:
     """Every slot draws with the uniform of the place it predicts, from its own warped law."""
-    sampling = Sampling(temperature=temperature, top_k=9, max_new_tokens=8, seed=5)
-    model, prompt = Doubtful(), PROMPTS[0]
+    prompt = PROMPTS[0]
     decoder = refine(block=8, max_passes=2, revise="none", confidence=confidence)
-    answer_of(decoder, model, sampling)
-    uniforms = Uniforms(5, prompt)
-    found = {}
-    for output in range(1, 8):
-        law = warp(model.law(len(prompt) + output)[None], sampling)
-        u = torch.tensor([uniforms.at("draw", output)], dtype=torch.float64)
-        token = pick(law, u)
-        sure = float(confidence_of(law, token, confidence))  # type: ignore[arg-type]
-        found[output] = (int(token), sure)
-    surest = sorted(found, key=lambda output: -found[output][1])[:4]  # 7 masks, 3 are left
-    _, again = model.seen[:2]
-    assert again[1].slots is not None
-    shown = again[1].slots.shown[1:]
-    assert shown == tuple(
-        found[output][0] if output in surest else HIDDEN for output in range(1, 8)
-    )
+    for seed in range(6):
+        model = Doubtful()
+        sampling = Sampling(temperature=temperature, top_k=9, max_new_tokens=8, seed=seed)
+        answer_of(decoder, model, sampling)
+        uniforms, found = Uniforms(seed, prompt), {}
+        for output in range(1, 8):
+            law = warp(model.law(len(prompt) + output)[None], sampling)
+            token = pick(law, torch.tensor([uniforms.at("draw", output)], dtype=torch.float64))
+            sure = float(confidence_of(law, token, confidence))  # type: ignore[arg-type]
+            found[output] = (int(token), sure)
+        surest = sorted(found, key=lambda output: -found[output][1])[:4]  # 7 masks, 3 are left
+        kept = [found[output][0] if output in surest else HIDDEN for output in range(1, 8)]
+        _, (_, call, _) = model.seen
+        assert call.slots is not None
+        assert list(call.slots.shown[1:]) == kept
 
 
 def test_more_passes_bring_tokens_nearer_to_the_target() -> None:
@@ -362,6 +360,11 @@ def test_long_prompts_run_in_chunks_of_which_the_last_carries_the_block(
         model = Recording()
         assert Scheduler(decoder, Models(target=model), WARM, 4).run(prompts) == whole
         assert max(call.num_rows for _, call, _ in model.seen) <= 16 + 6
+        for _, call, _ in model.seen:
+            if call.slots is not None:
+                block = masks.block(len(call.slots.uniforms), stem=len(call.tokens))
+                assert call.mask is not None
+                assert torch.equal(call.mask, block)
 
 
 @pytest.mark.parametrize(

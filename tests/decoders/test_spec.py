@@ -17,8 +17,10 @@ from decoders.core.types import Sampling
 from decoders.spec import Speculative
 from tests.enumeration import enumerated_law
 
-SIXTHS = ((4, 1, 1), (3, 3, 0), (2, 2, 2), (1, 1, 4))
-THIRDS = ((2, 2, 2),)
+# Token 2 is drafted in 4 of 6 cases and stands in all, half or none of them; where it falls two
+# tokens are left to recover, so that the number that let it fall must not choose between them.
+TARGET = ((2, 2, 2), (3, 3, 0), (1, 1, 4), (2, 2, 2))
+DRAFT = ((1, 1, 4),)
 GRID = [(step + 0.5) / 6 for step in range(6)]
 
 
@@ -40,7 +42,7 @@ def enumerate_answers(decoder: Speculative) -> dict[tuple[int, ...], float]:
 
     With k=1 and a budget of 3 the uniforms consulted are draw 0 and 1, accept 1, recover 1 and 2.
     """
-    models = Models(target=Fractions(SIXTHS), draft=Fractions(THIRDS))
+    models = Models(target=Fractions(TARGET), draft=Fractions(DRAFT))
     sampling = Sampling(temperature=1.0, max_new_tokens=3)
     law: Counter[tuple[int, ...]] = Counter()
     consulted = [("draw", 0), ("draw", 1), ("accept", 1), ("recover", 1), ("recover", 2)]
@@ -59,7 +61,7 @@ def enumerate_answers(decoder: Speculative) -> dict[tuple[int, ...], float]:
 def test_rejection_has_the_exact_law_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_module, "Uniforms", job_module.Uniforms)
     found = enumerate_answers(Speculative(k=1))
-    target = Fractions(SIXTHS)
+    target = Fractions(TARGET)
     expected = enumerated_law(target, [1], Sampling(temperature=1.0), 3)
     assert found.keys() == expected.keys()
     for answer, mass in expected.items():

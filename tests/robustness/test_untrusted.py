@@ -24,7 +24,7 @@ from bench.regress.sides import load_side
 from bench.report import print_summary, write_report
 from bench.reporting.findings import Findings
 from bench.reporting.listing import list_decoders, list_runs
-from bench.reporting.paper import write_paper
+from bench.reporting.paper import Layout, write_paper
 from bench.reporting.show import show_run
 from bench.rundir import load_run
 from decoders.core.hf import HFModel, load_tokenizer
@@ -127,7 +127,7 @@ def test_markdown_holds_no_tag_link_or_cell_of_a_record(hostile_run: Path) -> No
 
 def test_latex_holds_no_command_of_a_record(hostile_run: Path, tmp_path: Path) -> None:
     side = load_side(str(hostile_run), hostile_run.parent)
-    write_paper(side, tmp_path / "paper", "icml")
+    write_paper(side, tmp_path / "paper", Layout(venue="neurips"))
     for file in (tmp_path / "paper" / "main.tex", hostile_run / "tables" / "headline.tex"):
         text = file.read_text(encoding="utf-8")
         assert "\\input" not in text

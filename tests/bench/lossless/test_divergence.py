@@ -85,6 +85,27 @@ def test_a_sampled_token_far_from_u_is_wrong(monkeypatch: pytest.MonkeyPatch) ->
     assert not found.near_tie
 
 
+@pytest.mark.parametrize(
+    ("law", "cut"),
+    [
+        ((0.5, 0.3, 0.1, 0.1 - 1e-6), {"top_k": 3}),  # kept is token 2, next is token 3
+        ((0.5, 0.3, 0.1 + 1e-6, 0.1 - 1e-6), {"top_p": 0.9}),  # 0.9 is reached by token 2
+        ((0.5, 0.3, 0.1 - 1e-6, 0.1 + 1e-6), {"top_p": 0.9}),  # and by token 3 alone
+    ],
+)
+def test_the_law_on_the_other_side_of_a_cut_is_tried_as_well(
+    law: Sequence[float], cut: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """u is of token 0 where three tokens are kept, and of token 1 where all four are."""
+    at(monkeypatch, 0.53)
+    sampling = Sampling(temperature=1.0, **cut)  # type: ignore[arg-type]
+    for answer, expected in (([1], [0]), ([0], [1])):
+        assert parted(answer, expected, sampling, law=law).near_tie
+        assert not parted([3], expected, sampling, law=law).near_tie
+    clear = (0.5, 0.3, 0.13, 0.07)
+    assert not parted([1], [0], sampling, law=clear).near_tie
+
+
 @pytest.mark.parametrize(("dtype", "margin"), STATED.items())
 def test_near_ties_end_at_the_margin_that_is_stated(
     dtype: str, margin: float, monkeypatch: pytest.MonkeyPatch

@@ -13,6 +13,9 @@ import pytest
 from tests.command_line import bench
 
 ROOT = Path(__file__).parents[2]
+MAIN = "from bench.__main__ import main; main()"
+HEARD = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+"""A process started in the background ignores Ctrl-C, and so do its children."""
 STOP = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(30)\n"
 TURNED = """
 try:
@@ -40,13 +43,13 @@ def test_ctrl_c_while_the_command_line_is_imported_is_one_line(
     imported: str, tmp_path: Path
 ) -> None:
     (tmp_path / "cli.py").write_text(imported)
-    ended = run(ROOT, tmp_path, "-P", "-c", "from bench.__main__ import main; main()")
+    ended = run(ROOT, tmp_path, "-P", "-c", f"{HEARD}; {MAIN}")
     assert (ended.returncode, ended.stderr) == (130, "bench: interrupted\n")
 
 
 def test_an_error_without_an_interruption_is_not_hidden(tmp_path: Path) -> None:
     (tmp_path / "cli.py").write_text("raise ImportError('a module is missing')\n")
-    ended = run(ROOT, tmp_path, "-P", "-c", "from bench.__main__ import main; main()")
+    ended = run(ROOT, tmp_path, "-P", "-c", MAIN)
     assert ended.returncode == 1
     assert "a module is missing" in ended.stderr
 

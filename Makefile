@@ -19,10 +19,11 @@ install: .venv/.installed   ## virtual environment with everything the project n
 	$(PYTHON) -m pip install -q -c constraints.txt -e '.[dev]'
 	touch $@
 
-check: install   ## ruff, format, mypy strict, import rules
+check: install   ## ruff, format, mypy (strict but for tests), import rules
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
+	.venv/bin/lint-imports --no-cache
 	$(PYTHON) -m pytest -q tests/test_layering.py
 
 test: install    ## the default test suite (CPU, no network)

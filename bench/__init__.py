@@ -1,1 +1,5 @@
-"""The harness: configuration, measurement, statistics and reports. See docs/metrics.md."""
+"""The harness: plans, measures, judges and reports runs of decoders.
+
+Folders stand on floors; each imports only those before it: text, errors, progress, settings,
+records, machine, stats, plan, measure, report, verify, compare, ab, run, cli.
+"""

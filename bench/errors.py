@@ -6,11 +6,17 @@ what to do, and one of the documented exit codes. Anything else that escapes is 
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
-from bench.plain import printable
+from bench.text import printable
+from decoders.core.nearest import nearest
+
+_LOWER = "lower --batch-size or --max-new-tokens, or take a smaller --dtype (bfloat16) or model"
+_SAID = re.compile(r"out of memory|(can't|cannot) allocate memory|not enough memory", re.IGNORECASE)
+_TRIED = re.compile(r"tried to allocate (\d[\d.]* \w+)", re.IGNORECASE)
 
 
 class Exit(IntEnum):
@@ -38,6 +44,17 @@ class BenchError(Exception):
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """The end of an error line about an unknown name: the nearest valid one, then all of them."""
     names = sorted(allowed)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    guess = f"did you mean {near[0]!r}? " if near else ""
-    return f"{guess}available: {', '.join(names) or 'none'}"
+    return f"{nearest(name, names)}available: {', '.join(names) or 'none'}"
+
+
+@contextmanager
+def room_for(what: str, advice: str = _LOWER) -> Iterator[None]:
+    """Within it a lack of memory is a `BenchError` (exit 1): `what` did not fit, and `advice`."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not (isinstance(error, MemoryError) or _SAID.search(str(error))):
+            raise
+        tried = _TRIED.search(str(error))
+        size = f" (tried to allocate {tried[1]})" if tried else ""
+        raise BenchError(f"out of memory: {what} did not fit{size}; {advice}") from error

@@ -9,13 +9,21 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Literal, Protocol
+from enum import StrEnum
+from typing import Protocol
 
-from bench.plain import printable
+from bench.text import printable
 
-Mode = Literal["auto", "rich", "plain", "none"]
-MODES: tuple[Mode, ...] = ("auto", "rich", "plain", "none")
-LINES_PER_PHASE = 10
+_LINES_PER_PHASE = 10
+
+
+class ProgressStyle(StrEnum):
+    """How progress is shown: ``--progress``."""
+
+    auto = "auto"
+    rich = "rich"
+    plain = "plain"
+    none = "none"
 
 
 class Progress(Protocol):
@@ -58,7 +66,7 @@ class Plain(Silent):
         """Remember where the phase began."""
         self._phase, self._total, self._done, self._before = phase, total, done, done
         self._start_s = time.monotonic()
-        self._every = max(1, total // LINES_PER_PHASE)
+        self._every = max(1, total // _LINES_PER_PHASE)
         self._next = done + self._every
 
     def step(self, detail: str = "", num: int = 1) -> None:
@@ -68,8 +76,8 @@ class Plain(Silent):
             return
         self._next += self._every
         spent_s = time.monotonic() - self._start_s
-        left_s = spent_s / (self._done - self._before) * (self._total - self._done)
-        line = f"{self._phase} {self._done}/{self._total}  {duration(left_s)} left"
+        left = time_left(spent_s, self._done - self._before, self._total - self._done)
+        line = f"{self._phase} {self._done}/{self._total}  {left}"
         self.note(f"{line}  {detail}".rstrip())
 
 
@@ -115,13 +123,34 @@ class Live:
         self._bar.stop()
 
 
-def choose(mode: Mode) -> Progress:
-    """The display for ``--progress``; ``auto`` is a bar on a terminal and plain lines elsewhere."""
-    if mode == "auto":
-        mode = "rich" if sys.stderr.isatty() and not os.environ.get("CI") else "plain"
-    if mode == "rich":
+def choose(shown: str) -> Progress:
+    """The display for ``--progress`` (raises as `decided`)."""
+    mode = decided(shown)
+    if mode == ProgressStyle.rich:
         return Live()
-    return Plain() if mode == "plain" else Silent()
+    return Plain() if mode == ProgressStyle.plain else Silent()
+
+
+def decided(shown: str) -> ProgressStyle:
+    """What ``auto`` is here, all else as it is: a bar on a terminal and plain lines elsewhere.
+
+    Raises:
+        ValueError: unknown.
+    """
+    if shown not in list(ProgressStyle):
+        raise ValueError(f"unknown progress {shown!r}; use one of {', '.join(ProgressStyle)}")
+    if shown != ProgressStyle.auto:
+        return ProgressStyle(shown)
+    return (
+        ProgressStyle.rich
+        if sys.stderr.isatty() and not os.environ.get("CI")
+        else ProgressStyle.plain
+    )
+
+
+def time_left(spent_s: float, done: int, to_do: int) -> str:
+    """How long what is `to_do` takes, at the pace of what is `done`."""
+    return f"{duration(spent_s / done * to_do)} left"
 
 
 def duration(seconds: float) -> str:

@@ -1,1 +1,4 @@
-"""One decoder per file; `decoders.core` is what they share. See docs/adding-a-decoder.md."""
+"""One decoder a file; `decoders.core` holds what they stand on.
+
+A decoder imports `decoders.core` and torch, no other decoder.
+"""

@@ -1,6 +1,6 @@
 """Sequential (autoregressive) decoding with a KV cache: the baseline of every comparison.
 
-A step is one target call of one row, and emits the one token picked from its law.
+A step is one target call of one row, and emits the one token picked from its distribution.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""I-DLM, both things of that name, and Jacobi decoding.
+"""I-DLM: both things of that name.
 
 * `refine`: a block is predicted at once and predicted again with more of it filled in, two to five
   times, so that unsure positions see their neighbours. Lossy. What is final of a block is fed as
@@ -6,9 +6,8 @@
 * `isd`, introspective strided decoding (Introspective Diffusion Language Models, arXiv 2604.11035):
   one call verifies the last stride with the target's own rows and proposes the next with masks
   behind it. After a rejection these masks followed a wrong token, so the next round only proposes
-  (*cold*). The adapter is gated: the target is the base model itself, and the output keeps its law.
-* `jacobi`: no adapter; guesses are replaced by the target's own picks until they stop changing
-  (Santilli et al. 2023, arXiv 2305.10427). AR's tokens for the same seed, at any temperature.
+  (*cold*). The adapter is gated: the target is the base model itself, and the output keeps its
+  distribution.
 
 Letters: B tokens of a block, T passes, N the stride, K = N - 1 specs (proposed tokens).
 """
@@ -21,14 +20,30 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from decoders.core.adapter.config import Variant
 from decoders.core.decoder import Decoder, Request, Steps
-from decoders.core.masked import block_call, mask_slots, places_after
-from decoders.core.refinement import Block, Commit, Prefix, Revise, Rules, Schedule, Tail
+from decoders.core.drafting.mask_slots import block_call, mask_slots, places_after
+from decoders.core.drafting.refinement import (
+    Commit,
+    MaskBlock,
+    Prefix,
+    Revise,
+    Rules,
+    Schedule,
+    Tail,
+)
+from decoders.core.drafting.verification import Verification, Verify, settle
 from decoders.core.registry import register
-from decoders.core.sampling import verify_picks
-from decoders.core.slots import Variant
 from decoders.core.types import HIDDEN, Confidence, Emit, Sampling, Slots
-from decoders.core.verification import Verification, Verify, settle
+
+_Mode = Literal["refine", "isd"]
+_READS = {
+    "refine": (
+        *("block", "max_passes", "commit", "schedule", "threshold", "revise", "edit_threshold"),
+        *("confidence", "early_exit", "prefix", "tail"),
+    ),
+    "isd": ("stride", "verify", "proposal", "lenience", "top"),
+}
 
 
 @register("idlm")
@@ -37,10 +52,12 @@ class IterativeDiffusion(Decoder):
     """Refine blocks over several passes, or propose strides and verify them. Lossless by mode.
 
     Args:
-        mode: `refine` (lossy), `isd` or `jacobi` (both lossless unless an option relaxes it).
-        block: B, tokens refined together, or rows of a `jacobi` call.
-        max_passes: T of `refine`; 0: as many as a block has tokens (for thresholds).
-        commit: which predictions a pass keeps, see `decoders.core.refinement`.
+        mode: `refine` (lossy) or `isd` (lossless unless an option relaxes it). What follows down to
+            `tail` is read by `refine` alone, then down to `top` by `isd` alone; an option of the
+            other mode is refused.
+        block: B, tokens refined together.
+        max_passes: T; 0: as many as a block has tokens (for thresholds).
+        commit: which predictions a pass keeps, see `decoders.core.drafting.refinement`.
         schedule: how many masks are left after each pass (`cmlm` and quotas).
         threshold: how sure a prediction must be to be kept (thresholds).
         revise: what happens to kept tokens that a later pass predicts otherwise.
@@ -51,16 +68,17 @@ class IterativeDiffusion(Decoder):
             target itself says what comes after it, or not before the whole `block` is.
         tail: what becomes of tokens the last pass is not sure of: it fills them in, or they are
             deferred to the next block, which begins with them.
-        stride: N of `isd`: at most N tokens a call.
-        verify: how `isd` lets the target decide, see `decoders.core.verification`: `strict` keeps
-            the law, `coupled` gives AR's very tokens; `relaxed`, `topk` and `none` are lossy.
-        proposal: specs are drawn from their laws (`sample`), or the likeliest (`argmax`).
+        stride: N: at most N tokens a call, and no more than the adapter has slots and 1.
+        verify: how the target decides, see `decoders.core.drafting.verification`: `strict` keeps
+            the distribution, `coupled` gives AR's very tokens; `relaxed`, `topk` and `none` are
+            lossy.
+        proposal: specs are drawn from their distributions (`sample`), or the likeliest (`argmax`).
         lenience: of `relaxed`.
         top: of `topk`.
         adapter: name of the adapter, see ``--adapter``; empty: the mode's own name.
     """
 
-    mode: Literal["refine", "isd", "jacobi"] = "refine"
+    mode: _Mode = "refine"
     block: int = 16
     max_passes: int = 5
     commit: Commit = "threshold"
@@ -83,7 +101,8 @@ class IterativeDiffusion(Decoder):
     showcase: ClassVar[Mapping[str, Mapping[str, str]]] = {"isd": {"mode": "isd", "stride": "8"}}
 
     def __post_init__(self) -> None:
-        """`ValueError` on an option out of range."""
+        """`ValueError` on an option out of range, or one that the mode does not read."""
+        self.demand(self.mode in _READS, "mode", "refine or isd (`jacobi` is a decoder of its own)")
         self.demand(self.block >= 1, "block", "1 or above")
         self.demand(self.max_passes >= 0, "max_passes", "1 or above, or 0 for a block's tokens")
         self.demand(0 <= self.threshold <= 1, "threshold", "from 0 to 1")
@@ -91,16 +110,17 @@ class IterativeDiffusion(Decoder):
         self.demand(self.stride >= 2, "stride", "2 or above")
         self.demand(0 < self.lenience <= 1, "lenience", "above 0 and at most 1 (exact)")
         self.demand(self.top >= 1, "top", "1 or above")
+        self.demand_read("mode", _READS)
 
     @property
-    def adapter_name(self) -> str | None:
-        """An adapter of the mode's own name, unless another is given; none for `jacobi`."""
-        return None if self.mode == "jacobi" else self.adapter or self.mode
+    def adapter_name(self) -> str:
+        """An adapter of the mode's own name, unless another is given."""
+        return self.adapter or self.mode
 
     @property
     def variants(self) -> tuple[Variant, ...]:
         """The mode's own."""
-        return () if self.mode == "jacobi" else (self.mode,)
+        return (self.mode,)
 
     @property
     def lossless(self) -> bool:
@@ -110,12 +130,11 @@ class IterativeDiffusion(Decoder):
     @property
     def coupled(self) -> bool:
         """Every token is the target's own pick for its uniform."""
-        return self.mode == "jacobi" or (self.mode == "isd" and self.verify == "coupled")
+        return self.mode == "isd" and self.verify == "coupled"
 
     def steps(self, request: Request) -> Steps:
         """Those of the mode."""
-        modes = {"refine": self._refine, "isd": self._strides, "jacobi": self._jacobi}
-        return modes[self.mode](request)
+        return self._refine(request) if self.mode == "refine" else self._strides(request)
 
     # Refinement.
 
@@ -125,7 +144,7 @@ class IterativeDiffusion(Decoder):
         pending, left = request.prompt_ids, sampling.max_new_tokens
         anchor = pending[-1]
         while True:
-            block = Block(min(self.block, left), self._rules, sampling.stop_ids)
+            block = MaskBlock(min(self.block, left), self._rules, sampling.stop_ids)
             emitted = 0
             while not block.finished:
                 start = block.start
@@ -144,7 +163,7 @@ class IterativeDiffusion(Decoder):
 
     def _block_slots(self, shown: Sequence[int], anchor: int, sampling: Sampling) -> Slots | None:
         return mask_slots(
-            self.adapter_name or "",
+            self.adapter_name,
             shown,
             anchor=anchor,
             want="argmax" if sampling.greedy else "draws",
@@ -172,14 +191,17 @@ class IterativeDiffusion(Decoder):
         """Verify the specs and propose the next in one call; the prompt's call proposes too."""
         target, sampling = request.target, request.sampling
         rule, by_argmax = self._verification, self.proposal == "argmax"
+        most_masks = self.stride - 1  # an adapter guesses blindly beyond what it was trained for
+        if request.adapter is not None:
+            most_masks = min(most_masks, request.adapter.num_slots)
         fed, left = request.prompt_ids, sampling.max_new_tokens
         specs: tuple[int, ...] = ()
-        laws: Sequence[Tensor] | None = None
+        distributions: Sequence[Tensor] | None = None
         while True:
             # this call gives a token beside the specs, and the call that verifies its own does
-            num_masks = max(0, min(self.stride - 1, left - len(specs) - 2))
+            num_masks = max(0, min(most_masks, left - len(specs) - 2))
             slots = mask_slots(
-                self.adapter_name or "",
+                self.adapter_name,
                 [HIDDEN] * num_masks,
                 anchor=(*fed, *specs)[-1],
                 want="argmax" if by_argmax else rule.draft_want(sampling),
@@ -191,42 +213,26 @@ class IterativeDiffusion(Decoder):
                 want=rule.want(sampling),
                 read=range(-1 - len(specs), 0),
                 drafts=specs,
-                draft_probs=laws,
-                acceptance=rule.acceptance,
+                draft_probs=distributions,
+                acceptance_rule=rule.acceptance_rule,
             )
-            verdict = rule.verdict(result, specs)
-            emitted = settle(target, specs, verdict)
+            acceptance = rule.acceptance(result, specs)
+            emitted = settle(target, specs, acceptance)
             yield Emit(
                 tokens=emitted,
                 drafted=len(specs),
-                accepted=verdict.accepted,
-                verdict=result.verdict,
+                accepted=acceptance.accepted,
+                acceptance=result.acceptance,
             )
             left -= len(emitted)
             fed = emitted[-1:]
             # masks that followed a rejected token are of no use: the next round is cold
-            stood = verdict.accepted == len(specs)
+            stood = acceptance.accepted == len(specs)
             specs = result.slot_picks if stood else ()
-            laws = result.slot_probs.unbind() if stood and result.slot_probs is not None else None
+            distributions = (
+                result.slot_probs.unbind() if stood and result.slot_probs is not None else None
+            )
 
     @property
     def _verification(self) -> Verification:
         return Verification(rule=self.verify, lenience=self.lenience, top=self.top)
-
-    # Jacobi.
-
-    def _jacobi(self, request: Request) -> Steps:
-        """Replace guesses by what the target says after them; the window slides as they settle."""
-        target = request.target
-        fed, left = request.prompt_ids, request.sampling.max_new_tokens
-        guesses: tuple[int, ...] = ()
-        while True:
-            result = yield target.call((*fed, *guesses), read=range(-1 - len(guesses), 0))
-            verdict = verify_picks(result.picks, guesses)
-            emitted = settle(target, guesses, verdict)
-            yield Emit(tokens=emitted, drafted=len(guesses), accepted=verdict.accepted)
-            left -= len(emitted)
-            fed = emitted[-1:]
-            size = min(self.block, left) - 1
-            later = result.picks[verdict.accepted + 1 :]
-            guesses = (*later, *[(*fed, *later)[-1]] * size)[:size]

@@ -1,8 +1,8 @@
 """Naive non-autoregressive decoding: a block at once, every position on its own, unverified.
 
 One call predicts a whole block: its first token is the target's own, the others are each read off
-their slot's law without knowledge of one another, so pieces of different answers mix and tokens
-repeat (Gu et al. 2018, arXiv 1711.02281). The next block's call commits the last one. It is
+their slot's distribution without knowledge of one another, so pieces of different answers mix and
+tokens repeat (Gu et al. 2018, arXiv 1711.02281). The next block's call commits the last one. It is
 I-DLM's refinement with one pass, and the honest lower end of quality against speed: lossy.
 
 Letters: B tokens of a block.
@@ -15,10 +15,10 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from decoders.core.adapter.config import Variant
 from decoders.core.decoder import Decoder, Request, Steps
-from decoders.core.masked import block_call, mask_slots
+from decoders.core.drafting.mask_slots import block_call, mask_slots
 from decoders.core.registry import register
-from decoders.core.slots import Variant
 from decoders.core.types import HIDDEN, Call, CallResult, Emit
 
 
@@ -30,11 +30,11 @@ class NonAutoregressive(Decoder):
     Args:
         block: B.
         length: where an answer ends: `eos`, at the first stop token among the predictions;
-            `predicted`, where a stop token is likeliest to come first, by the laws of all positions
-            together; `oracle`, where AR's answer ends, which is generated first to know it (an
-            upper bound of quality whose speed means nothing).
-        picks: `law` draws as the run's sampling says (the likeliest at temperature 0), `argmax`
-            takes the likeliest token always.
+            `predicted`, where a stop token is likeliest to come first, by the distributions of all
+            positions together; `oracle`, where AR's answer ends, which is generated first to know
+            it (an upper bound of quality whose speed means nothing).
+        picks: `law` draws as the run's sampling says (the likeliest at temperature 0),
+            `argmax` takes the likeliest token always.
         adapter: name of the adapter, see ``--adapter``.
     """
 

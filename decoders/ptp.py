@@ -1,10 +1,10 @@
 """Parallel Token Prediction (Draxler, Will et al. 2025, arXiv 2512.21323).
 
 Every output position has its uniform u before anything is generated, and sampling is a function of
-the text and u: ``token = pick(law, u)``. An adapter has learned that function for many positions at
-once, so one call over slots that carry the next us proposes the next tokens together. A proposal
-stands if it is the target's own pick for that u: the output is AR's for the same seed, token for
-token. At temperature 0 slots carry no u and propose the greedy continuation.
+the text and u: ``token = pick(distribution, u)``. An adapter has learned that function for many
+positions at once, so one call over slots that carry the next uniforms proposes the next tokens
+together. A proposal stands if it is the target's own pick for that u: the output is AR's for the
+same seed, token for token. At temperature 0 slots carry no u and propose the greedy continuation.
 
 * `sequential`: one call proposes, one verifies.
 * `pqd` (Partial Quadratic Decoding): one call verifies the last proposals and makes the next ones,
@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from decoders.core import masks
-from decoders.core.allocation import allocate, branch_chances
+from decoders.core.adapter.config import Variant
 from decoders.core.decoder import Decoder, Request, Steps
-from decoders.core.proposer import Proposer
+from decoders.core.drafting.allocation import allocate, branch_chances
+from decoders.core.drafting.proposer import Proposer
 from decoders.core.registry import register
 from decoders.core.sampling import verify_picks
-from decoders.core.slots import Variant
 from decoders.core.types import Call, CallResult, Emit
 
 
@@ -52,10 +52,11 @@ class ParallelTokenPrediction(Decoder):
     needs = ("adapter",)
 
     def __post_init__(self) -> None:
-        """`ValueError` on an option out of range."""
+        """`ValueError` on an option out of range, or one that the mode does not read."""
         self.demand(self.slots >= 0, "slots", "0 (the adapter's) or above")
         self.demand(self.budget >= 1, "budget", "1 or above")
         self.demand(self.row_cost >= 0, "row_cost", "0 or above")
+        self.demand_read("mode", {"pqd": ("budget",)})
 
     @property
     def variants(self) -> tuple[Variant, ...]:
@@ -69,7 +70,7 @@ class ParallelTokenPrediction(Decoder):
 
     def steps(self, request: Request) -> Steps:
         """Prefill with the first proposal, then rounds of the chosen mode."""
-        run = _Run(self, request)
+        run = _Answer(self, request)
         if run.proposer.standalone:  # its slots must not see the prompt's last token
             call: Call | None = run.target.call(request.prompt_ids)
         else:
@@ -81,7 +82,7 @@ class ParallelTokenPrediction(Decoder):
         yield Emit(tokens=result.picks)
         yield from self._quadratic(run) if self.mode == "pqd" else self._sequential(run)
 
-    def _sequential(self, run: _Run) -> Steps:
+    def _sequential(self, run: _Answer) -> Steps:
         """Verify the proposal in one call; make the next in another, which may give a token too."""
         if run.proposer.standalone:  # the prefill proposed nothing
             yield from self._propose(run)
@@ -94,7 +95,7 @@ class ParallelTokenPrediction(Decoder):
             if first and run.ended(first[0]):
                 yield Emit(tokens=first)
 
-    def _propose(self, run: _Run) -> Generator[Call | Emit, CallResult, tuple[int, ...]]:
+    def _propose(self, run: _Answer) -> Generator[Call | Emit, CallResult, tuple[int, ...]]:
         """Make the next proposal; the token that the call gave itself, if it had a base row."""
         call = run.propose(() if run.proposer.standalone else (run.last,))
         result = CallResult() if call is None else (yield call)
@@ -103,7 +104,7 @@ class ParallelTokenPrediction(Decoder):
         run.proposer.take(result)
         return result.picks
 
-    def _quadratic(self, run: _Run) -> Steps:
+    def _quadratic(self, run: _Answer) -> Steps:
         """Verify n drafts and propose from all n + 1 places where verification may stop."""
         proposer = run.proposer
         while True:
@@ -116,7 +117,7 @@ class ParallelTokenPrediction(Decoder):
             proposer.take(result, slice(start, start + read[emit.accepted]))
             yield emit
 
-    def _allocate(self, run: _Run, num_drafts: int) -> list[int]:
+    def _allocate(self, run: _Answer, num_drafts: int) -> list[int]:
         """Slots of every branch; none where the answer will have ended."""
         proposer = run.proposer
         sizes = allocate(
@@ -135,7 +136,7 @@ class ParallelTokenPrediction(Decoder):
         ]
 
 
-class _Run:
+class _Answer:
     """One answer on its way: what is committed, and how calls are made."""
 
     def __init__(self, decoder: ParallelTokenPrediction, request: Request) -> None:
@@ -174,14 +175,14 @@ class _Run:
         self, result: CallResult, drafts: tuple[int, ...], first: tuple[int, ...] = ()
     ) -> Emit:
         """Commit the drafts that stand and the token after them; a step's end, after `first`."""
-        verdict = verify_picks(result.picks, drafts)
-        emitted = (*drafts[: verdict.accepted], verdict.token)
+        acceptance = verify_picks(result.picks, drafts)
+        emitted = (*drafts[: acceptance.accepted], acceptance.token)
         self.commit(emitted)
-        self.proposer.observe(len(drafts), verdict.accepted)
+        self.proposer.observe(len(drafts), acceptance.accepted)
         return Emit(
             tokens=(*first, *emitted),
             drafted=len(drafts),
-            accepted=verdict.accepted,
+            accepted=acceptance.accepted,
             undrafted=len(first),
         )
 

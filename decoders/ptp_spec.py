@@ -2,9 +2,9 @@
 
 A step: one call of the draft model proposes the next tokens through slots that carry their
 uniforms; one target call verifies them all. Drafting k tokens costs one call instead of k, and none
-of it is the draft model's own law: the adapter learns the target's pick for a uniform best where
-it was trained on the target's uniforms (``[model] teacher`` in its recipe). A draft stands if it is
-the target's own pick, so the output is AR's for the same seed, token for token.
+of it is the draft model's own distribution: the adapter learns the target's pick for a uniform best
+where it was trained on the target's uniforms (``[model] teacher`` in its recipe). A draft stands if
+it is the target's own pick, so the output is AR's for the same seed, token for token.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from decoders.core.adapter.config import Variant
 from decoders.core.decoder import Decoder, Request, Steps
-from decoders.core.proposer import Proposer
+from decoders.core.drafting.proposer import Proposer
+from decoders.core.drafting.verification import settle
 from decoders.core.registry import register
 from decoders.core.sampling import verify_picks
-from decoders.core.slots import Variant
 from decoders.core.types import Call, CallResult, Emit
-from decoders.core.verification import settle
 
 
 @register("ptp_spec")
@@ -78,11 +78,11 @@ class ParallelSpeculative(Decoder):
             yield from self._propose(request, proposer, sequence, left)
             drafts = proposer.worthwhile(left - 1, self.row_cost)
             result = yield target.call((sequence[-1], *drafts), read=range(len(drafts) + 1))
-            verdict = verify_picks(result.picks, drafts)
-            emitted = settle(target, drafts, verdict)
+            acceptance = verify_picks(result.picks, drafts)
+            emitted = settle(target, drafts, acceptance)
             sequence += emitted
-            proposer.observe(len(drafts), verdict.accepted)
-            yield Emit(tokens=emitted, drafted=len(drafts), accepted=verdict.accepted)
+            proposer.observe(len(drafts), acceptance.accepted)
+            yield Emit(tokens=emitted, drafted=len(drafts), accepted=acceptance.accepted)
             left -= len(emitted)
 
     def _propose(

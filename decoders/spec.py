@@ -2,8 +2,8 @@
 
 A step: the draft model proposes up to K tokens one by one, one target call over the last committed
 token and the drafts verifies them all, and the accepted ones plus one token of the target's own
-(recovered or bonus) are emitted. Lossless: `rejection` keeps the target's law, `coupled` accepts
-while the draft is the target's own pick for the same uniform and emits AR's very tokens.
+(recovered or bonus) are emitted. Lossless: `rejection` keeps the target's distribution, `coupled`
+accepts while the draft is the target's own pick for the same uniform and emits AR's very tokens.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Literal
 from torch import Tensor
 
 from decoders.core.decoder import Decoder, Request, Steps
+from decoders.core.drafting.verification import Verification, settle
 from decoders.core.registry import register
 from decoders.core.types import Call, CallResult, Emit
-from decoders.core.verification import Verification, settle
 
-Proposal = tuple[list[int], list[Tensor]]
+_Proposal = tuple[list[int], list[Tensor]]
 
 
 @register("spec")
@@ -63,31 +63,35 @@ class Speculative(Decoder):
         rule = self._verification
         while True:
             # the verifying call adds one token itself: draft at most what the budget still holds
-            drafts, laws = yield from self._propose(request, sequence, min(self.k, left - 1))
+            drafts, distributions = yield from self._propose(
+                request, sequence, min(self.k, left - 1)
+            )
             result = yield target.call(
                 (sequence[-1], *drafts),
                 want=rule.want(request.sampling),
                 read=range(len(drafts) + 1),
                 drafts=drafts,
-                draft_probs=laws,
+                draft_probs=distributions,
             )
-            verdict = rule.verdict(result, drafts)
-            emitted = settle(target, drafts, verdict)
+            acceptance = rule.acceptance(result, drafts)
+            emitted = settle(target, drafts, acceptance)
             sequence += emitted
             # every token but the last is in the target's cache; the draft may lack some at its end
             draft.truncate(min(draft.length, len(sequence) - 1))
             yield Emit(
                 tokens=emitted,
                 drafted=len(drafts),
-                accepted=verdict.accepted,
-                verdict=result.verdict,
+                accepted=acceptance.accepted,
+                acceptance=result.acceptance,
             )
             left -= len(emitted)
 
     def _propose(
         self, request: Request, sequence: list[int], num_drafts: int
-    ) -> Generator[Call | Emit, CallResult, Proposal]:
-        """Draft tokens with their laws; the first call also feeds what the draft's cache lacks.
+    ) -> Generator[Call | Emit, CallResult, _Proposal]:
+        """Draft tokens with their distributions.
+
+        The first call also feeds what the draft's cache lacks.
 
         The last draft is never fed to the draft model: after full acceptance it is caught up
         together with the bonus token, so that no draft call is wasted.
@@ -95,13 +99,13 @@ class Speculative(Decoder):
         draft = request.draft
         assert draft is not None
         drafts: list[int] = []
-        laws: list[Tensor] = []
-        keep_laws = not self._verification.by_picks(request.sampling)
+        distributions: list[Tensor] = []
+        keep_distributions = not self._verification.by_picks(request.sampling)
         while len(drafts) < num_drafts:
             known = draft.length - len(sequence)  # drafts already in the cache, if positive
             unseen = drafts[known:] if known >= 0 else [*sequence[known:], *drafts]
-            result = yield draft.call(unseen, want="probs" if keep_laws else "picks")
+            result = yield draft.call(unseen, want="probs" if keep_distributions else "picks")
             drafts += result.picks
             if result.probs is not None:
-                laws.append(result.probs[-1])
-        return drafts, laws
+                distributions.append(result.probs[-1])
+        return drafts, distributions

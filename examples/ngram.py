@@ -38,11 +38,11 @@ class NGram(Decoder):
             left = request.sampling.max_new_tokens - (len(text) - len(request.prompt_ids))
             drafts = self._lookup(text)[: left - 1]
             result = yield target.call((text[-1], *drafts), read=range(len(drafts) + 1))
-            verdict = verify_picks(result.picks, drafts)
-            emitted = (*drafts[: verdict.accepted], verdict.token)
+            acceptance = verify_picks(result.picks, drafts)
+            emitted = (*drafts[: acceptance.accepted], acceptance.token)
             text += emitted
             target.truncate(len(text) - 1)
-            yield Emit(tokens=emitted, drafted=len(drafts), accepted=verdict.accepted)
+            yield Emit(tokens=emitted, drafted=len(drafts), accepted=acceptance.accepted)
 
     def _lookup(self, text: list[int]) -> list[int]:
         """The tokens after the latest earlier occurrence of the last n tokens."""

@@ -17,7 +17,7 @@ import torch
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.sampling import verify_rejection
-from decoders.core.types import Call, CallResult, Emit, Verdict
+from decoders.core.types import Acceptance, Call, CallResult, Emit
 from decoders.spec import Speculative
 
 
@@ -56,7 +56,7 @@ class DropsBonus(Tampered):
 
 @dataclass(frozen=True, kw_only=True)
 class WarpsDraft(Tampered):
-    """Drafts are drawn from one law, and another one is handed to verification: hotter."""
+    """Drafts are drawn from one distribution, and another one is handed to verification: hotter."""
 
     def heard(self, request: Request, call: Call, result: CallResult) -> CallResult:
         if call.session is not request.draft or result.probs is None:
@@ -70,10 +70,10 @@ class OwnTest(Tampered):
     """Rejection sampling by its own hand; as it stands it is right."""
 
     def asked(self, call: Call) -> Call:
-        return replace(call, want="probs") if call.drafts and call.want == "verdict" else call
+        return replace(call, want="probs") if call.drafts and call.want == "acceptance" else call
 
     def heard(self, request: Request, call: Call, result: CallResult) -> CallResult:
-        if not call.drafts or call.want != "verdict" or result.probs is None:
+        if not call.drafts or call.want != "acceptance" or result.probs is None:
             return result
         start = call.session.base + 1 - len(request.prompt_ids)
         places = range(start, start + len(call.drafts) + 1)
@@ -86,7 +86,7 @@ class OwnTest(Tampered):
             torch.tensor([[self.test_at(request, p) for p in places[:-1]]], device=device),
             torch.tensor([[request.uniforms.at("recover", p) for p in places]], device=device),
         )
-        return CallResult(verdict=Verdict(int(accepted), int(token)))
+        return CallResult(acceptance=Acceptance(int(accepted), int(token)))
 
     def test_at(self, request: Request, position: int) -> float:
         return request.uniforms.at("accept", position)

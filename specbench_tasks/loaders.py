@@ -21,9 +21,9 @@ from specbench_tasks.task import Conversation
 
 __all__ = ["DataUnavailable", "load_hf", "load_jsonl", "load_specbench"]
 
-PREFERRED_SPLITS = ("test", "validation", "train")
-FILE_KINDS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv"}
-HUB_TIMEOUT_S = 5.0
+_PREFERRED_SPLITS = ("test", "validation", "train")
+_FILE_KINDS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv"}
+_HUB_TIMEOUT_S = 5.0
 
 
 def load_jsonl(path: Path, columns: Mapping[str, str] | None = None) -> list[Conversation]:
@@ -91,16 +91,16 @@ def _open_dataset(dataset: str, config: str | None) -> Any:
 
 
 def _kind_of(file: Path) -> str:
-    if file.suffix not in FILE_KINDS:
-        raise ValueError(f"{file.name} is none of {', '.join(FILE_KINDS)}")
-    return FILE_KINDS[file.suffix]
+    if file.suffix not in _FILE_KINDS:
+        raise ValueError(f"{file.name} is none of {', '.join(_FILE_KINDS)}")
+    return _FILE_KINDS[file.suffix]
 
 
 def _split_of(opened: Any, dataset: str, split: str | None) -> Any:
     if not isinstance(opened, Mapping):  # a single table, saved by save_to_disk
         return opened
     names = list(opened)
-    wanted = split or next((name for name in PREFERRED_SPLITS if name in opened), names[0])
+    wanted = split or next((name for name in _PREFERRED_SPLITS if name in opened), names[0])
     if wanted not in opened:
         raise ValueError(f"{dataset!r} has no split {wanted!r}; it has {', '.join(names)}")
     return opened[wanted]
@@ -128,7 +128,7 @@ def _reachable(endpoint: str) -> bool:
         return False
     try:
         urllib.request.urlopen(
-            urllib.request.Request(endpoint, method="HEAD"), timeout=HUB_TIMEOUT_S
+            urllib.request.Request(endpoint, method="HEAD"), timeout=_HUB_TIMEOUT_S
         ).close()
     except urllib.error.HTTPError as error:  # it answered
         error.close()

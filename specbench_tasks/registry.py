@@ -10,25 +10,25 @@
 
 A run has one source: mixing two would average unlike prompts under one family's name. Which
 conversations are chosen depends on the source, the seed and the limit alone, and a smaller limit's
-choice is contained in a larger one's. Standard library only (`datasets` for ``hf=`` alone).
+choice is contained in a larger one's. No package but ours (`datasets` for ``hf=`` alone).
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from decoders.core.nearest import nearest
 from specbench_tasks.generators import NUM_ZOO_CONVERSATIONS, zoo_conversations
 from specbench_tasks.loaders import load_hf, load_jsonl, load_specbench
 from specbench_tasks.specbench import NUM_QUESTIONS
 from specbench_tasks.subset import held_out, spread
 from specbench_tasks.task import FAMILIES, OTHER, Conversation
 
-DEFAULT_ZOO_LIMIT = 24
-DEFAULT_QUALITY_LIMIT = 40
-SOURCES = ("zoo", "specbench", "jsonl", "hf")
+_DEFAULT_ZOO_LIMIT = 24
+_DEFAULT_QUALITY_LIMIT = 40
+_SOURCES = ("zoo", "specbench", "jsonl", "hf")
 _HF_KEYS = ("config", "split")
 
 
@@ -48,7 +48,7 @@ class TaskSet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskInfo:
+class _TaskInfo:
     """One line of ``bench ls tasks``; `num_conversations` is None where only the data knows."""
 
     name: str
@@ -93,8 +93,8 @@ def load_tasks(
         if any(c.family == family for c in conversations)
     }
     if limit is None:
-        limit = DEFAULT_ZOO_LIMIT if name.partition(":")[0] == "zoo" else len(conversations)
-    wanted = DEFAULT_QUALITY_LIMIT if quality_limit is None else quality_limit
+        limit = _DEFAULT_ZOO_LIMIT if name.partition(":")[0] == "zoo" else len(conversations)
+    wanted = _DEFAULT_QUALITY_LIMIT if quality_limit is None else quality_limit
     return TaskSet(
         name=name,
         timing=tuple(spread(by_family, limit, seed)),
@@ -103,10 +103,10 @@ def load_tasks(
     )
 
 
-def list_tasks() -> tuple[TaskInfo, ...]:
+def list_tasks() -> tuple[_TaskInfo, ...]:
     """Every name ``--tasks`` takes, without reading or downloading anything."""
     zoo = [
-        TaskInfo(
+        _TaskInfo(
             name=family,
             families=(family,),
             num_conversations=NUM_ZOO_CONVERSATIONS,
@@ -116,7 +116,7 @@ def list_tasks() -> tuple[TaskInfo, ...]:
         for family in FAMILIES
     ]
     return (
-        TaskInfo(
+        _TaskInfo(
             name="zoo",
             families=FAMILIES,
             num_conversations=NUM_ZOO_CONVERSATIONS * len(FAMILIES),
@@ -124,21 +124,21 @@ def list_tasks() -> tuple[TaskInfo, ...]:
             licence="Apache-2.0",
         ),
         *zoo,
-        TaskInfo(
+        _TaskInfo(
             name="specbench[=PATH]",
             families=FAMILIES,
             num_conversations=NUM_QUESTIONS,
             source="github.com/hemingkx/Spec-Bench",
             licence="Apache-2.0, texts: own terms",
         ),
-        TaskInfo(
+        _TaskInfo(
             name="jsonl=PATH",
             families=(),
             num_conversations=None,
             source="a file of yours",
             licence="the file's",
         ),
-        TaskInfo(
+        _TaskInfo(
             name="hf=ID",
             families=(),
             num_conversations=None,
@@ -185,13 +185,10 @@ def _spelled() -> tuple[str, ...]:
 
 def _check_name(name: str) -> None:
     source, equals, value = name.partition("=")
-    allowed = (*SOURCES, *FAMILIES)
+    allowed = (*_SOURCES, *FAMILIES)
     if source not in allowed:
-        near = difflib.get_close_matches(source, allowed, n=1, cutoff=0.5)
-        guess = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(
-            f"unknown task {source!r}; {guess}available: {', '.join((*_spelled(), *FAMILIES))}"
-        )
+        known = ", ".join((*_spelled(), *FAMILIES))
+        raise ValueError(f"unknown task {source!r}; {nearest(source, allowed)}available: {known}")
     if source in ("jsonl", "hf") and not value:
         raise ValueError(
             f"task {name!r} needs a value: {'jsonl=PATH' if source == 'jsonl' else 'hf=ID'}"

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-from specbench_tasks.task import FAMILIES, Constraint, Reference
+from specbench_tasks.task import FAMILIES, Constraint, GoldAnswer
 
 PRIMARY: dict[str, str] = {
     "mt_bench": "constraints_met",
@@ -24,7 +24,7 @@ PRIMARY: dict[str, str] = {
     "rag": "contains_answer",
 }
 """The metric that stands for a family's quality."""
-CONSTRAINT_KINDS = (
+_CONSTRAINT_KINDS = (
     "contains",
     "excludes",
     "starts_with",
@@ -38,7 +38,7 @@ _ARTICLES = frozenset(("a", "an", "the"))
 _PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation, " "))
 
 
-def normalized_words(text: str) -> list[str]:
+def _normalized_words(text: str) -> list[str]:
     """Lower-case words without punctuation and English articles (SQuAD's normalisation)."""
     return [word for word in text.lower().translate(_PUNCTUATION).split() if word not in _ARTICLES]
 
@@ -51,14 +51,14 @@ def final_number(text: str) -> float | None:
 
 def contains_words(text: str, answer: str) -> bool:
     """Whether the normalised `answer` occurs in the normalised `text` as whole words."""
-    words, wanted = normalized_words(text), normalized_words(answer)
+    words, wanted = _normalized_words(text), _normalized_words(answer)
     spans = (words[i : i + len(wanted)] for i in range(len(words) - len(wanted) + 1))
     return bool(wanted) and any(span == wanted for span in spans)
 
 
 def token_f1(text: str, answer: str) -> float:
     """Harmonic mean of word precision and recall after normalisation (SQuAD's F1)."""
-    words, wanted = normalized_words(text), normalized_words(answer)
+    words, wanted = _normalized_words(text), _normalized_words(answer)
     shared = sum((Counter(words) & Counter(wanted)).values())
     return 2 * shared / (len(words) + len(wanted)) if shared else 0.0
 
@@ -83,11 +83,11 @@ def constraint_met(text: str, constraint: Constraint) -> bool:
     if constraint.kind == "max_words":
         return len(text.split()) <= int(value)
     raise ValueError(
-        f"unknown constraint kind {constraint.kind!r}; use one of {', '.join(CONSTRAINT_KINDS)}"
+        f"unknown constraint kind {constraint.kind!r}; use one of {', '.join(_CONSTRAINT_KINDS)}"
     )
 
 
-def score(family: str, output: str, reference: Reference) -> dict[str, float]:
+def score(family: str, output: str, reference: GoldAnswer) -> dict[str, float]:
     """The family's primary metric (see `PRIMARY`) and its companions for one answer.
 
     Raises:
@@ -102,7 +102,7 @@ def score(family: str, output: str, reference: Reference) -> dict[str, float]:
 
 
 def corpus_scores(
-    family: str, outputs: Sequence[str], references: Sequence[Reference]
+    family: str, outputs: Sequence[str], references: Sequence[GoldAnswer]
 ) -> dict[str, float]:
     """Scores of all answers of a family: corpus BLEU and chrF for translation, else means.
 
@@ -138,25 +138,25 @@ def _need(module: str, package: str, family: str) -> ModuleType:
         ) from error
 
 
-def _math(output: str, reference: Reference) -> dict[str, float]:
+def _math(output: str, reference: GoldAnswer) -> dict[str, float]:
     got = final_number(output)
     golds = [final_number(answer) for answer in reference.answers]
     return {"exact_number": float(got is not None and got in golds)}
 
 
-def _answered(output: str, reference: Reference) -> dict[str, float]:
+def _answered(output: str, reference: GoldAnswer) -> dict[str, float]:
     return {
         "contains_answer": float(any(contains_words(output, gold) for gold in reference.answers)),
         "f1": max(token_f1(output, gold) for gold in reference.answers),
     }
 
 
-def _constraints(output: str, reference: Reference) -> dict[str, float]:
+def _constraints(output: str, reference: GoldAnswer) -> dict[str, float]:
     met = [constraint_met(output, constraint) for constraint in reference.constraints]
     return {"constraints_met": sum(met) / len(met), "all_met": float(all(met))}
 
 
-def _summary(output: str, reference: Reference) -> dict[str, float]:
+def _summary(output: str, reference: GoldAnswer) -> dict[str, float]:
     rouge = _need("rouge_score.rouge_scorer", "rouge-score", "summarization")
     scorer = rouge.RougeScorer(["rouge1", "rougeL"], use_stemmer=False)
     rows = [scorer.score(gold, output) for gold in reference.answers]
@@ -166,7 +166,7 @@ def _summary(output: str, reference: Reference) -> dict[str, float]:
     }
 
 
-def _translation(output: str, reference: Reference) -> dict[str, float]:
+def _translation(output: str, reference: GoldAnswer) -> dict[str, float]:
     sacrebleu = _need("sacrebleu", "sacrebleu", "translation")
     golds = list(reference.answers)
     return {
@@ -176,7 +176,7 @@ def _translation(output: str, reference: Reference) -> dict[str, float]:
     }
 
 
-def _corpus_translation(outputs: list[str], references: Sequence[Reference]) -> dict[str, float]:
+def _corpus_translation(outputs: list[str], references: Sequence[GoldAnswer]) -> dict[str, float]:
     sacrebleu = _need("sacrebleu", "sacrebleu", "translation")
     depth = max(len(reference.answers) for reference in references)
     streams = [
@@ -191,7 +191,7 @@ def _corpus_translation(outputs: list[str], references: Sequence[Reference]) -> 
     }
 
 
-_SCORERS: dict[str, Callable[[str, Reference], dict[str, float]]] = {
+_SCORERS: dict[str, Callable[[str, GoldAnswer], dict[str, float]]] = {
     "mt_bench": _constraints,
     "translation": _translation,
     "summarization": _summary,

@@ -18,13 +18,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specbench_tasks.task import FAMILIES, Conversation, Reference
+from specbench_tasks.task import FAMILIES, Conversation, GoldAnswer
 
 URL = "https://raw.githubusercontent.com/hemingkx/Spec-Bench/main/data/spec_bench/question.jsonl"
 SHA256 = "4b6d33e79484f9841c487ee87d1cf6aa8c6066f61d5d482ff09e5a007fafdf04"
 NUM_QUESTIONS = 480
-TIMEOUT_S = 20.0
-MT_BENCH_CATEGORIES = (
+_TIMEOUT_S = 20.0
+_MT_BENCH_CATEGORIES = (
     "writing",
     "roleplay",
     "reasoning",
@@ -34,7 +34,7 @@ MT_BENCH_CATEGORIES = (
     "stem",
     "humanities",
 )
-FAMILY_OF = {name: name for name in FAMILIES} | dict.fromkeys(MT_BENCH_CATEGORIES, "mt_bench")
+FAMILY_OF = {name: name for name in FAMILIES} | dict.fromkeys(_MT_BENCH_CATEGORIES, "mt_bench")
 """Family of every value that Spec-Bench's ``category`` takes."""
 
 _GSM8K_FINAL = re.compile(r"####\s*(-?[\d,]*\.?\d+)\s*$")
@@ -55,7 +55,7 @@ def load_specbench(path: Path | None = None) -> list[Conversation]:
         DataUnavailable: the file cannot be downloaded, or is not the pinned one.
         ValueError: no such file, or a line that is no Spec-Bench question.
     """
-    file = cached_questions() if path is None else _existing(path)
+    file = _cached_questions() if path is None else _existing(path)
     conversations = []
     for number, row in read_jsonl(file):
         try:
@@ -143,18 +143,18 @@ def _question(row: Mapping[str, Any]) -> Conversation:
     )
 
 
-def _reference(category: str, item: str | list[str] | None) -> Reference | None:
+def _reference(category: str, item: str | list[str] | None) -> GoldAnswer | None:
     answers = [item] if isinstance(item, str) else item or []
     if category == "math_reasoning":
         answers = [gsm8k_answer(answer) for answer in answers]
     kept = tuple(answer for answer in answers if answer.strip())
-    return Reference(answers=kept) if kept else None
+    return GoldAnswer(answers=kept) if kept else None
 
 
 # ---------------------------------------------------------------- download
 
 
-def cached_questions() -> Path:
+def _cached_questions() -> Path:
     """The pinned ``question.jsonl`` in the user's cache, downloaded first if it is not there.
 
     Raises:
@@ -182,7 +182,7 @@ def cached_questions() -> Path:
 
 def _download(url: str) -> bytes:
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:
             data: bytes = response.read()
     except (OSError, urllib.error.URLError) as error:  # URLError is an OSError; say so for readers
         reason = getattr(error, "reason", None) or error

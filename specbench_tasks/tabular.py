@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from specbench_tasks.specbench import FAMILY_OF, gsm8k_answer
-from specbench_tasks.task import FAMILIES, OTHER, Conversation, Reference
+from specbench_tasks.task import FAMILIES, OTHER, Conversation, GoldAnswer
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "prompt": ("prompt", "question", "instruction", "input", "turns", "messages"),
@@ -142,7 +142,7 @@ def _family(row: Row, columns: Mapping[str, str], reference: Any) -> str:
     return "math_reasoning" if is_gsm8k else OTHER
 
 
-def _references(cell: Any, num_turns: int, family: str) -> tuple[Reference | None, ...]:
+def _references(cell: Any, num_turns: int, family: str) -> tuple[GoldAnswer | None, ...]:
     per_turn = [cell] if num_turns == 1 else cell
     if per_turn is None or isinstance(per_turn, str):
         per_turn = [per_turn]
@@ -154,12 +154,12 @@ def _references(cell: Any, num_turns: int, family: str) -> tuple[Reference | Non
     return tuple(_reference(item, family) for item in padded)
 
 
-def _reference(cell: Any, family: str) -> Reference | None:
+def _reference(cell: Any, family: str) -> GoldAnswer | None:
     answers = _texts(cell)
     if family == "math_reasoning":
         answers = [gsm8k_answer(answer) for answer in answers]
     kept = tuple(answer for answer in answers if answer.strip())
-    return Reference(answers=kept) if kept else None
+    return GoldAnswer(answers=kept) if kept else None
 
 
 def _texts(cell: Any) -> list[str]:

@@ -1,8 +1,8 @@
 """What a benchmark prompt is: conversations, references, and training examples.
 
 One `Conversation` is the unit that intervals cluster by; each of its turns is one *prompt*. A
-`Reference` is what the scorers of `specbench_tasks.scorers` hold an answer against. Everything here
-is plain frozen data (standard library only), so records and reports can read it without torch.
+`GoldAnswer` is what the scorers of `specbench_tasks.scorers` hold an answer against. Everything
+here is plain frozen data (standard library only), so records and reports can read it without torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Constraint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
+class GoldAnswer:
     """What one turn's answer is scored against.
 
     `answers` holds the gold answers (any one suffices); `constraints` is ``mt_bench``'s alone.
@@ -45,7 +45,7 @@ class Conversation:
     id: str
     family: str
     turns: tuple[str, ...]
-    references: tuple[Reference | None, ...]
+    references: tuple[GoldAnswer | None, ...]
     system: str | None = None
 
     def __post_init__(self) -> None:

@@ -11,13 +11,13 @@ import cli
 
 
 @dataclass(frozen=True)
-class Ended:
+class Output:
     code: int
     out: str
     err: str
 
 
-def bench(*arguments: object) -> Ended:
+def bench(*arguments: object) -> Output:
     """`cli.main` with these arguments."""
     out, err = io.StringIO(), io.StringIO()
     argv, sys.argv = sys.argv, ["bench", *map(str, arguments)]
@@ -29,4 +29,4 @@ def bench(*arguments: object) -> Ended:
         code = int(end.code or 0)
     finally:
         sys.argv = argv
-    return Ended(code, out.getvalue(), err.getvalue())
+    return Output(code, out.getvalue(), err.getvalue())

@@ -9,25 +9,28 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from bench.config import RunConfig
-    from bench.workbench import Workbench
+    from bench.plan.setup import Setup
+    from bench.settings.config import RunConfig
 
 VOCAB = 128
 STOP = ord("\n")
+
+
+BOS = 1
 
 
 class Characters:
     """A tokenizer whose ids are code points below 128."""
 
     chat_template = None
-    bos_token_id = 1
+    bos_token_id: int | None = BOS
 
     def apply_chat_template(self, *_: Any, **__: Any) -> str:
         raise AssertionError("there is no template")
 
     def encode(self, text: str, *, add_special_tokens: bool, verbose: bool = False) -> list[int]:
         ids = [min(ord(character), VOCAB - 1) for character in text[-40:]]
-        return [self.bos_token_id, *ids] if add_special_tokens else ids
+        return [BOS, *ids] if add_special_tokens else ids
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         kept = [i for i in token_ids if not (skip_special_tokens and i == self.bos_token_id)]
@@ -62,12 +65,12 @@ class RecordedProgress:
         self.closed += 1
 
 
-def open_tables(config: RunConfig, max_length: int = 256, agreement: float = 0.9) -> Workbench:
-    """A workbench of two table models that agree most of the time."""
-    from bench.clock import FakeClock
-    from bench.workbench import assemble
-    from decoders.core.models import Models
-    from decoders.core.table_model import TableModel
+def open_tables(config: RunConfig, max_length: int = 256, agreement: float = 0.9) -> Setup:
+    """A setup of two table models that agree most of the time."""
+    from bench.machine.clock import FakeClock
+    from bench.plan.setup import assemble
+    from decoders.core.engine.models import Models
+    from decoders.core.testing.table_model import TableModel
 
     target = TableModel(VOCAB, seed=1, order=1, max_length=max_length)
     draft = TableModel(
@@ -89,11 +92,11 @@ def open_tables(config: RunConfig, max_length: int = 256, agreement: float = 0.9
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what costs a short run most: the first look at all garbage, and asking git."""
     monkeypatch.setattr("gc.collect", lambda: 0)
-    monkeypatch.setattr("bench.env._git", lambda *_: None)
+    monkeypatch.setattr("bench.machine.env._git", lambda *_: None)
 
 
 @pytest.fixture
-def opener() -> Callable[..., Workbench]:
+def opener() -> Callable[..., Setup]:
     return open_tables
 
 
@@ -107,7 +110,7 @@ def small() -> Callable[..., RunConfig]:
     """A small configuration of `ar` and `spec` over two families; values override."""
 
     def make(**values: Any) -> RunConfig:
-        from bench.config import load_config
+        from bench.settings.config import load_config
 
         plain: dict[str, Any] = {
             "model": "tables",

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.env import ROOT
-from tests.command_line import Ended, bench
+from bench.machine.env import ROOT
+from tests.command_line import Output, bench
 from tests.tiny_checkpoint import save_checkpoint
 
 
@@ -31,7 +31,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int],
 @pytest.fixture(scope="session")
 def finished(
     checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Ended, Path]:
+) -> tuple[Output, Path]:
     """One run of the whole command, and its results folder."""
     results = tmp_path_factory.mktemp("results")
     model = checkpoint("target")
@@ -44,7 +44,7 @@ def finished(
 
 
 def test_a_run_prints_a_table_on_stdout_and_its_progress_on_stderr(
-    finished: tuple[Ended, Path],
+    finished: tuple[Output, Path],
 ) -> None:
     ended, results = finished
     assert ended.code == 0, ended.err
@@ -54,7 +54,7 @@ def test_a_run_prints_a_table_on_stdout_and_its_progress_on_stderr(
     assert "timing" not in ended.out
 
 
-def test_a_run_leaves_tables_and_figures(finished: tuple[Ended, Path]) -> None:
+def test_a_run_leaves_tables_and_figures(finished: tuple[Output, Path]) -> None:
     run_dir = finished[1] / "latest"
     for name in ("summary.csv", "report.md", "samples.parquet", "config.toml", "vocab.json"):
         assert (run_dir / name).stat().st_size > 0
@@ -64,20 +64,20 @@ def test_a_run_leaves_tables_and_figures(finished: tuple[Ended, Path]) -> None:
 
 
 def test_neither_host_nor_absolute_path_is_in_the_environment(
-    finished: tuple[Ended, Path],
+    finished: tuple[Output, Path],
 ) -> None:
     env = (finished[1] / "latest" / "env.json").read_text()
     assert str(finished[1].parent) not in env
     assert str(ROOT) not in env
 
 
-def test_a_complete_run_is_not_resumed(finished: tuple[Ended, Path]) -> None:
+def test_a_complete_run_is_not_resumed(finished: tuple[Output, Path]) -> None:
     ended = bench("resume", "latest", "--output", finished[1])
     assert ended.code == 0
     assert "complete: nothing to resume" in ended.err
 
 
-def test_a_report_is_written_again_without_a_model(finished: tuple[Ended, Path]) -> None:
+def test_a_report_is_written_again_without_a_model(finished: tuple[Output, Path]) -> None:
     (finished[1] / "latest" / "report.md").unlink()
     ended = bench("report", finished[1] / "latest")
     assert ended.code == 0
@@ -86,7 +86,7 @@ def test_a_report_is_written_again_without_a_model(finished: tuple[Ended, Path])
 
 
 def test_a_report_ends_with_what_its_verdict_calls_for(
-    finished: tuple[Ended, Path], tmp_path: Path
+    finished: tuple[Output, Path], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree((finished[1] / "latest").resolve(), run)
@@ -104,7 +104,7 @@ def test_a_report_ends_with_what_its_verdict_calls_for(
     assert "VALID" not in ended.out
 
 
-def test_an_answer_is_shown_step_by_step(finished: tuple[Ended, Path]) -> None:
+def test_an_answer_is_shown_step_by_step(finished: tuple[Output, Path]) -> None:
     ended = bench("show", "latest", "--output", finished[1], "--decoders", "spec")
     assert ended.code == 0
     assert "spec" in ended.out
@@ -113,13 +113,13 @@ def test_an_answer_is_shown_step_by_step(finished: tuple[Ended, Path]) -> None:
 @pytest.mark.parametrize(
     ("what", "contains"), [("decoders", "spec"), ("tasks", "mt_bench"), ("runs", "complete")]
 )
-def test_lists_name_what_there_is(finished: tuple[Ended, Path], what: str, contains: str) -> None:
+def test_lists_name_what_there_is(finished: tuple[Output, Path], what: str, contains: str) -> None:
     ended = bench("ls", what, "--output", finished[1])
     assert ended.code == 0
     assert contains in ended.out
 
 
-def test_a_run_is_held_against_itself_and_exported(finished: tuple[Ended, Path]) -> None:
+def test_a_run_is_held_against_itself_and_exported(finished: tuple[Output, Path]) -> None:
     _, results = finished
     same = bench("compare", "latest", "latest", "--output", results)
     assert same.code == 0, same.err
@@ -259,9 +259,10 @@ def adapter(checkpoint: Callable[..., Path], tmp_path: Path) -> Callable[..., Pa
     import torch
     from transformers import LlamaForCausalLM
 
-    from decoders.core.checkpoint import weights_sha256
-    from decoders.core.gating import layer_shapes
-    from decoders.core.slots import AdapterConfig, SlotAdapter
+    from decoders.core.adapter.config import AdapterConfig
+    from decoders.core.adapter.gating import layer_shapes
+    from decoders.core.adapter.module import SlotAdapter
+    from decoders.core.hf.checkpoint import weights_sha256
 
     def save(name: str, seed: int = 0, width: int = 16) -> Path:
         shapes = layer_shapes(LlamaForCausalLM.from_pretrained(checkpoint("target")))
@@ -318,7 +319,7 @@ def test_ptp_runs_with_an_adapter_and_gives_the_baselines_tokens(
     lines = samples.read_text().splitlines(keepends=True)
     samples.write_text("".join(lines[:6]))  # the first block, its load, and one answer
     status_file.write_text(json.dumps(status | {"status": "interrupted"}))
-    monkeypatch.setattr("bench.report.write_report", lambda _run_dir: None)
+    monkeypatch.setattr("bench.report.write.write_report", lambda _run_dir: None)
     resumed = bench("resume", run_dir, "--progress", "none")
     assert resumed.code == 0, resumed.err
     assert json.loads(status_file.read_text())["num_records"] == status["num_records"]
@@ -371,16 +372,17 @@ def test_a_run_that_is_not_there_is_a_usage_error(arguments: tuple[str, ...]) ->
 def test_the_missing_embedded_model_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bench import choice, workbench
+    from bench.plan import adapters
+    from bench.plan import setup as workbench
 
     monkeypatch.setattr(workbench, "ROOT", tmp_path)
-    monkeypatch.setattr(choice, "ROOT", tmp_path)
+    monkeypatch.setattr(adapters, "ROOT", tmp_path)
     ended = bench("run", "-o", tmp_path / "r", "--progress", "none")
     assert ended.code == 5
     assert "bench: the embedded target is missing (zoo/target); train it with" in ended.err
 
 
-def verify(checkpoint: Callable[..., Path], decoders: str, *options: object) -> Ended:
+def verify(checkpoint: Callable[..., Path], decoders: str, *options: object) -> Output:
     model = checkpoint("target")
     return bench(
         "verify", "-d", decoders, "-m", model, "--draft", model, "-t", "qa", "-L", 2,

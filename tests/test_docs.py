@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.summary import COLUMNS, EXTRA_COLUMNS
+from bench.stats.summary_row import COLUMNS
 from specbench_tasks.tabular import COLUMNS as CELLS
 from specbench_tasks.task import FAMILIES
 
@@ -23,7 +23,7 @@ def test_the_walk_through_shows_the_example_as_it_is() -> None:
     )
 
 
-@pytest.mark.parametrize("column", [c for c in (COLUMNS | EXTRA_COLUMNS) if c != "family"])
+@pytest.mark.parametrize("column", [c for c in COLUMNS if c != "family"])
 def test_every_column_of_the_summary_is_explained(column: str) -> None:
     page = (DOCS / "metrics.md").read_text(encoding="utf-8")
     assert f"`{column}`" in page or column == "decoder"
@@ -48,3 +48,19 @@ def test_decisions_are_numbered_without_gaps_and_titled_by_their_number() -> Non
     assert [int(file.name[:4]) for file in files] == list(range(1, len(files) + 1))
     for file in files:
         assert file.read_text(encoding="utf-8").startswith(f"# {file.name[:4]} ")
+
+
+def test_every_entry_of_the_log_opens_with_its_conclusion_in_lines_of_100_columns() -> None:
+    log = (DOCS / "log.md").read_text(encoding="utf-8")
+    entries = re.split(r"^## ", log, flags=re.MULTILINE)[1:]
+    assert entries
+    for entry in entries:
+        title, empty, conclusion, *_ = entry.splitlines()
+        assert not empty, title
+        assert re.match(r"[A-Z`0-9].*\w", conclusion), f"{title} opens with {conclusion!r}"
+        opening = entry.split("\n\n")[1]
+        assert len(re.findall(r"[.!](?:\s|$)", opening)) == 1, (
+            f"{title}: one sentence, not {opening}"
+        )
+    wide = [row for row in log.splitlines() if len(row) > 100 and not row.startswith("|")]
+    assert not wide, wide

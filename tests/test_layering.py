@@ -1,7 +1,12 @@
-"""Who may import whom (docs/adr/0001): checked on the imports as written, wherever they stand."""
+"""Who may import whom (docs/adr/0017): `lint-imports` on what is written, and what gets loaded.
+
+The rules stand in pyproject.toml, ``[tool.importlinter]``.
+"""
 
 import ast
+import os
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,81 +14,75 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+TORCH_FREE = ("settings", "records", "stats", "report", "compare")
 HEAVY = {"torch", "transformers", "datasets", "pandas", "matplotlib", "numpy", "scipy", "rich"}
-TORCH_FREE = (
-    *("report", "plots", "metrics", "stats", "records", "summary", "rundir"),
-    *(f"reporting.{name}" for name in ("show", "listing", "explain", "export", "paper")),
-    *(f"regress.{name}" for name in ("compare", "show_comparison", "diff", "noise", "doctor")),
+
+
+def lint(folder: Path) -> subprocess.CompletedProcess[str]:
+    """`lint-imports` of a tree, with the rules of this one."""
+    command: list[str | Path] = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
+    command += ["--config", ROOT / "pyproject.toml"]
+    env = {**os.environ, "PYTHONPATH": str(folder)}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+def test_every_import_keeps_to_the_floors_and_none_goes_in_a_circle() -> None:
+    pytest.importorskip("importlinter", reason="import-linter is a tool of `pip install -e .[dev]`")
+    done = lint(ROOT)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+
+
+_PLANTED = (
+    ("bench/records/files.py", "from bench.run import run", "The floors of bench"),
+    ("bench/stats/times.py", "import matplotlib", "matplotlib stays"),
+    ("decoders/core/engine/readout.py", "import transformers", "transformers stays"),
+    ("training/text/pool.py", "import training.adapter.windows", "The floors of training"),
 )
 
 
-def imports(path: Path, *, top_level_only: bool = False) -> set[str]:
-    """Full dotted names of the modules a file imports (type-checking blocks left out)."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    nodes = tree.body if top_level_only else [n for n in ast.walk(tree) if not guarded(n, tree)]
-    found = set()
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
-    return found
+def test_planted_imports_that_break_rules_are_found(tmp_path: Path) -> None:
+    pytest.importorskip("importlinter", reason="import-linter is a tool of `pip install -e .[dev]`")
+    for package in ("bench", "decoders", "training", "specbench_tasks"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("*.pyc"))
+    for file, line, _ in _PLANTED:
+        with (tmp_path / file).open("a", encoding="utf-8") as source:
+            source.write(f"\n\ndef planted() -> None:\n    {line}\n")
+    done = lint(tmp_path)
+    broken = {row for row in done.stdout.splitlines() if "BROKEN" in row}
+    assert done.returncode == 1
+    for _, _, rule in _PLANTED:  # no other plant breaks it
+        assert any(row.startswith(rule) for row in broken), done.stdout[-3000:]
 
 
-def guarded(node: ast.AST, tree: ast.Module) -> bool:
-    """Whether a node stands in an ``if TYPE_CHECKING`` block at module level."""
-    blocks = [n for n in tree.body if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.dump(n.test)]
-    return any(node is inner for block in blocks for inner in ast.walk(block))
+def loaded_by(code: str) -> set[str]:
+    """Top-level modules that a fresh interpreter has loaded after running `code`."""
+    code += "; import sys; print(*{name.split('.')[0] for name in sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT
+    )
+    return set(done.stdout.split())
 
 
-def roots(names: set[str]) -> set[str]:
-    return {name.split(".")[0] for name in names}
+@pytest.mark.parametrize("floor", TORCH_FREE)
+def test_what_reads_records_runs_without_torch(floor: str) -> None:
+    modules = [f"bench.{floor}.{p.stem}" for p in sorted((ROOT / "bench" / floor).glob("[!_]*.py"))]
+    assert modules
+    assert "torch" not in loaded_by(f"import {', '.join(modules)}")
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "decoders").glob("*.py")), ids=lambda p: p.stem)
-def test_a_decoder_imports_core_and_torch_only(path: Path) -> None:
-    names = imports(path)
-    ours = {n for n in names if n.split(".")[0] in ("decoders", "bench", "specbench_tasks")}
+def test_the_command_line_loads_nothing_heavy_until_a_verb_runs() -> None:
+    assert not loaded_by("import cli") & HEAVY
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "decoders").glob("[!_]*.py")), ids=lambda p: p.stem)
+def test_a_decoder_keeps_no_time_and_draws_no_numbers(path: Path) -> None:
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    names = {alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names}
+    names |= {n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)}
+    outside = {name.split(".")[0] for name in names} - {"decoders", "torch"}
+    assert outside <= set(sys.stdlib_module_names) - {"time", "random"}, outside
+    ours = {name for name in names if name.startswith("decoders")}
     assert all(name.startswith("decoders.core") for name in ours), ours
-    outside = roots(names) - {"decoders", "torch"} - set(sys.stdlib_module_names)
-    assert not outside, outside
-    assert not roots(names) & {"time", "random"}, "a decoder keeps no time and draws no numbers"
-
-
-def test_transformers_stays_in_two_files_of_the_core() -> None:
-    files = (ROOT / "decoders").rglob("*.py")
-    users = {p.name for p in files if "transformers" in roots(imports(p))}
-    assert users == {"hf.py", "gguf.py"}
-
-
-def test_matplotlib_stays_in_plots() -> None:
-    users = [p.name for p in (ROOT / "bench").rglob("*.py") if "matplotlib" in roots(imports(p))]
-    assert users == ["plots.py"]
-
-
-def test_core_imports_neither_bench_nor_tasks() -> None:
-    for path in (ROOT / "decoders" / "core").glob("*.py"):
-        assert not roots(imports(path)) & {"bench", "specbench_tasks", "cli", "training"}, path
-
-
-def test_tasks_import_no_torch() -> None:
-    for path in (ROOT / "specbench_tasks").rglob("*.py"):
-        assert not roots(imports(path)) & {"torch", "transformers", "bench", "decoders"}, path
-
-
-def test_the_command_line_imports_nothing_heavy_at_module_level() -> None:
-    assert not roots(imports(ROOT / "cli.py", top_level_only=True)) & HEAVY
-
-
-@pytest.mark.parametrize("module", TORCH_FREE)
-def test_reports_run_without_torch(module: str) -> None:
-    code = f"import sys, bench.{module}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == 0
-
-
-def test_training_asks_bench_for_the_command_line_alone() -> None:
-    users = {p.name for p in (ROOT / "training").glob("*.py") if "bench" in roots(imports(p))}
-    assert users == {"commands.py"}
 
 
 def test_help_answers_in_under_300_milliseconds() -> None:

@@ -28,8 +28,9 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from decoders.core.gating import layer_shapes
-from decoders.core.slots import AdapterConfig, SlotAdapter
+from decoders.core.adapter.config import AdapterConfig
+from decoders.core.adapter.gating import layer_shapes
+from decoders.core.adapter.module import SlotAdapter
 
 VOCAB, WIDTH, WINDOW = 97, 32, 7
 
@@ -86,7 +87,10 @@ MODELS: dict[str, Any] = {
             layer_types=["sliding_attention", "full_attention"],
         ),
     ),
-    "gpt-neox": lambda: (GPTNeoXForCausalLM, GPTNeoXConfig(**SIZES, rotary_pct=0.5)),
+    "gpt-neox": lambda: (
+        GPTNeoXForCausalLM,
+        GPTNeoXConfig(**SIZES, rotary_pct=0.5),  # type: ignore[call-arg]
+    ),
     "gpt2": lambda: (
         GPT2LMHeadModel,
         GPT2Config(
@@ -125,7 +129,7 @@ def fresh(name: str, attention: str = "eager") -> Any:
 def slot_adapter(module: Any, **options: Any) -> SlotAdapter:
     """An adapter of a module whose delta, numbers and blank slot matter; options are its fields."""
     config = AdapterConfig(
-        layers=layer_shapes(module),
+        layers=layer_shapes(module, options.get("enter", 0)),
         width=WIDTH,
         num_slots=4,
         **{"rank": 3, "alpha": 4.5, **options},
@@ -135,4 +139,6 @@ def slot_adapter(module: Any, **options: Any) -> SlotAdapter:
     for parameter in (*adapter.lora_b.values(), adapter.numbers):
         if parameter is not None:
             parameter.data = 0.1 * torch.randn(parameter.shape, generator=generator)
+    if adapter.carried is not None:
+        adapter.carried.data = torch.linspace(0.4, 1.3, 4)
     return adapter.eval().requires_grad_(False)

@@ -1,8 +1,8 @@
 """The training loop of everything trained here: schedule, updates, checkpoints, worker sync.
 
-A `Job` says what is trained and yields summed losses; `Loop` does the rest. One step's data depend
-on (seed, step) alone, and gradients of all workers are summed once, so a run is a pure function of
-its recipe (up to the machine's arithmetic), and a resumed run ends in the weights of an
+A `_TrainingJob` says what is trained and yields summed losses; `Loop` does the rest. One step's
+data depend on (seed, step) alone, and gradients of all workers are summed once, so a run is a pure
+function of its recipe (up to the machine's arithmetic), and a resumed run ends in the weights of an
 uninterrupted one. Muon (Jordan et al. 2024) moves matrices, AdamW the rest.
 """
 
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from training.workers import worker
 
-KEEP_CHECKPOINT = "the checkpoint was made by another recipe; delete it or use that recipe"
+_KEEP_CHECKPOINT = "the checkpoint was made by another recipe; delete it or use that recipe"
 
 Piece = tuple[Tensor, int, int]
 """Summed loss (nats) of some targets, how many targets, and how many tokens or slots were run."""
@@ -48,7 +48,7 @@ class Schedule:
 
 
 @dataclass(slots=True, kw_only=True)
-class Progress:
+class TrainingProgress:
     """Where a run stands: what a checkpoint holds beside weights and optimiser state."""
 
     step: int = 0
@@ -57,27 +57,27 @@ class Progress:
     counts: dict[str, int] = field(default_factory=dict)
 
 
-class Job(Protocol):
+class _TrainingJob(Protocol):
     """What a loop trains."""
 
     @property
     def trained(self) -> nn.Module:
         """The module whose state a checkpoint holds; gradients reach (some of) its parameters."""
 
-    def pieces(self, progress: Progress) -> Iterable[Piece]:
+    def pieces(self, progress: TrainingProgress) -> Iterable[Piece]:
         """This worker's losses of step ``progress.step``, one after another."""
 
-    def evaluate(self, progress: Progress) -> None:
+    def evaluate(self, progress: TrainingProgress) -> None:
         """Tells how good the module is; may adapt ``progress.counts``."""
 
 
-class Watcher(Protocol):
-    """Who is told how training goes (`training.progress.Reporter`)."""
+class _Watcher(Protocol):
+    """Who is told how training goes (`training.reporter.Reporter`)."""
 
-    def start(self, num_steps: int, progress: Progress) -> None:
+    def start(self, num_steps: int, progress: TrainingProgress) -> None:
         """A run starts or goes on."""
 
-    def step(self, loss: float, progress: Progress) -> None:
+    def step(self, loss: float, progress: TrainingProgress) -> None:
         """A step is done; its mean loss in nats."""
 
 
@@ -86,16 +86,16 @@ class Loop:
 
     def __init__(
         self,
-        job: Job,
+        job: _TrainingJob,
         moves: Sequence[torch.optim.Optimizer],
         schedule: Schedule,
         path: Path,
         fingerprint: str,
-        watcher: Watcher,
+        watcher: _Watcher,
         *,
         eval_steps: int,
         checkpoint_minutes: float,
-        progress: Progress | None = None,
+        progress: TrainingProgress | None = None,
     ) -> None:
         """Continues from the checkpoint at `path` if there is one.
 
@@ -117,7 +117,7 @@ class Loop:
         self.path, self.fingerprint = path, fingerprint
         self.eval_steps, self.checkpoint_minutes = eval_steps, checkpoint_minutes
         self.peaks = [[group["lr"] for group in move.param_groups] for move in self.moves]
-        self.progress = Progress() if progress is None else progress
+        self.progress = TrainingProgress() if progress is None else progress
         self._saved_step = -1
         if path.exists():
             self._load()
@@ -172,7 +172,7 @@ class Loop:
             "fingerprint": self.fingerprint,
             "model": self.job.trained.state_dict(),
             "optimizers": [move.state_dict() for move in self.moves],
-            "progress": {name: getattr(self.progress, name) for name in Progress.__slots__},
+            "progress": {name: getattr(self.progress, name) for name in TrainingProgress.__slots__},
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         partial = self.path.with_suffix(".partial")
@@ -185,11 +185,11 @@ class Loop:
     def _load(self) -> None:
         state = torch.load(self.path, map_location="cpu", weights_only=True)
         if state["fingerprint"] != self.fingerprint:
-            raise ValueError(f"{self.path}: {KEEP_CHECKPOINT}")
+            raise ValueError(f"{self.path}: {_KEEP_CHECKPOINT}")
         self.job.trained.load_state_dict(state["model"])
         for move, saved in zip(self.moves, state["optimizers"], strict=True):
             move.load_state_dict(saved)
-        self.progress = Progress(**state["progress"])
+        self.progress = TrainingProgress(**state["progress"])
         self._saved_step = self.progress.step
 
 
@@ -253,11 +253,11 @@ def fingerprint_of(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def saved_progress(path: Path) -> Progress:
-    """Where the run of a checkpoint stands; a fresh `Progress` if there is none."""
+def saved_progress(path: Path) -> TrainingProgress:
+    """Where the run of a checkpoint stands; a fresh `TrainingProgress` if there is none."""
     if not path.exists():
-        return Progress()
-    return Progress(**torch.load(path, map_location="cpu", weights_only=True)["progress"])
+        return TrainingProgress()
+    return TrainingProgress(**torch.load(path, map_location="cpu", weights_only=True)["progress"])
 
 
 def _agreed_time() -> float:

@@ -23,7 +23,7 @@ def read_evaluations(log: Path, key: str) -> list[dict[str, Any]]:
     return [by_step[step] for step in sorted(by_step)]
 
 
-def read_scores(log: Path) -> tuple[list[float], dict[str, list[float]]]:
+def _read_scores(log: Path) -> tuple[list[float], dict[str, list[float]]]:
     """Millions of tokens seen and, per family, the share at each evaluation in a training log."""
     records = read_evaluations(log, "scores")
     shares = {
@@ -38,7 +38,7 @@ def plot_exactness(log: Path, output: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    tokens, shares = read_scores(log)
+    tokens, shares = _read_scores(log)
     figure = Figure(figsize=(8, 4.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

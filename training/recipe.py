@@ -26,13 +26,13 @@ Rate = Annotated[float, Field(gt=0)]
 Seed = Annotated[int, Field(ge=0, le=10**18)]
 
 
-class Table(BaseModel):
+class RecipeTable(BaseModel):
     """A recipe's table: nothing but its fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Recipe(Table):
+class Recipe(RecipeTable):
     """A whole recipe: a field for each of its tables."""
 
     @classmethod

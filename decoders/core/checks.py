@@ -4,8 +4,9 @@
     check_decoder(MyDecoder(block=4))
 
 Class facts choose the checks: `lossless` ones must emit AR's tokens when greedy; `coupled` ones
-AR's tokens per seed at any temperature; lossless but uncoupled ones the target's exact law. Every
-check runs on `TableModel`, whose laws are known, in well under a second (the law: a few).
+AR's tokens per seed at any temperature; lossless but uncoupled ones the target's exact
+distribution. Every check runs on `TableModel`, whose distributions are known, in well under a
+second (the distribution: a few).
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ import numpy as np
 import torch
 
 from decoders.ar import Autoregressive
+from decoders.core.adapter.config import MASKED
 from decoders.core.decoder import Decoder
-from decoders.core.draws import Draws
-from decoders.core.models import Models
-from decoders.core.scheduler import Scheduler, generate
-from decoders.core.slots import MASKED
-from decoders.core.table_model import TableModel
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import Scheduler, generate
+from decoders.core.testing.draws import Draws
+from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Sampling
 
 Check = Callable[[Decoder], None]
-NUM_LAW_DRAWS = 3000
-LAW_ALPHA = 1e-4
+NUM_DISTRIBUTION_DRAWS = 3000
+DISTRIBUTION_ALPHA = 1e-4
 _BATCH = 64
 _VOCAB = 7
 _EOS = 6
@@ -52,7 +53,7 @@ def checks_for(decoder: Decoder) -> list[Check]:
         *equality_checks(decoder),
     ]
     if decoder.lossless and not decoder.coupled:
-        checks.append(check_law)
+        checks.append(check_distribution)
     drafts = "draft" in decoder.needs or decoder.adapter_name is not None
     if drafts and decoder.lossless:
         checks += [check_perfect_drafts_are_accepted, check_disjoint_drafts_are_rejected]
@@ -210,16 +211,16 @@ def _check_equals_ar(decoder: Decoder, temperatures: list[float]) -> None:
         assert found == expected, f"{decoder} at T={temperature}: {found}, AR: {expected}"
 
 
-def check_law(decoder: Decoder) -> None:
-    """Lossless but not coupled: answers under many seeds follow the exact law.
+def check_distribution(decoder: Decoder) -> None:
+    """Lossless but not coupled: answers under many seeds follow the exact distribution.
 
     The seeds are fixed, so that the check always gives the same verdict (at level 1e-4).
     """
-    draws = table_draws(decoder, NUM_LAW_DRAWS)
+    draws = table_draws(decoder, NUM_DISTRIBUTION_DRAWS)
     draws.draw(0, _BATCH)
     found = draws.fit
-    assert found.p_value > LAW_ALPHA, (
-        f"{decoder} does not follow the target's law: chi-square {found.statistic:.1f} at "
+    assert found.p_value > DISTRIBUTION_ALPHA, (
+        f"{decoder} does not follow the target's distribution: chi-square {found.statistic:.1f} at "
         f"{found.dof} degrees of freedom over {found.num_draws} draws, p = {found.p_value:.2g}"
     )
 

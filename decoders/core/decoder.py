@@ -8,7 +8,8 @@ and budget, and counts.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+import dataclasses
+from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -16,8 +17,8 @@ from decoders.core.model import Session
 from decoders.core.types import Call, CallResult, Emit, Sampling
 
 if TYPE_CHECKING:
+    from decoders.core.adapter.config import AdapterConfig, Variant
     from decoders.core.sampling import Uniforms
-    from decoders.core.slots import AdapterConfig, Variant
 
 Steps = Generator[Call | Emit, CallResult, None]
 Need = Literal["draft", "adapter"]
@@ -50,12 +51,14 @@ class Decoder:
             ``adapter`` names, attached to the model `adapter_of` says.
         showcase: options by label that deserve a row of their own: where no decoders are named,
             NAME@LABEL runs beside NAME.
+        by_default: whether it runs where no decoders are named; False: where it is named.
     """
 
     name: ClassVar[str] = ""
     needs: ClassVar[tuple[Need, ...]] = ()
     adapter_of: ClassVar[Literal["target", "draft"]] = "target"
     showcase: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+    by_default: ClassVar[bool] = True
 
     @property
     def adapter_name(self) -> str | None:
@@ -69,7 +72,7 @@ class Decoder:
 
     @property
     def lossless(self) -> bool:
-        """The output law is the target's own (greedy: the very same tokens).
+        """The output distribution is the target's own (greedy: the very same tokens).
 
         A class that never is says ``lossless = False``.
         """
@@ -77,7 +80,7 @@ class Decoder:
 
     @property
     def coupled(self) -> bool:
-        """True where the same seed gives AR's very tokens at any temperature (not only its law)."""
+        """Whether the same seed gives AR's very tokens at any temperature."""
         return False
 
     def comparable_to_ar(self, sampling: Sampling) -> bool:
@@ -91,6 +94,27 @@ class Decoder:
                 f"option {option!r} of decoder {self.name!r} is {getattr(self, option)}; "
                 f"it must be {allowed}"
             )
+
+    def demand_read(self, option: str, reads: Mapping[str, Collection[str]]) -> None:
+        """`ValueError` where an option is given that the chosen value of `option` does not read.
+
+        `reads` has the options that some values of `option` read and others do not; all other
+        options are read by every value. One that has its default does not count as given.
+        """
+        chosen = getattr(self, option)
+        readers = {
+            field.name: [value for value, names in reads.items() if field.name in names] or [chosen]
+            for field in dataclasses.fields(self)
+        }
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if chosen not in readers[field.name] and value != field.default:
+                others = " and ".join(f"{option}={reader}" for reader in readers[field.name])
+                own = [name for name in readers if chosen in readers[name] and name != option]
+                raise ValueError(
+                    f"option {field.name!r} of decoder {self.name!r} is {value}, but it belongs to "
+                    f"{others}; {option}={chosen} reads {', '.join(own)}"
+                )
 
     def steps(self, request: Request) -> Steps:
         """Generate one answer: yield calls and emits, without end (the scheduler cuts)."""

@@ -14,13 +14,13 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from decoders.core.types import EXACT, Acceptance, Call, Slots, Want
+from decoders.core.types import EXACT, AcceptanceRule, Call, Slots, Want
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from decoders.core.slots import AdapterConfig
+    from decoders.core.adapter.config import AdapterConfig
 
 
 class Model(Protocol):
@@ -111,7 +111,7 @@ class Session:
         slots: Slots | None = None,
         drafts: Sequence[int] = (),
         draft_probs: Sequence[Tensor] | None = None,
-        acceptance: Acceptance = EXACT,
+        acceptance_rule: AcceptanceRule = EXACT,
     ) -> Call:
         """Describe a forward pass over `tokens` and `slots`; nothing runs until it is yielded.
 
@@ -124,10 +124,12 @@ class Session:
             mask: bool ``[N, N]``, row i sees row j; default causal.
             slots: rows that follow the tokens, run through an adapter and leave nothing behind.
             drafts: for ``want="verdict"``: the K drafts that the K + 1 read rows verify.
-            draft_probs: the laws ``[V]`` the drafts were drawn from; None for one-hot laws.
-            acceptance: when a draft stands; anything but the default is lossy.
+            draft_probs: the distributions ``[V]`` the drafts were drawn from; None for one-hot
+            distributions.
+            acceptance_rule: when a draft stands; anything but the default is lossy.
 
-        Errors: `ValueError` for what cannot run: it is the decoder's, and says what to change.
+        Raises:
+            ValueError: for what cannot run: it is the decoder's, and says what to change.
         """
         num_tokens = len(tokens)
         num_rows = num_tokens + (0 if slots is None else len(slots.uniforms))
@@ -144,7 +146,7 @@ class Session:
             )
         rows = (num_tokens - 1,) if read is None else tuple(r % num_tokens for r in read)
         rows = rows if num_tokens else ()
-        if want == "verdict" and len(rows) != len(drafts) + 1:
+        if want == "acceptance" and len(rows) != len(drafts) + 1:
             raise ValueError(
                 f"{len(rows)} rows are read to verify {len(drafts)} drafts; "
                 f"read {len(drafts) + 1}: "
@@ -160,7 +162,7 @@ class Session:
             slots=slots,
             drafts=tuple(drafts),
             draft_probs=None if draft_probs is None else tuple(draft_probs),
-            acceptance=acceptance,
+            acceptance_rule=acceptance_rule,
         )
 
     def committed(self, call: Call) -> None:
@@ -183,7 +185,8 @@ class Session:
     def keep(self, rows: Sequence[int]) -> None:
         """Of the last call's rows keep only `rows` (ascending), e.g. an accepted tree path.
 
-        Errors: `ValueError` for rows that do not ascend, or that the last call did not have.
+        Raises:
+            ValueError: for rows that do not ascend, or that the last call did not have.
         """
         num_rows = self.length - self.base
         ascending = all(a < b for a, b in itertools.pairwise(rows))

@@ -7,18 +7,18 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 import importlib.util
 import sys
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeVar
 
 from decoders.core.decoder import Decoder
+from decoders.core.nearest import nearest
 from decoders.core.types import DecoderSpec
 
 ENTRY_POINT_GROUP = "bench.decoders"
@@ -36,12 +36,6 @@ def register(name: str) -> Callable[[D], D]:
         return cls
 
     return give_name
-
-
-def nearest(word: str, allowed: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` with the closest allowed word, or nothing."""
-    close = difflib.get_close_matches(word, list(allowed), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def names() -> tuple[str, ...]:
@@ -96,7 +90,7 @@ def resolve(spec: DecoderSpec) -> type[Decoder]:
             return _decoder_class(module, point.attr, point.module)
     available = names()
     raise ValueError(
-        f"unknown decoder {spec.name!r}{nearest(spec.name, available)} "
+        f"unknown decoder {spec.name!r}; {nearest(spec.name, available)}"
         f"available: {', '.join(available)}, or path.py:Class"
     )
 
@@ -110,7 +104,7 @@ def build(spec: DecoderSpec) -> Decoder:
     for key, text in spec.options.items():
         if key not in allowed:
             raise ValueError(
-                f"unknown option {key!r} of decoder {spec.name!r}{nearest(key, allowed)} "
+                f"unknown option {key!r} of decoder {spec.name!r}; {nearest(key, allowed)}"
                 f"allowed: {', '.join(allowed) or 'none'}"
             )
         options[key] = _convert(text, kinds[key], f"option {key!r} of decoder {spec.name!r}")
@@ -127,7 +121,8 @@ def _convert(text: str, kind: Any, what: str) -> Any:
         if text in words:
             return text
         allowed = ", ".join(map(str, words))
-        raise ValueError(f"{what} is {text!r}{nearest(text, words)} allowed: {allowed}")
+        own = f"; {text!r} is a decoder of its own" if text in names() else ""
+        raise ValueError(f"{what} is {text!r}; {nearest(text, words)}allowed: {allowed}{own}")
     if kind is bool:
         if text.lower() in ("true", "false"):
             return text.lower() == "true"
@@ -172,6 +167,6 @@ def _decoder_class(module: ModuleType, class_name: str, origin: str) -> type[Dec
     found = [n for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Decoder)]
     found = [name for name in found if name != "Decoder"]
     raise ValueError(
-        f"{origin} has no decoder class {class_name!r}{nearest(class_name, found)} "
+        f"{origin} has no decoder class {class_name!r}; {nearest(class_name, found)}"
         f"it has: {', '.join(found) or 'none'}"
     )

@@ -1,10 +1,11 @@
-"""Sampling and verification: the one place where a law becomes a token.
+"""Sampling and verification: the one place where a distribution becomes a token.
 
-* `warp`: logits -> law, temperature -> top-k -> top-p in transformers' order.
+* `warp`: logits -> distribution, temperature -> top-k -> top-p in transformers' order.
 * `Uniforms`: u = f(seed, hash of the prompt ids, output position), drawn on the host by a
   counter-based generator (Philox), hence equal on every device and in any order.
 * `pick`: inverse CDF in vocabulary order. Given u it is deterministic, so a decoder that
-  reproduces the target's laws and looks up the same u emits the very tokens of AR sampling.
+  reproduces the target's distributions and looks up the same u emits the very tokens of AR
+  sampling.
 * `verify_coupled`: accept while the draft is the target's own pick for that u (PTP, arXiv
   2512.21323).
 * `verify_rejection`: speculative sampling (Leviathan et al. 2023, Alg. 1; Chen et al. 2023).
@@ -22,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoders.core.types import Sampling, Verdict
+from decoders.core.types import Acceptance, Sampling
 
 Stream = Literal["draw", "accept", "recover"]
 _STREAMS: dict[Stream, int] = {"draw": 0, "accept": 1, "recover": 2}
@@ -61,7 +62,7 @@ class Uniforms:
 
 
 def warp(logits: Tensor, sampling: Sampling) -> Tensor:
-    """The law that `sampling` makes of `logits`.
+    """The distribution that `sampling` makes of `logits`.
 
     Args:
         logits: ``[R, V]`` float32.
@@ -69,7 +70,7 @@ def warp(logits: Tensor, sampling: Sampling) -> Tensor:
 
     Returns:
         Probabilities ``[R, V]`` float32; one-hot at temperature 0. A row of logits that holds NaN
-        or +infinity gives a law that holds NaN, of which `pick` picks V.
+        or +infinity gives a distribution that holds NaN, of which `pick` picks V.
     """
     if sampling.greedy:
         best = logits.max(-1)
@@ -89,7 +90,7 @@ def likeliest(logits: Tensor) -> Tensor:
 
 
 def tempered(logits: Tensor, temperature: float | Tensor, top_k: int) -> Tensor:
-    """The law ``[R, V]`` after temperature (one, or a column ``[R, 1]``) and top-k."""
+    """The distribution ``[R, V]`` after temperature (one, or a column ``[R, 1]``) and top-k."""
     logits = logits / temperature
     if 0 < top_k < logits.shape[-1]:
         threshold = logits.topk(top_k, dim=-1).values[:, -1:]
@@ -104,25 +105,25 @@ def nucleus(probs: Tensor, top_p: float | Tensor) -> Tensor:
         probs: ``[R, V]``.
         top_p: one for all rows, or a column ``[R, 1]``.
 
-    Only the top 64 are sorted, except in rows whose top 64 hold less than `top_p`: a row's law
-    never depends on the other rows, ties included.
+    Only the top 64 are sorted, except in rows whose top 64 hold less than `top_p`: a row's
+    distribution never depends on the other rows, ties included.
     """
     num_sorted = min(_TOP, probs.shape[-1])
     values, ids = probs.topk(num_sorted, dim=-1)
-    law = _cut(probs, values, ids, top_p)
+    distribution = _cut(probs, values, ids, top_p)
     if num_sorted < probs.shape[-1]:
         short = (values.sum(-1, keepdim=True) < top_p).squeeze(-1)
         if bool(short.any()):
             some = probs[short]
             values, ids = some.sort(dim=-1, descending=True, stable=True)
-            law[short] = _cut(
+            distribution[short] = _cut(
                 some, values, ids, top_p if isinstance(top_p, float) else top_p[short]
             )
-    return law
+    return distribution
 
 
 def _cut(probs: Tensor, values: Tensor, ids: Tensor, top_p: float | Tensor) -> Tensor:
-    """The nucleus of laws `probs` whose likeliest tokens are `ids`, with mass `values`."""
+    """The nucleus of distributions `probs` whose likeliest tokens are `ids`, with mass `values`."""
     above = values.cumsum(-1) - values  # the mass strictly above a token
     kept = values * (above < top_p)
     kept /= kept.sum(-1, keepdim=True)
@@ -130,9 +131,11 @@ def _cut(probs: Tensor, values: Tensor, ids: Tensor, top_p: float | Tensor) -> T
 
 
 def one_hot(tokens: Tensor, vocab_size: int) -> Tensor:
-    """Certain laws ``[R, V]`` of the tokens ``[R]``."""
-    law = torch.zeros((*tokens.shape, vocab_size), dtype=torch.float32, device=tokens.device)
-    return law.scatter_(-1, tokens.unsqueeze(-1), 1.0)
+    """One-hot distributions ``[R, V]`` of the tokens ``[R]``."""
+    distribution = torch.zeros(
+        (*tokens.shape, vocab_size), dtype=torch.float32, device=tokens.device
+    )
+    return distribution.scatter_(-1, tokens.unsqueeze(-1), 1.0)
 
 
 def pick(probs: Tensor, u: Tensor) -> Tensor:
@@ -153,10 +156,11 @@ def pick(probs: Tensor, u: Tensor) -> Tensor:
     return torch.searchsorted(cdf, level.unsqueeze(-1), right=True).squeeze(-1)
 
 
-def verify_picks(picks: Sequence[int], drafts: Sequence[int]) -> Verdict:
+def verify_picks(picks: Sequence[int], drafts: Sequence[int]) -> Acceptance:
     """Coupled verification from the target's own picks (K + 1 of them) for the same uniforms.
 
-    Errors: `ValueError` where there is another number of picks.
+    Raises:
+        ValueError: where there is another number of picks.
     """
     if len(picks) != len(drafts) + 1:
         raise ValueError(
@@ -166,14 +170,14 @@ def verify_picks(picks: Sequence[int], drafts: Sequence[int]) -> Verdict:
     accepted = 0
     while accepted < len(drafts) and drafts[accepted] == picks[accepted]:
         accepted += 1
-    return Verdict(accepted, picks[accepted])
+    return Acceptance(accepted, picks[accepted])
 
 
-def verify_coupled(target_probs: Tensor, drafts: Sequence[int], u: Tensor) -> Verdict:
+def verify_coupled(target_probs: Tensor, drafts: Sequence[int], u: Tensor) -> Acceptance:
     """Accept drafts while they equal the target's pick; the output is AR's for the same seed.
 
     Args:
-        target_probs: laws ``[K + 1, V]`` after 0, 1, …, K drafts.
+        target_probs: distributions ``[K + 1, V]`` after 0, 1, …, K drafts.
         drafts: K proposed tokens.
         u: ``[K + 1]`` uniforms of their output positions, float64.
 
@@ -192,15 +196,17 @@ def verify_rejection(
     lenience: Tensor | None = None,
     certain: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Speculative sampling for B sequences at once: the output follows the target's law exactly.
+    """Speculative sampling for B sequences at once.
+
+    The output follows the target's distribution exactly.
 
     Draft x_i stands with probability min(1, target(x_i) / draft(x_i)); after the first that falls
     the token is drawn from max(0, target - draft), after all stood from the target (the bonus).
-    `lenience` and `certain` relax the test, and with them the law is another.
+    `lenience` and `certain` relax the test, and with them the distribution is another.
 
     Args:
         target_probs: ``[B, K + 1, V]``.
-        draft_probs: ``[B, K, V]``, the laws the drafts were really drawn from.
+        draft_probs: ``[B, K, V]``, the distributions the drafts were really drawn from.
         drafts: ``[B, K]`` int64; columns from ``num_drafts`` on are padding.
         num_drafts: ``[B]`` int64.
         u_accept: ``[B, K]`` float64, one test each.
@@ -229,13 +235,13 @@ def verify_rejection(
     fell = (accepted < num_drafts).unsqueeze(-1)
     subtract = draft_probs[rows, accepted.clamp(max=max_drafts - 1)] * fell
     residual = (after - subtract).clamp(min=0)
-    empty = residual.sum(-1, keepdim=True) == 0  # only by rounding, where both laws agree
+    empty = residual.sum(-1, keepdim=True) == 0  # only by rounding, where both distributions agree
     residual = torch.where(empty, after, residual)
     return accepted, pick(residual, u_recover[rows, accepted])
 
 
-def compare_laws(target_probs: Tensor, draft_probs: Tensor, drafts: Tensor) -> Tensor:
-    """How near the drafts' laws are to the target's: ``[2, B, K]`` float64.
+def compare_distributions(target_probs: Tensor, draft_probs: Tensor, drafts: Tensor) -> Tensor:
+    """How near the drafts' distributions are to the target's: ``[2, B, K]`` float64.
 
     The first plane is min(1, target(x) / draft(x)) of each draft x, the second the sum over the
     vocabulary of min(target, draft), which is what the first one is on average. Arguments as in

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from decoders.core.model import Session
 
-Want = Literal["picks", "argmax", "probs", "logits", "verdict"]
+Want = Literal["picks", "argmax", "probs", "logits", "acceptance"]
 SlotWant = Literal["argmax", "draws", "probs"]
 Confidence = Literal["prob", "margin", "neg_entropy"]
 StopReason = Literal["eos", "length"]
@@ -29,7 +29,7 @@ BLANK = -1.0
 """What a slot carries that has no uniform: a learned vector of the adapter's stands there."""
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1000.0
-"""Of sampling: below, logits over the temperature overflow; above, every law is nearly uniform."""
+"""Below, logits over the temperature overflow; above, every distribution is nearly uniform."""
 
 HIDDEN = -1
 """What a slot shows that shows no token."""
@@ -40,7 +40,10 @@ class Sampling:
     """How tokens are drawn, for how long, and what ends an answer.
 
     The warp order is temperature -> top-k -> top-p (transformers' order); ``temperature=0`` is
-    greedy, ``top_k=0`` and ``top_p=1`` are off. Errors: `ValueError` on a value out of range.
+    greedy, ``top_k=0`` and ``top_p=1`` are off.
+
+    Raises:
+        ValueError: on a value out of range.
     """
 
     temperature: float = 0.0
@@ -60,7 +63,7 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """True where every law is one-hot, so that no uniform is ever consulted."""
+        """True where every distribution is one-hot, so that no uniform is ever consulted."""
         return self.temperature == 0
 
 
@@ -79,15 +82,16 @@ class Slots:
         sizes: slots of each branch, in order; a branch continues the text at one place.
         anchors: the token before each branch.
         read: which slots are read (0 is the first slot), ascending.
-        want: ``argmax`` (the slot predicts a token), or ``draws`` from the slot's warped law with
-            the uniform of the position it predicts; both with confidences. ``probs`` gives the
-            warped laws themselves, and draws from them.
+        want: ``argmax`` (the slot predicts a token), or ``draws`` from the slot's warped
+            distribution with the uniform of the position it predicts; both with confidences.
+            ``probs`` gives the warped distributions themselves, and draws from them.
         warp: temperature and top-p that the uniforms belong to.
         shown: token that each slot shows instead of what its uniform would be embedded as, or
             `HIDDEN`; empty where none shows any.
         confidence: what `slot_confidences` are: the prediction's probability; its lead over the
-            likeliest other token; or exp(-H), H the law's entropy in nats (it ranks as -H does and
-            stays in (0, 1]). Of the unwarped law for ``argmax``, of the warped one for ``draws``.
+            likeliest other token; or exp(-H), H the distribution's entropy in nats (it ranks as -H
+            does and stays in (0, 1]). Of the unwarped distribution for ``argmax``, of the warped
+            one for ``draws``.
         barred: ids that these slots never predict (`slot_barred` is what they would have had).
     """
 
@@ -104,8 +108,8 @@ class Slots:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acceptance:
-    """When a verified draft stands. As it is by default the output keeps the target's law.
+class AcceptanceRule:
+    """When a verified draft stands. As it is by default the output keeps the target's distribution.
 
     Attributes:
         lenience: a draft stands with probability min(1, target / (lenience * draft)): 1 is exact,
@@ -117,7 +121,7 @@ class Acceptance:
     top: int = 0
 
 
-EXACT = Acceptance()
+EXACT = AcceptanceRule()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -129,7 +133,7 @@ class Call:
     position). `mask[i, j]` says whether row i sees row j (None: causal); every row sees the whole
     committed cache. `read` lists the token rows whose prediction is wanted, in `want`'s form.
     With ``want="verdict"`` rows `read` verify `drafts`, which were drawn from `draft_probs`, one
-    tensor ``[V]`` each (None: deterministic drafts, i.e. one-hot laws), by `acceptance`.
+    tensor ``[V]`` each (None: deterministic drafts, i.e. one-hot distributions), by `acceptance`.
     """
 
     session: Session
@@ -141,7 +145,7 @@ class Call:
     slots: Slots | None = None
     drafts: tuple[int, ...] = ()
     draft_probs: tuple[Tensor, ...] | None = None
-    acceptance: Acceptance = EXACT
+    acceptance_rule: AcceptanceRule = EXACT
 
     @property
     def num_rows(self) -> int:
@@ -159,11 +163,11 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Acceptance:
     """Outcome of verifying K drafts: how many stand, and the token that follows them.
 
-    Where the laws were compared, every draft x has its `ratios` min(1, target(x) / draft(x)) and
-    its `overlaps`, the sum over the vocabulary of min(target, draft).
+    Where the distributions were compared, every draft x has its `ratios` min(1, target(x) /
+    draft(x)) and its `overlaps`, the sum over the vocabulary of min(target, draft).
     """
 
     accepted: int
@@ -177,23 +181,23 @@ class CallResult:
     """What a call returned for its read rows; only the fields its `want` names are set.
 
     =========  =====================================================================
-    picks      `picks`: R tokens drawn from the warped laws with the positional uniforms
+    picks      `picks`: R tokens drawn from the warped distributions with the positional uniforms
     argmax     `picks`: R likeliest tokens; `confidences`: their unwarped probabilities
-    probs      `probs`: warped laws ``[R, V]`` (on the device) and `picks` drawn from them
+    probs      `probs`: warped distributions ``[R, V]`` (on the device) and `picks` drawn from them
     logits     `logits`: raw float32 logits ``[R, V]`` (on the device)
     verdict    `verdict`: rejection sampling of `Call.drafts`
     =========  =====================================================================
 
-    Read slots give `slot_picks` and their `slot_confidences`; with ``want="probs"`` the laws
-    ``[R, V]`` they were drawn from as `slot_probs` instead. Where ids are barred, `slot_barred` is
-    the mass of these in each slot's own law.
+    Read slots give `slot_picks` and their `slot_confidences`; with ``want="probs"`` the
+    distributions ``[R, V]`` they were drawn from as `slot_probs` instead. Where ids are barred,
+    `slot_barred` is the mass of these in each slot's own distribution.
     """
 
     picks: tuple[int, ...] = ()
     confidences: tuple[float, ...] = ()
     probs: Tensor | None = None
     logits: Tensor | None = None
-    verdict: Verdict | None = None
+    acceptance: Acceptance | None = None
     slot_picks: tuple[int, ...] = ()
     slot_confidences: tuple[float, ...] = ()
     slot_probs: Tensor | None = None
@@ -210,7 +214,7 @@ class Emit:
         accepted: how many of them stood, from the first on.
         undrafted: how many of `tokens` come before the drafts and never were any: a step that
             verifies may also hand on what an earlier call of it gave.
-        verdict: what verified them, where it compared their laws with the target's.
+        verdict: what verified them, where it compared their distributions with the target's.
         passes: how many times the block was predicted that this step finishes; 0: it finishes none.
     """
 
@@ -218,7 +222,7 @@ class Emit:
     drafted: int = 0
     accepted: int = 0
     undrafted: int = 0
-    verdict: Verdict | None = None
+    acceptance: Acceptance | None = None
     passes: int = 0
 
 
@@ -230,9 +234,9 @@ class StepEvent:
     after the first `undrafted`. `target_rows` and `draft_rows` are real rows; padding is counted
     apart, by the model.
 
-    Where the drafts' laws were compared with the target's: `tested` drafts followed drafts that
-    all stood, `overlap` is the sum of their overlaps, and `alpha` the sum over the step's tokens
-    of min(1, target / draft), 1 for a token that was no draft. Elsewhere they are None.
+    Where the drafts' distributions were compared with the target's: `tested` drafts followed drafts
+    that all stood, `overlap` is the sum of their overlaps, and `alpha` the sum over the step's
+    tokens of min(1, target / draft), 1 for a token that was no draft. Elsewhere they are None.
     """
 
     tokens: tuple[int, ...]

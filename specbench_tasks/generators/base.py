@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from specbench_tasks.task import Reference
+from specbench_tasks.task import GoldAnswer
 
 T = TypeVar("T")
 Split = Literal["train", "test"]
 SPLITS: tuple[Split, ...] = ("train", "test")
-TEST_SHARE = 8
+_TEST_SHARE = 8
 """One content key in this many is held out."""
 
 
@@ -27,7 +27,7 @@ class Item:
     """One drawn conversation before it gets an id: turns, references and responses, in step."""
 
     turns: tuple[str, ...]
-    references: tuple[Reference, ...]
+    references: tuple[GoldAnswer, ...]
     responses: tuple[str, ...]
 
 
@@ -42,7 +42,7 @@ def words(text: str) -> tuple[str, ...]:
 
 def split_of(key: str) -> Split:
     """The split a content key belongs to: a checksum decides, so it never depends on a seed."""
-    return "test" if zlib.crc32(key.encode()) % TEST_SHARE == 0 else "train"
+    return "test" if zlib.crc32(key.encode()) % _TEST_SHARE == 0 else "train"
 
 
 def pick(rng: random.Random, pool: Sequence[T]) -> T:
@@ -62,5 +62,5 @@ def pick_distinct(rng: random.Random, pool: Sequence[T], num: int) -> list[T]:
 
 def single_turn(prompt: str, response: str, *answers: str) -> Item:
     """An item of one turn whose gold answers are `answers` (the response itself if none)."""
-    reference = Reference(answers=answers or (response,))
+    reference = GoldAnswer(answers=answers or (response,))
     return Item(turns=(prompt,), references=(reference,), responses=(response,))

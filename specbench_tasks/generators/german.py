@@ -108,27 +108,27 @@ PAST_TIMES = (
     ("On Monday", "Am Montag"),
     ("In summer", "Im Sommer"),
 )
-DEFINITE = {
+_DEFINITE = {
     "nom": {"m": "der", "f": "die", "n": "das"},
     "acc": {"m": "den", "f": "die", "n": "das"},
 }
-INDEFINITE = {
+_INDEFINITE = {
     "nom": {"m": "ein", "f": "eine", "n": "ein"},
     "acc": {"m": "einen", "f": "eine", "n": "ein"},
 }
-STRONG = {"nom": {"m": "er", "f": "e", "n": "es"}, "acc": {"m": "en", "f": "e", "n": "es"}}
+_STRONG = {"nom": {"m": "er", "f": "e", "n": "es"}, "acc": {"m": "en", "f": "e", "n": "es"}}
 
 
-def adjective_ending(case: str, gender: str, definite: bool) -> str:
+def _adjective_ending(case: str, gender: str, definite: bool) -> str:
     """The ending after ``der`` (weak) or ``ein`` (mixed), nominative or accusative singular."""
     if definite:
         return "en" if case == "acc" and gender == "m" else "e"
-    return STRONG[case][gender]
+    return _STRONG[case][gender]
 
 
 def noun_phrase(noun: Noun, adjective: str, case: str, definite: bool) -> str:
     """Article, declined adjective (none if empty) and noun, e.g. ``einen roten Apfel``."""
-    article = (DEFINITE if definite else INDEFINITE)[case][noun.gender]
+    article = (_DEFINITE if definite else _INDEFINITE)[case][noun.gender]
     if not adjective:
         return f"{article} {noun.german}"
-    return f"{article} {adjective}{adjective_ending(case, noun.gender, definite)} {noun.german}"
+    return f"{article} {adjective}{_adjective_ending(case, noun.gender, definite)} {noun.german}"

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from specbench_tasks.generators.base import Item, Split, pick, single_turn, split_of, words
 from specbench_tasks.generators.vocab import NAMES, he_or_she
 
-ITEMS = words(
+_ITEMS = words(
     "apples books coins stamps cards shells marbles pencils cookies eggs lemons roses "
     "balls keys candles buttons tickets stones flowers nuts"
 )
-BOXES = ("boxes", "bags", "baskets", "jars")
+_BOXES = ("boxes", "bags", "baskets", "jars")
 MORE = (
     ("buys", "more"),
     ("finds", "more"),
@@ -32,18 +32,18 @@ QUESTIONS = (
     "What is the number of {items} that {name} has now?",
     "Can you work out how many {items} {name} has now?",
 )
-STARTS = (
+_STARTS = (
     "{name} has {n} {items}.",
     "{name} starts with {n} {items}.",
     "At first, {name} has {n} {items}.",
     "In the morning, {name} has {n} {items}.",
 )
-PACKED = (
+_PACKED = (
     "{name} has {a} {boxes} with {b} {items} each.",
     "{name} fills {a} {boxes} with {b} {items} each.",
     "There are {b} {items} in each of the {a} {boxes} that {name} has.",
 )
-DRILL_SHARE = 0.15
+_DRILL_SHARE = 0.15
 """Share of bare sums among the training items (never among the held-out ones)."""
 
 
@@ -67,7 +67,7 @@ def working(value: int, step: Step) -> tuple[str, int]:
     return f"{value} - {step.amount}{middle} = {total}", total
 
 
-def draw_steps(rng: random.Random, value: int, num: int) -> list[Step]:
+def _draw_steps(rng: random.Random, value: int, num: int) -> list[Step]:
     """`num` changes that keep the running value between 1 and 99."""
     steps = []
     for _ in range(num):
@@ -80,14 +80,14 @@ def draw_steps(rng: random.Random, value: int, num: int) -> list[Step]:
 
 def draw(rng: random.Random, split: Split) -> Item:
     """One word problem (or, in training only, now and then a bare sum)."""
-    drill = split == "train" and rng.random() < DRILL_SHARE
+    drill = split == "train" and rng.random() < _DRILL_SHARE
     while True:
         packed = not drill and rng.random() < 0.35
         num_steps = 1 if drill or packed else 2
         num_steps += not drill and rng.random() < 0.2
         boxes, each = rng.randint(2, 9), rng.randint(2, 9)
         start = boxes * each if packed else rng.randint(8, 90)
-        steps = draw_steps(rng, start, num_steps)
+        steps = _draw_steps(rng, start, num_steps)
         if drill and rng.random() < 0.3:
             if split_of(f"math {boxes}*{each}") == split:
                 return _times(boxes, each)
@@ -119,14 +119,14 @@ def _drill(rng: random.Random, start: int, step: Step) -> Item:
 def _story(
     rng: random.Random, start: int, packed: tuple[int, int] | None, steps: list[Step]
 ) -> Item:
-    name, items, boxes = pick(rng, NAMES), pick(rng, ITEMS), pick(rng, BOXES)
+    name, items, boxes = pick(rng, NAMES), pick(rng, _ITEMS), pick(rng, _BOXES)
     he = he_or_she(name)
     if packed:
         a, b = packed
-        prompt = [pick(rng, PACKED).format(name=name, a=a, b=b, boxes=boxes, items=items)]
+        prompt = [pick(rng, _PACKED).format(name=name, a=a, b=b, boxes=boxes, items=items)]
         answer = [f"{name} has {a} {boxes} with {b} {items} each: {a} * {b} = {start}."]
     else:
-        prompt = [pick(rng, STARTS).format(name=name, n=start, items=items)]
+        prompt = [pick(rng, _STARTS).format(name=name, n=start, items=items)]
         answer = [f"{name} starts with {start} {items}."]
     value = start
     for index, step in enumerate(steps):

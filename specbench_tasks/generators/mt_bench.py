@@ -19,9 +19,9 @@ from specbench_tasks.generators.vocab import (
     he_or_she,
     his_or_her,
 )
-from specbench_tasks.task import Constraint, Reference
+from specbench_tasks.task import Constraint, GoldAnswer
 
-STORY_PROMPTS = (
+_STORY_PROMPTS = (
     "Write a story about {name} and a {animal} in {n} sentences. Use the words {one} and {two}.",
     "Please write a story of {n} sentences about {name} and a {animal}, with the "
     "words {one} and {two}.",
@@ -30,24 +30,24 @@ STORY_PROMPTS = (
     "I need a story in {n} sentences. The hero is {name}, who meets a {animal}. "
     "Use {one} and {two}.",
 )
-DIARY_PROMPTS = (
+_DIARY_PROMPTS = (
     "Write a diary page for {name}, who met a {animal}, in {n} sentences. Use {one} and {two}.",
     "Please write a page from the diary of {name} in {n} sentences, with a {animal} and the words "
     "{one} and {two}.",
     "{name} met a {animal} and writes a diary. Write the page in {n} sentences, with the words "
     "{one} and {two}.",
 )
-CONTINUE_PROMPTS = (
+_CONTINUE_PROMPTS = (
     "Now continue the story in {n} sentences. Use the word {word}.",
     "What happens next? Write {n} more sentences with the word {word}.",
     "Please write {n} more sentences about the hero and use the word {word}.",
 )
-LETTER_PROMPTS = (
+_LETTER_PROMPTS = (
     "Now write a letter from the hero to {friend} in {n} sentences. Use the word {word}.",
     "The hero writes to {friend} about it. Write the letter in {n} sentences with the word {word}.",
     "Write {n} sentences from the hero to {friend} as a letter, and use the word {word}.",
 )
-QUESTION_PROMPTS = (
+_QUESTION_PROMPTS = (
     "Who is the hero of the story, and which animal is in it?",
     "Tell me the name of the hero and the animal from your text.",
 )
@@ -80,11 +80,11 @@ def draw(rng: random.Random, split: Split) -> Item:
     )
 
 
-Turn = tuple[str, Reference, str]
+Turn = tuple[str, GoldAnswer, str]
 
 
-def _demand(*constraints: tuple[str, str | int]) -> Reference:
-    return Reference(constraints=tuple(Constraint(kind=k, value=v) for k, v in constraints))
+def _demand(*constraints: tuple[str, str | int]) -> GoldAnswer:
+    return GoldAnswer(constraints=tuple(Constraint(kind=k, value=v) for k, v in constraints))
 
 
 def _write(
@@ -101,7 +101,7 @@ def _write(
 def _first_turn(rng: random.Random, slots: dict[str, str], words: list[str]) -> Turn:
     num = rng.choice((4, 5))
     story = rng.random() < 0.6
-    prompt = pick(rng, STORY_PROMPTS if story else DIARY_PROMPTS).format(
+    prompt = pick(rng, _STORY_PROMPTS if story else _DIARY_PROMPTS).format(
         n=NUMBER_WORDS[num], one=words[0], two=words[1], **slots
     )
     text = _write(rng, prose.STORY if story else prose.DIARY, num, words, slots)
@@ -122,7 +122,7 @@ def _second_turn(rng: random.Random, slots: dict[str, str], word: str) -> Turn:
     if roll < 0.4:
         text = _write(rng, prose.SEQUEL, num, [word], slots)
         demands = _demand(("contains", slots["name"]), ("contains", word), ("num_sentences", num))
-        return pick(rng, CONTINUE_PROMPTS).format(n=count, word=word), demands, text
+        return pick(rng, _CONTINUE_PROMPTS).format(n=count, word=word), demands, text
     if roll < 0.85:
         text = _write(rng, prose.LETTER, num, [word], slots)
         demands = _demand(
@@ -131,8 +131,8 @@ def _second_turn(rng: random.Random, slots: dict[str, str], word: str) -> Turn:
             ("contains", word),
             ("num_sentences", num),
         )
-        prompt = pick(rng, LETTER_PROMPTS).format(n=count, word=word, friend=slots["friend"])
+        prompt = pick(rng, _LETTER_PROMPTS).format(n=count, word=word, friend=slots["friend"])
         return prompt, demands, text
     text = prose.fill(rng, pick(rng, prose.WHO), slots)
     demands = _demand(("contains", slots["name"]), ("contains", slots["animal"]))
-    return pick(rng, QUESTION_PROMPTS), demands, text
+    return pick(rng, _QUESTION_PROMPTS), demands, text

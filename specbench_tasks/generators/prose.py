@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from specbench_tasks.generators.base import pick, words
 
-POOLS = {
+_POOLS = {
     "look": words(
         "wise small big young strange friendly clever hungry lonely beautiful tired quiet"
     ),
@@ -40,7 +40,7 @@ class Prose:
     endings: tuple[str, ...]
 
 
-MIDDLES = (
+_MIDDLES = (
     "They <verb> near the <where> for <num> days.",
     "The <sky> came over the {place} and all was <look>.",
     "{He} felt <mood> but <how> went on.",
@@ -69,7 +69,7 @@ STORY = Prose(
         "{name} had lost a {word} near the <where> and was <mood>.",
         "The {word} was hidden under the <look> <where>.",
     ),
-    middles=MIDDLES,
+    middles=_MIDDLES,
     endings=(
         "In the end, {name} and the {animal} <verb> under the <sky>.",
         "That <when>, {name} went home and was very <mood>.",
@@ -115,7 +115,7 @@ SEQUEL = Prose(
         "One <when>, {name} thought of the {animal} again.",
     ),
     demanded=STORY.demanded,
-    middles=MIDDLES,
+    middles=_MIDDLES,
     endings=STORY.endings,
 )
 LETTER = Prose(
@@ -155,5 +155,5 @@ WHO = (
 
 def fill(rng: random.Random, pattern: str, slots: dict[str, str]) -> str:
     """A pattern with its random words drawn and its slots put in."""
-    drawn = re.sub(r"<(\w+)>", lambda match: pick(rng, POOLS[match[1]]), pattern)
+    drawn = re.sub(r"<(\w+)>", lambda match: pick(rng, _POOLS[match[1]]), pattern)
     return drawn.format(**slots)

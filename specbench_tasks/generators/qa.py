@@ -94,13 +94,13 @@ LEADS: tuple[str, ...] = (
     "{name} wants to know it. {q}",
 )
 """Sentences that may come before a question, in either split."""
-CLAIMS = {
+_CLAIMS = {
     "capital": "The capital of {c} is {a}.",
     "language": "The main language of {c} is {a}.",
     "currency": "The currency of {c} is the {a}.",
     "dish": "A famous dish from {c} is {a}.",
 }
-DETAILS = (
+_DETAILS = (
     "{c} lies in {region}, close to {neighbor}, and its flag is {flag}.",
     "{c} is a country in {region} with a flag in {flag}, and {neighbor} is not far away.",
 )
@@ -122,9 +122,9 @@ def draw(rng: random.Random, split: Split) -> Item:
 def answer(country: Country, kind: str) -> str:
     """The claim, where the country lies, and the claim's answer again."""
     gold = getattr(country, kind)
-    details = DETAILS[len(country.name) % 2].format(
+    details = _DETAILS[len(country.name) % 2].format(
         c=country.name, region=country.region, neighbor=country.neighbor, flag=country.flag
     )
-    claim = CLAIMS[kind].format(c=country.name, a=gold)
+    claim = _CLAIMS[kind].format(c=country.name, a=gold)
     topic = TOPICS[kind].format(c=country.name)
     return f"You ask about {topic}. {claim} {details} So the answer is {gold}."

@@ -22,27 +22,27 @@ INSTRUCTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class _Fact:
     """A kind of fact: how a document and the answer tell it, and how it is asked."""
 
     told: str
     asked: tuple[str, ...]
 
 
-FACTS = {
-    "job": Fact(
+_FACTS = {
+    "job": _Fact(
         told="{name} works as a {job}.",
         asked=("What is the job of {name}?", "What does {name} work as?"),
     ),
-    "city": Fact(
+    "city": _Fact(
         told="{name} lives in {city}.",
         asked=("Where does {name} live?", "In which city does {name} live?"),
     ),
-    "thing": Fact(
+    "thing": _Fact(
         told="{name} owns a {thing}.",
         asked=("What does {name} own?", "Which thing does {name} own?"),
     ),
-    "pet": Fact(
+    "pet": _Fact(
         told="{name} has a {pet}.",
         asked=("Which animal does {name} have?", "What animal does {name} keep?"),
     ),
@@ -54,7 +54,7 @@ def draw(rng: random.Random, split: Split) -> Item:
     while True:
         names = pick_distinct(rng, NAMES, 2)
         people = [_values(rng), _values(rng)]
-        kinds = pick_distinct(rng, tuple(FACTS), len(FACTS))
+        kinds = pick_distinct(rng, tuple(_FACTS), len(_FACTS))
         place = rng.randrange(len(kinds))
         asked, kind = place // 2, kinds[place]
         if split_of(f"rag {kind} {names} {people[asked].values()}") == split:
@@ -63,7 +63,7 @@ def draw(rng: random.Random, split: Split) -> Item:
         f"[{index + 1}] {_document(names[index], people[index], kinds[2 * index : 2 * index + 2])}"
         for index in range(2)
     )
-    question = pick(rng, FACTS[kind].asked).format(name=names[asked])
+    question = pick(rng, _FACTS[kind].asked).format(name=names[asked])
     prompt = pick(rng, INSTRUCTIONS).format(docs=docs, question=question)
     answer = _answer(names[asked], names[1 - asked], kind, people[asked])
     return single_turn(prompt, answer, people[asked][kind])
@@ -79,11 +79,11 @@ def _values(rng: random.Random) -> dict[str, str]:
 
 
 def _document(name: str, values: dict[str, str], kinds: list[str]) -> str:
-    return " ".join(FACTS[kind].told.format(name=name, **values) for kind in kinds)
+    return " ".join(_FACTS[kind].told.format(name=name, **values) for kind in kinds)
 
 
 def _answer(name: str, other: str, kind: str, values: dict[str, str]) -> str:
-    claim = FACTS[kind].told.format(name=name, **values)
+    claim = _FACTS[kind].told.format(name=name, **values)
     return (
         f"The question is about {name}. The documents say that {claim} The other document is about "
         f"{other}. So the answer is {values[kind]}."

@@ -28,12 +28,12 @@ INSTRUCTIONS = (
     "Sum up this report: {text}",
     "What are the main points of this text? {text}",
 )
-BUILDINGS = words(
+_BUILDINGS = words(
     "library museum school hospital bridge theater station market hotel park pool stadium"
 )
-TEAMS = ("Lions", "Bears", "Wolves", "Eagles", "Sharks", "Tigers", "Foxes", "Hawks")
-GOODS = ("bread", "boats", "clocks", "shoes", "chairs", "bikes", "lamps", "toys")
-FILLERS = (
+_TEAMS = ("Lions", "Bears", "Wolves", "Eagles", "Sharks", "Tigers", "Foxes", "Hawks")
+_GOODS = ("bread", "boats", "clocks", "shoes", "chairs", "bikes", "lamps", "toys")
+_FILLERS = (
     "The weather was warm and dry.",
     "It was a cold and windy day.",
     "Many people came to watch.",
@@ -160,7 +160,7 @@ def draw(rng: random.Random, split: Split) -> Item:
             break
     kind = KINDS[kind_index]
     body = [pick(rng, fact) for fact in kind.facts]
-    body += pick_distinct(rng, FILLERS, rng.choice((1, 2)))
+    body += pick_distinct(rng, _FILLERS, rng.choice((1, 2)))
     rng.shuffle(body)
     text = " ".join([pick(rng, kind.leads), *body]).format(**slots)
     return single_turn(pick(rng, INSTRUCTIONS).format(text=text), kind.summary.format(**slots))
@@ -168,8 +168,8 @@ def draw(rng: random.Random, split: Split) -> Item:
 
 def _slots(rng: random.Random) -> dict[str, str]:
     city, place = pick_distinct(rng, CITIES, 2)
-    building, other = pick_distinct(rng, BUILDINGS, 2)
-    team, rival = pick_distinct(rng, TEAMS, 2)
+    building, other = pick_distinct(rng, _BUILDINGS, 2)
+    team, rival = pick_distinct(rng, _TEAMS, 2)
     return {
         "city": city,
         "place": place,
@@ -183,6 +183,6 @@ def _slots(rng: random.Random) -> dict[str, str]:
         "last": pick(rng, SURNAMES),
         "color": pick(rng, COLORS[3:]),
         "animal": pick(rng, ANIMALS),
-        "goods": pick(rng, GOODS),
+        "goods": pick(rng, _GOODS),
         "look": pick(rng, ("stronger", "higher", "longer", "safer")),
     }

@@ -9,12 +9,12 @@ WOMEN = words(
     "Iris Olivia Rose Diana Sarah Jane Lucy Kate Amy Zoe Ella Mia Hanna Nina Paula Carla "
     "Vera Greta Ida Lena Martha Rita Tina Wendy Molly"
 )
-MEN = words(
+_MEN = words(
     "Tom Ben Paul Peter Max Jack Leo Sam Adam Oscar Felix Simon David Daniel Henry George "
     "Oliver Noah Lucas Erik Ivan Hugo Karl Otto Frank Mark Luke Robert James Victor "
     "Philip Martin Anton Bruno Nils Ralph Theo Walter Dennis Finn"
 )
-NAMES = (*WOMEN, *MEN)
+NAMES = (*WOMEN, *_MEN)
 _WOMEN = frozenset(WOMEN)
 SURNAMES = words(
     "Stone Baker Fisher Young Wood Hill Brown Green White King Carter Miller Cook Hunter "

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.records import SampleRecord, StepColumns
+from bench.records.record import SampleRecord, StepColumns
 
 FAMILIES = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
 PRIMARY = {
@@ -113,7 +113,7 @@ def write_run(
     rng = np.random.default_rng(seed)
     path.mkdir(parents=True)
     order = ["ar", "ar@aa", *cells]
-    prompts = []
+    prompts: list[dict[str, Any]] = []
     for i in range(conversations):
         family = FAMILIES[i % len(FAMILIES)]
         for turn in range(1, 3 if family == "mt_bench" else 2):
@@ -121,7 +121,8 @@ def write_run(
     for prompt in prompts:
         prompt["prompt"] = f"{prompt['conversation']}#{prompt['turn']}"
         prompt |= {"hash": "h" + prompt["prompt"], "num_tokens": 12, "passes": ["timing"]}
-    records, blocks = [], []
+    records: list[SampleRecord] = []
+    blocks: list[dict[str, Any]] = []
     for repeat in range(repeats):
         for prompt in prompts:
             block = len(blocks)
@@ -203,7 +204,14 @@ def write_run(
         "order_seed": 0,
         "prompts": prompts,
         "blocks": blocks,
-        "skipped": [{"prompt": "qa-long#1", "reason": "1200 tokens exceed the context of 512"}],
+        "skipped": [
+            {
+                "conversation": "qa-long",
+                "turn": 1,
+                "family": "qa",
+                "reason": "1200 tokens exceed the context of 512",
+            }
+        ],
     }
     files = {
         "manifest.json": manifest,
@@ -238,7 +246,7 @@ def synthetic_run(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def reported_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A synthetic run with its report, written once: read it, do not change it."""
-    from bench.report import write_report
+    from bench.report.write import write_report
 
     path = write_run(tmp_path_factory.mktemp("runs") / "a-run", {"spec": 3.0, "nar": 6.0})
     write_report(path)

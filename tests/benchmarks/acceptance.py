@@ -6,7 +6,8 @@
 `scaling` writes OUTPUT.csv and OUTPUT.png: decoders whose adapters differ in rank, decoders of one
 adapter that differ in `slots`, and, of runs of different targets, the decoder named ``ptp``. Those
 labelled ``shipped…`` use an adapter that was trained longer, and are a line of their own.
-Counters need no idle machine. Intervals are jackknives over conversations (bench/stats.py).
+Counters need no idle machine. Intervals are jackknives over conversations
+(bench/stats/intervals.py).
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from bench.metrics import BASELINE, SECOND_BASELINE, Tally, by, timed
-from bench.records import SampleRecord
-from bench.reporting.palette import STYLE, WIDTH
-from bench.rundir import Run, load_run
-from bench.stats import Estimate, jackknife
+from bench.records.plan import BASELINE, SECOND_BASELINE
+from bench.records.record import SampleRecord
+from bench.records.run_folder import Run, load_run
+from bench.report.style import STYLE, WIDTH
+from bench.stats.counters import Tally, by, timed
+from bench.stats.intervals import Estimate, jackknife
 
 Records = Sequence[SampleRecord]
 LONGER = "ptp@shipped"
@@ -80,29 +81,29 @@ class Point:
     run: str
     decoder: str
     parameters: int
-    rank: int
-    slots: int
-    adapter: str
+    rank: int | None
+    slots: int | None
+    adapter: str | None
     acceptance: Estimate
 
 
 def points_of(path: str) -> list[Point]:
     """The decoders of a run that use an adapter."""
     run = load_run(path)
-    models, options = run.env["models"], run.config["decoders"]
+    adapters, options = run.env.models.adapters or {}, run.config["decoders"]
     found = []
     for name, records in cells_of(run).items():
         adapter = options[name].get("adapter")
         if adapter is not None:
-            facts: Mapping[str, Any] = models["adapters"][adapter]
+            facts = adapters[adapter]
             found.append(
                 Point(
                     run=run.path.name,
                     decoder=name,
-                    parameters=models["target"]["parameters"],
-                    rank=facts["rank"],
-                    slots=int(options[name]["slots"]) or facts["slots"],
-                    adapter=facts["weights_sha256"],
+                    parameters=(run.env.models.target or {})["parameters"],
+                    rank=facts.rank,
+                    slots=int(options[name]["slots"]) or facts.slots,
+                    adapter=facts.weights_sha256,
                     acceptance=acceptance(records),
                 )
             )
@@ -131,7 +132,7 @@ def scaling(output: str, *paths: str) -> None:
         {
             "adapter rank": ([sorted(ranks, key=_rank)], lambda p: str(p.rank or "full")),
             "slots": (
-                [sorted(of, key=lambda p: p.slots) for of in by_adapter if len(of) > 1],
+                [sorted(of, key=lambda p: p.slots or 0) for of in by_adapter if len(of) > 1],
                 lambda p: str(p.slots),
             ),
             "target parameters": (
@@ -153,7 +154,7 @@ def _draw(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(dict(STYLE)):
+    with matplotlib.rc_context(dict(STYLE)):  # type: ignore[arg-type]
         figure = Figure(figsize=(WIDTH * 1.3, 2.9), layout="constrained")
         FigureCanvasAgg(figure)
         shared = None
@@ -170,8 +171,13 @@ def _draw(
                 colour = "#009e73" if longer else "#d55e00"
                 axes.errorbar(places, values, (below, above), fmt="o-", capsize=3, color=colour)
                 if longer:
-                    where = {"xytext": (-9, 4), "textcoords": "offset points", "ha": "right"}
-                    axes.annotate("shipped", (places[-1], values[-1]), **where)
+                    axes.annotate(
+                        "shipped",
+                        (places[-1], values[-1]),
+                        xytext=(-9, 4),
+                        textcoords="offset points",
+                        ha="right",
+                    )
             axes.set_xticks(range(len(ticks)), ticks)
             axes.set_xlabel(label)
             axes.set_xlim(-0.4, len(ticks) - 0.6)

@@ -1,14 +1,16 @@
-"""How far any drafter without uniforms could get: the best single guess, from exact laws. By hand:
+"""How far any drafter without uniforms could get.
+
+The best single guess, from exact distributions. By hand:
 
     python -m tests.benchmarks.best_guess RUN [BEAMS]
 
 A drafter that is not told the us proposes the same S tokens after a prefix, whatever AR samples
 next. The best it can do is the sequence g of the greatest expected number of leading right tokens,
-sum over k of P(g_1 … g_k | prefix), which is found here by beam search in the target's own laws. On
-the answers of RUN (sampled; AR's very tokens) its accepted tokens per step stand beside those of
-the run's decoders, which saw the same answers. What a decoder accepts more is the worth of the us:
-no training of the control `u = const` can supply it. Each step is the best by itself; beams that
-were left out can add little, which another number of BEAMS shows.
+sum over k of P(g_1 … g_k | prefix), which is found here by beam search in the target's own
+distributions. On the answers of RUN (sampled; AR's very tokens) its accepted tokens per step stand
+beside those of the run's decoders, which saw the same answers. What a decoder accepts more is the
+worth of the us: no training of the control `u = const` can supply it. Each step is the best by
+itself; beams that were left out can add little, which another number of BEAMS shows.
 
 Letters: S tokens of a guess, W beams, V vocabulary.
 """
@@ -26,10 +28,10 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from bench.metrics import BASELINE
-from bench.prompt_file import read_prompts
-from bench.records import SampleRecord, StepColumns
-from bench.rundir import load_run
+from bench.records.plan import BASELINE
+from bench.records.prompts import read_prompts
+from bench.records.record import SampleRecord, StepColumns
+from bench.records.run_folder import load_run
 from decoders.core.sampling import warp
 from decoders.core.types import Sampling
 from tests.benchmarks.acceptance import acceptance, cells_of, difference, shown
@@ -77,8 +79,8 @@ class Guesser:
         levels: list[list[Node]] = []
         beams = [Node(last, 1.0, None)]
         for _ in range(NUM_TOKENS):
-            laws = self._feed([beam.token for beam in beams], cache, rows=True)
-            chances = torch.tensor([beam.chance for beam in beams])[:, None] * laws
+            distributions = self._feed([beam.token for beam in beams], cache, rows=True)
+            chances = torch.tensor([beam.chance for beam in beams])[:, None] * distributions
             best = chances.flatten().topk(min(self._num_beams, int((chances > 0).sum())))
             parents = best.indices // chances.shape[1]
             tokens = (best.indices % chances.shape[1]).tolist()
@@ -93,11 +95,11 @@ class Guesser:
             if not goes_on:
                 break
             beams = [found[i] for i in goes_on]
-            cache.reorder_cache(parents[goes_on])
+            cache.reorder_cache(parents[goes_on])  # type: ignore[arg-type]
         return _best_path(levels)
 
     def _feed(self, ids: Sequence[int], cache: DynamicCache, rows: bool = False) -> Tensor:
-        """Warped laws ``[W, V]`` after one token of each of W beams, or of one sequence's end."""
+        """Warped distributions ``[W, V]`` after a token of each of W beams, or of one."""
         fed = torch.tensor(ids)[:, None] if rows else torch.tensor(ids)[None]
         logits = self._model(fed, past_key_values=cache, use_cache=True).logits[:, -1]
         return warp(logits, self._sampling)
@@ -112,10 +114,11 @@ def _best_path(levels: Sequence[Sequence[Node]]) -> list[int]:
             if node.parent is not None and total > worth.get(id(node.parent), (0.0, None))[0]:
                 worth[id(node.parent)] = (total, node)
     assert levels[0][0].parent is not None
-    path, node = [], worth[id(levels[0][0].parent)][1]
-    while node is not None:
-        path.append(node.token)
-        node = worth.get(id(node), (0.0, None))[1]
+    path: list[int] = []
+    best = worth[id(levels[0][0].parent)][1]
+    while best is not None:
+        path.append(best.token)
+        best = worth.get(id(best), (0.0, None))[1]
     return path
 
 

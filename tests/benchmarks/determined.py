@@ -10,10 +10,10 @@ import sys
 
 import pandas as pd
 
-from bench.metrics import BASELINE
-from bench.rundir import load_run
-from bench.scores import gold_answers
-from bench.summary import ALL, summarise
+from bench.records.plan import BASELINE
+from bench.records.run_folder import load_run
+from bench.stats.quality import gold_answers
+from bench.stats.summary import ALL, summarise
 
 FAMILIES = ("translation", "math_reasoning", "qa", "rag", "summarization")
 COLUMNS = ["decoder", "passes_per_block", "tpf", "tokens_per_call", "rows_per_token", "quality"]
@@ -23,7 +23,7 @@ def pooled(path: str) -> pd.DataFrame:
     """A row per decoder of a run."""
     run = load_run(path)
     records = [record for record in run.records if record.family in FAMILIES]
-    frame = summarise(records, run.manifest, gold_answers(run.path, run.manifest))
+    frame = summarise(records, run.plan, gold_answers(run.path, run.plan))
     rows = frame.loc[frame["family"] == ALL, [*COLUMNS, "identical_to_ar"]]
     best = float(rows.loc[rows["decoder"] == BASELINE, "quality"].iloc[0])
     return rows.assign(share_of_ar=rows["quality"] / best)

@@ -9,13 +9,15 @@
     python tests/benchmarks/measure.py half           # ptp in bfloat16, and where it parts from ar
 
 Every figure is a ratio of measurements interleaved in one process, prompt by prompt, order swapped
-from one to the next; the interval is Student's t on log-ratios over prompts (bench/stats.py).
+from one to the next; the interval is Student's t on log-ratios over prompts
+(bench/stats/intervals.py).
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import gc
 import itertools
 import math
@@ -25,19 +27,21 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import torch
 
-from bench.stats import cluster_mean
+from bench.stats.intervals import cluster_mean
 from decoders.ar import Autoregressive
+from decoders.core.adapter.module import SlotAdapter
 from decoders.core.decoder import Decoder
-from decoders.core.hf import HFModel, load_tokenizer, stop_ids
+from decoders.core.engine.forward import forward
+from decoders.core.engine.models import Models
+from decoders.core.engine.readout import read_out
+from decoders.core.engine.scheduler import Scheduler, generate
+from decoders.core.hf.model import HFModel, load_tokenizer, stop_ids
 from decoders.core.model import Session
-from decoders.core.models import Models
 from decoders.core.sampling import Uniforms, warp
-from decoders.core.scheduler import Scheduler, generate
-from decoders.core.slots import SlotAdapter
 from decoders.core.types import Generation, Sampling, Slots
 from decoders.ptp import ParallelTokenPrediction
 from decoders.spec import Speculative
@@ -52,9 +56,8 @@ class Bench:
     """The zoo on the CPU, its held-out prompts, and what both sides stop at."""
 
     def __init__(self, num_prompts: int, dtype: torch.dtype = torch.float32) -> None:
-        load = {"dtype": dtype, "device": "cpu"}
-        self.target = HFModel.load(ZOO / "target", **load)
-        self.draft = HFModel.load(ZOO / "draft", **load)
+        load = functools.partial(HFModel.load, dtype=dtype, device="cpu")
+        self.target, self.draft = load(ZOO / "target"), load(ZOO / "draft")
         self.models = Models(target=self.target, draft=self.draft)
         tokenizer = load_tokenizer(ZOO / "target")
         self.stops = stop_ids(self.target, tokenizer)
@@ -62,19 +65,24 @@ class Bench:
         by_family = [zoo_conversations(family, per_family) for family in FAMILIES]
         mixed = itertools.chain.from_iterable(zip(*by_family, strict=True))
         self.prompts: list[list[int]] = [
-            tokenizer.apply_chat_template(
-                [{"role": "user", "content": conversation.turns[0]}],
-                add_generation_prompt=True,
-                return_dict=False,
+            cast(
+                "list[int]",
+                tokenizer.apply_chat_template(
+                    [{"role": "user", "content": conversation.turns[0]}],
+                    add_generation_prompt=True,
+                    return_dict=False,
+                ),
             )
             for conversation in mixed
         ][:num_prompts]
 
-    def run(self, decoder: Decoder, prompt: Sequence[int], temperature: float = 0.0) -> list[int]:
+    def run(
+        self, decoder: Decoder, prompt: Sequence[int], temperature: float = 0.0, **parts: Any
+    ) -> list[int]:
         sampling = Sampling(
             temperature=temperature, max_new_tokens=MAX_NEW_TOKENS, stop_ids=self.stops
         )
-        (outcome,) = Scheduler(decoder, self.models, sampling).run([prompt])
+        (outcome,) = Scheduler(decoder, self.models, sampling, **parts).run([prompt])
         assert isinstance(outcome, Generation), outcome
         return list(outcome.tokens)
 
@@ -128,36 +136,36 @@ def paired(
 
 
 def against_transformers() -> None:
-    bench = Bench(50)
+    setup = Bench(50)
     warnings.simplefilter("ignore")
     paired(
         "ar / generate(): times as fast",
-        bench.prompts,
-        lambda p: bench.run(Autoregressive(), p),
-        lambda p: bench.generate(p),
+        setup.prompts,
+        lambda p: setup.run(Autoregressive(), p),
+        lambda p: setup.generate(p),
     )
     for k in (Speculative().k, 5):
-        bench.draft.module.generation_config.num_assistant_tokens = k
-        bench.draft.module.generation_config.num_assistant_tokens_schedule = "constant"
-        bench.draft.module.generation_config.assistant_confidence_threshold = 0.0
+        setup.draft.module.generation_config.num_assistant_tokens = k
+        setup.draft.module.generation_config.num_assistant_tokens_schedule = "constant"
+        setup.draft.module.generation_config.assistant_confidence_threshold = 0.0
         paired(
             f"spec k={k} / assisted generation: times as fast",
-            bench.prompts,
-            lambda p, k=k: bench.run(Speculative(k=k), p),
-            lambda p: bench.generate(p, assistant_model=bench.draft.module),
+            setup.prompts,
+            functools.partial(setup.run, Speculative(k=k)),
+            lambda p: setup.generate(p, assistant_model=setup.draft.module),
         )
 
 
 def batching() -> None:
-    bench = Bench(64)
-    sampling = Sampling(max_new_tokens=MAX_NEW_TOKENS, stop_ids=bench.stops)
+    setup = Bench(64)
+    sampling = Sampling(max_new_tokens=MAX_NEW_TOKENS, stop_ids=setup.stops)
     ratios = []
     for turn in range(6):  # the first is the warm-up
         rates = {}
         for size in (1, 8) if turn % 2 == 0 else (8, 1):
-            scheduler = Scheduler(Autoregressive(), bench.models, sampling, size)
+            scheduler = Scheduler(Autoregressive(), setup.models, sampling, size)
             start = time.perf_counter()
-            outcomes = scheduler.run(bench.prompts)
+            outcomes = scheduler.run(setup.prompts)
             elapsed = time.perf_counter() - start
             tokens = [o.tokens for o in outcomes if isinstance(o, Generation)]
             rates[size] = (sum(map(len, tokens)) / elapsed, tokens)
@@ -170,9 +178,7 @@ def batching() -> None:
 
 def overhead() -> None:
     """Time outside `Model.forward` and the warp/pick of its logits, as a share of the whole."""
-    from decoders.core import scheduler as module
-
-    bench = Bench(30)
+    setup = Bench(30)
     inside = [0.0]
 
     def timed(function: Callable[..., object]) -> Callable[..., object]:
@@ -184,13 +190,12 @@ def overhead() -> None:
 
         return wrapper
 
-    module._forward = timed(module._forward)  # type: ignore[assignment]
-    module.read_out = timed(module.read_out)  # type: ignore[assignment]
+    parts: dict[str, Any] = {"forward": timed(forward), "read_out": timed(read_out)}
     for decoder in (Autoregressive(), Speculative()):
-        for prompt in bench.prompts[:3]:
-            bench.run(decoder, prompt)
+        for prompt in setup.prompts[:3]:
+            setup.run(decoder, prompt, **parts)
         inside[0], start = 0.0, time.perf_counter()
-        num_tokens = sum(len(bench.run(decoder, prompt)) for prompt in bench.prompts)
+        num_tokens = sum(len(setup.run(decoder, prompt, **parts)) for prompt in setup.prompts)
         whole = time.perf_counter() - start
         share = 1 - inside[0] / whole
         print(
@@ -200,9 +205,9 @@ def overhead() -> None:
 
 def slots() -> None:
     """Calls of 1 row, of 17 plain rows and of 1 + 16 slots, interleaved, in calls of one row."""
-    bench = Bench(1)
-    session = _warm_session(bench)
-    anchor, start = bench.prompts[0][-1], session.length
+    setup = Bench(1)
+    session = _warm_session(setup)
+    anchor, start = setup.prompts[0][-1], session.length
     carried = Slots(
         adapter="ptp",
         uniforms=tuple((s + 0.5) / 16 for s in range(16)),
@@ -225,9 +230,9 @@ def slots() -> None:
         times = {}
         for name, call in calls.items():
             began = time.perf_counter()
-            bench.target.forward([call()])
+            setup.target.forward([call()])
             times[name] = time.perf_counter() - began
-            session.truncate(len(bench.prompts[0]))
+            session.truncate(len(setup.prompts[0]))
         for name, elapsed in times.items():
             logs[name].append(elapsed / times["one row"])
     found = {name: statistics.median(values) for name, values in logs.items()}
@@ -237,18 +242,18 @@ def slots() -> None:
     print(f"16 slots beyond 16 rows, in one-row calls: {alone:.2f}, beside a token {beside:.2f}")
 
 
-def _warm_session(bench: Bench) -> Session:
-    bench.target.attach("ptp", SlotAdapter.load(ZOO / "ptp"))
-    bench.models.reserve(1, 512)
-    session = bench.target.open()
-    bench.target.forward([session.call(bench.prompts[0])])
+def _warm_session(setup: Bench) -> Session:
+    setup.target.attach("ptp", SlotAdapter.load(ZOO / "ptp"))
+    setup.models.reserve(1, 512)
+    session = setup.target.open()
+    setup.target.forward([session.call(setup.prompts[0])])
     return session
 
 
 def ptp() -> None:
     """Speed-up over ar and accepted tokens per step of ptp's options."""
-    bench = Bench(48)
-    bench.target.attach("ptp", SlotAdapter.load(ZOO / "ptp"))
+    setup = Bench(48)
+    setup.target.attach("ptp", SlotAdapter.load(ZOO / "ptp"))
     options: list[dict[str, Any]] = [
         {"mode": "sequential", "slots": count} for count in (8, 12, 16, 18)
     ]
@@ -260,10 +265,10 @@ def ptp() -> None:
             temperature=temperature,
             top_p=0.95 if temperature else 1.0,
             max_new_tokens=MAX_NEW_TOKENS,
-            stop_ids=bench.stops,
+            stop_ids=setup.stops,
         )
         for option in options:
-            _compare(bench, ParallelTokenPrediction(**option), sampling, f"{option}")
+            _compare(setup, ParallelTokenPrediction(**option), sampling, f"{option}")
 
 
 MARGIN = 0.02
@@ -272,21 +277,22 @@ MARGIN = 0.02
 
 def half() -> None:
     """ptp against ar in bfloat16, and how near a tie every first divergence is."""
-    bench = Bench(48, torch.bfloat16)
-    exact = copy.deepcopy(bench.target.module).double()  # before its layers are wrapped
-    bench.target.attach("ptp", SlotAdapter.load(ZOO / "ptp"))
-    for mode, temperature in itertools.product(("sequential", "pqd"), (0.7, 0.0)):
+    setup = Bench(48, torch.bfloat16)
+    exact = copy.deepcopy(setup.target.module).double()  # before its layers are wrapped
+    setup.target.attach("ptp", SlotAdapter.load(ZOO / "ptp"))
+    modes: tuple[Literal["sequential", "pqd"], ...] = ("sequential", "pqd")
+    for mode, temperature in itertools.product(modes, (0.7, 0.0)):
         sampling = Sampling(
             temperature=temperature,
             top_p=0.95 if temperature else 1.0,
             max_new_tokens=MAX_NEW_TOKENS,
-            stop_ids=bench.stops,
+            stop_ids=setup.stops,
         )
         decoder = ParallelTokenPrediction(mode=mode)
-        pairs = _compare(bench, decoder, sampling, f"bfloat16 {mode}")
+        pairs = _compare(setup, decoder, sampling, f"bfloat16 {mode}")
         ties = [
             _tie(exact, prompt, pair, sampling)
-            for prompt, pair in zip(bench.prompts, pairs, strict=True)
+            for prompt, pair in zip(setup.prompts, pairs, strict=True)
             if pair[0] != pair[1]
         ]
         near = sum(tie <= MARGIN for tie in ties)
@@ -298,39 +304,39 @@ def _tie(
 ) -> float:
     """How far u is from the interval of the token that ptp emitted, at nucleus sizes around top-p.
 
-    At temperature 0: by how much probability the exact law prefers one of the two tokens.
+    At temperature 0: by how much probability the exact distribution prefers one of the two tokens.
     """
     ars, ours = pair
     place = next(i for i, (a, b) in enumerate(zip(ars, ours, strict=False)) if a != b)
     logits = exact(torch.tensor([[*prompt, *ars[:place]]])).logits[0, -1]
     if sampling.greedy:
-        law = logits.softmax(-1)
-        return float((law[ars[place]] - law[ours[place]]).abs())
+        distribution = logits.softmax(-1)
+        return float((distribution[ars[place]] - distribution[ours[place]]).abs())
     u = Uniforms(sampling.seed, prompt).at("draw", place)
     found = 1.0
     for shift in (-MARGIN, 0.0, MARGIN):
         near = dataclasses.replace(sampling, top_p=min(1.0, sampling.top_p + shift))
-        law = warp(logits[None], near)[0]
-        right = law.cumsum(-1)[ours[place]]
-        left = right - law[ours[place]]
-        if law[ours[place]] > 0:
+        distribution = warp(logits[None], near)[0]
+        right = distribution.cumsum(-1)[ours[place]]
+        left = right - distribution[ours[place]]
+        if distribution[ours[place]] > 0:
             found = min(found, max(0.0, float(left - u), float(u - right)))
     return found
 
 
 def _compare(
-    bench: Bench, decoder: Decoder, sampling: Sampling, name: str
-) -> list[tuple[tuple[int, ...], ...]]:
+    setup: Bench, decoder: Decoder, sampling: Sampling, name: str
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """One line: a decoder against ar, prompt by prompt. Returns both answers to every prompt."""
     logs, emitted, steps, rows = [], 0, 0, 0
     pairs = []
     arms = (Autoregressive(), decoder)
-    for turn, prompt in enumerate(bench.prompts):
+    for turn, prompt in enumerate(setup.prompts):
         answers: dict[int, Generation] = {}
         times: dict[int, float] = {}
         for arm in (0, 1) if turn % 2 else (1, 0):
             start = time.perf_counter()
-            answers[arm] = generate(arms[arm], prompt, sampling, bench.models)
+            answers[arm] = generate(arms[arm], prompt, sampling, setup.models)
             times[arm] = (time.perf_counter() - start) / len(answers[arm].tokens)
         pairs.append((answers[0].tokens, answers[1].tokens))
         emitted += sum(len(step.tokens) for step in answers[1].steps[1:])
@@ -350,13 +356,13 @@ def _compare(
 
 
 def sweep() -> None:
-    bench = Bench(24)
+    setup = Bench(24)
     for temperature, k in itertools.product((0.0, 0.8), (2, 3, 4, 5, 6, 8)):
         paired(
             f"T={temperature} spec k={k} / ar: times as fast",
-            bench.prompts,
-            lambda p, k=k, t=temperature: bench.run(Speculative(k=k), p, t),
-            lambda p, t=temperature: bench.run(Autoregressive(), p, t),
+            setup.prompts,
+            functools.partial(setup.run, Speculative(k=k), temperature=temperature),
+            functools.partial(setup.run, Autoregressive(), temperature=temperature),
         )
 
 

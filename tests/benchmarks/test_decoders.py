@@ -9,39 +9,39 @@ python -m pytest tests/benchmarks/test_decoders.py --benchmark-enable --benchmar
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from bench.choice import built_in_cells, choose_decoders
-from bench.config import load_config
-from bench.metrics import Tally
-from bench.planning import make_plan
+from bench.plan.make import make_plan
+from bench.plan.select import built_in_cells, choose_decoders
+from bench.plan.setup import Setup, open_setup
 from bench.progress import Silent
-from bench.records import SampleRecord, StepColumns
-from bench.workbench import Workbench, open_workbench
-from decoders.core.scheduler import Scheduler
+from bench.records.record import SampleRecord, StepColumns
+from bench.settings.config import load_config
+from bench.stats.counters import Tally
+from decoders.core.engine.scheduler import Scheduler
 from decoders.core.types import Generation
 
 BUDGET = 32
 
 
 @pytest.fixture(scope="module")
-def zoo() -> tuple[Workbench, list[tuple[int, ...]]]:
+def zoo() -> tuple[Setup, list[tuple[int, ...]]]:
     """The zoo with every decoder it can run, and one prompt per family."""
     values = {"limit": 6, "quality_limit": 0, "repeats": 1, "max_new_tokens": BUDGET}
     config = load_config(None, {**values, "device": "cpu", "threads": 1})
-    bench = open_workbench(choose_decoders(config, Silent().note))
-    plan, prompts = make_plan(bench, "benchmark", Silent())
+    setup = open_setup(choose_decoders(config, Silent().note))
+    plan, prompts = make_plan(setup, "benchmark", Silent())
     first = {planned.family: prompts[planned.prompt].ids for planned in plan.prompts[::-1]}
-    return bench, list(first.values())
+    return setup, list(first.values())
 
 
 @pytest.mark.parametrize("name", built_in_cells())
 def test_a_whole_generation(
-    benchmark: BenchmarkFixture, zoo: tuple[Workbench, list[tuple[int, ...]]], name: str
+    benchmark: BenchmarkFixture, zoo: tuple[Setup, list[tuple[int, ...]]], name: str
 ) -> None:
-    bench, prompts = zoo
-    if name not in bench.arms:
+    setup, prompts = zoo
+    if name not in setup.arms:
         pytest.skip(f"the zoo does not meet the needs of {name}")
-    arm = bench.arm(name)
-    scheduler = Scheduler(arm.decoder, arm.models, bench.sampling)
+    arm = setup.arm(name)
+    scheduler = Scheduler(arm.decoder, arm.models, setup.sampling)
     outcomes = benchmark(scheduler.run, prompts)
     answers = [outcome for outcome in outcomes if isinstance(outcome, Generation)]
     assert len(answers) == len(prompts) == 6, outcomes

@@ -9,10 +9,10 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from decoders.ar import Autoregressive
 from decoders.core import masks
-from decoders.core.models import Models
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import Scheduler
 from decoders.core.sampling import Uniforms, pick, verify_coupled, verify_rejection, warp
-from decoders.core.scheduler import Scheduler
-from decoders.core.table_model import TableModel
+from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Sampling
 from decoders.spec import Speculative
 

@@ -4,7 +4,7 @@
         training/recipes/ptp-ungated.toml …
 
 One process, one thread; steps of all recipes are interleaved, on the same rows of text. Ratios are
-means of log-ratios over steps with Student's t (bench/stats.py).
+means of log-ratios over steps with Student's t (bench/stats/intervals.py).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pathlib import Path
 
 import torch
 
-from bench.stats import cluster_mean
-from training.adapter_job import AdapterJob, optimizers
-from training.adapter_recipe import AdapterRecipe
-from training.adapters import build_job
-from training.loop import Progress, update
-from training.progress import Reporter
+from bench.stats.intervals import cluster_mean
+from training.adapter.job import AdapterJob, optimizers
+from training.adapter.recipe import AdapterRecipe
+from training.adapter.train import build_job
+from training.loop import TrainingProgress, update
 from training.recipe import read_recipe
+from training.reporter import Reporter
 
 NUM_STEPS = 12
 
@@ -37,7 +37,7 @@ def main(paths: list[str]) -> None:
         for step in range(NUM_STEPS + 1):
             for stem, (job, moves) in runs.items():
                 began = time.perf_counter()
-                update(job.pieces(Progress(step=step)), job.trained, moves)
+                update(job.pieces(TrainingProgress(step=step)), job.trained, moves)
                 logs[stem].append(math.log(time.perf_counter() - began))
     first, *others = logs
     seconds = math.exp(sum(logs[first][1:]) / NUM_STEPS)

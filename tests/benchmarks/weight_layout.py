@@ -13,11 +13,11 @@ import time
 
 import torch
 
-from bench.stats import Estimate, Pairs, geometric_mean, mean_log_ratio
+from bench.stats.intervals import Estimate, Pairs, geometric_mean, mean_log_ratio
 from decoders.ar import Autoregressive
-from decoders.core.hf import HFModel
-from decoders.core.models import Models
-from decoders.core.scheduler import Scheduler
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import Scheduler
+from decoders.core.hf.model import HFModel
 from decoders.core.types import Sampling
 
 PROMPT_TOKENS, NEW_TOKENS = 64, 48
@@ -54,8 +54,8 @@ def ratios(path: str, num_prompts: int) -> tuple[Estimate, Estimate]:
         times: list[list[float]] = [[], [], []]
         for repeat in range(REPEATS):
             for turn in range(3):
-                side = (turn + repeat + number) % 3
-                times[side].append(seconds(sides[side], prompt))
+                which = (turn + repeat + number) % 3
+                times[which].append(seconds(sides[which], prompt))
         plain, again, side_by_side = times
         noise.append(mean_log_ratio(list(zip(plain, again, strict=True))))
         both = [(a * b) ** 0.5 for a, b in zip(plain, again, strict=True)]

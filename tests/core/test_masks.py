@@ -91,7 +91,7 @@ def sees_in_branches(row, other):
 
 
 def check_branches(sizes):
-    rows = [(m, None) for m in range(len(sizes))]
+    rows: list[tuple[int, int | None]] = [(m, None) for m in range(len(sizes))]
     rows += [(m, place) for m, size in enumerate(sizes) for place in range(size)]
     expected = [[sees_in_branches(row, other) for other in rows] for row in rows]
     assert masks.branches(sizes).tolist() == expected

@@ -1,7 +1,8 @@
 """Sampling and verification against transformers, exact enumeration and chi-square."""
 
+import dataclasses
 import itertools
-from collections import Counter
+from collections import defaultdict
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from decoders.core.sampling import (
     Uniforms,
-    compare_laws,
+    compare_distributions,
     one_hot,
     pick,
     verify_coupled,
@@ -20,7 +21,7 @@ from decoders.core.sampling import (
     verify_rejection,
     warp,
 )
-from decoders.core.types import Sampling, Verdict
+from decoders.core.types import Acceptance, Sampling
 
 GOLDEN_UNIFORMS = [0.8560978196978555, 0.9115757677140159, 0.33988912123192005]
 
@@ -42,8 +43,8 @@ def test_warp_equals_transformers_processors(temperature: float, top_k: int, top
         expected = TopKLogitsWarper(top_k)(None, expected)
     if top_p < 1:
         expected = TopPLogitsWarper(top_p)(None, expected)
-    law = warp(logits, Sampling(temperature=temperature, top_k=top_k, top_p=top_p))
-    torch.testing.assert_close(law, expected.softmax(-1), atol=1e-6, rtol=1e-5)
+    distribution = warp(logits, Sampling(temperature=temperature, top_k=top_k, top_p=top_p))
+    torch.testing.assert_close(distribution, expected.softmax(-1), atol=1e-6, rtol=1e-5)
 
 
 def test_top_p_sorts_everything_where_the_top_64_hold_too_little() -> None:
@@ -51,14 +52,14 @@ def test_top_p_sorts_everything_where_the_top_64_hold_too_little() -> None:
 
     flat = random_logits(3, 1000, scale=0.1)
     assert flat.softmax(-1).topk(64).values.sum(-1).max() < 0.9
-    law = warp(flat, Sampling(temperature=1.0, top_p=0.9))
-    torch.testing.assert_close(law, TopPLogitsWarper(0.9)(None, flat).softmax(-1))
+    distribution = warp(flat, Sampling(temperature=1.0, top_p=0.9))
+    torch.testing.assert_close(distribution, TopPLogitsWarper(0.9)(None, flat).softmax(-1))
 
 
-def test_temperature_zero_is_the_one_hot_law_of_the_argmax() -> None:
+def test_temperature_zero_is_the_one_hot_distribution_of_the_argmax() -> None:
     logits = random_logits(4, 50)
-    law = warp(logits, Sampling())
-    assert torch.equal(law, one_hot(logits.argmax(-1), 50))
+    distribution = warp(logits, Sampling())
+    assert torch.equal(distribution, one_hot(logits.argmax(-1), 50))
 
 
 def test_warp_never_changes_its_input() -> None:
@@ -93,31 +94,33 @@ ROWS = st.lists(
 
 @given(rows=ROWS, sampling=SAMPLINGS)
 @settings(deadline=None, max_examples=80)
-def test_a_warped_law_is_a_law_on_what_the_warp_keeps(
+def test_a_warped_distribution_is_a_distribution_on_what_the_warp_keeps(
     rows: list[list[float]], sampling: Sampling
 ) -> None:
     logits = torch.tensor(rows)
-    law = warp(logits, sampling)
-    assert law.shape == logits.shape
-    assert (law >= 0).all()
-    torch.testing.assert_close(law.sum(-1), torch.ones(len(rows)))
-    best = logits.amax(-1, keepdim=True)
-    assert (law.masked_fill(logits < best, 0).sum(-1) > 0).all(), "the likeliest token stays"
+    distribution = warp(logits, sampling)
+    assert distribution.shape == logits.shape
+    assert (distribution >= 0).all()
+    torch.testing.assert_close(distribution.sum(-1), torch.ones(len(rows)))
+    whole = warp(logits, dataclasses.replace(sampling, top_k=0, top_p=1.0))
+    likeliest = whole == whole.amax(-1, keepdim=True)  # of tokens that tie, some stay
+    stays = distribution.masked_fill(~likeliest, 0).sum(-1) > 0
+    assert stays.all(), "the likeliest token stays"
     if sampling.top_k:
         kth = logits.sort(-1, descending=True).values[:, min(sampling.top_k, 9) - 1 :][:, :1]
-        assert (law[logits < kth] == 0).all()
-    for row, one in zip(law, rows, strict=True):  # whatever stands beside it
+        assert (distribution[logits < kth] == 0).all()
+    for row, one in zip(distribution, rows, strict=True):  # whatever stands beside it
         assert torch.equal(warp(torch.tensor([one]), sampling)[0], row)
 
 
 @given(rows=ROWS, sampling=SAMPLINGS, u=st.floats(0, 1, exclude_max=True))
 @settings(deadline=None, max_examples=60)
-def test_whatever_is_picked_has_a_share_of_the_law(
+def test_whatever_is_picked_has_a_share_of_the_distribution(
     rows: list[list[float]], sampling: Sampling, u: float
 ) -> None:
-    law = warp(torch.tensor(rows), sampling)
-    tokens = pick(law, torch.full((len(rows),), u, dtype=torch.float64))
-    assert (law.gather(-1, tokens[:, None]) > 0).all()
+    distribution = warp(torch.tensor(rows), sampling)
+    tokens = pick(distribution, torch.full((len(rows),), u, dtype=torch.float64))
+    assert (distribution.gather(-1, tokens[:, None]) > 0).all()
 
 
 @given(data=st.data(), k=st.integers(1, 4), size=st.integers(2, 6))
@@ -141,11 +144,11 @@ def test_rejection_accepts_a_leading_run_and_adds_a_possible_token(
     assert target[place, int(token)] > 0
 
 
-def test_pick_follows_the_law_over_many_uniforms() -> None:
-    law = torch.tensor([0.1, 0.0, 0.6, 0.3])
+def test_pick_follows_the_distribution_over_many_uniforms() -> None:
+    distribution = torch.tensor([0.1, 0.0, 0.6, 0.3])
     u = torch.linspace(0, 1, 10_001, dtype=torch.float64)[:-1]
-    counts = pick(law.expand(len(u), -1), u).bincount(minlength=4)
-    torch.testing.assert_close(counts / len(u), law, atol=2e-4, rtol=0)
+    counts = pick(distribution.expand(len(u), -1), u).bincount(minlength=4)
+    torch.testing.assert_close(counts / len(u), distribution, atol=2e-4, rtol=0)
 
 
 def test_uniforms_depend_on_seed_prompt_stream_and_position_but_not_on_order() -> None:
@@ -181,10 +184,10 @@ def test_uniforms_are_uniform() -> None:
 
 
 def test_verify_picks_accepts_the_leading_run_and_adds_the_targets_token() -> None:
-    assert verify_picks([4, 5, 6], [4, 5]) == Verdict(2, 6)
-    assert verify_picks([4, 5, 6], [4, 7]) == Verdict(1, 5)
-    assert verify_picks([4, 5, 6], [9, 5]) == Verdict(0, 4)
-    assert verify_picks([4], []) == Verdict(0, 4)
+    assert verify_picks([4, 5, 6], [4, 5]) == Acceptance(2, 6)
+    assert verify_picks([4, 5, 6], [4, 7]) == Acceptance(1, 5)
+    assert verify_picks([4, 5, 6], [9, 5]) == Acceptance(0, 4)
+    assert verify_picks([4], []) == Acceptance(0, 4)
 
 
 @pytest.mark.parametrize("picks", [[4], [4, 5], [4, 5, 6, 7]])
@@ -194,24 +197,24 @@ def test_verify_picks_says_how_many_picks_its_drafts_need(picks: list[int]) -> N
 
 
 def test_verify_coupled_emits_what_sequential_picking_emits() -> None:
-    laws = random_logits(4, 20).softmax(-1)
+    distributions = random_logits(4, 20).softmax(-1)
     u = torch.tensor([0.1, 0.5, 0.9, 0.3], dtype=torch.float64)
-    tokens = pick(laws, u).tolist()
-    assert verify_coupled(laws, tokens[:3], u) == Verdict(3, tokens[3])
+    tokens = pick(distributions, u).tolist()
+    assert verify_coupled(distributions, tokens[:3], u) == Acceptance(3, tokens[3])
     wrong = [tokens[0], (tokens[1] + 1) % 20, tokens[2]]
-    assert verify_coupled(laws, wrong, u) == Verdict(1, tokens[1])
+    assert verify_coupled(distributions, wrong, u) == Acceptance(1, tokens[1])
 
 
-# Laws in sixths, drafts in thirds: acceptance ratios are multiples of 1/2 and residuals of 1/2 or
-# 1, so midpoints of a grid of 6 integrate every uniform exactly.
+# Distributions in sixths, drafts in thirds: acceptance ratios are multiples of 1/2 and residuals
+# of 1/2 or 1, so midpoints of a grid of 6 integrate every uniform exactly.
 TARGET = torch.tensor([[4, 1, 1], [3, 3, 0], [2, 2, 2]]) / 6
 DRAFT = torch.tensor([[2, 2, 2], [2, 2, 2]]) / 6
 GRID = [(step + 0.5) / 6 for step in range(6)]
 
 
-def enumerate_law(accept_bias: float = 0.0) -> dict[tuple[int, ...], float]:
-    """Exact law of the tokens up to the first that is not a draft, then of the one after."""
-    law: Counter[tuple[int, ...]] = Counter()
+def enumerate_distribution(accept_bias: float = 0.0) -> dict[tuple[int, ...], float]:
+    """Exact distribution of the tokens up to the first that is no draft, then of the one after."""
+    distribution: defaultdict[tuple[int, ...], float] = defaultdict(float)
     cases = list(itertools.product(range(3), range(3), GRID, GRID, GRID))
     drafts = torch.tensor([case[:2] for case in cases])
     u_accept = torch.tensor([case[2:4] for case in cases], dtype=torch.float64) - accept_bias
@@ -225,35 +228,40 @@ def enumerate_law(accept_bias: float = 0.0) -> dict[tuple[int, ...], float]:
         u_accept,
         u_recover,
     )
-    for case, num_accepted, last in zip(cases, accepted.tolist(), token.tolist(), strict=True):
-        law[(*case[:num_accepted], last)] += 1 / batch
-    return law
+    proposals = drafts.tolist()
+    for drafted, num, last in zip(proposals, accepted.tolist(), token.tolist(), strict=True):
+        distribution[(*drafted[:num], last)] += 1 / batch
+    return distribution
 
 
-def law_of_position(law: dict[tuple[int, ...], float], place: int) -> list[float]:
-    """Law of the token at `place` among the outcomes that reach it, normalised."""
+def distribution_of_position(distribution: dict[tuple[int, ...], float], place: int) -> list[float]:
+    """Distribution of the token at `place` among the outcomes that reach it, normalised."""
     mass = [0.0, 0.0, 0.0]
-    for tokens, probability in law.items():
+    for tokens, probability in distribution.items():
         if len(tokens) > place:
             mass[tokens[place]] += probability
     return [value / sum(mass) for value in mass]
 
 
-def test_rejection_has_the_targets_exact_law_at_every_place() -> None:
-    law = enumerate_law()
+def test_rejection_has_the_targets_exact_distribution_at_every_place() -> None:
+    distribution = enumerate_distribution()
     for place in range(3):
-        assert law_of_position(law, place) == pytest.approx(TARGET[place].tolist(), abs=1e-6)
+        assert distribution_of_position(distribution, place) == pytest.approx(
+            TARGET[place].tolist(), abs=1e-6
+        )
 
 
-def test_rejection_accepts_with_the_overlap_of_the_two_laws() -> None:
-    law = enumerate_law()
+def test_rejection_accepts_with_the_overlap_of_the_two_distributions() -> None:
+    distribution = enumerate_distribution()
     overlap = float(torch.minimum(TARGET[0], DRAFT[0]).sum())
-    assert sum(mass for tokens, mass in law.items() if len(tokens) > 1) == pytest.approx(overlap)
+    assert sum(mass for tokens, mass in distribution.items() if len(tokens) > 1) == pytest.approx(
+        overlap
+    )
 
 
 def test_a_biased_accept_stream_is_seen_by_the_exact_enumeration() -> None:
-    law = enumerate_law(accept_bias=0.2)
-    assert law_of_position(law, 0) != pytest.approx(TARGET[0].tolist(), abs=1e-3)
+    distribution = enumerate_distribution(accept_bias=0.2)
+    assert distribution_of_position(distribution, 0) != pytest.approx(TARGET[0].tolist(), abs=1e-3)
 
 
 def test_rejection_ignores_padding_beyond_each_sequences_drafts() -> None:
@@ -298,11 +306,11 @@ def test_the_token_after_the_drafts_is_drawn_with_the_uniform_of_its_own_place(
         assert (int(found[0]), int(found[1])) == (accepted, token if accepted < 2 else bonus)
 
 
-def test_laws_are_compared_by_ratios_of_at_most_one_and_by_the_mass_they_share() -> None:
+def test_distributions_are_compared_by_ratios_of_at_most_one_and_by_the_mass_they_share() -> None:
     generator = torch.Generator().manual_seed(3)
     target, draft = (torch.rand(1, n, 5, generator=generator).softmax(-1) for n in (5, 4))
     drafts = torch.tensor([[0, 1, 2, 3]])
-    ratios, overlaps = compare_laws(target, draft, drafts)
+    ratios, overlaps = compare_distributions(target, draft, drafts)
     places = list(enumerate(drafts[0].tolist()))
     raw = [float(target[0, place, token] / draft[0, place, token]) for place, token in places]
     assert min(raw) < 1 < max(raw)

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from decoders.core import readout
 from decoders.core.checks import (
     Check,
     check_decoder,
-    check_law,
+    check_distribution,
     check_steps_concatenate,
     checks_for,
 )
 from decoders.core.decoder import Request, Steps
 from decoders.core.registry import build, names, parse_spec
+from decoders.core.sampling import Uniforms
 from decoders.core.types import Emit
 from decoders.ptp import ParallelTokenPrediction
 from decoders.spec import Speculative
@@ -32,7 +32,7 @@ SPECS = [
     "nar@oracle:length=oracle:block=5:picks=argmax",
     "idlm@cmlm:commit=cmlm:block=6:max_passes=3:revise=none",
     "idlm@adaptive:commit=threshold:max_passes=0:revise=remask:confidence=margin",
-    "idlm@jacobi:mode=jacobi:block=6",
+    "jacobi@b6:block=6",
     "idlm@isd:mode=isd",
     "idlm@coupled:mode=isd:verify=coupled:stride=8",
     "idlm@argmax:mode=isd:proposal=argmax:stride=2",
@@ -77,19 +77,19 @@ def test_a_decoder_must_tell_which_of_its_tokens_come_before_the_drafts() -> Non
         check_steps_concatenate(Silent())
 
 
-def test_a_decoder_that_never_verifies_fails_the_law() -> None:
-    with pytest.raises(AssertionError, match="does not follow the target's law"):
-        check_law(build(parse_spec(f"{EXAMPLES / 'wrong.py'}:Unverified")))
+def test_a_decoder_that_never_verifies_fails_the_distribution() -> None:
+    with pytest.raises(AssertionError, match="does not follow the target's distribution"):
+        check_distribution(build(parse_spec(f"{EXAMPLES / 'wrong.py'}:Unverified")))
 
 
-def test_an_accept_stream_that_reuses_the_draws_fails_the_law(
+def test_an_accept_stream_that_reuses_the_draws_fails_the_distribution(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # the uniform that drew a draft must not decide whether it stands
-    class Reusing(readout.Uniforms):
+    class Reusing(Uniforms):
         def at(self, stream: str, position: int) -> float:  # type: ignore[override]
             return super().at("draw", position)
 
-    monkeypatch.setattr("decoders.core.job.Uniforms", Reusing)
-    with pytest.raises(AssertionError, match="does not follow the target's law"):
-        check_law(Speculative())
+    monkeypatch.setattr("decoders.core.engine.sequence.Uniforms", Reusing)
+    with pytest.raises(AssertionError, match="does not follow the target's distribution"):
+        check_distribution(Speculative())

@@ -1,14 +1,15 @@
-"""Introspective strided decoding: the target's law exactly, and no call more than it says.
+"""Introspective strided decoding: the target's distribution exactly, and no call more than it says.
 
-Laws are held by enumeration: every uniform runs over the midpoints of a grid on which all laws and
-acceptance tests of the model are whole numbers of cells. Rules that are known to break the law
-(they stand in published code) are run through the same enumeration, which must tell them apart.
+Distributions are held by enumeration: every uniform runs over the midpoints of a grid on which all
+distributions and acceptance tests of the model are whole numbers of cells. Rules that are known to
+break the distribution (they stand in published code) are run through the same enumeration, which
+must tell them apart.
 """
 
 import dataclasses
 import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,20 +19,21 @@ import torch
 from torch import Tensor
 
 from decoders.ar import Autoregressive
-from decoders.core import job as job_module
-from decoders.core import verdicts
+from decoders.core.adapter.config import AdapterConfig
+from decoders.core.adapter.module import SlotAdapter
 from decoders.core.decoder import Request, Steps
-from decoders.core.hf import HFModel
+from decoders.core.drafting.verification import Verification
+from decoders.core.engine import acceptances
+from decoders.core.engine import sequence as job_module
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import Scheduler, generate
+from decoders.core.hf.model import HFModel
 from decoders.core.model import Model, Session
-from decoders.core.models import Models
 from decoders.core.sampling import tempered
-from decoders.core.scheduler import Scheduler, generate
-from decoders.core.slots import AdapterConfig, SlotAdapter
-from decoders.core.table_model import TableModel
+from decoders.core.testing.table_model import TableModel
 from decoders.core.types import BLANK, Call, CallResult, Generation, Sampling
-from decoders.core.verification import Verification
 from decoders.idlm import IterativeDiffusion
-from tests.enumeration import enumerated_law
+from tests.enumeration import enumerated_distribution
 from tests.tiny_models import fresh, slot_adapter
 
 PROMPTS = ([1, 2, 3], [4], [0, 5, 1, 1, 2, 3, 4, 0, 5], [2, 2], [3, 1, 4, 1, 5])
@@ -41,7 +43,7 @@ def isd(**options: Any) -> IterativeDiffusion:
     return IterativeDiffusion(mode="isd", **options)
 
 
-# The law, by enumeration.
+# The distribution, by enumeration.
 
 SIXTHS = ((4, 1, 1), (3, 3, 0), (2, 2, 2), (1, 1, 4), (6, 0, 0))
 PROPOSED = ((2, 2, 2), (4, 1, 1))
@@ -50,11 +52,14 @@ CONSULTED = (("draw", 1), ("accept", 1), ("recover", 1), ("recover", 2))
 CELLS = {"sample": (6, 4, 6, 6), "argmax": (1, 6, 30, 6)}
 """Cells of each one's grid; an argmax is not drawn, and stands with its own probability."""
 ENDS = ((4, 0), (3, 1), (2, 2), (1, 3))
-"""Ends of prompts: 0 follows for certain, then each of the other laws, proposed by either law."""
+"""Ends of prompts: 0 follows for certain, then every other distribution, proposed by either."""
 
 
 class Fractions(TableModel):
-    """Laws in sixths (at one temperature), chosen by the last two tokens; masks have their own."""
+    """Distributions in sixths (at one temperature), chosen by the last two tokens.
+
+    Masks have their own.
+    """
 
     def __init__(self, temperature: float = 1.0) -> None:
         super().__init__(3)
@@ -95,11 +100,11 @@ def enumerated(
         for places in itertools.product(*map(range, cells))
     ]
     models = Models(target=Fractions(sampling.temperature))
-    law: Counter[tuple[int, ...]] = Counter()
+    distribution: defaultdict[tuple[int, ...], float] = defaultdict(float)
     for answer in Scheduler(decoder, models, sampling, 432).run(prompts):
         assert isinstance(answer, Generation), answer
-        law[answer.tokens] += 1 / len(prompts)
-    return law
+        distribution[answer.tokens] += 1 / len(prompts)
+    return distribution
 
 
 def distance(
@@ -108,20 +113,20 @@ def distance(
     sampling: Sampling | None = None,
     ends: Sequence[tuple[int, int]] = ENDS,
 ) -> float:
-    """Largest total variation between a decoder's law and the target's over ends of prompts."""
+    """Largest total variation between a decoder's distribution and the target's, over prompts."""
     monkeypatch.setattr(job_module, "Uniforms", Scripted)
     sampling = sampling or Sampling(temperature=1.0, max_new_tokens=3)
     gaps = []
     for end in ends:
         found = enumerated(decoder, sampling, end)
-        expected = enumerated_law(Fractions(sampling.temperature), [*end], sampling, 3)
+        expected = enumerated_distribution(Fractions(sampling.temperature), [*end], sampling, 3)
         both = {*found, *expected}
         gaps.append(sum(abs(found.get(a, 0.0) - expected.get(a, 0.0)) for a in both) / 2)
     return max(gaps)
 
 
 @pytest.mark.parametrize("proposal", ["sample", "argmax"])
-def test_strict_acceptance_has_the_exact_law(
+def test_strict_acceptance_has_the_exact_distribution(
     proposal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert distance(isd(stride=2, proposal=proposal), monkeypatch) < 1e-6
@@ -170,22 +175,24 @@ class OneStream(CoinScript):
 
 
 @pytest.mark.parametrize(("script", "exact"), [(CoinScript, True), (OneStream, False)])
-def test_the_law_is_exact_where_specs_are_proposed_again_after_a_rejection(
+def test_the_distribution_is_exact_where_specs_are_proposed_again_after_a_rejection(
     script: type[CoinScript], exact: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of five tokens three are proposed at once; those after a rejection with the same uniforms."""
     monkeypatch.setattr(job_module, "Uniforms", script)
     model, sampling = Coin(), Sampling(temperature=1.0, max_new_tokens=5)
     prompts = [[code, 1] for code in range(4**2 * 2**6)]
-    law: Counter[tuple[int, ...]] = Counter()
+    distribution: Counter[tuple[int, ...]] = Counter()
     rounds: Counter[tuple[int, ...]] = Counter()
     for answer in Scheduler(isd(), Models(target=model), sampling, 512).run(prompts):
         assert isinstance(answer, Generation), answer
-        law[answer.tokens[:4]] += 1
+        distribution[answer.tokens[:4]] += 1
         rounds[tuple(step.drafted for step in answer.steps)] += 1
     assert {(0, 3), (0, 3, 0, 1)} < {*rounds}
-    expected = enumerated_law(model, [1, 0], sampling, 3)
-    gap = sum(abs(law[0, *answer] / len(prompts) - mass) for answer, mass in expected.items())
+    expected = enumerated_distribution(model, [1, 0], sampling, 3)
+    gap = sum(
+        abs(distribution[0, *answer] / len(prompts) - mass) for answer, mass in expected.items()
+    )
     assert (gap < 1e-6) if exact else (gap > 0.02)
 
 
@@ -194,7 +201,9 @@ WARM = Sampling(temperature=2.0, max_new_tokens=3)
 
 
 @pytest.mark.parametrize("sampling", [NUCLEUS, WARM], ids=["top-p", "temperature"])
-def test_the_law_is_the_warped_one(sampling: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_distribution_is_the_warped_one(
+    sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert distance(isd(stride=2), monkeypatch, sampling) < 1e-6
 
 
@@ -217,7 +226,7 @@ class Tampering(IterativeDiffusion):
                 item = next(inner)
 
 
-class ArgmaxUnderSoftLaw(Tampering):
+class ArgmaxUnderSoftDistribution(Tampering):
     """Trap 1: the likeliest token is proposed, and verified as if it had been drawn."""
 
     def tamper(self, result: CallResult) -> CallResult:
@@ -226,7 +235,7 @@ class ArgmaxUnderSoftLaw(Tampering):
         return dataclasses.replace(result, slot_picks=likeliest)
 
 
-class LogitsAsLaw(Tampering):
+class LogitsAsDistribution(Tampering):
     """Trap 4: the stored logits are used where their softmax belongs."""
 
     def tamper(self, result: CallResult) -> CallResult:
@@ -234,8 +243,8 @@ class LogitsAsLaw(Tampering):
         return dataclasses.replace(result, slot_probs=result.slot_probs.log() + 2)
 
 
-@pytest.mark.parametrize("naive", [ArgmaxUnderSoftLaw, LogitsAsLaw])
-def test_verifying_with_another_law_than_the_specs_were_drawn_from_is_told_apart(
+@pytest.mark.parametrize("naive", [ArgmaxUnderSoftDistribution, LogitsAsDistribution])
+def test_verifying_with_another_distribution_than_the_specs_were_drawn_from_is_told_apart(
     naive: type[Tampering], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert distance(naive(mode="isd", stride=2), monkeypatch, ends=ENDS[:2]) > 0.02
@@ -256,12 +265,12 @@ def unscaled(logits: Tensor, sampling: Sampling) -> Tensor:
 def test_verifying_with_another_warp_than_tokens_are_drawn_with_is_told_apart(
     naive: Callable[..., Tensor], sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verdicts, "warp", naive)
+    monkeypatch.setattr(acceptances, "warp", naive)
     assert distance(isd(stride=2), monkeypatch, sampling, ends=ENDS[:2]) > 0.02
 
 
 @pytest.mark.parametrize(("verify", "option"), [("relaxed", {"lenience": 0.3}), ("topk", {})])
-def test_relaxed_acceptance_leaves_the_law_and_says_so(
+def test_relaxed_acceptance_leaves_the_distribution_and_says_so(
     verify: str, option: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoder = isd(stride=2, verify=verify, **option)
@@ -290,7 +299,7 @@ def test_greedy_tokens_are_ars_and_a_random_test_at_temperature_zero_is_told_apa
     expected = answer_at(0.0, Autoregressive(), table())
     assert answer_at(0.0, isd(stride=stride), table()) == expected
     # trap 3 at temperature 0: greedy proposals are put to a random test all the same
-    monkeypatch.setattr(verdicts, "warp", unscaled)
+    monkeypatch.setattr(acceptances, "warp", unscaled)
     monkeypatch.setattr(Verification, "by_picks", lambda *_: False)
     assert answer_at(0.0, isd(stride=stride), table()) != expected
 
@@ -404,6 +413,17 @@ def test_rounds_are_laid_out_as_in_the_paper(stride: int, sampling: Sampling) ->
     assert verifying > 2
 
 
+def test_a_stride_is_cut_to_what_the_adapter_was_trained_for() -> None:
+    sampling, model = Sampling(max_new_tokens=41), table(0.0)
+    model.adapters["isd"] = dataclasses.replace(model.adapters["isd"], num_slots=3)
+    answers = [
+        generate(isd(stride=stride), PROMPTS[0], sampling, Models(target=model))
+        for stride in (4, 9)
+    ]
+    assert answers[0] == answers[1]
+    assert max(step.drafted for step in answers[0].steps) == 3
+
+
 def test_a_perfect_student_gives_a_stride_a_call() -> None:
     sampling, models = Sampling(max_new_tokens=41), Models(target=table(0.0))
     answer = generate(isd(stride=5), PROMPTS[0], sampling, models)
@@ -411,8 +431,8 @@ def test_a_perfect_student_gives_a_stride_a_call() -> None:
 
 
 @pytest.mark.parametrize("verify", ["strict", "coupled"])
-def test_every_spec_stands_that_is_drawn_from_the_targets_own_law(verify: str) -> None:
-    """Only where laws know no context can a mask have the law of what it stands for."""
+def test_every_spec_stands_that_is_drawn_from_the_targets_own_distribution(verify: str) -> None:
+    """Only without context can a mask have the distribution of what it stands for."""
     sampling = Sampling(temperature=0.9, max_new_tokens=41)
     models = Models(target=table(0.0, order=0))
     answer = generate(isd(stride=5, verify=verify), PROMPTS[0], sampling, models)
@@ -461,7 +481,9 @@ class Coins(TableModel):
 def test_tokens_per_call_follow_the_closed_form(stride: int, chance: float) -> None:
     """TPF(N, p) = (2 + p + ... + p^(N-2)) / (2 - p^(N-1))."""
     num_answers, num_tokens = 64, 700
-    models = Models(target=Coins(chance, num_answers, num_tokens))
+    coins = Coins(chance, num_answers, num_tokens)
+    coins.adapters["isd"] = dataclasses.replace(coins.adapters["isd"], num_slots=stride - 1)
+    models = Models(target=coins)
     sampling = Sampling(max_new_tokens=num_tokens)
     answers = Scheduler(isd(stride=stride), models, sampling, num_answers).run([[0]] * num_answers)
     tokens = calls = 0
@@ -474,7 +496,7 @@ def test_tokens_per_call_follow_the_closed_form(stride: int, chance: float) -> N
     assert tokens / calls == pytest.approx(expected, rel=0.01)
 
 
-# What is reported of laws.
+# What is reported of distributions.
 
 
 def test_overlap_is_how_often_specs_stand_and_alpha_counts_other_tokens_as_one() -> None:
@@ -492,7 +514,7 @@ def test_overlap_is_how_often_specs_stand_and_alpha_counts_other_tokens_as_one()
     assert overlap / tested == pytest.approx(stood / tested, abs=0.1)
 
 
-def test_nothing_is_reported_of_laws_that_were_not_compared() -> None:
+def test_nothing_is_reported_of_distributions_that_were_not_compared() -> None:
     answer = generate(isd(), PROMPTS[0], Sampling(max_new_tokens=20), Models(target=table()))
     assert {step.tested for step in answer.steps} == {None}
 

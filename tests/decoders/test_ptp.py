@@ -9,7 +9,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -17,16 +17,17 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from decoders.ar import Autoregressive
-from decoders.core.gating import layer_shapes
-from decoders.core.hf import HFModel
+from decoders.core.adapter.config import AdapterConfig
+from decoders.core.adapter.gating import layer_shapes
+from decoders.core.adapter.module import SlotAdapter
+from decoders.core.drafting.proposer import NOT_GREEDY
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import Scheduler, generate
+from decoders.core.hf.model import HFModel
 from decoders.core.model import Model
-from decoders.core.models import Models
-from decoders.core.proposer import NOT_GREEDY
 from decoders.core.registry import build, parse_spec
 from decoders.core.sampling import Uniforms
-from decoders.core.scheduler import Scheduler, generate
-from decoders.core.slots import AdapterConfig, SlotAdapter
-from decoders.core.table_model import TableModel
+from decoders.core.testing.table_model import TableModel
 from decoders.core.types import BLANK, Call, Generation, Sampling
 from decoders.ptp import ParallelTokenPrediction
 
@@ -66,6 +67,9 @@ class Recording(TableModel):
 
 
 def decoder_of(mode: str, **options: Any) -> ParallelTokenPrediction:
+    """Of a mode; a budget is `pqd`'s alone."""
+    if mode == "sequential":
+        options.pop("budget", None)
     return ParallelTokenPrediction(mode=mode, **options)  # type: ignore[arg-type]
 
 
@@ -416,7 +420,9 @@ def test_a_model_without_the_adapter_is_refused_with_what_there_is() -> None:
 
 @pytest.mark.parametrize("mode", ["sequential", "pqd"])
 @pytest.mark.parametrize("error", [0.0, 0.3, 1.0])
-def test_standalone_adapters_give_ars_tokens(mode: str, error: float) -> None:
+def test_standalone_adapters_give_ars_tokens(
+    mode: Literal["sequential", "pqd"], error: float
+) -> None:
     model = TableModel(7, seed=1)
     model.attach("ptp", error, standalone=True)
     models = Models(target=model)

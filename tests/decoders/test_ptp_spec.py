@@ -9,10 +9,10 @@ import pytest
 from torch import Tensor
 
 from decoders.ar import Autoregressive
-from decoders.core.models import Models
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.sampling import Uniforms
-from decoders.core.scheduler import Scheduler, generate
-from decoders.core.table_model import TableModel
+from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Call, Generation, Sampling
 from decoders.ptp_spec import ParallelSpeculative
 

@@ -1,6 +1,7 @@
-"""Iterative refinement and Jacobi decoding: how calls are laid out, and what comes out of them."""
+"""Iterative refinement, and one pass of it: how calls are laid out, and what comes out of them."""
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,11 +12,12 @@ from torch import Tensor
 from decoders.ar import Autoregressive
 from decoders.core import masks
 from decoders.core.decoder import Decoder
-from decoders.core.models import Models
-from decoders.core.readout import confidence_of
+from decoders.core.engine.models import Models
+from decoders.core.engine.readout import confidence_of
+from decoders.core.engine.scheduler import Scheduler, generate
+from decoders.core.registry import build, parse_spec
 from decoders.core.sampling import Uniforms, pick, warp
-from decoders.core.scheduler import Scheduler, generate
-from decoders.core.table_model import TableModel
+from decoders.core.testing.table_model import TableModel
 from decoders.core.types import BLANK, HIDDEN, Call, Generation, Sampling
 from decoders.idlm import IterativeDiffusion
 from decoders.nar import NonAutoregressive
@@ -65,8 +67,8 @@ def agreement(decoder: Decoder) -> float:
         model = Nearsighted(vocab_size=997)  # so large that greedy text does not go in circles
         tokens = generate(decoder, prompt, sampling, Models(target=model)).tokens
         for place, token in enumerate(tokens):
-            law = model.logits([*prompt, *tokens[:place]])
-            right.append(int(law.argmax()) == token)
+            distribution = model.logits([*prompt, *tokens[:place]])
+            right.append(int(distribution.argmax()) == token)
     return sum(right) / len(right)
 
 
@@ -80,7 +82,8 @@ def test_blocks_are_predicted_as_often_as_asked_and_the_last_one_is_committed_wi
     model, prompt = Recording(), PROMPTS[0]
     answer = answer_of(refine(block=8, max_passes=3, early_exit=False), model, sampling)
     assert len(model.seen) == len(answer.steps) == 3 * 5  # no call only commits
-    committed, done = [], list(answer.tokens)
+    committed: list[int] = []
+    done = list(answer.tokens)
     for number, (length, call, places) in enumerate(model.seen):
         block, done_passes = divmod(number, 3)
         start = len(prompt) + 8 * block
@@ -210,23 +213,26 @@ def test_a_deferred_tail_begins_the_next_block() -> None:
 
 
 class Doubtful(Recording):
-    """Slots whose laws are known and spread out: what is surest depends on the law one asks."""
+    """Slots whose distributions are known and spread out.
 
-    def law(self, place: int) -> Tensor:
+    What is surest depends on the distribution one asks.
+    """
+
+    def distribution(self, place: int) -> Tensor:
         """Logits of what stands at a place."""
         return TableModel(31, seed=place).logits([place]) * 2
 
     def _predict(self, slots: Any, slot: int, rows: Any) -> Tensor:
         call = rows._call
-        return self.law(call.row_positions()[len(call.tokens) + slot] + 1)
+        return self.distribution(call.row_positions()[len(call.tokens) + slot] + 1)
 
 
 @pytest.mark.parametrize("temperature", [0.4, 1.6])
 @pytest.mark.parametrize("confidence", ["prob", "margin", "neg_entropy"])
-def test_sampled_refinement_keeps_what_is_surest_by_the_law_it_draws_from(
+def test_sampled_refinement_keeps_what_is_surest_by_the_distribution_it_draws_from(
     temperature: float, confidence: str
 ) -> None:
-    """Every slot draws with the uniform of the place it predicts, from its own warped law."""
+    """A slot draws with the uniform of the place it predicts, from its own warped distribution."""
     prompt = PROMPTS[0]
     decoder = refine(block=8, max_passes=2, revise="none", confidence=confidence)
     for seed in range(6):
@@ -235,9 +241,11 @@ def test_sampled_refinement_keeps_what_is_surest_by_the_law_it_draws_from(
         answer_of(decoder, model, sampling)
         uniforms, found = Uniforms(seed, prompt), {}
         for output in range(1, 8):
-            law = warp(model.law(len(prompt) + output)[None], sampling)
-            token = pick(law, torch.tensor([uniforms.at("draw", output)], dtype=torch.float64))
-            sure = float(confidence_of(law, token, confidence))  # type: ignore[arg-type]
+            distribution = warp(model.distribution(len(prompt) + output)[None], sampling)
+            token = pick(
+                distribution, torch.tensor([uniforms.at("draw", output)], dtype=torch.float64)
+            )
+            sure = float(confidence_of(distribution, token, confidence))  # type: ignore[arg-type]
             found[output] = (int(token), sure)
         surest = sorted(found, key=lambda output: -found[output][1])[:4]  # 7 masks, 3 are left
         kept = [found[output][0] if output in surest else HIDDEN for output in range(1, 8)]
@@ -253,45 +261,6 @@ def test_more_passes_bring_tokens_nearer_to_the_target() -> None:
     assert found[0] + 0.2 < found[1] < found[3] - 0.1
     running = agreement(refine(max_passes=4, revise="none", prefix="running"))
     assert running > found[2] + 0.02
-
-
-# Jacobi.
-
-
-def test_jacobi_calls_are_a_sliding_window_that_settles_at_least_one_token() -> None:
-    model = Recording()
-    decoder = IterativeDiffusion(mode="jacobi", block=6)
-    for sampling in (GREEDY, WARM):
-        model.seen.clear()
-        answer = answer_of(decoder, model, sampling)
-        assert answer.tokens == answer_of(Autoregressive(), Recording(), sampling).tokens
-        left = 40
-        for (_, call, _), step in zip(model.seen[:], answer.steps, strict=False):
-            assert call.slots is None
-            assert len(step.tokens) >= 1
-            assert step.drafted == len(call.tokens) - (1 if left < 40 else len(PROMPTS[0]))
-            assert step.drafted == (0 if left == 40 else min(6, left) - 1)
-            left -= len(step.tokens)
-
-
-class Shifting(TableModel):
-    """What follows depends on the place alone, so that every guess settles in one iteration."""
-
-    def _run(self, call: Call) -> list[Tensor]:
-        places = call.row_positions()
-        logits = [torch.eye(7)[(places[row] + 1) % 7] for row in call.read]
-        call.session.committed(call)
-        return logits
-
-
-def test_jacobi_settles_a_whole_window_where_guesses_do_not_matter() -> None:
-    sampling = dataclasses.replace(GREEDY, max_new_tokens=31)
-    answer = answer_of(IterativeDiffusion(mode="jacobi", block=6), Shifting(), sampling)
-    lengths = [len(step.tokens) for step in answer.steps]
-    # every second call finds the window as the one before left it, but for the newest places
-    assert sum(lengths) == 31
-    assert max(lengths) == 6
-    assert len(lengths) < 14
 
 
 # One pass, three kinds of length.
@@ -331,9 +300,9 @@ def test_a_predicted_length_is_where_a_stop_token_most_likely_comes_first() -> N
 
         def _predict(self, slots: Any, slot: int, rows: Any) -> Tensor:
             chance = (0.2, 0.45, 0.3, 0.6, 0.1)[slot % 5]
-            law = torch.full((31,), 1e-9)
-            law[0], law[3] = chance, 1 - chance
-            return law.log()
+            distribution = torch.full((31,), 1e-9)
+            distribution[0], distribution[3] = chance, 1 - chance
+            return distribution.log()
 
     sampling = Sampling(max_new_tokens=6, stop_ids=frozenset({0}))
     # first stop at slot 1: .8 * .45 = .36 is likelier than at slot 3: .8 * .55 * .7 * .6 = .18
@@ -354,9 +323,9 @@ def test_long_prompts_run_in_chunks_of_which_the_last_carries_the_block(
 ) -> None:
     prompts = [[(token * length) % 7 for token in range(length)] for length in (50, 3, 33, 16)]
     for decoder in (nar(block=6), refine(block=6, max_passes=3)):
-        monkeypatch.setattr("decoders.core.prefill.PREFILL_CHUNK", 512)
+        monkeypatch.setattr("decoders.core.engine.forward.PREFILL_CHUNK", 512)
         whole = Scheduler(decoder, Models(target=Recording()), WARM, 4).run(prompts)
-        monkeypatch.setattr("decoders.core.prefill.PREFILL_CHUNK", 16)
+        monkeypatch.setattr("decoders.core.engine.forward.PREFILL_CHUNK", 16)
         model = Recording()
         assert Scheduler(decoder, Models(target=model), WARM, 4).run(prompts) == whole
         assert max(call.num_rows for _, call, _ in model.seen) <= 16 + 6
@@ -385,4 +354,46 @@ def test_an_adapter_is_asked_for_by_the_modes_name_unless_another_is_given() -> 
     assert refine().adapter_name == "refine"
     assert IterativeDiffusion(mode="isd").adapter_name == "isd"
     assert IterativeDiffusion(mode="isd", adapter="mine").adapter_name == "mine"
-    assert IterativeDiffusion(mode="jacobi").adapter_name is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            "idlm:stride=9",
+            "option 'stride' of decoder 'idlm' is 9, but it belongs to mode=isd; mode=refine reads "
+            "block, max_passes, commit, schedule, threshold, revise, edit_threshold, confidence, "
+            "early_exit, prefix, tail, adapter",
+        ),
+        (
+            "idlm:mode=isd:block=8",
+            "option 'block' of decoder 'idlm' is 8, but it belongs to mode=refine; mode=isd reads "
+            "stride, verify, proposal, lenience, top, adapter",
+        ),
+        (
+            "ptp:budget=5",
+            "option 'budget' of decoder 'ptp' is 5, but it belongs to mode=pqd; mode=sequential "
+            "reads slots, row_cost, adapter",
+        ),
+    ],
+)
+def test_an_option_of_another_mode_is_refused_in_one_line(spec: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        build(parse_spec(spec))
+
+
+@pytest.mark.parametrize("mode", ["refine", "isd"])
+def test_every_option_may_be_written_out_with_its_default(mode: str) -> None:
+    """As the stored configuration of a run does."""
+    fields = dataclasses.fields(IterativeDiffusion)
+    written = ":".join(f"{f.name}={f.default}" for f in fields if f.name not in ("mode", "adapter"))
+    assert build(parse_spec(f"idlm:mode={mode}:{written}")) == IterativeDiffusion(mode=mode)  # type: ignore[arg-type]
+
+
+def test_jacobi_is_no_mode_of_it() -> None:
+    with pytest.raises(ValueError, match="allowed: refine, isd; 'jacobi' is a decoder of its own"):
+        build(parse_spec("idlm:mode=jacobi"))
+    with pytest.raises(
+        ValueError, match=r"must be refine or isd \(`jacobi` is a decoder of its own"
+    ):
+        IterativeDiffusion(mode="jacobi")  # type: ignore[arg-type]

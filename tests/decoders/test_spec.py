@@ -1,21 +1,22 @@
-"""Speculative decoding: exact law, wasted calls, rollback of both caches."""
+"""Speculative decoding: exact distribution, wasted calls, rollback of both caches."""
 
 import itertools
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 
 import pytest
 import torch
 
 from decoders.ar import Autoregressive
-from decoders.core import job as job_module
-from decoders.core.models import Models
-from decoders.core.scheduler import generate
-from decoders.core.table_model import TableModel
+from decoders.core.engine import sequence as job_module
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import generate
+from decoders.core.sampling import Uniforms
+from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Sampling
 from decoders.spec import Speculative
-from tests.enumeration import enumerated_law
+from tests.enumeration import enumerated_distribution
 
 # Token 2 is drafted in 4 of 6 cases and stands in all, half or none of them; where it falls two
 # tokens are left to recover, so that the number that let it fall must not choose between them.
@@ -25,11 +26,11 @@ GRID = [(step + 0.5) / 6 for step in range(6)]
 
 
 class Fractions(TableModel):
-    """Laws in sixths, chosen by the last two tokens, so that a grid of 6 integrates exactly."""
+    """Distributions in sixths by the last two tokens, so that a grid of 6 integrates exactly."""
 
-    def __init__(self, laws: Sequence[Sequence[int]]) -> None:
+    def __init__(self, distributions: Sequence[Sequence[int]]) -> None:
         super().__init__(3)
-        self._fractions = laws
+        self._fractions = distributions
 
     def logits(self, context: Sequence[int]) -> torch.Tensor:
         last = sum(context[-2:]) if len(context) > 1 else context[-1]
@@ -38,13 +39,15 @@ class Fractions(TableModel):
 
 
 def enumerate_answers(decoder: Speculative) -> dict[tuple[int, ...], float]:
-    """The exact law of three-token answers: every uniform runs over the midpoints of its grid.
+    """The exact distribution of three-token answers.
+
+    Every uniform runs over the midpoints of its grid.
 
     With k=1 and a budget of 3 the uniforms consulted are draw 0 and 1, accept 1, recover 1 and 2.
     """
     models = Models(target=Fractions(TARGET), draft=Fractions(DRAFT))
     sampling = Sampling(temperature=1.0, max_new_tokens=3)
-    law: Counter[tuple[int, ...]] = Counter()
+    distribution: defaultdict[tuple[int, ...], float] = defaultdict(float)
     consulted = [("draw", 0), ("draw", 1), ("accept", 1), ("recover", 1), ("recover", 2)]
     for values in itertools.product(GRID, repeat=len(consulted)):
         table = dict(zip(consulted, values, strict=True))
@@ -54,15 +57,17 @@ def enumerate_answers(decoder: Speculative) -> dict[tuple[int, ...], float]:
                 self.at = lambda stream, position: table[stream, position]
 
         job_module.Uniforms = Scripted  # type: ignore[attr-defined, misc, assignment]
-        law[generate(decoder, [1], sampling, models).tokens] += 1 / len(GRID) ** len(consulted)
-    return law
+        distribution[generate(decoder, [1], sampling, models).tokens] += 1 / len(GRID) ** len(
+            consulted
+        )
+    return distribution
 
 
-def test_rejection_has_the_exact_law_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_module, "Uniforms", job_module.Uniforms)
+def test_rejection_has_the_exact_distribution_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_module, "Uniforms", Uniforms)
     found = enumerate_answers(Speculative(k=1))
     target = Fractions(TARGET)
-    expected = enumerated_law(target, [1], Sampling(temperature=1.0), 3)
+    expected = enumerated_distribution(target, [1], Sampling(temperature=1.0), 3)
     assert found.keys() == expected.keys()
     for answer, mass in expected.items():
         assert found[answer] == pytest.approx(mass, abs=1e-6)

@@ -18,14 +18,15 @@ from typing import Any
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast  # noqa: F401
 
 import cli
-from bench import plots, report, session  # noqa: F401
+from bench import run  # noqa: F401
+from bench.report import figures, write  # noqa: F401
 from decoders import ar, ptp, spec  # noqa: F401
-from decoders.core import hf  # noqa: F401
+from decoders.core.hf import model as hf  # noqa: F401
 from specbench_tasks import scorers  # noqa: F401
 
 
-def _one_figure(summary: Any, _lengths: Any, floor: Any) -> dict[str, Any]:
-    return {"speedup": plots.speedup_figure(summary, floor)}
+def _one_figure(summary: Any, lengths: Any, floor: Any) -> dict[str, Any]:
+    return {"speedup": figures.speedup_figure(summary, floor)}
 
 
 def _one_format(figure: Any) -> dict[str, bytes]:
@@ -45,7 +46,7 @@ def start(argv: list[str], log: str) -> int:
         os.dup2(out, 1)
         os.dup2(out, 2)
         sys.argv = ["bench", *argv]
-        plots.draw_all, plots.render = _one_figure, _one_format
+        figures.draw_all, figures.render = _one_figure, _one_format
         cli.main()
         code = 0
     except SystemExit as end:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bench import session
+from bench import run as bench_run
 from bench.errors import BenchError, Exit
-from bench.rundir import load_run
+from bench.records.run_folder import load_run
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -86,7 +86,7 @@ NO_PLACE = ("is no generator", "ends too early")
 
 @pytest.fixture(autouse=True)
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.report.write_report", lambda _: None)
+    monkeypatch.setattr("bench.report.write.write_report", lambda _: None)
 
 
 @pytest.mark.parametrize("how", HOSTILE)
@@ -102,7 +102,7 @@ def test_every_other_cell_survives(
         quality_limit=0, **timeout,
     )  # fmt: skip
     shown = progress()
-    ended = session.run(config, tmp_path / "results", shown, opener)
+    ended = bench_run.run(config, tmp_path / "results", shown, opener)
     run = load_run(ended.run_dir)
     keys = Counter((r.decoder, r.prompt, r.repeat) for r in run.records)
     assert set(keys.values()) == {1}
@@ -120,8 +120,8 @@ def test_every_other_cell_survives(
     log = (ended.run_dir / "errors.log").read_text()
     assert all(f"{r.decoder}, {r.prompt}, repeat 0, attempt 0\n" in log for r in failed)
     assert ended.exit_code == Exit.FAILED
-    assert (run.status["status"], run.status["verdict"]) == ("complete", "VALID")
-    assert any(f"failed on {len(failed)} answers" in line for line in run.status["warnings"])
+    assert (run.status.status, run.status.verdict) == ("complete", "VALID")
+    assert any(f"failed on {len(failed)} answers" in line for line in run.status.warnings)
     if body.startswith("if sum") and batch_size == 1:
         assert len(failed) < len(mine), "prompts it can answer are answered"
 
@@ -142,6 +142,6 @@ def test_a_file_that_cannot_be_imported_is_one_line(
     file = tmp_path / "mine.py"
     file.write_text(code)
     with pytest.raises(BenchError, match=said) as caught:
-        session.run(small(decoders=f"{file}:Mine"), tmp_path / "results", progress(), opener)
+        bench_run.run(small(decoders=f"{file}:Mine"), tmp_path / "results", progress(), opener)
     assert caught.value.exit_code == Exit.USAGE
     assert "\n" not in caught.value.message

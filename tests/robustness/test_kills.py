@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from bench.files import SAMPLES, read_lines
-from bench.rundir import load_run
+from bench.records.files import SAMPLES, read_lines
+from bench.records.run_folder import load_run
+from tests.robustness.conftest import Launcher
 
 NUM_TRIALS = int(os.environ.get("BENCH_KILLS", "50"))
 Key = tuple[str, str, str, int]
@@ -32,7 +33,9 @@ def options(model: Path, results: Path) -> list[object]:
 def answers(run_dir: Path) -> dict[Key, tuple[int, ...] | None]:
     """Tokens by what was asked; every effective record has a key of its own."""
     records = load_run(run_dir).records
-    found = {(r.kind, r.decoder, r.prompt, r.repeat): r.tokens for r in records}
+    found: dict[Key, tuple[int, ...] | None] = {
+        (r.kind, r.decoder, r.prompt, r.repeat): r.tokens for r in records
+    }
     assert len(found) == len(records)
     return found
 
@@ -61,7 +64,7 @@ def stage(run_dir: Path | None) -> str:
     return "measuring" if (run_dir / SAMPLES).is_file() else "warming up"
 
 
-def pause_and_kill(launcher: Any, pid: int, seconds: float) -> bool:
+def pause_and_kill(launcher: Launcher, pid: int, seconds: float) -> bool:
     """Whether the process was still there to be killed."""
     time.sleep(seconds)
     os.kill(pid, signal.SIGKILL)  # it is not reaped yet: the id is still its own
@@ -70,7 +73,7 @@ def pause_and_kill(launcher: Any, pid: int, seconds: float) -> bool:
 
 @pytest.mark.slow
 def test_a_run_killed_anywhere_is_completed_with_nothing_lost_and_nothing_twice(
-    launcher: Any, tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    launcher: Launcher, tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = tmp_path / "whole"
     launcher.bench(*options(tiny_model, whole))  # the first one reads files from the disk

@@ -14,20 +14,20 @@ import pytest
 import torch
 from rich.console import Console
 
-from bench import session
+from bench import run as bench_run
+from bench.compare.compare import compare
+from bench.compare.gate import load_gate
+from bench.compare.show import to_markdown
 from bench.errors import BenchError, Exit
-from bench.plain import latex, markdown, printable
-from bench.regress.compare import compare
-from bench.regress.gate import load_gate
-from bench.regress.show_comparison import to_markdown
-from bench.regress.sides import load_side
-from bench.report import print_summary, write_report
-from bench.reporting.findings import Findings
-from bench.reporting.listing import list_decoders, list_runs
-from bench.reporting.paper import Layout, write_paper
-from bench.reporting.show import show_run
-from bench.rundir import load_run
-from decoders.core.hf import HFModel, load_tokenizer
+from bench.records.run_folder import load_run
+from bench.report.findings import Findings
+from bench.report.listing import list_decoders, list_runs
+from bench.report.paper import Layout, write_paper
+from bench.report.show import show_run
+from bench.report.write import print_summary, write_report
+from bench.stats.side import load_side
+from bench.text import latex, markdown, printable
+from decoders.core.hf.model import HFModel, load_tokenizer
 from tests.bench.conftest import make_record, write_run
 
 HOSTILE = (
@@ -184,7 +184,7 @@ def test_a_plugin_is_run_only_by_who_names_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     file, mark = poison
-    monkeypatch.setattr("bench.report.write_report", lambda _: None)  # of the runs; see below
+    monkeypatch.setattr("bench.report.write.write_report", lambda _: None)  # of the runs; see below
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     run = write_run(tmp_path / "run", {f"{file}:Mine": 3.0}, conversations=2, quality=1)
@@ -199,12 +199,12 @@ def test_a_plugin_is_run_only_by_who_names_it(
     console.print(list_decoders())
     compare(load_side(str(run), tmp_path), load_side(str(run), tmp_path), load_gate(None))
     assert Findings(load_run(run)).headline.rows
-    ended = session.run(small(decoders=None, limit=2, repeats=1, quality_limit=0), tmp_path / "r",
+    ended = bench_run.run(small(decoders=None, limit=2, repeats=1, quality_limit=0), tmp_path / "r",
                         progress(), opener)  # fmt: skip
     assert ended.exit_code == Exit.DONE
     assert not mark.exists()
     with pytest.raises(BenchError, match="cannot be imported: SystemExit: it ran"):
-        session.run(small(decoders=f"{file}:Mine"), tmp_path / "r", progress(), opener)
+        bench_run.run(small(decoders=f"{file}:Mine"), tmp_path / "r", progress(), opener)
     assert mark.exists(), "so the mark works"
 
 
@@ -217,15 +217,15 @@ def test_a_run_folder_brings_no_code_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     file, mark = poison
-    monkeypatch.setattr("bench.report.write_report", lambda _: None)
+    monkeypatch.setattr("bench.report.write.write_report", lambda _: None)
     config = small(repeats=1, limit=2, quality_limit=0)
-    ended = session.run(config, tmp_path / "r", progress(stop_at=5), opener)
+    ended = bench_run.run(config, tmp_path / "r", progress(stop_at=5), opener)
     inside = ended.run_dir / "poison.py"
     shutil.copy(file, inside)
     with (ended.run_dir / "config.toml").open("a") as stored:
         stored.write(f'[decoders."{inside}:Mine"]\n')
     with pytest.raises(BenchError, match="names code inside of itself") as caught:
-        session.resume(ended.run_dir, progress(), opener)
+        bench_run.resume(ended.run_dir, progress(), opener)
     assert caught.value.exit_code == Exit.USAGE
     assert not mark.exists()
 

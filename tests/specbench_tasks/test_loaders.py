@@ -31,7 +31,9 @@ def test_a_local_parquet_folder_loads_like_a_hub_dataset(hub_cache: Path) -> Non
         table.to_parquet(folder / f"{split}.parquet")
     conversations = load_hf(str(folder), {"family": "qa"})
     assert [c.turns[0] for c in conversations] == ["x1", "x2"]
-    assert conversations[0].references[0].answers == ("a", "b")
+    gold = conversations[0].references[0]
+    assert gold is not None
+    assert gold.answers == ("a", "b")
     assert [c.id for c in conversations] == ["toy-00000", "toy-00001"]
     assert load_hf(str(folder), split="train")[0].turns == ("t1",)
     with pytest.raises(ValueError, match=r"no split 'dev'; it has train, test|test, train"):

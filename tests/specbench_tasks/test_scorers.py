@@ -15,11 +15,11 @@ from specbench_tasks.scorers import (
     score,
     token_f1,
 )
-from specbench_tasks.task import FAMILIES, Constraint, Reference
+from specbench_tasks.task import FAMILIES, Constraint, GoldAnswer
 
 
-def answers(*texts: str) -> Reference:
-    return Reference(answers=texts)
+def answers(*texts: str) -> GoldAnswer:
+    return GoldAnswer(answers=texts)
 
 
 def test_every_family_has_a_primary_metric() -> None:
@@ -87,7 +87,7 @@ def test_an_unknown_constraint_names_the_known_ones() -> None:
 
 
 def test_mt_bench_is_the_share_of_constraints_met() -> None:
-    reference = Reference(
+    reference = GoldAnswer(
         constraints=(
             Constraint(kind="contains", value="key"),
             Constraint(kind="num_sentences", value=1),
@@ -166,7 +166,7 @@ def test_bad_input_says_what_is_wrong() -> None:
     with pytest.raises(ValueError, match="needs constraints"):
         score("mt_bench", "text", answers("x"))
     with pytest.raises(ValueError, match="needs answers"):
-        score("qa", "text", Reference())
+        score("qa", "text", GoldAnswer())
     with pytest.raises(ValueError, match="1 outputs and 0 references"):
         corpus_scores("qa", ["text"], [])
 

@@ -11,6 +11,7 @@ import pytest
 
 from specbench_tasks.loaders import load_jsonl
 from specbench_tasks.specbench import gsm8k_answer
+from specbench_tasks.task import Conversation
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 GSM8K = SHARED / "data" / "gsm8k" / "test.jsonl"
@@ -37,14 +38,20 @@ def test_commas_and_signs_of_gsm8k_answers_are_read() -> None:
     assert gsm8k_answer("no mark 5") == "no mark 5"
 
 
+def answers(conversation: Conversation) -> tuple[str, ...]:
+    gold = conversation.references[0]
+    assert gold is not None
+    return gold.answers
+
+
 def test_usual_column_names_are_found_and_a_mapping_overrides_them(write: Write) -> None:
     path = write({"question": "q", "title": "t", "answer": "a", "gold": "g", "category": "math"})
     (usual,) = load_jsonl(path)
-    assert (usual.turns, usual.references[0].answers, usual.family) == (("q",), ("a",), "mt_bench")
+    assert (usual.turns, answers(usual), usual.family) == (("q",), ("a",), "mt_bench")
     (mapped,) = load_jsonl(path, {"prompt": "title", "reference": "gold", "family": "rag"})
-    assert (mapped.turns, mapped.references[0].answers, mapped.family) == (("t",), ("g",), "rag")
+    assert (mapped.turns, answers(mapped), mapped.family) == (("t",), ("g",), "rag")
     (plain,) = load_jsonl(write({"question": "q", "answer": "a"}))
-    assert (plain.family, plain.references[0].answers) == ("other", ("a",))
+    assert (plain.family, answers(plain)) == ("other", ("a",))
 
 
 def test_every_kind_of_prompt_cell_becomes_turns(write: Write) -> None:

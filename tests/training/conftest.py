@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from tests.tiny_recipe import ADAPTER, RUN, SIZES, toml_of
-from training.tokenizer import build_tokenizer
+from training.text.tokenizer import build_tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +48,7 @@ def recipe(home: Path) -> dict[str, Any]:
     return {
         "model": {"path": str(home / "zoo"), "dtype": "float32"},
         "adapter": dict(ADAPTER),
-        "laws": {"temperatures": [0.5, 1.0], "top_ps": [0.95, 1.0], "greedy": 0.25},
+        "sampling": {"temperatures": [0.5, 1.0], "top_ps": [0.95, 1.0], "greedy": 0.25},
         "data": {"kind": "zoo", "seed": 2, "counts": {"math_reasoning": 2, "translation": 2}},
         "run": dict(RUN),
     }

@@ -1,14 +1,15 @@
 """Held-out prompts of the zoo, answers to them, and how near a tie two answers part."""
 
 from collections.abc import Sequence
+from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
-from bench.lossless.divergence import examine
+from bench.verify.divergence import examine
 from decoders.core.decoder import Decoder
-from decoders.core.hf import HFModel, stop_ids
-from decoders.core.models import Models
-from decoders.core.scheduler import Scheduler
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import Scheduler
+from decoders.core.hf.model import HFModel, stop_ids
 from decoders.core.types import Generation, Sampling
 from specbench_tasks.generators import zoo_conversations
 from specbench_tasks.task import FAMILIES
@@ -18,10 +19,13 @@ def held_out(tokenizer: PreTrainedTokenizerBase, per_family: int | None) -> list
     """Ids of the first turns of the zoo's held-out conversations."""
     conversations = [c for family in FAMILIES for c in zoo_conversations(family, per_family)]
     return [
-        tokenizer.apply_chat_template(
-            [{"role": "user", "content": conversation.turns[0]}],
-            add_generation_prompt=True,
-            return_dict=False,
+        cast(
+            "list[int]",
+            tokenizer.apply_chat_template(
+                [{"role": "user", "content": conversation.turns[0]}],
+                add_generation_prompt=True,
+                return_dict=False,
+            ),
         )
         for conversation in conversations
     ]

@@ -1,13 +1,14 @@
 """The embedded default, loaded once for all tests of this folder."""
 
+import functools
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from decoders.core.hf import HFModel, load_tokenizer
-from decoders.core.models import Models
+from decoders.core.engine.models import Models
+from decoders.core.hf.model import HFModel, load_tokenizer
 
 ROOT = Path(__file__).parents[2]
 STORIES = ROOT.parent / "shared" / "models" / "stories260K"
@@ -16,10 +17,10 @@ STORIES = ROOT.parent / "shared" / "models" / "stories260K"
 @pytest.fixture(scope="session")
 def zoo() -> Models:
     """The zoo's target and draft in float32 on the CPU."""
-    load = {"dtype": torch.float32, "device": "cpu"}
+    load = functools.partial(HFModel.load, dtype=torch.float32, device="cpu")
     return Models(
-        target=HFModel.load(ROOT / "zoo" / "target", **load),
-        draft=HFModel.load(ROOT / "zoo" / "draft", **load),
+        target=load(ROOT / "zoo" / "target"),
+        draft=load(ROOT / "zoo" / "draft"),
     )
 
 

@@ -8,13 +8,16 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from decoders.ar import Autoregressive
-from decoders.core.gating import layer_shapes
-from decoders.core.hf import HFModel
-from decoders.core.models import Models
-from decoders.core.scheduler import Scheduler
-from decoders.core.slots import AdapterConfig, SlotAdapter
+from decoders.core.adapter.config import AdapterConfig
+from decoders.core.adapter.gating import layer_shapes
+from decoders.core.adapter.module import SlotAdapter
+from decoders.core.decoder import Decoder
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import Scheduler
+from decoders.core.hf.model import HFModel
 from decoders.core.types import Generation, Sampling
 from decoders.idlm import IterativeDiffusion
+from decoders.jacobi import Jacobi
 from tests.zoo.answers import edge_distance, held_out, sampling_for, tokens_of
 from tests.zoo.conftest import ROOT
 
@@ -55,7 +58,7 @@ def check(
     models: Models,
     prompts: list[list[int]],
     sampling: Sampling,
-    decoder: IterativeDiffusion,
+    decoder: Decoder,
     batch_size: int,
 ) -> None:
     """The decoder's tokens are AR's, or part from them at a tie."""
@@ -112,10 +115,11 @@ def test_the_shipped_blocks_come_nearer_to_ars_answers_with_every_pass(
     assert same[3] > 0.7 * len(prompts)
 
 
-@pytest.mark.parametrize("options", [{"mode": "isd", "verify": "coupled"}, {"mode": "jacobi"}])
+@pytest.mark.parametrize(
+    "decoder", [IterativeDiffusion(mode="isd", verify="coupled"), Jacobi()], ids=["isd", "jacobi"]
+)
 def test_coupled_decoding_is_ars_tokens_in_sampling_too(
-    masked: Models, tokenizer: PreTrainedTokenizerBase, options: dict[str, str]
+    masked: Models, tokenizer: PreTrainedTokenizerBase, decoder: Decoder
 ) -> None:
     sampling = sampling_for(masked, tokenizer, seed=5, temperature=0.7, top_p=0.95)
-    decoder = IterativeDiffusion(**options)  # type: ignore[arg-type]
     check(masked, held_out(tokenizer, 1), sampling, decoder, 6)

@@ -1,17 +1,19 @@
 """On trained weights PTP emits AR's tokens: both modes, any temperature, alone and batched."""
 
 import itertools
+from typing import Literal
 
 import pytest
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from decoders.ar import Autoregressive
-from decoders.core.gating import layer_shapes
-from decoders.core.hf import HFModel
-from decoders.core.models import Models
-from decoders.core.scheduler import Scheduler
-from decoders.core.slots import AdapterConfig, SlotAdapter
+from decoders.core.adapter.config import AdapterConfig
+from decoders.core.adapter.gating import layer_shapes
+from decoders.core.adapter.module import SlotAdapter
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import Scheduler
+from decoders.core.hf.model import HFModel
 from decoders.core.types import Generation, Sampling
 from decoders.ptp import ParallelTokenPrediction
 from tests.zoo.answers import edge_distance, held_out, sampling_for, tokens_of
@@ -73,7 +75,8 @@ def test_the_shipped_adapter_proposes_what_stands(
     parallel: Models, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     prompts = held_out(tokenizer, 3)
-    for temperature, mode in itertools.product((0.0, 0.7), ("sequential", "pqd")):
+    modes: tuple[Literal["sequential", "pqd"], ...] = ("sequential", "pqd")
+    for temperature, mode in itertools.product((0.0, 0.7), modes):
         sampling = sampling_for(parallel, tokenizer, temperature=temperature, top_p=0.95)
         decoder = ParallelTokenPrediction(mode=mode)
         answers = Scheduler(decoder, parallel, sampling).run(prompts)

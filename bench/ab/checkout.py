@@ -1,0 +1,188 @@
+"""The two checkouts of `bench ab`, and the process that works in each.
+
+A side is a folder, or a git revision, which is checked out into a worktree that is removed again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any, Self
+
+from bench.errors import BenchError, Exit
+from bench.machine.env import ROOT, VARIABLES, comparability_key, git_state
+from bench.records.environment import Environment
+
+PROTOCOL = 1
+"""Version of what is asked and answered (`bench.ab.worker`); no version told is version 1."""
+_WORKERS = ("bench/ab/worker.py", "bench/regress/worker.py")
+"""Where a checkout keeps its worker, newest place first."""
+_PROJECT = "decoding-bench"
+_SETUP = ("device", "dtype", "python", "torch", "environment", "packages", "key")
+"""What of two environments must be equal."""
+
+
+@contextmanager
+def checkout(revision: str) -> Iterator[Path]:
+    """The source tree of a side: a folder as it is, or a revision in a temporary worktree.
+
+    Raises:
+        BenchError: for what is neither (exit 2), or a revision outside of a git checkout (5).
+    """
+    folder = Path(revision)
+    if _is_checkout(folder):
+        yield folder.resolve()
+        return
+    if git_state(ROOT).commit is None:  # of a git repository around it, if any, say nothing
+        line = f"{revision!r} is no folder of a checkout, and a revision needs a bench that runs "
+        raise BenchError(line + "from a git checkout: give a folder", Exit.UNAVAILABLE)
+    with TemporaryDirectory(prefix="bench-ab-") as scratch:
+        tree = Path(scratch) / "tree"
+        try:
+            _git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+            _git("worktree", "add", "--detach", str(tree), revision)
+        except (OSError, subprocess.CalledProcessError) as error:
+            line = f"{revision!r} is neither a checkout of this project nor a git revision of it"
+            raise BenchError(line, Exit.USAGE) from error
+        try:
+            yield tree
+        finally:
+            _git("worktree", "remove", "--force", str(tree))
+
+
+def _is_checkout(folder: Path) -> bool:
+    """Whether a folder holds this project, of any age: its pyproject.toml says so."""
+    try:
+        text = (folder / "pyproject.toml").read_text(encoding="utf-8")
+        return bool(tomllib.loads(text)["project"]["name"] == _PROJECT)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _worker_of(tree: Path, name: str) -> Path:
+    """The script that works for a checkout: its own, whatever its modules are called.
+
+    Raises:
+        BenchError: the checkout has none (exit 5).
+    """
+    for place in _WORKERS:
+        if (tree / place).is_file():
+            return tree / place
+    line = f"{name} is too old: it has no {' or '.join(_WORKERS)}; compare with a newer revision"
+    raise BenchError(line, Exit.UNAVAILABLE)
+
+
+def _git(*arguments: str) -> None:
+    subprocess.run(["git", "-C", str(ROOT), *arguments], check=True, capture_output=True)
+
+
+class Process:
+    """A worker in a checkout; requests are sent one at a time."""
+
+    def __init__(self, name: str, tree: Path) -> None:
+        """Start the checkout's own worker there, its code first in line and nothing else different.
+
+        Raises:
+            BenchError: the checkout has no worker (exit 5).
+        """
+        script = _worker_of(tree, name)
+        self.name, self.tree = name, tree
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            cwd=tree,
+            env={**os.environ, "PYTHONPATH": str(tree)},
+            start_new_session=True,  # Ctrl-C is the parent's
+        )
+
+    def ask(self, do: str, **arguments: object) -> dict[str, Any]:
+        """Send a request and wait for its answer.
+
+        Raises:
+            BenchError: with the worker's own exit code, or 1 where it ended.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            code = self._process.wait()
+            line = f"the process of {self.name} ended ({code}) in {do}; what it said stands above"
+            raise BenchError(line)
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise BenchError(f"{self.name}: {answer['error']}", answer["exit"])
+        return answer
+
+    def open(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """`ask` to open a configuration, making sure that it is the checkout's code that does.
+
+        Raises:
+            BenchError: as `ask`; another checkout's code, or another version of the exchange (5).
+        """
+        opened = self.ask("open", config=dict(config))
+        version = opened.get("protocol", 1)
+        if version != PROTOCOL:
+            line = f"{self.name} speaks version {version} of the exchange between the sides, this "
+            line += f"bench version {PROTOCOL}; run `bench ab` from another checkout, or compare "
+            raise BenchError(line + "revisions of one version", Exit.UNAVAILABLE)
+        if Path(opened["root"]).resolve() != self.tree.resolve():
+            line = f"{self.name} would run the code of another checkout; unset PYTHONPATH and retry"
+            raise BenchError(line, Exit.UNAVAILABLE)
+        return opened
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    continue
+
+
+def check_setup(base: Environment, head: Environment) -> None:
+    """`BenchError` (exit 5) unless both sides run on the same machine in the same way."""
+    for what in _SETUP:
+        ours, theirs = (_setup(env, what) for env in (base, head))
+        if ours != theirs:
+            line = f"the sides differ in {what}: {ours} and {theirs}; only their code may differ"
+            raise BenchError(line, Exit.UNAVAILABLE)
+
+
+def _setup(env: Environment, what: str) -> object:
+    if what == "key":  # by this code for both: a checkout may compute it in another way
+        return comparability_key(env)
+    if what == "packages":
+        return {k: v for k, v in env.packages.items() if k != "decoding-bench"}
+    if what == "environment":
+        return {k: v for k, v in env.environment.items() if k in VARIABLES}
+    if what == "torch":
+        return asdict(env.torch)
+    found: object = getattr(env, what)
+    return found

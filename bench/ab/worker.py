@@ -1,0 +1,175 @@
+"""One side of `bench ab`: a process that measures with the code of its own checkout.
+
+Started as a script of that checkout, which is first on PYTHONPATH: each side runs its own tree's
+worker, so modules may move between the sides; what they share is this exchange, whose version
+`open` tells. Requests and answers are JSON, one a line, over stdin and what was stdout; prints of
+the code under test go to stderr. A request is ``{"do": NAME, …}``; an answer is its result, or
+``{"error": line, "exit": code}``. Requests come one at a time, and a worker that waits uses no
+processor time. Whoever changes a request or an answer raises `PROTOCOL`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.ab.checkout import PROTOCOL
+from bench.errors import BenchError, Exit
+from bench.machine import env as environment
+from bench.machine.gpu import gpu_handle
+from bench.machine.load import LoadWatch
+from bench.measure.quality import score_quality
+from bench.measure.timing import Runner
+from bench.plan.identity import identity_of
+from bench.plan.make import make_plan
+from bench.plan.select import choose_decoders
+from bench.plan.setup import Setup, open_setup
+from bench.progress import Silent
+from bench.records.plan import Block
+from bench.records.prompts import Prompt, read_prompts
+from bench.records.record import SampleRecord
+from bench.records.vocabulary import vocabulary
+from bench.settings.config import load_config
+from bench.verify.differences import differences
+
+Answer = dict[str, Any]
+
+
+class LineCollector:
+    """Takes records and events as a `SampleWriter` does, and keeps them as JSON lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[Answer] = []
+
+    def record(self, record: SampleRecord) -> None:
+        """Keep one record."""
+        self.lines.append(json.loads(record.to_json()))
+
+    def event(self, event: str, **fields: object) -> None:
+        """Keep one event."""
+        self.lines.append({"event": event, **fields})
+
+    def sync(self) -> None:
+        """Nothing: the parent writes."""
+
+    def take(self) -> list[Answer]:
+        """All that was kept since the last time."""
+        lines, self.lines = self.lines, []
+        return lines
+
+
+class Worker:
+    """Answers the parent's requests, one after another."""
+
+    def __init__(self, opener: Callable[[Any], Setup] = open_setup) -> None:
+        """`opener` is injected by tests."""
+        self._opener = opener
+        self._kept = LineCollector()
+        self._prompts: Mapping[str, Prompt] = {}
+
+    def open(self, config: Mapping[str, Any]) -> Answer:
+        """Open what a configuration names; says what was resolved, and on what it runs."""
+        chosen = choose_decoders(load_config(None, config), Silent().note)
+        self._setup = setup = self._opener(chosen)
+        device = str(setup.models.target.device)
+        self._watch = LoadWatch(gpu_handle(device))
+        return {
+            "protocol": PROTOCOL,
+            "root": str(environment.ROOT),
+            "config": setup.config.to_toml(),
+            "cells": [dataclasses.asdict(arm.cell) for arm in setup.arms.values()],
+            "identity": identity_of(setup),
+            "env": environment.capture(
+                device=device,
+                dtype=setup.config.dtype or "float32",
+                models=setup.facts,
+                gpu=gpu_handle(device),
+            ).to_json(),
+        }
+
+    def plan(self, name: str) -> Answer:
+        """The plan, and its prompts as lines of prompts.jsonl."""
+        plan, prompts = make_plan(self._setup, name, Silent())
+        lines = [json.dumps(dataclasses.asdict(p), ensure_ascii=False) for p in prompts.values()]
+        return {"manifest": plan.to_manifest(), "prompts": lines}
+
+    def warm_up(self, folder: str, names: Sequence[str]) -> Answer:
+        """Take the prompts of a folder, reserve caches for them, and run every decoder a little."""
+        setup = self._setup
+        self._prompts = read_prompts(Path(folder))
+        timed = [self._prompts[name] for name in names]
+        longest = max(len(prompt.ids) for prompt in timed) + setup.sampling.max_new_tokens
+        setup.models.reserve(setup.config.batch_size, min(longest, setup.models.target.max_length))
+        self._runner = Runner(
+            setup,
+            self._prompts,
+            self._kept,  # type: ignore[arg-type]
+            Silent(),
+            attempt=0,
+            lap=self._watch.lap,
+        )
+        self._runner.warm_up(timed)
+        gc.collect()
+        gc.freeze()
+        return {}
+
+    def measure(self, block: int, repeat: int, prompts: Sequence[str], cell: str) -> Answer:
+        """One decoder on the prompts of one block: its records, and the load meanwhile."""
+        gc.collect()
+        self._watch.lap()  # the other side's work is no load of this one
+        self._runner.measure(
+            Block(block=block, repeat=repeat, prompts=tuple(prompts), order=(cell,))
+        )
+        return {"lines": self._kept.take()}
+
+    def quality(self, names: Sequence[str]) -> Answer:
+        """The untimed pass over `names`."""
+        asked = [self._prompts[name] for name in names]
+        score_quality(self._setup, asked, self._kept, Silent(), attempt=0)  # type: ignore[arg-type]
+        return {"lines": self._kept.take()}
+
+    def finish(self, lines: Sequence[Mapping[str, Any]]) -> Answer:
+        """What a reader needs beside this side's records: pieces of text, lossless or not."""
+        records = [SampleRecord.from_dict(line) for line in lines]
+        ids = {token for record in records for token in record.tokens or ()}
+        ids |= {token for prompt in self._prompts.values() for token in prompt.ids}
+        pieces = vocabulary(self._setup.tokenizer, sorted(ids))
+        return {
+            "pieces": {str(token): piece for token, piece in pieces.items()},
+            "differences": [
+                dataclasses.asdict(found)
+                for found in differences(self._setup, records, self._prompts)
+            ],
+        }
+
+
+def answer(worker: Worker, line: str) -> Answer:
+    """The answer to one request; whatever goes wrong is an answer too."""
+    request = json.loads(line)
+    try:
+        result: Answer = getattr(worker, request.pop("do"))(**request)
+    except BenchError as error:
+        return {"error": error.message, "exit": error.exit_code}
+    except Exception as error:  # the parent says which side failed, and how
+        return {"error": f"{type(error).__name__}: {error}", "exit": int(Exit.FAILED)}
+    return result
+
+
+def main() -> None:
+    """Answer until stdin ends."""
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    worker = Worker()
+    for line in sys.stdin:
+        channel.write(json.dumps(answer(worker, line)) + "\n")
+        channel.flush()
+
+
+if __name__ == "__main__":
+    main()

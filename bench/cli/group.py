@@ -1,0 +1,60 @@
+"""The group of all verbs: headings in order, empty arguments refused, Ctrl-C as one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+from typer.core import TyperGroup
+
+from bench.errors import BenchError, Exit
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """An interruption that nobody handled is a line with its exit code; typer ends without one."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        raise BenchError("interrupted", Exit.INTERRUPTED) from stop
+
+
+class VerbGroup(TyperGroup):
+    """Commands under headings, in the order they are added."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Parse the command line."""
+        with _stoppable():
+            return super().make_context(*args, **kwargs)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse what is empty, as an unset variable of a script is: no option means that."""
+        for before, given in pairwise(["bench", *args]):
+            name, equals, value = given.partition("=")
+            written = value if name.startswith("--") and equals else given
+            if not written.strip():
+                at = name if name.startswith("--") else f"what follows {before}"
+                line = f"{at} is empty; give a value, or leave it out"
+                raise BenchError(line, Exit.USAGE)
+        return list(super().parse_args(ctx, args))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        with _stoppable():
+            return super().invoke(ctx)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names in order."""
+        return list(self.commands)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """One section per heading."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            panel = str(getattr(command, "rich_help_panel", None) or "Commands")
+            sections.setdefault(panel, []).append((name, command.get_short_help_str(limit=500)))
+        for panel, rows in sections.items():
+            with formatter.section(panel):
+                formatter.write_dl(rows)

@@ -1,0 +1,101 @@
+"""The verbs that measure: `bench run`, `bench resume` and `bench verify`: parse, call, print.
+
+Nothing heavy at module level: the command line imports this to show its help.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench.cli import options
+from bench.cli.read import print_run
+from bench.errors import BenchError, Exit
+
+if TYPE_CHECKING:
+    from bench.run import RunResult
+
+app = typer.Typer()
+PANEL = "Measure"
+
+
+@app.command(rich_help_panel=PANEL)
+@options.configured(*options.OPTIONS)
+def run(
+    given: options.Given,
+    output: options.Output = options.RESULTS,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and an ETA.")] = False,
+    progress: options.Progressing = options.ProgressStyle.auto,
+) -> None:
+    """Compare decoders: tokens per call, latency, memory and quality, with intervals."""
+    chosen = options.configuration(given)
+    with options.display(progress) as shown:
+        if dry_run:
+            from bench.plan.dry_run import dry_run as plan_only
+
+            typer.echo("\n".join(plan_only(chosen, shown)))
+            return
+        from bench import run as bench_run
+
+        ended = bench_run.run(chosen, output, shown)
+    _conclude(ended)
+
+
+@app.command(rich_help_panel=PANEL)
+def resume(
+    run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
+    output: options.Output = options.RESULTS,
+    progress: options.Progressing = options.ProgressStyle.auto,
+) -> None:
+    """Complete a run that was interrupted or killed; nothing is measured twice."""
+    from bench import run as bench_run
+    from bench.records.run_folder import find_run
+
+    with options.display(progress) as shown:
+        ended = bench_run.resume(find_run(run_dir, output), shown)
+    _conclude(ended)
+
+
+@app.command(rich_help_panel=PANEL)
+@options.configured(
+    *(*options.MODELS, *options.SAMPLING, *options.MACHINE, "timeout", "overlong", "config"),
+    limit=Annotated[
+        int | None, typer.Option("--limit", "-L", help="Conversations. [default: zoo 24]")
+    ],
+    temperature=Annotated[float | None, typer.Option(help="Of the sampled checks. [default: 0.8]")],
+    seed=Annotated[int | None, typer.Option(help="Of answers and draws. [default: 0]")],
+)
+def verify(
+    given: options.Given,
+    distribution: Annotated[
+        bool,
+        typer.Option(
+            "--distribution", help="Also test the distribution of answers on the model itself."
+        ),
+    ] = False,
+    draws: Annotated[int, typer.Option(help="Answers drawn in every distribution test.")] = 5000,
+    json: Annotated[Path | None, typer.Option(help="Write everything found to a file.")] = None,
+    progress: options.Progressing = options.ProgressStyle.auto,
+) -> None:
+    """Check that decoders that claim to be lossless are: equality with AR, and the distribution."""
+    from rich.console import Console
+
+    from bench.verify.verify import verify as examine
+
+    chosen = options.configuration(given)
+    if json is not None and not json.parent.is_dir():  # said now, not when all is measured
+        raise BenchError(f"--json {json}: the folder {json.parent} does not exist", Exit.USAGE)
+    with options.display(progress) as shown:
+        found = examine(chosen, shown, distribution=distribution, num_draws=draws)
+    found.print(Console())
+    if json is not None:
+        found.write(json)
+    raise typer.Exit(int(found.exit_code))
+
+
+def _conclude(ended: RunResult) -> None:
+    """Print the table and where everything lies, and end with the run's exit code."""
+    print_run(ended.run_dir)
+    raise typer.Exit(int(ended.exit_code))

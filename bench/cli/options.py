@@ -1,0 +1,173 @@
+"""Options of the command line, each declared once, and the display that one of them chooses.
+
+Nothing heavy at module level.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bench.progress import ProgressStyle as ProgressStyle
+
+if TYPE_CHECKING:
+    from bench.progress import Progress
+    from bench.settings.config import RunConfig
+
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+RESULTS = Path("results")
+"""Where runs lie unless told otherwise."""
+
+Output = Annotated[Path, typer.Option("--output", "-o", help="Parent of run folders.")]
+Progressing = Annotated[ProgressStyle, typer.Option(help="Live bar, plain lines, or nothing.")]
+
+Published = Annotated[
+    str | None, typer.Option(help="Published numbers beside ours, e.g. specbench-a100-7b.")
+]
+
+OPTIONS: dict[str, Any] = {
+    "decoders": Annotated[
+        str | None,
+        typer.Option("--decoders", "-d", help="NAME[@LABEL][:option=value]…, comma-separated."),
+    ],
+    "model": Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="Folder, file.gguf, hub id or name. [default: zoo]"),
+    ],
+    "draft": Annotated[
+        str | None, typer.Option(help="Draft model. [default: the zoo's, for the zoo]")
+    ],
+    "adapter": Annotated[list[str] | None, typer.Option(help="NAME=PATH; repeatable.")],
+    "tasks": Annotated[
+        str | None,
+        typer.Option(
+            "--tasks",
+            "-t",
+            help="zoo, some of its families (qa,rag), specbench[=PATH], jsonl=PATH or hf=ID.",
+        ),
+    ],
+    "limit": Annotated[
+        int | None, typer.Option("--limit", "-L", help="Conversations to time. [default: zoo 24]")
+    ],
+    "quality_limit": Annotated[
+        int | None, typer.Option(help="Held-out prompts per family to score. [default: 40]")
+    ],
+    "phase_limit": Annotated[
+        int | None, typer.Option(help="Prompts to split the time of, afterwards. [default: 6]")
+    ],
+    "repeats": Annotated[int | None, typer.Option(help="[default: 3]")],
+    "batch_size": Annotated[int | None, typer.Option(help="Sequences at once. [default: 1]")],
+    "max_new_tokens": Annotated[int | None, typer.Option(help="[default: 256]")],
+    "temperature": Annotated[float | None, typer.Option(help="0 is greedy. [default: 0]")],
+    "top_p": Annotated[float | None, typer.Option(help="1 is off. [default: 1]")],
+    "top_k": Annotated[int | None, typer.Option(help="0 is off. [default: 0]")],
+    "seed": Annotated[int | None, typer.Option(help="Repeat r uses seed + r. [default: 0]")],
+    "dtype": Annotated[
+        str | None,
+        typer.Option(
+            help="[default: bfloat16 on CUDA, and above 50M weights on a CPU that has it; "
+            "else float32]"
+        ),
+    ],
+    "device": Annotated[
+        str | None, typer.Option(help="cpu, cuda, cuda:1. [default: cuda if there is one]")
+    ],
+    "threads": Annotated[int | None, typer.Option(help="CPU threads. [default: cores]")],
+    "attention": Annotated[str | None, typer.Option(help="sdpa or eager. [default: what it has]")],
+    "fixed_length": Annotated[
+        bool | None, typer.Option("--fixed-length", help="Ignore EOS: every answer is as long.")
+    ],
+    "timeout": Annotated[
+        float | None,
+        typer.Option(help="Seconds an answer may take. [default: 300, and 5 a token]"),
+    ],
+    "overlong": Annotated[
+        str | None, typer.Option(help="Prompts past the context: skip or truncate.")
+    ],
+    "protocol": Annotated[
+        str | None, typer.Option(help="specbench: its questions, template and counting.")
+    ],
+    "reference": Published,
+    "run_name": Annotated[str | None, typer.Option(help="Part of the run folder's name.")],
+    "config": Annotated[
+        Path | None, typer.Option("--config", "-c", help="TOML; options given here win.")
+    ],
+}
+"""What makes a configuration, each option once; all are None unless given."""
+MODELS = ("decoders", "model", "draft", "adapter", "tasks", "limit")
+SAMPLING = ("max_new_tokens", "temperature", "top_p", "top_k", "seed")
+MACHINE = ("dtype", "device", "threads", "attention")
+
+Given = Mapping[str, Any]
+Verb = Callable[..., None]
+
+
+def gathering(declared: Mapping[str, tuple[Any, Any]]) -> Callable[[Verb], Verb]:
+    """Gives a verb options that it takes together: its parameter `given` is what they are in.
+
+    Args:
+        declared: annotation and default of each option, in the order of the help.
+    """
+
+    def decorate(verb: Verb) -> Verb:
+        @functools.wraps(verb)
+        def command(*args: Any, **values: Any) -> None:
+            given = {name: values.pop(name) for name in declared}
+            verb(*args, given=given, **values)
+
+        own = inspect.signature(verb, eval_str=True)
+        options = [
+            inspect.Parameter(name, _KEYWORD, default=default, annotation=annotation)
+            for name, (annotation, default) in declared.items()
+        ]
+        merged: list[inspect.Parameter] = []
+        for parameter in own.parameters.values():
+            merged += options if parameter.name == "given" else [parameter.replace(kind=_KEYWORD)]
+        command.__signature__ = own.replace(parameters=merged)  # type: ignore[attr-defined]
+        command.__annotations__ = {each.name: each.annotation for each in merged}
+        return command
+
+    return decorate
+
+
+def configured(*names: str, **other: Any) -> Callable[[Verb], Verb]:
+    """`gathering` of options of a configuration.
+
+    Args:
+        names: keys of `OPTIONS`, in the order of the help.
+        other: options of this verb that stand in place of those of the same name.
+    """
+    chosen = {**OPTIONS, **other}
+    return gathering({name: (chosen[name], None) for name in names})
+
+
+def configuration(given: Given) -> RunConfig:
+    """The configuration that a file and the options of a verb make.
+
+    Raises:
+        BenchError: what `load_config` and `parse_adapters` refuse (exit 2).
+    """
+    from bench.settings.config import load_config, parse_adapters
+
+    values = {name: value for name, value in given.items() if name not in ("adapter", "config")}
+    if "adapter" in given:
+        values["adapters"] = parse_adapters(given["adapter"])
+    return load_config(given.get("config"), values)
+
+
+@contextmanager
+def display(shown: ProgressStyle) -> Iterator[Progress]:
+    """The display of progress, which gives the terminal back whatever happens."""
+    from bench.progress import choose
+
+    chosen = choose(shown.value)
+    try:
+        yield chosen
+    finally:
+        chosen.close()

@@ -1,0 +1,218 @@
+"""The verbs that read finished runs, and `bench ls`: parse, call, print.
+
+Nothing heavy at module level: the command line imports this to show its help.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bench.cli import options
+
+app = typer.Typer()
+PANEL = "Read results"
+
+
+class _ListKind(StrEnum):
+    """What `bench ls` lists."""
+
+    decoders = "decoders"
+    models = "models"
+    tasks = "tasks"
+    runs = "runs"
+
+
+class _ExportFormat(StrEnum):
+    """Formats of `bench export`."""
+
+    pytest_benchmark = "pytest-benchmark"
+    github_action_benchmark = "github-action-benchmark"
+    csv = "csv"
+    parquet = "parquet"
+
+
+class _Venue(StrEnum):
+    """Whose column width `bench paper` draws for."""
+
+    icml = "icml"
+    acl = "acl"
+    neurips = "neurips"
+    iclr = "iclr"
+    tmlr = "tmlr"
+
+
+class Bold(StrEnum):
+    """What `bench paper` prints in bold."""
+
+    best = "best"
+    none = "none"
+
+
+@app.command(rich_help_panel=PANEL)
+def report(
+    run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
+    reference: options.Published = None,
+    output: options.Output = options.RESULTS,
+) -> None:
+    """Write a run's tables, figures and report again; needs no model."""
+    from bench.records.run_folder import find_run
+    from bench.report.write import write_report
+
+    folder = find_run(run_dir, output)
+    write_report(folder, reference)
+    raise typer.Exit(print_run(folder, reference))
+
+
+@app.command(rich_help_panel=PANEL)
+def show(
+    run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
+    prompt: Annotated[str | None, typer.Option(help="CONVERSATION#TURN. [default: a few]")] = None,
+    decoders: Annotated[str | None, typer.Option("--decoders", "-d", help="Cells.")] = None,
+    output: options.Output = options.RESULTS,
+) -> None:
+    """Print answers with the tokens of each step coloured."""
+    from rich.console import Console
+
+    from bench.records.run_folder import find_run
+    from bench.report.show import show_run
+
+    cells = decoders.split(",") if decoders else None
+    show_run(find_run(run_dir, output), Console(), prompt=prompt, decoders=cells)
+
+
+@app.command(rich_help_panel=PANEL)
+def explain(
+    run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
+    output: options.Output = options.RESULTS,
+) -> None:
+    """Say in words where the time went and what would help most."""
+    from rich.console import Console
+
+    from bench.records.run_folder import find_run, load_run
+    from bench.report.explain import print_explanation
+    from bench.report.findings import Findings
+
+    print_explanation(Findings(load_run(find_run(run_dir, output))), Console())
+
+
+@app.command(rich_help_panel=PANEL)
+def export(
+    run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
+    to: Annotated[_ExportFormat, typer.Option("--to", help="Format.")],
+    folder: Annotated[Path | None, typer.Option(help="[default: RUN/export]")] = None,
+    output: options.Output = options.RESULTS,
+) -> None:
+    """Write a run's numbers in the format of another tool."""
+    from bench.records.run_folder import find_run, load_run
+    from bench.report.export import export as write
+    from bench.report.findings import Findings
+
+    found = find_run(run_dir, output)
+    findings = Findings(load_run(found))
+    for file in write(findings, to.value, folder or found / "export"):
+        typer.echo(file)
+    for reason in findings.validity.reasons:
+        typer.echo(f"bench: {findings.name} is {findings.verdict}: {reason}", err=True)
+
+
+@app.command(rich_help_panel=PANEL)
+def paper(
+    run_dir: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run folder, `latest`, or a reference.")
+    ],
+    venue: Annotated[_Venue, typer.Option(help="Whose column width.")] = _Venue.icml,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DECODER=TEXT", help="What to call a decoder. Repeatable."),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(help="Numbers of the table, by their names in summary.csv, comma-separated."),
+    ] = None,
+    bold: Annotated[Bold, typer.Option(help="What is bold in a column.")] = Bold.best,
+    folder: Annotated[Path | None, typer.Option(help="[default: RUN/paper]")] = None,
+    output: options.Output = options.RESULTS,
+) -> None:
+    """Write a figure and a booktabs table (LaTeX) that fit a venue's column."""
+    from bench.report.paper import parse_layout, write_paper
+    from bench.stats.side import load_side
+
+    layout = parse_layout(venue.value, label or [], columns, bold.value)
+    side = load_side(run_dir, output)
+    note = partial(typer.echo, err=True)
+    for file in write_paper(side, folder or side.path / "paper", layout, note):
+        typer.echo(file)
+    for reason in side.reasons:
+        typer.echo(f"bench: {side.name} is {side.verdict}: {reason}", err=True)
+
+
+@app.command(rich_help_panel=PANEL)
+def ls(
+    what: Annotated[_ListKind, typer.Argument()],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    output: options.Output = options.RESULTS,
+) -> None:
+    """List decoders, models, tasks, or runs."""
+    from rich.console import Console
+
+    from bench.report import listing
+
+    facts: dict[_ListKind, Callable[[], list[dict[str, Any]]]] = {
+        _ListKind.decoders: listing.decoder_facts,
+        _ListKind.models: listing.model_facts,
+        _ListKind.tasks: listing.task_facts,
+        _ListKind.runs: partial(listing.run_facts, output),
+    }
+    tables: dict[_ListKind, Callable[[], Any]] = {
+        _ListKind.decoders: listing.list_decoders,
+        _ListKind.models: listing.list_models,
+        _ListKind.tasks: listing.list_tasks,
+        _ListKind.runs: partial(listing.list_runs, output),
+    }
+    if as_json:
+        typer.echo(json.dumps(facts[what](), indent=1, default=str))
+    else:
+        listing.print_table(tables[what](), Console())
+
+
+@app.command(rich_help_panel=PANEL)
+def show_prompts(
+    tasks: Annotated[
+        str | None, typer.Option("--tasks", "-t", help="As for `run`. [default: zoo]")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-L", help="Conversations.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Chooses the subset. [default: 0]")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="TOML, e.g. to name columns.")
+    ] = None,
+) -> None:
+    """Print what a run would ask, with references."""
+    from rich.console import Console
+
+    from bench.plan.tokenise import tasks_of
+    from bench.report.listing import show_prompts as print_prompts
+    from bench.settings.config import load_config
+
+    chosen = load_config(config, {"tasks": tasks, "limit": limit, "seed": seed})
+    found = tasks_of(
+        chosen.tasks, limit=chosen.limit, seed=chosen.seed, columns=chosen.columns or None
+    )
+    print_prompts(found, Console(), limit)
+
+
+def print_run(run_dir: Path, reference: str | None = None) -> int:
+    """Print a run's numbers and verdict; returns the exit code that the verdict calls for."""
+    from rich.console import Console
+
+    from bench.report.write import print_summary
+
+    code = print_summary(run_dir, Console(), reference)
+    typer.echo(f"{run_dir / 'report.md'}  {run_dir / 'figures'}")
+    return int(code)

@@ -1,0 +1,159 @@
+"""The verbs `bench compare`, `bench ab` and `bench doctor`: parse, call, print.
+
+Nothing heavy at module level: the command line imports this to show its help.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench.cli import options
+
+if TYPE_CHECKING:
+    from bench.compare.gate import Gate
+    from bench.compare.judge import Comparison
+    from bench.stats.side import Side
+
+app = typer.Typer()
+PANEL = "Guard against regressions"
+
+_GateFile = Annotated[
+    Path | None, typer.Option("--gate", help="TOML of tolerances and margins. [default: built in]")
+]
+Strict = Annotated[
+    bool, typer.Option("--fail-inconclusive", help="Inconclusive ends with 4, by default with 0.")
+]
+Markdown = Annotated[Path | None, typer.Option(help="Write the table for a pull request.")]
+_JsonFile = Annotated[Path | None, typer.Option("--json", help="Write everything as JSON.")]
+_Diff = Annotated[bool, typer.Option("--diff", help="Show changed answers side by side.")]
+
+
+@app.command(rich_help_panel=PANEL)
+def compare(
+    base: Annotated[str, typer.Argument(metavar="BASE", help="Run, `latest`, or a reference.")],
+    head: Annotated[str, typer.Argument(metavar="HEAD", help="Run, `latest`, or a reference.")],
+    gate: _GateFile = None,
+    fail_inconclusive: Strict = False,
+    markdown: Markdown = None,
+    json_file: _JsonFile = None,
+    diff: _Diff = False,
+    output: options.Output = options.RESULTS,
+) -> None:
+    """Hold one run against another.
+
+    Exit codes: 0 pass, improved or inconclusive; 3 regressed; 4 a side is INVALID or unfinished; 5
+    not comparable.
+    """
+    from bench.compare.compare import compare as judge
+    from bench.stats.side import load_side
+
+    rules = _rules(gate, fail_inconclusive)
+    sides = load_side(base, output), load_side(head, output)
+    _conclude(judge(*sides, rules), markdown, json_file, sides if diff else None)
+
+
+@app.command(rich_help_panel=PANEL)
+@options.configured(
+    *("decoders", "model", "draft", "tasks", "limit", "quality_limit", "repeats"),
+    *("max_new_tokens", "temperature", "seed", "dtype", "device", "threads", "config"),
+    quality_limit=Annotated[
+        int | None,
+        typer.Option(help="Prompts per family to score. [default: 8; with --config its, or 40]"),
+    ],
+    repeats=Annotated[int | None, typer.Option(help="Every two in fresh processes. [default: 6]")],
+)
+def ab(
+    base: Annotated[str, typer.Option(help="Git revision or folder of a checkout.")],
+    given: options.Given,
+    head: Annotated[str, typer.Option(help="Likewise; the working tree as it is.")] = ".",
+    gate: _GateFile = None,
+    fail_inconclusive: Strict = False,
+    markdown: Markdown = None,
+    json_file: _JsonFile = None,
+    diff: _Diff = False,
+    output: options.Output = options.RESULTS,
+    progress: options.Progressing = options.ProgressStyle.auto,
+) -> None:
+    """Measure two checkouts interleaved on this machine, then compare them."""
+    from bench.ab.ab import QUALITY_LIMIT, REPEATS, run_ab
+    from bench.ab.request import request_of
+    from bench.compare.compare import compare as judge
+    from bench.stats.side import load_side
+
+    rules = _rules(gate, fail_inconclusive)
+    own = {"quality_limit": QUALITY_LIMIT, "repeats": REPEATS}
+    unset = {key: value for key, value in own.items() if given["config"] is given[key] is None}
+    chosen = options.configuration({**given, **unset})
+    with options.display(progress) as shown:
+        folders = run_ab(base, head, request_of(chosen, shown.note), output, shown)
+    sides = load_side(str(folders[0]), output), load_side(str(folders[1]), output)
+    typer.echo(f"{folders[0]}  {folders[1]}")
+    _conclude(judge(*sides, rules), markdown, json_file, sides if diff else None)
+
+
+@app.command(rich_help_panel=PANEL)
+def doctor(
+    aa: Annotated[
+        bool, typer.Option("--aa", help="Also measure ar against itself on the zoo.")
+    ] = False,
+    margin: Annotated[float, typer.Option(help="The margin wanted, 0.03 is 3 %.")] = 0.03,
+    strict: Annotated[bool, typer.Option("--strict", help="End with 4 on any advice.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say whether this machine is fit to measure on, and how small a difference it can show."""
+    from bench.ab import doctor as examiner
+    from bench.errors import Exit
+    from bench.settings.bounds import Margin, check
+
+    check(margin, Margin, "--margin")
+    checks = examiner.examine()
+    noise = examiner.measure_noise() if aa else None
+    if as_json:
+        typer.echo(json.dumps(examiner.to_json(checks, noise), indent=1))
+    else:
+        for found in checks:
+            mark = "ok" if found.good else "! "
+            advice = "" if found.good else f": {found.advice}"
+            typer.echo(f"{mark} {found.name:<11} {found.seen}{advice}")
+        if noise is not None:
+            typer.echo("\n".join(examiner.noise_lines(noise, margin)))
+    if strict and not all(found.good for found in checks):
+        raise typer.Exit(int(Exit.INVALID))
+
+
+def _rules(file: Path | None, fail_inconclusive: bool) -> Gate:
+    from bench.compare.gate import load_gate
+
+    gate = load_gate(file)
+    if not fail_inconclusive:
+        return gate
+    strict = gate.verdict.model_copy(update={"inconclusive": "fail"})
+    return gate.model_copy(update={"verdict": strict})
+
+
+def _conclude(
+    comparison: Comparison,
+    markdown: Path | None,
+    json_file: Path | None,
+    diff: tuple[Side, Side] | None,
+) -> None:
+    """Print the comparison, write what was asked for, and end with its exit code."""
+    from rich.console import Console
+
+    from bench.compare import show as shown
+    from bench.compare.diff import show_changes
+    from bench.records.files import write_text
+
+    console = Console()
+    if diff is not None:
+        show_changes(*diff, console)
+    shown.print_comparison(comparison, console)
+    if markdown is not None:
+        write_text(markdown, shown.to_markdown(comparison))
+    if json_file is not None:
+        write_text(json_file, json.dumps(shown.to_json(comparison), indent=1) + "\n")
+    raise typer.Exit(int(comparison.exit_code))

@@ -1,0 +1,96 @@
+"""Answers that changed between two runs, side by side, token by token.
+
+Tokens are decoded through each run's vocab.json, as `bench show` does. What is on one side only is
+coloured; without colours it stands in brackets. No model, no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from difflib import SequenceMatcher
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bench.compare.joined import join
+from bench.records.record import SampleRecord
+from bench.report.show import pieces_of
+from bench.stats.counters import first_difference
+from bench.stats.side import Side
+from bench.text import colourless
+
+MOST = 10
+"""Answers shown per decoder."""
+_GONE, _CAME = "black on rgb(250,190,180)", "black on rgb(180,225,170)"
+
+
+def show_changes(base: Side, head: Side, console: Console, most: int = MOST) -> int:
+    """Print the answers whose ids differ, at most `most` per decoder; returns how many there are.
+
+    Where every repeat changed alike, as in greedy decoding, an answer is shown once. A stored
+    reference has none.
+    """
+    stored = [side.name for side in (base, head) if side.records is None]
+    if stored:
+        line = f"no answers to show: {stored[0]} is a stored reference, which keeps none"
+        console.print(Text(line, style="dim"))
+        return 0
+    old, new = pieces_of(base.path), pieces_of(head.path)
+    total = 0
+    for cell in [cell for cell in base.cells if cell in head.cells]:
+        distinct: dict[tuple[object, ...], tuple[SampleRecord, SampleRecord]] = {}
+        for ours, theirs in join(base, head, cell).changed:
+            distinct.setdefault((ours.prompt, ours.tokens, theirs.tokens), (ours, theirs))
+        total += len(distinct)
+        for ours, theirs in list(distinct.values())[:most]:
+            _show(ours, theirs, old, new, console)
+        if len(distinct) > most:
+            console.print(Text(f"{cell}: {len(distinct) - most} more answers changed", style="dim"))
+    if not total:
+        console.print(Text("no answer changed", style="dim"))
+    return total
+
+
+def marked(
+    tokens: Sequence[int],
+    other: Sequence[int],
+    pieces: Callable[[int], str],
+    style: str,
+    *,
+    brackets: bool = False,
+) -> Text:
+    """The text of `tokens`; those that `other` lacks are in `style`, or in brackets."""
+    text = Text()
+    matcher = SequenceMatcher(a=tokens, b=other, autojunk=False)
+    for tag, start, end, _, _ in matcher.get_opcodes():
+        part = "".join(map(pieces, tokens[start:end]))
+        if not part:
+            continue
+        if tag == "equal":
+            text.append(part)
+        else:
+            text.append(f"[{part}]" if brackets else part, style=style)
+    return text
+
+
+def _show(
+    ours: SampleRecord,
+    theirs: SampleRecord,
+    old: Callable[[int], str],
+    new: Callable[[int], str],
+    console: Console,
+) -> None:
+    mine, other = ours.tokens or (), theirs.tokens or ()
+    place = first_difference(mine, other)
+    head = f"\n{ours.decoder}  {ours.prompt} ({ours.family}), repeat {ours.repeat}"
+    console.print(Text(f"{head}: differs from token {place}", style="bold"))
+    brackets = colourless(console)
+    table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
+    for name, tokens in (("base", mine), ("head", other)):
+        table.add_column(f"{name}, {len(tokens)} tokens", ratio=1, overflow="fold")
+    table.add_row(
+        marked(mine, other, old, _GONE, brackets=brackets),
+        marked(other, mine, new, _CAME, brackets=brackets),
+    )
+    console.print(table)

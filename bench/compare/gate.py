@@ -1,0 +1,149 @@
+"""What counts as a regression: `Gate`, from its defaults or a TOML file.
+
+Hard gates hold what does not depend on the machine (counters, exactness, quality) to a tolerance;
+the soft one holds time to a margin, judged by its interval. A file says only what it changes::
+
+    [hard]
+    rows = 0.05            # of one measure; inf switches it off
+    [time]
+    margin = 0.02
+    [verdict]
+    inconclusive = "fail"
+
+No torch here.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from bench.errors import BenchError, Exit, did_you_mean
+from bench.settings.bounds import Margin, told
+
+_Better = Literal["more", "less", "same"]
+
+HARD: dict[str, tuple[_Better, bool]] = {
+    "calls": ("less", True),
+    "rows": ("less", True),
+    "draft_calls": ("less", True),
+    "emitted": ("same", True),
+    "accepted": ("more", True),
+    "tokens_per_step": ("more", True),
+    "identical_to_ar": ("more", False),
+    "wrong_answers": ("less", False),
+    "changed_answers": ("less", False),
+    "quality": ("more", False),
+    "errors": ("less", False),
+}
+"""Every hard measure: which way is better, and whether its change is relative to the base."""
+FAULTS = ("wrong_answers", "errors")
+"""What no rounding explains, on any machine."""
+
+_Tolerance = Annotated[float, Field(ge=0)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Hard(_Table):
+    """Tolerances of hard measures: relative for counters, absolute for shares.
+
+    `tolerance` holds between float32 runs of one machine, where the same work gives the same
+    numbers, and for `FAULTS`. `tolerance_elsewhere` holds where rounding may differ (another
+    machine, half precision) and two tokens that nearly tie may swap. A measure's own goes before
+    both.
+    """
+
+    tolerance: _Tolerance = 0.0
+    tolerance_elsewhere: _Tolerance = 0.005
+    calls: _Tolerance | None = None
+    rows: _Tolerance | None = None
+    draft_calls: _Tolerance | None = None
+    emitted: _Tolerance | None = None
+    accepted: _Tolerance | None = None
+    tokens_per_step: _Tolerance | None = None
+    identical_to_ar: _Tolerance | None = None
+    wrong_answers: _Tolerance | None = None
+    changed_answers: _Tolerance | None = None
+    quality: _Tolerance | None = None
+    errors: _Tolerance | None = None
+
+    def of(self, measure: str, *, exact: bool, step: float = 0.0) -> float:
+        """The tolerance of a measure.
+
+        Args:
+            measure: its name in `HARD`.
+            exact: whether the same numbers can be expected.
+            step: what a single answer can move it by: elsewhere no tolerance is below that.
+        """
+        own: float | None = getattr(self, measure)
+        if own is not None:
+            return own
+        if exact or measure in FAULTS:
+            return self.tolerance
+        return max(self.tolerance_elsewhere, step)
+
+
+class Time(_Table):
+    """The margin of head's time per token over base's: 0.03 is 3 % slower.
+
+    `margin` judges interleaved runs (`bench ab`), `margin_apart` runs that were measured one after
+    the other: the machine itself may have changed between them. With `fail` False a slow-down is
+    shown and fails nothing.
+    """
+
+    margin: Margin = 0.03
+    margin_apart: Margin = 0.10
+    fail: bool = True
+
+
+class Verdicts(_Table):
+    """What an inconclusive cell does (``pass`` or ``fail``: exit code 4).
+
+    `min_coverage` is the share of base's prompts, of each pass that both planned, that head must
+    have been asked.
+    """
+
+    inconclusive: Literal["pass", "fail"] = "pass"
+    min_coverage: float = Field(default=0.5, ge=0, le=1)
+
+
+class Gate(_Table):
+    """All rules of a comparison."""
+
+    hard: Hard = Hard()
+    time: Time = Time()
+    verdict: Verdicts = Verdicts()
+
+
+_TABLES: dict[str, type[BaseModel]] = {"hard": Hard, "time": Time, "verdict": Verdicts}
+
+
+def load_gate(file: Path | None) -> Gate:
+    """The gate of a file, or the built-in one.
+
+    Raises:
+        BenchError: exit 2, in one line.
+    """
+    if file is None:
+        return Gate()
+    try:
+        values: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BenchError(f"cannot read {file}: {error.strerror}", Exit.USAGE) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BenchError(f"{file} is not TOML: {error}", Exit.USAGE) from error
+    try:
+        return Gate(**values)
+    except ValidationError as error:
+        first, said = error.errors()[0], told(error)
+        if first["type"] == "extra_forbidden":
+            place = ".".join(map(str, first["loc"]))
+            allowed = _TABLES.get(str(first["loc"][0]), Gate).model_fields
+            said = f"{place}: unknown key; {did_you_mean(str(first['loc'][-1]), allowed)}"
+        raise BenchError(f"{file}: {said}", Exit.USAGE) from error

@@ -1,0 +1,158 @@
+"""The answers that two runs gave to the same prompts, and what each run counted in them.
+
+Answers join on (pass, decoder with label, prompt hash, repeat). Counters are sums over the answers
+that both sides finished, so neither gains by failing. Of a stored reference only a summary is
+there, see `bench.compare.summaries`. No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from bench.compare.comparable import held_to_ar
+from bench.records.plan import BASELINE
+from bench.records.record import SampleRecord
+from bench.stats import counters
+from bench.stats.counters import Tally
+from bench.stats.quality import family_quality, overall_quality, scored
+from bench.stats.side import Side
+from bench.stats.summary import family_order
+
+QUALITY = "quality"
+Key = tuple[str, str, str, int]
+Values = dict[str, float | None]
+Shared = Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedAnswers:
+    """One decoder's answers on both sides, in pairs; head's carry base's prompt names.
+
+    `num_base` counts what base answered, joined or not. `shared` says of each pass that both
+    planned how many of base's distinct prompts head was asked too, and how many there are: neither
+    fewer repeats nor a pass less changes what was asked.
+    """
+
+    base: tuple[SampleRecord, ...] = ()
+    head: tuple[SampleRecord, ...] = ()
+    num_base: int = 0
+    shared: Shared = field(default_factory=dict)
+
+    @property
+    def coverage(self) -> float:
+        """The share of base's prompts that head was asked too, in the pass with the fewest."""
+        return min((both / num for both, num in self.shared.values()), default=0.0)
+
+    @property
+    def finished(self) -> list[tuple[SampleRecord, SampleRecord]]:
+        """The pairs without an error on either side."""
+        pairs = zip(self.base, self.head, strict=True)
+        return [(ours, theirs) for ours, theirs in pairs if not (ours.error or theirs.error)]
+
+    @property
+    def changed(self) -> list[tuple[SampleRecord, SampleRecord]]:
+        """The finished pairs whose token ids differ."""
+        return [(ours, theirs) for ours, theirs in self.finished if ours.tokens != theirs.tokens]
+
+
+def join(base: Side, head: Side, cell: str) -> PairedAnswers:
+    """The answers of one decoder to the same prompts under the same repeat."""
+    mine, other = _of(base, cell), _of(head, cell)
+    keys = [key for key in mine if key in other]
+    return PairedAnswers(
+        base=tuple(mine[key] for key in keys),
+        head=tuple(_renamed(other[key], mine[key]) for key in keys),
+        num_base=len(mine),
+        shared=_shared(mine, other, sorted(base.passes & head.passes)),
+    )
+
+
+def _shared(base: Collection[Key], head: Collection[Key], passes: Sequence[str]) -> Shared:
+    asked = {
+        name: [{prompt for kind, _, prompt, _ in keys if kind == name} for keys in (base, head)]
+        for name in passes
+    }
+    return {name: (len(ours & other), len(ours)) for name, (ours, other) in asked.items() if ours}
+
+
+def _of(side: Side, cell: str) -> dict[Key, SampleRecord]:
+    records = [record for record in side.records or () if record.decoder == cell]
+    return {(r.kind, r.decoder, r.prompt_hash, r.repeat): r for r in records}
+
+
+def _renamed(record: SampleRecord, like: SampleRecord) -> SampleRecord:
+    return replace(record, conversation=like.conversation, turn=like.turn, family=like.family)
+
+
+# ---------------------------------------------------------------- what each side counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardMeasures:
+    """Every hard measure as {name: {"base": …, "head": …}}.
+
+    `num_scored` holds the prompts scored by family, `notes` what could not be counted.
+    """
+
+    values: dict[str, Values]
+    num_scored: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def step(self, measure: str) -> float:
+        """What a single answer can move a measure of quality by; 0 for all others."""
+        steps = {f"{QUALITY}.{family}": 1 / num for family, num in self.num_scored.items() if num}
+        if measure == QUALITY and steps:
+            return max(steps.values()) / len(steps)
+        return steps.get(measure, 0.0)
+
+
+def counted(joined: PairedAnswers, baseline: PairedAnswers, base: Side, head: Side) -> HardMeasures:
+    """What both sides counted in the joined answers of a decoder.
+
+    `baseline` is ar's own join, which exactness is held against.
+    """
+    pairs, cell = joined.finished, joined.base[0].decoder
+    sides = {"base": [b for b, _ in pairs], "head": [h for _, h in pairs]}
+    ars = {"base": [b for b, _ in baseline.finished], "head": [h for _, h in baseline.finished]}
+    held = cell != BASELINE and cell in held_to_ar(base, head)
+    values: dict[str, Values] = {}
+    for side, records in sides.items():
+        found = _counters(records) | _quality(records, base)
+        if held:
+            found["identical_to_ar"] = counters.identical_to_ar(records, ars[side])
+        for name, value in found.items():
+            values.setdefault(name, {})[side] = value
+    values["errors"] = {
+        side: counters.ratio(sum(r.error is not None for r in records), len(records))
+        for side, records in (("base", joined.base), ("head", joined.head))
+    }
+    timed = [(ours, theirs) for ours, theirs in pairs if ours.kind == "timing"]
+    changed = sum(ours.tokens != theirs.tokens for ours, theirs in timed)
+    values["changed_answers"] = {"base": 0.0, "head": counters.ratio(changed, len(timed))}
+    families = counters.by(scored(sides["base"]), lambda record: record.family)
+    return HardMeasures(values=values, num_scored={f: len(families[f]) for f in families})
+
+
+def _counters(records: Sequence[SampleRecord]) -> Values:
+    timed = counters.timed(records)
+    if not timed:
+        return {}
+    tally = Tally.pool(timed)
+    return {
+        "calls": tally.target_calls,
+        "rows": tally.later_rows,
+        "draft_calls": sum(sum(r.steps.draft_calls) for r in timed if r.steps is not None),
+        "emitted": tally.emitted,
+        "accepted": tally.accepted,
+    }
+
+
+def _quality(records: Sequence[SampleRecord], base: Side) -> Values:
+    """Quality by family and over all, as ``quality.FAMILY`` and ``quality``."""
+    families = counters.by(scored(records), lambda record: record.family)
+    found = {f: family_quality(f, families[f], base.gold or {}) for f in family_order(families)}
+    values: Values = {f"{QUALITY}.{family}": q.estimate.value for family, q in found.items()}
+    if found:
+        values[QUALITY] = overall_quality(list(found.values())).estimate.value
+    return values

@@ -1,0 +1,220 @@
+"""Verdicts: on one measure, on one decoder, on the whole comparison, and the exit code.
+
+A hard measure is regressed when it is worse by more than its tolerance. Time is regressed only when
+the whole interval of head / base lies beyond the margin, improved when it lies as far on the other
+side, passed when a slow-down beyond the margin is excluded, and inconclusive otherwise. A decoder
+that claims to be lossless in head and is not is WRONG, whatever base did.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from bench.compare.gate import HARD, Gate
+from bench.errors import Exit
+from bench.stats.intervals import Estimate
+
+ROUNDING = 1e-5
+"""Relative: a stored summary has six significant digits."""
+
+_MOST_TIMES = 20
+"""Nobody is told to measure more than this many times as much."""
+
+
+class Regression(StrEnum):
+    """What became of a measure or a decoder."""
+
+    passed = "pass"
+    regressed = "regressed"
+    improved = "improved"
+    inconclusive = "inconclusive"
+    not_comparable = "not comparable"
+    new = "new"
+    wrong = "WRONG"
+
+
+_WORST_FIRST = (
+    Regression.regressed,
+    Regression.inconclusive,
+    Regression.improved,
+    Regression.passed,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """One number on both sides; `change` is relative for counters and times, else a difference.
+
+    `low` and `high` are the 95 % interval of a time's change. `tolerance` is the margin for times.
+    """
+
+    name: str
+    base: float | None
+    head: float | None
+    change: float | None
+    relative: bool
+    tolerance: float
+    verdict: Regression
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellRegression:
+    """One decoder: its verdict, the measures behind it, and what else to know (`notes`).
+
+    `num_pairs` answers were joined, of `num_base`; `num_changed` of them have other token ids. All
+    three are None against a stored reference.
+    """
+
+    cell: str
+    verdict: Regression
+    measures: tuple[Measure, ...] = ()
+    num_pairs: int | None = None
+    num_base: int | None = None
+    num_changed: int | None = None
+    options: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """All of `bench compare`: the verdicts, what was compared how, and what could not be judged.
+
+    `invalid` says which side is INVALID or DAMAGED or did not end: such a comparison never passes.
+    `warnings` are those of the runs themselves (noise, drift), where time is judged. `base_code`
+    and `head_code` name the commits, where they are known.
+    """
+
+    base: str
+    head: str
+    gate: Gate
+    cells: tuple[CellRegression, ...]
+    how: str
+    margin: float | None
+    unlike: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
+    unjudged: tuple[str, ...] = ()
+    invalid: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    base_code: str | None = None
+    head_code: str | None = None
+
+    @property
+    def verdict(self) -> Regression:
+        """The worst of all cells; not comparable where one is, or there is none."""
+        found = {cell.verdict for cell in self.cells} - {Regression.new}
+        for worst_of_all in (Regression.wrong, Regression.regressed):
+            if worst_of_all in found:
+                return worst_of_all
+        if Regression.not_comparable in found or not found:
+            return Regression.not_comparable
+        if self.invalid:
+            return Regression.inconclusive
+        return next(verdict for verdict in _WORST_FIRST if verdict in found)
+
+    @property
+    def exit_code(self) -> Exit:
+        """3 wrong or regressed, 5 not comparable, 4 `invalid` or inconclusive by the gate, 0."""
+        if self.verdict in (Regression.wrong, Regression.regressed):
+            return Exit.REGRESSION
+        if self.verdict is Regression.not_comparable:
+            return Exit.UNAVAILABLE
+        strict = self.gate.verdict.inconclusive == "fail"
+        if self.invalid or (strict and self.verdict is Regression.inconclusive):
+            return Exit.INVALID
+        return Exit.DONE
+
+
+def worst(measures: Sequence[Measure]) -> Regression:
+    """A decoder's verdict from those of its measures."""
+    found = {measure.verdict for measure in measures}
+    return next((verdict for verdict in _WORST_FIRST if verdict in found), Regression.passed)
+
+
+def judge_hard(
+    name: str,
+    base: float,
+    head: float,
+    gate: Gate,
+    *,
+    exact: bool,
+    rounded: bool,
+    step: float = 0.0,
+) -> Measure:
+    """One hard measure (``quality.FAMILY`` goes by the rule of ``quality``).
+
+    `exact`: the same work must give the same numbers; `rounded`: one of them is from a summary;
+    `step`: what a single answer can move it by.
+    """
+    rule = name.partition(".")[0]
+    better, relative = HARD[rule]
+    tolerance = gate.hard.of(rule, exact=exact, step=step)
+    change = head - base
+    if relative and change:
+        change = change / base if base else math.copysign(math.inf, change)
+    slack = tolerance + (ROUNDING if rounded else 1e-12)
+    verdict = Regression.passed
+    if abs(change) > slack:
+        good = (better == "more") == (change > 0) and better != "same"
+        verdict = Regression.improved if good else Regression.regressed
+    return Measure(
+        name=name,
+        base=base,
+        head=head,
+        change=change,
+        relative=relative,
+        tolerance=tolerance,
+        verdict=verdict,
+    )
+
+
+def judge_time(
+    ratio: Estimate, base_s: float | None, head_s: float | None, gate: Gate, *, margin: float
+) -> Measure:
+    """Time per token by the interval of base time / head time, paired (`bench.stats.intervals`)."""
+    ends = (ratio.value, ratio.value) if ratio.error == 0 else (ratio.high, ratio.low)
+    low, high = (None if end is None else 1 / end - 1 for end in ends)
+    note = ""
+    if low is None or high is None:
+        verdict, note = Regression.inconclusive, "too few conversations for an interval"
+    elif low > margin:
+        verdict = Regression.regressed if gate.time.fail else Regression.inconclusive
+        note = "" if gate.time.fail else "slower; the gate only tells"
+    elif high < 1 / (1 + margin) - 1:
+        verdict = Regression.improved
+    elif high <= margin:
+        verdict = Regression.passed
+    else:
+        verdict, note = Regression.inconclusive, more_needed(ratio, margin)
+    return Measure(
+        name="time",
+        base=base_s,
+        head=head_s,
+        change=None if ratio.value is None else 1 / ratio.value - 1,
+        relative=True,
+        tolerance=margin,
+        verdict=verdict,
+        low=low,
+        high=high,
+        note=note,
+    )
+
+
+def more_needed(ratio: Estimate, margin: float) -> str:
+    """How many conversations would move the interval to one side of the margin, were all else so.
+
+    The half-width of an interval shrinks with the root of their number.
+    """
+    if ratio.high is None or ratio.value is None:
+        return ""
+    half_width = math.log(ratio.high / ratio.value)
+    distance = abs(math.log1p(margin) + math.log(ratio.value))
+    if half_width > _MOST_TIMES**0.5 * distance:
+        return f"more than {_MOST_TIMES} times the prompts would be needed to tell"
+    wanted = math.ceil(ratio.clusters * (half_width / distance) ** 2)
+    return f"needs about {wanted - ratio.clusters} more conversations to tell"

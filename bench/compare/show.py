@@ -1,0 +1,248 @@
+"""A comparison as a table: for the terminal, for a pull request (Markdown) and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from bench.compare.gate import HARD
+from bench.compare.judge import ROUNDING, CellRegression, Comparison, Measure, Regression
+from bench.report.tables import UNKNOWN, Table, TableCell
+from bench.stats.intervals import LEVEL
+from bench.text import markdown
+
+_SHARES = ("identical_to_ar", "quality", "changed_answers", "errors")
+_ALWAYS = ("calls", "rows", "emitted", "accepted", "tokens_per_step", "identical_to_ar", "quality")
+_BAD = (Regression.wrong, Regression.regressed, Regression.not_comparable)
+_STYLES = {
+    Regression.wrong: "bold red",
+    Regression.regressed: "bold red",
+    Regression.not_comparable: "bold red",
+    Regression.inconclusive: "yellow",
+    Regression.improved: "bold green",
+    Regression.passed: "green",
+}
+_MOST_CHANGES = 12
+_EXACT = {"same": "must be equal", "more": "must not fall", "less": "must not rise"}
+"""What a tolerance of 0 means, by which way is better."""
+
+
+def to_table(comparison: Comparison, *, absolute: bool = False) -> Table:
+    """One row per decoder; a column per measure that any of them has, bold where it regressed.
+
+    `absolute`: both numbers stand beside their change, and not the change alone.
+    """
+    say = _before_and_after if absolute else _change
+    names = _columns(comparison)
+    rows = []
+    for cell in comparison.cells:
+        measures = {measure.name: measure for measure in cell.measures}
+        shown = [
+            TableCell(say(measures[n]), measures[n].verdict is Regression.regressed)
+            if n in measures
+            else TableCell(UNKNOWN)
+            for n in names
+        ]
+        verdict = TableCell(str(cell.verdict), cell.verdict in _BAD)
+        rows.append((TableCell(cell.cell), verdict, *shown, TableCell(_pairs(cell))))
+    headings = [name.replace("_", " ") for name in names]
+    return Table(
+        title=f"{_named(comparison.head, comparison.head_code)} against "
+        f"{_named(comparison.base, comparison.base_code)}: {comparison.verdict}",
+        note=_note(comparison),
+        headings=("decoder", "verdict", *headings, "answers"),
+        rows=tuple(rows),
+    )
+
+
+def to_markdown(comparison: Comparison) -> str:
+    """The comparison for a pull request: verdict, table, and what else to know."""
+    table = to_table(comparison, absolute=True)
+    lines = [f"### {markdown(table.title)}", "", table.to_markdown(), "", markdown(table.note), ""]
+    lines += [f"* {markdown(line)}" for line in _remarks(comparison)]
+    num = len(comparison.warnings)
+    lines += _folded(f"{num} warning{'s' * (num > 1)} of the runs", comparison.warnings)
+    lines += _folded("What else differs", comparison.changes)
+    return "\n".join(lines) + "\n"
+
+
+def _folded(summary: str, inside: Sequence[str]) -> list[str]:
+    """Lines of Markdown that are shown when one asks for them; none where there is nothing."""
+    if not inside:
+        return []
+    opening = f"<details><summary>{summary}</summary>"
+    return ["", opening, "", *(f"* {markdown(line)}" for line in inside), "", "</details>"]
+
+
+def to_json(comparison: Comparison) -> dict[str, Any]:
+    """The comparison as JSON data; an infinite change is null."""
+    data = dataclasses.asdict(comparison)
+    data["gate"] = comparison.gate.model_dump()
+    data |= {"verdict": str(comparison.verdict), "exit_code": int(comparison.exit_code)}
+    plain: dict[str, Any] = _finite(data)
+    return plain
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """Print the table, what else to know, and the verdict in one line."""
+    table = to_table(comparison)
+    styles = [_STYLES.get(cell.verdict, "") for cell in comparison.cells]
+    for part in _fitting_tables(table, styles, console):
+        console.print(part, "")
+    console.print(Text(table.note, style="dim"))
+    for line in (*_remarks(comparison), *comparison.warnings):
+        console.print(Text(f"! {line}", style="yellow"))
+    for line in comparison.changes[:_MOST_CHANGES]:
+        console.print(Text(f"  {line}", style="dim"))
+    if len(comparison.changes) > _MOST_CHANGES:
+        left = len(comparison.changes) - _MOST_CHANGES
+        console.print(Text(f"  and {left} more differences (--json has all)", style="dim"))
+    style = _STYLES.get(comparison.verdict, "")
+    console.print(Text(str(comparison.verdict), style=style))
+
+
+def _fitting_tables(table: Table, styles: Sequence[str], console: Console) -> list[RichTable]:
+    """The table, cut between columns where the console is too narrow; each part names the rows."""
+    wide = console.options.update(width=1000)
+    parts, shown = [], [0, 1]
+    for place in range(2, len(table.headings)):
+        wider = _printed(table, styles, [*shown, place])
+        if len(shown) > 1 and Measurement.get(console, wide, wider).maximum > console.width:
+            parts.append(_printed(table, styles, shown))
+            shown = [0]
+        shown.append(place)
+    return [*parts, _printed(table, styles, shown)]
+
+
+def _printed(table: Table, styles: Sequence[str], shown: Sequence[int]) -> RichTable:
+    """Some columns of the table; `styles` are those of its verdicts."""
+    printed = RichTable(box=None, pad_edge=False, header_style="bold")
+    printed.add_column("decoder", overflow="fold", max_width=24, vertical="bottom")
+    for place in shown[1:]:
+        side: Literal["left", "right"] = "left" if place == 1 else "right"
+        short = table.headings[place].replace(" ", "\n").replace(".", ".\n")
+        printed.add_column(short, justify=side, vertical="bottom", no_wrap=True)
+    for row, style in zip(table.rows, styles, strict=True):
+        told = [style if place == 1 else "bold red" * row[place].bold for place in shown]
+        texts = [row[place].text.replace(" -> ", "\n-> ") for place in shown]
+        printed.add_row(*(Text(t, style=s) for t, s in zip(texts, told, strict=True)))
+    return printed
+
+
+def _remarks(comparison: Comparison) -> list[str]:
+    """What qualifies the verdicts, one line each: regressions first; the runs' warnings apart."""
+    lines = []
+    for cell in comparison.cells:
+        for measure in cell.measures:
+            if measure.verdict is Regression.regressed:
+                lines.append(f"{cell.cell}: {measure.name} regressed: {_both(measure)}")
+    lines += [*comparison.unlike, *comparison.invalid]
+    for cell in comparison.cells:
+        lines += [f"{cell.cell}: {note}" for note in cell.notes]
+        lines += [f"{cell.cell}: option {change}" for change in cell.options]
+        lines += [f"{cell.cell}: {m.name}: {m.note}" for m in cell.measures if m.note]
+        if cell.num_changed:
+            lines.append(f"{cell.cell}: {cell.num_changed} answers changed (--diff shows them)")
+    return [*lines, *comparison.unjudged]
+
+
+def _columns(comparison: Comparison) -> list[str]:
+    """Measures worth a column: the usual ones, time, and any other that moved."""
+    measures = [m for cell in comparison.cells for m in cell.measures]
+    have = dict.fromkeys(m.name for m in measures)
+    moved = {m.name for m in measures if m.verdict is not Regression.passed and m.name != "time"}
+    names = [name for name in have if name in _ALWAYS or name in moved]
+    return [*names, *(["time"] if "time" in have else [])]
+
+
+def _change(measure: Measure) -> str:
+    """A measure's change in a few characters; "=" where there is none."""
+    if measure.name == "time":
+        if measure.low is None or measure.high is None:
+            return _percent(measure.change)
+        return f"{_percent(measure.change)} [{measure.low * 100:+.1f}, {measure.high * 100:+.1f}]"
+    if measure.change is None or abs(measure.change) <= ROUNDING:
+        return "="
+    if measure.relative:
+        return _percent(measure.change, 2)
+    return f"{_value(measure, measure.base)} -> {_value(measure, measure.head)}"
+
+
+def _before_and_after(measure: Measure) -> str:
+    """A measure on both sides, and its change; its one value and "=" where there is none."""
+    change = _change(measure)
+    base, head = (_value(measure, value) for value in (measure.base, measure.head))
+    if change == "=":
+        return f"{head} ="
+    both = f"{base} -> {head}"
+    return f"{both} ({change})" if measure.relative else both
+
+
+def _both(measure: Measure) -> str:
+    """Both numbers, the change and what was tolerated, in words."""
+    if measure.name == "time":
+        return f"{_before_and_after(measure)} per token, margin {measure.tolerance:.0%}"
+    allowed = f"tolerance {measure.tolerance:.3g}"
+    if not measure.tolerance:
+        allowed = _EXACT[HARD[measure.name.partition(".")[0]][0]]
+    text = f"{_value(measure, measure.base)} -> {_value(measure, measure.head)}"
+    if measure.relative:
+        text += f" ({_percent(measure.change, 2)})"
+    return f"{text}, {allowed}"
+
+
+def _value(measure: Measure, value: float | None) -> str:
+    if value is None:
+        return UNKNOWN
+    if measure.name == "time":
+        return f"{value * 1e3:,.2f} ms"
+    share = measure.name.partition(".")[0] in _SHARES
+    return f"{value * 100:.2f} %" if share else f"{value:,.6g}"
+
+
+def _percent(change: float | None, places: int = 1) -> str:
+    if change is None:
+        return UNKNOWN
+    return "new" if math.isinf(change) else f"{change * 100:+.{places}f} %"
+
+
+def _pairs(cell: CellRegression) -> str:
+    if cell.num_pairs is None:
+        return UNKNOWN
+    if cell.num_pairs == cell.num_base:
+        return str(cell.num_pairs)
+    return f"{cell.num_pairs} of {cell.num_base}"
+
+
+def _named(name: str, code: str | None) -> str:
+    return name if code is None else f"{name} at {code}"
+
+
+def _note(comparison: Comparison) -> str:
+    stored = all(cell.num_pairs is None for cell in comparison.cells)
+    basis = "from the summaries" if stored else "over the answers to the same prompts"
+    text = (
+        f"Change from {comparison.base} to {comparison.head} ({comparison.how}), {basis}; "
+        "counters are sums, '=' is no change."
+    )
+    if comparison.margin is not None:
+        text += (
+            f" Time: seconds per token, geometric mean over prompts, paired, {LEVEL} interval; it "
+            f"regressed where the whole interval lies beyond +{comparison.margin:.0%}."
+        )
+    return text
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,1 +1,0 @@
-"""Whether decoders keep the baseline's tokens or law: in a run, and by `bench verify`."""

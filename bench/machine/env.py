@@ -1,0 +1,227 @@
+"""What the numbers are measured on (`Environment`), and the key that says what may be compared.
+
+Times of two runs may be compared where their `comparability_key` is equal: same processor or GPU,
+threads, device, dtype, Python and torch. What changes by itself (live clocks, load, temperature) is
+recorded and stays out of the key. No host name, no path and no environment beyond an allow-list.
+Every field is optional: unknown is None.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import metadata
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.machine.gpu import gpu_facts
+from bench.records.environment import (
+    AdapterFacts,
+    Environment,
+    GitState,
+    Machine,
+    Models,
+    TorchSettings,
+)
+from bench.records.record import SCHEMA
+
+ROOT = Path(str(files("bench"))).resolve().parent
+"""What holds the packages and the zoo: the source tree, or what a wheel was installed into."""
+
+PACKAGES = (
+    "decoding-bench", "torch", "transformers", "tokenizers", "safetensors", "datasets", "numpy",
+    "scipy", "pandas", "pyarrow", "pydantic", "sacrebleu", "rouge-score", "psutil", "nvidia-ml-py",
+)  # fmt: skip
+VARIABLES = (
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUDA_VISIBLE_DEVICES",
+    "CUBLAS_WORKSPACE_CONFIG", "PYTORCH_CUDA_ALLOC_CONF", "NVIDIA_TF32_OVERRIDE",
+    "TORCH_COMPILE_DISABLE",
+)  # fmt: skip
+
+
+def capture(
+    *, device: str, dtype: str, models: Mapping[str, Mapping[str, Any] | None], gpu: object = None
+) -> Environment:
+    """Everything env.json holds, but for the peak memory that `peak_rss_bytes` adds at the end.
+
+    Args:
+        device: ``cpu``, ``cuda``, …
+        dtype: of weights and cache.
+        models: facts of ``target`` and ``draft`` (architecture, sizes, hash of the weights), and
+            of the ``adapters`` attached to them by name.
+        gpu: an NVML handle, where there is one.
+    """
+    env = Environment(
+        schema=SCHEMA,
+        device=device,
+        dtype=dtype,
+        machine=_machine(),
+        gpu=gpu_facts(gpu, device),
+        python=platform.python_version(),
+        packages={name: _version(name) for name in PACKAGES},
+        torch=_torch_settings(),
+        environment={name: os.environ[name] for name in VARIABLES if name in os.environ},
+        git=git_state(ROOT),
+        models=models_of(models),
+    )
+    return replace(env, comparability_key=comparability_key(env))
+
+
+def models_of(facts: Mapping[str, Mapping[str, Any] | None]) -> Models:
+    """What a run records of its models, of the facts that they were opened with."""
+    adapters = facts.get("adapters")
+    return Models(
+        target=facts.get("target"),
+        draft=facts.get("draft"),
+        adapters=adapters and {name: AdapterFacts(**of) for name, of in adapters.items()},
+    )
+
+
+def comparability_key(env: Environment) -> str:
+    """Twelve hexadecimal digits of what must be equal for times to be compared."""
+    parts = {
+        "cpu": env.machine.cpu,
+        "affinity": env.machine.affinity,
+        "cgroup_cpus": env.machine.cgroup_cpus,
+        "threads": env.torch.threads,
+        "gpu": env.gpu_name,
+        "driver": env.gpu_driver,
+        "device": env.device,
+        "dtype": env.dtype,
+        "python": (env.python or "").rpartition(".")[0],
+        "torch": env.packages.get("torch"),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def peak_rss_bytes() -> int:
+    """The most memory this process has held so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def git_state(root: Path) -> GitState:
+    """Commit, branch and dirty flag of the source tree; None outside of a checkout of its own.
+
+    The branch is None where a commit is checked out and no branch.
+    """
+    top = _git(root, "rev-parse", "--show-toplevel")
+    if top is None or Path(top) != root:
+        return GitState()
+    status = _git(root, "status", "--porcelain")
+    return GitState(
+        commit=_git(root, "rev-parse", "--verify", "HEAD"),
+        branch=_git(root, "symbolic-ref", "--quiet", "--short", "HEAD") or None,
+        dirty=None if status is None else bool(status),
+    )
+
+
+def source_hash(files: Sequence[Path]) -> str:
+    """SHA-256 over the contents of source files, in the order given."""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _machine() -> Machine:
+    return Machine(
+        system=platform.system(),
+        release=platform.release(),
+        architecture=platform.machine(),
+        cpu=_cpu_model(),
+        physical_cores=psutil.cpu_count(logical=False),
+        logical_cores=psutil.cpu_count(logical=True),
+        affinity=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        governor=_first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        load_average=os.getloadavg(),
+        memory_bytes=psutil.virtual_memory().total,
+        cgroup_cpus=_cgroup_cpus(),
+        cgroup_memory_bytes=_number(_first_line("/sys/fs/cgroup/memory.max")),
+    )
+
+
+def _cpu_model() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or None
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def has_bfloat16() -> bool:
+    """Whether this CPU multiplies bfloat16 itself; where it only emulates it, float32 is faster."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return False
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return not {"amx_bf16", "avx512_bf16", "bf16"}.isdisjoint(flags.split())
+
+
+def _cgroup_cpus() -> float | None:
+    """CPUs a cgroup grants this process, None without a limit (cgroup v2, then v1)."""
+    quota, _, period = (_first_line("/sys/fs/cgroup/cpu.max") or "").partition(" ")
+    if not period:
+        quota = _first_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") or ""
+        period = _first_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us") or ""
+    allowed, of = _number(quota), _number(period)
+    return allowed / of if allowed and of and allowed > 0 else None
+
+
+def _first_line(path: str) -> str | None:
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return lines[0].strip() if lines else None
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.lstrip("-").isdigit() else None
+
+
+def _torch_settings() -> TorchSettings:
+    import torch
+
+    return TorchSettings(
+        threads=torch.get_num_threads(),
+        interop_threads=torch.get_num_interop_threads(),
+        deterministic_algorithms=torch.are_deterministic_algorithms_enabled(),
+        matmul_precision=torch.get_float32_matmul_precision(),
+        cuda=torch.version.cuda,
+        cudnn_benchmark=torch.backends.cudnn.benchmark,
+    )

@@ -1,0 +1,4 @@
+"""The three passes over a plan: timing, phases, quality.
+
+Imports plan and below.
+"""

@@ -1,0 +1,238 @@
+"""The instrumented second pass: where the time of an answer goes, phase by phase.
+
+It asks a few prompts once more, each right after the block that timed it, so that both passes see
+the machine at the same speed, which drifts over a run. It is no part of any other number: its clock
+is read around every call (on a GPU each reading waits for the device), which the timed pass must
+not suffer. What it measures lies in ``phases.json``. Nothing here costs the timed pass anything:
+the phases are cut by functions that this pass hands to its own scheduler.
+
+=========  =========================================================================================
+prefill    all up to the first emit (at batch size > 1: target calls on an empty cache)
+draft      calls of the draft model, and target calls whose tokens nobody reads: slots that propose
+verify     all other target calls
+sampling   from logits to what the decoder is sent: warping, picking, verifying
+scheduler  choosing and merging calls, cutting and counting what is emitted
+other      the decoder's own code
+=========  =========================================================================================
+
+They add up to the whole. Letters: B sequences at a time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from bench.machine.clock import Stopwatch
+from bench.measure.timing import frozen_garbage
+from bench.plan.setup import Arm, Setup
+from bench.progress import Progress
+from bench.records.files import write_json
+from bench.records.phases import PHASES, PHASES_FILE, PhasedAnswer, read_phases
+from bench.records.plan import Block, Plan
+from bench.records.prompts import Prompt
+from bench.records.record import SCHEMA
+from bench.records.run_folder import load_records
+from decoders.core.decoder import Steps
+from decoders.core.engine.forward import forward
+from decoders.core.engine.readout import Readout, read_out
+from decoders.core.engine.scheduler import Scheduler
+from decoders.core.model import Model
+from decoders.core.types import Call, CallResult, Generation, Sampling
+
+
+class PhaseClock:
+    """Charges all time that passes to the phase it is in."""
+
+    def __init__(self, now: Any) -> None:
+        """`now` reads a clock in seconds."""
+        self._now = now
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+        self._phase = "scheduler"
+        self._since_s = 0.0
+
+    def start(self) -> None:
+        """Begin in the scheduler."""
+        self._phase, self._since_s = "scheduler", self._now()
+
+    def switch(self, phase: str) -> str:
+        """Charge what passed since the last switch, go on in `phase`; returns the phase left."""
+        now_s = self._now()
+        self.seconds[self._phase] += now_s - self._since_s
+        left, self._phase, self._since_s = self._phase, phase, now_s
+        return left
+
+    def first(self, _index: int = 0) -> None:
+        """The first token is there: all so far was the prefill's."""
+        self.switch(self._phase)
+        spent_s = sum(self.seconds.values())
+        self.seconds = dict.fromkeys(PHASES, 0.0) | {"prefill": spent_s}
+
+    @contextmanager
+    def within(self, phase: str) -> Generator[None]:
+        """Be in `phase`, and then in the one before."""
+        before = self.switch(phase)
+        try:
+            yield
+        finally:
+            self.switch(before)
+
+
+# ---------------------------------------------------------------- measuring
+
+
+class SecondPass:
+    """The instrumented answers of a run: taken `after` timed blocks, `complete` in the end."""
+
+    def __init__(
+        self, setup: Setup, plan: Plan, prompts: Mapping[str, Prompt], run_dir: Path
+    ) -> None:
+        """Of a run that is resumed, what it has is kept (raises as `read_phases`)."""
+        self._setup, self._prompts, self._run_dir = setup, prompts, run_dir
+        self._answers = list(read_phases(run_dir))
+        chosen = _chosen_blocks(plan, setup.config.phase_limit)
+        have = {(answer.prompts, answer.repeat) for answer in self._answers}
+        whole = any(repeat is None for _, repeat in have)
+        missing = [] if whole else [b for b in chosen if (b.prompts, b.repeat) not in have]
+        self._missing = {block.block: block for block in missing}
+
+    def after(self, block: Block, failed: Collection[str]) -> None:
+        """Ask the prompts of a block that was just timed, if it is one of those chosen.
+
+        Cells that `failed` there are not asked again. Every arm answers in an order of its own.
+        """
+        if self._missing.pop(block.block, None) is None:
+            return
+        cells = [cell for cell in self._setup.arms if cell not in failed]
+        for cell in random.Random(f"phases {block.block}").sample(cells, len(cells)):
+            answer = self._measured(cell, block)
+            if answer is not None:
+                self._answers.append(answer)
+        data = [dataclasses.asdict(answer) for answer in self._answers]
+        write_json(
+            self._run_dir / PHASES_FILE, {"schema": SCHEMA, "phases": PHASES, "answers": data}
+        )
+
+    def complete(self, progress: Progress) -> None:
+        """Ask what was not asked: the run was stopped between a block's end and its phases."""
+        if not self._missing:
+            return
+        records = [r for r in load_records(self._run_dir) if r.kind == "timing" and r.error]
+        progress.start("phases", len(self._missing))
+        with frozen_garbage():
+            for block in list(self._missing.values()):
+                self.after(block, {r.decoder for r in records if r.block == block.block})
+                progress.step()
+
+    def _measured(self, cell: str, block: Block) -> PhasedAnswer | None:
+        """One arm's answers to a block, by phase; None where one of them failed."""
+        setup, clock = self._setup, PhaseClock(self._setup.clock.now)
+        num_rows, sampling = setup.config.batch_size, setup.repeated(block.repeat)
+        scheduler = phased_scheduler(setup.arms[cell], sampling, num_rows, clock)
+        ids = [self._prompts[name].ids for name in block.prompts]
+        with Stopwatch(setup.clock):
+            clock.start()
+            outcomes = scheduler.run(ids, on_first=clock.first if num_rows == 1 else None)
+            clock.switch("scheduler")
+        done = [outcome for outcome in outcomes if isinstance(outcome, Generation)]
+        return _answer(cell, block, done, clock) if len(done) == len(ids) else None
+
+
+def _chosen_blocks(plan: Plan, limit: int) -> list[Block]:
+    """The blocks that the second pass follows: of every chosen group one, the repeats by turns."""
+    groups = chosen_groups(plan, limit)
+    repeats = sorted({block.repeat for block in plan.blocks})
+    wanted = {group: repeats[i % len(repeats)] for i, group in enumerate(groups)}
+    return [block for block in plan.blocks if wanted.get(block.prompts) == block.repeat]
+
+
+def chosen_groups(plan: Plan, limit: int) -> list[tuple[str, ...]]:
+    """Blocks of the first repeat, the families by turns, that hold `limit` prompts at most.
+
+    At least one, unless `limit` is 0.
+    """
+    families = {prompt.prompt: prompt.family for prompt in plan.prompts}
+    blocks = [block.prompts for block in plan.blocks if block.repeat == 0]
+    queues: dict[str, list[tuple[str, ...]]] = {}
+    for group in sorted(blocks):
+        queues.setdefault(families[group[0]], []).append(group)
+    chosen: list[tuple[str, ...]] = []
+    turn = [group for row in _transposed(list(queues.values())) for group in row]
+    for group in turn if limit else ():
+        if chosen and sum(map(len, chosen)) + len(group) > limit:
+            break
+        chosen.append(group)
+    return chosen
+
+
+def _transposed(queues: Sequence[list[tuple[str, ...]]]) -> list[list[tuple[str, ...]]]:
+    longest = max(map(len, queues), default=0)
+    return [[queue[i] for queue in queues if i < len(queue)] for i in range(longest)]
+
+
+def _answer(cell: str, block: Block, done: Sequence[Any], clock: PhaseClock) -> PhasedAnswer:
+    emitted = sum(len(generation.tokens) for generation in done)
+    first = sum(len(generation.steps[0].tokens) for generation in done)
+    return PhasedAnswer(
+        decoder=cell,
+        prompts=block.prompts,
+        repeat=block.repeat,
+        seconds={phase: round(spent_s, 9) for phase, spent_s in clock.seconds.items()},
+        emitted=emitted,
+        later_emitted=emitted - first,
+        later_steps=sum(len(generation.steps) - 1 for generation in done),
+    )
+
+
+def phased_scheduler(arm: Arm, sampling: Sampling, batch_size: int, clock: PhaseClock) -> Scheduler:
+    """A `Scheduler` of an arm, with every phase around what belongs to it (raises as it does)."""
+
+    def phased_forward(calls: Sequence[Call]) -> Tensor:
+        with clock.within(_phase(calls[0], arm.models.target)):
+            return forward(calls)
+
+    def phased_read_out(
+        logits: Tensor, parts: Sequence[Readout], sampling: Sampling
+    ) -> Sequence[CallResult]:
+        with clock.within("sampling"):
+            return read_out(logits, parts, sampling)
+
+    return Scheduler(
+        arm.decoder,
+        arm.models,
+        sampling,
+        batch_size,
+        steps=lambda request: _phased_steps(arm.decoder.steps(request), clock),
+        forward=phased_forward,
+        read_out=phased_read_out,
+    )
+
+
+def _phase(call: Call, target: Model) -> str:
+    """What a pass is for, by the first of its calls."""
+    if call.session.model is not target:
+        return "draft"
+    if call.session.length == 0:
+        return "prefill"
+    return "verify" if call.read else "draft"
+
+
+def _phased_steps(steps: Steps, clock: PhaseClock) -> Steps:
+    """A decoder's steps, whose own code is charged to ``other``."""
+    try:
+        with clock.within("other"):
+            item = next(steps)
+        while True:
+            result = yield item
+            with clock.within("other"):
+                item = steps.send(result)
+    except StopIteration:
+        return
+    finally:
+        steps.close()

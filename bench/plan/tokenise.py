@@ -1,0 +1,189 @@
+"""From conversations to the token ids every decoder is given: made once, the same for all.
+
+A *prompt* is one turn. The chat template is applied exactly once and owns the special tokens; a
+model without one gets the turns as plain text, joined by newlines, with whatever special tokens its
+tokenizer adds by itself. A BOS token is never doubled. Turn 2's history holds the baseline's answer
+to turn 1, so that every decoder answers the very same prompt. No torch, no transformers here: the
+tokenizer is a protocol.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+from jinja2 import TemplateError
+
+from bench.errors import BenchError, Exit
+from bench.records.prompts import Prompt, SkippedTurn, ids_hash
+from bench.records.vocabulary import Tokenizer
+from specbench_tasks.loaders import DataUnavailable
+from specbench_tasks.registry import TaskSet, load_tasks
+from specbench_tasks.task import Conversation
+
+_Overlong = Literal["skip", "truncate"]
+
+
+def build_prompts(
+    conversations: Sequence[Conversation],
+    tokenizer: Tokenizer,
+    *,
+    max_prompt_tokens: int,
+    overlong: _Overlong,
+    answer_turn1: Callable[[list[Prompt]], Sequence[str | None]],
+    template: Callable[[Sequence[str]], str] | None = None,
+) -> tuple[list[Prompt], list[SkippedTurn]]:
+    """Tokenise every turn of every conversation once, in order (turn 2 follows its turn 1).
+
+    Args:
+        conversations: what to ask.
+        tokenizer: the target's.
+        max_prompt_tokens: what fits, i.e. the model's context less the budget for the answer; 1 or
+            more.
+        overlong: a longer prompt is left out (with the later turns of its conversation), or loses
+            its beginning: the last `max_prompt_tokens` ids stay, a leading BOS among them.
+        answer_turn1: the baseline's answers, as text without special tokens, to prompts whose
+            conversation goes on; called once per turn number that has a next turn. None: there is
+            no answer, and the later turns are skipped.
+        template: a protocol's own, from what was said so far, user first, to the text that the
+            tokenizer encodes with its special tokens; None is the tokenizer's.
+
+    Returns:
+        The prompts, and the turns skipped with a reason each. An empty prompt is the BOS alone, or
+        skipped where the tokenizer has none.
+    """
+    assert max_prompt_tokens >= 1, "the answer's budget leaves no room for a prompt"
+    made: list[Prompt | SkippedTurn] = []
+    answers: dict[str, tuple[str, ...]] = {c.id: () for c in conversations}
+    for turn in range(1, max((len(c.turns) for c in conversations), default=0) + 1):
+        asked = [c for c in conversations if len(c.turns) >= turn]
+        results = [
+            _prompt(c, turn, answers[c.id], tokenizer, max_prompt_tokens, overlong, template)
+            for c in asked
+        ]
+        made += results
+        going_on = [
+            result
+            for conversation, result in zip(asked, results, strict=True)
+            if isinstance(result, Prompt) and len(conversation.turns) > turn
+        ]
+        texts = answer_turn1(going_on) if going_on else []
+        for prompt, text in zip(going_on, texts, strict=True):
+            if text is not None:
+                answers[prompt.conversation] += (text.strip(),)
+    place = {conversation.id: i for i, conversation in enumerate(conversations)}
+    made.sort(key=lambda item: (place[item.conversation], item.turn))
+    prompts = [item for item in made if isinstance(item, Prompt)]
+    return prompts, [item for item in made if isinstance(item, SkippedTurn)]
+
+
+def count_lines(prompts: Sequence[Prompt], skipped: Sequence[SkippedTurn]) -> list[str]:
+    """What was left out or cut, in words, one line per kind; empty where nothing was."""
+    total = len(prompts) + len(skipped)
+    lines = []
+    cut = [prompt.num_cut for prompt in prompts if prompt.num_cut]
+    if cut:
+        lines.append(
+            f"{len(cut)} of {total} prompts lost their beginning to fit "
+            f"(up to {max(cut)} tokens cut)"
+        )
+    if skipped:
+        families = Counter(item.family for item in skipped)
+        per_family = ", ".join(f"{family} {num}" for family, num in families.most_common())
+        lines.append(
+            f"{len(skipped)} of {total} prompts skipped ({per_family}): "
+            f"e.g. {skipped[0].name}: {skipped[0].reason}"
+        )
+    return lines
+
+
+def _prompt(
+    conversation: Conversation,
+    turn: int,
+    answers: Sequence[str],
+    tokenizer: Tokenizer,
+    max_prompt_tokens: int,
+    overlong: _Overlong,
+    template: Callable[[Sequence[str]], str] | None,
+) -> Prompt | SkippedTurn:
+    if len(answers) < turn - 1:
+        return _skip(conversation, turn, "an earlier turn was skipped or not answered")
+    try:
+        ids = _encode(conversation, answers, tokenizer, template)
+    except TemplateError as error:
+        return _skip(conversation, turn, f"the chat template refuses it: {error}")
+    if not ids:
+        return _skip(conversation, turn, "empty, and the tokenizer has no BOS token to start from")
+    num_cut = max(0, len(ids) - max_prompt_tokens)
+    if num_cut and overlong == "skip":
+        reason = f"{len(ids)} tokens; at most {max_prompt_tokens} leave room for the answer"
+        return _skip(conversation, turn, reason)
+    if num_cut:
+        num_kept = int(ids[0] == tokenizer.bos_token_id and max_prompt_tokens > 1)
+        ids = [*ids[:num_kept], *ids[num_cut + num_kept :]]
+    return Prompt(
+        conversation=conversation.id,
+        turn=turn,
+        family=conversation.family,
+        ids=tuple(ids),
+        hash=ids_hash(ids),
+        reference=conversation.references[turn - 1],
+        num_cut=num_cut,
+    )
+
+
+def _encode(
+    conversation: Conversation,
+    answers: Sequence[str],
+    tokenizer: Tokenizer,
+    template: Callable[[Sequence[str]], str] | None,
+) -> list[int]:
+    bos = tokenizer.bos_token_id
+    said = [text for pair in zip(conversation.turns, answers, strict=False) for text in pair]
+    said.append(conversation.turns[len(answers)])
+    if template is not None:
+        ids = tokenizer.encode(template(said), add_special_tokens=True, verbose=False)
+    elif tokenizer.chat_template:
+        messages = [
+            {"role": "assistant" if i % 2 else "user", "content": text}
+            for i, text in enumerate(said)
+        ]
+        if conversation.system is not None:
+            messages.insert(0, {"role": "system", "content": conversation.system})
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        ids = tokenizer.encode(text, add_special_tokens=False, verbose=False)
+    else:
+        if conversation.system is not None:
+            said.insert(0, conversation.system)
+        ids = tokenizer.encode("\n".join(said), add_special_tokens=True, verbose=False)
+    if not ids and bos is not None:
+        return [bos]
+    while bos is not None and ids[:2] == [bos, bos]:
+        ids = ids[1:]
+    return ids
+
+
+def _skip(conversation: Conversation, turn: int, reason: str) -> SkippedTurn:
+    return SkippedTurn(
+        conversation=conversation.id, turn=turn, family=conversation.family, reason=reason
+    )
+
+
+def tasks_of(
+    tasks: str,
+    *,
+    limit: int | None,
+    seed: int,
+    quality_limit: int | None = None,
+    columns: Mapping[str, str] | None = None,
+) -> TaskSet:
+    """`load_tasks`, with its errors as `BenchError` (unknown or unreadable 2, unavailable 5)."""
+    try:
+        return load_tasks(
+            tasks, limit=limit, quality_limit=quality_limit, seed=seed, columns=columns
+        )
+    except DataUnavailable as error:
+        raise BenchError(str(error), Exit.UNAVAILABLE) from error
+    except ValueError as error:
+        raise BenchError(str(error), Exit.USAGE) from error

@@ -1,0 +1,171 @@
+"""``env.json``: the machine, the software and the models that a run was measured on.
+
+Every field may be unknown, which is None. No torch here: `bench.machine.env` fills it in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from bench.records.files import write_json
+from bench.records.json_file import parse, read_json
+
+ENV = "env.json"
+Facts = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Processor, memory and what a cgroup grants of them."""
+
+    system: str | None = None
+    release: str | None = None
+    architecture: str | None = None
+    cpu: str | None = None
+    physical_cores: int | None = None
+    logical_cores: int | None = None
+    affinity: int | None = None
+    governor: str | None = None
+    load_average: tuple[float, ...] | None = None
+    memory_bytes: int | None = None
+    cgroup_cpus: float | None = None
+    cgroup_memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchSettings:
+    """How torch computes."""
+
+    threads: int | None = None
+    interop_threads: int | None = None
+    deterministic_algorithms: bool | None = None
+    matmul_precision: str | None = None
+    cuda: str | None = None
+    cudnn_benchmark: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GitState:
+    """The checkout; `branch` is None where a commit is checked out and no branch."""
+
+    commit: str | None = None
+    branch: str | None = None
+    dirty: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterFacts:
+    """An adapter, the roles of the `models` it is attached to, and what it was trained for."""
+
+    variant: str | None = None
+    rank: int | None = None
+    slots: int | None = None
+    parameters: int | None = None
+    code: str | None = None
+    weights_sha256: str | None = None
+    models: tuple[str, ...] = ()
+    temperatures: tuple[int | float, ...] | None = None
+    top_ps: tuple[int | float, ...] | None = None
+    top_k: int | None = None
+    greedy: bool | None = None
+    masked: bool | None = None
+    base_weights_sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Models:
+    """Facts of the models: architecture, sizes, hash of the weights; of adapters by name."""
+
+    target: Facts | None = None
+    draft: Facts | None = None
+    adapters: Mapping[str, AdapterFacts] | None = None
+
+    def weights_of(self, role: str) -> str | None:
+        """The hash of the weights of the ``target`` or the ``draft``."""
+        facts = {"target": self.target, "draft": self.draft}.get(role) or {}
+        return facts.get("weights_sha256")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """What the process that measured took."""
+
+    peak_rss_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """All of env.json.
+
+    `gpu` holds what the driver says (`bench.machine.gpu`), `packages` versions by name,
+    `environment` the variables of an allow-list. `process` is known once a run has ended. `more` is
+    what another version wrote and this one does not know: reports show it.
+    """
+
+    schema: int | None = None
+    device: str | None = None
+    dtype: str | None = None
+    machine: Machine = Machine()
+    gpu: Facts | None = None
+    python: str | None = None
+    packages: Mapping[str, str | None] = field(default_factory=dict)
+    torch: TorchSettings = TorchSettings()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    git: GitState = GitState()
+    models: Models = Models()
+    comparability_key: str | None = None
+    process: Process | None = None
+    more: Facts = field(default_factory=dict)
+
+    @property
+    def gpu_name(self) -> str | None:
+        """The name of the GPU."""
+        return (self.gpu or {}).get("name")
+
+    @property
+    def gpu_driver(self) -> str | None:
+        """The version of the GPU's driver."""
+        return (self.gpu or {}).get("driver")
+
+    def to_json(self) -> dict[str, Any]:
+        """The environment as JSON data; before a run has ended without ``process``."""
+        data: dict[str, Any] = json.loads(json.dumps(asdict(self)))  # tuples are lists there
+        more = data.pop("more")
+        if data["process"] is None:
+            del data["process"]
+        return {**data, **more}
+
+
+def read_environment(run_dir: Path) -> Environment:
+    """The environment of a run folder; all of it unknown where there is none.
+
+    Raises:
+        BenchError: env.json is damaged (exit 4), or of an unknown schema (5).
+    """
+    file = run_dir / ENV
+    return environment_of(read_json(file) or {}, file)
+
+
+def environment_of(data: Mapping[str, Any], source: Path | str) -> Environment:
+    """The environment from JSON data, as of the file or the worker `source`.
+
+    Raises:
+        BenchError: a field is of another type (exit 4).
+    """
+    known = {each.name for each in fields(Environment)} - {"more"}
+    told = {key: value for key, value in data.items() if key in known and value is not None}
+    more = {key: value for key, value in data.items() if key not in known}
+    return parse(Environment, {**told, "more": more}, source)
+
+
+def write_environment(run_dir: Path, env: Environment) -> None:
+    """Replace env.json.
+
+    Raises:
+        BenchError: exit 1.
+    """
+    write_json(run_dir / ENV, env.to_json())

@@ -1,0 +1,231 @@
+"""Files that survive kills and full disks: atomic small files, and append-only ``samples.jsonl``.
+
+A small file is replaced as a whole. ``samples.jsonl`` takes one whole line per record: a write that
+fails is undone, and a damaged end (a line torn by a kill, what a crash of the machine left) is
+ignored by readers and cut off by the next writer. A folder has one writer at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from bench.errors import BenchError, Exit
+from bench.records.record import SampleRecord
+
+try:
+    import fcntl
+except ImportError:  # no such locks on this system
+    fcntl = None  # type: ignore[assignment]
+
+SAMPLES = "samples.jsonl"
+_SYNC_EVERY_S = 1.0
+_SCRATCH = re.compile(r"\..+\.\d+")
+
+
+def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """Parsed lines of a JSONL file of objects, and the byte length of its whole lines.
+
+    A damaged end is left out: a last line without its newline, lines that do not parse and are
+    followed by none that does.
+
+    Raises:
+        BenchError: exit 4 on a damaged line further up.
+    """
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return [], 0
+    lines: list[dict[str, Any]] = []
+    whole = damaged = 0
+    for number, chunk in enumerate(raw.split(b"\n")[:-1], start=1):
+        parsed = _object(chunk)
+        if parsed is None:
+            damaged = damaged or number
+        elif damaged:
+            line = f"{path} line {damaged} is damaged, and whole lines follow it"
+            advice = "delete it and all below it, and `bench resume` measures these again"
+            raise BenchError(f"{line}: {advice}", Exit.INVALID)
+        else:
+            lines.append(parsed)
+            whole += len(chunk) + 1
+    return lines, whole
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    """The JSON object of a line, or None where it holds none."""
+    try:
+        parsed = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return parsed if isinstance(parsed, dict) else None
+
+
+@contextlib.contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Hold a run folder: a second process that wants to write to it is refused meanwhile.
+
+    The lock is the system's, on the folder itself: it ends with the process, however that ends, and
+    leaves no file behind. Where the file system knows no locks, nothing is refused.
+
+    Raises:
+        BenchError: where another process holds it (exit 5), or there is no folder (2).
+    """
+    try:
+        held = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise BenchError(f"{folder} is no run folder: {error.strerror}", Exit.USAGE) from error
+    try:
+        if fcntl is not None:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                line = f"another process is writing to {folder}; wait for its end, or stop it"
+                raise BenchError(line, Exit.UNAVAILABLE) from error
+            except OSError:  # a file system without locks
+                pass
+        yield
+    finally:
+        os.close(held)
+
+
+def remove_scratch(folder: Path) -> None:
+    """Remove what a kill left of files that were being replaced.
+
+    Raises:
+        BenchError: exit 1.
+    """
+    for file in folder.rglob(".*"):
+        if _SCRATCH.fullmatch(file.name) and file.is_file():
+            try:
+                file.unlink(missing_ok=True)
+            except OSError as error:
+                raise cannot_write(folder, error) from error
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace a small file atomically: readers see the old content or the new, never half.
+
+    Raises:
+        BenchError: exit 1 on a full disk or a folder that cannot be written.
+    """
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with scratch.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):  # a read-only file system refuses this as well
+            scratch.unlink(missing_ok=True)
+        raise cannot_write(path, error) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """`write_bytes` of text in UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
+    """`write_bytes` of files by their path in `folder`, which is made; returns where they lie."""
+    paths = [folder / name for name in files]
+    for path, data in zip(paths, files.values(), strict=True):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        write_bytes(path, data)
+    return paths
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """`write_text` of indented JSON with a final newline."""
+    write_text(path, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
+
+
+class SampleWriter:
+    """Appends whole lines to samples.jsonl; one that cannot be written leaves no trace."""
+
+    def __init__(self, run_dir: Path, write: Callable[[int, bytes], int] = os.write) -> None:
+        """Open the file, cutting off a damaged end (`write` is injected by tests)."""
+        self.path = run_dir / SAMPLES
+        self._write = write
+        _, whole = read_lines(self.path)
+        try:
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+            self.num_cut = os.fstat(self._fd).st_size - whole
+            os.ftruncate(self._fd, whole)
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+        self._size = whole
+        self._synced_s = 0.0
+
+    def record(self, record: SampleRecord) -> None:
+        """Append one record.
+
+        Raises:
+            BenchError: exit 1; earlier lines are untouched.
+        """
+        self._append(record.to_json())
+
+    def event(self, event: str, **fields: object) -> None:
+        """Append one event line."""
+        self._append(json.dumps({"event": event, **fields}, separators=(",", ":")))
+
+    def sync(self) -> None:
+        """Make the lines so far survive a power cut; at most once in `_SYNC_EVERY_S` seconds.
+
+        Called between blocks: it may take milliseconds. A killed process loses nothing either way.
+        """
+        now_s = time.monotonic()
+        if now_s - self._synced_s >= _SYNC_EVERY_S:
+            self._sync()
+            self._synced_s = now_s
+
+    def close(self) -> None:
+        """Close the file, its lines safe: no status may outlive them."""
+        try:
+            self._sync()
+        finally:
+            os.close(self._fd)
+
+    def _sync(self) -> None:
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _append(self, line: str) -> None:
+        data = line.encode() + b"\n"
+        try:
+            os.lseek(self._fd, self._size, os.SEEK_SET)
+            written = self._write(self._fd, data)
+            if written != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            with contextlib.suppress(OSError):  # else readers and the next writer cut it off
+                os.ftruncate(self._fd, self._size)
+            raise cannot_write(self.path, error) from error
+        self._size += len(data)
+
+
+def cannot_write(path: Path, error: OSError | ValueError) -> BenchError:
+    """The one line for a write that failed (full disk, read-only folder, a file in the way)."""
+    reason = getattr(error, "strerror", None) or str(error)
+    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+    advice = "free some space" if full else "choose a folder that can be written to"
+    return BenchError(f"cannot write {path}: {reason}; {advice}")

@@ -1,0 +1,142 @@
+"""The plan of a run: which cells answer which prompts, in which blocks, in which order.
+
+A *cell* is a decoder with its options; the baseline has a second arm, ``ar@aa``, which runs the
+same decoder and shows the noise floor. A *block* is what is measured together: one prompt under one
+repeat, or at batch size B a fixed group of 4B prompts. Repeats follow each other; within a repeat
+blocks, and within a block cells, come in seeded random order, so that drift hits all cells alike.
+The plan is written to ``manifest.json`` before the first measurement. No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.errors import BenchError, Exit
+from bench.records.files import write_json
+from bench.records.json_file import parse, read_json
+from bench.records.prompts import SkippedTurn
+from bench.records.record import SCHEMA
+
+MANIFEST = "manifest.json"
+BASELINE = "ar"
+SECOND_BASELINE = "ar@aa"
+SAME_TOKENS, SAME_DISTRIBUTION, NO_GUARANTEE = "same tokens", "same distribution", "none"
+"""What a cell may guarantee of its answers, held against ar's."""
+WRONG = "WRONG"
+"""Stands in their place where a cell claims to be lossless and was found not to be."""
+_GUARANTEES = (SAME_TOKENS, SAME_DISTRIBUTION, NO_GUARANTEE, WRONG)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One row of every table: a decoder with all of its options resolved.
+
+    Its class facts and options decide whether it is `lossless`, the temperature besides whether
+    lossless means ar's very tokens (greedy, or coupled: `comparable_to_ar`).
+    """
+
+    cell: str
+    name: str | None = None
+    label: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    lossless: bool | None = None
+    comparable_to_ar: bool | None = None
+
+    @property
+    def guarantee(self) -> str | None:
+        """What it claims of its answers; None where it is not said."""
+        if self.lossless is None:
+            return None
+        if not self.lossless:
+            return NO_GUARANTEE
+        return SAME_TOKENS if self.comparable_to_ar else SAME_DISTRIBUTION
+
+
+def place_of(promise: object) -> int:
+    """The place of a guarantee's group in tables: the strongest first, an unknown one last."""
+    return _GUARANTEES.index(promise) if promise in _GUARANTEES else len(_GUARANTEES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedPrompt:
+    """One turn of one conversation, and the passes it takes part in (``timing``, ``quality``).
+
+    `reference` is what its answers are scored against, as JSON data (None: they are not scored).
+    """
+
+    prompt: str
+    conversation: str
+    turn: int
+    family: str
+    hash: str
+    num_tokens: int
+    passes: tuple[str, ...]
+    reference: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Prompts (by name) measured together under one repeat, and the order of the cells."""
+
+    block: int
+    repeat: int
+    prompts: tuple[str, ...]
+    order: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All of manifest.json. `identity` holds hashes of what a resumed run must find unchanged."""
+
+    name: str | None = None
+    created_utc: str | None = None
+    cells: tuple[Cell, ...] = ()
+    order_seed: int | None = None
+    prompts: tuple[PlannedPrompt, ...] = ()
+    blocks: tuple[Block, ...] = ()
+    skipped: tuple[SkippedTurn, ...] = ()
+    identity: Mapping[str, str | None] | None = None
+
+    def to_manifest(self) -> dict[str, Any]:
+        """The plan as JSON data."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+    def guarantees(self, wrong: Collection[str] = ()) -> dict[str, str | None]:
+        """The guarantee of every planned cell, `WRONG` for those in `wrong`."""
+        return {cell.cell: cell.guarantee for cell in self.cells} | dict.fromkeys(wrong, WRONG)
+
+    @property
+    def num_answers(self) -> int:
+        """Timed answers the plan asks for, the second baseline's included."""
+        return sum(len(block.prompts) * len(block.order) for block in self.blocks)
+
+    def in_pass(self, name: str) -> tuple[PlannedPrompt, ...]:
+        """Prompts of the ``timing`` or the ``quality`` pass."""
+        return tuple(prompt for prompt in self.prompts if name in prompt.passes)
+
+
+def read_plan(run_dir: Path) -> Plan | None:
+    """The plan of a run folder, None where it has none.
+
+    Raises:
+        BenchError: manifest.json is damaged (exit 4), or of an unknown schema (5).
+    """
+    file = run_dir / MANIFEST
+    data = read_json(file)
+    if data is None:
+        return None
+    if "blocks" not in data:
+        raise BenchError(f"{file} is damaged: its blocks are missing", Exit.INVALID)
+    return parse(Plan, data, file)
+
+
+def write_plan(run_dir: Path, plan: Plan) -> None:
+    """Replace manifest.json.
+
+    Raises:
+        BenchError: exit 1.
+    """
+    write_json(run_dir / MANIFEST, plan.to_manifest())

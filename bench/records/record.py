@@ -1,0 +1,229 @@
+"""The record of one answer, and the append-only file that holds a run's records.
+
+One line of ``samples.jsonl`` is one `SampleRecord`: decoder x prompt x repeat, errors included. A
+*prompt* is one turn of a conversation; a *block* is what is measured together and counts only as a
+whole: one prompt (or, at batch size B, one fixed group of 4B prompts) under one repeat, by every
+decoder. Unknown is None (null in the file), never 0. No torch here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self, get_args
+
+from decoders.core.types import Generation
+
+SCHEMA = 1
+"""Version of the record; raised whenever the meaning of a field or metric changes."""
+
+Kind = Literal["timing", "quality"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepColumns:
+    """The steps of one answer, one entry per step; step 0 is the prefill's.
+
+    `emitted` counts tokens, so that slices of the answer's ids give each step's tokens. The last
+    five (see `StepEvent`) are empty where no step has any: `passes` where no blocks are refined,
+    `undrafted` where all steps begin with their drafts, the others where the distributions of
+    drafts were not compared.
+    """
+
+    emitted: tuple[int, ...]
+    drafted: tuple[int, ...]
+    accepted: tuple[int, ...]
+    target_calls: tuple[int, ...]
+    target_rows: tuple[int, ...]
+    draft_calls: tuple[int, ...]
+    draft_rows: tuple[int, ...]
+    passes: tuple[int, ...] = ()
+    tested: tuple[int, ...] = ()
+    overlap: tuple[float, ...] = ()
+    alpha: tuple[float, ...] = ()
+    undrafted: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, generation: Generation) -> Self:
+        """Columns of a generation's steps."""
+        steps = generation.steps
+        refined = any(step.passes for step in steps)
+        preceded = any(step.undrafted for step in steps)
+        compared = [step for step in steps if any(s.tested is not None for s in steps)]
+        return cls(
+            emitted=tuple(len(step.tokens) for step in steps),
+            drafted=tuple(step.drafted for step in steps),
+            accepted=tuple(step.accepted for step in steps),
+            target_calls=tuple(step.target_calls for step in steps),
+            target_rows=tuple(step.target_rows for step in steps),
+            draft_calls=tuple(step.draft_calls for step in steps),
+            draft_rows=tuple(step.draft_rows for step in steps),
+            passes=tuple(step.passes for step in steps if refined),
+            tested=tuple(step.tested or 0 for step in compared),
+            overlap=tuple(round(step.overlap or 0.0, 6) for step in compared),
+            # a step that verified nothing emitted tokens of the target's own
+            alpha=tuple(
+                round(len(step.tokens) if step.alpha is None else step.alpha, 6)
+                for step in compared
+            ),
+            undrafted=tuple(step.undrafted for step in steps if preceded),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRecord:
+    """One answer of one decoder to one prompt under one repeat (one line of samples.jsonl).
+
+    `ttft_s` and `total_s` run from the request's start; they are None in the quality pass, and at
+    batch size > 1, where `group_s` is the makespan of the whole group instead. `order` is the place
+    of the decoder within its block; `attempt` counts the sessions (first run 0, each resume + 1)
+    that wrote to the file. `nll`, `agreement` and `entropy` are what the target says of a quality
+    answer: mean negative log-likelihood of a token, share of tokens that were its likeliest, and
+    mean entropy of its distributions (nats). `recounted` is the length of the baseline's answer as
+    Spec-Bench counts it (`bench.settings.protocol`), under its protocol only. With `error` set,
+    everything measured is None; `error_at` is where in its file the decoder raised it or stood, as
+    ``FILE.py:LINE``.
+    """
+
+    kind: Kind
+    decoder: str
+    family: str
+    conversation: str
+    turn: int
+    prompt_hash: str
+    repeat: int
+    seed: int
+    block: int
+    order: int
+    attempt: int
+    batch_size: int
+    num_prompt_tokens: int
+    tokens: tuple[int, ...] | None = None
+    text: str | None = None
+    stop: str | None = None
+    steps: StepColumns | None = None
+    ttft_s: float | None = None
+    total_s: float | None = None
+    group_s: float | None = None
+    peak_memory_bytes: int | None = None
+    scores: Mapping[str, float] | None = None
+    nll: float | None = None
+    agreement: float | None = None
+    entropy: float | None = None
+    recounted: int | None = None
+    error: str | None = None
+    error_at: str | None = None
+    schema: int = SCHEMA
+
+    @property
+    def prompt(self) -> str:
+        """Identity of the prompt: conversation and turn."""
+        return f"{self.conversation}#{self.turn}"
+
+    @property
+    def failure(self) -> str | None:
+        """The error with its place, for people."""
+        return f"{self.error} ({self.error_at})" if self.error and self.error_at else self.error
+
+    def to_json(self) -> str:
+        """The record as one line of JSON, without the newline."""
+        return json.dumps(dataclasses.asdict(self), ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild a record from a parsed line.
+
+        Raises:
+            ValueError: on another schema, or a field that is missing, unknown or of a type that
+                is not its own: what reads records need not ask again.
+        """
+        if data.get("schema") != SCHEMA:
+            raise ValueError(
+                f"record of schema {data.get('schema')!r}; this version reads schema {SCHEMA}"
+            )
+        fields = dict(data)
+        if (tokens := fields.get("tokens")) is not None:
+            fields["tokens"] = _numbers("tokens", tokens, int)
+        if (steps := fields.get("steps")) is not None:
+            fields["steps"] = _steps(steps)
+        if (scores := fields.get("scores")) is not None:
+            _demand(isinstance(scores, dict), "scores", scores)
+            _numbers("scores", list(scores.values()), float)
+        try:
+            record = cls(**fields)
+        except TypeError as error:
+            raise ValueError(f"a record's fields are not those of this version: {error}") from error
+        for kind, optional, names in _FIELDS:
+            for name in names:
+                value = getattr(record, name)
+                fits = isinstance(value, kind) and not isinstance(value, bool)
+                _demand(fits or (optional and value is None), name, value)
+        _demand(record.kind in get_args(Kind), "kind", record.kind)
+        _demand(record.decoder.isprintable(), "decoder", record.decoder)
+        return record
+
+
+_REAL = (int, float)
+_FIELDS: tuple[tuple[Any, bool, Sequence[str]], ...] = (
+    (str, False, ("kind", "decoder", "family", "conversation", "prompt_hash")),
+    (int, False, ("turn", "repeat", "seed", "block", "order", "attempt")),
+    (int, False, ("batch_size", "num_prompt_tokens")),
+    (str, True, ("text", "stop", "error", "error_at")),
+    (_REAL, True, ("ttft_s", "total_s", "group_s", "nll", "agreement", "entropy")),
+    (int, True, ("peak_memory_bytes", "recounted")),
+)
+"""Types of the plain fields, and whether they may be unknown."""
+_REAL_COLUMNS = ("overlap", "alpha")
+_OFTEN_EMPTY = ("passes", "tested", "overlap", "alpha", "undrafted")
+
+
+def _steps(data: object) -> StepColumns:
+    """The steps of a parsed line (raises as `SampleRecord.from_dict`)."""
+    if not isinstance(data, dict):
+        raise ValueError(f"a record's steps are {data!r}")
+    kinds = {name: float if name in _REAL_COLUMNS else int for name in data}
+    try:
+        steps = StepColumns(**{name: _numbers(name, data[name], kinds[name]) for name in data})
+    except TypeError as error:
+        raise ValueError(f"a record's steps are not those of this version: {error}") from error
+    for name in (field.name for field in dataclasses.fields(steps)):
+        column = getattr(steps, name)
+        fits = len(column) == len(steps.emitted) or (name in _OFTEN_EMPTY and not column)
+        _demand(fits, f"steps.{name}", f"{len(column)} of {len(steps.emitted)} steps")
+    return steps
+
+
+def _numbers(name: str, values: object, kind: type) -> tuple[Any, ...]:
+    """A list of numbers as a tuple: integers, or (for ``float``) any reals."""
+    _demand(isinstance(values, list), name, values)
+    assert isinstance(values, list)
+    allowed = _REAL if kind is float else (int,)
+    _demand(all(type(value) in allowed for value in values), name, values)
+    return tuple(values)
+
+
+def _demand(holds: bool, name: str, value: object) -> None:
+    if not holds:
+        raise ValueError(f"a record's {name} cannot be {str(value)[:40]!r}")
+
+
+def broken_invariants(record: SampleRecord, max_new_tokens: int) -> Sequence[str]:
+    """The invariants a record breaks, in words (empty when it is sound or an error row)."""
+    steps, tokens = record.steps, record.tokens
+    if steps is None or tokens is None:
+        return ()
+    broken = []
+    if sum(steps.emitted) != len(tokens):
+        broken.append(f"steps emit {sum(steps.emitted)} tokens, the answer has {len(tokens)}")
+    if any(a > d for a, d in zip(steps.accepted, steps.drafted, strict=True)):
+        broken.append("a step accepted more tokens than it drafted")
+    counts = (*steps.accepted, *steps.drafted, *steps.emitted, *steps.undrafted)
+    if any(number < 0 for number in counts):
+        broken.append("a step counts below 0")
+    if len(tokens) > max_new_tokens:
+        broken.append(f"{len(tokens)} tokens exceed the budget of {max_new_tokens}")
+    if record.decoder in ("ar", "ar@aa") and sum(steps.target_calls) != len(tokens):
+        broken.append(f"ar made {sum(steps.target_calls)} calls for {len(tokens)} tokens")
+    return tuple(broken)

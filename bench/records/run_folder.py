@@ -1,0 +1,225 @@
+"""The run folder: where everything a run measured lies, and the rules that let it be resumed.
+
+``results/<utc>-<name>-<hash>/`` holds ``manifest.json`` (the plan, written before the first
+measurement), ``config.toml``, ``env.json``, ``samples.jsonl`` (append-only, see
+`bench.records.files`) and ``run.json``. It appears with ``config.toml`` and ``run.json`` before any
+model is opened: from its first moment there is something to resume.
+
+``samples.jsonl`` holds two kinds of line, records (see `bench.records.record`) and ``{"event":
+...}``:
+
+=============  ====================================================================================
+supersede      ``block``, ``before_attempt``: lines of that block from earlier attempts are void
+load           ``block``, ``attempt``, ``other_cores``: CPU time other processes took, in cores
+cut            ``num_bytes``: a damaged end of that length was cut off here
+=============  ====================================================================================
+
+A timing block counts once all its lines are there; records of unfinished blocks, like superseded
+ones, are not returned by `load_records`. No torch here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.errors import BenchError, Exit
+from bench.records.environment import Environment, read_environment
+from bench.records.files import SAMPLES, cannot_write, read_lines, write_text
+from bench.records.plan import MANIFEST, Plan, read_plan
+from bench.records.record import SampleRecord
+from bench.records.status import STATUS, RunStatus, read_status
+
+CONFIG = "config.toml"
+
+_Event = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run as read back from its folder: plan, configuration, machine, status, what was measured.
+
+    `records` are the effective ones only; `events` are all event lines.
+    """
+
+    path: Path
+    plan: Plan
+    config: Mapping[str, Any]
+    env: Environment
+    status: RunStatus
+    records: tuple[SampleRecord, ...]
+    events: tuple[_Event, ...]
+
+
+# ---------------------------------------------------------------- reading
+
+
+def load_run(run_dir: Path | str) -> Run:
+    """Read a run folder; of files that are not there yet (env, status) all is unknown.
+
+    Raises:
+        BenchError: where there is no run folder (exit 2), a file is damaged (4), or of a schema
+            that this version does not know (5).
+    """
+    path = Path(run_dir)
+    plan = read_plan(path)
+    if plan is None and (path / STATUS).is_file():
+        refuse_reference(path)
+        line = f"{path} was stopped before anything was planned; begin it: bench resume {path}"
+        raise BenchError(line, Exit.USAGE)
+    if plan is None:
+        raise BenchError(f"{path} is no run folder: it has no {MANIFEST}", Exit.USAGE)
+    lines, _ = read_lines(path / SAMPLES)
+    return Run(
+        path=path,
+        plan=plan,
+        config=read_config(path),
+        env=read_environment(path),
+        status=read_status(path),
+        records=_effective_records(lines, plan),
+        events=tuple(line for line in lines if "event" in line),
+    )
+
+
+def refuse_reference(path: Path) -> None:
+    """`BenchError` (exit 2) for a folder that holds what is left of a complete run."""
+    if not (path / MANIFEST).is_file() and read_status(path).complete:
+        line = (
+            f"{path} is a stored reference, without plan and answers: "
+            "`bench compare` and `bench paper` read it, nothing else does"
+        )
+        raise BenchError(line, Exit.USAGE)
+
+
+def load_records(run_dir: Path | str) -> list[SampleRecord]:
+    """The effective records of a run, in the order measured (raises as `load_run`)."""
+    return list(load_run(run_dir).records)
+
+
+def _effective_records(lines: Sequence[Mapping[str, Any]], plan: Plan) -> tuple[SampleRecord, ...]:
+    """Records of finished blocks, not superseded, each (kind, cell, prompt, repeat) once.
+
+    Where one key occurs twice (it cannot, but for a hand-edited file) the first line counts.
+    """
+    try:
+        records = [SampleRecord.from_dict(line) for line in lines if "event" not in line]
+        valid_from = {
+            int(line["block"]): int(line["before_attempt"])
+            for line in lines
+            if line.get("event") == "supersede"
+        }
+    except (ValueError, TypeError, KeyError) as error:
+        raise BenchError(f"cannot read the records: {error}", Exit.UNAVAILABLE) from error
+    alive: dict[tuple[str, str, str, int], SampleRecord] = {}
+    for record in records:
+        key = (record.kind, record.decoder, record.prompt, record.repeat)
+        if record.kind == "quality" or record.attempt >= valid_from.get(record.block, 0):
+            alive.setdefault(key, record)
+    done = _finished_blocks(alive.values(), plan)
+    return tuple(r for r in alive.values() if r.kind == "quality" or r.block in done)
+
+
+def _finished_blocks(records: Iterable[SampleRecord], plan: Plan) -> set[int]:
+    """Numbers of the planned blocks that have every line: prompts times cells in their order."""
+    have = Counter(record.block for record in records if record.kind == "timing")
+    return {
+        block.block
+        for block in plan.blocks
+        if have[block.block] >= len(block.prompts) * len(block.order)
+    }
+
+
+def read_config(run_dir: Path) -> dict[str, Any]:
+    """The resolved configuration of a run folder, as it was written.
+
+    Raises:
+        BenchError: it is damaged (exit 4).
+    """
+    path = run_dir / CONFIG
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (ValueError, RecursionError, OSError) as error:
+        raise BenchError(f"{path} is damaged: {error}", Exit.INVALID) from error
+
+
+# ---------------------------------------------------------------- making and finding
+
+
+def create_run_dir(parent: Path, stem: str, files: Mapping[str, str] | None = None) -> Path:
+    """Make ``parent/stem`` (or ``stem-2``, …): creation is exclusive, so two runs never share one.
+
+    It appears with `files` (content by name) in it, or not at all; without any, two processes
+    could be given the same one.
+
+    Raises:
+        BenchError: exit 1 where the folder cannot be made.
+    """
+    hidden = parent / f".new-{stem}-{os.getpid()}"
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        hidden.mkdir()
+        for name, content in (files or {}).items():
+            write_text(hidden / name, content)
+        for attempt in range(1, 1000):
+            path = parent / (stem if attempt == 1 else f"{stem}-{attempt}")
+            if _moved(hidden, path):
+                return path
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise cannot_write(parent, error) from error
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+    raise BenchError(f"{parent} holds a thousand runs called {stem}; clear it up")
+
+
+def _moved(folder: Path, path: Path) -> bool:
+    """Whether the folder could be given a name that was free (an empty folder's is not)."""
+    if path.exists():
+        return False
+    try:
+        folder.rename(path)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+            return False
+        raise
+    return True
+
+
+def point_latest(run_dir: Path) -> None:
+    """Let ``results/latest`` name this run: a symlink, or a text file where links are refused."""
+    latest = run_dir.parent / "latest"
+    scratch = run_dir.parent / f".latest-{os.getpid()}"
+    try:
+        scratch.unlink(missing_ok=True)  # of a process that was killed here
+        scratch.symlink_to(run_dir.name, target_is_directory=True)
+    except OSError:
+        with contextlib.suppress(BenchError):  # a convenience: no run fails for want of it
+            write_text(latest, run_dir.name + "\n")
+        return
+    try:
+        scratch.replace(latest)
+    except OSError:  # `latest` is a folder somebody made: leave it alone
+        scratch.unlink()
+
+
+def find_run(name: str, parent: Path) -> Path:
+    """The folder a user means: a path, a folder name under `parent`, or ``latest``.
+
+    Raises:
+        BenchError: exit 2 where there is none.
+    """
+    for path in (Path(name), parent / name):
+        if path.is_file() and path.name == "latest":
+            path = path.parent / path.read_text(encoding="utf-8").strip()
+        if (path / MANIFEST).is_file() or (path / STATUS).is_file():
+            return path.resolve() if path.is_symlink() else path
+    raise BenchError(f"no run folder {name!r} (neither as a path nor in {parent})", Exit.USAGE)

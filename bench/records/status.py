@@ -1,0 +1,112 @@
+"""``run.json``: how a run ended, what it counts, and its verdict. No torch here.
+
+It is written when the folder is made (``opening``), before the first measurement (``started``), and
+when the run ended, judged. What a stage does not know yet is None, and not written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.records.files import write_json
+from bench.records.json_file import parse, read_json
+from bench.records.record import SCHEMA
+
+STATUS = "run.json"
+COMPLETE = "complete"
+_OPENING = ("schema", "status", "started_utc")
+_STARTED = ("attempts", "verdict", "reasons", "warnings")
+_JUDGED = (
+    *("differences", "num_records", "num_errors", "num_blocks"),
+    *("num_loaded_blocks", "max_other_cores", "drift"),
+)
+_FIRST_OF_AB = (
+    *("schema", "started_utc", "attempts", "ab", "revision", "reasons", "warnings"),
+    *("status", "differences", "num_records"),
+)
+"""The order in which sides of `bench ab` have always been written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A cell that claims to be lossless and left the baseline's tokens.
+
+    It did so on `num_answers` of `num_compared` answers, `num_wrong` of which are no near-ties
+    (None where that is not judged); `example` is a prompt.
+    """
+
+    cell: str
+    num_answers: int | None = None
+    num_compared: int | None = None
+    num_wrong: int | None = None
+    example: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """All of run.json.
+
+    `status` is ``opening``, ``started``, ``complete``, ``interrupted`` or ``error``. Runs with the
+    same `ab` were measured interleaved by `bench ab`, which was asked to check out `revision`. Of a
+    complete run whose report was not written yet `reported` is False.
+    """
+
+    status: str | None = None
+    started_utc: str | None = None
+    attempts: int | None = None
+    verdict: str | None = None
+    reasons: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    differences: tuple[Difference, ...] | None = None
+    num_records: int | None = None
+    num_errors: int | None = None
+    num_blocks: int | None = None
+    num_loaded_blocks: int | None = None
+    max_other_cores: float | None = None
+    drift: float | None = None
+    finished_utc: str | None = None
+    reported: bool | None = None
+    ab: str | None = None
+    revision: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that was planned was measured, as far as this file knows."""
+        return self.status == COMPLETE
+
+    @property
+    def wrong(self) -> list[str]:
+        """The cells that claim to be lossless and left the baseline's tokens."""
+        return [found.cell for found in self.differences or () if found.num_wrong]
+
+    def to_json(self) -> dict[str, Any]:
+        """The status as JSON data: what this stage of a run knows."""
+        data = {"schema": SCHEMA, **asdict(self)}
+        stages = ((_STARTED, self.attempts is not None), (_JUDGED, self.num_records is not None))
+        known = {*_OPENING, *(key for keys, reached in stages if reached for key in keys)}
+        later = {key for key in data if key not in {*_STARTED, *_JUDGED} and data[key] is not None}
+        data = {key: value for key, value in data.items() if key in known | later}
+        if self.ab is not None:
+            data = {key: data[key] for key in _FIRST_OF_AB if key in data} | data
+        return data
+
+
+def read_status(run_dir: Path) -> RunStatus:
+    """The status of a run folder; all of it unknown where there is none.
+
+    Raises:
+        BenchError: run.json is damaged (exit 4), or of an unknown schema (5).
+    """
+    file = run_dir / STATUS
+    return parse(RunStatus, read_json(file) or {}, file)
+
+
+def write_status(run_dir: Path, status: RunStatus) -> None:
+    """Replace run.json.
+
+    Raises:
+        BenchError: exit 1.
+    """
+    write_json(run_dir / STATUS, status.to_json())

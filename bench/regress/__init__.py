@@ -1,1 +1,0 @@
-"""Regression: two runs held against each other, on one machine or against a stored reference."""

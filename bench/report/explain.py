@@ -1,0 +1,196 @@
+"""`bench explain`: in words, where a run's time went and what would help a decoder most.
+
+Reads the run folder alone. A run without a second pass (`bench.measure.phases`) is explained as far
+as its counters go, and what is missing is said. "Would help" is a bound: the speed-up if that part
+cost nothing, all else as it was. No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
+from bench.report import speed_tables, tables
+from bench.report.findings import Findings
+from bench.report.speed_tables import one_sided
+from bench.report.tables import number
+from bench.stats.counters import Tally, by, ratio, timed
+from bench.stats.decompose import MOST_RESIDUAL, OVERHEAD, Decomposition, Split
+from bench.stats.summary import ALL
+from bench.stats.summary_row import SummaryRow, rows_of
+
+_WORDS = {
+    "prefill": "the prefill",
+    "draft": "drafting",
+    "verify": "verifying",
+    "sampling": "sampling",
+    "scheduler": "the scheduler",
+    "other": "the decoder's own code",
+}
+_UNVERIFIED = _WORDS | {"verify": "predicting"}
+"""Of a decoder that verifies nothing."""
+Row = Mapping[str, Any]
+
+
+def explain(findings: Findings) -> list[str]:
+    """The explanation, a paragraph a decoder; the baseline's first."""
+    if findings.summary.empty:
+        return ["Nothing is measured yet."]
+    splits = {split.decoder: split for split in findings.splits}
+    made = {item.decoder: item for item in findings.decompositions}
+    lines = [f"{findings.name}: {findings.verdict}, {findings.status}."]
+    lines += [f"{reason}." for reason in findings.validity.reasons]
+    for row in rows_of(findings.summary, ALL):
+        name = row.decoder
+        if name == BASELINE:
+            lines.append(_baseline(row, splits.get(name)))
+        else:
+            lines.append(_decoder(findings, row, splits.get(name), made.get(name)))
+    if not splits:
+        lines.append(
+            "This run has no second pass (phases.json), so how a step's cost splits into draft, "
+            "verify and overhead is unknown; `bench run` with --phase-limit above 0 measures it."
+        )
+    lines += [*one_sided(splits.values()), findings.floor_sentence]
+    return lines
+
+
+def print_explanation(findings: Findings, console: Console) -> None:
+    """Print it: lines end between words on a terminal, and with the paragraph where it is piped."""
+    text = Text("\n\n".join(explain(findings)))
+    console.print(text, soft_wrap=not console.is_terminal)
+
+
+def _baseline(row: SummaryRow, split: Split | None) -> str:
+    text = f"{BASELINE} takes {number(row.time_per_token_s, '.2f', 1e3)} ms per token"
+    if split is None:
+        return f"{text}."
+    calls = split.shares["verify"]
+    spent = {k: v for k, v in split.shares.items() if k not in ("verify", "draft")}
+    return (
+        f"{text}: {calls:.0%} of its time are calls of the model after the first, {_listed(spent)}."
+    )
+
+
+def _decoder(
+    findings: Findings, row: SummaryRow, split: Split | None, parts: Decomposition | None
+) -> str:
+    aside = speed_tables.beside(row)
+    words = _WORDS if tables.kind_of_step(row) == "accepted" else _UNVERIFIED
+    sentences = [
+        f"{row.decoder} is {tables.speed(row).text} as fast as {BASELINE}, end to end"
+        + (f" ({aside})." if aside else "."),
+        _promised(row),
+        *_step(row, parts, words),
+    ]
+    if split is not None:
+        sentences.append(f"Its time: {_listed(split.shares, words)}.")
+    drafted = _drafted_per_step(findings, row.decoder)
+    bounds = _bounds(row, split, parts, drafted, words)
+    if bounds:
+        first, *others = [f"{what} ({number(speed, unit='x')})" for what, speed in bounds]
+        sentences.append(
+            f"What would help most, at best: {first}" + _then(others) + f"; it is "
+            f"{number(row.speedup_total, unit='x')} now, as a ratio of totals."
+        )
+    elif row.speedup_total is not None:
+        sentences.append("What would help most cannot be told: nothing was drafted or split.")
+    return " ".join(sentences)
+
+
+def _promised(row: SummaryRow) -> str:
+    """What its answers are, against ar's."""
+    if row.guarantee == WRONG:
+        return f"It is {WRONG}: it claims to be lossless and is not, so its speed says nothing."
+    if row.guarantee != NO_GUARANTEE:
+        return f"Its guarantee: {tables.promise(row)}."
+    lost = f", its quality is {tables.percent(row.quality)}" if row.quality is not None else ""
+    return f"It is lossy: it guarantees nothing{lost}."
+
+
+def _step(row: SummaryRow, parts: Decomposition | None, words: Mapping[str, str]) -> list[str]:
+    """Tokens per step against the cost of a step."""
+    if parts is None:
+        length, speed = row.acceptance_length, row.speedup_decode
+        if length is None or speed is None:
+            return []
+        cost = length / speed
+        return [
+            f"A step after the first emits {number(length)} tokens and is worth {cost:.2f} tokens "
+            f"of {BASELINE}'s time (implied by its decode speed-up of {number(speed, unit='x')})."
+        ]
+    sentences = [
+        f"A step after the first emits {parts.acceptance_length:.2f} tokens and costs "
+        f"{parts.cost:.2f} tokens of {BASELINE}'s time: {words['verify']} {parts.verify:.2f}, "
+        f"{words['draft']} {parts.draft:.2f}, overhead {parts.overhead:.2f}; that makes "
+        f"{parts.predicted:.2f}x."
+    ]
+    if parts.residual is not None:
+        text = f"Timed without instruments it was {parts.measured:.2f}x, a residual of "
+        text += f"{100 * parts.residual:+.1f} %"
+        if abs(parts.residual) > MOST_RESIDUAL:
+            text += ": one of the two passes was disturbed, so read the parts with care"
+        sentences.append(f"{text}.")
+    return sentences
+
+
+def _bounds(
+    row: SummaryRow,
+    split: Split | None,
+    parts: Decomposition | None,
+    drafted: float | None,
+    words: Mapping[str, str],
+) -> list[tuple[str, float]]:
+    """What could be saved and the speed-up that would follow, the largest first.
+
+    By Amdahl's law from the ratio of totals: without a share s of its time a decoder is 1
+    / (1 - s) times as fast. Were all drafts to stand, the steps after the first would be fewer.
+    """
+    if row.speedup_total is None:
+        return []
+    shares: dict[str, float] = {}
+    prefill = _prefill_share(row) if split is None else split.shares["prefill"]
+    length = parts.acceptance_length if parts else row.acceptance_length
+    if drafted and length is not None and prefill is not None:
+        shares["drafts that all stand"] = (1 - prefill) * (1 - length / (1 + drafted))
+    if prefill is not None:
+        shares["a free prefill"] = prefill
+    if split is not None:
+        shares["free drafting"] = split.shares["draft"]
+        shares["no overhead (sampling, scheduler, own code)"] = sum(
+            split.shares[phase] for phase in OVERHEAD
+        )
+    if split is not None and parts is not None and parts.verify > 1:
+        saved = split.shares["verify"] * (1 - 1 / parts.verify)
+        shares[f"{words['verify']} at the cost of one token"] = saved
+    speed = row.speedup_total
+    found = [(what, speed / (1 - share)) for what, share in shares.items() if 0.005 < share < 1]
+    return sorted(found, key=lambda pair: -pair[1])
+
+
+def _prefill_share(row: SummaryRow) -> float | None:
+    """The first token's share of an answer's time, from the timed pass."""
+    if row.ttft_s is None or row.time_per_token_s is None or row.tokens is None:
+        return None
+    answers = (row.prompts or 0) * (row.repeats or 0)
+    return min(1.0, row.ttft_s * answers / (row.time_per_token_s * row.tokens))
+
+
+def _drafted_per_step(findings: Findings, decoder: str) -> float | None:
+    """Drafts per step after the first; None where nothing is drafted."""
+    cells = by(findings.run.records, lambda record: record.decoder)
+    tally = Tally.pool(timed(cells.get(decoder, [])))
+    return ratio(tally.drafted, tally.later_steps) or None
+
+
+def _listed(shares: Mapping[str, float], words: Mapping[str, str] = _WORDS) -> str:
+    ranked = sorted(shares.items(), key=lambda pair: -pair[1])
+    return ", ".join(f"{share:.0%} {words[phase]}" for phase, share in ranked if share >= 0.005)
+
+
+def _then(others: list[str]) -> str:
+    return f", then {', '.join(others)}" if others else ""

@@ -1,0 +1,183 @@
+"""A report's table of quality by family, and where decoders' numbers do not rest on the same.
+
+Made from the summary alone. No torch here.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from bench.records.plan import BASELINE, WRONG
+from bench.report import tables
+from bench.report.tables import UNKNOWN, Table, TableCell, by_family, known, number, of_cells
+from bench.stats.intervals import LEVEL
+from bench.stats.parallel_counters import Area, accuracy_under_parallelism, curves, degradation
+from bench.stats.summary import ALL, family_order
+from bench.stats.summary_row import SummaryRow, rows_of
+
+_ROUNDS = {
+    "tokens per forward": ("tpf", ".2f", 1),
+    "rows per token": ("rows_per_token", ".2f", 1),
+    "cold %": ("cold_rounds", ".1f", 100),
+    "all stood %": ("accepted_rounds", ".1f", 100),
+    "one fell %": ("rejected_rounds", ".1f", 100),
+    "overlap": ("overlap", ".3f", 1),
+    "alpha": ("alpha_all", ".3f", 1),
+    "passes per block": ("passes_per_block", ".2f", 1),
+    "p95": ("passes_per_block_p95", ".0f", 1),
+}
+
+
+def by_families(summary: pd.DataFrame, sizes: str) -> Table | None:
+    """Quality of every decoder by family, or None where nothing was scored."""
+    scored = summary.dropna(subset=["quality"])
+    if scored.empty:
+        return None
+    metrics = dict(zip(scored["family"], scored["quality_metric"], strict=True))
+    named = ", ".join(f"{family}: {metric}" for family, metric in metrics.items())
+    note = (
+        f"Per cent, from the untimed pass over held-out prompts ({named}); {LEVEL} t-interval over "
+        f"conversations. {' '.join([f'{sizes} prompts.', *shortfalls(summary)])}"
+    )
+    return tables.by_family(summary, "Quality by family", note, tables.quality)
+
+
+def shortfalls(summary: pd.DataFrame) -> list[str]:
+    """Whose quality does not rest on as many prompts as ar's, or is unknown over all families.
+
+    Quality is taken of the answers there are: a decoder that fails on hard prompts seems better.
+    """
+    scored: dict[str, dict[str, int]] = {}
+    for row in rows_of(summary, None):
+        of = scored.setdefault(row.decoder, {})
+        if row.family != ALL and known(row.quality):
+            of[row.family] = row.quality_prompts or 0
+    families = family_order(family for of in scored.values() for family in of)
+    baseline = scored.get(BASELINE, {})
+    lines = []
+    for decoder, of in scored.items():
+        missing = [family for family in families if family not in of]
+        if missing:
+            where = ", ".join(missing)
+            lines.append(f"{decoder} has no quality over all families: nothing scored in {where}.")
+        counts = [(family, of.get(family, 0), baseline.get(family, 0)) for family in families]
+        unequal = [f"{family} {mine} (ar {ars})" for family, mine, ars in counts if mine != ars]
+        if unequal and BASELINE in scored:
+            line = f"Quality of {decoder} does not rest on as many prompts as ar's"
+            lines.append(f"{line}: {', '.join(unequal)}.")
+    return lines
+
+
+def rounds(summary: pd.DataFrame) -> Table | None:
+    """Rounds, distributions and passes over all families, of decoders that have any."""
+    rows = [
+        row
+        for row in rows_of(summary, ALL)
+        if known(row.cold_rounds) or known(row.passes_per_block)
+    ]
+    if not rows:
+        return None
+    return Table(
+        title="Rounds and passes",
+        note=(
+            "Shares of steps after prefill: nothing was verified, all drafts stood, one fell. "
+            "Overlap: mean over tested drafts of the common mass of their distribution and ar's; "
+            "alpha: mean over emitted tokens of min(1, ar / draft). Passes: how often a block was "
+            "predicted. '-': not defined for it."
+        ),
+        headings=("decoder", *_ROUNDS),
+        rows=tuple(
+            (
+                TableCell(row.decoder),
+                *(
+                    TableCell(number(row.value(c), spec, scale))
+                    for c, spec, scale in _ROUNDS.values()
+                ),
+            )
+            for row in rows
+        ),
+    )
+
+
+def lost_quality(summary: pd.DataFrame) -> Table | None:
+    """What every decoder loses of ar's quality by family, in points and relatively."""
+    baseline = {
+        row.family: row.quality
+        for row in rows_of(summary, None)
+        if row.decoder == BASELINE and row.quality is not None
+    }
+    others = summary[(summary["decoder"] != BASELINE) & summary["quality"].notna()]
+    if not baseline or others.empty:
+        return None
+
+    def lost(row: SummaryRow) -> TableCell:
+        if row.quality is None or row.family not in baseline:
+            return TableCell(UNKNOWN)
+        mine, reference = row.quality, baseline[row.family]
+        relative = degradation(mine, reference)
+        text = f"{100 * (mine - reference):+.1f}"
+        return TableCell(text if relative is None else f"{text} ({0 - relative:+.1f} %)")
+
+    note = "Quality less ar's, in points of per cent, and relative to ar's."
+    return by_family(others, "Quality against ar by family", note, lost)
+
+
+def text(summary: pd.DataFrame) -> Table | None:
+    """Likelihood, entropy, repetition and agreement by family, in one cell each."""
+    told = summary[summary["base_nll"].notna()]
+    if told.empty:
+        return None
+
+    def said(row: SummaryRow) -> TableCell:
+        parts = (
+            number(row.base_nll, ".2f"),
+            number(row.base_entropy, ".2f"),
+            number(row.repetition, ".1f", 100),
+            number(row.base_agreement, ".1f", 100),
+        )
+        return TableCell(" / ".join(parts))
+
+    note = (
+        "Of the answers of the quality pass: mean negative log-likelihood of a token under the "
+        "target / mean entropy of its distributions there, both in nats / tokens that repeat the "
+        "one before them, % / tokens that are the target's likeliest, %. A loop is likely: read "
+        "the first with the third."
+    )
+    return by_family(told, "What the target says of the answers", note, said)
+
+
+def area(summary: pd.DataFrame) -> Table | None:
+    """Accuracy under parallelism of methods that were run with several settings."""
+    scored = summary[
+        summary["quality"].notna() & summary["tpf"].notna() & (summary["guarantee"] != WRONG)
+    ]
+    methods = curves(str(cell) for cell in scored["decoder"].unique())
+    if all(len(cells) == 1 for cells in methods.values()):
+        return None
+    areas: dict[tuple[str, str], TableCell] = {}
+    for family in scored["family"].unique():
+        rows = rows_of(scored, str(family))
+        accuracy = {row.decoder: 100 * row.quality for row in rows if row.quality is not None}
+        rho = {row.decoder: row.tpf for row in rows if row.tpf is not None}
+        for method, cells in methods.items():
+            points = [(rho[cell], accuracy[cell]) for cell in cells if cell in rho]
+            found = None
+            if BASELINE in accuracy:
+                best = max(accuracy.values())
+                found = accuracy_under_parallelism(points, best, accuracy[BASELINE])
+            areas[method, str(family)] = _area(found)
+
+    note = (
+        "AUP (d3LLM, arXiv 2601.07568): area under quality (per cent) against tokens per forward "
+        "over a method's settings, quality below the best of the run discounted by "
+        "exp(-3 (1 - quality / best)). Settings are cells whose names differ in the number at "
+        "their end. Those that lose over 5 points of ar's quality are left out (*), where d3LLM "
+        "takes the slowest setting's; '-': fewer than two are left."
+    )
+    return of_cells(areas, "Accuracy under parallelism", note)
+
+
+def _area(found: Area | None) -> TableCell:
+    if found is None:
+        return TableCell(UNKNOWN)
+    return TableCell(f"{found.value:.1f}" + "*" * bool(found.num_dropped))

@@ -1,0 +1,162 @@
+"""``--reference NAME``: published numbers beside a run's own, and whether they may be compared.
+
+The numbers, with source and device, lie in ``bench/settings/published.toml``. Accepted tokens per
+step travel from device to device; they compare where model, temperature and protocol are the same.
+Speed-ups compare only where the GPU and the dtype are too. No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from bench.errors import BenchError, Exit, did_you_mean
+from bench.records.environment import Environment
+from bench.records.plan import BASELINE
+from bench.records.run_folder import Run
+from bench.report.tables import (
+    SESSIONS,
+    UNKNOWN,
+    Table,
+    TableCell,
+    kind_of_step,
+    number,
+    speed,
+)
+from bench.settings.protocol import departures
+from bench.settings.published import published
+from bench.stats.intervals import LEVEL
+from bench.stats.summary import ALL
+from bench.stats.summary_row import SummaryRow, rows_of
+
+_YES = "yes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PublishedFigures:
+    """Published rows (name, speed-up, accepted tokens per step; NaN: unknown) and their setting.
+
+    An empty `gpu`, `dtype` or `protocol` was not stated, and compares with nothing.
+    """
+
+    name: str
+    title: str
+    source: str
+    device: str
+    gpu: str
+    model: str
+    temperature: float
+    dtype: str
+    protocol: str
+    rows: tuple[tuple[str, float, float], ...]
+
+
+def load_reference(name: str) -> _PublishedFigures:
+    """The reference of that name.
+
+    Raises:
+        BenchError: exit 2, with those there are.
+    """
+    known = published()
+    if name not in known:
+        raise BenchError(f"no reference {name!r}; {did_you_mean(name, known)}", Exit.USAGE)
+    data = known[name]
+    rows = tuple((str(n), float(s), float(a)) for n, s, a in data["rows"])
+    return _PublishedFigures(name=name, **{**data, "rows": rows})
+
+
+def obstacles(
+    reference: _PublishedFigures, config: Mapping[str, Any], env: Environment, left: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Why accepted tokens, and why speed-ups, do not compare; empty where they do.
+
+    `left` are the run's departures from its protocol.
+    """
+    lengths = []
+    asked = str(config.get("model", "")).lower()
+    if reference.model not in asked:
+        lengths.append(f"another model than {reference.model}")
+    if config.get("temperature") != reference.temperature:
+        lengths.append(f"temperature {config.get('temperature')}, not {reference.temperature}")
+    if not reference.protocol:
+        lengths.append("its protocol is not stated in full")
+    elif config.get("protocol") != reference.protocol:
+        lengths.append(f"not run with --protocol {reference.protocol}")
+    else:
+        lengths += [line for line in left if not line.startswith(("dtype", "repeats"))]
+    speeds = list(lengths)
+    here = env.gpu_name or ""
+    if not reference.gpu:
+        speeds.append("its device is not stated")
+    elif reference.gpu not in here:
+        speeds.append(f"another device ({here or env.device or 'unknown'})")
+    if reference.dtype and config.get("dtype") != reference.dtype:
+        speeds.append(f"{config.get('dtype')}, not {reference.dtype}")
+    return lengths, speeds
+
+
+def table(
+    reference: _PublishedFigures,
+    summary: pd.DataFrame,
+    run: Run,
+) -> Table:
+    """Published rows beneath the run's own."""
+    left = []
+    if run.config.get("protocol"):
+        left = departures(run.config, len(run.plan.in_pass("timing")))
+    lengths, speeds = obstacles(reference, run.config, run.env, left)
+    flags = tuple(TableCell("no" if why else _YES) for why in (speeds, lengths))
+    ours = [
+        (
+            TableCell(f"{row.decoder} (this run)"),
+            speed(row, "specbench_compat"),
+            speed(row),
+            TableCell(number(row.acceptance_length) + _aside(row)),
+            TableCell(UNKNOWN),
+            TableCell(UNKNOWN),
+        )
+        for row in rows_of(summary, ALL)
+        if row.decoder != BASELINE
+    ]
+    theirs = [
+        (
+            TableCell(name),
+            TableCell(number(times, unit="x")),
+            TableCell(UNKNOWN),
+            TableCell(number(length)),
+            *flags,
+        )
+        for name, times, length in reference.rows
+    ]
+    reasons = ". ".join(_why(w, y) for w, y in (("accepted tokens", lengths), ("speed-up", speeds)))
+    return Table(
+        title=f"Beside {reference.name}",
+        note=(
+            f"{reference.title}. Source: {reference.source}. Device: {reference.device}; "
+            f"{reference.dtype or 'dtype not stated'}, T = {reference.temperature:g}. {reasons}. "
+            + SESSIONS
+        ),
+        headings=(
+            "decoder",
+            "specbench_compat",
+            f"geometric mean [{LEVEL}]",
+            "accepted tokens per step",
+            "speed-up comparable",
+            "accepted tokens comparable",
+        ),
+        rows=(*ours, *theirs),
+    )
+
+
+def _aside(row: SummaryRow) -> str:
+    """What a step's tokens are where they are not accepted ones."""
+    return "" if kind_of_step(row) == "accepted" else " (emitted, unverified)"
+
+
+def _why(what: str, reasons: Sequence[str]) -> str:
+    if not reasons:
+        return f"Comparable in {what}: yes"
+    return f"Comparable in {what}: no ({', '.join(reasons)})"

@@ -1,0 +1,257 @@
+"""Tables of a report on speed-ups: every estimator by its name, with the A/A floor beside it.
+
+Every function makes a `Table` from the summary alone. No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import pandas as pd
+
+from bench.records.phases import PHASES
+from bench.records.plan import BASELINE, SECOND_BASELINE
+from bench.report.tables import (
+    SESSIONS,
+    UNKNOWN,
+    Table,
+    TableCell,
+    by_family,
+    interval,
+    number,
+    speed,
+)
+from bench.stats.decompose import MOST_RESIDUAL, Decomposition, Split
+from bench.stats.intervals import LEVEL, Estimate
+from bench.stats.speedups import PRECISION, Speedups
+from bench.stats.summary import ALL
+from bench.stats.summary_row import SummaryRow, rows_of
+
+_NAMES = {
+    "speedup": (
+        "geometric mean",
+        f"geometric mean over prompts of paired ratios, {LEVEL} t-interval",
+    ),
+    "speedup_total": (
+        "ratio of totals",
+        f"ar's seconds per token over all answers / the decoder's, {LEVEL} bootstrap (from 8 "
+        "conversations on)",
+    ),
+    "specbench_compat": (
+        "specbench_compat",
+        "Spec-Bench's unpaired ratio of mean tokens per second of questions, "
+        f"{LEVEL} bootstrap (from 8 conversations on)",
+    ),
+}
+
+
+_PASS = (
+    "From an instrumented second pass over {} prompt(s), apart from the timed one: its clock is "
+    "read around every call."
+)
+_AGAINST = "time against the timed pass"
+
+
+def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
+    """Every estimator of every decoder over all families, with ar's second arm as the last row."""
+    rows = [row for row in rows_of(summary, ALL) if row.decoder != BASELINE]
+    if not rows:
+        return None
+    lines = [
+        (
+            TableCell(row.decoder),
+            speed(row),
+            TableCell(interval(row.speedup_bootstrap_low, row.speedup_bootstrap_high)),
+            TableCell(_agreement(row.intervals_disagree)),
+            speed(row, "speedup_total"),
+            speed(row, "specbench_compat"),
+            TableCell(number(row.prompts_needed, ".0f")),
+        )
+        for row in rows
+    ]
+    lines.append(
+        (
+            TableCell(f"{SECOND_BASELINE} (A/A)"),
+            TableCell(_estimate(second_arm.geometric)),
+            TableCell(interval(second_arm.resampled.low, second_arm.resampled.high)),
+            TableCell(_agreement(second_arm.disagree)),
+            TableCell(_estimate(second_arm.totals)),
+            TableCell(_estimate(second_arm.specbench)),
+            TableCell(UNKNOWN if second_arm.needed is None else str(second_arm.needed)),
+        )
+    )
+    return Table(
+        title="Speed-up by estimator",
+        note=(
+            "End to end, over ar. Geometric mean (the headline): of paired per-prompt ratios, "
+            "Student's t on their logs, and the bootstrap of the same, both clustered by "
+            "conversation; they disagree where only one excludes 1 or an end differs by over a "
+            "quarter of the half-width. Ratio of totals: ar's seconds per token over all answers / "
+            "the decoder's. specbench_compat: mean over questions of the decoder's tokens per "
+            "second / mean of ar's, unpaired, as Spec-Bench does. Prompts: how many more would "
+            f"narrow the headline's interval to ±{100 * PRECISION:.0f} %. {SESSIONS}"
+        ),
+        headings=(
+            "decoder",
+            f"geometric mean [{LEVEL} t]",
+            f"its bootstrap [{LEVEL}]",
+            "intervals",
+            f"ratio of totals [{LEVEL}]",
+            f"specbench_compat [{LEVEL}]",
+            f"prompts needed for ±{100 * PRECISION:.0f} %",
+        ),
+        rows=tuple(lines),
+    )
+
+
+def by_families(summary: pd.DataFrame, sizes: str) -> list[Table]:
+    """Each estimator by family; the headline's table has the A/A floor of each as its last row."""
+    tables = []
+    for column, (name, what) in _NAMES.items():
+        note = (
+            f"{what[0].upper()}{what[1:]} over conversations; end to end; bold where it excludes "
+            f"1. {SESSIONS} {sizes} prompts."
+        )
+        cell = partial(speed, column=column)
+        table = by_family(summary, f"Speed-up by family ({name})", note, cell)
+        tables.append(_with_floor(table, summary) if column == "speedup" else table)
+    return tables
+
+
+def needs(summary: pd.DataFrame) -> list[str]:
+    """One line per decoder whose interval is wide: how many prompts would narrow it."""
+    return [f"{row.decoder} {line}" for row in rows_of(summary, ALL) if (line := need(row))]
+
+
+def need(row: SummaryRow) -> str:
+    """What a wide interval needs, in words; empty where it is narrow or unknown."""
+    if not row.prompts_needed:
+        return ""
+    return f"needs {row.prompts_needed} more prompts for ±{100 * PRECISION:.0f} %"
+
+
+def beside(row: SummaryRow) -> str:
+    """The A/A floor as it is printed beside one speed-up; empty where it is unknown."""
+    if row.aa_speedup is None:
+        return ""
+    return f"A/A {number(row.aa_speedup)}x{_space(interval(row.aa_low, row.aa_high))}"
+
+
+def _with_floor(table: Table, summary: pd.DataFrame) -> Table:
+    """The table with the floor of every family in its last row."""
+    cells = {row.family: row for row in rows_of(summary, None)}
+    floors = []
+    for family in table.headings[1:]:
+        row = cells.get(family)
+        text = UNKNOWN if row is None else beside(row).removeprefix("A/A ")
+        floors.append(TableCell(text or UNKNOWN))
+    line = (TableCell(f"{SECOND_BASELINE} (A/A)"), *floors)
+    return replace(table, rows=(*table.rows, line))
+
+
+def _agreement(disagree: bool | None) -> str:
+    if disagree is None:
+        return UNKNOWN
+    return "disagree" if disagree else "agree"
+
+
+def _estimate(estimate: Estimate) -> str:
+    text = number(estimate.value, unit="x")
+    return text + _space(interval(estimate.low, estimate.high))
+
+
+def _space(ends: str) -> str:
+    return "" if ends == UNKNOWN else f" {ends}"
+
+
+def split(found: Sequence[Split]) -> Table | None:
+    """Every decoder's time by phase, or None where no second pass was made."""
+    if not found:
+        return None
+    rows = tuple(
+        (
+            TableCell(item.decoder),
+            TableCell(number(item.time_per_token_s, ".2f", 1e3)),
+            *(TableCell(number(item.shares[phase], ".1f", 100)) for phase in PHASES),
+            TableCell(number(item.against_timed, unit="x")),
+        )
+        for item in found
+    )
+    note = (
+        f"{_PASS.format(max(item.prompts for item in found))} Shares of the time from request "
+        "start to last token, per cent. Prefill: all up to the first token (in batches: target "
+        "calls on an empty cache); draft: calls of the draft model, and target calls that only "
+        "propose; target calls: all others, which verify drafts or, where nothing is verified, "
+        "predict; sampling: from logits to tokens and verdicts; "
+        "scheduler: merging, cutting, counting; other: the decoder's own code. Time against the "
+        "timed pass: this pass's time per token / that of the same answers in the timed pass; "
+        "reading the clock costs a few per cent."
+    )
+    note = " ".join([note, *one_sided(found)])
+    phases = [f"{'target calls' if phase == 'verify' else phase} %" for phase in PHASES]
+    headings = ("decoder", "ms per token", *phases, _AGAINST)
+    return Table(title="Where the time goes", note=note, headings=headings, rows=rows)
+
+
+def one_sided(found: Iterable[Split]) -> list[str]:
+    """That the second pass was faster than the timed one for all decoders, or slower; else empty.
+
+    Faster, or slower by more than instruments can cost, it saw a machine of another speed: what
+    decoders do differs, the machine's speed is common to them.
+    """
+    ratios = [item.against_timed for item in found if item.against_timed is not None]
+    if len(ratios) < 2 or min(ratios) <= 1 <= max(ratios):
+        return []
+    which = "faster" if max(ratios) < 1 else "slower"
+    why = "the machine's speed changed in between, so shares of time hold, milliseconds do not"
+    if 1 < min(ratios) <= 1 + MOST_RESIDUAL:
+        why = "reading the clock costs that much, and the milliseconds above include it"
+    return [
+        f"The second pass was {which} than the timed one for every decoder "
+        f"({min(ratios):.2f}x to {max(ratios):.2f}x): {why}."
+    ]
+
+
+def parts(found: Sequence[Decomposition]) -> Table | None:
+    """Every decoder's speed-up in parts, or None where there is nothing to take apart."""
+    if not found:
+        return None
+    rows = []
+    for item in found:
+        residual = item.residual
+        text = UNKNOWN if residual is None else f"{100 * residual:+.1f}"
+        rows.append(
+            (
+                TableCell(item.decoder),
+                TableCell(number(item.acceptance_length)),
+                *(TableCell(number(cost)) for cost in (item.verify, item.draft, item.overhead)),
+                TableCell(number(item.predicted, unit="x")),
+                TableCell(number(item.measured, unit="x")),
+                TableCell(text, residual is not None and abs(residual) > MOST_RESIDUAL),
+            )
+        )
+    note = (
+        "After the first token speed-up = tokens per step / (target calls + draft + overhead), "
+        "where costs are of a step, in ar's seconds per token, and overhead is sampling, scheduler "
+        f"and the decoder's own code. {_PASS.format(max(item.prompts for item in found))} "
+        "Measured: the timed pass's ratio of totals of the same answers. Residual: measured / "
+        "predicted - 1; "
+        f"bold beyond {MOST_RESIDUAL:.0%}, where one of the two passes was disturbed. "
+    )
+    return Table(
+        title="What the speed-up is made of",
+        note=note,
+        headings=(
+            "decoder",
+            "tokens per step",
+            "target calls",
+            "draft",
+            "overhead",
+            "predicted speed-up",
+            "measured",
+            "residual %",
+        ),
+        rows=tuple(rows),
+    )

@@ -1,0 +1,161 @@
+"""How figures look: ink, type, one colour per decoder, hollow for lossy. No matplotlib here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
+from bench.report.tables import percent
+from bench.stats.summary import ALL
+
+INK = "#1b1f24"
+"""Text and axes; the HTML report swaps it for the page's own colour, like the next two."""
+FAINT = "#c9ced6"
+PAPER = "#ffffff"
+GREY = "#7d8590"
+_RED = "#c02a1f"
+_FIXED = {"ar": GREY, "spec": "#0072b2", "ptp": "#d55e00", "nar": "#cc79a7", "idlm": "#009e73"}
+_SPARE = ("#e69f00", "#56b4e9", "#7b68c8", "#999933", "#b0356f", "#44aa99", "#8c564b", "#d4a6c8")
+STYLE: Mapping[str, object] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9,
+    "text.color": INK,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.5,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "figure.facecolor": PAPER,
+    "axes.facecolor": "none",
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "bench",
+    "text.parse_math": False,  # names of decoders are text, whatever they hold
+}
+WIDTH = 6.8
+"""Inches: a text column, or half a slide."""
+
+
+_Box = tuple[float, float, float, float]
+"""Left, bottom, right, top."""
+_GAPS = (9.0, 16.0, 26.0, 38.0, 54.0, 72.0)
+_ANGLES = tuple(
+    math.radians(angle) for angle in (0, 30, -30, 180, 150, -150, 60, -60, 90, -90, 120, -120)
+)
+
+
+def marker(colour: str, *, hollow: bool) -> dict[str, Any]:
+    """A point of that colour, or a ring: what `Axes.plot` takes."""
+    if hollow:
+        return {"marker": "o", "mfc": PAPER, "mec": colour, "mew": 1.5}
+    return {"marker": "o", "mfc": colour, "mec": colour}
+
+
+def bar(colour: str, *, hollow: bool) -> dict[str, Any]:
+    """A bar of that colour, or its outline: what `Axes.bar` takes."""
+    return {"facecolor": "none" if hollow else colour, "edgecolor": colour}
+
+
+def lossy(summary: pd.DataFrame) -> dict[str, str]:
+    """What is written at decoders that guarantee nothing: ``lossy, quality 58 %``."""
+    rows = summary[(summary["family"] == ALL) & (summary["guarantee"] == NO_GUARANTEE)]
+    return {
+        str(decoder): "lossy" if pd.isna(quality) else f"lossy, quality {percent(quality)}"
+        for decoder, quality in zip(rows["decoder"], rows["quality"], strict=True)
+    }
+
+
+def without_wrong(summary: pd.DataFrame) -> pd.DataFrame:
+    """The summary of what figures show: no decoder that claims to be lossless and is not."""
+    return summary[summary["guarantee"] != WRONG]
+
+
+def footnotes(summary: pd.DataFrame) -> list[tuple[str, str]]:
+    """What stands under a figure, with its colour: what is hollow, and who is left out."""
+    marks = {name: what.removeprefix("lossy").strip(", ") for name, what in lossy(summary).items()}
+    marked = "; ".join(f"{name}: {what}" if what else name for name, what in marks.items())
+    left_out = dict.fromkeys(summary.loc[summary["guarantee"] == WRONG, "decoder"])
+    return [(f"hollow: lossy, no guarantee ({marked})", GREY)] * bool(marked) + [
+        (f"left out: {name} is {WRONG}: it claims to be lossless and is not", _RED)
+        for name in left_out
+    ]
+
+
+def colours(decoders: Sequence[str]) -> dict[str, str]:
+    """One colour per decoder: a built-in name's own, spare ones (in order) for all others."""
+    taken: dict[str, str] = {}
+    spare = [*_SPARE, *(c for n, c in _FIXED.items() if n not in decoders and n != BASELINE)]
+    left = 0
+    for decoder in decoders:
+        own = _FIXED.get(decoder.split("@")[0])
+        if own is None or own in taken.values():
+            own, left = spare[left % len(spare)], left + 1
+        taken[decoder] = own
+    return taken
+
+
+def place(
+    points: Sequence[tuple[float, float]],
+    sizes: Sequence[tuple[float, float]],
+    obstacles: Sequence[_Box],
+    bounds: _Box,
+) -> list[_Box]:
+    """One box of the given size (width, height) per point, in the points' order.
+
+    `obstacles` are boxes not to cover (points, whiskers); a box outside `bounds` costs most.
+    """
+    placed: dict[int, _Box] = {}
+    crowded = sorted(range(len(points)), key=lambda i: (-_neighbours(points, i), i))
+    for i in crowded:
+        boxes = [
+            (rank, _around(points[i], sizes[i], g, a)) for rank, (g, a) in enumerate(_places())
+        ]
+        taken = [*obstacles, *placed.values()]
+        placed[i] = min(boxes, key=lambda b: _cost(b[1], taken, bounds) + b[0])[1]
+    return [placed[i] for i in range(len(points))]
+
+
+def _places() -> list[tuple[float, float]]:
+    return [(gap, angle) for gap in _GAPS for angle in _ANGLES]
+
+
+def _neighbours(points: Sequence[tuple[float, float]], i: int) -> int:
+    return sum(math.dist(points[i], other) < 80 for other in points)
+
+
+def _around(
+    point: tuple[float, float], size: tuple[float, float], gap: float, angle: float
+) -> _Box:
+    """The box whose nearest edge lies `gap` from the point in direction `angle`."""
+    (x, y), (width, height) = point, size
+    across, up = math.cos(angle), math.sin(angle)
+    x += across * (gap + width / 2 * (abs(across) > 0.1))
+    y += up * (gap + height / 2)
+    return (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+
+
+def overlap(a: _Box, b: _Box) -> float:
+    """Area two boxes share."""
+    width = min(a[2], b[2]) - max(a[0], b[0])
+    height = min(a[3], b[3]) - max(a[1], b[1])
+    return width * height if width > 0 and height > 0 else 0.0
+
+
+def _cost(box: _Box, taken: Sequence[_Box], bounds: _Box) -> float:
+    area = (box[2] - box[0]) * (box[3] - box[1])
+    outside = area - overlap(box, bounds)
+    return 10 * sum(overlap(box, other) for other in taken) + 100 * outside

@@ -1,0 +1,305 @@
+"""The tables of a report, as text cells: the same table is printed as Markdown, HTML, LaTeX, rich.
+
+Every table says in its note what is estimated, from how much, and whether the run is valid. Unknown
+is "-". A speed-up is bold only where its interval does not cover 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from bench.records.plan import BASELINE, WRONG
+from bench.stats.intervals import LEVEL, Estimate
+from bench.stats.summary import ALL, family_order
+from bench.stats.summary_row import SummaryRow, rows_of
+from bench.text import markdown
+
+UNKNOWN = "-"
+SESSIONS = (
+    "Intervals cover the choice of prompts, not sessions of the machine: another run of the same "
+    "job can differ by more."
+)
+"""What stands next to every interval of a speed-up; figures in docs/metrics.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableCell:
+    """One entry of a table; a `bad` one is red where there are colours."""
+
+    text: str
+    bold: bool = False
+    bad: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A titled table; the first column names the row. `note` states estimand and n."""
+
+    title: str
+    note: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[TableCell, ...], ...]
+
+    def to_markdown(self) -> str:
+        """The table (not its title or note) as GitHub-flavoured Markdown."""
+        lines = [
+            tuple(map(markdown, self.headings)),
+            ("---", *("---:",) * (len(self.headings) - 1)),
+        ]
+        lines += [tuple(_strong(cell) for cell in row) for row in self.rows]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+    def to_latex(self) -> str:
+        """A booktabs tabular; bold cells in textbf."""
+        frame = pd.DataFrame(
+            [[cell.text for cell in row] for row in self.rows], columns=list(self.headings)
+        )
+        bold = pd.DataFrame(
+            [["textbf:--rwrap;" * cell.bold for cell in row] for row in self.rows],
+            columns=list(self.headings),
+        )
+        styler = frame.style.hide(axis="index").format(escape="latex")
+        styler = styler.format_index(escape="latex", axis=1).apply(lambda _: bold, axis=None)
+        aligned = "l" + "r" * (len(self.headings) - 1)
+        text: str = styler.to_latex(hrules=True, column_format=aligned)
+        return text
+
+
+def _strong(cell: TableCell) -> str:
+    text = markdown(cell.text)
+    return f"**{text}**" if cell.bold else text
+
+
+# ---------------------------------------------------------------- formats
+
+
+def known(value: object) -> bool:
+    """Whether a summary cell holds a number."""
+    return value is not None and value is not pd.NA and not math.isnan(float(str(value)))
+
+
+def number(value: object, spec: str = ".2f", scale: float = 1.0, unit: str = "") -> str:
+    """A number in format `spec`, times `scale`, or "-"."""
+    return f"{float(str(value)) * scale:{spec}}{unit}" if known(value) else UNKNOWN
+
+
+def percent(share: float) -> str:
+    """A share as a whole percentage; what falls short of 100 % does not become it."""
+    text = f"{100 * share:.0f}"
+    if text == "100" and share < 1:
+        text = f"{min(100 * share, 99.9):.1f}"
+    return f"{text} %"
+
+
+def speed(row: SummaryRow, column: str = "speedup") -> TableCell:
+    """A speed-up with its interval, bold where the interval excludes 1."""
+    low, high = row.value(f"{column}_low"), row.value(f"{column}_high")
+    text = number(row.value(column), unit="x")
+    if row.decoder == BASELINE or low is None or high is None:
+        return TableCell(text)
+    bold = not low <= 1 <= high
+    return TableCell(f"{text} [{number(low)}, {number(high)}]", bold)
+
+
+def quality(row: SummaryRow) -> TableCell:
+    """A quality as a percentage, with its interval."""
+    low, high = row.quality_low, row.quality_high
+    text = number(row.quality, ".1f", 100)
+    if known(low) and known(high):
+        text += f" [{number(low, '.1f', 100)}, {number(high, '.1f', 100)}]"
+    return TableCell(text)
+
+
+def interval(low: object, high: object) -> str:
+    """An interval, or "-"."""
+    return f"[{number(low)}, {number(high)}]" if known(low) and known(high) else UNKNOWN
+
+
+def promise(row: SummaryRow) -> str:
+    """What a decoder guarantees of its answers, in words; "-" where it is not known."""
+    return row.guarantee or UNKNOWN
+
+
+def verifies(summary: pd.DataFrame) -> pd.Series:
+    """Of every row whether its decoder's tokens are accepted ones: it verifies drafts, or is ar."""
+    overall = summary[(summary["family"] == ALL) & summary["acceptance_rate"].notna()]
+    found: pd.Series = summary["decoder"].isin([BASELINE, *overall["decoder"]])
+    return found
+
+
+def kind_of_step(row: SummaryRow) -> str:
+    """What the tokens of a step are called: accepted, or emitted where nothing is verified."""
+    verified = row.decoder == BASELINE or known(row.acceptance_rate)
+    return "accepted" if verified else "emitted"
+
+
+def mark_wrong(table: Table, wrong: Collection[str]) -> Table:
+    """The table with the rows of decoders that are wrong in red, named so, nothing of them bold."""
+    names = {
+        name: f"{cell} ({WRONG}){name.removeprefix(cell)}"
+        for cell in wrong
+        for name in (cell, f"{cell} (this run)")
+    }
+    rows = [
+        row
+        if row[0].text not in names
+        else (
+            TableCell(names[row[0].text], bad=True),
+            *(TableCell(cell.text, bad=True) for cell in row[1:]),
+        )
+        for row in table.rows
+    ]
+    return replace(table, rows=tuple(rows))
+
+
+def step_length(row: SummaryRow) -> TableCell:
+    """Tokens per step, with its interval."""
+    text = number(row.acceptance_length)
+    ends = interval(row.acceptance_length_low, row.acceptance_length_high)
+    return TableCell(text if ends == UNKNOWN else f"{text} {ends}")
+
+
+def floor_sentence(floor: Estimate) -> str:
+    """The A/A line that stands under the main table."""
+    if floor.value is None:
+        return "A/A noise floor: unknown (the second arm of ar was not measured)."
+    interval = "" if floor.low is None else f" [{floor.low:.3f}, {floor.high:.3f}]"
+    return (
+        f"A/A noise floor: ar against a second ar measures {floor.value:.3f}x{interval}, "
+        f"n = {floor.num}; a difference of this size is noise."
+    )
+
+
+# ---------------------------------------------------------------- tables
+
+ACCEPTED, EMITTED = f"accepted tokens per step [{LEVEL}]", f"emitted tokens per step [{LEVEL}]"
+"""The headings of one number: whose tokens are verified, and whose are not."""
+_HEADLINE: dict[str, Callable[[SummaryRow], TableCell]] = {
+    "decoder": lambda r: TableCell(r.decoder),
+    "guarantee": lambda r: TableCell(promise(r)),
+    f"speed-up, geometric mean [{LEVEL}]": speed,
+    f"decode speed-up [{LEVEL}]": lambda r: speed(r, "speedup_decode"),
+    "ratio of totals": lambda r: TableCell(number(r.speedup_total, unit="x")),
+    "specbench_compat": lambda r: TableCell(number(r.specbench_compat, unit="x")),
+    "tokens per call": lambda r: TableCell(number(r.tokens_per_call)),
+    ACCEPTED: lambda r: step_length(r) if kind_of_step(r) == "accepted" else TableCell(UNKNOWN),
+    EMITTED: lambda r: step_length(r) if kind_of_step(r) == "emitted" else TableCell(UNKNOWN),
+    "calls per step": lambda r: TableCell(number(r.calls_per_step)),
+    "draft acceptance %": lambda r: TableCell(number(r.acceptance_rate, ".1f", 100)),
+    "rows per token": lambda r: TableCell(number(r.rows_per_token)),
+    "TTFT ms": lambda r: TableCell(number(r.ttft_s, ".1f", 1e3)),
+    "tokens/s": lambda r: TableCell(number(r.tokens_per_s, ",.0f")),
+    "peak memory MB": lambda r: TableCell(number(r.peak_memory_bytes, ",.1f", 1e-6)),
+    f"quality % [{LEVEL}]": quality,
+    "identical to ar %": lambda r: TableCell(number(r.identical_to_ar, ".1f", 100)),
+    "errors": lambda r: TableCell(number(r.errors, ".0f")),
+}
+
+
+def basis(row: SummaryRow) -> str:
+    """What a row's speed-up rests on, in words: n, repeats, clusters, and what is left out."""
+    grouped = known(row.batch_size) and row.batch_size != 1
+    unit = "groups of prompts" if grouped else "prompts"
+    text = f"n = {row.pairs} {unit} x {row.repeats} repeats in {row.clusters} clusters"
+    dropped = number(row.pairs_dropped, ".0f")
+    if dropped not in ("0", UNKNOWN):
+        text += f", {dropped} pairs dropped for errors"
+    if row.pairs_decode != row.pairs and not grouped:
+        text += f", decode speed-up from {row.pairs_decode} (others ended in their first step)"
+    if row.clusters == 1:
+        one = "group of prompts" if grouped else "conversation"
+        text += f" (one {one}: no interval; raise --limit)"
+    return text
+
+
+def headline(summary: pd.DataFrame, verdict: str, family: str = ALL) -> Table:
+    """Every decoder's main numbers in one family."""
+    rows = rows_of(summary, family)
+    sample = {basis(row): row.decoder for row in reversed(rows)}
+    texts = [t if len(sample) == 1 else f"{t} ({_those(rows, t)})" for t in reversed(sample)]
+    note = (
+        "Speed-up: geometric mean over prompts of ar time / decoder time per emitted token, "
+        "paired, from request start to last token (decode: from the first token on); per prompt "
+        f"the median over repeats; {LEVEL} t-interval over conversations; bold where it excludes "
+        "1. "
+        f"{SESSIONS} Ratio of totals and specbench_compat are other estimators of it, with "
+        "intervals in 'Speed-up by estimator'. Guarantee: what a decoder claims of its answers, "
+        "ar's very tokens, tokens of ar's distribution, or nothing (lossy). Calls are target "
+        "calls, per step those after the prefill. Tokens of a step are accepted where they are "
+        "verified, else only emitted. Counters and times are pooled (sum / sum); the interval of "
+        "tokens per step is a jackknife over conversations. "
+        f"{'; '.join(texts)}. "
+        f"Verdict of the run: {verdict}."
+    )
+    columns = dict(_HEADLINE)
+    if all(kind_of_step(row) == "accepted" for row in rows):
+        columns.pop(EMITTED)
+    return Table(
+        title="All families" if family == ALL else family.replace("_", " "),
+        note=note,
+        headings=tuple(columns),
+        rows=tuple(tuple(make(row) for make in columns.values()) for row in rows),
+    )
+
+
+def by_family(
+    summary: pd.DataFrame, title: str, note: str, make: Callable[[SummaryRow], TableCell]
+) -> Table:
+    """One row per decoder, one column per family and `all`; its n are the columns' prompts."""
+    cells = {(row.decoder, row.family): make(row) for row in rows_of(summary, None)}
+    return of_cells(cells, title, note)
+
+
+def of_cells(cells: Mapping[tuple[str, str], TableCell], title: str, note: str) -> Table:
+    """One row per decoder, one column per family and `all`, of cells by decoder and family."""
+    families = [*family_order({family for _, family in cells} - {ALL}), ALL]
+    decoders = list(dict.fromkeys(decoder for decoder, _ in cells))
+    return Table(
+        title=title,
+        note=note,
+        headings=("decoder", *families),
+        rows=tuple(
+            (TableCell(d), *(cells.get((d, f), TableCell(UNKNOWN)) for f in families))
+            for d in decoders
+        ),
+    )
+
+
+def acceptance(table: pd.DataFrame) -> Table | None:
+    """Joint and conditional acceptance per draft position over all families."""
+    rows = table[table["family"] == ALL].to_dict("records")
+    if not rows:
+        return None
+    positions = sorted({int(row["position"]) for row in rows})[:16]
+    lines: list[tuple[TableCell, ...]] = []
+    for decoder in dict.fromkeys(str(row["decoder"]) for row in rows):
+        mine = {int(row["position"]): row for row in rows if row["decoder"] == decoder}
+        for kind in ("joint", "conditional"):
+            cells = [number(mine[p][kind], ".3f") if p in mine else UNKNOWN for p in positions]
+            lines.append(
+                (
+                    TableCell(decoder),
+                    TableCell(kind),
+                    TableCell(str(mine[1]["steps"])),
+                    *map(TableCell, cells),
+                )
+            )
+    note = (
+        "Conditional: P(draft j stands | drafts before it stood), among steps that drafted at "
+        "least j; joint: P(drafts 1..j all stand), the product of the conditionals up to j, so "
+        "that drafts of unequal length count as far as they go; '-': no step got that far. n (of "
+        "position 1) counts steps; counts for every position and family: "
+        "tables/acceptance_by_position.csv."
+    )
+    headings = ("decoder", "probability", "n", *map(str, positions))
+    return Table(
+        title="Draft acceptance by position", note=note, headings=headings, rows=tuple(lines)
+    )
+
+
+def _those(rows: Sequence[SummaryRow], text: str) -> str:
+    return ", ".join(row.decoder for row in rows if basis(row) == text)

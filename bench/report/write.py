@@ -1,0 +1,273 @@
+"""`bench report`: every table, figure and text of a run, written from its folder alone.
+
+A pure function of the records: writing twice gives the same bytes, nothing says "now", no model is
+needed. Every file is replaced as a whole, so a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from bench.errors import Exit
+from bench.records.files import write_files
+from bench.records.plan import NO_GUARANTEE, WRONG
+from bench.records.record import SampleRecord
+from bench.records.run_folder import load_run
+from bench.report.findings import Findings
+from bench.report.style import FAINT, INK, PAPER
+from bench.report.tables import ACCEPTED, EMITTED, Table
+from bench.stats.intervals import LEVEL
+from bench.stats.summary import ALL
+from bench.stats.validity import DAMAGED, EXIT_CODES, VALID
+from bench.text import latex, markdown
+
+_TEMPLATES = Path(str(files("bench.report"))) / "templates"
+_CAPTIONS = {
+    "speedup": f"Speed-up over ar by decoder: geometric mean over prompts with {LEVEL} intervals. "
+    "The grey band is the A/A noise floor.",
+    "tokens_per_call": "Tokens per target call by family, prefill included.",
+    "acceptance_length": "How many tokens a step emits; the dashed line is the mean.",
+    "quality_speed": f"Quality against speed-up, with {LEVEL} intervals: up and right is better.",
+    "entropy": "Tokens per forward by family, against how unsure ar is of its next token there.",
+    "passes": "Quality against how often a block was predicted; the grey line is ar.",
+}
+_TERMINAL = {
+    "decoder": "decoder",
+    "guarantee": "\n\nguarantee",
+    f"speed-up, geometric mean [{LEVEL}]": f"speed-up\ngeometric mean\n[{LEVEL}]",
+    "ratio of totals": "ratio of\ntotals",
+    "specbench_compat": "specbench\n_compat",
+    "tokens per call": "tokens\nper call",
+    ACCEPTED: "accepted\ntokens\nper step",
+    EMITTED: "emitted\ntokens\nper step",
+    "calls per step": "calls\nper step",
+    "tokens/s": "tokens/s",
+    "TTFT ms": "TTFT\nms",
+    "peak memory MB": "memory\nMB",
+    f"quality % [{LEVEL}]": "quality\n%",
+    "identical to ar %": "same as\nar %",
+    "errors": "errors",
+}
+"""Columns of the terminal's table and their headings there."""
+_BARE = (f"quality % [{LEVEL}]", ACCEPTED, EMITTED)
+"""Those without their intervals there."""
+_EXPENDABLE = (
+    *("peak memory MB", "TTFT ms", "specbench_compat", "ratio of totals"),
+    *("tokens/s", "calls per step", "identical to ar %", ACCEPTED, EMITTED),
+)
+"""Those a narrow terminal does without, in this order."""
+
+
+def write_report(run_dir: Path, reference: str | None = None) -> None:
+    """Write samples.parquet, summary.csv, report.md, report.html, tables/ and figures/ of a run.
+
+    `reference` names published numbers to print beside the run's; None: as it was configured.
+
+    Raises:
+        BenchError: where the folder is no run or there is no such reference (2), it is damaged
+            (4) or cannot be written (1).
+    """
+    findings = _findings(run_dir, reference)
+    numbers = {
+        "samples.parquet": _parquet(findings.run.records),
+        "summary.csv": _csv(findings.summary),
+    }
+    if findings.verdict == DAMAGED:  # what was written before may be the last that is left of it
+        numbers = {name: data for name, data in numbers.items() if not (run_dir / name).exists()}
+    write_files(run_dir, numbers | _tables(findings))
+    vectors, figures = _figures(findings)
+    shown = [(name, _caption(name, findings)) for name in vectors]
+    inline = [(name, caption, _inline_svg(vectors[name], name)) for name, caption in shown]
+    texts = {
+        "report.md": _render("report.md.j2", findings, figures=shown).encode(),
+        "report.html": _render("report.html.j2", findings, figures=inline).encode(),
+    }
+    write_files(run_dir, figures | texts)
+
+
+def _caption(name: str, findings: Findings) -> str:
+    """What a figure shows, how lossy decoders are marked, and who is left out of it."""
+    lines = [_CAPTIONS[name]]
+    if (findings.summary["guarantee"] == NO_GUARANTEE).any():
+        lines.append("Hollow: lossy, no guarantee.")
+    lines += [f"Left out: {cell} is {WRONG}." for cell in findings.wrong]
+    return " ".join(lines)
+
+
+def _findings(run_dir: Path, reference: str | None) -> Findings:
+    run = load_run(run_dir)
+    if reference is None:
+        return Findings(run)
+    return Findings(dataclasses.replace(run, config={**run.config, "reference": reference}))
+
+
+def print_summary(run_dir: Path, console: Console, reference: str | None = None) -> Exit:
+    """Print the run's main table, the A/A line, its verdict, and what qualifies the numbers.
+
+    Published numbers come last, as `write_report` takes them. Returns what the verdict calls for.
+
+    Raises:
+        BenchError: where the folder is no run (exit 2) or is damaged (4).
+    """
+    findings = _findings(run_dir, reference)
+    if findings.summary.empty:
+        console.print(Text("nothing is measured yet"))
+    else:
+        console.print(_fitting_table(findings, console))
+        console.print(Text(findings.basis, style="dim"))
+        console.print(Text(findings.floor_sentence, style="dim"))
+        if findings.needs:
+            console.print(Text(f"wide intervals: {'; '.join(findings.needs)}", style="dim"))
+    good = findings.verdict == VALID
+    console.print(Text(findings.verdict, style="bold green" if good else "bold red"))
+    for line in findings.caveats:
+        reason = line.startswith("Reason: ")
+        console.print(Text(f"! {line}", style="bold red" if reason else "yellow"))
+    if findings.reference_table is not None:
+        _print_reference(findings.reference_table, console)
+    return EXIT_CODES[findings.verdict]
+
+
+def _print_reference(table: Table, console: Console) -> None:
+    printed = RichTable(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    for place, heading in enumerate(table.headings):
+        words = heading.split(" [")[0].replace(" ", "\n").replace("_", "\n_")
+        side: Literal["left", "right"] = "right" if place else "left"
+        printed.add_column(Text(words), justify=side, vertical="bottom", no_wrap=place > 0)
+    for row in table.rows:
+        printed.add_row(*(Text(cell.text.split(" [")[0]) for cell in row))
+    console.print(Text(f"\n{table.title}", style="bold"))
+    console.print(printed)
+    console.print(Text(table.note, style="dim"))
+
+
+def _fitting_table(findings: Findings, console: Console) -> RichTable:
+    """The headline table with as many of its columns as the console is wide enough for."""
+    errors = any(row[-1].text != "0" for row in findings.headline.rows)
+    there = set(findings.headline.headings) - (set() if errors else {"errors"})
+    shown = [heading for heading in _TERMINAL if heading in there]
+    wide = console.options.update(width=1000)
+    for heading in [heading for heading in _EXPENDABLE if heading in shown]:
+        table = _terminal_table(findings, shown)
+        if Measurement.get(console, wide, table).maximum <= console.width:
+            break
+        shown.remove(heading)
+    return _terminal_table(findings, shown)
+
+
+def _terminal_table(findings: Findings, shown: Sequence[str]) -> RichTable:
+    table = findings.headline
+    places = {heading: place for place, heading in enumerate(table.headings)}
+    printed = RichTable(box=None, pad_edge=False, header_style="bold")
+    printed.add_column("decoder", overflow="fold", max_width=24, vertical="bottom")
+    printed.add_column(Text(_TERMINAL["guarantee"]))
+    for heading in shown[2:]:
+        printed.add_column(Text(_TERMINAL[heading]), justify="right", no_wrap=True)
+    for row in table.rows:
+        cells = [row[places[heading]] for heading in shown]
+        texts = [
+            cell.text.split(" [")[0] if heading in _BARE else cell.text
+            for heading, cell in zip(shown, cells, strict=True)
+        ]
+        good = cells[1].text != NO_GUARANTEE
+        styles = [
+            "bold red" if cell.bad else "bold green" if cell.bold and good else "bold" * cell.bold
+            for cell in cells
+        ]
+        printed.add_row(*(Text(t, style=style) for t, style in zip(texts, styles, strict=True)))
+    return printed
+
+
+# ---------------------------------------------------------------- files
+
+
+def _csv(frame: pd.DataFrame) -> bytes:
+    """A CSV of six significant digits; unknown is empty."""
+    return frame.to_csv(index=False, float_format="%.6g", lineterminator="\n").encode()
+
+
+def _parquet(records: Sequence[SampleRecord]) -> bytes:
+    """The records as a flat table: steps as list columns `steps_*`, scores as `score_*`."""
+    rows: list[dict[str, object]] = []
+    for record in records:
+        row = dataclasses.asdict(record)
+        steps, scores = row.pop("steps") or {}, row.pop("scores") or {}
+        row |= {f"steps_{key}": value for key, value in steps.items()}
+        row |= {f"score_{key}": value for key, value in scores.items()}
+        rows.append(row)
+    columns = [field.name for field in dataclasses.fields(SampleRecord)]
+    frame = pd.DataFrame(rows, columns=None if rows else columns)
+    if "peak_memory_bytes" in frame:
+        frame["peak_memory_bytes"] = frame["peak_memory_bytes"].astype("Int64")
+    buffer = io.BytesIO()
+    frame.to_parquet(buffer, index=False)
+    return buffer.getvalue()
+
+
+def _tables(findings: Findings) -> dict[str, bytes]:
+    table, summary = findings.headline, findings.summary
+    note = markdown(f"{table.note} {findings.floor_sentence}")
+    comment = "".join(f"% {latex(line)}\n" for line in (table.note, findings.floor_sentence))
+    return {
+        "tables/headline.md": f"{table.to_markdown()}\n\n{note}\n".encode(),
+        "tables/headline.csv": _csv(summary[summary["family"] == ALL]),
+        "tables/headline.tex": (comment + table.to_latex()).encode(),
+        "tables/acceptance_by_position.csv": _csv(findings.acceptance),
+        "tables/by_prompt.csv": _csv(findings.by_prompt),
+    }
+
+
+def _figures(findings: Findings) -> tuple[dict[str, str], dict[str, bytes]]:
+    """Draw what there is data for; returns the SVG by figure name, and every file."""
+    from bench.report import figures, parallel_figures
+
+    drawn = figures.draw_all(findings.summary, findings.lengths, findings.floor)
+    drawn |= parallel_figures.draw_all(findings.summary)
+    vectors: dict[str, str] = {}
+    files: dict[str, bytes] = {}
+    for name, (figure, data) in drawn.items():
+        made = figures.render(figure)
+        vectors[name] = made["svg"].decode()
+        files |= {f"figures/{name}.{kind}": content for kind, content in made.items()}
+        files[f"figures/data/{name}.csv"] = _csv(data)
+    return vectors, files
+
+
+def _inline_svg(svg: str, name: str) -> Markup:
+    """An SVG to stand in the page: its colours and font follow the page, its ids are its own."""
+    svg = svg[svg.index("<svg") :]
+    for colour, swap in ((INK, "currentColor"), (FAINT, "var(--line)"), (PAPER, "var(--paper)")):
+        svg = svg.replace(colour, swap)
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", svg)
+    svg = re.sub(r"'DejaVu Sans'[^;\"]*", "inherit", svg)
+    width = re.search(r'<svg[^>]*? width="([^"]*)"', svg)
+    size = f'style="width: 100%; max-width: {width[1] if width else "100%"}"'
+    return Markup(re.sub(r'<svg([^>]*?) width="[^"]*"', rf"<svg {size}\1", svg, count=1))
+
+
+def _render(template: str, findings: Findings, **context: object) -> str:
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=".html" in template,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["md"] = markdown
+    return environment.get_template(template).render(r=findings, **context)

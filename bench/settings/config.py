@@ -1,0 +1,231 @@
+"""What a run is asked to do: `RunConfig`, from defaults, a TOML file and the command line.
+
+The command line overrides the file, the file overrides the defaults. An unknown key is an error
+with the nearest valid one. The resolved configuration is written to ``config.toml`` in the run
+folder and rebuilds the very same run. No torch here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from bench.errors import BenchError, Exit, did_you_mean
+from bench.settings import toml
+from bench.settings.bounds import (
+    BatchSize,
+    Count,
+    CountOrNone,
+    MaxNewTokens,
+    Repeats,
+    Seconds,
+    Seed,
+    Temperature,
+    Text,
+    Threads,
+    TopP,
+    told,
+)
+from bench.settings.protocol import PRESETS
+from bench.settings.published import reference_names
+from decoders.core import registry
+from decoders.core.types import DecoderSpec
+
+ZOO = "zoo"
+"""The embedded default, as `--model`, `--draft` and `--tasks` name it."""
+_ZOO_LIMIT = 24
+"""Conversations timed by default when the tasks are the zoo's."""
+
+_OTHER_TASKS = ("specbench", "jsonl=", "hf=")
+
+Options = dict[str, str]
+
+
+class RunConfig(BaseModel):
+    """Everything that decides what a run measures; None means "decide when the models are open".
+
+    `adapters` maps an adapter's name to its folder, or to ``zoo`` for the embedded one of that
+    name. `decoders` maps a cell (NAME or NAME@LABEL) to its options as text; None is every built-in
+    decoder whose needs are met. `limit` counts conversations to time, `quality_limit` held-out
+    prompts per family to score (0: no quality pass), `phase_limit` prompts whose time is split by
+    phase once all are timed (0: none). `timeout` is how many seconds an answer may take (None: a
+    limit that no honest decoder meets, see `bench.machine.deadline`). `columns` maps what a prompt
+    needs to the columns of a ``jsonl=`` or ``hf=`` source; a file may say it as ``[tasks.jsonl]``
+    with ``path``. `protocol` sets what is not set otherwise (`bench.settings.protocol`);
+    `reference` names published numbers that the report prints beside the run's own
+    (`bench.report.references`).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    decoders: dict[Text, Options] | None = None
+    model: Text = ZOO
+    draft: Text | None = None
+    adapters: dict[Text, Text] = Field(default_factory=dict)
+    tasks: Text = ZOO
+    columns: dict[Text, Text] = Field(default_factory=dict)
+    limit: Count | None = None
+    quality_limit: CountOrNone = 40
+    phase_limit: CountOrNone = 6
+    repeats: Repeats = 3
+    batch_size: BatchSize = 1
+    max_new_tokens: MaxNewTokens = 256
+    temperature: Temperature = 0.0
+    top_p: TopP = 1.0
+    top_k: CountOrNone = 0
+    seed: Seed = 0
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    device: Text | None = None
+    threads: Threads | None = None
+    attention: Literal["sdpa", "eager"] | None = None
+    fixed_length: bool = False
+    timeout: Seconds | None = None
+    overlong: Literal["skip", "truncate"] = "skip"
+    protocol: Literal["specbench"] | None = None
+    reference: str | None = None
+    run_name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._+@-]+$")
+
+    @field_validator("reference")
+    @classmethod
+    def _published(cls, value: str | None) -> str | None:
+        """A reference that there is: found out before anything is measured."""
+        if value is not None and value not in (known := reference_names()):
+            raise ValueError(f"no reference {value!r}; {did_you_mean(value, known)}")
+        return value
+
+    @field_validator("decoders", mode="before")
+    @classmethod
+    def _cells(cls, value: object) -> object:
+        """Accept a list of specs or a table of options; options become text."""
+        if value is None:
+            return None
+        if isinstance(value, Mapping) and value:
+            return {cell: _as_text(cell, options) for cell, options in value.items()}
+        texts = [value] if isinstance(value, str) else value or []
+        if not isinstance(texts, list | tuple) or not all(isinstance(t, str) for t in texts):
+            raise ValueError("write decoders as NAME,NAME or as tables of options")
+        specs = [spec for text in texts for spec in registry.parse_specs(text)]
+        if not specs:
+            raise ValueError("no decoder is named; write NAME,NAME, or leave it out for all")
+        cells = {spec.cell: dict(spec.options) for spec in specs}
+        if len(cells) < len(specs):
+            names = [spec.cell for spec in specs]
+            twice = next(spec for spec in specs if names.count(spec.cell) > 1)
+            label = f"a {'label' if twice.label is None else 'different label'}: {twice.name}@LABEL"
+            raise ValueError(f"two cells are called {twice.cell!r}; give one {label}")
+        return cells
+
+    @property
+    def specs(self) -> tuple[DecoderSpec, ...]:
+        """The decoders named, in order (empty where none is named)."""
+        return tuple(spec_of(cell, options) for cell, options in (self.decoders or {}).items())
+
+    @property
+    def is_zoo(self) -> bool:
+        """Whether the target is the embedded one."""
+        return self.model == ZOO
+
+    @property
+    def hash(self) -> str:
+        """Four hexadecimal digits of everything that decides the measurement."""
+        return hashlib.sha256(self.to_toml().encode()).hexdigest()[:4]
+
+    def to_toml(self) -> str:
+        """The configuration as TOML; what is None is left out and resolves the same again."""
+        return toml.dumps(self.model_dump())
+
+    def with_values(self, **values: object) -> RunConfig:
+        """A validated copy with some values replaced; the others are set where they were set."""
+        return _validated({**self.model_dump(exclude_unset=True), **values})
+
+
+def spec_of(cell: str, options: Mapping[str, str]) -> DecoderSpec:
+    """The decoder spec of a cell; `ValueError` where the cell is no NAME[@LABEL]."""
+    named = registry.parse_spec(cell)
+    return DecoderSpec(name=named.name, label=named.label, options={**named.options, **options})
+
+
+def load_config(file: Path | None, overrides: Mapping[str, object]) -> RunConfig:
+    """The configuration of a command: `file`, with the `overrides` that are not None on top.
+
+    Raises:
+        BenchError: exit 2 in one line for a missing or malformed file, an unknown key, or a
+            value out of range.
+    """
+    values = _flat_tasks(_read(file)) if file is not None else {}
+    values |= {key: value for key, value in overrides.items() if value is not None}
+    values = {**PRESETS.get(str(values.get("protocol")), {}), **values}
+    config = _validated(values)
+    outside = [t for t in config.tasks.split(",") if t.strip().startswith(_OTHER_TASKS)]
+    if config.limit is None and not outside:
+        config = config.with_values(limit=_ZOO_LIMIT)
+    return config
+
+
+def parse_adapters(texts: Sequence[str] | None) -> dict[str, str] | None:
+    """``NAME=PATH`` texts as a table.
+
+    Raises:
+        BenchError: exit 2.
+    """
+    adapters = {}
+    for text in texts or ():
+        name, equals, path = text.partition("=")
+        if not (name and equals and path):
+            raise BenchError(f"--adapter {text!r} is not NAME=PATH", Exit.USAGE)
+        if name in adapters:
+            raise BenchError(f"two adapters are called {name!r}; give one a name", Exit.USAGE)
+        adapters[name] = path
+    return adapters or None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BenchError(f"cannot read {file}: {error.strerror}", Exit.USAGE) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BenchError(f"{file} is not TOML: {error}", Exit.USAGE) from error
+
+
+def _flat_tasks(values: dict[str, Any]) -> dict[str, Any]:
+    """``[tasks.jsonl] path = …, <columns>`` as ``tasks = "jsonl=…"`` and ``[columns]``."""
+    tasks = values.get("tasks")
+    if not isinstance(tasks, Mapping):
+        return values
+    flat = {key: value for key, value in values.items() if key != "tasks"}
+    if len(tasks) != 1 or not all(isinstance(table, Mapping) for table in tasks.values()):
+        raise BenchError("tasks takes one source, e.g. [tasks.jsonl] with path", Exit.USAGE)
+    ((source, table),) = tasks.items()
+    place = "id" if source == "hf" else "path"  # of a file, `id` is a column
+    flat["tasks"] = f"{source}={table[place]}" if place in table else source
+    flat["columns"] = {key: value for key, value in table.items() if key != place}
+    return flat
+
+
+def _validated(values: Mapping[str, Any]) -> RunConfig:
+    unknown = [key for key in values if key not in RunConfig.model_fields]
+    if unknown:
+        hint = did_you_mean(unknown[0], RunConfig.model_fields)
+        raise BenchError(f"unknown configuration key {unknown[0]!r}; {hint}", Exit.USAGE)
+    try:
+        return RunConfig(**values)
+    except ValidationError as error:
+        raise BenchError(told(error), Exit.USAGE) from error
+
+
+def _as_text(cell: str, options: object) -> Options:
+    if not isinstance(options, Mapping):
+        raise ValueError(f"decoder {cell!r} needs a table of options, e.g. {{k = 4}}")
+    spec = spec_of(cell, {key: as_text(value) for key, value in options.items()})
+    return dict(spec.options)
+
+
+def as_text(value: object) -> str:
+    """An option's value as it is written in a spec."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

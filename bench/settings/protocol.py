@@ -1,0 +1,75 @@
+"""``--protocol specbench``: Spec-Bench's protocol: a table that can stand beside its leaderboard.
+
+After github.com/hemingkx/Spec-Bench (arXiv 2401.07851), main at fd2c1cd: all 480 questions, greedy,
+batch 1, 1,024 tokens at most, float16 on a GPU, three runs, prompts in FastChat's Vicuna v1.1
+template whatever the model, and tokens counted as evaluation/speed.py does: a method's as emitted,
+the baseline's as its text tokenised again, less one. Options given beside it win, and are told as
+departures. What stays ours: order, warm-up, and turn 2 after the baseline's answer to turn 1, the
+same for all (there, each method's own). No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+NUM_TURNS = 560
+"""Turns of the 480 questions: 80 have two."""
+SPECBENCH: Mapping[str, Any] = {
+    "tasks": "specbench",
+    "quality_limit": 0,
+    "repeats": 3,
+    "batch_size": 1,
+    "max_new_tokens": 1024,
+    "temperature": 0.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "fixed_length": False,
+}
+PRESETS: Mapping[str, Mapping[str, Any]] = {"specbench": SPECBENCH}
+"""Configuration values that a protocol stands for."""
+DTYPE = "float16"
+_SYSTEM = (
+    "A chat between a curious user and an artificial intelligence assistant. The assistant gives "
+    "helpful, detailed, and polite answers to the user's questions."
+)
+_FREE = ("quality_limit", "tasks")
+"""Values that change nothing the protocol measures, or are compared in another way."""
+
+
+class Encoder(Protocol):
+    """What is used of a tokenizer."""
+
+    def encode(self, text: str, *, add_special_tokens: bool, verbose: bool) -> list[int]:
+        """Token ids of a text."""
+
+
+def vicuna(said: Sequence[str]) -> str:
+    """User and assistant texts by turns, the user's last, as FastChat's Vicuna v1.1 prompt."""
+    text = f"{_SYSTEM} "
+    for turn, message in enumerate(said):
+        text += f"ASSISTANT: {message}</s>" if turn % 2 else f"USER: {message} "
+    return f"{text}ASSISTANT:"
+
+
+def recount(tokenizer: Encoder, text: str) -> int:
+    """An answer's length as Spec-Bench counts its baseline's: tokenised again, less the BOS."""
+    return len(tokenizer.encode(text, add_special_tokens=True, verbose=False)) - 1
+
+
+def departures(config: Mapping[str, Any], num_turns: int) -> list[str]:
+    """Where a run that timed `num_turns` left the protocol, one line each; empty where nowhere."""
+    lines = [
+        f"{key} is {config[key]}, not {wanted}"
+        for key, wanted in SPECBENCH.items()
+        if key not in _FREE and key in config and config[key] != wanted
+    ]
+    if config.get("dtype") not in (None, DTYPE):
+        lines.append(f"dtype is {config['dtype']}, not {DTYPE}")
+    if not str(config.get("tasks", "")).startswith("specbench"):
+        lines.append("the tasks are not Spec-Bench's questions")
+    if num_turns != NUM_TURNS:
+        lines.append(f"{num_turns} turns were asked, not {NUM_TURNS}")
+    if config.get("overlong") == "truncate":
+        lines.append("prompts past the context lost their beginning")
+    return lines

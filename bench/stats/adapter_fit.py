@@ -1,0 +1,64 @@
+"""Adapters used outside of what they were trained for: a warning, since they only propose worse.
+
+No torch here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from bench.records.environment import AdapterFacts, Models
+
+_MAX_TOP_P_GAP = 0.05
+"""A nucleus this near to one of training is as good as trained."""
+
+
+def training_warnings(config: Mapping[str, Any], models: Models) -> tuple[str, ...]:
+    """One line for every adapter that a run uses outside of what it was trained for.
+
+    Args:
+        config: of the run: ``temperature``, ``top_p`` and ``top_k``.
+        models: facts of target and draft, and of the adapters by name.
+    """
+    lines = []
+    for name, facts in (models.adapters or {}).items():
+        found = [*_other_distribution(config, facts), *_other_base(facts, models)]
+        if found:
+            lines.append(
+                f"adapter {name!r} is used outside its training ({'; '.join(found)}): "
+                "its proposals may be worse"
+            )
+    return tuple(lines)
+
+
+def _other_distribution(config: Mapping[str, Any], facts: AdapterFacts) -> list[str]:
+    """In what the run's sampling is none of the adapter's training (masked slots know of none)."""
+    if facts.masked:
+        return []
+    temperature, top_p, top_k = config["temperature"], config["top_p"], config["top_k"]
+    if temperature == 0:
+        return ["temperature 0, and it saw no greedy text"] * (facts.greedy is False)
+    found = []
+    low, high = facts.temperatures or (-math.inf, math.inf)
+    if not low <= temperature <= high:
+        found.append(f"temperature {temperature:g}, trained {low:g} to {high:g}")
+    top_ps = (top_p,) if facts.top_ps is None else facts.top_ps
+    if all(abs(top_p - trained) > _MAX_TOP_P_GAP + 1e-9 for trained in top_ps):
+        known = ", ".join(f"{trained:g}" for trained in top_ps)
+        found.append(f"top-p {top_p:g}, trained {known}")
+    if facts.top_k not in (None, top_k):
+        found.append(f"top-k {top_k}, trained {facts.top_k}")
+    return found
+
+
+def _other_base(facts: AdapterFacts, models: Models) -> list[str]:
+    """The models it is attached to that are not the one it was trained on, where that is known."""
+    base = facts.base_weights_sha256
+    hashes = {role: models.weights_of(role) for role in facts.models}
+    return [
+        f"the {role} has other weights"
+        for role, found in hashes.items()
+        if base is not None and found is not None and found != base
+    ]

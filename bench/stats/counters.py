@@ -1,0 +1,210 @@
+"""Every counter of a run, each defined once, from records alone.
+
+Counters are *pooled*: sums over all answers divided by sums over all answers, so that a long answer
+weighs more than a short one. Prefill is the first step: its calls, rows and tokens are kept apart.
+Only timing records without an error count. Names and definitions are those of docs/metrics.md.
+
+Clock readings are in `bench.stats.times`, paired statistics in `bench.stats.intervals`. No torch
+here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import Self
+
+from bench.records.record import SampleRecord
+
+
+def ratio(part: float, whole: float) -> float | None:
+    """`part` / `whole`; None where there is nothing to divide by."""
+    return part / whole if whole else None
+
+
+def timed(records: Iterable[SampleRecord]) -> list[SampleRecord]:
+    """The records that counters and times are taken from: timing pass, no error."""
+    return [r for r in records if r.kind == "timing" and r.error is None and r.steps is not None]
+
+
+# ---------------------------------------------------------------- counters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Sums over answers from which every counter ratio is formed; tallies add up.
+
+    `first_*` and `prefill_*` belong to step 0; `later_*` to all other steps, which include cold
+    ones and those that commit nothing.
+    """
+
+    answers: int = 0
+    emitted: int = 0
+    first_emitted: int = 0
+    target_calls: int = 0
+    prefill_calls: int = 0
+    later_rows: int = 0
+    later_steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    @classmethod
+    def of(cls, record: SampleRecord) -> Self:
+        """The tally of one answer; of one without steps (an error row) it is all zeros."""
+        steps = record.steps
+        if steps is None or not steps.emitted:
+            return cls()
+        return cls(
+            answers=1,
+            emitted=sum(steps.emitted),
+            first_emitted=steps.emitted[0],
+            target_calls=sum(steps.target_calls),
+            prefill_calls=steps.target_calls[0],
+            later_rows=sum(steps.target_rows[1:]),
+            later_steps=len(steps.emitted) - 1,
+            drafted=sum(steps.drafted),
+            accepted=sum(steps.accepted),
+        )
+
+    @classmethod
+    def pool(cls, records: Iterable[SampleRecord]) -> Self:
+        """The sum of the tallies of `records`."""
+        sums = [sum(column) for column in zip(*(astuple(cls.of(r)) for r in records), strict=True)]
+        return cls(**dict(zip(cls.__dataclass_fields__, sums, strict=True))) if sums else cls()
+
+    @property
+    def tokens_per_call(self) -> float | None:
+        """Emitted tokens / target calls, prefill and its token included. AR is exactly 1."""
+        return ratio(self.emitted, self.target_calls)
+
+    @property
+    def tpf(self) -> float | None:
+        """(Emitted - tokens of the first step) / (target calls - prefill calls). AR is 1."""
+        return ratio(self.emitted - self.first_emitted, self.target_calls - self.prefill_calls)
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """Tokens emitted in later steps / later steps ("accepted tokens per step"). AR is 1."""
+        return ratio(self.emitted - self.first_emitted, self.later_steps)
+
+    @property
+    def calls_per_step(self) -> float | None:
+        """Target calls of later steps / later steps: `acceptance_length` / `tpf`. AR is 1."""
+        return ratio(self.target_calls - self.prefill_calls, self.later_steps)
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted / really drafted tokens; None where nothing is drafted."""
+        return ratio(self.accepted, self.drafted)
+
+    @property
+    def rows_per_token(self) -> float | None:
+        """Target rows fed after prefill / emitted tokens: the compute price of a token."""
+        return ratio(self.later_rows, self.emitted) if self.answers else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionCount:
+    """What became of the draft at one position of a step (1 is the first).
+
+    `steps` drafted at least that far; in `reached` of them all earlier drafts stood; in `accepted`
+    this one stood as well. `joint` is P(drafts 1..j all stand), the product of the conditionals up
+    to here: it cannot rise with j, as accepted / steps can where drafts differ in length. Where all
+    are equally long the two are one.
+    """
+
+    position: int
+    steps: int
+    reached: int
+    accepted: int
+    joint: float | None
+
+    @property
+    def conditional(self) -> float | None:
+        """P(draft j stands | drafts 1..j-1 stood) = accepted / reached."""
+        return ratio(self.accepted, self.reached)
+
+
+def acceptance_by_position(records: Iterable[SampleRecord]) -> list[PositionCount]:
+    """Counts per draft position, up to the first position that no step got past.
+
+    Within a step drafts 1..accepted stood. A draft cut off by EOS or the budget counts as drafted
+    and not accepted, as it does in `Tally.acceptance_rate`.
+    """
+    pairs: Counter[tuple[int, int]] = Counter()
+    for record in timed(records):
+        if record.steps is not None:
+            pairs.update(zip(record.steps.drafted, record.steps.accepted, strict=True))
+    rows: list[PositionCount] = []
+    joint: float | None = 1.0
+    for j in range(1, max((drafted for drafted, _ in pairs), default=0) + 1):
+        reached = sum(n for (d, a), n in pairs.items() if d >= j and a >= j - 1)
+        accepted = sum(n for (_, a), n in pairs.items() if a >= j)
+        stood = ratio(accepted, reached)
+        joint = None if joint is None or stood is None else joint * stood
+        count = PositionCount(
+            position=j,
+            steps=sum(n for (d, _), n in pairs.items() if d >= j),
+            reached=reached,
+            accepted=accepted,
+            joint=joint,
+        )
+        rows.append(count)
+        if count.accepted == 0:
+            break
+    return rows
+
+
+def step_lengths(records: Iterable[SampleRecord]) -> dict[int, int]:
+    """Tokens emitted by a later step -> number of such steps (its mean is acceptance_length)."""
+    lengths: Counter[int] = Counter()
+    for record in timed(records):
+        if record.steps is not None:
+            lengths.update(record.steps.emitted[1:])
+    return dict(sorted(lengths.items()))
+
+
+# ---------------------------------------------------------------- the rest
+
+
+def peak_memory_bytes(records: Iterable[SampleRecord]) -> int | None:
+    """Most memory an answer needed: weights, adapter and KV cache (CUDA: what was allocated)."""
+    return max(
+        (r.peak_memory_bytes for r in timed(records) if r.peak_memory_bytes is not None),
+        default=None,
+    )
+
+
+def identical_to_ar(
+    records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]
+) -> float | None:
+    """Share of (prompt, repeat), error-free on both sides, with the baseline's exact ids."""
+    reference: Mapping[tuple[str, int], tuple[int, ...] | None] = {
+        (r.prompt, r.repeat): r.tokens for r in timed(baseline)
+    }
+    same = [
+        r.tokens == reference[r.prompt, r.repeat]
+        for r in timed(records)
+        if (r.prompt, r.repeat) in reference
+    ]
+    return ratio(sum(same), len(same))
+
+
+def first_difference(answer: Sequence[int], expected: Sequence[int]) -> int | None:
+    """How many tokens two answers share before they part; None where they are equal."""
+    if tuple(answer) == tuple(expected):
+        return None
+    pairs = zip(answer, expected, strict=False)
+    shared = min(len(answer), len(expected))
+    return next((i for i, (got, want) in enumerate(pairs) if got != want), shared)
+
+
+def by(
+    records: Iterable[SampleRecord], key: Callable[[SampleRecord], str]
+) -> dict[str, list[SampleRecord]]:
+    """Records grouped by `key`, in order of first appearance."""
+    groups: dict[str, list[SampleRecord]] = {}
+    for record in records:
+        groups.setdefault(key(record), []).append(record)
+    return groups

@@ -1,0 +1,145 @@
+"""A speed-up taken apart: tokens per step against what a step costs, from records and phases.
+
+After the first token a decoder that emits AL tokens per step, and whose steps cost `verify` +
+`draft` + `overhead` times what a token costs ar, is AL / (verify + draft + overhead) times as fast.
+The costs are the second pass's (`bench.measure.phases`), the speed-up they are held against is that
+of the timed blocks it followed: the residual is what the second pass disturbed, and what drifted.
+No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.records.phases import PHASES, PhasedAnswer
+from bench.records.plan import BASELINE
+from bench.records.record import SampleRecord
+from bench.stats import counters, times
+from bench.stats.counters import ratio
+
+MOST_RESIDUAL = 0.05
+"""A residual beyond this is flagged: one of the two passes was disturbed."""
+OVERHEAD = ("sampling", "scheduler", "other")
+"""The phases that are neither calls nor the prefill."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Where one decoder's time went in the second pass.
+
+    `shares` add up to 1. `against_timed` is its time per token over that of the same answers in the
+    timed pass (None: not timed there).
+    """
+
+    decoder: str
+    prompts: int
+    time_per_token_s: float
+    shares: Mapping[str, float]
+    against_timed: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decomposition:
+    """One decoder's speed-up after the first token, in parts; costs in ar's seconds per token.
+
+    `measured` is the timed pass's ratio of totals of the same answers.
+    """
+
+    decoder: str
+    prompts: int
+    acceptance_length: float
+    verify: float
+    draft: float
+    overhead: float
+    measured: float | None
+
+    @property
+    def cost(self) -> float:
+        """What a step costs."""
+        return self.verify + self.draft + self.overhead
+
+    @property
+    def predicted(self) -> float:
+        """The speed-up that follows."""
+        return self.acceptance_length / self.cost
+
+    @property
+    def residual(self) -> float | None:
+        """Measured / predicted - 1."""
+        return None if self.measured is None else self.measured / self.predicted - 1
+
+
+def splits(
+    answers: Sequence[PhasedAnswer], records: Iterable[SampleRecord], decoders: Iterable[str]
+) -> list[Split]:
+    """Every decoder's time by phase, in the order of `decoders`; those without any left out."""
+    cells = counters.by(records, lambda record: record.decoder)
+    found = []
+    for decoder in decoders:
+        mine = [answer for answer in answers if answer.decoder == decoder]
+        emitted, total_s = sum(a.emitted for a in mine), sum(a.total_s for a in mine)
+        if not emitted or not total_s:
+            continue
+        timed = times.time_per_token_s(_units(cells.get(decoder, []), mine))
+        each = total_s / emitted
+        found.append(
+            Split(
+                decoder=decoder,
+                prompts=sum(len(answer.prompts) for answer in mine),
+                time_per_token_s=each,
+                shares={p: sum(a.seconds.get(p, 0.0) for a in mine) / total_s for p in PHASES},
+                against_timed=each / timed if timed else None,
+            )
+        )
+    return found
+
+
+def decompositions(
+    answers: Sequence[PhasedAnswer], records: Iterable[SampleRecord], decoders: Iterable[str]
+) -> list[Decomposition]:
+    """Every decoder's speed-up in parts, on the prompts that both it and ar answered alone.
+
+    Those with no step after the first, and answers timed in groups, are left out.
+    """
+    cells = counters.by(records, lambda record: record.decoder)
+    alone = [answer for answer in answers if len(answer.prompts) == 1]
+    theirs = {a.prompts: a for a in alone if a.decoder == BASELINE and a.later_steps}
+    found = []
+    for decoder in decoders:
+        mine = [a for a in alone if a.decoder == decoder and a.later_steps and a.prompts in theirs]
+        base = [theirs[answer.prompts] for answer in mine]
+        unit_s = ratio(_decode_s(base, PHASES[1:]), sum(a.later_emitted for a in base))
+        if decoder == BASELINE or not unit_s:
+            continue
+        num_steps = sum(answer.later_steps for answer in mine)
+        step_s = num_steps * unit_s
+        sides = (_units(cells.get(name, []), mine) for name in (BASELINE, decoder))
+        before, after = (times.decode_time_per_token_s(units) for units in sides)
+        found.append(
+            Decomposition(
+                decoder=decoder,
+                prompts=len(mine),
+                acceptance_length=sum(a.later_emitted for a in mine) / num_steps,
+                verify=_decode_s(mine, ("verify",)) / step_s,
+                draft=_decode_s(mine, ("draft",)) / step_s,
+                overhead=_decode_s(mine, OVERHEAD) / step_s,
+                measured=before / after if before and after else None,
+            )
+        )
+    return found
+
+
+def _decode_s(answers: Iterable[PhasedAnswer], phases: Iterable[str]) -> float:
+    names = tuple(phases)
+    return sum(answer.seconds.get(phase, 0.0) for answer in answers for phase in names)
+
+
+def _units(records: Sequence[SampleRecord], answers: Iterable[PhasedAnswer]) -> list[times.Unit]:
+    """What was timed of the answers that the second pass asked for again, in the same repeat."""
+    asked = {("|".join(sorted(answer.prompts)), answer.repeat) for answer in answers}
+    return [
+        unit
+        for unit in times.timed_units(records)
+        if (unit.key, unit.repeat) in asked or (unit.key, None) in asked
+    ]

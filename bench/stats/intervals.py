@@ -1,0 +1,273 @@
+"""Paired, clustered statistics: geometric-mean speed-ups, means, and their 95 % intervals.
+
+What is repeated is not independent: the repeats of a prompt collapse to their median, and the
+prompts of a conversation form one cluster (Miller, arXiv 2411.00640). The t-interval on log-ratios
+holds its coverage for few prompts, where the plain percentile bootstrap does not, so the bootstrap
+here takes wider percentiles the fewer clusters there are (Hesterberg, arXiv 1411.5279). How often
+they cover the truth is simulated in tests/bench/stats/test_coverage.py. scipy does the
+distributions. No torch here.
+
+Letters: C clusters, K sums kept of each, S statistics of them, B resamples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from bench.stats.times import Unit, matched
+
+CONFIDENCE = 0.95
+LEVEL = f"{CONFIDENCE:.0%}".replace("%", " %")
+"""As tables and figures print it."""
+_RESAMPLES = 4999
+MIN_BOOTSTRAP = 8
+"""Clusters below which there is no bootstrap: resamples of fewer cannot reach the tails."""
+Floats = npt.NDArray[np.float64]
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A number with its 95 % interval (None where it is not known) and what it rests on.
+
+    `num` counts the values, `clusters` the independent groups of them, `dropped` the pairs left
+    out because of an error on either side. `error` is the standard error, `df` its degrees of
+    freedom, both on the scale the mean was taken on (log for a speed-up).
+    """
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    num: int = 0
+    clusters: int = 0
+    dropped: int = 0
+    error: float | None = None
+    df: float | None = None
+
+    @property
+    def differs_from_one(self) -> bool:
+        """Whether the interval is known and does not cover 1."""
+        return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
+
+
+def cluster_mean(values: Sequence[float], clusters: Sequence[str]) -> Estimate:
+    """Mean of all values with Student's t-interval over the C clusters they come from.
+
+    The mean m is over the n values. Cluster c of n_c values with mean m_c enters the interval as
+    z_c = m + (n_c / (n/C)) (m_c - m): with clusters of one size that is m_c, the plain t-interval
+    on cluster means; otherwise the larger cluster weighs more, as it does in m. Standard error
+    sd(z)/sqrt(C), C - 1 degrees of freedom. Fewer than two clusters or no spread: no interval.
+    """
+    groups: dict[str, list[float]] = {}
+    for value, cluster in zip(values, clusters, strict=True):
+        groups.setdefault(cluster, []).append(value)
+    if not groups:
+        return Estimate()
+    mean, size = fmean(values), len(values) / len(groups)
+    pseudo = [mean + len(g) / size * (fmean(g) - mean) for g in groups.values()]
+    return replace(_t_interval(mean, pseudo), num=len(values))
+
+
+def jackknife(
+    items: Mapping[str, Sequence[Item]], statistic: Callable[[list[Item]], float]
+) -> Estimate:
+    """A statistic of all items with a t-interval from leaving out one cluster at a time.
+
+    Pseudo-value of cluster c: C s - (C - 1) s_(-c), for the statistic s and its value s_(-c)
+    without c. It serves statistics that are no mean (corpus BLEU).
+    """
+    everything = [item for group in items.values() for item in group]
+    if not everything:
+        return Estimate()
+    value, count = statistic(everything), len(items)
+    pseudo: list[float] = []
+    if count > 1:
+        for left_out in items:
+            rest = [item for name, group in items.items() if name != left_out for item in group]
+            pseudo.append(count * value - (count - 1) * statistic(rest))
+    return replace(_t_interval(value, pseudo), num=len(everything), clusters=count)
+
+
+def ratio_of_sums(parts: Mapping[str, Sequence[tuple[float, float]]]) -> Estimate:
+    """Sum of all a / sum of all b of the clusters' pairs (a, b), with a jackknife t-interval.
+
+    A cluster's pairs count as one. The interval is taken on the logarithm, so that it stays above
+    0. No value where the b sum to 0; no interval where leaving out a cluster leaves a sum of 0.
+    """
+    sums = {name: [(sum(a for a, _ in p), sum(b for _, b in p))] for name, p in parts.items()}
+    pairs = [pair for (pair,) in sums.values()]
+    whole = sum(b for _, b in pairs)
+    if not whole:
+        return Estimate()
+    value = sum(a for a, _ in pairs) / whole
+    if min(sum(a > 0 for a, _ in pairs), sum(b > 0 for _, b in pairs)) < 2:
+        return Estimate(value=value, num=len(pairs), clusters=len(pairs))
+    logs = jackknife(sums, lambda some: math.log(sum(a for a, _ in some) / sum(b for _, b in some)))
+    return replace(logs, value=value, low=_exp(logs.low), high=_exp(logs.high))
+
+
+def mean_of_estimates(estimates: Sequence[Estimate]) -> Estimate:
+    """Unweighted mean of independent estimates, its error from theirs (Welch-Satterthwaite).
+
+    No interval as soon as one of the errors is unknown or all are zero.
+    """
+    known = [e for e in estimates if e.value is not None]
+    if not known:
+        return Estimate()
+    count = len(known)
+    total = Estimate(
+        value=fmean(e.value for e in known if e.value is not None),
+        num=sum(e.num for e in known),
+        clusters=sum(e.clusters for e in known),
+    )
+    parts = [((e.error / count) ** 2, e.df) for e in known if e.error is not None and e.df]
+    variance = sum(part for part, _ in parts)
+    if len(parts) < count or variance == 0:
+        return total
+    df = variance**2 / sum(part**2 / df for part, df in parts)
+    return _with_interval(total, math.sqrt(variance), df)
+
+
+def bootstrap(sums: Floats, statistic: Callable[[Floats], Floats]) -> list[tuple[float, float]]:
+    """95 % bootstrap intervals of S statistics of clusters, resampled as a whole.
+
+    Percentiles of B = `_RESAMPLES` seeded resamples: not the 2.5th and 97.5th but those that give
+    the mean of C normal values its t-interval, Phi(-t sqrt(C / (C - 1))) from either end for the
+    97.5 % quantile t of Student's distribution with C - 1 degrees of freedom.
+
+    Args:
+        sums: what is known of each cluster, ``[C, K]``; it enters a statistic by its sum.
+        statistic: sums over clusters ``[B, K]`` -> statistics ``[S, B]``.
+
+    Returns:
+        S pairs (low, high); none where C is below `MIN_BOOTSTRAP`.
+    """
+    count = len(sums)
+    if count < MIN_BOOTSTRAP:
+        return []
+
+    def resampled(places: Floats, axis: int = -1) -> Floats:
+        drawn = places.astype(np.intp).reshape(-1, count)
+        rows = np.arange(len(drawn))[:, None]
+        times = np.bincount((drawn + count * rows).ravel(), minlength=count * len(drawn))
+        found = statistic(times.reshape(len(drawn), count) @ sums)
+        return found.reshape(-1, *places.shape[:-1])
+
+    quantile = stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)
+    tail = stats.norm.sf(quantile * math.sqrt(count / (count - 1)))
+    found = stats.bootstrap(
+        (np.arange(count),),
+        resampled,
+        vectorized=True,
+        method="percentile",
+        confidence_level=float(1 - 2 * tail),
+        n_resamples=_RESAMPLES,
+        batch=500,
+        rng=np.random.default_rng(0),
+    ).confidence_interval
+    ends = np.stack((found.low, found.high), axis=-1).tolist()
+    return [(low, high) for low, high in ends]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """Log ratios of baseline time / arm time, one per prompt, with the conversation of each."""
+
+    logs: tuple[float, ...]
+    clusters: tuple[str, ...]
+    dropped: int = 0
+
+
+Repeats = Sequence[tuple[float, float]]
+"""Times of one prompt, baseline's and arm's, of the repeats that both finished."""
+
+
+def log_ratio_of_medians(repeats: Repeats) -> float:
+    """Each side's median first: a disturbed repeat of either side does not count."""
+    return math.log(median(base for base, _ in repeats) / median(arm for _, arm in repeats))
+
+
+def mean_log_ratio(repeats: Repeats) -> float:
+    """Each repeat's ratio first, for sides that answered right after each other.
+
+    What slows both down cancels, and a mean of k repeats is worth more than a ratio of two medians
+    (docs/log.md: an interval three quarters as wide).
+    """
+    return math.fsum(math.log(base / arm) for base, arm in repeats) / len(repeats)
+
+
+def paired_speedup(
+    baseline: Iterable[Unit],
+    arm: Iterable[Unit],
+    time: Callable[[Unit], float | None],
+    of_prompt: Callable[[Repeats], float] = log_ratio_of_medians,
+) -> Estimate:
+    """Geometric mean over prompts of baseline time / arm time, with its 95 % interval.
+
+    The estimate is exp(mean d) of `pair_up`'s logs d, the interval exp of `cluster_mean`'s over
+    conversations.
+    """
+    return geometric_mean(pair_up(baseline, arm, time, of_prompt))
+
+
+def geometric_mean(pairs: Pairs) -> Estimate:
+    """exp(mean of the log ratios), with exp of the t-interval on their clusters."""
+    estimate = replace(cluster_mean(pairs.logs, pairs.clusters), dropped=pairs.dropped)
+    return replace(
+        estimate, value=_exp(estimate.value), low=_exp(estimate.low), high=_exp(estimate.high)
+    )
+
+
+def pair_up(
+    baseline: Iterable[Unit],
+    arm: Iterable[Unit],
+    time: Callable[[Unit], float | None],
+    of_prompt: Callable[[Repeats], float] = log_ratio_of_medians,
+) -> Pairs:
+    """Log ratio of both sides' times for every prompt that both finished.
+
+    `of_prompt` makes one of the repeats of a prompt (or group, at batch size > 1) that both sides
+    finished.
+    """
+    pairs: dict[str, list[tuple[float, float]]] = {}
+    clusters: dict[str, str] = {}
+    dropped = 0
+    for other, unit in matched(baseline, arm):
+        if not (unit.ok and other.ok):
+            dropped += 1
+            continue
+        base_s, arm_s = time(other), time(unit)
+        if base_s and arm_s and base_s > 0 and arm_s > 0:
+            pairs.setdefault(unit.key, []).append((base_s, arm_s))
+            clusters[unit.key] = unit.cluster
+    logs = tuple(map(of_prompt, pairs.values()))
+    return Pairs(logs=logs, clusters=tuple(clusters[key] for key in pairs), dropped=dropped)
+
+
+def _exp(value: float | None) -> float | None:
+    return None if value is None else math.exp(value)
+
+
+def _t_interval(value: float, pseudo: Sequence[float]) -> Estimate:
+    """`value` with the t-interval that the spread of its pseudo-values gives."""
+    estimate = Estimate(value=value, num=len(pseudo), clusters=len(pseudo))
+    if len(pseudo) < 2:
+        return estimate
+    error = float(stats.sem(np.asarray(pseudo)))
+    if error <= 1e-12 * max(1.0, abs(value)):
+        return replace(estimate, error=0.0, df=len(pseudo) - 1.0)
+    return _with_interval(estimate, error, len(pseudo) - 1.0)
+
+
+def _with_interval(estimate: Estimate, error: float, df: float) -> Estimate:
+    assert estimate.value is not None
+    low, high = stats.t.interval(CONFIDENCE, df, loc=estimate.value, scale=error)
+    return replace(estimate, low=float(low), high=float(high), error=error, df=df)

@@ -1,0 +1,111 @@
+"""Quality of a decoder's answers: the records of the untimed pass, one number per family.
+
+A family's quality is the mean of its primary score over answers; translation's is corpus BLEU,
+which needs the gold answers that the run folder keeps, and falls back to the mean of sentence BLEU
+without them. Scorers are imported only where there is something to score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from bench.records.plan import Plan
+from bench.records.prompts import PROMPTS, read_prompts
+from bench.records.record import SampleRecord
+from bench.stats.counters import by
+from bench.stats.intervals import Estimate, cluster_mean, jackknife, mean_of_estimates
+
+_CORPUS_FAMILY = "translation"
+Gold = Mapping[str, tuple[str, ...]]
+"""Prompt -> gold answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """A fraction from 0 to 1 with its interval, and the name of what it measures."""
+
+    estimate: Estimate
+    metric: str | None
+
+
+def gold_answers(run_dir: Path, plan: Plan) -> Gold:
+    """The gold answers a run kept: in prompts.jsonl, or in the plan's prompts; else none."""
+    if (run_dir / PROMPTS).is_file():
+        kept = read_prompts(run_dir).items()
+        found = {name: prompt.reference.answers for name, prompt in kept if prompt.reference}
+    else:
+        found = {
+            prompt.prompt: tuple((prompt.reference or {}).get("answers") or ())
+            for prompt in plan.prompts
+        }
+    return {name: answers for name, answers in found.items() if answers}
+
+
+def scored(records: Iterable[SampleRecord]) -> list[SampleRecord]:
+    """The records quality is taken from: quality pass, no error, with scores."""
+    return [r for r in records if r.kind == "quality" and r.error is None and r.scores]
+
+
+def family_quality(family: str, records: Iterable[SampleRecord], gold: Gold) -> Quality:
+    """One decoder's quality in one family; its interval clusters by conversation."""
+    answers = scored(records)
+    if not answers:
+        return Quality(Estimate(), None)
+    from specbench_tasks.scorers import PRIMARY
+
+    if family == _CORPUS_FAMILY and all(r.text is not None and r.prompt in gold for r in answers):
+        return Quality(_clipped(_corpus_bleu(answers, gold)), "corpus BLEU")
+    primary = PRIMARY.get(family)
+    metric = primary or min(key for r in answers for key in r.scores or ())
+    rows = [(r.scores[metric], r.conversation) for r in answers if r.scores and metric in r.scores]
+    name = f"mean sentence {metric}" if family == _CORPUS_FAMILY else metric
+    return Quality(_clipped(cluster_mean([v for v, _ in rows], [c for _, c in rows])), name)
+
+
+def overall_quality(families: Sequence[Quality], num_families: int = 0) -> Quality:
+    """The unweighted mean of the families that were scored.
+
+    Unknown where they are fewer than `num_families`, those that any decoder of the run was scored
+    in: means over different families do not compare, and a decoder that fails in a hard one would
+    gain by it.
+    """
+    known = [q.estimate for q in families if q.estimate.value is not None]
+    if len(known) < num_families:
+        return Quality(Estimate(), None)
+    name = f"mean of {len(known)} families" if len(known) != 1 else "1 family"
+    return Quality(_clipped(mean_of_estimates(known)), name if known else None)
+
+
+def _clipped(estimate: Estimate) -> Estimate:
+    """An estimate whose interval keeps within 0 and 1, as a fraction does."""
+    if estimate.low is None or estimate.high is None:
+        return estimate
+    return replace(estimate, low=max(0.0, estimate.low), high=min(1.0, estimate.high))
+
+
+def _corpus_bleu(answers: Sequence[SampleRecord], gold: Gold) -> Estimate:
+    groups = by(answers, lambda record: record.conversation)
+    return _bleu_interval(
+        tuple(
+            (name, tuple((r.text or "", gold[r.prompt]) for r in group))
+            for name, group in groups.items()
+        )
+    )
+
+
+@lru_cache(maxsize=64)
+def _bleu_interval(
+    groups: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...],
+) -> Estimate:
+    """Corpus BLEU / 100 of (text, gold answers) per conversation; equal answers are scored once."""
+    from specbench_tasks.scorers import corpus_scores
+    from specbench_tasks.task import GoldAnswer
+
+    def bleu(items: list[tuple[str, tuple[str, ...]]]) -> float:
+        references = [GoldAnswer(answers=answers) for _, answers in items]
+        return corpus_scores(_CORPUS_FAMILY, [text for text, _ in items], references)["bleu"]
+
+    return jackknife(dict(groups), bleu)

@@ -1,0 +1,167 @@
+"""A finished run, or a stored reference, as whoever compares or shows it needs it.
+
+A reference (``results/reference/NAME``) keeps a run's summary.csv, env.json, config.toml and
+run.json, and no records. No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bench.errors import BenchError, Exit
+from bench.records.environment import ENV, Environment, read_environment
+from bench.records.plan import SAME_TOKENS, SECOND_BASELINE, WRONG, Cell
+from bench.records.record import SampleRecord
+from bench.records.run_folder import CONFIG, find_run, load_run, read_config
+from bench.records.status import STATUS, Difference, RunStatus, read_status
+from bench.settings.config import as_text
+from bench.stats.quality import Gold, gold_answers
+from bench.stats.summary import ALL
+from bench.stats.validity import VALID, judge
+
+_SUMMARY = "summary.csv"
+_SHORT = 9
+"""Digits of a commit that are shown."""
+FLOAT32 = "float32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """A run as a comparison sees it; exactly one of `records` and `summary` is there.
+
+    `cells` maps each decoder to its options as text; `same_as_ar` holds those that promise the
+    baseline's very tokens (a reference keeps no promises: those that kept to them throughout).
+    `passes` are those planned (``timing``, ``quality``); `planned` holds the cells as the
+    manifest has them. `verdict` is the run's, with its `reasons`.
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+    env: Environment
+    status: RunStatus
+    cells: Mapping[str, Mapping[str, str]]
+    same_as_ar: frozenset[str] = frozenset()
+    passes: frozenset[str] = frozenset()
+    records: tuple[SampleRecord, ...] | None = None
+    summary: pd.DataFrame | None = None
+    gold: Gold | None = None
+    planned: tuple[Cell, ...] = ()
+    verdict: str = VALID
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def wrong(self) -> list[str]:
+        """Cells that claim to be lossless and are not."""
+        return self.status.wrong
+
+    @property
+    def name(self) -> str:
+        """The name of the folder."""
+        return self.path.resolve().name
+
+    @property
+    def code(self) -> str | None:
+        """The code it was measured with: short commit, branch or revision; None: nobody knows."""
+        git = self.env.git
+        if not git.commit:
+            return None
+        where = self.status.revision or git.branch
+        text = git.commit[:_SHORT] + (f" ({where})" if where else "")
+        return f"{text} with uncommitted changes" if git.dirty else text
+
+    @property
+    def key(self) -> str | None:
+        """The comparability key of its machine and setup."""
+        return self.env.comparability_key
+
+    @property
+    def dtype(self) -> str:
+        """The precision of weights and cache."""
+        return self.env.dtype or FLOAT32
+
+    def num_wrong(self, cell: str) -> int | None:
+        """Answers in which a cell left the baseline's promised tokens without a near-tie.
+
+        None where nobody looked: nothing was promised, or the run did not come to it.
+        """
+        found = self._difference(cell)
+        if found is not None:
+            return found.num_wrong
+        return 0 if self.status.differences is not None and cell in self.same_as_ar else None
+
+    def near_ties_alone(self, cell: str) -> bool:
+        """Whether a cell left the baseline's tokens, and at near-ties only."""
+        found = self._difference(cell)
+        return found is not None and found.num_wrong == 0
+
+    def _difference(self, cell: str) -> Difference | None:
+        return next((d for d in self.status.differences or () if d.cell == cell), None)
+
+
+def load_side(name: str, parent: Path) -> Side:
+    """A run by path, name or ``latest``, or a folder of a stored reference.
+
+    Raises:
+        BenchError: where there is neither (exit 2), or a file is damaged (4).
+    """
+    folder = Path(name)
+    if (folder / _SUMMARY).is_file() and not (folder / "manifest.json").is_file():
+        return _reference(folder)
+    run = load_run(find_run(name, parent))
+    planned = tuple(c for c in run.plan.cells if c.cell != SECOND_BASELINE)
+    validity = judge(run)
+    return Side(
+        path=run.path,
+        config=run.config,
+        env=run.env,
+        status=run.status,
+        cells={c.cell: _texts(c.options) for c in planned},
+        same_as_ar=frozenset(c.cell for c in planned if c.guarantee == SAME_TOKENS),
+        planned=planned,
+        verdict=validity.verdict,
+        reasons=validity.reasons,
+        passes=frozenset(p for prompt in run.plan.prompts for p in prompt.passes),
+        records=run.records,
+        gold=gold_answers(run.path, run.plan),
+    )
+
+
+def _reference(folder: Path) -> Side:
+    for name in (CONFIG, ENV, STATUS):
+        if not (folder / name).is_file():
+            line = f"{folder} is neither a run nor a reference: {name} is missing"
+            raise BenchError(line, Exit.USAGE)
+    config, status = read_config(folder), read_status(folder)
+    try:
+        summary = pd.read_csv(folder / _SUMMARY)
+    except ValueError as error:
+        raise BenchError(f"{folder / _SUMMARY} is damaged: {error}", Exit.INVALID) from error
+    wrong = status.wrong
+    if "guarantee" not in summary:  # one of an older version
+        summary["guarantee"] = None
+        summary["calls_per_step"] = summary["acceptance_length"] / summary["tpf"]
+    summary.loc[summary["decoder"].isin(wrong), "guarantee"] = WRONG
+    decoders: dict[str, dict[str, Any]] = config.get("decoders") or {}
+    measured = list(dict.fromkeys(summary["decoder"]))
+    overall = summary[summary["family"] == ALL]
+    exact = overall[overall["identical_to_ar"] == 1]["decoder"]
+    return Side(
+        path=folder,
+        config=config,
+        env=read_environment(folder),
+        status=status,
+        cells={cell: _texts(decoders.get(cell, {})) for cell in measured},
+        same_as_ar=frozenset(exact),
+        summary=summary,
+        verdict=WRONG if wrong else status.verdict or VALID,
+        reasons=status.reasons,
+    )
+
+
+def _texts(options: Mapping[str, Any]) -> dict[str, str]:
+    return {key: as_text(value) for key, value in options.items() if value is not None}

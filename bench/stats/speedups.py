@@ -1,0 +1,195 @@
+"""The estimators of a speed-up, side by side, each with its name and its 95 % interval.
+
+* *Geometric mean* of paired per-prompt ratios of time per token: the headline. Student's t on the
+  logs, clustered by conversation, and the bootstrap of the same beside it.
+* *Ratio of totals*: the baseline's seconds per token over all answers / the decoder's; what the
+  whole workload gains. Long answers dominate it.
+* *specbench_compat*: Spec-Bench's own (its evaluation/speed.py): mean over questions of the
+  decoder's tokens per second / mean over questions of the baseline's, per repeat, then the mean
+  over repeats. Not paired; questions with a short prefill dominate it.
+
+All rest on the same answers, those that both sides finished. No torch here.
+
+Letters: C conversations, K sums kept of each, B resamples, R repeats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import stats
+
+from bench.stats.intervals import CONFIDENCE, Estimate, Floats, bootstrap, geometric_mean, pair_up
+from bench.stats.times import Unit, matched
+
+PRECISION = 0.05
+"""An interval that reaches further than this from its estimate is called wide."""
+DISAGREEMENT = 0.25
+"""Ends of two intervals further apart than this share of the half-width are a disagreement."""
+_COLUMNS = 6
+"""Sums of a conversation before those of its repeats: logs, their number, times and tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speedups:
+    """Every estimator of one decoder's speed-up in one family.
+
+    `resampled` is `geometric` with the bootstrap's interval. `totals` and `specbench` have
+    bootstrap intervals. `needed` more prompts would bring the headline's interval to +-5 % if they
+    scattered like those there are; 0 where it is as narrow already.
+    """
+
+    geometric: Estimate
+    resampled: Estimate
+    totals: Estimate
+    specbench: Estimate
+    needed: int | None
+
+    @property
+    def disagree(self) -> bool | None:
+        """Whether t-interval and bootstrap contradict each other (None: one is unknown).
+
+        They do where only one of them covers 1, or where an end differs by more than
+        `DISAGREEMENT` of the t-interval's half-width, in logs: the logs are skewed then.
+        """
+        ends = [_log_ends(self.geometric), _log_ends(self.resampled)]
+        if None in ends:
+            return None
+        (low, high), (other_low, other_high) = (pair for pair in ends if pair is not None)
+        slack = DISAGREEMENT * (high - low) / 2
+        apart = max(abs(low - other_low), abs(high - other_high)) > slack
+        return apart or self.geometric.differs_from_one != self.resampled.differs_from_one
+
+
+def speedups(baseline: Iterable[Unit], arm: Iterable[Unit]) -> Speedups:
+    """All estimators, end to end, of the answers that both sides finished."""
+    base, mine = list(baseline), list(arm)
+    geometric = geometric_mean(pairs := pair_up(base, mine, lambda unit: unit.time_per_token))
+    clusters = sorted(set(pairs.clusters))
+    if not clusters:
+        return Speedups(
+            geometric=geometric,
+            resampled=Estimate(),
+            totals=Estimate(),
+            specbench=Estimate(),
+            needed=None,
+        )
+    answers = _common(base, mine)
+    place = {name: row for row, name in enumerate(clusters)}
+    sums = np.zeros((len(clusters), _COLUMNS))
+    for log, cluster in zip(pairs.logs, pairs.clusters, strict=True):
+        sums[place[cluster], :2] += (log, 1)
+    for other, unit in answers:
+        row = (other.seconds or 0, other.tokens, unit.seconds or 0, unit.tokens)
+        sums[place[unit.cluster], 2:] += row
+    rates = _question_rates(base, mine, answers, clusters)
+    sums = np.concatenate([sums, rates], axis=1)
+    bare = replace(geometric, low=None, high=None, error=None, df=None)
+    values = _statistics(sums.sum(0, keepdims=True))[:, 0]
+    made = [replace(bare, value=_known(float(value))) for value in values]
+    spread = geometric.low is not None
+    for i, (low, high) in enumerate(bootstrap(sums, _statistics) if spread else ()):
+        made[i] = replace(made[i], low=_known(low), high=_known(high))
+    return Speedups(
+        geometric=geometric,
+        resampled=made[0],
+        totals=made[1],
+        specbench=made[2],
+        needed=more_prompts(geometric),
+    )
+
+
+def more_prompts(estimate: Estimate, precision: float = PRECISION) -> int | None:
+    """How many prompts more bring the interval to within a factor 1 + `precision`, all else so.
+
+    Found for the t-interval of C conversations, whose half-width is t(C - 1) sd / sqrt(C); prompts
+    per conversation stay what they are. None where there is no interval.
+    """
+    if estimate.error is None or estimate.low is None or not estimate.clusters:
+        return None
+    spread = estimate.error * math.sqrt(estimate.clusters)
+    wanted = math.log1p(precision)
+
+    def half_width(count: int) -> float:
+        return float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) * spread / math.sqrt(count)
+
+    low, high = estimate.clusters - 1, estimate.clusters
+    while half_width(high) > wanted:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if half_width(middle) > wanted else (low, middle)
+    more = high - estimate.clusters
+    return math.ceil(more * estimate.num / estimate.clusters)
+
+
+# ---------------------------------------------------------------- sums of conversations
+
+
+def _common(base: Sequence[Unit], mine: Sequence[Unit]) -> list[tuple[Unit, Unit]]:
+    """The answers to one prompt under one repeat that both sides finished, baseline first."""
+    return [pair for pair in matched(base, mine) if all(map(_timed, pair))]
+
+
+def _timed(unit: Unit) -> bool:
+    return unit.ok and bool(unit.time_per_token)
+
+
+def _question_rates(
+    base: Sequence[Unit],
+    mine: Sequence[Unit],
+    answers: Sequence[tuple[Unit, Unit]],
+    clusters: Sequence[str],
+) -> Floats:
+    """Tokens per second of each question, decoder and baseline by turns of repeats: ``[C, 2 R]``.
+
+    A question is a conversation: its tokens and seconds are summed over its turns. Where a turn
+    failed on either side both rates are 0, which leaves the question out of that repeat.
+    """
+    turns: defaultdict[str, set[str]] = defaultdict(set)
+    for unit in (*base, *mine):
+        turns[unit.cluster].add(unit.key)
+    asked: defaultdict[tuple[str, int], list[tuple[Unit, Unit]]] = defaultdict(list)
+    for other, unit in answers:
+        asked[unit.cluster, unit.repeat].append((other, unit))
+    repeats = sorted({repeat for _, repeat in asked})
+    rates = np.zeros((len(clusters), 2 * len(repeats)))
+    for row, cluster in enumerate(clusters):
+        for column, repeat in enumerate(repeats):
+            pairs = asked[cluster, repeat]
+            if len(pairs) < len(turns[cluster]):
+                continue
+            counted = sum(o.tokens if o.recounted is None else o.recounted for o, _ in pairs)
+            rates[row, 2 * column] = sum(u.tokens for _, u in pairs) / _seconds(u for _, u in pairs)
+            rates[row, 2 * column + 1] = counted / _seconds(o for o, _ in pairs)
+    return rates
+
+
+def _seconds(units: Iterable[Unit]) -> float:
+    return sum(unit.seconds or 0.0 for unit in units)
+
+
+def _statistics(sums: Floats) -> Floats:
+    """Geometric mean, ratio of totals and specbench_compat ``[3, B]`` of sums ``[B, K]``."""
+    geometric = np.exp(sums[:, 0] / sums[:, 1])
+    totals = sums[:, 2] / sums[:, 3] / (sums[:, 4] / sums[:, 5])
+    mine, base = sums[:, _COLUMNS::2], sums[:, _COLUMNS + 1 :: 2]
+    there = base > 0
+    ratios = np.where(there, mine / np.where(there, base, 1), 0).sum(1)
+    repeats = there.sum(1)
+    compat = np.where(repeats > 0, ratios / np.maximum(repeats, 1), np.nan)
+    return np.stack([geometric, totals, compat])
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _log_ends(estimate: Estimate) -> tuple[float, float] | None:
+    if estimate.low is None or estimate.high is None:
+        return None
+    return math.log(estimate.low), math.log(estimate.high)

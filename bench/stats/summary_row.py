@@ -1,0 +1,124 @@
+"""A row of the summary: one decoder in one family, as readers of a summary take it.
+
+What is unknown is None, whatever pandas or a CSV file makes of it; so is what a summary of an older
+version lacks. The frame it is read from is made in `bench.stats.summary`. No torch here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import pandas as pd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryRow:
+    """The columns of the summary in their order; docs/metrics.md defines each.
+
+    Outside readers rely on those up to `errors`, in this order. What follows: more intervals, what
+    the numbers rest on, what `bench.stats.estimates` and `bench.stats.parallel_counters` add, and
+    what a decoder's answers are guaranteed to be (`bench.records.plan.Cell.guarantee`).
+    """
+
+    decoder: str
+    family: str
+    prompts: int | None = None
+    repeats: int | None = None
+    quality_prompts: int | None = None
+    tokens_per_call: float | None = None
+    tpf: float | None = None
+    acceptance_length: float | None = None
+    acceptance_rate: float | None = None
+    rows_per_token: float | None = None
+    ttft_s: float | None = None
+    time_per_token_s: float | None = None
+    tokens_per_s: float | None = None
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    speedup_decode: float | None = None
+    peak_memory_bytes: int | None = None
+    quality: float | None = None
+    quality_metric: str | None = None
+    identical_to_ar: float | None = None
+    errors: int | None = None
+    decode_time_per_token_s: float | None = None
+    speedup_decode_low: float | None = None
+    speedup_decode_high: float | None = None
+    quality_low: float | None = None
+    quality_high: float | None = None
+    acceptance_length_low: float | None = None
+    acceptance_length_high: float | None = None
+    speedup_bootstrap_low: float | None = None
+    speedup_bootstrap_high: float | None = None
+    intervals_disagree: bool | None = None
+    prompts_needed: int | None = None
+    speedup_total: float | None = None
+    speedup_total_low: float | None = None
+    speedup_total_high: float | None = None
+    specbench_compat: float | None = None
+    specbench_compat_low: float | None = None
+    specbench_compat_high: float | None = None
+    aa_speedup: float | None = None
+    aa_low: float | None = None
+    aa_high: float | None = None
+    clusters: int | None = None
+    pairs: int | None = None
+    pairs_dropped: int | None = None
+    tokens: int | None = None
+    batch_size: int | None = None
+    cold_rounds: float | None = None
+    accepted_rounds: float | None = None
+    rejected_rounds: float | None = None
+    overlap: float | None = None
+    alpha_all: float | None = None
+    passes_per_block: float | None = None
+    passes_per_block_p95: float | None = None
+    repetition: float | None = None
+    base_nll: float | None = None
+    base_agreement: float | None = None
+    base_entropy: float | None = None
+    pairs_decode: int | None = None
+    guarantee: str | None = None
+    calls_per_step: float | None = None
+
+    def value(self, column: str) -> float | None:
+        """The number in a column that is chosen by name; None where there is none."""
+        found = getattr(self, column, None)
+        return found if isinstance(found, int | float) else None
+
+
+_KINDS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
+    "str": (str, "object"),
+    "str | None": (str, "object"),
+    "int | None": (int, "Int64"),
+    "float | None": (float, "float64"),
+    "bool | None": (bool, "boolean"),
+}
+"""How a value of a field's type is read, and what pandas calls its column's type."""
+COLUMNS = {field.name: _KINDS[str(field.type)][1] for field in fields(SummaryRow)}
+"""The columns of a summary's frame and their types."""
+_READERS = {field.name: _KINDS[str(field.type)][0] for field in fields(SummaryRow)}
+
+
+def rows_of(summary: pd.DataFrame, family: str | None) -> list[SummaryRow]:
+    """The summary's rows of a family, or all of them."""
+    chosen = summary if family is None else summary[summary["family"] == family]
+    columns = [name for name in chosen.columns if name in _READERS]
+    return [
+        SummaryRow(
+            **{
+                name: _READERS[name](value)
+                for name, value in zip(columns, values, strict=True)
+                if not _unknown(value)
+            }
+        )
+        for values in chosen[columns].itertuples(index=False, name=None)
+    ]
+
+
+def _unknown(value: object) -> bool:
+    return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))

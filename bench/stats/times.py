@@ -1,0 +1,125 @@
+"""Every clock reading of a run, each defined once: what was timed as one, and seconds per token.
+
+Times are pooled (sum of seconds / sum of tokens), like the counters of `bench.stats.counters`.
+Speed-ups are not ratios of these: they are paired, see `bench.stats.intervals`. No torch here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bench.records.record import SampleRecord
+from bench.stats.counters import Tally, ratio, timed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """What the clock timed as one: an answer, or at batch size > 1 a whole group of prompts.
+
+    `key` is the same for every decoder and repeat; `cluster` is the conversation (or the group).
+    Of an answer with an error, or a group that holds one, `ok` is False and no time counts.
+    `decode_*` run from the first token on and are None for a group. `recounted` is the answer's
+    length as Spec-Bench counts its baseline's, where a run's protocol asks for that.
+    """
+
+    key: str
+    cluster: str
+    family: str | None
+    repeat: int
+    ok: bool
+    tokens: int = 0
+    seconds: float | None = None
+    decode_tokens: int = 0
+    decode_seconds: float | None = None
+    recounted: int | None = None
+
+    @property
+    def time_per_token(self) -> float | None:
+        """End-to-end seconds (request start to last token) per emitted token."""
+        return None if self.seconds is None else ratio(self.seconds, self.tokens)
+
+    @property
+    def decode_time_per_token(self) -> float | None:
+        """Seconds from the first token on, per token emitted after the first step."""
+        return (
+            None if self.decode_seconds is None else ratio(self.decode_seconds, self.decode_tokens)
+        )
+
+
+def timed_units(records: Iterable[SampleRecord]) -> list[Unit]:
+    """The timed units among one decoder's records, failed ones included, in order of repeats.
+
+    `family` of a group that mixes families is None: its makespan belongs to none of them.
+    """
+    groups: defaultdict[tuple[int, int], list[SampleRecord]] = defaultdict(list)
+    units: list[Unit] = []
+    for record in records:
+        if record.kind != "timing":
+            continue
+        if record.batch_size > 1:
+            groups[record.block, record.repeat].append(record)
+        else:
+            units.append(_answer_unit(record))
+    units.extend(_group_unit(group) for group in groups.values())
+    return sorted(units, key=lambda unit: (unit.repeat, unit.key))
+
+
+def _answer_unit(record: SampleRecord) -> Unit:
+    tally, total, ttft = Tally.of(record), record.total_s, record.ttft_s
+    return Unit(
+        key=record.prompt,
+        cluster=record.conversation,
+        family=record.family,
+        repeat=record.repeat,
+        ok=record.error is None and tally.emitted > 0,
+        tokens=tally.emitted,
+        seconds=total,
+        decode_tokens=tally.emitted - tally.first_emitted,
+        decode_seconds=None if total is None or ttft is None else total - ttft,
+        recounted=record.recounted,
+    )
+
+
+def _group_unit(group: Sequence[SampleRecord]) -> Unit:
+    key = "|".join(sorted(record.prompt for record in group))
+    families = {record.family for record in group}
+    tokens = Tally.pool(group).emitted
+    return Unit(
+        key=key,
+        cluster=key,
+        family=families.pop() if len(families) == 1 else None,
+        repeat=group[0].repeat,
+        ok=tokens > 0 and all(record.error is None for record in group),
+        tokens=tokens,
+        seconds=group[0].group_s,
+    )
+
+
+def matched(baseline: Iterable[Unit], arm: Iterable[Unit]) -> list[tuple[Unit, Unit]]:
+    """Units of both sides under one key and repeat, the baseline's first, in the arm's order.
+
+    Failed units are among them.
+    """
+    theirs = {(unit.key, unit.repeat): unit for unit in baseline}
+    places = [(theirs.get((unit.key, unit.repeat)), unit) for unit in arm]
+    return [(other, unit) for other, unit in places if other is not None]
+
+
+def time_per_token_s(units: Iterable[Unit]) -> float | None:
+    """Pooled end-to-end time of a token: sum of seconds / sum of emitted tokens."""
+    good = [u for u in units if u.ok and u.seconds is not None]
+    return ratio(sum(u.seconds or 0.0 for u in good), sum(u.tokens for u in good))
+
+
+def decode_time_per_token_s(units: Iterable[Unit]) -> float | None:
+    """Pooled time of a token after the first step: sum of (total - ttft) / sum of such tokens."""
+    good = [u for u in units if u.ok and u.decode_seconds is not None and u.decode_tokens]
+    return ratio(sum(u.decode_seconds or 0.0 for u in good), sum(u.decode_tokens for u in good))
+
+
+def ttft_s(records: Iterable[SampleRecord]) -> float | None:
+    """Time to first token: mean over answers of the seconds from request start to first token."""
+    times = [r.ttft_s for r in timed(records) if r.ttft_s is not None]
+    return ratio(sum(times), len(times))

@@ -1,0 +1,273 @@
+"""The verdict on a run: may its numbers be used, and what should a reader know.
+
+==========  =======================================================================================
+DAMAGED     records that run.json counts, or implies, are missing
+INVALID     a record breaks an invariant
+WRONG       a decoder claims to be lossless and is not
+INCOMPLETE  the run did not end: not all that was planned was measured
+VALID       all that was planned was measured, and nothing is broken
+==========  =======================================================================================
+
+Of several the first in this order stands. Pure functions of the run folder: who reads
+a run judges it again, as files get lost and an older version may not have known a verdict. Noise
+makes no verdict: it is written down as a warning.
+
+*Loaded* blocks are those during which other processes used more than `MAX_OTHER_CORES` cores.
+*Drift* is how much slower the baseline became from the first to the last third of the blocks: the
+median, over prompts timed in both, of the log ratio of its times per token (both arms pooled); it
+needs `_MIN_DRIFT_PROMPTS` such prompts. No torch here.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.errors import Exit
+from bench.records.files import SAMPLES
+from bench.records.plan import BASELINE, SECOND_BASELINE, WRONG
+from bench.records.record import SampleRecord, broken_invariants
+from bench.records.run_folder import Run
+from bench.records.status import RunStatus
+from bench.stats.adapter_fit import training_warnings
+
+MAX_OTHER_CORES = 0.5
+_MAX_DRIFT = 0.05
+_MIN_DRIFT_PROMPTS = 3
+UNKNOWN = "unknown"
+VALID, INVALID, DAMAGED, INCOMPLETE = "VALID", "INVALID", "DAMAGED", "INCOMPLETE"
+EXIT_CODES: Mapping[str, Exit] = {
+    VALID: Exit.DONE,
+    DAMAGED: Exit.INVALID,
+    INVALID: Exit.INVALID,
+    WRONG: Exit.REGRESSION,
+    INCOMPLETE: Exit.INVALID,
+}
+"""What a command that reads or completes a run ends with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validity:
+    """Verdict, why it is not VALID, what else to know, and the numbers behind the warnings."""
+
+    verdict: str
+    reasons: tuple[str, ...]
+    warnings: tuple[str, ...]
+    num_errors: int
+    num_blocks: int
+    num_loaded_blocks: int
+    max_other_cores: float | None
+    drift: float | None
+
+
+def judge(run: Run) -> Validity:
+    """The validity of what a run has measured so far, by its records and its status."""
+    damage = _damage(run)
+    broken = _broken(run)
+    wrong = _difference_lines(run.status, wrong=True)
+    unfinished = () if damage else _unfinished(run)
+    found = {DAMAGED: damage, INVALID: broken, WRONG: wrong, INCOMPLETE: unfinished}
+    loads = _loads(run)
+    cores = [load["other_cores"] for load in loads if load["other_cores"] is not None]
+    num_loaded = sum(used > MAX_OTHER_CORES for used in cores)
+    drift = clock_drift(run)
+    errors = [record for record in run.records if record.error is not None]
+    return Validity(
+        verdict=next((verdict for verdict, lines in found.items() if lines), VALID),
+        reasons=tuple(line for lines in found.values() for line in lines),
+        warnings=(
+            *_difference_lines(run.status, wrong=False),
+            *_error_warnings(errors),
+            *_noise_warnings(loads, num_loaded, max(cores, default=0.0), drift),
+            *_repeat_warnings(run.records),
+            *training_warnings(run.config, run.env.models),
+        ),
+        num_errors=len(errors),
+        num_blocks=len({r.block for r in run.records if r.kind == "timing"}),
+        num_loaded_blocks=num_loaded,
+        max_other_cores=max(cores, default=None),
+        drift=drift,
+    )
+
+
+def clock_drift(run: Run) -> float | None:
+    """How much longer the same answers of the baseline took at the end (0.05: 5 % longer)."""
+    blocks = sorted({r.block for r in run.records if r.kind == "timing"})
+    third = len(blocks) // 3
+    if third == 0:
+        return None
+    early, late = set(blocks[:third]), set(blocks[-third:])
+    times: defaultdict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    for (block, _), records in _units(run.records).items():
+        seconds = records[0].total_s or records[0].group_s
+        num_tokens = sum(len(record.tokens or ()) for record in records)
+        if seconds is None or not num_tokens or block not in early | late:
+            continue
+        prompts = "|".join(sorted(record.prompt for record in records))
+        times[prompts][block in late].append(seconds / num_tokens)
+    ratios = [
+        math.log(statistics.median(after) / statistics.median(before))
+        for before, after in times.values()
+        if before and after
+    ]
+    if len(ratios) < _MIN_DRIFT_PROMPTS:
+        return None
+    return round(math.expm1(statistics.median(ratios)), 4)
+
+
+def _of_baseline(record: SampleRecord) -> bool:
+    """Whether it is an answer of either arm of the baseline in the timing pass."""
+    arms = (BASELINE, SECOND_BASELINE)
+    return record.kind == "timing" and record.decoder in arms and record.error is None
+
+
+def _units(records: Iterable[SampleRecord]) -> Mapping[tuple[int, str], list[SampleRecord]]:
+    """What the clock timed as one, of the baseline: the records of a block and an arm."""
+    units: defaultdict[tuple[int, str], list[SampleRecord]] = defaultdict(list)
+    for record in records:
+        if _of_baseline(record):
+            units[record.block, record.decoder].append(record)
+    return units
+
+
+# ---------------------------------------------------------------- what a verdict rests on
+
+
+def _difference_lines(status: RunStatus, *, wrong: bool) -> tuple[str, ...]:
+    """Where cells left the baseline's tokens: those that are wrong, or those that may not be."""
+    lines = []
+    for found in status.differences or ():
+        if bool(found.num_wrong) != wrong:
+            continue
+        ties = "" if found.num_wrong is None else f", {found.num_wrong} of them no near-ties"
+        lines.append(
+            f"{found.cell}{' is WRONG: it' if wrong else ''} claims to be lossless and gave "
+            f"other tokens than ar on {found.num_answers} of {found.num_compared} "
+            f"answers{ties}, e.g. {found.example}"
+        )
+    return tuple(lines)
+
+
+def _damage(run: Run) -> tuple[str, ...]:
+    """What shows that records are gone: run.json counts more, or says that the run is complete."""
+    counted, have = run.status.num_records, len(run.records)
+    if counted is not None and have < counted:
+        lost = f"{SAMPLES} holds {have:,} of the {counted:,} records that run.json counts"
+    elif run.status.complete and _missing(run):
+        lost = f"run.json says that the run is complete, and {SAMPLES} does not hold all of it"
+    else:
+        return ()
+    missing = _missing(run)
+    return (f"{lost}{f': missing are {missing}' if missing else ''}{_advice(run)}",)
+
+
+def _unfinished(run: Run) -> tuple[str, ...]:
+    """What a run that did not end lacks."""
+    if run.status.complete:
+        return ()
+    missing = _missing(run)
+    lacking = f"not measured are {missing}" if missing else "it was stopped after its last answer"
+    how = run.status.status or UNKNOWN
+    return (f"the run did not end (status: {how}): {lacking}{_advice(run)}",)
+
+
+def _advice(run: Run) -> str:
+    """How what is missing is measured; a side of `bench ab` cannot be."""
+    return "" if run.status.ab else f"; `bench resume {run.path.name}` measures it"
+
+
+def _missing(run: Run) -> str:
+    """What was planned and has no record, in words; empty where nothing is missing."""
+    blocks = run.plan.blocks
+    done = len({record.block for record in run.records if record.kind == "timing"})
+    cells = [planned for planned in run.plan.cells if planned.cell != SECOND_BASELINE]
+    scored = sum(r.kind == "quality" for r in run.records)
+    planned = len(run.plan.in_pass("quality")) * len(cells)
+    parts = []
+    if done < len(blocks):
+        parts.append(f"{len(blocks) - done:,} of {len(blocks):,} timing blocks")
+    if scored < planned:
+        parts.append(f"{planned - scored:,} of {planned:,} answers of the quality pass")
+    return " and ".join(parts)
+
+
+def _broken(run: Run) -> tuple[str, ...]:
+    """Broken invariants by cell; what run.json says of them where no record shows any."""
+    limit = run.config.get("max_new_tokens")
+    max_new_tokens = limit if isinstance(limit, int) else sys.maxsize
+    found = _broken_invariants(run.records, max_new_tokens)
+    if found or run.status.verdict != INVALID:
+        return found
+    return run.status.reasons or ("run.json says so",)
+
+
+def _broken_invariants(records: Iterable[SampleRecord], max_new_tokens: int) -> tuple[str, ...]:
+    found: Counter[str] = Counter()
+    example: dict[str, str] = {}
+    for record in records:
+        for what in broken_invariants(record, max_new_tokens):
+            found[record.decoder] += 1
+            example.setdefault(record.decoder, f"{what} (prompt {record.prompt})")
+    return tuple(
+        f"{cell}: {num} broken invariants, e.g. {example[cell]}" for cell, num in found.items()
+    )
+
+
+def _loads(run: Run) -> list[Mapping[str, Any]]:
+    """The load of every finished block, of the attempt that counts."""
+    attempts = {r.block: r.attempt for r in run.records if r.kind == "timing"}
+    return [
+        event
+        for event in run.events
+        if event["event"] == "load" and attempts.get(event["block"]) == event["attempt"]
+    ]
+
+
+def _error_warnings(errors: Sequence[SampleRecord]) -> list[str]:
+    cells = Counter(record.decoder for record in errors)
+    first = {record.decoder: record for record in reversed(errors)}
+    return [
+        f"{cell} failed on {num} answers, e.g. {first[cell].prompt}: {first[cell].failure}"
+        for cell, num in cells.items()
+    ]
+
+
+def _noise_warnings(
+    loads: Sequence[Mapping[str, Any]], num_loaded: int, max_cores: float, drift: float | None
+) -> list[str]:
+    warnings = []
+    if num_loaded:
+        warnings.append(
+            f"other processes used more than {MAX_OTHER_CORES} cores during {num_loaded} of "
+            f"{len(loads)} blocks (up to {max_cores:.1f}): times are noisy"
+        )
+    throttled = [load["throttled"] for load in loads if load.get("throttled")]
+    if throttled:
+        warnings.append(
+            f"the processor was slowed down during {len(throttled)} of {len(loads)} blocks "
+            f"({throttled[0]})"
+        )
+    if drift is not None and abs(drift) > _MAX_DRIFT:
+        change = "more" if drift > 0 else "less"
+        warnings.append(
+            f"the baseline took {abs(drift):.0%} {change} time per token at the end of the run "
+            "than at its start: the machine's speed drifted"
+        )
+    return warnings
+
+
+def _repeat_warnings(records: Iterable[SampleRecord]) -> list[str]:
+    """Both arms of the baseline do the same work: other tokens mean a nondeterministic device."""
+    answers: defaultdict[tuple[str, int], set[tuple[int, ...] | None]] = defaultdict(set)
+    for record in records:
+        if _of_baseline(record):
+            answers[record.prompt, record.repeat].add(record.tokens)
+    unequal = sum(len(tokens) > 1 for tokens in answers.values())
+    if not unequal:
+        return []
+    return [f"ar and ar@aa gave different tokens for {unequal} of {len(answers)} answers"]

@@ -1,0 +1,122 @@
+"""Whether answers follow the target's distribution where equality is not claimed.
+
+Tables, and real models.
+
+At temperature above 0 a decoder that does not couple emits other tokens than AR, of the same
+distribution. So its answers under many seeds are tested against exact probabilities: always on a
+table of known distributions, and with ``--distribution`` on the target itself, where the contexts
+are the places at which it is least sure. One family of tests per decoder, corrected by Holm's
+method.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from bench.records.prompts import Prompt
+from bench.verify.divergence import cold_logits
+from bench.verify.verdict import CheckOutcome, Finding
+from decoders.core.model import Model
+from decoders.core.sampling import warp
+from decoders.core.testing.draws import Draws
+from decoders.core.testing.goodness import POWER, detectable_distance, holm
+from decoders.core.types import Sampling
+
+FALSE_ALARM = 0.001
+"""How often a lossless decoder is called wrong: all distribution tests of one decoder together."""
+MAX_DISTANCE = 0.1
+"""A test that could miss a larger total-variation distance is inconclusive."""
+NUM_CONTEXTS = 4
+NUM_TOKENS = 4
+"""Tokens of an answer on a real model: the prefill's, and a step or more."""
+
+Context = tuple[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class DistributionTest:
+    """Draws of one decoder, and where they were drawn."""
+
+    where: str
+    draws: Draws
+    exact: bool = True
+    """False in half precision, where the distribution itself depends on a call's shape."""
+
+
+def findings(tests: Sequence[DistributionTest]) -> list[Finding]:
+    """A finding per test, the level shared among them."""
+    fits = [test.draws.fit for test in tests]
+    adjusted = holm([found.p_value for found in fits])
+    made = []
+    for test, found, p_value in zip(tests, fits, adjusted, strict=True):
+        distance = detectable_distance(found.dof, found.num_draws, FALSE_ALARM / len(tests))
+        outcome: CheckOutcome = "passed" if distance <= MAX_DISTANCE else "open"
+        if p_value < FALSE_ALARM:
+            outcome = "wrong" if test.exact else "open"
+        made.append(
+            Finding(
+                check=f"distribution {test.where}",
+                outcome=outcome,
+                text=(
+                    f"{found.num_draws:,} draws, chi-square {found.statistic:.4g} at {found.dof} "
+                    f"degrees of freedom, p = {p_value:.2g} (Holm)"
+                ),
+                power=f"a distance of {distance:.3f}",
+                data={
+                    "num_draws": found.num_draws,
+                    "statistic": found.statistic if math.isfinite(found.statistic) else None,
+                    "impossible_answers": test.draws.counts["impossible"],
+                    "dof": found.dof,
+                    "p_value": found.p_value,
+                    "p_value_holm": p_value,
+                    "detectable_distance": distance,
+                    "power": POWER,
+                },
+            )
+        )
+    return made
+
+
+def unsure_places(
+    target: Model,
+    prompts: Sequence[Prompt],
+    answers: Mapping[str, tuple[int, ...]],
+    sampling: Sampling,
+) -> list[Context]:
+    """The `NUM_CONTEXTS` places, of different prompts, where the target is least sure.
+
+    Args:
+        target: gives the distributions along the baseline's answers.
+        prompts: whose `answers` by name are followed.
+        answers: of the baseline.
+        sampling: warps the distributions.
+
+    Returns:
+        For each place its prompt's name, and the ids of prompt and answer up to it.
+    """
+    found: list[tuple[float, Context]] = []
+    for prompt in prompts:
+        answer = answers.get(prompt.name, ())
+        entropy = _entropies(target, prompt.ids, answer, sampling) if answer else []
+        windows = [sum(entropy[i : i + NUM_TOKENS]) for i in range(len(entropy))]
+        if windows:
+            place = windows.index(max(windows))
+            context = (f"{prompt.name}+{place}", (*prompt.ids, *answer[:place]))
+            found.append((windows[place], context))
+    found.sort(key=lambda item: -item[0])
+    return [context for _, context in found[:NUM_CONTEXTS]]
+
+
+def _entropies(
+    target: Model, prompt: Sequence[int], answer: Sequence[int], sampling: Sampling
+) -> list[float]:
+    """Entropy of the distribution of every token of an answer, in nats."""
+    ids = (*prompt, *answer[:-1])
+    logits = cold_logits(target, ids, range(len(prompt) - 1, len(ids)))
+    distributions = warp(logits, sampling).double()
+    entropies: list[float] = torch.special.entr(distributions).sum(-1).tolist()
+    return entropies

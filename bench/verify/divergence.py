@@ -1,0 +1,133 @@
+"""Where two answers part, and whether rounding explains it.
+
+Kernels of another shape round differently, so a token may change where the target hardly prefers
+one. At the first difference the target is asked once more, alone, over the common beginning:
+
+* greedy: how far apart are the two tokens' logits?
+* sampled: how far would the CDF have to move for u to pick the other token?
+
+A difference within the dtype's margin is a *near-tie*; any other is *wrong*. One margin in logits
+gives both: logits that move by m/2 each way move a border of the CDF by at most m / (4 T). A
+nucleus or a top-k whose own border is that near may fall either way too: both are tried.
+
+Letters: V vocabulary, T temperature, u the uniform of a position.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bench.stats.counters import first_difference
+from decoders.core.engine.models import Models
+from decoders.core.model import Model
+from decoders.core.sampling import Uniforms, warp
+from decoders.core.types import Sampling
+
+MARGINS = {"float32": 1e-3, "float16": 0.03, "bfloat16": 0.25}
+"""Logits closer than this count as a tie, by the dtype a model runs in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """The first difference of two answers: after `place` equal tokens, `distance` from a tie.
+
+    `by` says what was measured: ``logits`` apart, u to the other token's share of the CDF
+    (``edge``), or nothing where one answer is the other's beginning (``length``).
+    """
+
+    place: int
+    by: Literal["logits", "edge", "length"]
+    distance: float
+    margin: float
+
+    @property
+    def near_tie(self) -> bool:
+        """Whether rounding explains it."""
+        return self.distance < self.margin
+
+
+def edge_margin(margin: float, temperature: float) -> float:
+    """How far rounding of logits by `margin` moves a border of the CDF at most."""
+    return margin / (4 * temperature)
+
+
+def examine(
+    target: Model,
+    prompt: Sequence[int],
+    answer: Sequence[int],
+    expected: Sequence[int],
+    sampling: Sampling,
+    dtype: str,
+) -> Divergence | None:
+    """Where `answer` leaves the baseline's `expected`, and how near a tie; None if nowhere.
+
+    Args:
+        target: asked for one cold forward pass over prompt and common beginning.
+        prompt: ids both answers continue, with `sampling`'s seed.
+        answer: what a decoder emitted.
+        expected: what the baseline emitted.
+        sampling: of both.
+        dtype: one of `MARGINS`.
+    """
+    place = first_difference(answer, expected)
+    if place is None:
+        return None
+    margin = MARGINS[dtype]
+    if place == min(len(answer), len(expected)):  # they stopped by different rules
+        return Divergence(place=place, by="length", distance=math.inf, margin=margin)
+    logits = cold_logits(target, (*prompt, *expected[:place]))[0]
+    if sampling.greedy:
+        gap = float((logits[expected[place]] - logits[answer[place]]).abs())
+        return Divergence(place=place, by="logits", distance=gap, margin=margin)
+    u = Uniforms(sampling.seed, prompt).at("draw", place)
+    distance = min(
+        _to_token(distribution, u, answer[place])
+        for distribution in _distributions(logits, sampling, margin)
+    )
+    edge = edge_margin(margin, sampling.temperature)
+    return Divergence(place=place, by="edge", distance=distance, margin=edge)
+
+
+def cold_logits(target: Model, ids: Sequence[int], read: Sequence[int] | None = None) -> Tensor:
+    """The target's float32 logits ``[R, V]`` after the R places `read` of `ids` (None: the last).
+
+    One forward pass on an empty cache, of which no session may be open.
+    """
+    Models(target=target).ensure(1, len(ids))
+    session = target.open()
+    try:
+        return target.forward([session.call(ids, want="logits", read=read)])
+    finally:
+        target.close(session)
+
+
+def _to_token(distribution: Tensor, u: float, token: int) -> float:
+    """How far u lies from the share of the CDF ``[V]`` that picks `token`."""
+    high = float(distribution[: token + 1].sum(dtype=torch.float64))
+    low = high - float(distribution[token])
+    return max(0.0, low - u, u - high)
+
+
+def _distributions(logits: Tensor, sampling: Sampling, margin: float) -> list[Tensor]:
+    """The distribution ``[V]``, and its neighbours where top-k or top-p is near a tie."""
+    edge = edge_margin(margin, sampling.temperature)
+    cuts = {(sampling.top_k, sampling.top_p)}
+    if sampling.top_p < 1:
+        cuts |= {(k, min(1.0, sampling.top_p + edge)) for k, _ in cuts}
+        cuts |= {(k, max(1e-6, sampling.top_p - edge)) for k, _ in cuts}
+    if 0 < sampling.top_k < len(logits):
+        border = logits.topk(sampling.top_k).values[-1]
+        for moved in (border - margin, border + margin):
+            num_kept = max(1, int((logits >= moved).sum()))
+            cuts |= {(num_kept, p) for _, p in cuts}
+    return [
+        warp(logits[None], dataclasses.replace(sampling, top_k=k, top_p=p))[0]
+        for k, p in sorted(cuts)
+    ]

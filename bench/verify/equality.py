@@ -1,0 +1,202 @@
+"""A decoder's answers held to the baseline's, and both to what another call shape alone does.
+
+Where equality is claimed every difference must be a near-tie (`bench.verify.divergence`), and
+there must not be many more of them than `ReshapedAR` has: AR itself, in calls of as many rows as a
+verifying call. That is the noise floor. How long answers stay equal is a survival curve
+(Kaplan-Meier: an answer that ends equal is censored). No decision rests on a curve alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from scipy import stats
+
+from bench.records.failures import error_line
+from bench.verify.divergence import Divergence, examine
+from bench.verify.verdict import CheckOutcome, Finding
+from decoders.ar import Autoregressive
+from decoders.core.decoder import Request, Steps
+from decoders.core.model import Model
+from decoders.core.testing.goodness import POWER
+from decoders.core.types import Emit, Generation, Outcome, Sampling
+
+CURVE = (1, 4, 16, 64, 256)
+"""Tokens after which the survival curve is shown."""
+ABOVE_FLOOR = 0.001
+"""Level of the test for more near-ties than the noise floor has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReshapedAR(Autoregressive):
+    """AR that feeds its last tokens again in every call: the shape of a verifying call."""
+
+    rows: int = 5
+
+    def steps(self, request: Request) -> Steps:
+        """Prefill, then `rows` rows per step, the last of which is read."""
+        target, text = request.target, list(request.prompt_ids)
+        result = yield target.call(text)
+        while True:
+            text += result.picks
+            yield Emit(tokens=result.picks)
+            num_rows = min(self.rows, len(text))
+            target.truncate(len(text) - num_rows)
+            result = yield target.call(text[-num_rows:])
+
+
+@dataclass(slots=True, kw_only=True)
+class EqualityCheck:
+    """Answers of one decoder against the baseline's under one sampling; grows one by one.
+
+    `equal_tokens` holds, for every answer compared, how many tokens it shares with the baseline's;
+    `parted` those that left it, by prompt; `errors` what decoders raised, the baseline included:
+    where it has no answer there is nothing to compare with.
+    """
+
+    decoder: str
+    sampling: Sampling
+    dtype: str
+    equal_tokens: list[int] = field(default_factory=list)
+    parted: list[tuple[str, Divergence]] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def add(
+        self,
+        target: Model,
+        name: str,
+        prompt: Sequence[int],
+        outcome: Outcome,
+        expected: Sequence[int],
+    ) -> None:
+        """Compare one answer; the target is asked again where it parts."""
+        if not isinstance(outcome, Generation):
+            self.errors.append(f"{name}: {error_line(outcome)}")
+            return
+        found = examine(target, prompt, outcome.tokens, expected, self.sampling, self.dtype)
+        self.equal_tokens.append(len(expected) if found is None else found.place)
+        if found is not None:
+            self.parted.append((name, found))
+
+    @property
+    def wrong(self) -> list[tuple[str, Divergence]]:
+        """The differences that no rounding explains."""
+        return [(name, found) for name, found in self.parted if not found.near_tie]
+
+    @property
+    def num_answers(self) -> int:
+        """Answers compared."""
+        return len(self.equal_tokens)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that were the baseline's, up to the first difference of every answer."""
+        return sum(self.equal_tokens)
+
+    @property
+    def mode(self) -> str:
+        """What the sampling is called in checks' names."""
+        return "greedy" if self.sampling.greedy else f"T = {self.sampling.temperature:g}"
+
+    def survival(self) -> list[float]:
+        """Share of answers still equal after each number of tokens in `CURVE`; none of none."""
+        if not self.equal_tokens:
+            return []
+        if not self.parted:
+            return [1.0] * len(CURVE)
+        left = [found.place for _, found in self.parted]
+        ended = list(self.equal_tokens)
+        for place in left:
+            ended.remove(place)
+        data: Any = stats.CensoredData(uncensored=[place + 1 for place in left], right=ended)
+        return [float(share) for share in stats.ecdf(data).sf.evaluate(CURVE)]
+
+    def finding(self, lossless: bool, floor: EqualityCheck) -> Finding:
+        """What the comparison says of a decoder that is, or is not, labelled lossless."""
+        num_parted, num = len(self.parted), self.num_answers
+        words = f"{num - num_parted} of {num} answers identical, {self.num_tokens:,} tokens"
+        outcome: CheckOutcome = "passed"
+        power = ""
+        if lossless and self.wrong:
+            outcome = "wrong"
+            words += f"; {len(self.wrong)} differ beyond rounding: {_parted(*self.wrong[0])}"
+        elif self.errors or not num:
+            outcome = "open"
+            words += f"; {_failed(self.errors)}" if self.errors else ""
+        elif not lossless:
+            outcome = "measured"
+            if self.parted:
+                places = [found.place for _, found in self.parted]
+                words += f"; parted after {median(places):g} tokens (median)"
+        elif self._above(floor):
+            outcome = "open"
+            words += f"; {num_parted} near-ties, AR in another shape has {len(floor.parted)}"
+        else:
+            words += f"; {num_parted} near-ties" if num_parted else ""
+            rarest = 1 / (1 - (1 - POWER) ** (1 / max(1, self.num_tokens)))
+            power = f"one wrong token in {rarest:,.0f}"
+        return Finding(
+            check=f"{self.mode}, tokens of ar",
+            outcome=outcome,
+            text=words,
+            power=power,
+            data=self.as_data(),
+        )
+
+    def failures(self) -> Finding | None:
+        """Of the noise floor: what AR itself, or AR in another shape, failed on, if anything."""
+        if not self.errors:
+            return None
+        check, text = f"{self.mode}, answers of ar", _failed(self.errors)
+        return Finding(check=check, outcome="open", text=text, data={"errors": self.errors})
+
+    def _above(self, floor: EqualityCheck) -> bool:
+        """Whether it parts from AR more often per token than AR in another shape does."""
+        ours, theirs = len(self.parted), len(floor.parted)
+        if not ours:
+            return False
+        share = self.num_tokens / max(1, self.num_tokens + floor.num_tokens)
+        test = stats.binomtest(ours, ours + theirs, min(1.0, share), alternative="greater")
+        return bool(test.pvalue < ABOVE_FLOOR)
+
+    def as_data(self) -> dict[str, Any]:
+        """The comparison as JSON data."""
+        return {
+            "decoder": self.decoder,
+            "temperature": self.sampling.temperature,
+            "num_answers": self.num_answers,
+            "num_identical": self.num_answers - len(self.parted),
+            "num_tokens_equal": self.num_tokens,
+            "num_near_ties": len(self.parted) - len(self.wrong),
+            "num_wrong": len(self.wrong),
+            "errors": self.errors,
+            "survival": dict(zip(map(str, CURVE), self.survival(), strict=False)),
+            "divergences": [
+                {
+                    "prompt": name,
+                    "token": found.place,
+                    "by": found.by,
+                    "distance": None if found.by == "length" else found.distance,
+                    "margin": found.margin,
+                    "near_tie": found.near_tie,
+                }
+                for name, found in self.parted
+            ],
+        }
+
+
+def _failed(errors: Sequence[str]) -> str:
+    return f"{len(errors)} failed: {errors[0]}"
+
+
+def _parted(name: str, found: Divergence) -> str:
+    if found.by == "length":
+        return f"{name} ends after {found.place} tokens, or goes on where ar ends"
+    what = "the logits are" if found.by == "logits" else "u and the token's share are"
+    return (
+        f"token {found.place} of {name}, where {what} {found.distance:.2g} apart "
+        f"(margin {found.margin:.2g})"
+    )

@@ -1,0 +1,98 @@
+"""A decoder under examination by `bench verify`: what is due, and all that is known so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bench.plan.setup import Arm
+from bench.records.failures import error_line
+from bench.records.plan import BASELINE
+from bench.verify.distribution import DistributionTest, findings
+from bench.verify.equality import EqualityCheck
+from bench.verify.verdict import CheckOutcome, Examination, Finding
+from decoders.core.checks import equality_checks
+from decoders.core.types import Sampling
+
+
+@dataclass(slots=True)
+class Subject:
+    """One decoder; what is found is kept at once, so that an interruption loses nothing."""
+
+    arm: Arm
+    tables: list[Finding] = field(default_factory=list)
+    compared: list[EqualityCheck] = field(default_factory=list)
+    distributions: list[DistributionTest] = field(default_factory=list)
+    failed: list[Finding] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Its cell."""
+        return self.arm.cell.cell
+
+    @property
+    def lossless(self) -> bool:
+        """Whether it claims to be."""
+        return self.arm.decoder.lossless
+
+    @property
+    def keeps_distribution_only(self) -> bool:
+        """Whether its distribution is tested: AR's own, and of those that do not couple with it."""
+        return self.lossless and (self.name == BASELINE or not self.arm.decoder.coupled)
+
+    def look_at_tables(self) -> None:
+        """Run the contract's equality checks, up to the first that does not hold."""
+        checks = equality_checks(self.arm.decoder)
+        names = [check.__name__.removeprefix("check_").replace("_", " ") for check in checks]
+        words = ", ".join(names)
+        outcome: CheckOutcome = "passed"
+        for name, check in zip(names, checks, strict=True):
+            try:
+                check(self.arm.decoder)
+            except AssertionError as error:
+                words, outcome = f"{name}: {error}", "wrong"
+                break
+            except Exception as error:
+                words, outcome = f"{name}: {error_line(error)}", "open"
+                break
+        self.tables.append(
+            Finding(
+                check="equality on a table",
+                outcome=outcome,
+                text=words,
+                data={"checks": names},
+            )
+        )
+
+    def begin(self, sampling: Sampling, dtype: str) -> EqualityCheck | None:
+        """A comparison with AR, where one is due."""
+        if not (sampling.greedy or (self.lossless and self.arm.decoder.coupled)):
+            return None
+        made = EqualityCheck(decoder=self.name, sampling=sampling, dtype=dtype)
+        self.compared.append(made)
+        return made
+
+    def draw(self, test: DistributionTest, first_seed: int, num_rows: int) -> None:
+        """Draw; what an interruption leaves behind counts, what fails does not."""
+        self.distributions.append(test)
+        try:
+            test.draws.draw(first_seed, num_rows)
+        except Exception as error:
+            self.distributions.remove(test)
+            check, words = f"distribution {test.where}", error_line(error)
+            self.failed.append(Finding(check=check, outcome="open", text=words, data={}))
+
+    def examined(self, floors: Mapping[float, EqualityCheck], *, complete: bool) -> Examination:
+        """All findings; `floors` are the noise floors by temperature."""
+        compared = [
+            made.finding(self.lossless, floors[made.sampling.temperature]) for made in self.compared
+        ]
+        if self.name == BASELINE:
+            found = [floor.failures() for floor in floors.values()]
+            compared += [failed for failed in found if failed is not None]
+        return Examination(
+            decoder=self.name,
+            lossless=self.lossless,
+            findings=[*self.tables, *compared, *findings(self.distributions), *self.failed],
+            complete=complete,
+        )

@@ -1,0 +1,148 @@
+"""What `bench verify` found: findings, a verdict per decoder, the exit code; as table and as JSON.
+
+=============  ====================================================================================
+lossless       everything checked held
+lossy          labelled so: its distance is measured
+wrong          it claims to be lossless and is not
+inconclusive   something failed, was interrupted, or could not have been seen
+=============  ====================================================================================
+
+No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from bench.errors import Exit
+from bench.records.files import write_json
+
+SCHEMA = 1
+CheckOutcome = Literal["passed", "wrong", "open", "measured"]
+Losslessness = Literal["lossless", "lossy", "wrong", "inconclusive"]
+_STYLES = {"lossless": "green", "lossy": "yellow", "wrong": "bold red", "inconclusive": "magenta"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One check of one decoder: what came out, in words, what it would have caught, and data."""
+
+    check: str
+    outcome: CheckOutcome
+    text: str
+    power: str = ""
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """All findings about one decoder. `complete`: nothing that was planned is missing."""
+
+    decoder: str
+    lossless: bool
+    findings: Sequence[Finding]
+    complete: bool = True
+
+    @property
+    def verdict(self) -> Losslessness:
+        """The one word."""
+        outcomes = {finding.outcome for finding in self.findings}
+        if "wrong" in outcomes:
+            return "wrong"
+        if outcomes != {"passed" if self.lossless else "measured"} or not self.complete:
+            return "inconclusive"
+        return "lossless" if self.lossless else "lossy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """Every decoder's findings, and what they were measured with.
+
+    `notes` are sentences on margins and levels, `floor` the survival curves of the decoders and of
+    AR in another shape (rows of shares after `places` tokens), `facts` what JSON says beside them.
+    """
+
+    examined: Sequence[Examination]
+    notes: Sequence[str]
+    places: Sequence[int]
+    curves: Sequence[tuple[str, Sequence[float]]]
+    facts: Mapping[str, Any]
+    interrupted: bool = False
+
+    @property
+    def exit_code(self) -> Exit:
+        """The worst of all verdicts; an interruption goes before."""
+        verdicts = {examined.verdict for examined in self.examined}
+        if self.interrupted:
+            return Exit.INTERRUPTED
+        if "wrong" in verdicts:
+            return Exit.REGRESSION
+        return Exit.INVALID if "inconclusive" in verdicts else Exit.DONE
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything as JSON data."""
+        return {
+            "schema": SCHEMA,
+            "status": "interrupted" if self.interrupted else "complete",
+            "exit_code": int(self.exit_code),
+            **self.facts,
+            "notes": list(self.notes),
+            "decoders": [
+                {
+                    "decoder": examined.decoder,
+                    "claims": "lossless" if examined.lossless else "lossy",
+                    "verdict": examined.verdict,
+                    "findings": [asdict(finding) for finding in examined.findings],
+                }
+                for examined in self.examined
+            ],
+        }
+
+    def write(self, path: Path) -> None:
+        """`as_json` as a file.
+
+        Raises:
+            BenchError: exit 1.
+        """
+        write_json(path, self.as_json())
+
+    def print(self, console: Console) -> None:
+        """The verdicts, the curves, and what stands behind both."""
+        shown: list[Table | Text] = [_columns(headed=True)]
+        for examined in self.examined:
+            checks = _columns(headed=False)
+            for finding in examined.findings or [_NOTHING]:
+                mark = "" if finding.outcome in ("passed", "measured") else f"{finding.outcome}: "
+                found = Text(mark + finding.text)
+                checks.add_row(Padding(Text(finding.check), (0, 0, 0, 2)), found, finding.power)
+            verdict = Text(examined.verdict, style=_STYLES[examined.verdict])
+            shown += [Text.assemble(examined.decoder, ": ", verdict), checks, Text()]
+        if self.curves:
+            curves = Table(box=None, pad_edge=False, header_style="bold")
+            curves.add_column("answers still equal after tokens", overflow="fold")
+            for place in self.places:
+                curves.add_column(str(place), justify="right", no_wrap=True)
+            for label, shares in self.curves:
+                curves.add_row(Text(label), *(f"{share:.0%}" for share in shares))
+            shown += [curves, Text()]
+        console.print(Group(*shown, *(Text(note) for note in self.notes)))
+
+
+_NOTHING = Finding(check="", outcome="open", text="nothing was checked", data={})
+
+
+def _columns(*, headed: bool) -> Table:
+    """An empty table of checks: all are as wide, and a name too long for its column is folded."""
+    made = Table(box=None, pad_edge=False, header_style="bold", show_header=headed, expand=True)
+    made.add_column("check", width=23, overflow="fold")
+    made.add_column("found", ratio=1, overflow="fold")
+    made.add_column("would catch", width=20)
+    return made

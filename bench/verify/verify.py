@@ -1,0 +1,222 @@
+"""`bench verify`: whether decoders that claim to be lossless keep the claim (docs/verify.md).
+
+Three kinds of evidence, cheapest first:
+
+1. on a table of known distributions: the contract's equality checks, and the distribution of drawn
+answers;
+2. on the model: answers equal to AR's, greedy for all and sampled for coupled decoders, beside AR
+   in another call shape;
+3. with ``--distribution``, on the model: the distribution of drawn answers against exact
+probabilities.
+
+Nothing is timed. An interruption leaves what was found: it is judged, printed and written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+from bench.errors import BenchError, Exit
+from bench.plan.make import batch_size, tokenise
+from bench.plan.select import choose_decoders
+from bench.plan.setup import Arm, Setup, open_setup
+from bench.plan.tokenise import count_lines, tasks_of
+from bench.progress import Progress
+from bench.records.failures import error_line
+from bench.records.prompts import Prompt
+from bench.settings.bounds import NumDraws, check
+from bench.settings.config import RunConfig
+from bench.verify.distribution import (
+    FALSE_ALARM,
+    NUM_CONTEXTS,
+    NUM_TOKENS,
+    DistributionTest,
+    unsure_places,
+)
+from bench.verify.divergence import MARGINS, edge_margin
+from bench.verify.equality import CURVE, EqualityCheck, ReshapedAR
+from bench.verify.subject import Subject
+from bench.verify.verdict import VerifyReport
+from decoders.core.checks import table_draws
+from decoders.core.engine.scheduler import Scheduler
+from decoders.core.testing.draws import Draws
+from decoders.core.testing.goodness import POWER
+from decoders.core.types import Generation, Outcome, Sampling
+
+_TEMPERATURE = 0.8
+"""Of sampled checks, where the configuration says 0."""
+NUM_DRAWS = 5000
+_TABLE_BATCH = 64
+
+Opener = Callable[[RunConfig], Setup]
+
+
+def verify(
+    config: RunConfig,
+    progress: Progress,
+    *,
+    distribution: bool = False,
+    num_draws: int = NUM_DRAWS,
+    opener: Opener = open_setup,
+) -> VerifyReport:
+    """Examine the decoders of a configuration.
+
+    Args:
+        config: as for a run; `repeats`, `batch_size` and `quality_limit` do not matter.
+        progress: where it reports to.
+        distribution: also test the distribution on the model itself.
+        num_draws: draws of every distribution test.
+        opener: opens the models.
+
+    Raises:
+        BenchError: as a run's, before anything is examined.
+    """
+    check(num_draws, NumDraws, "--draws")
+    config = choose_decoders(config, progress.note)
+    setup = opener(config)
+    tasks = tasks_of(
+        config.tasks,
+        limit=config.limit,
+        seed=config.seed,
+        quality_limit=0,
+        columns=config.columns,
+    )
+    prompts, skipped = tokenise(setup, tasks.timing)
+    for line in count_lines(prompts, skipped):
+        progress.note(line)
+    if not prompts:
+        raise BenchError("no prompt is left to verify on: all were skipped", Exit.USAGE)
+    work = _Work(setup, prompts, progress, num_draws)
+    interrupted = False
+    try:
+        work.tables()
+        work.answers(work.greedy)
+        work.answers(work.sampled)
+        if distribution:
+            work.distributions()
+    except KeyboardInterrupt:
+        interrupted = True
+        progress.note("interrupted; what was found stands below")
+    finally:
+        progress.close()
+    return work.report(interrupted)
+
+
+class _Work:
+    """The examination: what it works with, and its subjects, which keep what is found."""
+
+    def __init__(
+        self, setup: Setup, prompts: Sequence[Prompt], progress: Progress, num_draws: int
+    ) -> None:
+        self._setup, self._prompts, self._progress = setup, prompts, progress
+        self._num_draws, self._seed = num_draws, setup.config.seed
+        self._dtype = setup.config.dtype or "float32"
+        self._floor_every = 4 if self._dtype == "float32" else 1  # there it is only shown
+        self._subjects = [Subject(arm) for arm in setup.arms.values()]
+        self._floors: list[EqualityCheck] = []
+        self._expected: dict[str, tuple[int, ...]] = {}
+        self.greedy = dataclasses.replace(setup.sampling, temperature=0.0)
+        temperature = setup.sampling.temperature or _TEMPERATURE
+        self.sampled = dataclasses.replace(setup.sampling, temperature=temperature)
+
+    def tables(self) -> None:
+        """Equality and distribution on tables of known distributions."""
+        self._progress.start("tables", sum(s.lossless for s in self._subjects))
+        for subject in self._subjects:
+            if subject.lossless:
+                subject.look_at_tables()
+                if subject.keeps_distribution_only:
+                    draws = table_draws(subject.arm.decoder, self._num_draws)
+                    subject.draw(DistributionTest("on a table", draws), self._seed, _TABLE_BATCH)
+                self._progress.step(subject.name)
+
+    def answers(self, sampling: Sampling) -> None:
+        """Prompt by prompt: AR's answer, that of AR in another shape, and everyone else's."""
+        baseline, *others = self._subjects
+        floor = EqualityCheck(decoder="ar in another shape", sampling=sampling, dtype=self._dtype)
+        self._floors.append(floor)
+        begun = [(subject.arm, subject.begin(sampling, self._dtype)) for subject in others]
+        due = [(arm, comparison) for arm, comparison in begun if comparison is not None]
+        reshaped = dataclasses.replace(baseline.arm, decoder=ReshapedAR())
+        mode = "greedy" if sampling.greedy else "sampled"
+        self._progress.start(f"{mode} answers", len(self._prompts))
+        for number, prompt in enumerate(self._prompts):
+            expected = _answer(baseline.arm, sampling, prompt)
+            if not isinstance(expected, Generation):
+                line = f"{prompt.name}: ar failed: {error_line(expected)}"
+                for made in (floor, *(comparison for _, comparison in due)):
+                    made.errors.append(line)
+                self._progress.step(prompt.name)
+                continue
+            self._expected[prompt.name] = expected.tokens
+            floors = [] if number % self._floor_every else [(reshaped, floor)]
+            for arm, comparison in [*due, *floors]:
+                outcome = _answer(arm, sampling, prompt)
+                target = self._setup.models.target
+                comparison.add(target, prompt.name, prompt.ids, outcome, expected.tokens)
+            self._progress.step(prompt.name)
+
+    def distributions(self) -> None:
+        """The distribution of short answers, where the target is least sure along AR's own."""
+        sampling = dataclasses.replace(self.sampled, max_new_tokens=NUM_TOKENS)
+        target = self._setup.models.target
+        contexts = unsure_places(target, self._prompts, self._expected, sampling)
+        subjects = [subject for subject in self._subjects if subject.keeps_distribution_only]
+        self._progress.start("distributions", len(subjects) * len(contexts))
+        for name, ids in contexts:
+            for subject in subjects:
+                arm = subject.arm
+                draws = Draws(arm.decoder, arm.models, ids, sampling, self._num_draws)
+                test = DistributionTest(f"after {name}", draws, exact=self._dtype == "float32")
+                subject.draw(test, self._seed, batch_size(self._setup))
+                self._progress.step(subject.name)
+
+    def report(self, interrupted: bool) -> VerifyReport:
+        """Everything found, judged."""
+        floors = {floor.sampling.temperature: floor for floor in self._floors}
+        compared = [*self._floors, *(made for s in self._subjects for made in s.compared)]
+        return VerifyReport(
+            examined=[s.examined(floors, complete=not interrupted) for s in self._subjects],
+            notes=self._notes(),
+            places=CURVE,
+            curves=[
+                (f"{made.decoder}, T = {made.sampling.temperature:g}", made.survival())
+                for made in compared
+                if made.num_answers
+            ],
+            facts=self._facts(),
+            interrupted=interrupted,
+        )
+
+    def _notes(self) -> list[str]:
+        margin = MARGINS[self._dtype]
+        edge = edge_margin(margin, self.sampled.temperature)
+        return [
+            f"{self._dtype}: a difference from ar is a near-tie where the two logits are less than "
+            f"{margin:g} apart, or u less than {edge:.2g} from the token's share of the CDF.",
+            f"What would be caught is caught with probability {POWER:g}: a wrong token in so many, "
+            "or a distribution at that total-variation distance, whatever its direction.",
+            f"A lossless decoder fails these tests in {FALSE_ALARM:.1%} of examinations.",
+        ]
+
+    def _facts(self) -> Mapping[str, object]:
+        return {
+            "config": self._setup.config.model_dump(),
+            "models": self._setup.facts,
+            "dtype": self._dtype,
+            "temperature": self.sampled.temperature,
+            "margin_logits": MARGINS[self._dtype],
+            "margin_cdf": edge_margin(MARGINS[self._dtype], self.sampled.temperature),
+            "false_alarm": FALSE_ALARM,
+            "num_prompts": len(self._prompts),
+            "num_contexts": NUM_CONTEXTS,
+            "noise_floor": [floor.as_data() for floor in self._floors],
+        }
+
+
+def _answer(arm: Arm, sampling: Sampling, prompt: Prompt) -> Outcome:
+    scheduler = Scheduler(arm.decoder, arm.models, sampling, deadline=arm.deadline)
+    with arm.deadline.ticking():
+        (outcome,) = scheduler.run([prompt.ids])
+    return outcome

@@ -1,0 +1,4 @@
+"""Gated adapters with slots: what makes a model its own parallel predictor.
+
+Imports the contract.
+"""

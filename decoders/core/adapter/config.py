@@ -1,0 +1,143 @@
+"""What an adapter is: its variant, sizes and training range, as ``adapter.json`` keeps them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from decoders.core.adapter.embedding import CODES, Code
+
+FORMAT = 1
+Variant = Literal["o-ptp", "c-ptp", "refine", "isd"]
+VARIANTS: tuple[Variant, ...] = get_args(Variant)
+MASKED: tuple[Variant, ...] = ("refine", "isd")
+"""Variants whose slots carry no uniform."""
+CONFIG_FILE, WEIGHTS_FILE = "adapter.json", "adapter.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterConfig:
+    """All that is not a weight.
+
+    Attributes:
+        variant: ``o-ptp``: the slot that carries u_k predicts token k; ``c-ptp``: it predicts the
+            distribution of token k + 1. In both others a slot at a token's own place carries a
+            mask, or in ``refine`` that token, and predicts the distribution of the token after it:
+            ``isd`` slots see earlier ones, ``refine`` slots see their whole block.
+        num_slots: slots of a training window (the longest block of ``refine``).
+        layers: (in, out) of every gated layer of the base model.
+        width: D.
+        rank: r; 0 for a full-rank delta.
+        alpha: the delta is scaled by alpha / r.
+        code: how u is embedded.
+        embedding_hidden: middle width of the embedding's network (0: one linear layer).
+        conditioned: whether the embedding is told temperature and top-p.
+        anchored: whether the first slot of a branch also carries the embedding of the token before
+            it (not in the paper; the base row's input, so it starts from what that row computes).
+        standalone: whether a branch does without the base row of the token before it, which its
+            first slot stands for (`anchored`): proposing then takes slots alone. Not in the paper.
+        numbered: whether slots carry a learned embedding of their number in the branch (not in the
+            paper, which leaves the order to the positions).
+        enter: the decoder layer at which slots enter, counted from 0. Above 0, a slot begins as the
+            hidden state there of the base row before its branch, times a learned scale for its
+            number, plus its embedding, and the layers below have no delta. Not in the paper.
+        temperatures: lowest and highest temperature of training.
+        top_ps: the nucleus sizes of training.
+        top_k: of training.
+        greedy: whether blank slots were trained on greedy continuations.
+        order: order in which a distribution is accumulated by `pick`.
+        base: what is known of the base model (architecture, hash of its weights).
+        measured: the held-out report: per-slot accuracy, survival, calibration.
+    """
+
+    variant: Variant = "o-ptp"
+    num_slots: int = 16
+    layers: Mapping[str, tuple[int, int]]
+    width: int
+    rank: int = 64
+    alpha: float = 64.0
+    code: Code = "dyadic"
+    embedding_hidden: int = 0
+    conditioned: bool = False
+    anchored: bool = False
+    standalone: bool = False
+    numbered: bool = False
+    enter: int = 0
+    temperatures: tuple[float, float] = (1.0, 1.0)
+    top_ps: tuple[float, ...] = (1.0,)
+    top_k: int = 0
+    greedy: bool = False
+    order: str = "vocabulary"
+    base: Mapping[str, Any] = field(default_factory=dict)
+    measured: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """`ValueError` for a value this version does not know."""
+        _demand(self.variant in VARIANTS, "variant", self.variant, ", ".join(VARIANTS))
+        _demand(self.code in CODES, "code", self.code, ", ".join(CODES))
+        _demand(self.order == "vocabulary", "order", self.order, "vocabulary")
+        _demand(self.num_slots >= 1, "num_slots", self.num_slots, "1 or above")
+        plain = self.code != "dyadic" and (self.conditioned or self.embedding_hidden)
+        _demand(not plain, "code", self.code, "dyadic for conditioned or embedding_hidden")
+        alone = self.standalone and not (self.anchored and self.variant == "o-ptp")
+        _demand(not alone, "standalone", True, "false, unless it is an anchored o-ptp adapter")
+        _demand(self.enter >= 0, "enter", self.enter, "0 (with the tokens) or above")
+        late = self.enter and (self.variant == "refine" or self.anchored or self.standalone)
+        _demand(
+            not late,
+            "enter",
+            self.enter,
+            "0 for refine (its passes have no base row to begin from), anchored and standalone",
+        )
+        _demand(self.rank >= 0, "rank", self.rank, "1 or above, or 0 for full rank")
+        code = "constant" if self.masked else self.code
+        _demand(self.code == code, "code", self.code, f"constant where slots are {self.variant}")
+
+    @property
+    def masked(self) -> bool:
+        """Whether slots carry a mask and no uniform."""
+        return self.variant in MASKED
+
+    @property
+    def scale(self) -> float:
+        """The factor on B A."""
+        return self.alpha / self.rank if self.rank else 1.0
+
+    def to_json(self) -> str:
+        """As it stands in ``adapter.json``."""
+        fields = {"format": FORMAT, **dataclasses.asdict(self)}
+        if not self.enter:
+            del fields["enter"]  # as in files older than it
+        lines = (f" {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items())
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> AdapterConfig:
+        """Read `to_json`'s text back.
+
+        Raises:
+            ValueError: for another format, a missing or an unknown field.
+        """
+        values = json.loads(text)
+        if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
+            raise ValueError(f"it is not an adapter configuration of format {FORMAT}")
+        known = {f.name for f in dataclasses.fields(cls)}
+        if strange := sorted(set(values) - known):
+            raise ValueError(f"unknown field {strange[0]!r}; known are {', '.join(sorted(known))}")
+        if missing := sorted({"layers", "width"} - set(values)):
+            raise ValueError(f"field {missing[0]!r} is missing")
+        if not isinstance(values["layers"], dict):
+            raise ValueError(f"field 'layers' is {values['layers']!r}; it must be an object")
+        values["layers"] = {name: tuple(shape) for name, shape in values["layers"].items()}
+        for name in ("temperatures", "top_ps"):
+            if name in values:
+                values[name] = tuple(values[name])
+        return cls(**values)
+
+
+def _demand(holds: bool, name: str, value: object, allowed: str) -> None:
+    if not holds:
+        raise ValueError(f"adapter field {name!r} is {value!r}; it must be {allowed}")

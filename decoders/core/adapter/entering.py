@@ -1,0 +1,143 @@
+"""Slots that enter a module above its first layer: the hooks that let them in.
+
+Below the layer where they enter, slots have nothing to compute. A call of one sequence leaves their
+rows out there, if the layers are called in a known way; else they run along, and are replaced.
+
+Letters: B sequences, N rows of a call, P token rows of it (slots follow them), S slots, D width,
+T cache entries that are seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from decoders.core.adapter.gating import decoder_layers
+from decoders.core.adapter.module import SlotAdapter
+
+KNOWN = {
+    *("attention_mask", "position_embeddings", "position_ids", "past_key_values", "use_cache"),
+    *("cache_position", "output_attentions"),
+}
+"""What a decoder layer may be told beside hidden states, to be told it of fewer rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Slots of a call that enter above the first layer.
+
+    Attributes:
+        adapter: whose `entering` it is.
+        rows: int64 ``[S]``, the slots' flat rows.
+        before: int64 ``[S]``, flat rows of the tokens before their branches.
+        number: int64 ``[S]``, each slot's number in its branch.
+        embedded: ``[S, D]``.
+    """
+
+    adapter: SlotAdapter
+    rows: Tensor
+    before: Tensor
+    number: Tensor
+    embedded: Tensor
+
+    @property
+    def layer(self) -> int:
+        """The decoder layer at which they enter."""
+        return self.adapter.config.enter
+
+    def slots(self, hidden: Tensor) -> Tensor:
+        """Hidden states ``[S, D]`` of the slots, by those of all or of token rows ``[.., D]``."""
+        before = hidden.reshape(-1, hidden.shape[-1]).index_select(0, self.before)
+        return self.adapter.entering(self.embedded, self.number, before)
+
+
+class Entrance:
+    """Lets the slots of the running call into a module's layers."""
+
+    def __init__(self, module: Any) -> None:
+        """Nothing is hooked before `open`."""
+        self._module = module
+        self._opened: set[int] = set()
+        self._entry: Entry | None = None
+        self._num_tokens = 0
+        self._see: Callable[[int], None] | None = None
+        self._narrow = False
+
+    def open(self, layer: int) -> None:
+        """Slots may enter at a decoder layer from now on (0: with the tokens, without hooks)."""
+        if not layer or layer in self._opened:
+            return
+        layers = decoder_layers(self._module)
+        for number in range(layer):
+            if not any(number < opened for opened in self._opened):
+                layers[number].register_forward_pre_hook(self._below(number), with_kwargs=True)
+        layers[layer].register_forward_pre_hook(self._at(layer))
+        self._opened.add(layer)
+
+    def begin(
+        self,
+        entry: Entry | None,
+        num_tokens: int = 0,
+        see: Callable[[int], None] | None = None,
+    ) -> None:
+        """Announces the next run of the module.
+
+        Args:
+            entry: its slots that enter late; None: there are none.
+            num_tokens: P, of a call of one sequence.
+            see: makes the cache ready for so many rows of that call; None: rows cannot be left out.
+        """
+        self._entry, self._num_tokens, self._see = entry, num_tokens, see
+        self._narrow = False
+
+    def _below(self, number: int) -> Callable[..., Any]:
+        def hook(
+            _layer: nn.Module, args: tuple[Tensor, ...], told: Mapping[str, Any]
+        ) -> tuple[tuple[Tensor, ...], dict[str, Any]] | None:
+            entry = self._entry
+            if entry is None or number >= entry.layer or self._see is None:
+                return None
+            count = self._num_tokens
+            if number == 0:
+                self._narrow = len(args) == 1 and set(told) <= KNOWN
+                if self._narrow:
+                    self._see(count)
+                    args = (args[0][:, :count],)
+            if not self._narrow:
+                return None
+            spared = len(entry.rows)
+            return args, {name: _of_first(name, part, count, spared) for name, part in told.items()}
+
+        return hook
+
+    def _at(self, layer: int) -> Callable[..., Any]:
+        def hook(_layer: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+            entry = self._entry
+            if entry is None or entry.layer != layer:
+                return None
+            hidden, slots = args[0], entry.slots(args[0])
+            if self._narrow:
+                assert self._see is not None
+                self._see(self._num_tokens + len(slots))
+                return (torch.cat([hidden, slots[None]], 1), *args[1:])
+            flat = hidden.reshape(-1, hidden.shape[-1])
+            return (flat.index_copy(0, entry.rows, slots).view(hidden.shape), *args[1:])
+
+        return hook
+
+
+def _of_first(name: str, part: Any, count: int, spared: int) -> Any:
+    """What a layer is told of the first `count` rows, `spared` ones being left out at the end."""
+    if name == "attention_mask" and part is not None:
+        return part[:, :, :count, : part.shape[3] - spared]
+    if name == "position_embeddings" and part is not None:
+        return tuple(values[:, :count] for values in part)
+    if name == "position_ids" and part is not None:
+        return part[:, :count]
+    if name == "cache_position" and part is not None:
+        return part[:count]
+    return part

@@ -1,0 +1,168 @@
+"""Which linear layers of a model are gated, and how an adapter is put in their place.
+
+Each linear layer of a module is wrapped once; while nothing is active the wrapper is the layer
+itself, or what `rest` put there. What is computed in its place is in `gated_weights`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Forward = Callable[[int, Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A linear layer that can be gated: its weight ``[in, out]`` and bias, as views."""
+
+    name: str
+    plain: Callable[[Tensor], Tensor]
+    weight: Tensor
+    bias: Tensor | None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(in, out)."""
+        return self.weight.shape[0], self.weight.shape[1]
+
+
+def linear_layers(module: Any) -> dict[str, nn.Module]:
+    """Every linear layer of a causal LM except the output head (GPT-2's `Conv1D` is one)."""
+    head = module.get_output_embeddings()
+    return {
+        name: layer
+        for name, layer in module.named_modules()
+        if layer is not head and (isinstance(layer, nn.Linear) or type(layer).__name__ == "Conv1D")
+    }
+
+
+def layer_shapes(module: Any, enter: int = 0) -> dict[str, tuple[int, int]]:
+    """(in, out) of every layer that `linear_layers` finds in decoder layers from `enter` on.
+
+    Raises:
+        ValueError: `enter` is not the number of a decoder layer.
+    """
+    count = len(decoder_layers(module)) if enter else 1
+    if enter >= count:
+        raise ValueError(f"enter is {enter}; the model has {count} layers, use 0 to {count - 1}")
+    return {
+        name: _layer(name, layer).shape
+        for name, layer in linear_layers(module).items()
+        if depth_of(name) >= enter
+    }
+
+
+def depth_of(name: str) -> int:
+    """The number of the decoder layer that a linear layer of this name is in (0: in none)."""
+    return next((int(part) for part in name.split(".") if part.isdigit()), 0)
+
+
+def decoder_layers(module: Any) -> nn.ModuleList:
+    """The decoder layers of a causal LM, in order.
+
+    Raises:
+        ValueError: an architecture whose decoder layers are not found.
+    """
+    count = module.config.get_text_config().num_hidden_layers
+    for part in module.base_model.modules():
+        if isinstance(part, nn.ModuleList) and len(part) == count:
+            return part
+    raise ValueError(f"the {count} decoder layers of {type(module).__name__} are not found")
+
+
+def _layer(name: str, layer: nn.Module) -> Layer:
+    bias = layer.bias if isinstance(layer.bias, Tensor) else None
+    return Layer(name, layer.forward, _weight(layer), bias)
+
+
+def _weight(layer: nn.Module) -> Tensor:
+    """The weight ``[in, out]`` as a view."""
+    weight = layer.weight
+    assert isinstance(weight, Tensor)
+    return weight.t() if isinstance(layer, nn.Linear) else weight
+
+
+class GatedModule:
+    """A module whose linear layers are wrapped; `active` puts an adapter to work."""
+
+    def __init__(self, module: Any, *, side_by_side: bool = False) -> None:
+        """Wrap the layers of a transformers causal LM in place.
+
+        Args:
+            module: the model.
+            side_by_side: move the weights of layers that share an input next to one another,
+                ``[in, sum of out]``; the layers keep views of them.
+        """
+        found = linear_layers(module)
+        self.groups = _shared_inputs(module, list(found.values()))
+        if side_by_side:
+            for group in self.groups:
+                _join([list(found.values())[index] for index in group])
+        self.layers = [_layer(name, layer) for name, layer in found.items()]
+        self._active: Forward | None = None
+        self._resting: Forward | None = None
+        for index, layer in enumerate(found.values()):
+            layer.forward = self._wrapped(index, layer.forward)
+
+    def _wrapped(self, index: int, plain: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        def forward(x: Tensor) -> Tensor:
+            active = self._active or self._resting
+            return plain(x) if active is None else active(index, x)
+
+        return forward
+
+    def rest(self, forward: Forward) -> None:
+        """While nothing is active, layer `index` of `layers` computes ``forward(index, x)``."""
+        self._resting = forward
+
+    @contextmanager
+    def active(self, forward: Forward) -> Iterator[None]:
+        """While inside, layer `index` of `layers` computes ``forward(index, x)``."""
+        assert self._active is None, "an adapter is active already"
+        self._active = forward
+        try:
+            yield
+        finally:
+            self._active = None
+
+
+@torch.no_grad()
+def _join(layers: Sequence[nn.Module]) -> None:
+    """Move the weights of some layers into one tensor ``[in, sum of out]``."""
+    weights = [_weight(layer) for layer in layers]
+    joined = torch.cat(weights, 1)
+    parts = joined.split([weight.shape[1] for weight in weights], 1)  # type: ignore[no-untyped-call]
+    for layer, part in zip(layers, parts, strict=True):
+        assert isinstance(layer.weight, nn.Parameter)
+        layer.weight.data = part.t() if isinstance(layer, nn.Linear) else part
+
+
+@torch.no_grad()
+def _shared_inputs(module: Any, layers: Sequence[nn.Module]) -> list[list[int]]:
+    """Indices of layers in call order, grouped where they are fed the very same tensor."""
+    groups: list[list[int]] = []
+    fed: list[Tensor] = []  # kept, so that no address is used twice
+
+    def note(index: int) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        def hook(_module: nn.Module, args: tuple[Tensor, ...]) -> None:
+            if fed and args[0] is fed[-1]:
+                groups[-1].append(index)
+            else:
+                fed.append(args[0])
+                groups.append([index])
+
+        return hook
+
+    hooks = [layer.register_forward_pre_hook(note(i)) for i, layer in enumerate(layers)]
+    try:
+        module(torch.zeros(1, 1, dtype=torch.int64, device=module.device), use_cache=False)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return groups

@@ -1,0 +1,174 @@
+"""`SlotAdapter`: what turns a causal LM into its own parallel predictor.
+
+A slot is a row without a token of its own. Its input is an embedded uniform (PTP), a learned vector
+(a mask) or, in a block that is refined, a token that is not final. It runs through base weights + a
+gated low-rank delta, while token rows run through the base weights alone. So target and parallel
+student are one model with one KV cache. Saved as safetensors + JSON.
+
+Source: PTP (arXiv 2512.21323), gated LoRA; Hu et al. 2021 (LoRA).
+Letters: K slots, D hidden width, r rank.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from decoders.core.adapter.config import CONFIG_FILE, WEIGHTS_FILE, AdapterConfig
+from decoders.core.adapter.embedding import UniformEmbedding
+from decoders.core.adapter.gating import layer_shapes
+
+
+class SlotAdapter(nn.Module):
+    """The trainable part: slot embedding, and A, B (or a full-rank delta) of every layer."""
+
+    def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
+        """Fresh weights that leave the base model's output unchanged (B = 0)."""
+        super().__init__()
+        self.config = config
+        generator = torch.Generator().manual_seed(seed)
+        low, high = nn.ParameterDict(), nn.ParameterDict()
+        for name, (num_in, num_out) in config.layers.items():
+            if not config.rank:
+                high[_key(name)] = nn.Parameter(torch.zeros(num_out, num_in))
+                continue
+            bound = 1 / math.sqrt(num_in)
+            a = torch.rand(config.rank, num_in, generator=generator) * 2 * bound - bound
+            low[_key(name)] = nn.Parameter(a)
+            high[_key(name)] = nn.Parameter(torch.zeros(num_out, config.rank))
+        self.lora_a, self.lora_b = low, high
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)  # noqa: TID251 - nn.Linear draws from it; forked
+            self.embedding = UniformEmbedding(
+                config.code,
+                config.width,
+                hidden=config.embedding_hidden,
+                conditioned=config.conditioned,
+            )
+        self.numbers: nn.Parameter | None = None
+        if config.numbered:
+            self.numbers = nn.Parameter(torch.zeros(config.num_slots, config.width))
+        self.carried: nn.Parameter | None = None
+        if config.enter:
+            self.carried = nn.Parameter(torch.ones(config.num_slots))
+
+    def embed(
+        self,
+        u: Tensor,
+        warp: Tensor,
+        number: Tensor,
+        anchors: Tensor | None,
+        shown: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """Slot inputs ``[K, D]`` in the dtype of the weights.
+
+        Args:
+            u: ``[K]`` float64 in [0, 1), or `BLANK`.
+            warp: ``[K, 2]`` float32, temperature and top-p.
+            number: int64 ``[K]``, each slot's number in its branch, from 0.
+            anchors: ``[K, D]``, embedding of the token before each slot's branch; only the first
+                slot of a branch uses it, and only if the adapter is `anchored`.
+            shown: embeddings of tokens ``[K, D]`` and which slots show theirs, bool ``[K]``.
+        """
+        embedded: Tensor = self.embedding(u, warp)
+        if shown is not None:
+            tokens, which = shown
+            embedded = torch.where(which[:, None], tokens.to(embedded.dtype), embedded)
+        if self.numbers is not None:
+            embedded = embedded + self.numbers[number.clamp(max=len(self.numbers) - 1)]
+        if self.config.anchored:
+            assert anchors is not None, "an anchored adapter needs the tokens before its branches"
+            embedded = embedded + anchors.to(embedded.dtype) * (number == 0)[:, None]
+        return embedded
+
+    def entering(self, embedded: Tensor, number: Tensor, before: Tensor) -> Tensor:
+        """Hidden states ``[K, D]`` of slots at the layer where they enter.
+
+        Args:
+            embedded: ``[K, D]``, of `embed`.
+            number: int64 ``[K]``, each slot's number in its branch, from 0.
+            before: ``[K, D]``, hidden states there of the base rows before the slots' branches.
+        """
+        assert self.carried is not None, "the slots of this adapter enter with the tokens"
+        scale = self.carried[number.clamp(max=len(self.carried) - 1)]
+        return before * scale[:, None].to(before.dtype) + embedded
+
+    @property
+    def num_parameters(self) -> int:
+        """How many weights are trained."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights."""
+        return sum(parameter.nbytes for parameter in self.parameters())
+
+    def factors(self, dtype: torch.dtype) -> dict[str, tuple[Tensor | None, Tensor]]:
+        """A ``[r, in]`` (None: full rank) and scaled B ``[out, r]`` of every layer, cast."""
+        found: dict[str, tuple[Tensor | None, Tensor]] = {}
+        for name in self.config.layers:
+            key = _key(name)
+            high = (self.lora_b[key] * self.config.scale).to(dtype)
+            low = self.lora_a[key].to(dtype) if self.config.rank else None
+            found[name] = (low, high)
+        return found
+
+    def check_fits(self, module: Any) -> None:
+        """`ValueError` unless the module has exactly the layers this adapter was made for."""
+        shapes = layer_shapes(module, self.config.enter)
+        for name, shape in self.config.layers.items():
+            if shapes.get(name) != tuple(shape):
+                raise ValueError(
+                    f"the adapter was made for another model: its layer {name} is {tuple(shape)}, "
+                    f"the model's {shapes.get(name, 'missing')}"
+                )
+        width = module.get_input_embeddings().weight.shape[1]
+        if width != self.config.width:
+            raise ValueError(
+                f"the adapter was made for a model {self.config.width} wide, not {width}"
+            )
+        extra = sorted(set(shapes) - set(self.config.layers))
+        if extra:
+            raise ValueError(f"the adapter was made for another model: it lacks layer {extra[0]}")
+
+    def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+        """Write ``adapter.json`` and ``adapter.safetensors``, weights cast to `dtype`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / CONFIG_FILE).write_text(self.config.to_json(), encoding="utf-8")
+        state = {name: value.to(dtype).contiguous() for name, value in self.state_dict().items()}
+        save_file(state, folder / WEIGHTS_FILE)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> SlotAdapter:
+        """Read an adapter folder, in float32 on the CPU.
+
+        Raises:
+            ValueError: in one line for a folder that is missing, incomplete or malformed.
+        """
+        folder = Path(folder).expanduser()
+        for name in (CONFIG_FILE, WEIGHTS_FILE):
+            if not (folder / name).is_file():
+                raise ValueError(
+                    f"adapter {str(folder)!r}: there is no {name}; give a folder written by "
+                    "`bench train ptp`, `bench train idlm` or `bench import`"
+                )
+        try:
+            config = AdapterConfig.from_json((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+            adapter = cls(config)
+            state = load_file(folder / WEIGHTS_FILE)
+            adapter.load_state_dict({name: value.float() for name, value in state.items()})
+        except (ValueError, TypeError, RuntimeError, SafetensorError) as error:
+            line = " ".join(str(error).split())
+            raise ValueError(f"adapter {str(folder)!r} cannot be loaded: {line}") from error
+        return adapter.eval().requires_grad_(False)
+
+
+def _key(name: str) -> str:
+    """A layer's name as a parameter's: dots are not allowed there."""
+    return name.replace(".", "/")

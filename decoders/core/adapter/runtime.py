@@ -1,0 +1,160 @@
+"""An adapter at work in a model: the inputs of slots, and the gated forward of their calls.
+
+Letters: B calls, N rows of the widest, S slots, D hidden width.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from decoders.core.adapter.entering import Entry
+from decoders.core.adapter.gating import Forward, GatedModule
+from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter.weights import Deltas, MergedWeights, UnmergedWeights
+from decoders.core.types import BLANK, HIDDEN, Call, Slots
+
+NUM_LEVELS = 4096
+"""Levels that u is rounded to at decoding."""
+
+
+class AttachedAdapter:
+    """An adapter at work in a module, in the module's dtype and on its device."""
+
+    def __init__(
+        self,
+        adapter: SlotAdapter,
+        gated: GatedModule,
+        tokens: nn.Module,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        merged: bool,
+    ) -> None:
+        """Lay the weights out (`gated_weights`: merged or not); `tokens` is the token embedding."""
+        self.config, self._tokens = adapter.config, tokens
+        self._adapter = adapter.to(device)
+        self._dtype, self._device = dtype, device
+        self._tables: dict[tuple[float, float], Tensor] = {}
+        numbers = self._adapter.numbers
+        self._numbers = None if numbers is None else numbers.detach().to(dtype)
+        weights: MergedWeights | UnmergedWeights
+        with torch.no_grad():
+            if merged:
+                exact = _moved(adapter.factors(torch.float32), device)
+                weights = MergedWeights(Deltas(gated, exact), dtype)
+                self.num_bytes = weights.num_bytes
+            else:
+                deltas = Deltas(gated, _moved(adapter.factors(dtype), device))
+                weights, self.num_bytes = UnmergedWeights(deltas), deltas.num_bytes
+        self.num_bytes += sum(parameter.nbytes for parameter in adapter.embedding.parameters())
+        self._weights = weights
+
+    def entry(self, calls: Sequence[Call], inputs: Tensor) -> Entry | None:
+        """How the slots of calls enter, their inputs being ``[B, N, D]``; None: with the tokens.
+
+        Raises:
+            ValueError: slots without the token rows that they would begin from.
+        """
+        if not self.config.enter:
+            return None
+        width = inputs.shape[1]
+        rows: list[int] = []
+        before: list[int] = []
+        number: list[int] = []
+        for line, call in enumerate(calls):
+            if call.slots is None:
+                continue
+            first, sizes = line * width + len(call.tokens), call.slots.sizes
+            if len(call.tokens) < len(sizes):
+                raise ValueError(
+                    f"adapter {call.slots.adapter!r} enters at layer {self.config.enter}: its "
+                    "slots begin from the token before them, and this call does not feed it; "
+                    "use an adapter with enter = 0"
+                )
+            rows += range(first, first + sum(sizes))
+            for branch, size in enumerate(sizes):  # they follow the last tokens, in order
+                before += [first - len(sizes) + branch] * size
+                number += range(size)
+        embedded = inputs.reshape(-1, inputs.shape[-1]).index_select(0, self._indices(rows))
+        return Entry(
+            adapter=self._adapter,
+            rows=self._indices(rows),
+            before=self._indices(before),
+            number=self._indices(number),
+            embedded=embedded,
+        )
+
+    def one(self, slots: Slots, embedded: Tensor) -> tuple[Tensor, Forward]:
+        """Inputs ``[1, N, D]`` of a call whose tokens are embedded, and its gated forward."""
+        rows = self._embed([slots])[None]
+        num_tokens = embedded.shape[1]
+        if not num_tokens:
+            return rows, self._weights.everywhere
+        both = torch.cat([embedded, rows], 1)
+        return both, self._weights.tail(num_tokens, both.shape[1])
+
+    def merged(self, calls: Sequence[Call], embedded: Tensor) -> tuple[Tensor, Forward]:
+        """Inputs of calls padded to one width ``[B, N, D]``, whose tokens are embedded already."""
+        width = embedded.shape[1]
+        is_slot = torch.zeros(embedded.shape[:2], dtype=torch.bool)
+        for line, call in zip(is_slot, calls, strict=True):
+            line[len(call.tokens) : call.num_rows] = True
+        flat = embedded.reshape(len(calls) * width, -1)
+        slots = is_slot.view(-1).nonzero().squeeze(1).to(self._device)
+        base = (~is_slot).view(-1).nonzero().squeeze(1).to(self._device)
+        flat[slots] = self._embed([call.slots for call in calls if call.slots is not None])
+        return flat.view(embedded.shape), self._weights.scattered(base, slots)
+
+    def _embed(self, parts: Sequence[Slots]) -> Tensor:
+        """Inputs ``[S, D]`` of the slots of several calls, in order."""
+        if len(parts) == 1:
+            return self._embed_one(parts[0])
+        return torch.cat([self._embed_one(part) for part in parts])
+
+    def _embed_one(self, slots: Slots) -> Tensor:
+        """Inputs ``[S, D]`` of one call's slots; uniforms are looked up at one of `NUM_LEVELS`.
+
+        Finer bits seldom decide a pick, and a table is much faster than the embedding's network.
+        """
+        levels = [NUM_LEVELS if u == BLANK else int(u * NUM_LEVELS) for u in slots.uniforms]
+        embedded = self._table(slots.warp).index_select(0, self._indices(levels))
+        firsts = list(itertools.accumulate(slots.sizes, initial=0))[:-1]
+        if shown := [slot for slot, token in enumerate(slots.shown) if token != HIDDEN]:
+            tokens = self._tokens(self._indices([slots.shown[slot] for slot in shown]))
+            embedded.index_copy_(0, self._indices(shown), tokens)
+        if self._numbers is not None:
+            last = len(self._numbers) - 1
+            numbers = [min(n, last) for size in slots.sizes for n in range(size)]
+            embedded += self._numbers.index_select(0, self._indices(numbers))
+        if self.config.anchored:
+            open_branches = [m for m, size in enumerate(slots.sizes) if size]
+            anchors = self._tokens(self._indices([slots.anchors[m] for m in open_branches]))
+            embedded.index_add_(0, self._indices([firsts[m] for m in open_branches]), anchors)
+        return embedded
+
+    def _indices(self, numbers: list[int]) -> Tensor:
+        return torch.tensor(numbers).to(self._device, non_blocking=True)
+
+    def _table(self, warp: tuple[float, float]) -> Tensor:
+        """Embedded uniforms ``[NUM_LEVELS + 1, D]`` of a warp: the levels' middles, the blank."""
+        if warp not in self._tables:
+            u = torch.arange(NUM_LEVELS, dtype=torch.float64) + 0.5
+            u = torch.cat([u / NUM_LEVELS, torch.tensor([BLANK], dtype=torch.float64)])
+            rows = u.to(self._device)
+            warps = torch.tensor([warp], device=self._device).expand(len(u), 2)
+            table: Tensor = self._adapter.embedding(rows, warps)
+            self._tables[warp] = table.to(self._dtype)
+        return self._tables[warp]
+
+
+def _moved(
+    factors: Mapping[str, tuple[Tensor | None, Tensor]], device: torch.device
+) -> dict[str, tuple[Tensor | None, Tensor]]:
+    return {
+        name: (None if low is None else low.to(device), high.to(device))
+        for name, (low, high) in factors.items()
+    }

@@ -1,0 +1,311 @@
+"""The weights of gated linear layers: base rows see the base alone, slot rows base + adapter.
+
+``y = W x + b + g (alpha / r) B A x`` with g = 0 for base rows and 1 for slots (gated LoRA). Two
+ways of computing the same numbers:
+
+* *merged*: slot rows go through ``W + (alpha / r) B A``, base rows through W, both laid out beside
+  one another. Fastest where the weights are small, at three times the weight memory.
+* *unmerged*: W for all rows, then the low-rank delta on slot rows. Layers that read the same input
+  (q, k, v; gate, up) share one product with their stacked A.
+
+Letters: B sequences, N rows of a sequence, S slot rows of a call, r rank.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from decoders.core.adapter.gating import Forward, GatedModule, Layer
+
+PAIRED_ROWS = 64
+"""Most base rows, or slots, of a call that runs as one batched product (measured: docs/log.md)."""
+
+
+class Deltas:
+    """An adapter's low-rank factors laid out for a module: stacked A per group, scaled B per layer.
+
+    A layer without factors (`factors` lacks its name) is left alone; a factor pair ``(None, D)`` is
+    a full-rank delta ``[out, in]``.
+    """
+
+    def __init__(
+        self, gated: GatedModule, factors: Mapping[str, tuple[Tensor | None, Tensor]]
+    ) -> None:
+        """`factors`: by layer name, A ``[r, in]`` and B ``[out, r]``, B scaled by alpha / r."""
+        self.gated = gated
+        self._factors = [factors.get(layer.name) for layer in gated.layers]
+        self._group_of: dict[int, tuple[int, int]] = {}
+        self._stacks: list[Tensor | None] = []
+        for number, group in enumerate(gated.groups):
+            stacked, start = [], 0
+            for index in group:
+                pair = self._factors[index]
+                if pair is not None and pair[0] is not None:
+                    self._group_of[index] = (number, start)
+                    stacked.append(pair[0])
+                    start += len(pair[0])
+            self._stacks.append(torch.cat(stacked).t() if stacked else None)
+        self._last: tuple[int, Tensor] | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the factors and of the stacks made of them."""
+        pairs = [pair for pair in self._factors if pair is not None]
+        factors = [part for pair in pairs for part in pair if part is not None]
+        stacks = [stack for stack in self._stacks if stack is not None]
+        return sum(tensor.nbytes for tensor in (*factors, *stacks))
+
+    def __contains__(self, index: int) -> bool:
+        """Whether a layer has a delta."""
+        return self._factors[index] is not None
+
+    def merged(self, index: int) -> Tensor:
+        """``W + B A`` of a layer as ``[in, out]``, computed in the factors' precision."""
+        layer, pair = self.gated.layers[index], self._factors[index]
+        if pair is None:
+            return layer.weight
+        low, high = pair
+        delta = high if low is None else high @ low
+        return layer.weight.to(delta.dtype) + delta.t()
+
+    def delta(self, index: int, x: Tensor) -> Tensor | None:
+        """``B A x`` ``[S, out]`` of rows ``[S, in]``; a group shares the product with its A."""
+        pair = self._factors[index]
+        if pair is None:
+            return None
+        if pair[0] is None:
+            return x @ pair[1].t()
+        number, start = self._group_of[index]
+        if start == 0 or self._last is None or self._last[0] != number:
+            stack = self._stacks[number]
+            assert stack is not None
+            self._last = (number, x @ stack)
+        high = pair[1]
+        return self._last[1][:, start : start + high.shape[1]] @ high.t()
+
+
+class GroupedWeights:
+    """One weight a layer; layers that share an input stand side by side and take one product.
+
+    For base rows alone, the model's own weights (`base`): every decoder's calls then run through
+    the same products, laid out alike, as those with slots do.
+    """
+
+    def __init__(self, gated: GatedModule, weight: Callable[[list[int]], Tensor]) -> None:
+        """`weight`: that of the layers of some indices, side by side ``[in, sum out]``."""
+        self._groups: list[_Group] = []
+        self._member: dict[int, tuple[_Group, int]] = {}
+        for indices in gated.groups:
+            members = [gated.layers[index] for index in indices]
+            group = _Group(
+                members=members,
+                slots=weight(indices),
+                bias=_joined_bias(members),
+                sizes=[layer.shape[1] for layer in members],
+            )
+            self._groups.append(group)
+            self._member |= {index: (group, place) for place, index in enumerate(indices)}
+
+    @classmethod
+    def base(cls, gated: GatedModule) -> GroupedWeights:
+        """The model's own, as views: of a `GatedModule` whose weights stand side by side."""
+        return cls(gated, lambda indices: _joined_view([gated.layers[i] for i in indices]))
+
+    def weight(self, index: int) -> Tensor:
+        """A layer's, ``[in, out]``."""
+        group, place = self._member[index]
+        return group.slots.split(group.sizes, 1)[place]  # type: ignore[no-untyped-call,no-any-return]
+
+    def everywhere(self, index: int, x: Tensor) -> Tensor:
+        """All rows by these weights."""
+        return self._part(index, lambda group: group.everywhere(x))
+
+    def _part(self, index: int, run: Callable[[_Group], Tensor]) -> Tensor:
+        """A layer's part of its group's output, computed when the first of the group is called."""
+        group, place = self._member[index]
+        if len(group.sizes) == 1:
+            return run(group)
+        if not place:
+            group.parts = run(group).split(group.sizes, -1)  # type: ignore[no-untyped-call]
+        return group.parts[place]
+
+
+class MergedWeights(GroupedWeights):
+    """W + B A of every layer, once; serves the merged way and training with the gate open.
+
+    Base rows and slots of a call are the two halves of one batched product.
+    """
+
+    def __init__(self, deltas: Deltas, dtype: torch.dtype) -> None:
+        """Merge in the factors' precision, then cast to `dtype`."""
+        super().__init__(
+            deltas.gated,
+            lambda indices: torch.cat([deltas.merged(index).to(dtype) for index in indices], 1),
+        )
+        for group, indices in zip(self._groups, deltas.gated.groups, strict=True):
+            group.plain = not any(index in deltas for index in indices)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the merged weights and of the base weights laid beside them."""
+        return sum((1 if group.plain else 2) * group.slots.nbytes for group in self._groups)
+
+    def tail(self, first: int, num_rows: int) -> Forward:
+        """One sequence of `num_rows` rows; those from `first` on are slots."""
+        rows = _tail(first, num_rows, self._groups[0].slots.device)
+        return lambda index, x: self._part(index, lambda group: group.gated(x, rows))
+
+    def scattered(self, base: Tensor, slots: Tensor) -> Forward:
+        """Several sequences: flat indices of the base rows (padding too) and of the slots."""
+        rows = _Rows.of(base, slots)
+        return lambda index, x: self._part(index, lambda group: group.gated(x, rows))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows of a call by kind, as flat indices.
+
+    `taken` puts base rows first and slots after them, both filled up to one number where `paired`;
+    `back` finds a row of the call in what was taken.
+    """
+
+    taken: Tensor
+    back: Tensor
+    num_base: int
+    paired: bool
+
+    @classmethod
+    def of(cls, base: Tensor, slots: Tensor) -> _Rows:
+        """Order base rows and slots; pairs are filled up with copies of row 0."""
+        most, num_rows = max(len(base), len(slots)), len(base) + len(slots)
+        paired = most <= PAIRED_ROWS
+        places = torch.arange(2 * most if paired else num_rows, device=base.device)
+        first_slot = most if paired else len(base)
+        taken, back = torch.zeros_like(places), places.new_empty(num_rows)
+        for rows, first in ((base, 0), (slots, first_slot)):
+            taken[first : first + len(rows)] = rows
+            back[rows] = places[first : first + len(rows)]
+        return cls(taken, back, len(base), paired)
+
+
+@functools.lru_cache(maxsize=1024)
+def _tail(first: int, num_rows: int, device: torch.device) -> _Rows:
+    """One sequence's rows, slots from `first` on; the same few shapes come again and again."""
+    rows = torch.arange(num_rows, device=device)
+    return _Rows.of(rows[:first], rows[first:])
+
+
+@dataclass(slots=True)
+class _Group:
+    """Layers of one input: weights side by side ``[in, sum out]``, their last output.
+
+    Where it is `plain`, slots have the weights of base rows: no layer of it has a delta.
+    """
+
+    members: Sequence[Layer]
+    slots: Tensor
+    bias: Tensor | None
+    sizes: list[int]
+    plain: bool = False
+    parts: Sequence[Tensor] = ()
+    _both: Tensor | None = None
+
+    @property
+    def both(self) -> Tensor:
+        """Base weights and merged ones ``[2, in, sum out]``; made when they are first asked for.
+
+        Base rows beside slots need them, training does not.
+        """
+        if self._both is None:
+            base = torch.cat([layer.weight for layer in self.members], 1)
+            self._both = torch.stack((base, self.slots))
+            self.slots = self._both[1]
+        return self._both
+
+    def everywhere(self, x: Tensor) -> Tensor:
+        """`slots` for every row ``[B, N, in]``."""
+        y = x @ self.slots
+        return y if self.bias is None else y + self.bias
+
+    def gated(self, x: Tensor, rows: _Rows) -> Tensor:
+        """Each row ``[B, N, in]`` by the weights of its kind.
+
+        Few rows are one batched product of both kinds: reading the weights is what costs, and two
+        products would read one after the other. Many rows cost arithmetic, which filling up adds
+        to, so these are two products.
+        """
+        if self.plain:
+            return self.everywhere(x)
+        taken = x.reshape(-1, x.shape[-1]).index_select(0, rows.taken)
+        if rows.paired:
+            y = torch.bmm(taken.view(2, -1, x.shape[-1]), self.both).flatten(0, 1)
+        else:
+            base, slots = taken[: rows.num_base], taken[rows.num_base :]
+            y = torch.cat((base @ self.both[0], slots @ self.both[1]))
+        y = y.index_select(0, rows.back).view(*x.shape[:-1], -1)
+        return y if self.bias is None else y + self.bias
+
+
+def _joined_view(layers: Sequence[Layer]) -> Tensor:
+    """Weights that stand side by side, as one view ``[in, sum out]``."""
+    first, width = layers[0].weight, sum(layer.shape[1] for layer in layers)
+    joined = first.as_strided((first.shape[0], width), first.stride())
+    assert joined.is_contiguous(), "the weights do not stand side by side"
+    return joined
+
+
+def _joined_bias(layers: Sequence[Layer]) -> Tensor | None:
+    """Biases one after another, zeros where a layer has none; None where none has one."""
+    if all(layer.bias is None for layer in layers):
+        return None
+    parts = [
+        layer.weight.new_zeros(layer.shape[1]) if layer.bias is None else layer.bias
+        for layer in layers
+    ]
+    return torch.cat(parts)
+
+
+class UnmergedWeights:
+    """W for all rows, the delta for slots."""
+
+    def __init__(self, deltas: Deltas) -> None:
+        """`deltas` in the dtype of the module."""
+        self.deltas = deltas
+        self.layers = deltas.gated.layers
+
+    def everywhere(self, index: int, x: Tensor) -> Tensor:
+        """All rows are slots."""
+        y = self.layers[index].plain(x)
+        delta = self.deltas.delta(index, x.reshape(-1, x.shape[-1]))
+        return y if delta is None else y + delta.view_as(y)
+
+    def tail(self, first: int, num_rows: int) -> Forward:
+        """One sequence whose rows from `first` on are slots; `num_rows` is not needed here."""
+        del num_rows
+
+        def forward(index: int, x: Tensor) -> Tensor:
+            y = self.layers[index].plain(x)
+            delta = self.deltas.delta(index, x.view(-1, x.shape[-1])[first:])
+            if delta is not None:
+                y.view(-1, y.shape[-1])[first:] += delta
+            return y
+
+        return forward
+
+    def scattered(self, base: Tensor, slots: Tensor) -> Forward:
+        """Several sequences: flat indices of the base rows (not needed here) and of the slots."""
+        del base
+
+        def forward(index: int, x: Tensor) -> Tensor:
+            y = self.layers[index].plain(x)
+            delta = self.deltas.delta(index, x.reshape(-1, x.shape[-1]).index_select(0, slots))
+            if delta is not None:
+                y.view(-1, y.shape[-1]).index_add_(0, slots, delta)
+            return y
+
+        return forward

@@ -1,0 +1,4 @@
+"""What decoders share that draft, propose, refine and verify.
+
+Imports the contract and `adapter.config`.
+"""

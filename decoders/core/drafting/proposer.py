@@ -1,0 +1,177 @@
+"""Proposals of a slot adapter: which slots a call carries, and what their predictions are worth.
+
+Shared by the decoders that verify what slots propose (PTP, arXiv 2512.21323).
+
+Letters: B_m slots of branch m, n drafts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from decoders.core.adapter.config import AdapterConfig
+from decoders.core.drafting.allocation import Survival, best_length
+from decoders.core.drafting.mask_slots import places_after
+from decoders.core.sampling import Uniforms
+from decoders.core.types import BLANK, CallResult, Sampling, Slots
+
+NOT_GREEDY = 0.5
+"""What slots carry at temperature 0 if the adapter was never trained on greedy text."""
+
+_MOST_SLOTS = 64
+"""Of one branch: it must fit behind the longest answer in the cache."""
+
+_PRIOR_TESTS = 12.0
+"""What is known of proposals in general counts as much as so many of an answer's own."""
+
+_NOT_CALIBRATED = (1.0, 0.0)
+_GUESS = 0.85  # chance of a further proposal to stand where none was measured
+
+
+class Proposer:
+    """One answer's proposals.
+
+    Attributes:
+        longest: most slots of a branch.
+        standalone: slots do without the base row of the token before them; `alone`: they are
+            called so.
+        lead: slots at the head of a branch that propose nothing of use. In O-PTP the first slot
+            predicts the token that the row before it gives exactly, where there is such a row.
+        survival: of proposals: as measured on held-out text, drawn towards how this answer's have
+            fared so far.
+        drafts: the last proposal.
+        chances: each draft's own chance to stand, calibrated.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: AdapterConfig,
+        sampling: Sampling,
+        uniforms: Uniforms,
+        num_slots: int = 0,
+        *,
+        alone: bool = False,
+        exact_row: bool = True,
+    ) -> None:
+        """Proposals in the adapter's own form.
+
+        Args:
+            name: of the adapter, in calls.
+            config: the adapter's.
+            sampling: the answer's distribution.
+            uniforms: the answer's.
+            num_slots: most slots of a branch; 0 is as many as the adapter was trained with.
+            alone: a standalone adapter's slots are called without the token before them.
+            exact_row: the row of that token, where there is one, gives the next token exactly; a
+                draft model's only guesses it.
+        """
+        self._name, self._config = name, config
+        self._sampling, self._uniforms = sampling, uniforms
+        self.longest = min(num_slots or config.num_slots, _MOST_SLOTS)
+        self.standalone = config.standalone
+        self.alone = alone and config.standalone
+        self._given = 2 if exact_row and not self.alone else 1
+        self.lead = 1 if config.variant == "o-ptp" and self._given == 2 else 0
+        kind = "greedy_" if sampling.greedy and config.greedy else ""
+        measured = config.measured
+        self._calibration: tuple[float, float] = (
+            measured.get(f"{kind}calibration") or _NOT_CALIBRATED
+        )
+        self._usual = _survival(measured.get(f"{kind}survival"), self.lead, self.longest)
+        self.survival = self._usual
+        self._stood, self._tested = _PRIOR_TESTS * self._usual.mean_chance, _PRIOR_TESTS
+        self._greedy_u = BLANK if config.greedy else NOT_GREEDY
+        self.drafts: tuple[int, ...] = ()
+        self.chances: list[float] = []
+
+    def take(self, result: CallResult, branch: slice = slice(None)) -> None:
+        """The predictions of some read slots are the new proposal."""
+        self.drafts = result.slot_picks[branch]
+        confidences = result.slot_confidences[branch]
+        self.chances = [_calibrated(c, *self._calibration) for c in confidences]
+
+    def observe(self, num_drafts: int, accepted: int) -> None:
+        """So many of the drafts stood: the next proposals will fare like these."""
+        self._stood += accepted
+        self._tested += accepted + (accepted < num_drafts)
+        usual = min(self._usual.mean_chance, 0.99)
+        seen = min(self._stood / self._tested, 0.99)
+        self.survival = self._usual.scaled(math.log(max(seen, 0.05)) / math.log(max(usual, 0.05)))
+
+    def worthwhile(self, most: int, row_cost: float) -> tuple[int, ...]:
+        """The drafts to verify, at most `most`: while one more row brings more than it costs."""
+        stand, gain = 1.0, 1.0
+        for count, chance in enumerate(self.chances[:most]):
+            stand *= chance
+            if stand * (1 + row_cost * count) < row_cost * gain:
+                return self.drafts[:count]
+            gain += stand
+        return self.drafts[: max(0, most)]
+
+    def one_branch(self, room: int, anchor: int, output: int, row_cost: float) -> Slots | None:
+        """Slots after token `anchor` for output positions from `output` on.
+
+        As many as pay; `room` tokens can still be used; None where no proposal would be.
+        """
+        best = best_length(self.survival, self.longest, self.lead, row_cost, self._given)
+        count = min(best, room + self.lead)
+        return self.branches([count], [anchor], output) if count > self.lead else None
+
+    def branches(self, sizes: Sequence[int], anchors: Sequence[int], output: int) -> Slots:
+        """Slots of branches that start one output position after another, the first at `output`."""
+        uniforms: list[float] = []
+        read: list[int] = []
+        for m, size in enumerate(sizes):
+            read += range(len(uniforms) + self.lead, len(uniforms) + size)
+            if self._sampling.greedy:
+                uniforms += [self._greedy_u] * size
+            else:
+                uniforms += [self._uniforms.at("draw", output + m + s) for s in range(size)]
+        return Slots(
+            adapter=self._name,
+            uniforms=tuple(uniforms),
+            sizes=tuple(sizes),
+            anchors=tuple(anchors),
+            read=tuple(read),
+            want="argmax" if self._config.variant == "o-ptp" else "draws",
+            warp=(self._sampling.temperature, self._sampling.top_p),
+        )
+
+    def positions(self, start: int, num_tokens: int, slots: Slots | None) -> tuple[int, ...] | None:
+        """Of a call of `num_tokens` tokens at `start` and one branch after the last of them.
+
+        None in O-PTP, whose slots stand where a call puts them anyway, unless they are alone.
+        """
+        if slots is None or (self._config.variant == "o-ptp" and not self.alone):
+            return None
+        return places_after(start, num_tokens, slots)
+
+    def branch_positions(
+        self, start: int, num_tokens: int, sizes: Sequence[int]
+    ) -> tuple[int, ...]:
+        """Of a call of tokens at `start` with a branch after each of them.
+
+        The O-PTP slot that predicts position p stands at p - 1; so does the C-PTP slot that
+        predicts its distribution, one further than the first of O-PTP.
+        """
+        positions = [*range(start, start + num_tokens)]
+        first = start + 1 - self.lead
+        for m, size in enumerate(sizes):
+            positions += range(first + m, first + m + size)
+        return tuple(positions)
+
+
+def _survival(measured: Sequence[float] | None, lead: int, longest: int) -> Survival:
+    """Of proposals; measured of slots, of which the first `lead` always stand in decoding."""
+    if not measured:
+        return Survival.of([_GUESS**g for g in range(1, longest + 1)])
+    head = measured[lead - 1] if lead else 1.0
+    return Survival.of([chance / max(head, 1e-6) for chance in measured[lead:longest]])
+
+
+def _calibrated(confidence: float, slope: float, offset: float) -> float:
+    """sigmoid(slope * logit(confidence) + offset)."""
+    c = min(max(confidence, 1e-6), 1 - 1e-6)
+    return 1 / (1 + math.exp(-slope * math.log(c / (1 - c)) - offset))

@@ -1,0 +1,118 @@
+"""Verdicts on drafts: speculative sampling of merged calls, and how near the distributions were.
+
+Letters: R rows read, B sequences, K drafts (padded to the longest), V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from decoders.core.sampling import (
+    Stream,
+    compare_distributions,
+    one_hot,
+    pick,
+    verify_rejection,
+    warp,
+)
+from decoders.core.types import EXACT, Acceptance, Call, CallResult, Sampling
+
+if TYPE_CHECKING:
+    from decoders.core.engine.readout import Readout
+
+
+def read_acceptances(
+    logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
+) -> list[CallResult]:
+    """Rejection sampling of merged calls' drafts, from the logits ``[sum R, V]`` of all their rows.
+
+    Args:
+        logits: of every call's K + 1 read rows.
+        readouts: one a call.
+        sizes: rows of each.
+        sampling: whose warp is the target's distribution.
+    """
+    distribution, device = warp(logits, sampling), logits.device
+    counts = [size - 1 for size in sizes]
+    most = max(counts)
+    if most == 0:  # nothing drafted anywhere: the bonus token alone
+        picks = pick(
+            distribution, _padded_uniforms(readouts, "recover", 1, device).view(-1)
+        ).tolist()
+        return [CallResult(acceptance=Acceptance(0, token)) for token in picks]
+    drafts = [list(r.call.drafts) + [0] * (most - len(r.call.drafts)) for r in readouts]
+    drafts_on_device = torch.tensor(drafts, device=device)
+    target_distribution = _pad_rows(torch.split(distribution, list(sizes)), most + 1)
+    draft_distribution = _pad_rows(
+        [_draft_distribution(r.call, distribution) for r in readouts], most
+    )
+    accepted, tokens = verify_rejection(
+        target_distribution,
+        draft_distribution,
+        drafts_on_device,
+        torch.tensor(counts, device=device),
+        _padded_uniforms(readouts, "accept", most, device),
+        _padded_uniforms(readouts, "recover", most + 1, device),
+        *_relaxed(logits, readouts, sizes, drafts_on_device),
+    )
+    near = compare_distributions(target_distribution, draft_distribution, drafts_on_device)
+    acceptances = torch.cat((torch.stack((accepted, tokens), -1).double(), *near), -1).tolist()
+    return [
+        CallResult(
+            acceptance=Acceptance(
+                int(found[0]),
+                int(found[1]),
+                ratios=tuple(found[2 : 2 + count]),
+                overlaps=tuple(found[2 + most : 2 + most + count]),
+            )
+        )
+        for found, count in zip(acceptances, counts, strict=True)
+    ]
+
+
+def _relaxed(
+    logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], drafts: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
+    """`verify_rejection`'s lenience ``[B, 1]`` and certain ``[B, K]``; None where all is exact."""
+    rules = [readout.call.acceptance_rule for readout in readouts]
+    if all(rule == EXACT for rule in rules):
+        return None, None
+    most = drafts.shape[1]
+    raw = _pad_rows(torch.split(logits, list(sizes)), most + 1)[:, :-1]
+    ranks = (raw > raw.gather(-1, drafts.unsqueeze(-1))).sum(-1)
+    lenience = torch.tensor([[rule.lenience] for rule in rules], device=logits.device)
+    return lenience, ranks < torch.tensor([[rule.top] for rule in rules], device=logits.device)
+
+
+def _draft_distribution(call: Call, like: Tensor) -> Tensor:
+    """The distributions ``[K, V]`` that a call's drafts were drawn from."""
+    if not call.drafts:
+        return like[:0]
+    if call.draft_probs is None:
+        return one_hot(torch.tensor(call.drafts, device=like.device), like.shape[-1])
+    return torch.stack(call.draft_probs).to(like.device)
+
+
+def _pad_rows(distributions: Sequence[Tensor], length: int) -> Tensor:
+    """Distributions of unequal length, padded with zero rows to ``[B, length, V]``."""
+    if all(len(distribution) == length for distribution in distributions):
+        return torch.stack(list(distributions))
+    padded = distributions[0].new_zeros(len(distributions), length, distributions[0].shape[-1])
+    for row, distribution in enumerate(distributions):
+        padded[row, : len(distribution)] = distribution
+    return padded
+
+
+def _padded_uniforms(
+    readouts: Sequence[Readout], stream: Stream, length: int, device: torch.device
+) -> Tensor:
+    """Uniforms ``[B, length]`` float64 of each call's first `length` read rows, padded with 0."""
+    rows = []
+    for readout in readouts:
+        values = [readout.uniforms.at(stream, output) for output in readout.outputs[:length]]
+        rows.append(values + [0.0] * (length - len(values)))
+    return torch.tensor(rows, dtype=torch.float64, device=device)

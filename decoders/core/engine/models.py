@@ -1,0 +1,70 @@
+"""The models that decoders run on, and what a decoder needs of them.
+
+Kept apart from the scheduler, which only drives: who plans a run asks here before it
+begins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from decoders.core.adapter.config import AdapterConfig
+from decoders.core.decoder import Decoder
+from decoders.core.model import Model
+
+_SLACK_ROWS = 128  # cache entries beyond prompt and budget, for rows that are dropped again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Models:
+    """The target and, where a decoder asks for one, the draft model."""
+
+    target: Model
+    draft: Model | None = None
+
+    def reserve(self, num_rows: int, num_tokens: int) -> None:
+        """Allocate caches for exactly `num_rows` sequences of `num_tokens`."""
+        for model in self._loaded():
+            model.reserve(num_rows, num_tokens + _SLACK_ROWS)
+
+    def ensure(self, num_rows: int, num_tokens: int) -> None:
+        """Allocate caches for `num_rows` sequences of `num_tokens` where they are too small."""
+        for model in self._loaded():
+            if not model.holds(num_rows, num_tokens + _SLACK_ROWS):
+                model.reserve(num_rows, num_tokens + _SLACK_ROWS)
+
+    def _loaded(self) -> tuple[Model, ...]:
+        return (self.target,) if self.draft is None else (self.target, self.draft)
+
+
+def check_draft(name: str, models: Models) -> None:
+    """`ValueError` unless there is a draft model of the target's vocabulary."""
+    if models.draft is None:
+        raise ValueError(f"decoder {name!r} needs a draft model and none was given; pass --draft")
+    if models.draft.vocab_size != models.target.vocab_size:
+        raise ValueError(
+            f"the draft's vocabulary has {models.draft.vocab_size} tokens, the target's "
+            f"{models.target.vocab_size}; decoder {name!r} needs a draft of the same vocabulary"
+        )
+
+
+def find_adapter(decoder: Decoder, models: Models) -> AdapterConfig | None:
+    """The adapter a decoder asks for; `ValueError` where its model has none of that name."""
+    name = decoder.adapter_name
+    if name is None:
+        return None
+    model = models.target if decoder.adapter_of == "target" else models.draft
+    attached = {} if model is None else model.adapters
+    if name not in attached:
+        known = ", ".join(sorted(attached)) or "none"
+        raise ValueError(
+            f"decoder {decoder.name!r} needs an adapter named {name!r} of the "
+            f"{decoder.adapter_of}, which has {known}; pass --adapter {name}=PATH"
+        )
+    variant, allowed = attached[name].variant, decoder.variants
+    if allowed and variant not in allowed:
+        raise ValueError(
+            f"adapter {name!r} is of variant {variant}; decoder {decoder.name!r} needs "
+            f"{' or '.join(allowed)}"
+        )
+    return attached[name]

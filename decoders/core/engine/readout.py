@@ -1,0 +1,246 @@
+"""From the logits of a merged call to what each sequence asked for, all rows at once.
+
+Rows are grouped by the form wanted; each group is warped, picked or verified in one go on the
+device, and its integers reach the host in one copy. Probabilities and logits stay on the device.
+
+Letters: R rows read, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from decoders.core.engine.acceptances import read_acceptances
+from decoders.core.sampling import Stream, Uniforms, likeliest, pick, warp
+from decoders.core.types import Call, CallResult, Confidence, Sampling, SlotWant, Want
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Readout:
+    """Rows of one call that are read in one form.
+
+    Attributes:
+        call: whose rows they are.
+        uniforms: of its sequence.
+        want: the form.
+        outputs: output position that each row predicts (negative inside the prompt).
+        slots: whether they are the call's slots.
+    """
+
+    call: Call
+    uniforms: Uniforms
+    want: Want | SlotWant
+    outputs: Sequence[int]
+    slots: bool = False
+
+
+def readouts(call: Call, uniforms: Uniforms, prompt_length: int) -> tuple[Readout, ...]:
+    """The read tokens of a call that has not run yet, and its read slots if it has any."""
+    positions, shift = call.row_positions(), 1 - prompt_length
+    outputs = [positions[row] + shift for row in call.read]
+    tokens = Readout(call, uniforms, call.want, outputs)
+    if call.slots is None:
+        return (tokens,)
+    num_tokens = len(call.tokens)
+    outputs = [positions[num_tokens + slot] + shift for slot in call.slots.read]
+    return tokens, Readout(call, uniforms, call.slots.want, outputs, slots=True)
+
+
+def read_out(
+    logits: Tensor, readouts: Sequence[Readout], sampling: Sampling
+) -> Sequence[CallResult]:
+    """Results of merged calls' readouts from their logits ``[sum R, V]``, in the same order."""
+    sizes = [len(readout.outputs) for readout in readouts]
+    if any(_barred(readout) for readout in readouts):
+        return _read_out_barred(logits, readouts, sizes, sampling)
+    return _read_forms(logits, readouts, sizes, sampling)
+
+
+def _barred(readout: Readout) -> frozenset[int]:
+    """The ids its rows never predict."""
+    slots = readout.call.slots
+    return slots.barred if slots is not None and readout.slots else frozenset()
+
+
+def _read_out_barred(
+    logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
+) -> Sequence[CallResult]:
+    """Results where ids are barred: their logits become -inf, their mass is told."""
+    masses: dict[int, tuple[float, ...]] = {}
+    parts = list(torch.split(logits, list(sizes)))
+    for number, readout in enumerate(readouts):
+        if barred := _barred(readout):
+            ids = torch.tensor(sorted(barred), device=logits.device)
+            mass = torch.softmax(parts[number], -1)[:, ids].sum(-1)
+            masses[number] = tuple(mass.tolist())
+            parts[number] = parts[number].index_fill(-1, ids, float("-inf"))
+    results = _read_forms(torch.cat(parts), readouts, sizes, sampling)
+    return [
+        dataclasses.replace(result, slot_barred=masses[number]) if number in masses else result
+        for number, result in enumerate(results)
+    ]
+
+
+def _read_forms(
+    logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
+) -> Sequence[CallResult]:
+    """Results form by form, all rows of one form at once."""
+    wants = {readout.want for readout in readouts}
+    if len(wants) == 1:
+        return _READERS[wants.pop()](logits, readouts, sizes, sampling)
+    parts = torch.split(logits, list(sizes))
+    results: dict[int, CallResult] = {}
+    for want in sorted(wants):
+        members = [i for i, readout in enumerate(readouts) if readout.want == want]
+        group = _READERS[want](
+            torch.cat([parts[i] for i in members]),
+            [readouts[i] for i in members],
+            [sizes[i] for i in members],
+            sampling,
+        )
+        results.update(zip(members, group, strict=True))
+    return [results[i] for i in range(len(readouts))]
+
+
+def joined(tokens: CallResult, slots: CallResult) -> CallResult:
+    """One result of a call's read tokens and its read slots."""
+    return dataclasses.replace(
+        tokens,
+        slot_picks=slots.picks,
+        slot_confidences=slots.confidences,
+        slot_probs=slots.probs,
+        slot_barred=slots.slot_barred,
+    )
+
+
+def not_a_number(result: CallResult, vocab_size: int) -> bool:
+    """Whether logits behind a result were NaN or infinite: then tokens are V, confidences NaN.
+
+    Reads integers and floats that are on the host anyway. Raw logits are the decoder's to check.
+    """
+    if result.acceptance is not None and result.acceptance.token >= vocab_size:
+        return True
+    if any(token >= vocab_size for token in result.picks or ()):
+        return True
+    if any(token >= vocab_size for token in result.slot_picks or ()):
+        return True
+    sure = sum(result.confidences) + sum(result.slot_confidences)
+    return sure != sure
+
+
+def _uniforms(readouts: Sequence[Readout], stream: Stream, device: torch.device) -> Tensor:
+    """Uniforms ``[sum R]`` float64 of all read rows."""
+    values = [r.uniforms.at(stream, output) for r in readouts for output in r.outputs]
+    return torch.tensor(values, dtype=torch.float64, device=device)
+
+
+def _draw(distribution: Tensor, readouts: Sequence[Readout]) -> list[int]:
+    picks: list[int] = pick(distribution, _uniforms(readouts, "draw", distribution.device)).tolist()
+    return picks
+
+
+def _read_picks(
+    logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
+) -> list[CallResult]:
+    if sampling.greedy:
+        picks: list[int] = likeliest(logits).tolist()
+    else:
+        picks = _draw(warp(logits, sampling), readouts)
+    return [CallResult(picks=part) for part in _split(picks, sizes)]
+
+
+def _read_draws(
+    logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
+) -> list[CallResult]:
+    if sampling.greedy:
+        return _read_argmax(logits, readouts, sizes, sampling)
+    distribution = warp(logits, sampling)
+    drawn = pick(distribution, _uniforms(readouts, "draw", distribution.device))
+    return _weighed(drawn, distribution, readouts, sizes)
+
+
+def _read_argmax(
+    logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
+) -> list[CallResult]:
+    distribution = torch.softmax(logits, dim=-1)
+    return _weighed(distribution.argmax(-1), distribution, readouts, sizes)
+
+
+def _weighed(
+    tokens: Tensor, distribution: Tensor, readouts: Sequence[Readout], sizes: Sequence[int]
+) -> list[CallResult]:
+    """Results of tokens ``[R]`` of distributions ``[R, V]``, with confidences.
+
+    One copy to the host.
+    """
+    kinds = {_confidence(readout) for readout in readouts}
+    assert len(kinds) == 1, f"one decoder asks for confidences of kinds {sorted(kinds)}"
+    shown = tokens.clamp(max=distribution.shape[-1] - 1)  # V stands for NaN, and is no index
+    confidences = confidence_of(distribution, shown, kinds.pop())
+    both: list[list[float]] = torch.stack((tokens.double(), confidences.double())).tolist()
+    picks = _split([int(token) for token in both[0]], sizes)
+    return [
+        CallResult(picks=tokens_of, confidences=confidences_of)
+        for tokens_of, confidences_of in zip(picks, _split(both[1], sizes), strict=True)
+    ]
+
+
+def _confidence(readout: Readout) -> Confidence:
+    slots = readout.call.slots
+    return slots.confidence if slots is not None and readout.slots else "prob"
+
+
+def confidence_of(distribution: Tensor, tokens: Tensor, kind: Confidence) -> Tensor:
+    """How sure distributions ``[R, V]`` are of tokens ``[R]``, by a kind of `Slots.confidence`."""
+    if kind == "neg_entropy":
+        return torch.exp(torch.xlogy(distribution, distribution).sum(-1))
+    prob = distribution.gather(-1, tokens[:, None]).squeeze(-1)
+    if kind == "prob":
+        return prob
+    return prob - distribution.scatter(-1, tokens[:, None], 0.0).amax(-1)
+
+
+def _read_probs(
+    logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
+) -> list[CallResult]:
+    distribution = warp(logits, sampling)
+    picks = likeliest(logits).tolist() if sampling.greedy else _draw(distribution, readouts)
+    return [
+        CallResult(picks=part, probs=probs)
+        for part, probs in zip(
+            _split(picks, sizes), torch.split(distribution, list(sizes)), strict=True
+        )
+    ]
+
+
+def _read_logits(
+    logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
+) -> list[CallResult]:
+    return [CallResult(logits=part) for part in torch.split(logits, list(sizes))]
+
+
+def _split(values: Sequence[T], sizes: Sequence[int]) -> list[tuple[T, ...]]:
+    """Cut a flat list into tuples of the given sizes."""
+    parts, start = [], 0
+    for size in sizes:
+        parts.append(tuple(values[start : start + size]))
+        start += size
+    return parts
+
+
+_READERS = {
+    "picks": _read_picks,
+    "draws": _read_draws,
+    "argmax": _read_argmax,
+    "probs": _read_probs,
+    "logits": _read_logits,
+    "acceptance": read_acceptances,
+}

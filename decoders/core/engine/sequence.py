@@ -1,0 +1,237 @@
+"""One sequence on its way: its coroutine, the call it waits for, what it has emitted.
+
+The cut at EOS and budget, the clipping of `accepted` and all counting happen here. Whatever a
+decoder yields or raises ends its own answer at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import GeneratorType, TracebackType
+
+from decoders.core.adapter.config import AdapterConfig
+from decoders.core.decoder import Request, Steps
+from decoders.core.engine.readout import not_a_number
+from decoders.core.model import Model
+from decoders.core.sampling import Uniforms
+from decoders.core.types import (
+    Call,
+    CallResult,
+    Emit,
+    Generation,
+    Outcome,
+    Sampling,
+    StepEvent,
+    StopReason,
+)
+
+_MAX_EMPTY_EMITS = 1000
+_MAX_IDLE_CALLS = 100_000  # without a token; every honest decoder is far below
+
+
+class RunningSequence:
+    """One running sequence: its coroutine, its pending call, and what it has emitted so far."""
+
+    def __init__(
+        self,
+        index: int,
+        prompt: Sequence[int],
+        steps: Callable[[Request], Steps],
+        sampling: Sampling,
+        *,
+        target: Model,
+        draft: Model | None,
+        adapter: AdapterConfig | None,
+        on_first: Callable[[int], None] | None,
+    ) -> None:
+        """Opens a session of every model; `index` is the prompt's, for who is told of it.
+
+        `steps` begins the coroutine of the decoder.
+        """
+        self.index = index
+        self.uniforms = Uniforms(sampling.seed, prompt)
+        self.prompt_length = len(prompt)
+        self.outcome: Outcome | None = None
+        self.pending: Call | None = None
+        self.turns_waited = 0
+        self._on_first, self._sampling = on_first, sampling
+        self._vocab_size = target.vocab_size
+        self._target = target.open()
+        self._draft = None if draft is None else draft.open()
+        self._begin = steps
+        self._request = Request(
+            prompt_ids=tuple(prompt),
+            sampling=sampling,
+            target=self._target,
+            uniforms=self.uniforms,
+            draft=self._draft,
+            adapter=adapter,
+        )
+        self._steps: Steps | None = None
+        self._tokens: list[int] = []
+        self._events: list[StepEvent] = []
+        self._counted = (0, 0, 0, 0)
+        self._empty_emits = self.idle_calls = 0
+
+    def advance(self, result: CallResult | None) -> None:
+        """Send a result and run the coroutine up to its next call, or to its end."""
+        self.pending = None
+        try:
+            if self._steps is None:
+                self._steps = self._begin(self._request)
+            item = next(self._steps) if result is None else self._steps.send(result)
+            while isinstance(item, Emit):
+                self._record(item)
+                if self.outcome is not None:
+                    return
+                item = next(self._steps)
+            self._check_call(item)
+            self.pending = item
+        except StopIteration:
+            self.outcome = RuntimeError("decoder returned before EOS or budget; yield until cut")
+        except (Exception, SystemExit) as error:
+            self.fail(_as_exception(error))
+
+    def take(self, result: CallResult) -> None:
+        """Go on with the result of the pending call, unless there were no numbers behind it."""
+        if not_a_number(result, self._vocab_size):
+            assert self.pending is not None
+            role = "target" if self.pending.session is self._target else "draft"
+            self.fail(
+                FloatingPointError(
+                    f"the {role}'s logits are NaN or infinite after {len(self._tokens)} tokens; "
+                    "check its weights, its adapter and the dtype"
+                )
+            )
+        else:
+            self.advance(result)
+
+    def fail(self, error: Exception) -> None:
+        """End the answer without one; the error's traceback begins where the decoder stands."""
+        self.pending, self.outcome = None, _standing(self._steps, error)
+
+    def end(self) -> None:
+        """End the coroutine.
+
+        A decoder that fails while it ends has failed: what it answered before is no answer.
+        """
+        try:
+            if self._steps is not None:
+                self._steps.close()
+        except (Exception, SystemExit) as error:
+            if self.outcome is None or isinstance(self.outcome, Generation):
+                self.fail(_as_exception(error))
+
+    def release(self) -> None:
+        """Give the cache rows back."""
+        self._target.model.close(self._target)
+        if self._draft is not None:
+            self._draft.model.close(self._draft)
+
+    def _check_call(self, item: object) -> None:
+        """What was yielded is a call of this sequence, and there have not been too many."""
+        if not isinstance(item, Call):
+            raise TypeError(f"decoder yielded {item!r:.60}; yield a Call or an Emit")
+        if item.session is not self._target and item.session is not self._draft:
+            raise ValueError("decoder yielded a call of a session that is not its own")
+        self.idle_calls += 1
+        if self.idle_calls > _MAX_IDLE_CALLS:
+            raise RuntimeError(f"decoder emitted no token in {_MAX_IDLE_CALLS} calls in a row")
+
+    def _record(self, emit: Emit) -> None:
+        tokens, stop = self._cut(emit.tokens)
+        counts = self._counts()
+        work = [now - then for now, then in zip(counts, self._counted, strict=True)]
+        self._counted = counts
+        self._tokens += tokens
+        # clipped where the cut fell among the accepted tokens: an accepted one not emitted is none
+        undrafted = min(emit.undrafted, len(tokens))
+        accepted = min(emit.accepted, len(tokens) - undrafted)
+        tested, overlap, alpha = _compared(emit, len(tokens), accepted)
+        self._events.append(
+            StepEvent(
+                tokens=tokens,
+                drafted=emit.drafted,
+                accepted=accepted,
+                target_calls=work[0],
+                target_rows=work[1],
+                draft_calls=work[2],
+                draft_rows=work[3],
+                undrafted=undrafted,
+                passes=emit.passes,
+                tested=tested,
+                overlap=overlap,
+                alpha=alpha,
+            )
+        )
+        if len(self._events) == 1 and self._on_first is not None:
+            self._on_first(self.index)
+        self._empty_emits = 0 if tokens else self._empty_emits + 1
+        self.idle_calls = 0 if tokens else self.idle_calls
+        if self._empty_emits > _MAX_EMPTY_EMITS:
+            raise RuntimeError(f"decoder emitted nothing for {_MAX_EMPTY_EMITS} steps in a row")
+        if stop is not None:
+            _check_emitted(self._tokens, self._events, self._vocab_size)
+            self.outcome = Generation(
+                tokens=tuple(self._tokens), steps=tuple(self._events), stop=stop
+            )
+
+    def _cut(self, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], StopReason | None]:
+        """What of an emit counts: up to the first stop id, and within the budget."""
+        left = self._sampling.max_new_tokens - len(self._tokens)
+        for place, token in enumerate(tokens[:left]):
+            if token in self._sampling.stop_ids:
+                return tokens[: place + 1], "eos"
+        return tokens[:left], "length" if len(tokens) >= left else None
+
+    def _counts(self) -> tuple[int, int, int, int]:
+        target, draft = self._target, self._draft
+        if draft is None:
+            return target.calls, target.rows, 0, 0
+        return target.calls, target.rows, draft.calls, draft.rows
+
+
+def _check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], vocab_size: int) -> None:
+    """Once an answer, what a decoder emitted: `ValueError` where it is no token or no count."""
+    for token in tokens:
+        if type(token) is not int or not 0 <= token < vocab_size:
+            raise ValueError(f"decoder emitted {token!r:.40}; ids are integers below {vocab_size}")
+    for event in events:
+        for count in (event.drafted, event.accepted, event.undrafted, event.passes):
+            if type(count) is not int:
+                raise ValueError(f"decoder counted {count!r:.40}; counts are integers")
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """A decoder's error as an outcome; one that calls `sys.exit` ends its answer, not the run."""
+    if isinstance(error, Exception):
+        return error
+    return RuntimeError(f"decoder raised {error!r}").with_traceback(error.__traceback__)
+
+
+def _standing(steps: object, error: Exception) -> Exception:
+    """The error, its traceback led by the lines at which a waiting coroutine stands.
+
+    So what goes wrong with a call is found where that was yielded. A coroutine that raised the
+    error itself waits no longer, and its lines are there already.
+    """
+    frames = []
+    while isinstance(steps, GeneratorType) and steps.gi_frame is not None:
+        frames.append(steps.gi_frame)
+        steps = steps.gi_yieldfrom
+    trace = error.__traceback__
+    for frame in reversed(frames):
+        trace = TracebackType(trace, frame, frame.f_lasti, frame.f_lineno)
+    return error.with_traceback(trace)
+
+
+def _compared(
+    emit: Emit, num_tokens: int, accepted: int
+) -> tuple[int, float, float] | tuple[None, None, None]:
+    """A step's `tested`, `overlap` and `alpha`; None where distributions were not compared."""
+    acceptance = emit.acceptance
+    if acceptance is None:
+        return None, None, None
+    tested = min(emit.drafted, emit.accepted + 1)
+    alpha = sum(acceptance.ratios[:accepted]) + num_tokens - accepted
+    return tested, sum(acceptance.overlaps[:tested]), alpha

@@ -1,0 +1,165 @@
+"""What must be known of a transformers module to run it on a cache and masks of our own.
+
+Read from its config and found by running two tokens; an architecture that cannot be run this way
+is refused here, in one line. Duck-typed: nothing is imported from transformers.
+
+Letters: H key-value heads, D head dimension, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from decoders.core.hf.cache import PlaneShape
+
+_ADVICE = (
+    "choose a decoder with a plain KV cache and full or sliding attention, "
+    "e.g. Llama, Qwen, Mistral, Gemma, GPT-NeoX or GPT-2"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """Facts of one module.
+
+    Attributes:
+        planes: (H, D) of the keys of layer 0, its values, the keys of layer 1, …
+        windows: how far back each kind of layer sees (None: everything).
+        vocab_size: V.
+        max_length: the longest sequence the model was made for.
+        last_position: with learned positions the last there is; None with computed ones.
+        reads_hidden: whether logits are exactly the head applied to the base model's output.
+        sdpa: whether attention is torch's own, which needs no mask for a causal prefill.
+    """
+
+    planes: tuple[PlaneShape, ...]
+    windows: dict[str, int | None]
+    vocab_size: int
+    max_length: int
+    last_position: int | None
+    reads_hidden: bool
+    sdpa: bool
+
+    @classmethod
+    def of(cls, module: Any, cache: Any) -> Architecture:
+        """Study a module with an empty, growing cache of transformers.
+
+        Raises:
+            ValueError: where it cannot be run with explicit positions, ready masks and a cache
+                that is indexed by position.
+        """
+        config = module.config.get_text_config()
+        max_length = _max_length(config)
+        windows = _windows(config)
+        planes = _planes(module, windows, cache)
+        vocab_size, reads_hidden = _study_head(module)
+        return cls(
+            planes=planes,
+            windows=windows,
+            vocab_size=vocab_size,
+            max_length=max_length,
+            last_position=max_length - 1 if _learned_positions(module, max_length) else None,
+            reads_hidden=reads_hidden,
+            sdpa=config._attn_implementation == "sdpa",
+        )
+
+
+def token_ids(value: int | Sequence[int] | None) -> frozenset[int]:
+    """An id, several or none, as configs and tokenizers give them."""
+    if value is None:
+        return frozenset()
+    return frozenset([value] if isinstance(value, int) else value)
+
+
+def _max_length(config: Any) -> int:
+    length = getattr(config, "max_position_embeddings", None)
+    if not isinstance(length, int):
+        raise ValueError(f"{config.model_type} names no max_position_embeddings; {_ADVICE}")
+    return length
+
+
+def _windows(config: Any) -> dict[str, int | None]:
+    window: int | None = getattr(config, "sliding_window", None)
+    kinds: list[str] | None = getattr(config, "layer_types", None)
+    if kinds is None:
+        return {"full_attention" if window is None else "sliding_attention": window}
+    known = {"full_attention": None, "sliding_attention": window}
+    strange = [k for k in dict.fromkeys(kinds) if k not in known]
+    if strange or ("sliding_attention" in kinds and window is None):
+        names = ", ".join(strange) or "sliding_attention without a sliding_window"
+        raise ValueError(f"{config.model_type} has layers of {names}; {_ADVICE}")
+    return {kind: known[kind] for kind in dict.fromkeys(kinds)}
+
+
+def _learned_positions(module: Any, max_length: int) -> bool:
+    """Whether positions are looked up in a table as long as `max_length`."""
+    words = module.get_input_embeddings()
+    return any(
+        isinstance(part, nn.Embedding) and part is not words and part.num_embeddings == max_length
+        for part in module.modules()
+    )
+
+
+@torch.inference_mode()
+def _planes(module: Any, windows: dict[str, int | None], cache: Any) -> tuple[PlaneShape, ...]:
+    """Run two tokens with our kind of mask and positions; the shapes of what got cached."""
+    name = type(module).__name__
+    base = module.base_model
+    if "position_ids" not in inspect.signature(base.forward).parameters:
+        raise ValueError(f"{name} takes no explicit positions; {_ADVICE}")
+    two = torch.arange(2, device=module.device)[None]
+    mask = torch.zeros(1, 1, 2, 2, dtype=module.dtype, device=module.device)
+    mask[..., 0, 1] = torch.finfo(module.dtype).min
+    masks = mask if len(windows) == 1 else dict.fromkeys(windows, mask)
+    fed = {"attention_mask": masks, "past_key_values": cache, "use_cache": True}
+    try:
+        base(input_ids=two, position_ids=two, **fed)
+        states = [state for layer in cache.layers for state in (layer.keys, layer.values)]
+        planes = tuple((int(state.shape[1]), int(state.shape[3])) for state in states)
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{name} does not run on ready masks and a KV cache ({error}); {_ADVICE}"
+        ) from error
+    if not planes:
+        raise ValueError(f"{name} cached nothing; {_ADVICE}")
+    return planes
+
+
+@torch.inference_mode()
+def _study_head(module: Any) -> tuple[int, bool]:
+    """V, and whether the logits are exactly the head applied to the base model's output.
+
+    Not so with soft caps or scaled logits. The head's output is scaled up in this one run, so that
+    a soft cap cannot hide in small numbers.
+    """
+    base, head = module.base_model, module.get_output_embeddings()
+    found: dict[str, Tensor] = {}
+
+    def on_base(_module: nn.Module, _args: Any, output: Any) -> None:
+        found["hidden"] = output.last_hidden_state
+
+    def on_head(_module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        found["fed"], found["scaled"] = args[0], output * 1000
+        return found["scaled"]
+
+    hooks = []
+    if head is not None and base is not module:
+        hooks = [base.register_forward_hook(on_base), head.register_forward_hook(on_head)]
+    try:
+        two = torch.arange(2, device=module.device)[None]
+        logits: Tensor = module(two, use_cache=False).logits
+    finally:
+        for hook in hooks:
+            hook.remove()
+    exact = (
+        len(found) == 3
+        and torch.equal(found["fed"], found["hidden"])
+        and torch.equal(logits, found["scaled"])
+    )
+    return int(logits.shape[-1]), exact

@@ -1,0 +1,155 @@
+"""Where checkpoints are: local folders and hub ids, their errors, and the hash of the weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+SAMPLED = "sampled:"
+"""What the hash of weights begins with where only a part of them was read."""
+GGUF = "gguf:"
+"""What it begins with where the weights were converted from a GGUF file: it is that file's hash."""
+SOURCE = "source.json"
+"""What a folder that was converted from a GGUF file says of it."""
+CONVERTED = 1
+"""Format of such folders; raised when a conversion would come out differently."""
+_STRETCHES, _STRETCH_BYTES = 64, 2**16
+_MOST_HEADER_BYTES = 10**8  # the format's own limit
+
+
+def find_checkpoint(path_or_id: str | Path, what: str, *needed: str) -> str:
+    """Check a local folder before its name is taken for that of a hub model.
+
+    Args:
+        path_or_id: a folder written by `save_pretrained`, or a hub id.
+        what: "model" or "tokenizer", for the message.
+        needed: files of which the folder must hold one.
+
+    Raises:
+        ValueError: in one line for a folder that is missing or holds none of them.
+    """
+    given = str(path_or_id)
+    folder = Path(given).expanduser()
+    if folder.is_dir():
+        if not any((folder / name).is_file() for name in needed):
+            raise ValueError(
+                f"{what} {given!r}: that folder has no {' or '.join(needed)}; "
+                "give a folder written by save_pretrained, or a hub id"
+            )
+        return str(folder)
+    if is_local(given):
+        raise ValueError(
+            f"{what} {given!r}: there is no such folder; "
+            "give a folder written by save_pretrained, or a hub id such as owner/name"
+        )
+    return given
+
+
+def is_local(given: str) -> bool:
+    """Whether a name can only be that of a local folder, be it there or not."""
+    is_path = given.startswith((".", "/", "~")) or given.count("/") > 1
+    return is_path or Path(given).expanduser().exists()
+
+
+def unavailable(path_or_id: str | Path, what: str, error: Exception) -> ValueError:
+    """The one line for a checkpoint that could not be read, or is neither here nor on the hub."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    if Path(path_or_id).expanduser().is_dir():
+        return ValueError(f"{what} {str(path_or_id)!r} cannot be loaded: {lines[0]}")
+    return ValueError(
+        f"{what} {str(path_or_id)!r} is neither a local folder nor available from the hub; check "
+        f"the name and the network, or download it and give its folder ({lines[0]})"
+    )
+
+
+def weights_sha256(path: str | Path, limit_bytes: int = 2**30) -> str | None:
+    """SHA-256 over a checkpoint's weight files in name order; None where none are found.
+
+    A folder converted from a GGUF file has that file's hash: it is the same on every machine. Over
+    `limit_bytes` a sample of every file is hashed (`_sample_of`), and the digest begins with
+    `SAMPLED`: two such digests may be held against each other, and against no whole one.
+
+    Args:
+        path: a folder, or the id of a hub model that was downloaded.
+        limit_bytes: up to here every byte is read.
+    """
+    folder = _folder_of(path)
+    made_from = _source_sha256(folder)
+    if made_from is not None:
+        return f"{GGUF}{made_from}"
+    files = _weight_files(folder)
+    if not files:
+        return None
+    whole = sum(file.stat().st_size for file in files) <= limit_bytes
+    digest = hashlib.sha256()
+    for file in files:
+        for part in _all_of(file) if whole else _sample_of(file):
+            digest.update(part)
+    return digest.hexdigest() if whole else SAMPLED + digest.hexdigest()
+
+
+def _source_sha256(folder: Path) -> str | None:
+    """SHA-256 of the GGUF file that a folder was converted from; None where it was not."""
+    file = folder / SOURCE
+    if not file.is_file():
+        return None
+    return str(json.loads(file.read_text(encoding="utf-8"))["sha256"])
+
+
+def count_weights(path: str | Path) -> int | None:
+    """How many weights a checkpoint holds, by its files' headers; None where none are found."""
+    total = 0
+    for file in _weight_files(_folder_of(path)):
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            try:
+                header = json.loads(stream.read(min(length, _MOST_HEADER_BYTES)))
+            except ValueError:
+                return None
+        shapes = (facts["shape"] for name, facts in header.items() if name != "__metadata__")
+        total += sum(math.prod(shape) for shape in shapes)
+    return total or None
+
+
+def _folder_of(path: str | Path) -> Path:
+    """The folder of a checkpoint: for a hub id, the one it was downloaded to."""
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return folder
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        config = try_to_load_from_cache(str(path), "config.json")
+    except ValueError:  # no hub id
+        return folder
+    return Path(config).parent if isinstance(config, str) else folder
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a model, without copies in another layout beside them."""
+    return sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))
+
+
+def _all_of(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as stream:
+        while chunk := stream.read(2**20):
+            yield chunk
+
+
+def _sample_of(file: Path) -> Iterator[bytes]:
+    """Name, size, header (names, shapes and places of all tensors), and evenly spaced stretches.
+
+    The first and the last are the file's ends. Ends alone would not do: fine-tuning often leaves
+    embeddings and the last norm as they were.
+    """
+    size = file.stat().st_size
+    yield f"{file.name} {size}\n".encode()
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        yield stream.read(min(length, _MOST_HEADER_BYTES))
+        for number in range(_STRETCHES):
+            stream.seek(max(0, size - _STRETCH_BYTES) * number // (_STRETCHES - 1))
+            yield stream.read(_STRETCH_BYTES)

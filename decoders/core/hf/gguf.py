@@ -1,0 +1,153 @@
+"""GGUF files (llama.cpp's format) as checkpoint folders that transformers loads like any other.
+
+transformers reads a GGUF file tensor by tensor; what it leaves out is put right here, from the
+file's own metadata: weights are dequantised (so they can be saved and trained on), the special ids
+are set, and text is cut up before byte-pair encoding as the file says. A folder is written whole or
+not at all.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from decoders.core.hf.checkpoint import CONVERTED, SOURCE
+
+_INSTALL = "pip install 'decoding-bench[gguf]' (the packages gguf and accelerate)"
+
+_MAGIC = b"GGUF"
+_CUT_DIGITS = "smollm"
+"""The pre-tokenizer that transformers does not know: every digit is a token of its own."""
+
+
+def sha256_of(file: Path, on_bytes: Callable[[int], None] | None = None) -> str:
+    """SHA-256 of a file; `on_bytes` is told how many bytes each piece had."""
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while chunk := stream.read(2**22):
+            digest.update(chunk)
+            if on_bytes is not None:
+                on_bytes(len(chunk))
+    return digest.hexdigest()
+
+
+def convert(file: Path, folder: Path, sha256: str) -> Path:
+    """Write the model and tokenizer of a GGUF file into `folder`, in float32.
+
+    Args:
+        file: the GGUF file.
+        folder: must not exist; it appears when everything is written.
+        sha256: of the file; the folder's `SOURCE` says it.
+
+    Raises:
+        ValueError: in one line: a missing package, a file that is no GGUF, is cut off, or holds
+            tensors or an architecture that cannot be read, or a disk that is full.
+    """
+    metadata = _metadata(file)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        _write(file, scratch, metadata)
+        facts = {"format": CONVERTED, "file": file.name, "sha256": sha256}
+        (scratch / SOURCE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        scratch.rename(folder)
+    except OSError as error:
+        if folder.is_dir() and error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return folder  # another process was faster
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ValueError(
+                f"no room for the converted {file.name} in {folder.parent} ({error.strerror}); "
+                "free some space, or choose another place with DECODING_BENCH_CACHE"
+            ) from error
+        raise ValueError(f"{file.name} cannot be converted: {_one_line(error)}") from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return folder
+
+
+def _metadata(file: Path) -> dict[str, Any]:
+    """Plain values of a file's metadata by key; tensors are only checked to be there."""
+    try:
+        with file.open("rb") as stream:
+            magic = stream.read(len(_MAGIC))
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror}") from error
+    if magic != _MAGIC:
+        raise ValueError(f"{file} is no GGUF file: it begins with {magic!r}, not {_MAGIC!r}")
+    for package in ("gguf", "accelerate"):
+        if find_spec(package) is None:
+            raise ValueError(f"reading {file.name} needs the package {package!r}: {_INSTALL}")
+    from gguf import GGUFReader
+
+    try:
+        reader = GGUFReader(file)
+        found = {name: field.contents() for name, field in reader.fields.items()}
+    except Exception as error:  # of a damaged file the reader raises whatever its bytes lead to
+        raise ValueError(
+            f"{file} is damaged or cut off ({_one_line(error)}); fetch it again"
+        ) from error
+    return found
+
+
+def _write(file: Path, folder: Path, metadata: Mapping[str, Any]) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers.utils import logging
+
+    log: Any = logging  # untyped
+    bars = log.is_progress_bar_enabled()
+    log.disable_progress_bar()
+    given = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    try:
+        module: Any = AutoModelForCausalLM.from_pretrained(
+            **given, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
+        )
+        tokenizer: Any = AutoTokenizer.from_pretrained(**given)
+    except OSError:
+        raise
+    except Exception as error:  # the readers raise anything from KeyError to NotImplementedError
+        raise ValueError(
+            f"{file} cannot be loaded by transformers: {_one_line(error)}; take a file of a "
+            "supported architecture and quantisation, or a folder of save_pretrained"
+        ) from error
+    finally:
+        if bars:
+            log.enable_progress_bar()
+    _set_special_ids(module, tokenizer, metadata)
+    if metadata.get("tokenizer.ggml.pre") == _CUT_DIGITS:
+        from tokenizers import pre_tokenizers
+
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Digits(individual_digits=True),
+                pre_tokenizers.ByteLevel(add_prefix_space=False),
+            ]
+        )
+    module.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _set_special_ids(module: Any, tokenizer: Any, metadata: Mapping[str, Any]) -> None:
+    """Begin, end and padding as the file says, in the model's configs and the tokenizer."""
+    names = {"bos": "bos_token_id", "eos": "eos_token_id", "padding": "pad_token_id"}
+    for short, name in names.items():
+        value = metadata.get(f"tokenizer.ggml.{short}_token_id")
+        if value is None:
+            continue
+        setattr(module.config, name, int(value))
+        setattr(module.generation_config, name, int(value))
+        token = tokenizer.convert_ids_to_tokens(int(value))
+        setattr(tokenizer, name.removesuffix("_id"), token)
+
+
+def _one_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

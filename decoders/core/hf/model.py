@@ -1,0 +1,519 @@
+"""`HFModel`: any transformers causal LM as a `Model`. The only one here to import transformers.
+
+The module runs as it is; ours are the cache (`KVStore`), the masks and the positions. Three things
+make a call cheap: states are written in place and read as views; one sequence needs no mask
+tensor, or a view of a ready one; the head runs on the rows that are read, where that is exact.
+
+Masks are additive floats: a boolean one is silently wrong under eager attention. A ready mask
+bypasses a model's sliding window, so windows are folded in here, one mask per kind of layer.
+
+Slots of a call follow its tokens, enter as embeddings and run through an attached adapter
+(`gating`); their keys and values are written behind the tokens' and overwritten by the next call.
+
+Letters: B sequences of a call, N rows (of the widest call), R rows read, T cache entries seen,
+C capacity, D hidden width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.utils import logging
+
+from decoders.core.adapter.config import AdapterConfig
+from decoders.core.adapter.entering import Entrance
+from decoders.core.adapter.gating import Forward, GatedModule
+from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter.runtime import AttachedAdapter
+from decoders.core.adapter.weights import GroupedWeights
+from decoders.core.hf.architecture import Architecture, token_ids
+from decoders.core.hf.attention import MaskBuilder, Masks
+from decoders.core.hf.cache import KVStore
+from decoders.core.hf.checkpoint import find_checkpoint, unavailable
+from decoders.core.model import Session
+from decoders.core.types import Call
+
+Attention = Literal["sdpa", "eager"]
+
+_LENGTH_BUCKET = 128
+"""Compiled graphs see cache lengths in multiples of this, and widths in powers of two."""
+
+
+class HFModel:
+    """A transformers causal LM with a preallocated KV cache shared by its sessions.
+
+    Implements `decoders.core.model.Model`. `module` is the wrapped model, in eval mode.
+    `num_forwards` counts merged passes and `num_padded_rows` the rows that only filled them up.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        *,
+        compile: bool = False,
+        backend: str = "inductor",
+        grouped: bool | None = None,
+    ) -> None:
+        """Wrap a loaded module and learn its shapes from two forwards of two tokens.
+
+        Args:
+            module: a causal LM of transformers on its device, of its dtype.
+            compile: run the module through `torch.compile` with bucketed shapes. No command reaches
+                it yet: an option that hands it to `load` would. Tests hold its shapes and logits
+                against the plain path under the backend ``eager``, which compiles nothing, and
+                under inductor with CUDA graphs where there is a GPU. Untested: inductor on a CPU,
+                `load` with it, whole answers of a decoder, and its speed. Calls with slots run the
+                plain module.
+            backend: of `torch.compile`.
+            grouped: lay the weights of layers that share an input side by side, and run each group
+                as one product (`gated_weights.GroupedWeights`); None: on a CPU, where it is faster.
+
+        Raises:
+            ValueError: for an architecture whose cache or masks this class cannot provide.
+        """
+        self.module = module.eval().requires_grad_(False)
+        self.architecture = Architecture.of(module, DynamicCache())
+        self.vocab_size = self.architecture.vocab_size
+        self.max_length = self.architecture.max_length
+        self.device: torch.device = module.device
+        self.dtype: torch.dtype = module.dtype
+        self.num_forwards = 0
+        self.num_padded_rows = 0
+        windows = self.architecture.windows.values()
+        self._window = min((window for window in windows if window is not None), default=0)
+        self._head: nn.Module = module.get_output_embeddings()
+        self._tokens: nn.Module = module.get_input_embeddings()
+        self._plain: Any = module.base_model if self.architecture.reads_hidden else module
+        self._run: Any = self._plain
+        self._bucketed = compile
+        if compile:
+            config = torch._dynamo.config  # one graph per bucket; the default limit is 8
+            config.recompile_limit = max(config.recompile_limit, 256)
+            graphs = backend == "inductor" and self.device.type == "cuda"
+            mode = "reduce-overhead" if graphs else None
+            self._run = torch.compile(self._run, dynamic=False, backend=backend, mode=mode)
+        self._store: KVStore | None = None
+        self._cache = _StoreCache()
+        self._open: list[Session] = []
+        self._capacity = 0
+        self._gated: GatedModule | None = None
+        if grouped is None:
+            grouped = self.device.type == "cpu" and not compile
+        if grouped:
+            self._gated = GatedModule(module, side_by_side=True)
+            self._gated.rest(GroupedWeights.base(self._gated).everywhere)
+        self._adapters: dict[str, AttachedAdapter] = {}
+        self._entrance = Entrance(module)
+
+    @classmethod
+    def load(
+        cls,
+        path_or_id: str | Path,
+        *,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        attn_implementation: Attention | None = None,
+        compile: bool = False,
+    ) -> HFModel:
+        """Load a checkpoint folder or a hub model in an explicit dtype.
+
+        Weights are read from safetensors only, never from a pickle, and no code that lies beside
+        them is run.
+
+        Attention None is sdpa where the architecture has it, else eager; `facts` says which.
+
+        Raises:
+            ValueError: in one line for a missing checkpoint or an unknown attention.
+        """
+        if attn_implementation not in (None, "sdpa", "eager"):
+            raise ValueError(f"attention {attn_implementation!r} is not one of sdpa, eager")
+        source = find_checkpoint(path_or_id, "model", "config.json")
+        log: Any = logging  # untyped
+        bars = log.is_progress_bar_enabled()
+        log.disable_progress_bar()  # the terminal belongs to the caller
+        try:
+            module: Any = AutoModelForCausalLM.from_pretrained(
+                source,
+                dtype=dtype,
+                attn_implementation=attn_implementation,
+                use_safetensors=True,
+                trust_remote_code=False,
+            )
+        except (OSError, ValueError, SafetensorError) as error:
+            raise unavailable(path_or_id, "model", error) from error
+        finally:
+            if bars:
+                log.enable_progress_bar()
+        return cls(module.to(device), compile=compile)
+
+    @property
+    def adapters(self) -> Mapping[str, AdapterConfig]:
+        """Configurations of the attached adapters by name."""
+        return {name: attached.config for name, attached in self._adapters.items()}
+
+    def attach(self, name: str, adapter: SlotAdapter, *, merged: bool | None = None) -> None:
+        """Make an adapter available to calls with slots under `name`.
+
+        Args:
+            name: what `Slots.adapter` says.
+            adapter: made for this model.
+            merged: lay merged weights beside the base's (`gated_weights`); None: on a CPU, where
+                it is the faster way.
+
+        Raises:
+            ValueError: where the adapter was made for a model of other shapes.
+        """
+        adapter.check_fits(self.module)
+        if self._gated is None:
+            self._gated = GatedModule(self.module)
+        if merged is None:
+            merged = self.device.type == "cpu"
+        self._entrance.open(adapter.config.enter)
+        self._adapters[name] = AttachedAdapter(
+            adapter,
+            self._gated,
+            self._tokens,
+            dtype=self.dtype,
+            device=self.device,
+            merged=merged,
+        )
+
+    def adapter_bytes(self, name: str) -> int:
+        """Bytes that an attached adapter holds, merged weights included."""
+        return self._adapters[name].num_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights, tied ones counted once."""
+        return sum(parameter.nbytes for parameter in self.module.parameters())
+
+    @property
+    def num_parameters(self) -> int:
+        """How many weights, tied ones counted once."""
+        return sum(parameter.numel() for parameter in self.module.parameters())
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Ids that end an answer by the model's generation config (see also `stop_ids`)."""
+        generation = getattr(self.module, "generation_config", None)
+        found = (getattr(c, "eos_token_id", None) for c in (generation, self._config))
+        return frozenset().union(*map(token_ids, found))
+
+    @property
+    def _config(self) -> Any:
+        return self.module.config.get_text_config()
+
+    @property
+    def facts(self) -> dict[str, str | int]:
+        """What a run record says about the model: architecture, sizes, dtype, attention."""
+        return {
+            "architecture": type(self.module).__name__,
+            "layers": len(self.architecture.planes) // 2,
+            "hidden_size": int(self._config.hidden_size),
+            "vocab_size": self.vocab_size,
+            "max_length": self.max_length,
+            "parameters": self.num_parameters,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "attention": str(self._config._attn_implementation),
+        }
+
+    def cache_bytes(self) -> int:
+        """Bytes of the preallocated KV cache (0 before `reserve`)."""
+        return 0 if self._store is None else self._store.num_bytes
+
+    def holds(self, num_rows: int, capacity: int) -> bool:
+        """Whether the allocated cache has room for `num_rows` sequences of `capacity` tokens."""
+        store = self._store
+        return store is not None and num_rows <= store.num_rows and capacity <= self._capacity
+
+    def reserve(self, num_rows: int, capacity: int) -> None:
+        """Allocate a zeroed cache of `num_rows` x `capacity` (no-op if exactly that is there).
+
+        `capacity` may exceed `max_length` by what drafts overshoot it.
+        """
+        assert not self._open, f"{len(self._open)} sessions are open; close them first"
+        if self._store is not None and (self._store.num_rows, self._capacity) == (
+            num_rows,
+            capacity,
+        ):
+            return
+        self._store = None  # free the old one first
+        entries = _round_up(capacity + 1, _LENGTH_BUCKET) - 1 if self._bucketed else capacity
+        store = KVStore(
+            self.architecture.planes,
+            num_rows,
+            entries,
+            dtype=self.dtype,
+            device=self.device,
+            separate=self._bucketed,
+        )
+        self._store = self._cache.store = store
+        self._capacity = capacity
+        with torch.inference_mode(False):
+            self._places = self._existing(torch.arange(capacity, device=self.device)[None])
+            shape = (num_rows, entries + 1)
+            self._placed = torch.zeros(shape, dtype=torch.int64, device=self.device)
+        self._masks = MaskBuilder(
+            self.architecture.windows, capacity, dtype=self.dtype, device=self.device
+        )
+
+    def open(self) -> Session:
+        """Start an empty sequence in the lowest free cache row."""
+        assert self._store is not None, "reserve a cache before opening a session"
+        assert len(self._open) < self._store.num_rows, f"all {len(self._open)} rows are taken"
+        session = Session(self, len(self._open), self._capacity)
+        self._open.append(session)
+        return session
+
+    def close(self, session: Session) -> None:
+        """Give a session's row back; the session in the last open row moves there."""
+        assert self._owns(session), "closing a session that is not open here"
+        assert self._store is not None
+        last = self._open.pop()
+        if last is not session:
+            self._store.move_row(last.row, session.row, last.length)
+            self._placed[session.row] = self._placed[last.row]
+            self._open[session.row] = last
+            last.row = session.row
+        session.row = -1
+
+    def gather(self, session: Session, sources: Sequence[int], start: int) -> None:
+        """Copy entries `sources` (ascending) of a session's row to `start`, `start` + 1 and on."""
+        assert self._store is not None
+        self._store.gather(session.row, sources, start)
+        if self._window:
+            line = self._placed[session.row]
+            line[start : start + len(sources)] = line[list(sources)]
+
+    @torch.inference_mode()
+    def forward(self, calls: Sequence[Call]) -> Tensor:
+        """Run calls of distinct sessions as one pass; commit them.
+
+        Returns:
+            float32 ``[sum R, V]``: the read rows of the first call, then of the second, …
+        """
+        if len(calls) == 1 and not self._bucketed and self._is_plain(calls[0]):
+            logits = self._forward_one(calls[0])
+        else:
+            logits = self._forward_merged(calls)
+        for call in calls:
+            call.session.committed(call)
+        self.num_forwards += 1
+        return logits
+
+    def _existing(self, positions: Tensor) -> Tensor:
+        """Clamp learned positions to the last there is; only drafts that overshoot reach it."""
+        last = self.architecture.last_position
+        return positions if last is None else positions.clamp(max=last)
+
+    def _owns(self, session: Session) -> bool:
+        return 0 <= session.row < len(self._open) and self._open[session.row] is session
+
+    def _is_plain(self, call: Call) -> bool:
+        """True where no sliding window can matter: positions continue and none reaches it."""
+        if not self._window:
+            return True
+        reach = call.session.length + call.num_rows
+        return call.positions is None and reach <= self._window
+
+    # One sequence: views of the cache, and no mask or a ready one.
+
+    def _forward_one(self, call: Call) -> Tensor:
+        session, store = call.session, self._store
+        assert self._owns(session), "a call of a session that is not open here"
+        assert store is not None
+        start = session.length
+        num_rows = call.num_rows
+        stop = start + num_rows
+        ids = self._to_device([call.tokens])
+        if call.positions is None and call.slots is None:
+            positions = self._places[:, start:stop]
+        else:
+            positions = self._existing(self._to_device([call.row_positions()]))
+        mask = None
+        if num_rows > 1 and (start or call.mask is not None or not self.architecture.sdpa):
+            mask = self._masks.after(start, num_rows, call.mask)
+        if self._window:
+            self._placed[session.row, start:stop] = positions[0]
+        store.at(session.row, start, stop)
+        rows = None if len(call.read) == num_rows else _read_rows(call)
+        masks = self._masks.per_kind(mask)
+        if call.slots is None:
+            return self._logits({"input_ids": ids}, positions, masks, rows)
+        adapter = self._adapter_of([call])
+        embedded, gate = adapter.one(call.slots, self._tokens(ids))
+        self._entrance.begin(
+            adapter.entry([call], embedded),
+            len(call.tokens),
+            lambda count: store.at(session.row, start, start + count),
+        )
+        return self._logits({"inputs_embeds": embedded}, positions, masks, rows, gate)
+
+    def _to_device(self, numbers: Sequence[Any]) -> Tensor:
+        """Int64 numbers in one asynchronous copy."""
+        if self.device.type == "cpu":
+            return torch.tensor(numbers, dtype=torch.int64)
+        pinned = torch.tensor(numbers, dtype=torch.int64, pin_memory=self.device.type == "cuda")
+        return pinned.to(self.device, non_blocking=True)
+
+    # Several sequences: padded to the widest, states scattered, one mask built for all.
+
+    def _forward_merged(self, calls: Sequence[Call]) -> Tensor:
+        store = self._store
+        assert store is not None
+        ordered = sorted(calls, key=lambda call: call.session.row)
+        rows = [call.session.row for call in ordered]
+        assert all(map(self._owns, (call.session for call in ordered))), "a session is not open"
+        assert len(set(rows)) == len(rows), f"rows {rows}: two calls of one session"
+        width = max(call.num_rows for call in ordered)
+        seen = max(call.session.length + call.num_rows for call in ordered)
+        if self._bucketed:
+            width = 1 << (width - 1).bit_length()
+            seen = _round_up(seen, _LENGTH_BUCKET)
+        packed: list[int] = []
+        for call in ordered:
+            start, num_rows = call.session.length, call.num_rows
+            padding = width - num_rows
+            self.num_padded_rows += padding
+            packed += (*call.tokens, *[0] * (width - len(call.tokens)))
+            packed += (*call.row_positions(), *[0] * padding)
+            packed += (*range(start, start + num_rows), *[store.scrap] * padding)
+            packed += (call.session.row, start)
+        numbers = self._to_device(packed).view(len(rows), 3 * width + 2)
+        ids, positions = numbers[:, :width], numbers[:, width : 2 * width]
+        entries, row_index, starts = numbers[:, 2 * width : -2], numbers[:, -2], numbers[:, -1]
+        positions = self._existing(positions)
+        if self._window:
+            lines = row_index[:, None] * self._placed.shape[1] + entries
+            self._placed.view(-1)[lines] = positions
+        first = rows[0] if rows[-1] - rows[0] + 1 == len(rows) else None
+        store.scattered(row_index, entries, seen, first, late=self._bucketed)
+        visible = self._masks.visible(ordered, starts, width, seen)
+        placed = self._placed.index_select(0, row_index)[:, :seen] if self._window else visible
+        added = self._masks.windowed(visible, positions, placed)
+        line = {id(call): number * width for number, call in enumerate(ordered)}
+        read = [line[id(call)] + row for call in calls for row in _read_rows(call)]
+        if all(call.slots is None for call in ordered):
+            return self._logits({"input_ids": ids}, positions, added, read)
+        adapter = self._adapter_of(ordered)
+        embedded, gate = adapter.merged(ordered, self._tokens(ids))
+        self._entrance.begin(adapter.entry(ordered, embedded))
+        return self._logits({"inputs_embeds": embedded}, positions, added, read, gate)
+
+    def _adapter_of(self, calls: Sequence[Call]) -> AttachedAdapter:
+        names = {call.slots.adapter for call in calls if call.slots is not None}
+        assert len(names) == 1, f"calls of several adapters in one pass: {sorted(names)}"
+        return self._adapters[names.pop()]
+
+    def _logits(
+        self,
+        inputs: Mapping[str, Tensor],
+        positions: Tensor,
+        mask: Masks,
+        read: Sequence[int] | None,
+        gate: Forward | None = None,
+    ) -> Tensor:
+        """Run the module; logits ``[R, V]`` of the flat rows ``b * N + row`` in `read`."""
+        fed: dict[str, Any] = {
+            **inputs,
+            "position_ids": positions,
+            "attention_mask": mask,
+            "past_key_values": self._cache,
+            "use_cache": True,
+        }
+        run = self._run
+        active: Any = nullcontext()
+        if gate is None:
+            self._entrance.begin(None)
+        else:  # a gate is Python, not part of a compiled graph
+            assert self._gated is not None
+            run, active = self._plain, self._gated.active(gate)
+        if self.architecture.reads_hidden:
+            with active:
+                hidden: Tensor = run(**fed).last_hidden_state.flatten(0, 1)
+            logits: Tensor = self._head(self._select(hidden, read))
+            return logits.float()
+        width = positions.shape[1]
+        wanted = range(width) if read is None else read
+        columns = sorted({row % width for row in wanted}) or [0]
+        with active:
+            out = run(**fed, logits_to_keep=self._to_device(columns))
+        kept = out.logits.flatten(0, 1)
+        place = {column: number for number, column in enumerate(columns)}
+        rows = [row // width * len(columns) + place[row % width] for row in wanted]
+        return self._select(kept, rows).float()
+
+    def _select(self, values: Tensor, rows: Sequence[int] | None) -> Tensor:
+        """Some rows of ``[M, …]``: a view where they follow one another, else a copy."""
+        if rows is None:
+            return values
+        first = rows[0] if rows else 0
+        if tuple(rows) == tuple(range(first, first + len(rows))):
+            return values.narrow(0, first, len(rows))
+        return values.index_select(0, self._to_device(rows))
+
+
+class _StoreCache(Cache):
+    """A `KVStore` in the shape transformers expects of a cache.
+
+    The sizes are those of the running call: transformers reads them when it is given no mask.
+    """
+
+    store: KVStore
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        return self.store.update(key_states, value_states, layer_idx)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.store.start
+
+    def get_query_offset(self, layer_idx: int = 0) -> int:
+        return self.store.start
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return self.store.stop, 0
+
+
+def load_tokenizer(path_or_id: str | Path) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a checkpoint folder or a hub model.
+
+    Raises:
+        ValueError: in one line where there is none.
+    """
+    source = find_checkpoint(path_or_id, "tokenizer", "tokenizer_config.json", "tokenizer.json")
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            source, trust_remote_code=False
+        )
+    except Exception as error:  # of a damaged tokenizer.json the library raises just that
+        raise unavailable(path_or_id, "tokenizer", error) from error
+    return tokenizer
+
+
+def stop_ids(model: HFModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Ids that end an answer, by the model's configs and its tokenizer."""
+    return model.stop_ids | token_ids(tokenizer.eos_token_id)
+
+
+def _read_rows(call: Call) -> Sequence[int]:
+    """The rows of a call whose logits are wanted: read tokens, then read slots."""
+    if call.slots is None:
+        return call.read
+    return (*call.read, *(len(call.tokens) + slot for slot in call.slots.read))
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple

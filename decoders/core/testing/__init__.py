@@ -1,0 +1,4 @@
+"""Models with known distributions, and the tests that decoders are held to.
+
+Imports the contract and engine.
+"""

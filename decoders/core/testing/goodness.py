@@ -1,0 +1,151 @@
+"""One-sample goodness of fit.
+
+Do drawn answers follow a distribution whose every probability is known?
+
+An answer falls into a *cell*: a likely whole answer, or a prefix too rare to look behind. What is
+rarer still is pooled in the rest. Pearson's chi-square over the cells is judged beside its power:
+of all distributions at total-variation distance x over the cells, those that shift every cell by
+the same factor have the least noncentrality, 4 n x², so the distance that is caught there is caught
+everywhere. Holm (1979) corrects over several tests. scipy does the distributions.
+
+Letters: n draws, d degrees of freedom, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, stats
+
+Answer = tuple[int, ...]
+Outcomes = Answer | Literal["rest", "impossible"]
+_NextDistribution = Callable[[Answer], NDArray[np.float64]]
+
+POWER = 0.9
+MIN_EXPECTED = 10
+"""Draws that a cell must expect, so that the chi-square distribution holds in its tail."""
+_MIN_EXPANDED = 50
+"""Draws that a prefix must expect before what follows it is looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Exact probabilities of cells; `possible` says which tokens may follow an expanded prefix."""
+
+    cells: Mapping[Answer, float]
+    possible: Mapping[Answer, NDArray[np.bool_]]
+
+    @property
+    def rest(self) -> float:
+        """The mass of all answers that are in no cell."""
+        return max(0.0, 1.0 - math.fsum(self.cells.values()))
+
+    def cell_of(self, answer: Answer) -> Outcomes:
+        """Where an answer falls; ``impossible`` if the distribution gives it no mass at all."""
+        for length in range(len(answer) + 1):
+            prefix = answer[:length]
+            if prefix in self.cells:
+                return prefix
+            possible = self.possible.get(prefix)
+            if possible is None:
+                return "rest"
+            if length == len(answer) or not possible[answer[length]]:
+                return "impossible"
+        raise AssertionError("the loop returns at the answer's end")
+
+
+def enumerate_distribution(
+    next_distribution: _NextDistribution,
+    num_tokens: int,
+    num_draws: int,
+    stop_ids: Collection[int] = (),
+) -> Distribution:
+    """The distribution of answers of `num_tokens` tokens, as fine as `num_draws` draws can test.
+
+    Args:
+        next_distribution: exact probabilities ``[V]`` of the token after a prefix of the answer.
+        num_tokens: length of an answer that no stop id ends earlier.
+        num_draws: n.
+        stop_ids: tokens that end an answer.
+    """
+    cells: dict[Answer, float] = {}
+    possible: dict[Answer, NDArray[np.bool_]] = {}
+    level: list[tuple[Answer, float]] = [((), 1.0)]
+    for left in reversed(range(num_tokens)):
+        deeper = []
+        for prefix, mass in level:
+            probs = next_distribution(prefix)
+            possible[prefix] = probs > 0
+            for token in np.flatnonzero(probs * mass * num_draws >= MIN_EXPECTED).tolist():
+                child, child_mass = (*prefix, token), mass * float(probs[token])
+                if left and token not in stop_ids and child_mass * num_draws >= _MIN_EXPANDED:
+                    deeper.append((child, child_mass))
+                else:
+                    cells[child] = child_mass
+        level = deeper
+    return Distribution(cells, possible)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """A chi-square test: its statistic, degrees of freedom, p-value, and the draws behind it."""
+
+    statistic: float
+    dof: int
+    p_value: float
+    num_draws: int
+
+
+def fit(distribution: Distribution, counts: Mapping[Outcomes, int]) -> Fit:
+    """Pearson's chi-square of draws (counted by cell) against their distribution.
+
+    Cells that expect too few draws join the rest, and a rest that still does joins the rarest
+    cell. A single impossible answer rejects.
+    """
+    num_draws = sum(counts.values())
+    cells = sorted((mass, counts.get(cell, 0)) for cell, mass in distribution.cells.items())
+    pairs = [pair for pair in cells if pair[0] * num_draws >= MIN_EXPECTED]
+    rare = [(distribution.rest, counts.get("rest", 0)), *cells[: len(cells) - len(pairs)]]
+    rest = (math.fsum(mass for mass, _ in rare), sum(seen for _, seen in rare))
+    if rest[0] * num_draws >= MIN_EXPECTED or not pairs:
+        pairs.append(rest)
+    else:
+        pairs[0] = (pairs[0][0] + rest[0], pairs[0][1] + rest[1])
+    dof = len(pairs) - 1
+    if counts.get("impossible"):
+        return Fit(statistic=math.inf, dof=dof, p_value=0.0, num_draws=num_draws)
+    if not dof:  # one cell tells nothing
+        return Fit(statistic=0.0, dof=0, p_value=1.0, num_draws=num_draws)
+    statistic = sum((seen - mass * num_draws) ** 2 / (mass * num_draws) for mass, seen in pairs)
+    p_value = float(stats.chi2.sf(statistic, dof))
+    return Fit(statistic=float(statistic), dof=dof, p_value=p_value, num_draws=num_draws)
+
+
+def detectable_distance(dof: int, num_draws: int, alpha: float) -> float:
+    """The total-variation distance over the cells that is caught with probability `POWER`.
+
+    At level `alpha`, whatever the direction; 1 where nothing is certain to be caught.
+    """
+    if not (dof and num_draws):
+        return 1.0
+    threshold = stats.chi2.isf(alpha, dof)
+    reached = optimize.brentq(
+        lambda spread: float(stats.ncx2.sf(threshold, dof, spread)) - POWER,
+        1e-9,
+        10 * (threshold + 10),
+    )
+    return min(1.0, math.sqrt(float(reached) / (4 * num_draws)))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P-values adjusted by Holm's method: reject those below the family's level."""
+    order = np.argsort(p_values)
+    scaled = [p_values[i] * (len(p_values) - rank) for rank, i in enumerate(order)]
+    adjusted = np.empty(len(p_values))
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(scaled)) if scaled else []
+    return [float(value) for value in adjusted]

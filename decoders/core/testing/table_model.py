@@ -1,0 +1,218 @@
+"""A next-token table with exact distributions: the oracle model of tests and contract checks.
+
+The distribution of the next token depends on the last `order` visible tokens through a seeded table
+of logits, so every probability can be enumerated. It honours what a cached transformer honours
+(committed prefix, positions, masks, slots, truncate, keep), at no cost. An attached adapter is a
+parallel student that is right but for a stated share of its predictions. Where its slots carry no
+uniform it takes the likeliest tokens for those it is not shown.
+
+Letters: V vocabulary, N rows of a call.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decoders.core.adapter.config import MASKED, AdapterConfig, Variant
+from decoders.core.model import Session
+from decoders.core.sampling import pick, warp
+from decoders.core.types import BLANK, HIDDEN, Call, Sampling, Slots
+
+
+class TableModel:
+    """A `Model` whose logits are a fixed random function of the last `order` tokens.
+
+    Args:
+        vocab_size: V.
+        seed: two seeds give two independent tables (a target and its draft).
+        order: how many tokens of context the distribution sees; fewer where fewer exist.
+        scale: spread of the logits; small is high entropy.
+        agree_with: a model whose logits are mixed in, so that a draft resembles its target …
+        agreement: … with this weight in [0, 1].
+    """
+
+    def __init__(
+        self,
+        vocab_size: int = 7,
+        seed: int = 0,
+        *,
+        order: int = 2,
+        scale: float = 2.0,
+        agree_with: TableModel | None = None,
+        agreement: float = 0.0,
+        max_length: int = 4096,
+    ) -> None:
+        """See the class."""
+        self.vocab_size = vocab_size
+        self.max_length = max_length
+        self.device = torch.device("cpu")
+        self.weight_bytes = 0
+        self.num_forwards = 0
+        self._seed, self._order, self._scale = seed, order, scale
+        self._agree_with, self._agreement = agree_with, agreement
+        self._distributions: dict[tuple[int, ...], Tensor] = {}
+        self._capacity = 0
+        self._sessions: list[Session | None] = []
+        self._tokens: list[list[tuple[int, int]]] = []  # per cache row: (position, token)
+        self.adapters: dict[str, AdapterConfig] = {}
+        self._errors: dict[str, float] = {}
+        self._picked: dict[tuple[tuple[int, ...], float, tuple[float, float]], int] = {}
+
+    def attach(
+        self, name: str, error: float, variant: Variant = "o-ptp", *, standalone: bool = False
+    ) -> None:
+        """Add a student that is wrong in a share `error` of its slots."""
+        self.adapters[name] = AdapterConfig(
+            variant=variant,
+            code="constant" if variant in MASKED else "dyadic",
+            num_slots=6,
+            layers={},
+            width=1,
+            anchored=standalone,
+            standalone=standalone,
+            greedy=True,
+        )
+        self._errors[name] = error
+
+    def adapter_bytes(self, name: str) -> int:
+        """A table's student weighs nothing."""
+        assert name in self.adapters, f"{name!r} is not attached"
+        return 0
+
+    def cache_bytes(self) -> int:
+        """A table has no cache to speak of."""
+        return 0
+
+    def holds(self, num_rows: int, capacity: int) -> bool:
+        """See `Model.holds`."""
+        return num_rows <= len(self._sessions) and capacity <= self._capacity
+
+    def reserve(self, num_rows: int, capacity: int) -> None:
+        """See `Model.reserve`."""
+        assert not any(self._sessions), "reserve while a session is open"
+        self._capacity = capacity
+        self._sessions = [None] * num_rows
+        self._tokens = [[] for _ in range(num_rows)]
+
+    def open(self) -> Session:
+        """See `Model.open`."""
+        assert None in self._sessions, f"all {len(self._sessions)} cache rows are taken"
+        row = self._sessions.index(None)
+        session = Session(self, row, self._capacity)
+        self._sessions[row] = session
+        return session
+
+    def close(self, session: Session) -> None:
+        """See `Model.close`."""
+        last = max(row for row, owner in enumerate(self._sessions) if owner is not None)
+        mover = self._sessions[last]
+        self._sessions[last] = None
+        if mover is not None and mover is not session:
+            self._tokens[session.row] = self._tokens[last]
+            self._tokens[last] = []
+            self._sessions[session.row] = mover
+            mover.row = session.row
+
+    def logits(self, context: Sequence[int]) -> Tensor:
+        """The logits ``[V]`` after `context` (only its last `order` tokens matter)."""
+        key = tuple(context[-self._order :]) if self._order else ()
+        if key not in self._distributions:
+            digest = hashlib.blake2b(repr((self._seed, key)).encode(), digest_size=8).digest()
+            generator = np.random.Generator(np.random.Philox(int.from_bytes(digest, "little")))
+            own = torch.from_numpy(generator.normal(0, self._scale, self.vocab_size)).float()
+            if self._agree_with is not None:
+                other = self._agree_with.logits(context)
+                own = self._agreement * other + (1 - self._agreement) * own
+            self._distributions[key] = own
+        return self._distributions[key]
+
+    def forward(self, calls: Sequence[Call]) -> Tensor:
+        """See `Model.forward`: logits ``[sum R, V]``."""
+        self.num_forwards += 1
+        rows = [row for call in calls for row in self._run(call)]
+        return torch.stack(rows) if rows else torch.empty(0, self.vocab_size)
+
+    def _run(self, call: Call) -> list[Tensor]:
+        session = call.session
+        cache = self._tokens[session.row]
+        del cache[session.length :]
+        rows = _Rows(call, cache)
+        logits = [self.logits(rows.context(row)) for row in call.read]
+        if call.slots is not None:
+            logits += [self._predict(call.slots, slot, rows) for slot in call.slots.read]
+        cache.extend(rows.fed)
+        session.committed(call)
+        return logits
+
+    def _predict(self, slots: Slots, slot: int, rows: _Rows) -> Tensor:
+        """A slot's logits: the picks of the uniforms it sees, followed from its context."""
+        context = rows.context(len(rows.fed) + slot)
+        if self.adapters[slots.adapter].standalone:  # the first slot stands for the token before
+            ends = itertools.accumulate(slots.sizes)
+            branch = next(m for m, end in enumerate(ends) if slot < end)
+            context = [*context, slots.anchors[branch]]
+        token = 0
+        for u, shown in rows.carried(slot):
+            token = self._pick(context, u, slots.warp) if shown == HIDDEN else shown
+            context = [*context, token]
+        key = repr((self._seed, context, slots.uniforms[slot])).encode()
+        chance = int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "little") / 2**32
+        wrong = chance < self._errors[slots.adapter]
+        if self.adapters[slots.adapter].variant == "o-ptp":
+            token = (token + wrong) % self.vocab_size
+            return torch.full((self.vocab_size,), -3.0).index_fill(0, torch.tensor(token), 3.0)
+        return self.logits(context).roll(int(wrong) * (self.vocab_size // 2))
+
+    def _pick(self, context: Sequence[int], u: float, warped: tuple[float, float]) -> int:
+        """What u picks after `context`; the likeliest token for a blank slot."""
+        key = (tuple(context[-self._order :]) if self._order else (), u, warped)
+        if key not in self._picked:
+            distribution = self.logits(context).unsqueeze(0)
+            if u == BLANK:
+                self._picked[key] = int(distribution.argmax())
+            else:
+                distribution = warp(distribution, Sampling(temperature=warped[0], top_p=warped[1]))
+                self._picked[key] = int(pick(distribution, torch.tensor([u], dtype=torch.float64)))
+        return self._picked[key]
+
+    def gather(self, session: Session, sources: Sequence[int], start: int) -> None:
+        """See `Model.gather`."""
+        cache = self._tokens[session.row]
+        cache[start : start + len(sources)] = [cache[source] for source in sources]
+
+
+class _Rows:
+    """What each row of a call sees."""
+
+    def __init__(self, call: Call, cache: list[tuple[int, int]]) -> None:
+        self._call, self._cache = call, cache
+        self._positions = call.row_positions()
+        self._seen = None if call.mask is None else call.mask.tolist()
+        self.fed = list(zip(self._positions, call.tokens, strict=False))
+
+    def _sees(self, row: int, other: int) -> bool:
+        return other <= row if self._seen is None else bool(self._seen[row][other])
+
+    def context(self, row: int) -> list[int]:
+        """The tokens a row sees, in the order of their positions."""
+        seen = [fed for other, fed in enumerate(self.fed) if self._sees(row, other)]
+        return [token for _, token in sorted(self._cache + seen)]
+
+    def carried(self, slot: int) -> list[tuple[float, int]]:
+        """Uniform and shown token of the slots that a slot sees, up to its own place, in order."""
+        slots, first = self._call.slots, len(self.fed)
+        assert slots is not None
+        own = self._positions[first + slot]
+        seen = [
+            (place, u, slots.shown[other] if slots.shown else HIDDEN)
+            for other, u in enumerate(slots.uniforms)
+            if (place := self._positions[first + other]) <= own
+            and self._sees(first + slot, first + other)
+        ]
+        return [(u, shown) for _, u, shown in sorted(seen)]

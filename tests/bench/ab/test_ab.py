@@ -1,0 +1,389 @@
+"""`bench ab`: both sides answer the same ids in turns; what differs but code is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bench import run as bench_run
+from bench.ab.ab import run_ab
+from bench.ab.checkout import PROTOCOL, Process, check_setup, checkout
+from bench.ab.worker import Worker, answer
+from bench.compare.compare import compare
+from bench.compare.gate import Gate
+from bench.compare.judge import Comparison
+from bench.errors import BenchError, Exit
+from bench.machine.clock import FakeClock
+from bench.machine.env import ROOT
+from bench.records.environment import Environment, environment_of
+from bench.records.run_folder import load_run
+from bench.stats.side import load_side
+
+CONFIG = {
+    "model": "tables",
+    "draft": "tables",
+    "decoders": {"spec": {}},
+    "tasks": "qa,math_reasoning",
+    "limit": 4,
+    "quality_limit": 1,
+    "repeats": 3,
+    "max_new_tokens": 12,
+}
+
+
+class Local(Process):
+    """A worker in this process, spoken to in JSON like any other; keeps what it was asked."""
+
+    asked: list[tuple[str, str, Any]]
+
+    def __init__(self, name: str, worker: Worker, asked: list[tuple[str, str, Any]]) -> None:
+        self.name, self.tree, self.asked = name, ROOT, asked
+        self._worker = worker
+
+    def ask(self, do: str, **arguments: object) -> dict[str, Any]:
+        self.asked.append((self.name, do, arguments.get("cell")))
+        said = json.loads(json.dumps(answer(self._worker, json.dumps({"do": do, **arguments}))))
+        if "error" in said:
+            raise BenchError(f"{self.name}: {said['error']}", said["exit"])
+        return dict(said)
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def sides(
+    tmp_path: Path, opener: Any, progress: Any, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Any]:
+    """Runs an A/B on table models; `head` changes the setup of head."""
+    monkeypatch.setattr("gc.freeze", lambda: None)
+
+    def run(
+        head: Callable[[Any], Any] = lambda setup: setup,
+        shown: Any = None,
+        base: str = str(ROOT),
+        **values: Any,
+    ) -> Any:
+        asked: list[tuple[str, str, Any]] = []
+        openers = {"base": opener, "head": lambda config: head(opener(config))}
+        folders = run_ab(
+            base, str(ROOT), CONFIG | values, tmp_path / "results", shown or progress(),
+            lambda name, _tree: Local(name, Worker(openers[name]), asked),
+        )  # fmt: skip
+        return folders, asked
+
+    return run
+
+
+def judged(folders: tuple[Path, Path]) -> Comparison:
+    base, head = (load_side(str(folder), folder.parent) for folder in folders)
+    return compare(base, head, Gate())
+
+
+def with_clock(step_s: float) -> Callable[[Any], Any]:
+    import dataclasses
+
+    return lambda setup: dataclasses.replace(setup, clock=FakeClock(step_s=step_s))
+
+
+def test_the_same_code_on_both_sides_passes(sides: Any) -> None:
+    folders, _ = sides()
+    comparison = judged(folders)
+    assert {str(cell.verdict) for cell in comparison.cells} == {"pass"}
+    assert comparison.how == "measured interleaved"
+    assert comparison.exit_code == Exit.DONE
+
+
+def test_a_slow_down_of_eight_per_cent_regresses(sides: Any) -> None:
+    folders, _ = sides(with_clock(0.54))
+    comparison = judged(folders)
+    assert {str(cell.verdict) for cell in comparison.cells} == {"regressed"}
+
+
+def test_both_sides_answer_right_after_each_other_in_changing_order(sides: Any) -> None:
+    _, asked = sides()
+    turns = [(side, cell) for side, do, cell in asked if do == "measure"]
+    pairs = list(zip(turns[::2], turns[1::2], strict=True))
+    assert len(pairs) == 4 * 2 * 3
+    assert all(one[1] == other[1] and one[0] != other[0] for one, other in pairs)
+    assert {one[0] for one, _ in pairs} == {"base", "head"}
+    assert {one[1] for one, _ in pairs} == {"ar", "spec"}
+
+
+def test_every_second_repeat_has_fresh_processes_and_the_base_alone_plans(sides: Any) -> None:
+    _, asked = sides()
+    assert [side for side, do, _ in asked if do == "open"] == ["base", "head"] * 2
+    assert [side for side, do, _ in asked if do == "plan"] == ["base"]
+
+
+def test_a_side_says_which_revision_it_is_and_a_folder_does_not(
+    sides: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.ab.ab.checkout", lambda _: contextlib.nullcontext(ROOT))
+    (base, head), _ = sides(base="origin/main")
+    assert load_run(base).status.revision == "origin/main"
+    assert load_run(head).status.revision is None
+
+
+def test_the_folders_are_whole_runs(sides: Any) -> None:
+    (base, head), _ = sides()
+    runs = [load_run(folder) for folder in (base, head)]
+    assert runs[0].status.ab == runs[1].status.ab
+    for run in runs:
+        assert (run.status.status, run.status.verdict) == ("complete", "VALID")
+        keys = {(r.kind, r.decoder, r.prompt, r.repeat) for r in run.records}
+        assert len(keys) == len(run.records) == 4 * 2 * 3 + 2 * 2
+        assert {event["event"] for event in run.events} == {"load"}
+        assert len(run.events) == 12
+        assert run.status.differences == ()
+    assert {p.hash for p in runs[0].plan.prompts} == {p.hash for p in runs[1].plan.prompts}
+
+
+def test_a_decoder_that_only_head_has_is_measured_and_new(sides: Any) -> None:
+    import dataclasses
+
+    def add(setup: Any) -> Any:
+        spec = setup.arms["spec"]
+        cell = dataclasses.replace(spec.cell, cell="spec@b", label="b")
+        arms = {**setup.arms, "spec@b": dataclasses.replace(spec, cell=cell)}
+        return dataclasses.replace(setup, arms=arms)
+
+    folders, _ = sides(add)
+    verdicts = {cell.cell: str(cell.verdict) for cell in judged(folders).cells}
+    assert verdicts == {"ar": "pass", "spec": "pass", "spec@b": "new"}
+
+
+def test_what_was_measured_before_an_interrupt_is_kept_and_not_resumed(
+    sides: Any, progress: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        sides(shown=progress(stop_at=10))  # half of the third block
+    (pair,) = (tmp_path / "results").iterdir()
+    for name in ("base", "head"):
+        run = load_run(pair / name)
+        assert run.status.status == "interrupted"
+        assert len(run.records) == 2 * 2
+        with pytest.raises(BenchError, match="cannot be resumed") as refused:
+            bench_run.resume(run.path, progress())
+        assert refused.value.exit_code == Exit.USAGE
+
+
+def test_a_side_that_fails_is_named(sides: Any) -> None:
+    def fail(setup: Any) -> Any:
+        raise ValueError("no such weights")
+
+    with pytest.raises(BenchError, match="head: ValueError: no such weights"):
+        sides(fail)
+
+
+def test_sides_whose_defaults_ask_for_other_answers_are_refused(sides: Any) -> None:
+    import dataclasses
+
+    def shorter(setup: Any) -> Any:
+        return dataclasses.replace(setup, config=setup.config.with_values(max_new_tokens=11))
+
+    with pytest.raises(BenchError, match="max_new_tokens is 12 in base and 11 in head") as refused:
+        sides(shorter)
+    assert refused.value.exit_code == Exit.UNAVAILABLE
+
+
+def test_a_base_without_the_decoders_file_says_so_in_one_line(sides: Any) -> None:
+    with pytest.raises(BenchError, match=r"^base: decoder file 'gone\.py' does not exist") as found:
+        sides(decoders={"gone.py:Mine": {}})
+    assert found.value.exit_code == Exit.USAGE
+
+
+# ---------------------------------------------------------------- setups and checkouts
+
+
+def env(**changes: Any) -> Environment:
+    facts = {
+        "device": "cpu",
+        "dtype": "float32",
+        "python": "3.11.7",
+        "torch": {"threads": 2},
+        "environment": {"OMP_NUM_THREADS": "2"},
+        "packages": {"torch": "2.13", "decoding-bench": "0.1"},
+        "machine": {"cpu": "x", "affinity": 2, "cgroup_cpus": None, "load_average": [1]},
+        "gpu": None,
+        **changes,
+    }
+    return environment_of(facts, "a side")
+
+
+def test_only_code_may_differ_between_the_sides() -> None:
+    check_setup(env(), env(packages={"torch": "2.13", "decoding-bench": "0.2"}))
+    changes: dict[str, Any]
+    for changes in (
+        {"environment": {}},
+        {"packages": {"torch": "2.12"}},
+        {"torch": {"threads": 1}},
+        {"machine": {"cpu": "y", "affinity": 2, "cgroup_cpus": None}},
+    ):
+        with pytest.raises(BenchError, match="only their code may differ") as refused:
+            check_setup(env(), env(**changes))
+        assert refused.value.exit_code == Exit.UNAVAILABLE
+
+
+def test_a_folder_is_a_side_as_it_is() -> None:
+    with checkout(str(ROOT)) as tree:
+        assert tree == ROOT
+
+
+def test_what_is_neither_folder_nor_revision_is_refused(tmp_path: Path) -> None:
+    for name in ("no-such-revision", str(tmp_path), "--help"):
+        with (
+            pytest.raises(BenchError, match="neither a checkout") as refused,
+            checkout(name),
+        ):
+            pass
+        assert refused.value.exit_code == Exit.USAGE
+
+
+def test_a_revision_is_a_worktree_while_it_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = tmp_path / "repository"
+    repository.mkdir()
+
+    def git(*arguments: str) -> str:
+        author = ("-c", "user.name=a", "-c", "user.email=a@b")
+        done = subprocess.run(
+            ["git", "-C", str(repository), *author, *arguments],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout
+
+    git("init", "-q")
+    (repository / "file").write_text("old")
+    git("add", "file")
+    git("commit", "-qm", "old")
+    (repository / "file").write_text("new")
+    monkeypatch.setattr("bench.ab.checkout.ROOT", repository)
+    with checkout("HEAD") as tree:
+        assert (tree / "file").read_text() == "old"
+    assert not tree.exists()
+    assert git("worktree", "list").count("\n") == 1
+
+
+def test_a_worker_that_runs_other_code_is_refused(tmp_path: Path) -> None:
+    process = Local("base", Worker(), [])
+    process.tree = tmp_path
+    process._worker = SimpleNamespace(open=lambda config: {"root": str(ROOT)})  # type: ignore[assignment]
+    with pytest.raises(BenchError, match="code of another checkout"):
+        process.open({})
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a checkout whose worker is a given script, at a given place."""
+
+    def write(script: str, place: str = "bench/ab/worker.py", name: str = "tree") -> Path:
+        worker = tmp_path / name / place
+        worker.parent.mkdir(parents=True, exist_ok=True)
+        worker.write_text(script)
+        return tmp_path / name
+
+    return write
+
+
+@pytest.mark.parametrize("place", ["bench/ab/worker.py", "bench/regress/worker.py"])
+def test_each_side_runs_the_worker_of_its_own_tree_old_or_new(
+    tree: Callable[..., Path], place: str
+) -> None:
+    folder = tree("input()\nprint('{\"mine\": 1}')\n", place)
+    with Process("base", folder) as process:
+        assert process.ask("look") == {"mine": 1}
+
+
+def test_a_tree_without_a_worker_is_too_old_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match=r"^base is too old: it has no bench/ab") as refused:
+        Process("base", tmp_path)
+    assert refused.value.exit_code == Exit.UNAVAILABLE
+
+
+def test_another_version_of_the_exchange_is_refused_and_none_is_the_first(
+    tree: Callable[..., Path],
+) -> None:
+    says = "import json\ninput()\nprint(json.dumps({said}))\n"
+    for said in ({}, {"protocol": 1}):
+        root = tree("")
+        tree(says.replace("{said}", repr({**said, "root": str(root)})))
+        with Process("base", root) as process:
+            assert process.open({})["root"] == str(root)
+    root = tree(says.replace("{said}", repr({"protocol": PROTOCOL + 1, "root": "/"})))
+    with (
+        Process("head", root) as process,
+        pytest.raises(BenchError, match=f"head speaks version {PROTOCOL + 1}") as refused,
+    ):
+        process.open({})
+    assert refused.value.exit_code == Exit.UNAVAILABLE
+
+
+def test_a_checkout_of_any_layout_is_known_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "decoding-bench"\n')
+    with checkout(str(tmp_path)) as tree:
+        assert tree == tmp_path
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "another"\n')
+    with pytest.raises(BenchError, match="neither a checkout"), checkout(str(tmp_path)):
+        pass
+
+
+def test_the_failure_of_a_request_and_the_end_of_a_process_are_told_apart(
+    tree: Callable[..., Path],
+) -> None:
+    folder = tree(
+        "import json, sys\n"
+        "for line in sys.stdin:\n"
+        "    request = json.loads(line)\n"
+        "    if request['do'] == 'end':\n        sys.exit(7)\n"
+        "    failed = {'error': 'no', 'exit': 5}\n"
+        "    print(json.dumps(failed if request['do'] == 'fail' else request))\n"
+        "    sys.stdout.flush()\n"
+    )
+    with Process("base", folder) as process:
+        assert process.ask("echo", number=1) == {"do": "echo", "number": 1}
+        with pytest.raises(BenchError, match="base: no") as refused:
+            process.ask("fail")
+        assert refused.value.exit_code == Exit.UNAVAILABLE
+        with pytest.raises(BenchError, match=r"base ended \(7\) in end"):
+            process.ask("end")
+
+
+def test_each_side_works_in_its_checkout_and_finds_its_own_files(
+    tree: Callable[..., Path],
+) -> None:
+    script = "input()\nprint('{\"found\": ' + open('mine.py').read() + '}')\n"
+    for number, name in enumerate(("base", "head")):
+        folder = tree(script, name=name)
+        (folder / "mine.py").write_text(str(number))
+        with Process(name, folder) as process:
+            assert process.ask("look") == {"found": number}
+
+
+@pytest.mark.slow
+def test_two_checkouts_are_measured_by_their_own_processes(tmp_path: Path) -> None:
+    """The whole verb on the zoo: the working tree against itself."""
+    done = subprocess.run(
+        [
+            sys.executable, ROOT / "cli.py", "ab", "--base", ROOT, "--head", ROOT, "-d", "ar",
+            "--limit", "2", "--repeats", "1", "--max-new-tokens", "8", "--quality-limit", "0",
+            "--threads", "1", "-o", tmp_path, "--progress", "none",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode in (Exit.DONE, Exit.REGRESSION), done.stderr  # two prompts: any time
+    (pair,) = tmp_path.iterdir()
+    assert judged((pair / "base", pair / "head")).cells[0].num_changed == 0

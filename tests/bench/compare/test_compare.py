@@ -1,0 +1,491 @@
+"""`bench compare`: what regressed is found, what cannot be judged is said, noise passes."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.compare.compare import compare
+from bench.compare.gate import Gate, load_gate
+from bench.compare.judge import Comparison, Measure, Regression
+from bench.errors import BenchError, Exit
+from bench.stats.side import load_side
+
+Pair = Callable[..., tuple[Path, Path]]
+Change = Callable[[dict[str, Any]], object]
+
+
+def judged(runs: tuple[Path, Path], gate: Gate | None = None) -> Comparison:
+    base, head = (load_side(str(run), run.parent) for run in runs)
+    return compare(base, head, gate or Gate())
+
+
+def verdicts(comparison: Comparison) -> dict[str, str]:
+    return {cell.cell: str(cell.verdict) for cell in comparison.cells}
+
+
+def measure(comparison: Comparison, cell: str, name: str) -> Measure:
+    (found,) = [c for c in comparison.cells if c.cell == cell]
+    return next(m for m in found.measures if m.name == name)
+
+
+def slower(factor: float, cell: str = "spec") -> Change:
+    def change(record: dict[str, Any]) -> None:
+        if record["decoder"] == cell and record["total_s"]:
+            record["total_s"] *= factor
+
+    return change
+
+
+def fewer_accepted(share: float, cell: str = "spec") -> Change:
+    """The same answers with `share` of the accepted drafts lost, every so many steps one."""
+    lost = [0.0]
+
+    def change(record: dict[str, Any]) -> None:
+        if record["decoder"] != cell or not record["steps"]:
+            return
+        accepted = record["steps"]["accepted"]
+        for i, count in enumerate(accepted):
+            lost[0] += share * count
+            if lost[0] >= 1 and accepted[i]:
+                accepted[i] -= 1
+                lost[0] -= 1
+
+    return change
+
+
+# ---------------------------------------------------------------- what regressed
+
+
+def test_the_same_run_twice_passes(pair: Pair) -> None:
+    comparison = judged(pair())
+    assert set(verdicts(comparison).values()) == {"pass"}
+    assert comparison.exit_code == Exit.DONE
+    assert all(m.change == 0 for cell in comparison.cells for m in cell.measures)
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_two_per_cent_fewer_accepted_drafts_regress_without_any_timing(
+    pair: Pair, repeats: int
+) -> None:
+    other = {"comparability_key": "another machine", "dtype": "float32"}
+    for env in (None, other):
+        runs = pair(fewer_accepted(0.02), env=env, repeats=repeats)
+        comparison = judged(runs)
+        assert verdicts(comparison) == {"ar": "pass", "spec": "regressed", "ptp": "pass"}
+        assert measure(comparison, "spec", "accepted").change == pytest.approx(-0.02, abs=4e-3)
+        assert comparison.exit_code == Exit.REGRESSION
+        for run in runs:
+            run.rename(run.with_name(f"{run.name}-{env is None}"))
+
+
+def test_one_call_more_regresses_on_one_machine_and_is_tolerated_elsewhere(pair: Pair) -> None:
+    once = iter([True])
+
+    def change(record: dict[str, Any]) -> None:
+        if record["decoder"] == "ptp" and next(once, False):
+            record["steps"]["target_calls"][-1] += 1
+
+    runs = pair(change)
+    assert verdicts(judged(runs))["ptp"] == "regressed"
+    (runs[1] / "env.json").write_text('{"comparability_key": "elsewhere"}')
+    assert verdicts(judged(runs))["ptp"] == "pass"
+
+
+def test_fewer_calls_improve_and_nothing_else_changes(pair: Pair) -> None:
+    def change(record: dict[str, Any]) -> None:
+        if record["decoder"] == "ptp" and record["steps"]:
+            record["steps"]["target_calls"][0] = 0
+
+    comparison = judged(pair(change))
+    assert verdicts(comparison) == {"ar": "pass", "spec": "pass", "ptp": "improved"}
+    assert comparison.exit_code == Exit.DONE
+
+
+def test_a_changed_token_of_a_lossless_decoder_regresses(pair: Pair) -> None:
+    def change(record: dict[str, Any]) -> None:
+        if record["decoder"] == "spec" and record["prompt_hash"] == "hqa-3#1":
+            record["tokens"][-1] = 79
+
+    comparison = judged(pair(change))
+    assert verdicts(comparison) == {"ar": "pass", "spec": "regressed", "ptp": "pass"}
+    assert measure(comparison, "spec", "changed_answers").verdict is Regression.regressed
+
+
+def test_a_changed_token_of_a_lossy_decoder_is_told_and_not_judged(pair: Pair) -> None:
+    def change(record: dict[str, Any]) -> None:
+        if record["decoder"] == "nar" and record["tokens"]:
+            record["tokens"][-1] = 79
+
+    comparison = judged(pair(change, cells={"nar": 4.0}))
+    assert verdicts(comparison)["nar"] == "pass"
+    assert comparison.cells[1].num_changed
+
+
+def test_leaving_ars_tokens_regresses_exactness(
+    pair: Pair, altered: Callable[[Path, Change], None]
+) -> None:
+    def agree(record: dict[str, Any]) -> None:
+        record["tokens"] = [1] * 100
+
+    def leave(record: dict[str, Any]) -> None:
+        if record["decoder"] == "spec":
+            record["tokens"][0] = 2
+
+    base, head = pair(agree, env={"comparability_key": "elsewhere"})
+    altered(base, agree)
+    assert measure(judged((base, head)), "spec", "identical_to_ar").verdict is Regression.passed
+    altered(head, leave)
+    exact = measure(judged((base, head)), "spec", "identical_to_ar")
+    assert (exact.base, exact.head, exact.verdict) == (1, 0, Regression.regressed)
+
+
+def test_near_ties_on_another_machine_do_not_regress_exactness(
+    pair: Pair, altered: Callable[[Path, Change], None]
+) -> None:
+    base, head = pair(env={"comparability_key": "elsewhere"})
+    for run, cells in ((base, ()), (head, ("spec",))):
+
+        def other_tokens(r: dict[str, Any], cells: Sequence[str] = cells) -> None:
+            r["tokens"] = [1 + (r["decoder"] in cells)] * 9
+
+        altered(run, other_tokens)
+    status = json.loads((head / "run.json").read_text())
+    ties = [{"cell": "spec", "num_wrong": 0, "num_answers": 3}]
+    (head / "run.json").write_text(json.dumps(status | {"differences": ties}))
+    exact = measure(judged((base, head)), "spec", "identical_to_ar")
+    assert (exact.head, exact.verdict) == (0, Regression.passed)
+    assert "near-ties" in exact.note
+
+
+def spoil(run: Path, cell: str = "spec") -> None:
+    """Let run.json say that a decoder is not lossless as it claims."""
+    status = json.loads((run / "run.json").read_text())
+    wrong = [{"cell": cell, "num_wrong": 1, "num_answers": 3}]
+    (run / "run.json").write_text(json.dumps(status | {"differences": wrong}))
+
+
+def test_a_decoder_that_is_wrong_in_head_is_wrong_on_any_machine_and_whatever_base_did(
+    pair: Pair,
+) -> None:
+    base, head = pair(env={"comparability_key": "elsewhere"})
+    spoil(head)
+    alone = judged((base, head))
+    assert (verdicts(alone)["spec"], verdicts(alone)["ptp"]) == ("WRONG", "pass")
+    assert measure(alone, "spec", "wrong_answers").verdict is Regression.regressed
+    assert (str(alone.verdict), alone.exit_code) == ("WRONG", Exit.REGRESSION)
+    spoil(base)
+    both = judged((base, head))
+    assert (verdicts(both)["spec"], both.exit_code) == ("WRONG", Exit.REGRESSION)
+
+
+def test_a_new_decoder_that_is_wrong_does_not_pass_as_new(
+    synthetic_run: Callable[..., Path],
+) -> None:
+    base = synthetic_run({"ptp": 3.0}, name="base")
+    head = synthetic_run({"ptp": 3.0, "spec": 3.0}, name="head")
+    assert judged((base, head)).exit_code == Exit.DONE
+    spoil(head)
+    assert verdicts(judged((base, head)))["spec"] == "WRONG"
+    assert judged((base, head)).exit_code == Exit.REGRESSION
+
+
+def test_a_decoder_that_was_wrong_in_base_is_told_and_its_mending_passes(pair: Pair) -> None:
+    base, head = pair()
+    spoil(base)
+    comparison = judged((base, head))
+    (spec,) = [cell for cell in comparison.cells if cell.cell == "spec"]
+    assert spec.notes[0].startswith("base is WRONG here")
+    assert comparison.exit_code == Exit.DONE
+
+
+def test_a_side_with_lost_records_never_passes(pair: Pair) -> None:
+    base, head = pair()
+    lines = (head / "samples.jsonl").read_text().splitlines(keepends=True)
+    (head / "samples.jsonl").write_text("".join(lines[:-4]))
+    comparison = judged((base, head))
+    assert comparison.invalid[0].startswith("head is DAMAGED: run.json says that the run is comp")
+    assert comparison.exit_code == Exit.INVALID
+
+
+def test_a_lower_score_of_one_family_regresses_quality(pair: Pair) -> None:
+    def change(record: dict[str, Any]) -> None:
+        if record["decoder"] == "ptp" and record["kind"] == "quality" and record["family"] == "qa":
+            record["scores"] = {"contains_answer": 0.0}
+
+    comparison = judged(pair(change))
+    assert verdicts(comparison)["ptp"] == "regressed"
+    assert measure(comparison, "ptp", "quality.qa").verdict is Regression.regressed
+    assert measure(comparison, "ptp", "quality.rag").verdict is Regression.passed
+
+
+def test_new_errors_regress_and_their_prompts_leave_the_counters(pair: Pair) -> None:
+    def change(record: dict[str, Any]) -> None:
+        if record["decoder"] == "spec" and record["prompt_hash"] == "hqa-3#1":
+            measured = ("tokens", "text", "stop", "steps", "ttft_s", "total_s")
+            record.update(dict.fromkeys(measured), error="ValueError: no")
+
+    comparison = judged(pair(change))
+    assert measure(comparison, "spec", "errors").verdict is Regression.regressed
+    assert measure(comparison, "spec", "calls").change == 0
+
+
+# ---------------------------------------------------------------- time
+
+
+def test_a_slow_down_beyond_the_margin_regresses(pair: Pair) -> None:
+    comparison = judged(pair(slower(1.2)))
+    assert verdicts(comparison) == {"ar": "pass", "spec": "regressed", "ptp": "pass"}
+    assert measure(comparison, "spec", "time").change == pytest.approx(0.2)
+
+
+def test_interleaved_runs_are_held_to_the_narrow_margin(pair: Pair) -> None:
+    runs = pair(slower(1.08))
+    assert verdicts(judged(runs))["spec"] == "pass"
+    for run in runs:
+        status = json.loads((run / "run.json").read_text())
+        (run / "run.json").write_text(json.dumps(status | {"ab": "one"}))
+    assert verdicts(judged(runs))["spec"] == "regressed"
+
+
+def test_interleaved_runs_compare_repeat_by_repeat_and_others_by_medians(pair: Pair) -> None:
+    def change(record: dict[str, Any]) -> None:
+        if record["decoder"] == "spec" and record["total_s"] and record["repeat"] == 0:
+            record["total_s"] *= 2
+
+    runs = pair(change, repeats=3)
+    apart = measure(judged(runs), "spec", "time").change
+    assert apart == pytest.approx(0, abs=0.05)
+    for run in runs:
+        status = json.loads((run / "run.json").read_text())
+        (run / "run.json").write_text(json.dumps(status | {"ab": "one"}))
+    assert measure(judged(runs), "spec", "time").change == pytest.approx(2 ** (1 / 3) - 1)
+
+
+def test_a_speed_up_beyond_the_margin_improves(pair: Pair) -> None:
+    assert verdicts(judged(pair(slower(0.8))))["spec"] == "improved"
+
+
+def test_time_is_not_judged_on_another_machine(pair: Pair) -> None:
+    comparison = judged(pair(slower(3), env={"comparability_key": "elsewhere"}))
+    assert set(verdicts(comparison).values()) == {"pass"}
+    assert any("different machines" in line for line in comparison.unjudged)
+
+
+def test_noise_around_the_margin_is_inconclusive_and_fails_only_when_asked(pair: Pair) -> None:
+    rng = np.random.default_rng(0)
+
+    def change(record: dict[str, Any]) -> None:
+        if record["decoder"] == "spec" and record["total_s"]:
+            record["total_s"] *= float(np.exp(rng.normal(0.095, 0.15)))
+
+    runs = pair(change, conversations=6)
+    comparison = judged(runs)
+    assert verdicts(comparison)["spec"] == "inconclusive"
+    assert "more conversations" in measure(comparison, "spec", "time").note
+    assert comparison.exit_code == Exit.DONE
+    assert judged(runs, Gate(verdict={"inconclusive": "fail"})).exit_code == Exit.INVALID  # type: ignore[arg-type]
+
+
+def test_noise_alone_never_regresses(pair: Pair) -> None:
+    rng = np.random.default_rng(1)
+    runs = pair(conversations=6, quality=0)
+    gate = Gate(time={"margin_apart": 0.03})  # type: ignore[arg-type]
+    lines = (runs[0] / "samples.jsonl").read_text().splitlines()
+    for _ in range(20):
+        records = [json.loads(line) for line in lines]
+        for record in records:
+            if record["total_s"]:
+                record["total_s"] *= float(np.exp(rng.normal(0, 0.08)))
+        (runs[1] / "samples.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+        assert "regressed" not in verdicts(judged(runs, gate)).values()
+
+
+def test_a_gate_may_tell_of_time_without_failing(pair: Pair) -> None:
+    gate = Gate(time={"fail": False})  # type: ignore[arg-type]
+    comparison = judged(pair(slower(2)), gate)
+    assert comparison.exit_code == Exit.DONE
+    assert "only tells" in measure(comparison, "spec", "time").note
+
+
+# ---------------------------------------------------------------- comparability
+
+
+def test_other_prompts_are_not_comparable(pair: Pair) -> None:
+    comparison = judged(pair(lambda record: record.update(prompt_hash="other")))
+    assert set(verdicts(comparison).values()) == {"not comparable"}
+    assert comparison.exit_code == Exit.UNAVAILABLE
+
+
+def test_some_other_prompts_leave_the_rest_comparable(pair: Pair) -> None:
+    def change(record: dict[str, Any]) -> None:
+        if record["family"] == "qa":
+            record["prompt_hash"] += "-new"
+
+    comparison = judged(pair(change))
+    assert set(verdicts(comparison).values()) == {"pass"}
+    cell = comparison.cells[0]
+    assert cell.num_pairs is not None
+    assert cell.num_base is not None
+    assert 0 < cell.num_pairs < cell.num_base
+
+
+def test_renamed_prompts_still_join_by_their_hash(pair: Pair) -> None:
+    def change(record: dict[str, Any]) -> None:
+        record["conversation"] = "renamed-" + record["conversation"]
+
+    comparison = judged(pair(change))
+    assert set(verdicts(comparison).values()) == {"pass"}
+    assert measure(comparison, "ar", "time").change == 0
+
+
+def test_changed_options_are_told_and_not_refused(pair: Pair) -> None:
+    base, head = pair()
+    manifest = json.loads((head / "manifest.json").read_text())
+    for cell in manifest["cells"]:
+        cell["options"] = {"k": 5, "draft": None}
+    (head / "manifest.json").write_text(json.dumps(manifest))
+    comparison = judged((base, head))
+    assert comparison.cells[1].options == ("k: unset -> 5",)
+    assert comparison.exit_code == Exit.DONE
+
+
+def test_another_sampling_distribution_is_not_comparable(pair: Pair) -> None:
+    base, head = pair()
+    for run, temperature in ((base, 0.0), (head, 0.7)):
+        (run / "config.toml").write_text(f"temperature = {temperature}\n")
+    comparison = judged((base, head))
+    assert comparison.exit_code == Exit.UNAVAILABLE
+    assert comparison.unlike == ("temperature is 0.0 in base and 0.7 in head",)
+
+
+def test_the_seed_decides_answers_only_when_sampling(pair: Pair) -> None:
+    base, head = pair()
+    for temperature, refused in ((0.0, ()), (0.7, ("seed is 0 in base and 1 in head",))):
+        for seed, run in enumerate((base, head)):
+            (run / "config.toml").write_text(f"temperature = {temperature}\nseed = {seed}\n")
+        assert judged((base, head)).unlike == refused
+
+
+def test_another_batch_size_leaves_counters_and_no_time(pair: Pair) -> None:
+    def change(record: dict[str, Any]) -> None:
+        if record["kind"] == "timing":
+            record |= {"batch_size": 4, "group_s": record["total_s"], "total_s": None}
+
+    comparison = judged(pair(change))
+    assert set(verdicts(comparison).values()) == {"pass"}
+    assert "time" not in {m.name for cell in comparison.cells for m in cell.measures}
+    assert "batch sizes differ" in comparison.cells[0].notes[0]
+
+
+def test_a_decoder_that_is_gone_is_not_comparable_and_a_new_one_passes(
+    synthetic_run: Callable[..., Path],
+) -> None:
+    base = synthetic_run({"spec": 3.0}, name="base")
+    head = synthetic_run({"ptp": 3.0}, name="head")
+    assert verdicts(judged((base, head))) == {
+        "ar": "pass",
+        "spec": "not comparable",
+        "ptp": "new",
+    }
+    assert judged((base, head)).exit_code == Exit.UNAVAILABLE
+
+
+def test_an_invalid_run_never_passes(pair: Pair) -> None:
+    base, head = pair()
+    status = {"status": "complete", "verdict": "INVALID", "reasons": ["broken"]}
+    (head / "run.json").write_text(json.dumps(status))
+    assert judged((base, head)).exit_code == Exit.INVALID
+
+
+# ---------------------------------------------------------------- stored references
+
+
+def test_a_stored_reference_holds_counters_and_says_what_it_cannot_judge(
+    pair: Pair, stored: Callable[[Path], Path]
+) -> None:
+    base, head = pair()
+    stored(base)
+    comparison = judged((base, head))
+    assert set(verdicts(comparison).values()) == {"pass"}
+    assert "time" not in {m.name for cell in comparison.cells for m in cell.measures}
+    assert any("no answers" in line for line in comparison.unjudged)
+
+
+def test_a_stored_reference_finds_two_per_cent_more_calls(
+    pair: Pair, stored: Callable[[Path], Path]
+) -> None:
+    count = [0]
+
+    def change(record: dict[str, Any]) -> None:
+        if record["decoder"] == "spec" and record["steps"]:
+            calls = record["steps"]["target_calls"]
+            for i in range(len(calls)):
+                count[0] += 1
+                calls[i] += count[0] % 50 == 0
+
+    base, head = pair(change, env={"comparability_key": "elsewhere"})
+    comparison = judged((stored(base), head))
+    assert verdicts(comparison)["spec"] == "regressed"
+    assert verdicts(comparison)["ptp"] == "pass"
+
+
+def test_fewer_repeats_compare_with_a_reference_where_answers_do_not_depend_on_them(
+    synthetic_run: Callable[..., Path], stored: Callable[[Path], Path]
+) -> None:
+    base = stored(synthetic_run(name="base", repeats=3, quality=0))
+    head = synthetic_run(name="head", repeats=1, quality=0)
+    assert set(verdicts(judged((base, head))).values()) == {"pass"}
+
+
+def test_the_committed_reference_can_be_read() -> None:
+    folder = Path(__file__).parents[3] / "results" / "reference" / "cpu-zoo"
+    comparison = judged((folder, folder))
+    assert comparison.exit_code == Exit.DONE
+
+
+# ---------------------------------------------------------------- gates
+
+
+def test_a_gate_file_changes_what_it_names(tmp_path: Path, pair: Pair) -> None:
+    file = tmp_path / "gate.toml"
+    file.write_text("[hard]\naccepted = 0.05\n")
+    runs = pair(fewer_accepted(0.02))
+    assert verdicts(judged(runs, load_gate(file)))["spec"] == "pass"
+    file.write_text("[hard]\naccepted = inf\n")
+    assert verdicts(judged(runs, load_gate(file)))["spec"] == "pass"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[hard]\ncals = 0.1\n", "did you mean 'calls'"),
+        ("[hard]\ncalls = -1\n", r"greater than or equal to 0 \(got -1\)"),
+        ("[hard]\ncalls = nan\n", r"greater than or equal to 0 \(got nan\)"),
+        ("[time]\nmargin = inf\n", r"less than or equal to 1 \(got inf\)"),
+        ("[time]\nmargn = 0.1\n", "did you mean 'margin'"),
+        ("[time]\nmargin = 0\n", "time.margin"),
+        ("[tim]\n", "did you mean 'time'"),
+        ("nonsense", "is not TOML"),
+    ],
+)
+def test_a_wrong_gate_is_one_line(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "gate.toml"
+    file.write_text(text)
+    with pytest.raises(BenchError, match=said) as refused:
+        load_gate(file)
+    assert refused.value.exit_code == Exit.USAGE
+
+
+def test_the_gate_in_the_documentation_is_the_built_in_one() -> None:
+    page = Path(__file__).parents[3] / "docs" / "regressions.md"
+    text = page.read_text(encoding="utf-8").split("```toml\n")[1].split("```")[0]
+    shown = Gate(**tomllib.loads(text))
+    assert shown.hard.rows == 0.05
+    assert shown.model_copy(update={"hard": shown.hard.model_copy(update={"rows": None})}) == Gate()

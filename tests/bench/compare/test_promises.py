@@ -1,0 +1,222 @@
+"""What is demanded of head: base's promise, errors first, and nothing finer than an answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.compare.compare import compare
+from bench.compare.gate import Gate
+from bench.compare.judge import CellRegression, Comparison, Measure, Regression
+from bench.errors import Exit
+from bench.stats.side import load_side
+
+Pair = Callable[..., tuple[Path, Path]]
+Stored = Callable[[Path], Path]
+Altered = Callable[[Path, Callable[[dict[str, Any]], object]], None]
+ELSEWHERE = {"comparability_key": "elsewhere", "dtype": "float32"}
+LOST = "head does not claim ar's tokens; base does, and head is held to that"
+
+
+def judged(runs: tuple[Path, Path], gate: Gate | None = None) -> Comparison:
+    base, head = (load_side(str(run), run.parent) for run in runs)
+    return compare(base, head, gate or Gate())
+
+
+def of(comparison: Comparison, cell: str) -> CellRegression:
+    (found,) = [c for c in comparison.cells if c.cell == cell]
+    return found
+
+
+def measures(comparison: Comparison, cell: str) -> dict[str, Measure]:
+    return {measure.name: measure for measure in of(comparison, cell).measures}
+
+
+def give_up(run: Path, cell: str = "spec") -> None:
+    """Let a decoder claim nothing any more."""
+    manifest = json.loads((run / "manifest.json").read_text())
+    for planned in manifest["cells"]:
+        planned["lossless"] = planned["lossless"] and planned["cell"] != cell
+    (run / "manifest.json").write_text(json.dumps(manifest))
+
+
+def leave_ar(record: dict[str, Any]) -> None:
+    """Another token in one answer of `spec`."""
+    if record["decoder"] == "spec" and record["prompt_hash"] == "hqa-3#1":
+        record["tokens"][-1] = 79
+
+
+def fail(record: dict[str, Any]) -> None:
+    """No answer of `spec` to one prompt."""
+    if record["decoder"] == "spec" and record["prompt_hash"] == "hqa-3#1":
+        measured = ("tokens", "text", "stop", "steps", "ttft_s", "total_s")
+        record.update(dict.fromkeys(measured), error="ValueError: no")
+
+
+# ---------------------------------------------------------------- promises
+
+
+@pytest.mark.parametrize("reference", [False, True])
+def test_a_decoder_that_gives_up_its_promise_is_held_to_that_of_base(
+    pair: Pair, stored: Stored, altered: Altered, reference: bool
+) -> None:
+    base, head = pair()
+    give_up(head)
+    if reference:
+        stored(base)
+    kept = judged((base, head))
+    assert (of(kept, "spec").verdict, of(kept, "spec").notes) == (Regression.passed, (LOST,))
+    altered(head, leave_ar)
+    left = judged((base, head))
+    assert measures(left, "spec")["identical_to_ar"].verdict is Regression.regressed
+    assert ("changed_answers" in measures(left, "spec")) == (not reference)
+    assert left.exit_code == Exit.REGRESSION
+    assert of(left, "ptp").verdict is Regression.passed
+
+
+def test_near_ties_of_one_decoder_excuse_no_other(pair: Pair) -> None:
+    base, head = pair(leave_ar, env=ELSEWHERE)
+    give_up(head)
+    ties = [{"cell": "ptp", "num_wrong": 0, "num_answers": 3}]
+    status = json.loads((head / "run.json").read_text())
+    (head / "run.json").write_text(json.dumps(status | {"differences": ties}))
+    found = measures(judged((base, head)), "spec")["identical_to_ar"]
+    assert (found.verdict, found.note) == (Regression.regressed, "")
+
+
+@pytest.mark.parametrize("reference", [False, True])
+def test_a_decoder_that_never_promised_may_leave_ars_tokens_further(
+    pair: Pair, stored: Stored, altered: Altered, reference: bool
+) -> None:
+    base, head = pair()
+    for run in (base, head):
+        give_up(run)
+        altered(run, leave_ar)
+    altered(head, lambda r: r["decoder"] == "spec" and r.update(tokens=[5] * len(r["tokens"])))
+    if reference:
+        stored(base)
+    assert of(judged((base, head)), "spec").verdict is Regression.passed
+    assert "identical_to_ar" not in measures(judged((base, head)), "spec")
+
+
+def test_in_half_precision_exactness_is_measured_and_not_judged(pair: Pair) -> None:
+    runs = pair(leave_ar)
+    for run in runs:
+        env = json.loads((run / "env.json").read_text())
+        (run / "env.json").write_text(json.dumps(env | {"dtype": "bfloat16"}))
+    comparison = judged(runs)
+    found = measures(comparison, "spec")["identical_to_ar"]
+    assert found.head == pytest.approx(13 / 14)
+    assert found.verdict is Regression.passed
+    assert any("not judged in bfloat16" in line for line in comparison.unjudged)
+    assert comparison.exit_code == Exit.DONE
+
+
+# ---------------------------------------------------------------- granularity
+
+
+def worse_in(num: int, *families: str) -> Callable[[dict[str, Any]], None]:
+    """The first `num` answers of `ptp` in some families score nothing."""
+    places = {f"{family}-held-{i}" for family in families for i in range(num)}
+
+    def change(record: dict[str, Any]) -> None:
+        if record["decoder"] == "ptp" and record["conversation"] in places:
+            record["scores"] = dict.fromkeys(record["scores"], 0.0)
+
+    return change
+
+
+@pytest.mark.parametrize("reference", [False, True])
+def test_elsewhere_one_answer_may_turn_in_a_family_and_two_may_not(
+    pair: Pair, stored: Stored, altered: Altered, reference: bool
+) -> None:
+    base, head = pair(worse_in(1, "qa"), env=ELSEWHERE)
+    if reference:
+        stored(base)
+    comparison = judged((base, head))
+    found = measures(comparison, "ptp")["quality.qa"]
+    assert found.change is not None
+    assert found.change < -0.005
+    assert (found.tolerance, found.verdict) == (1 / 4, Regression.passed)
+    assert comparison.exit_code == Exit.DONE
+    altered(head, worse_in(2, "qa"))
+    assert measures(judged((base, head)), "ptp")["quality.qa"].verdict is Regression.regressed
+
+
+def test_elsewhere_one_answer_less_in_every_family_regresses_their_mean(pair: Pair) -> None:
+    families = ("mt_bench", "summarization", "qa", "math_reasoning", "rag")
+    found = measures(judged(pair(worse_in(1, *families), env=ELSEWHERE)), "ptp")
+    assert {found[f"quality.{family}"].verdict for family in families} == {Regression.passed}
+    assert found["quality"].verdict is Regression.regressed
+    assert found["quality"].tolerance == pytest.approx(1 / 4 / 6)
+
+
+def test_on_one_machine_no_answer_may_turn(pair: Pair) -> None:
+    found = measures(judged(pair(worse_in(1, "qa"))), "ptp")["quality.qa"]
+    assert (found.tolerance, found.verdict) == (0, Regression.regressed)
+
+
+def test_a_tolerance_is_no_finer_than_an_answer_unless_it_is_given() -> None:
+    hard = Gate().hard
+    assert hard.of("quality", exact=False, step=1 / 8) == 1 / 8
+    assert hard.of("quality", exact=False, step=1 / 400) == hard.tolerance_elsewhere
+    assert hard.of("quality", exact=True, step=1 / 8) == 0
+    own = hard.model_copy(update={"quality": 0.01})
+    assert own.of("quality", exact=False, step=1 / 8) == 0.01
+
+
+# ---------------------------------------------------------------- errors
+
+
+def test_new_errors_regress_against_a_stored_reference(pair: Pair, stored: Stored) -> None:
+    base, head = pair(fail, env=ELSEWHERE)
+    comparison = judged((stored(base), head))
+    found = measures(comparison, "spec")
+    assert found["errors"].verdict is Regression.regressed
+    assert found["errors"].head == pytest.approx(1 / 14)
+    assert "calls" not in found
+    assert "answers failed" in of(comparison, "spec").notes[0]
+    assert comparison.exit_code == Exit.REGRESSION
+    assert of(comparison, "ptp").verdict is Regression.passed
+
+
+def test_a_decoder_that_fails_throughout_regresses_against_a_stored_reference(
+    pair: Pair, stored: Stored
+) -> None:
+    def change(record: dict[str, Any]) -> None:
+        if record["decoder"] == "spec":
+            measured = ("tokens", "text", "stop", "steps", "ttft_s", "total_s", "scores")
+            record.update(dict.fromkeys(measured), error="ValueError: no")
+
+    base, head = pair(change)
+    comparison = judged((stored(base), head))
+    assert measures(comparison, "spec")["errors"].head == 1
+    assert comparison.exit_code == Exit.REGRESSION
+
+
+def test_other_prompts_than_those_of_a_reference_are_not_comparable(
+    synthetic_run: Callable[..., Path], stored: Stored
+) -> None:
+    base = stored(synthetic_run(name="base", conversations=12))
+    head = synthetic_run(name="head", conversations=6)
+    assert judged((base, head)).exit_code == Exit.UNAVAILABLE
+
+
+def test_quality_scored_on_other_prompts_than_those_of_a_reference_is_not_judged_and_told(
+    synthetic_run: Callable[..., Path], stored: Stored
+) -> None:
+    base = stored(synthetic_run(name="base", quality=4))
+    head = synthetic_run(name="head", quality=2)
+    comparison = judged((base, head))
+    assert "quality" not in measures(comparison, "spec")
+    assert "quality is not judged" in of(comparison, "spec").notes[0]
+    assert comparison.exit_code == Exit.DONE
+
+
+def test_errors_are_never_tolerated_for_being_few() -> None:
+    assert Gate().hard.of("errors", exact=False) == 0
+    assert Gate().hard.of("wrong_answers", exact=False) == 0

@@ -1,0 +1,215 @@
+"""A comparison as tables, JSON and side-by-side answers, and the verbs that print it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bench.compare.compare import compare
+from bench.compare.diff import marked, show_changes
+from bench.compare.gate import Gate
+from bench.compare.judge import Comparison
+from bench.compare.show import print_comparison, to_json, to_markdown, to_table
+from bench.stats.side import load_side
+
+ROOT = Path(__file__).parents[3]
+Pair = Callable[..., tuple[Path, Path]]
+
+
+def judged(runs: tuple[Path, Path]) -> Comparison:
+    base, head = (load_side(str(run), run.parent) for run in runs)
+    return compare(base, head, Gate())
+
+
+def printed(show: Callable[[Console], object], width: int = 160) -> str:
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        show(console)
+    return capture.get()
+
+
+def other_token(record: dict[str, Any]) -> None:
+    if record["decoder"] == "spec" and record["prompt_hash"] == "hqa-3#1":
+        record["tokens"][2] = 79
+
+
+def test_the_markdown_says_what_regressed_and_by_how_much(pair: Pair) -> None:
+    text = to_markdown(judged(pair(other_token)))
+    assert text.startswith("### head against base: regressed")
+    row = next(line for line in text.splitlines() if line.startswith("| spec | "))
+    assert re.match(r"\| spec \| \*\*regressed\*\* \|( [\d,.]+ = \|){4}", row)
+    assert "* spec: changed_answers regressed: 0.00 % -> " in text
+    assert ", must not rise" in text
+    assert "tolerance" not in text
+    assert "needs" not in text
+
+
+def test_the_markdown_names_commits_and_has_both_numbers_beside_the_change(pair: Pair) -> None:
+    def slower(record: dict[str, Any]) -> None:
+        if record["decoder"] == "spec" and record["kind"] == "timing":
+            record["total_s"] *= 2
+            record["steps"]["target_calls"][-1] += 1
+
+    base, head = pair(slower)
+    for run, git in (
+        (base, {"commit": "a" * 40, "branch": "main", "dirty": False}),
+        (head, {"commit": "b" * 40, "branch": None, "dirty": True}),
+    ):
+        env = json.loads((run / "env.json").read_text(encoding="utf-8"))
+        (run / "env.json").write_text(json.dumps(env | {"git": git}), encoding="utf-8")
+    text = to_markdown(judged((base, head)))
+    heading = f"head at {'b' * 9} with uncommitted changes against base at {'a' * 9} (main)"
+    assert text.startswith(f"### {heading}: regressed")
+    row = next(line for line in text.splitlines() if line.startswith("| spec | "))
+    assert re.search(r"\| \*\*[\d,]+ -> [\d,]+ \(\+[\d.]+ %\)\*\* \|", row)
+    assert re.search(r"[\d.]+ ms -> [\d.]+ ms \(\+100.0 % \[\+", row)
+
+
+def test_the_revision_that_was_checked_out_is_named(pair: Pair) -> None:
+    runs = pair()
+    env = json.loads((runs[0] / "env.json").read_text(encoding="utf-8"))
+    git = {"commit": "c" * 40, "branch": None, "dirty": False}
+    (runs[0] / "env.json").write_text(json.dumps(env | {"git": git}), encoding="utf-8")
+    status = json.loads((runs[0] / "run.json").read_text(encoding="utf-8"))
+    (runs[0] / "run.json").write_text(json.dumps(status | {"revision": "origin/main"}))
+    assert load_side(str(runs[0]), runs[0].parent).code == f"{'c' * 9} (origin/main)"
+
+
+def test_warnings_of_the_runs_are_folded_in_markdown_and_open_on_the_terminal(pair: Pair) -> None:
+    base, head = pair()
+    status = json.loads((head / "run.json").read_text(encoding="utf-8"))
+    status["warnings"] = ["the machine was busy", "it was hot"]
+    (head / "run.json").write_text(json.dumps(status), encoding="utf-8")
+    comparison = judged((base, head))
+    text = to_markdown(comparison)
+    folded = text[text.index("<details><summary>2 warnings of the runs</summary>") :]
+    assert "* head: the machine was busy" in folded
+    assert text.count("the machine was busy") == 1
+    shown = printed(lambda console: print_comparison(comparison, console))
+    assert "! head: the machine was busy" in shown
+
+
+def test_a_pull_request_is_told_of_a_wrong_decoder(pair: Pair) -> None:
+    base, head = pair()
+    status = json.loads((head / "run.json").read_text())
+    wrong = [{"cell": "spec", "num_wrong": 1, "num_answers": 3}]
+    (head / "run.json").write_text(json.dumps(status | {"differences": wrong}))
+    text = to_markdown(judged((base, head)))
+    assert text.startswith("### head against base: WRONG")
+    assert "| spec | **WRONG** |" in text
+    assert "* spec: head is WRONG here: it claims to be lossless" in text
+    assert to_json(judged((base, head)))["exit_code"] == 3
+
+
+def test_the_terminal_shows_the_same_and_ends_with_the_verdict(pair: Pair) -> None:
+    comparison = judged(pair(other_token))
+    text = printed(lambda console: print_comparison(comparison, console))
+    assert text.rstrip().splitlines()[-1] == "regressed"
+    assert "spec: 2 answers changed (--diff shows them)" in text
+
+
+def test_every_column_is_whole_on_a_narrow_terminal(pair: Pair) -> None:
+    def worse(record: dict[str, Any]) -> None:
+        other_token(record)
+        if record["scores"] and record["decoder"] == "ptp":
+            record["scores"] = {name: 0.5 * score for name, score in record["scores"].items()}
+
+    comparison = judged(pair(worse))
+    text = printed(lambda console: print_comparison(comparison, console), width=80)
+    table = to_table(comparison)
+    assert len(table.headings) > 12
+    assert "…" not in text
+    assert all(word in text for heading in table.headings for word in re.split("[ .]", heading))
+    assert all(part in text for row in table.rows for cell in row for part in cell.text.split("->"))
+    assert text.count("\nspec ") > 2  # every part names the rows
+
+
+def test_json_holds_every_measure_and_no_infinity(pair: Pair) -> None:
+    def draft(record: dict[str, Any]) -> None:
+        if record["decoder"] == "spec" and record["steps"]:
+            record["steps"]["draft_calls"][0] = 1
+
+    data = json.loads(json.dumps(to_json(judged(pair(draft))), allow_nan=False))
+    (spec,) = [cell for cell in data["cells"] if cell["cell"] == "spec"]
+    (calls,) = [m for m in spec["measures"] if m["name"] == "draft_calls"]
+    assert (calls["base"], calls["change"], calls["verdict"]) == (0, None, "regressed")
+    assert (data["verdict"], data["exit_code"]) == ("regressed", 3)
+    assert data["gate"]["time"]["margin"] == 0.03
+
+
+def test_changed_answers_stand_side_by_side_once_for_all_repeats(pair: Pair) -> None:
+    base, head = (load_side(str(run), run.parent) for run in pair(other_token))
+    text = printed(lambda console: show_changes(base, head, console))
+    assert text.count("spec  qa-3#1 (qa), repeat 0: differs from token 2") == 1
+    assert " w0 w1[ w2]" in text
+    assert " w0 w1[ w79]" in text
+
+
+def test_runs_with_equal_answers_show_no_difference(pair: Pair) -> None:
+    base, head = (load_side(str(run), run.parent) for run in pair())
+    assert "no answer changed" in printed(lambda console: show_changes(base, head, console))
+
+
+def test_of_a_stored_reference_no_answer_is_said_to_be_unchanged(
+    pair: Pair, stored: Callable[[Path], Path]
+) -> None:
+    base, head = pair(other_token)
+    before, after = (load_side(str(run), run.parent) for run in (stored(base), head))
+    text = printed(lambda console: show_changes(before, after, console))
+    assert text == "no answers to show: base is a stored reference, which keeps none\n"
+
+
+def test_what_only_one_side_has_is_marked() -> None:
+    text = marked((1, 2, 3), (1, 3, 4), "<{}>".format, "red", brackets=True)
+    assert text.plain == "<1>[<2>]<3>"
+    assert [str(span.style) for span in text.spans] == ["red"]
+
+
+# ---------------------------------------------------------------- the verb
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, which fails if it imports torch."""
+    code = (
+        "import sys, cli\n"
+        "try:\n    cli.main()\n"
+        "finally:\n    assert not {'torch', 'transformers'} & set(sys.modules)\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+
+
+def test_compare_writes_its_files_and_ends_with_3_without_torch(pair: Pair, tmp_path: Path) -> None:
+    base, head = pair(other_token)
+    files = tmp_path / "a.md", tmp_path / "a.json"
+    done = command("compare", base, head, "--markdown", files[0], "--json", files[1], "--diff")
+    assert done.returncode == 3, done.stderr
+    assert "differs from token 2" in done.stdout
+    assert files[0].read_text().startswith("### head against base: regressed")
+    assert json.loads(files[1].read_text())["exit_code"] == 3
+
+
+def test_a_folder_that_is_no_run_is_one_line(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import cli
+
+    base, _ = pair()
+    monkeypatch.setattr(sys, "argv", ["bench", "compare", str(base), str(tmp_path / "no")])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert "no run folder" in capsys.readouterr().err

@@ -1,0 +1,131 @@
+"""What must not pass: another target, a run that did not end, too few of the same prompts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.compare.compare import compare
+from bench.compare.gate import Gate
+from bench.compare.judge import Comparison
+from bench.errors import Exit
+from bench.stats.side import load_side
+
+Pair = Callable[..., tuple[Path, Path]]
+UNJUDGED_TIME = Gate(time={"fail": False})  # type: ignore[arg-type]
+
+
+def judged(runs: tuple[Path, Path], gate: Gate | None = None) -> Comparison:
+    base, head = (load_side(str(run), run.parent) for run in runs)
+    return compare(base, head, gate or Gate())
+
+
+def update(file: Path, **facts: Any) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | facts))
+
+
+def with_targets(runs: tuple[Path, Path], *targets: dict[str, Any]) -> tuple[Path, Path]:
+    for run, target in zip(runs, targets, strict=True):
+        update(run / "env.json", models={"target": target})
+    return runs
+
+
+# ---------------------------------------------------------------- the target
+
+
+def test_large_models_are_told_apart_by_their_sampled_hashes(pair: Pair) -> None:
+    hashes = ["sampled:" + "a" * 63 + last for last in "bc"]
+    runs = with_targets(pair(), *({"weights_sha256": digest} for digest in hashes))
+    assert judged(runs).unlike == ("the target model is another one",)
+    assert judged(runs).exit_code == Exit.UNAVAILABLE
+    assert not judged((runs[0], runs[0])).unlike
+
+
+@pytest.mark.parametrize("known", ["a" * 64, None])
+def test_where_a_hash_is_unknown_the_shape_of_the_target_decides(
+    pair: Pair, known: str | None
+) -> None:
+    shape = {"architecture": "LlamaForCausalLM", "layers": 32, "parameters": 7}
+    old, new = shape | {"weights_sha256": known}, shape | {"weights_sha256": None}
+    runs = with_targets(pair(), old, new)
+    assert judged(runs).unlike == ()
+    with_targets(runs, old, new | {"parameters": 8, "layers": None})
+    line = "the target model is another one: parameters is 7 in base and 8 in head"
+    assert judged(runs).unlike == (line,)
+    assert judged(runs).exit_code == Exit.UNAVAILABLE
+
+
+def test_where_a_hash_is_unknown_the_name_of_the_target_decides(pair: Pair) -> None:
+    runs = pair()
+    for run, name in zip(runs, ("owner/one", "owner/other"), strict=True):
+        (run / "config.toml").write_text(f'model = "{name}"\n')
+    line = "the target model is another one: name is owner/one in base and owner/other in head"
+    assert judged(runs).unlike == (line,)
+    same = {"weights_sha256": "a" * 64}
+    assert judged(with_targets(runs, same, same)).unlike == ()  # one model in two folders
+
+
+# ---------------------------------------------------------------- how runs ended
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("how", ["interrupted", "error", "started"])
+def test_a_run_that_did_not_end_never_passes(pair: Pair, which: int, how: str) -> None:
+    runs = pair()
+    update(runs[which] / "run.json", status=how, verdict=None)
+    comparison = judged(runs)
+    line = f"{('base', 'head')[which]} is INCOMPLETE: its status is {how}"
+    assert comparison.invalid == (line,)
+    assert comparison.exit_code == Exit.INVALID
+
+
+def test_a_run_without_a_status_never_passes(pair: Pair) -> None:
+    runs = pair()
+    (runs[1] / "run.json").unlink()
+    assert judged(runs).invalid == ("head is INCOMPLETE: its status is unknown",)
+    assert judged(runs).exit_code == Exit.INVALID
+
+
+def test_answers_that_nobody_looked_at_are_not_counted_as_right(pair: Pair) -> None:
+    runs = pair()
+    assert "wrong_answers" not in {m.name for m in judged(runs).cells[1].measures}
+    for run in runs:
+        update(run / "run.json", differences=[])
+    assert "wrong_answers" in {m.name for m in judged(runs).cells[1].measures}
+
+
+# ---------------------------------------------------------------- the prompts
+
+
+def test_fewer_repeats_and_a_pass_less_are_no_other_prompts(
+    synthetic_run: Callable[..., Path],
+) -> None:
+    base = synthetic_run(name="base", repeats=3, quality=8)
+    head = synthetic_run(name="head", repeats=1, quality=0)
+    comparison = judged((base, head), UNJUDGED_TIME)
+    assert comparison.exit_code == Exit.DONE
+    assert [cell.num_pairs for cell in comparison.cells] == [14, 14, 14]
+    assert "the quality pass is not judged: head did not plan it" in comparison.unjudged
+    assert all(c.notes == ("only answers that both sides gave count",) for c in comparison.cells)
+
+
+def test_a_pass_with_too_few_of_the_same_prompts_is_not_comparable_and_says_how_few(
+    pair: Pair,
+) -> None:
+    def change(record: dict[str, Any]) -> None:
+        if record["kind"] == "timing" and record["family"] != "qa":
+            record["prompt_hash"] += "-new"
+
+    runs = pair(change, quality=40)  # most answers have a partner: those of the other pass
+    comparison = judged(runs)
+    assert comparison.exit_code == Exit.UNAVAILABLE
+    assert comparison.cells[0].notes == (
+        "too few of base's prompts (by their hashes) were asked in head: "
+        "quality 240 of 240, timing 2 of 14",
+    )
+    gate = Gate(verdict={"min_coverage": 0.1}, time={"fail": False})  # type: ignore[arg-type]
+    assert judged(runs, gate).exit_code == Exit.DONE

@@ -1,0 +1,71 @@
+"""The stopwatch reads the clock at start, first token and end, and keeps the collector out."""
+
+import gc
+
+import pytest
+
+from bench.machine.clock import FakeClock, Stopwatch, WallClock
+
+
+def test_first_and_total_run_from_the_start() -> None:
+    clock = FakeClock()
+    clock.advance(7.0)
+    with Stopwatch(clock) as watch:
+        clock.advance(0.25)
+        watch.first(0)
+        clock.advance(1.0)
+    assert (watch.first_s, watch.total_s) == (0.25, 1.25)
+
+
+def test_only_the_first_stamp_counts() -> None:
+    clock = FakeClock()
+    with Stopwatch(clock) as watch:
+        clock.advance(1.0)
+        watch.first(0)
+        clock.advance(1.0)
+        watch.first(1)
+    assert watch.first_s == 1.0
+
+
+def test_without_a_first_token_there_is_no_stamp() -> None:
+    with Stopwatch(FakeClock()) as watch:
+        pass
+    assert watch.first_s is None
+
+
+def test_the_collector_is_off_inside_and_back_on_outside() -> None:
+    assert gc.isenabled()
+    with Stopwatch(FakeClock()):
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_the_collector_comes_back_after_an_exception_and_after_ctrl_c() -> None:
+    for error in (ValueError, KeyboardInterrupt):
+        with pytest.raises(error), Stopwatch(FakeClock()):
+            raise error
+        assert gc.isenabled()
+
+
+def test_a_collector_that_was_off_stays_off() -> None:
+    gc.disable()
+    try:
+        with Stopwatch(FakeClock()):
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_the_wall_clock_waits_for_the_device_at_every_reading() -> None:
+    syncs: list[int] = []
+    clock = WallClock(lambda: syncs.append(1))
+    with Stopwatch(clock) as watch:
+        watch.first()
+    assert len(syncs) == 3
+    assert 0 <= (watch.first_s or 0) <= watch.total_s
+
+
+def test_the_clock_of_a_cpu_waits_for_nothing() -> None:
+    clock = WallClock.for_device("cpu")
+    assert clock.now() <= clock.now()

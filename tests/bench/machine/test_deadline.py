@@ -1,0 +1,134 @@
+"""Answers without an end: stopped between calls, inside a decoder, and not asked for again."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from bench.machine.deadline import TimeLimit, default_limit_s
+from decoders.ar import Autoregressive
+from decoders.core.decoder import Request, Steps
+from decoders.core.engine.deadline import MOST_TIMEOUTS
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import Scheduler
+from decoders.core.testing.table_model import TableModel
+from decoders.core.types import Generation, Outcome, Sampling
+
+SHORT_S = 0.5
+"""Far above what an answer of a table takes, on a busy machine as well."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hanging(Autoregressive):
+    """Answers like AR, but hangs in some way where the prompt starts with token 3."""
+
+    way: str = "calls"
+
+    def steps(self, request: Request) -> Steps:
+        if request.prompt_ids[0] != 3:
+            yield from super().steps(request)
+        yield from getattr(self, self.way)(request)
+
+    def calls(self, request: Request) -> Steps:
+        while True:
+            yield request.target.call(request.prompt_ids)
+            request.target.truncate(0)
+
+    def loop(self, request: Request) -> Steps:
+        yield request.target.call(request.prompt_ids)
+        while True:
+            pass
+
+    def deaf(self, request: Request) -> Steps:
+        yield request.target.call(request.prompt_ids)
+        while True:
+            with contextlib.suppress(Exception):
+                time.sleep(0.001)
+
+    def at_its_end(self, request: Request) -> Steps:
+        try:
+            yield from super().steps(request)
+        finally:
+            while True:
+                pass
+
+
+def answers(way: str, limit: TimeLimit, batch_size: int = 1) -> list[Outcome]:
+    models, sampling = Models(target=TableModel()), Sampling(max_new_tokens=5)
+    Scheduler(Autoregressive(), models, sampling).run([[1]])  # the first call of all is slow
+    scheduler = Scheduler(Hanging(way=way), models, sampling, batch_size, limit)
+    with limit.ticking():
+        return scheduler.run([[1], [3], [2], [4]])
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("way", ["calls", "loop", "deaf", "at_its_end"])
+def test_an_answer_without_an_end_is_stopped_and_all_others_are_given(
+    way: str, batch_size: int
+) -> None:
+    outcomes = answers(way, TimeLimit(SHORT_S), batch_size)
+    assert isinstance(outcomes[1], TimeoutError)
+    assert str(outcomes[1]) == f"no end after {SHORT_S} s; --timeout sets the limit"
+    alone = Scheduler(Autoregressive(), Models(target=TableModel()), Sampling(max_new_tokens=5))
+    expected = alone.run([[1], [2], [4]])
+    assert [outcomes[0], *outcomes[2:]] == expected
+
+
+def test_signals_are_left_as_they_were() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    answers("loop", TimeLimit(SHORT_S))
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def in_a_thread(work: Callable[[], Any]) -> Any:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(work()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_in_a_thread_endless_calls_are_stopped_as_well() -> None:
+    outcomes = in_a_thread(lambda: answers("calls", TimeLimit(SHORT_S)))
+    kinds = [type(outcome) for outcome in outcomes]
+    assert kinds == [Generation, TimeoutError, Generation, Generation]
+
+
+def test_who_never_ends_is_not_asked_forever() -> None:
+    limit = TimeLimit(0.05)
+    scheduler = Scheduler(
+        Hanging(way="calls"), Models(target=TableModel()), Sampling(), deadline=limit
+    )
+    with limit.ticking():
+        outcomes = scheduler.run([[3]] * 6)
+    said = [str(outcome) for outcome in outcomes]
+    assert all(isinstance(outcome, TimeoutError) for outcome in outcomes)
+    assert [text.startswith("no end") for text in said] == [True] * MOST_TIMEOUTS + [False] * 3
+    assert said[-1] == f"not asked: {MOST_TIMEOUTS} answers before had no end either"
+    limit.forget()
+    assert limit.refuses() is None
+
+
+def test_one_that_ends_starts_the_count_over() -> None:
+    hung = [[3]] * (MOST_TIMEOUTS - 1)
+    limit = TimeLimit(0.05)
+    decoder, models = Hanging(way="calls"), Models(target=TableModel())
+    with limit.ticking():
+        outcomes = Scheduler(decoder, models, Sampling(max_new_tokens=2), deadline=limit).run(
+            [*hung, [1], *hung]
+        )
+    kinds = [type(outcome) for outcome in outcomes]
+    assert kinds == [TimeoutError] * len(hung) + [Generation] + [TimeoutError] * len(hung)
+    assert limit.refuses() is None
+
+
+def test_the_limit_where_none_is_given_is_minutes() -> None:
+    assert default_limit_s(256) == 300 + 5 * 256

@@ -1,0 +1,151 @@
+"""The environment: what is captured, what must never be, and what makes times comparable."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.machine import env as environment
+from bench.machine.env import (
+    ROOT,
+    capture,
+    comparability_key,
+    git_state,
+    peak_rss_bytes,
+    source_hash,
+)
+from bench.machine.gpu import gpu_facts, gpu_handle, slowdown
+from bench.machine.load import LoadWatch
+from bench.records.environment import Environment, GitState, TorchSettings
+
+
+@pytest.fixture(scope="module")
+def captured() -> Environment:
+    return capture(device="cpu", dtype="float32", models={"target": {"layers": 2}, "draft": None})
+
+
+def test_it_says_what_the_numbers_were_measured_on(captured: Environment) -> None:
+    assert captured.machine.cpu
+    assert (captured.machine.memory_bytes or 0) > 0
+    assert (captured.torch.threads or 0) >= 1
+    assert (captured.packages["torch"] or "").startswith("2.")
+    assert captured.models.target == {"layers": 2}
+    assert captured.gpu is None
+    assert len(captured.comparability_key or "") == 12
+
+
+def test_it_names_neither_the_host_nor_a_path(
+    captured: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "secret-token")
+    text = json.dumps(captured.to_json())
+    assert str(ROOT) not in text
+    assert str(Path.home()) not in text
+    assert "secret-token" not in json.dumps(
+        capture(device="cpu", dtype="float32", models={"target": None}).to_json()
+    )
+    values = [value for value in _leaves(captured.to_json()) if isinstance(value, str)]
+    assert not [value for value in values if value.startswith("/")]
+    assert socket.gethostname() not in values
+
+
+def _leaves(data: Any) -> list[Any]:
+    if isinstance(data, dict):
+        return [leaf for value in data.values() for leaf in _leaves(value)]
+    if isinstance(data, list | tuple):
+        return [leaf for item in data for leaf in _leaves(item)]
+    return [data]
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({"dtype": "bfloat16"}, False),
+        ({"device": "cuda:0"}, False),
+        ({"torch": TorchSettings(threads=99)}, False),
+        ({"gpu": {"name": "other"}}, False),
+        ({"git": GitState(commit="abc")}, True),
+        ({"environment": {"OMP_NUM_THREADS": "7"}}, True),
+    ],
+)
+def test_times_are_comparable_where_the_key_is_equal(
+    captured: Environment, change: dict[str, Any], same: bool
+) -> None:
+    assert (comparability_key(replace(captured, **change)) == captured.comparability_key) is same
+
+
+def test_load_does_not_enter_the_key(captured: Environment) -> None:
+    machine = replace(captured.machine, load_average=(99.0, 0.0, 0.0), governor="other")
+    assert comparability_key(replace(captured, machine=machine)) == captured.comparability_key
+
+
+def git(folder: Path, *arguments: str) -> None:
+    name = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "-C", folder, *name, *arguments], check=True, capture_output=True)
+
+
+def test_the_commit_and_the_dirty_flag_are_those_of_the_checkout(tmp_path: Path) -> None:
+    assert git_state(tmp_path) == GitState()
+    git(tmp_path, "init", "--initial-branch", "mine")
+    (tmp_path / "a").write_text("1")
+    git(tmp_path, "add", "a")
+    git(tmp_path, "commit", "-m", "x")
+    state = git_state(tmp_path.resolve())
+    assert len(state.commit or "") == 40
+    assert (state.branch, state.dirty) == ("mine", False)
+    (tmp_path / "a").write_text("2")
+    git(tmp_path, "checkout", "--detach")
+    state = git_state(tmp_path.resolve())
+    assert (state.branch, state.dirty) == (None, True)
+    (tmp_path / "inner").mkdir()
+    assert git_state(tmp_path.resolve() / "inner") == GitState()
+
+
+def test_without_git_the_commit_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "_git", lambda *_: None)
+    assert git_state(ROOT) == GitState()
+
+
+def test_the_source_hash_is_of_contents(tmp_path: Path) -> None:
+    files = [tmp_path / "a.py", tmp_path / "b.py"]
+    for file in files:
+        file.write_text("x")
+    first = source_hash(files)
+    assert source_hash(files) == first
+    files[1].write_text("y")
+    assert source_hash(files) != first
+
+
+def test_the_peak_memory_of_the_process_is_in_bytes() -> None:
+    assert peak_rss_bytes() > 20 * 2**20
+
+
+def test_on_a_cpu_there_is_no_gpu_to_ask() -> None:
+    assert gpu_handle("cpu") is None
+    assert gpu_facts(None, "cpu") is None
+    assert slowdown(None) is None
+
+
+def test_the_load_watch_sees_another_process_and_not_its_own() -> None:
+    watch = LoadWatch()
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        before = os.times()
+        end = time.monotonic() + 0.4
+        while time.monotonic() < end:
+            pass
+        load = watch.lap()
+        own = sum(os.times()[:2]) - sum(before[:2])
+    finally:
+        busy.kill()
+        busy.wait()
+    assert own > 0
+    assert load.other_cores is not None
+    assert load.other_cores > 0.05

@@ -1,0 +1,490 @@
+"""The second pass: its phases add up, it disturbs nothing, what is read off it is worked out."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bench import run as bench_run
+from bench.errors import BenchError
+from bench.measure.phases import PhaseClock, chosen_groups, phased_scheduler
+from bench.plan.make import make_plan
+from bench.plan.select import choose_decoders
+from bench.records.phases import PHASES, PHASES_FILE, PhasedAnswer, read_phases
+from bench.records.record import SampleRecord
+from bench.records.run_folder import load_run
+from bench.report.explain import explain, print_explanation
+from bench.report.findings import Findings
+from bench.report.speed_tables import one_sided, split
+from bench.report.write import write_report
+from bench.stats.decompose import Split, decompositions, splits
+from decoders.core.engine.scheduler import Scheduler
+from decoders.core.sampling import Uniforms
+from decoders.core.testing.table_model import TableModel
+from decoders.core.types import Generation
+from decoders.idlm import IterativeDiffusion
+
+pytestmark = pytest.mark.usefixtures("quick")
+Make = Callable[..., SampleRecord]
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clocks that tick alike give speed-ups of exactly 1, of which no figure is drawn."""
+    monkeypatch.setattr("bench.report.write.write_report", lambda _: None)
+
+
+class Ticks:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.time_s = 0.0
+
+    def __call__(self) -> float:
+        return self.time_s
+
+
+def test_time_is_charged_to_the_phase_it_passes_in() -> None:
+    now = Ticks()
+    clock = PhaseClock(now)
+    clock.start()
+    now.time_s = 1.0
+    with clock.within("verify"):
+        now.time_s = 3.0
+        with clock.within("sampling"):
+            now.time_s = 3.5
+    now.time_s = 5.0
+    clock.switch("scheduler")
+    spent = {phase: s for phase, s in clock.seconds.items() if s}
+    assert spent == {"scheduler": 2.5, "verify": 2.0, "sampling": 0.5}
+
+
+def test_all_before_the_first_token_is_the_prefills() -> None:
+    now = Ticks()
+    clock = PhaseClock(now)
+    clock.start()
+    now.time_s = 1.0
+    clock.switch("verify")
+    now.time_s = 3.0
+    clock.first()
+    now.time_s = 7.0
+    clock.switch("scheduler")
+    assert clock.seconds["prefill"] == 3.0
+    assert clock.seconds["verify"] == 4.0
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("cell", ["ar", "spec"])
+def test_the_measuring_scheduler_gives_the_same_answers(
+    small: Any, opener: Any, progress: Any, cell: str, batch_size: int
+) -> None:
+    setup = opener(choose_decoders(small(), progress().note))
+    _, prompts = make_plan(setup, "test", progress())
+    ids = [prompt.ids for prompt in prompts.values()]
+    arm, clock = setup.arm(cell), PhaseClock(setup.clock.now)
+    plain = Scheduler(arm.decoder, arm.models, setup.sampling, batch_size).run(ids)
+    clock.start()
+    assert phased_scheduler(arm, setup.sampling, batch_size, clock).run(ids) == plain
+    assert clock.seconds["verify"] > 0
+    assert (clock.seconds["draft"] > 0) == (cell == "spec")
+    assert clock.seconds["other"] > 0
+    assert clock.seconds["prefill"] > 0
+    assert clock.seconds["sampling"] > 0
+
+
+def test_every_call_is_charged_to_what_it_is_for(
+    small: Any, opener: Any, progress: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refinement pass that feeds no token only proposes; one that commits tokens verifies."""
+    setup = opener(choose_decoders(small(decoders="ar"), progress().note))
+    _, prompts = make_plan(setup, "test", progress())
+    setup.models.target.attach("refine", 0.3, "refine")
+    decoder = IterativeDiffusion(block=5, commit="quota", max_passes=3, prefix="block")
+    arm = dataclasses.replace(setup.arm("ar"), decoder=decoder)
+    now, fed = Ticks(), {"prefill": 0, "verify": 0, "draft": 0}
+    forward = TableModel.forward
+
+    def running(model: TableModel, calls: Any) -> Any:
+        """A pass of 10 s for a prompt, of 100 s for tokens, of 1 s for slots alone."""
+        (call,) = calls
+        kind = "draft" if not call.tokens else "verify" if call.session.length else "prefill"
+        fed[kind] += 1
+        now.time_s += {"prefill": 10.0, "verify": 100.0, "draft": 1.0}[kind]
+        return forward(model, calls)
+
+    monkeypatch.setattr(TableModel, "forward", running)
+    clock = PhaseClock(now)
+    clock.start()
+    phased_scheduler(arm, setup.sampling, 1, clock).run([next(iter(prompts.values())).ids])
+    clock.switch("scheduler")
+    assert min(fed.values()) > 0
+    assert clock.seconds["draft"] == fed["draft"]
+    assert clock.seconds["verify"] == 100 * fed["verify"]
+    assert clock.seconds["prefill"] == 10 * fed["prefill"]
+
+
+def test_a_decoders_own_code_is_other_and_nothing_else_is(
+    small: Any, opener: Any, progress: Any, decoder_file: Callable[[str], str]
+) -> None:
+    now = Ticks()
+    spec = decoder_file(
+        "result = yield request.target.call(request.prompt_ids)\n"
+        "while True:\n"
+        "    request.uniforms.now.time_s += 1.0\n"
+        "    yield Emit(tokens=result.picks)\n"
+        "    request.uniforms.now.time_s += 2.0\n"
+        "    result = yield request.target.call(result.picks)"
+    )
+    config = small(decoders=spec, max_new_tokens=3, fixed_length=True)
+    setup = opener(choose_decoders(config, progress().note))
+    _, prompts = make_plan(setup, "test", progress())
+    arm = setup.arm(next(cell for cell in setup.arms if cell != "ar"))
+    clock = PhaseClock(now)
+    clock.start()
+
+    class Timed(Uniforms):
+        """Uniforms through which the decoder lets time pass."""
+
+    Timed.now = now  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("decoders.core.engine.sequence.Uniforms", Timed)
+        scheduler = phased_scheduler(arm, setup.sampling, 2, clock)  # in batches: no first token
+        (answer,) = scheduler.run([next(iter(prompts.values())).ids])
+    clock.switch("scheduler")
+    assert isinstance(answer, Generation)
+    assert len(answer.tokens) == 3
+    assert {phase: s for phase, s in clock.seconds.items() if s} == {"other": 3 * 1.0 + 2 * 2.0}
+
+
+def test_the_prompts_of_a_batch_are_prefill_and_the_rest_is_not(
+    small: Any, opener: Any, progress: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = opener(choose_decoders(small(decoders="ar"), progress().note))
+    _, prompts = make_plan(setup, "test", progress())
+    now, passes = Ticks(), {True: 0, False: 0}
+    forward = TableModel.forward
+
+    def running(model: TableModel, calls: Any) -> Any:
+        passes[calls[0].session.length == 0] += 1
+        now.time_s += 1.0
+        return forward(model, calls)
+
+    monkeypatch.setattr(TableModel, "forward", running)
+    clock = PhaseClock(now)
+    clock.start()
+    phased_scheduler(setup.arm("ar"), setup.sampling, 3, clock).run(
+        [prompt.ids for prompt in prompts.values()]
+    )
+    clock.switch("scheduler")
+    assert clock.seconds["prefill"] == passes[True] > 0
+    assert clock.seconds["verify"] == passes[False] > 0
+
+
+def test_a_decoder_that_fails_fails_there_too(
+    small: Any, opener: Any, progress: Any, decoder_file: Callable[[str], str]
+) -> None:
+    spec = decoder_file('raise RuntimeError("boom")\nyield')
+    setup = opener(choose_decoders(small(decoders=spec), progress().note))
+    _, prompts = make_plan(setup, "test", progress())
+    arm = setup.arm(next(cell for cell in setup.arms if cell != "ar"))
+    clock = PhaseClock(setup.clock.now)
+    scheduler = phased_scheduler(arm, setup.sampling, 1, clock)
+    (outcome,) = scheduler.run([next(iter(prompts.values())).ids])
+    assert isinstance(outcome, RuntimeError)
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_run_stores_the_phases_of_a_few_prompts_and_adds_no_record(
+    tmp_path: Path, small: Any, opener: Any, progress: Any
+) -> None:
+    with_pass = bench_run.run(small(phase_limit=2), tmp_path / "a", progress(), opener).run_dir
+    without = bench_run.run(small(phase_limit=0), tmp_path / "b", progress(), opener).run_dir
+    answers = read_phases(with_pass)
+    assert {answer.decoder for answer in answers} == {"ar", "spec"}
+    assert len({answer.prompts for answer in answers}) == 2
+    assert all(set(answer.seconds) == set(PHASES) for answer in answers)
+    for answer in answers:  # the first step gives one token
+        assert answer.later_emitted == answer.emitted - 1
+        assert answer.decoder != "ar" or answer.later_steps == answer.later_emitted
+    assert not (without / PHASES_FILE).exists()
+    records = [load_run(folder).records for folder in (with_pass, without)]
+    assert [dataclasses.replace(r, total_s=None, ttft_s=None) for r in records[0]] == [
+        dataclasses.replace(r, total_s=None, ttft_s=None) for r in records[1]
+    ]
+
+
+@pytest.mark.usefixtures("no_report")
+def test_what_a_kill_left_out_of_the_second_pass_is_asked_by_the_resumed_run(
+    tmp_path: Path, small: Any, opener: Any, progress: Any
+) -> None:
+    whole = progress()
+    bench_run.run(small(quality_limit=0, phase_limit=0), tmp_path / "whole", whole, opener)
+    in_quality = progress(stop_at=whole.num_steps + 2)
+    ended = bench_run.run(small(), tmp_path, in_quality, opener)
+    file = ended.run_dir / PHASES_FILE
+    kept = json.loads(file.read_text(encoding="utf-8"))
+    asked = read_phases(ended.run_dir)
+    file.write_text(json.dumps(kept | {"answers": kept["answers"][:2]}), encoding="utf-8")
+    bench_run.resume(ended.run_dir, progress(), opener)
+    again = read_phases(ended.run_dir)
+    assert again[:2] == asked[:2]
+    names = [[(a.decoder, a.prompts, a.repeat) for a in answers] for answers in (asked, again)]
+    assert sorted(names[0]) == sorted(names[1])
+
+
+class Drifting:
+    """The clock of a machine on which a call takes a second at first, and ever longer."""
+
+    def __init__(self) -> None:
+        self.time_s, self.call_s = 0.0, 1.0
+
+    def now(self) -> float:
+        return self.time_s
+
+    def wrap(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """A model's `forward` that takes its time."""
+
+        def slower(*args: Any, **named: Any) -> Any:
+            self.time_s += self.call_s
+            self.call_s *= 1.0005
+            return forward(*args, **named)
+
+        return slower
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_machine_that_gets_slower_does_not_make_the_second_pass_seem_slow(
+    tmp_path: Path, small: Any, opener: Any, progress: Any
+) -> None:
+    clock = Drifting()
+
+    def drifting(config: Any) -> Any:
+        setup = opener(config)
+        for model in (setup.models.target, setup.models.draft):
+            model.forward = clock.wrap(model.forward)
+        return dataclasses.replace(setup, clock=clock)
+
+    config = small(limit=6, repeats=3, phase_limit=6, quality_limit=0, max_new_tokens=24)
+    run = load_run(bench_run.run(config, tmp_path, progress(), drifting).run_dir)
+    assert clock.call_s > 2  # by then every call takes twice as long and more
+    found = splits(read_phases(run.path), run.records, ["ar", "spec"])
+    assert [item.against_timed for item in found] == pytest.approx([1.0, 1.0], abs=0.06)
+    repeats = {(answer.prompts, answer.repeat) for answer in read_phases(run.path)}
+    assert sorted(repeat for _, repeat in repeats if repeat is not None) == [0, 0, 1, 1, 2, 2]
+
+
+def test_groups_come_from_all_families_by_turns(small: Any, opener: Any, progress: Any) -> None:
+    setup = opener(choose_decoders(small(limit=6), progress().note))
+    plan, _ = make_plan(setup, "test", progress())
+    families = {prompt.prompt: prompt.family for prompt in plan.prompts}
+    chosen = chosen_groups(plan, 4)
+    assert sorted(families[group[0]] for group in chosen) == ["math_reasoning"] * 2 + ["qa"] * 2
+    assert chosen_groups(plan, 0) == []
+    assert len(chosen_groups(plan, 100)) == 6
+
+
+def test_a_damaged_file_is_one_clear_error(tmp_path: Path) -> None:
+    assert read_phases(tmp_path) == ()
+    (tmp_path / PHASES_FILE).write_text('{"answers": [{"decoder": "ar"}]}', encoding="utf-8")
+    with pytest.raises(BenchError, match="is damaged"):
+        read_phases(tmp_path)
+
+
+# ---------------------------------------------------------------- worked out by hand
+
+
+def phased(decoder: str, steps: int, emitted: int, **seconds: float) -> PhasedAnswer:
+    return PhasedAnswer(
+        decoder=decoder,
+        prompts=("c0#1",),
+        seconds=dict.fromkeys(PHASES, 0.0) | seconds,
+        emitted=emitted + 1,
+        later_emitted=emitted,
+        later_steps=steps,
+    )
+
+
+ANSWERS = (
+    phased("ar", 12, 12, prefill=1.0, verify=10.0, sampling=1.0, scheduler=1.0),
+    phased("spec", 4, 12, prefill=1.0, verify=4.8, draft=2.4, sampling=0.4, other=0.4),
+)
+
+
+def timed_records(record: Make) -> list[SampleRecord]:
+    """Twelve tokens after the first: ar at 1 s each, spec at a half."""
+    spec = record("spec", (1, 3, 3, 3, 3), drafted=(0, 4, 4, 4, 4), total_s=7.0, ttft_s=1.0)
+    return [record("ar", (1,) * 13, total_s=13.0, ttft_s=1.0), spec]
+
+
+def test_a_speedup_is_tokens_per_step_over_the_cost_of_a_step(record: Make) -> None:
+    (found,) = decompositions(ANSWERS, timed_records(record), ["ar", "spec"])
+    assert found.acceptance_length == 3.0
+    assert (found.verify, found.draft, found.overhead) == pytest.approx((1.2, 0.6, 0.2))
+    assert found.predicted == pytest.approx(3.0 / 2.0)
+    assert found.measured == pytest.approx(2.0)
+    assert found.residual == pytest.approx(2.0 / 1.5 - 1)
+
+
+def test_shares_add_up_and_the_pass_is_held_against_the_timed_one(record: Make) -> None:
+    base, spec = splits(ANSWERS, timed_records(record), ["ar", "spec"])
+    assert sum(spec.shares.values()) == pytest.approx(1.0)
+    assert spec.shares["draft"] == pytest.approx(2.4 / 9.0)
+    assert base.against_timed == pytest.approx(1.0)
+    assert spec.against_timed == pytest.approx(9.0 / 7.0)
+
+
+def test_an_answer_is_held_against_the_same_answer_and_not_against_other_repeats(
+    record: Make,
+) -> None:
+    again = [dataclasses.replace(r, repeat=1, total_s=99.0) for r in timed_records(record)]
+    paired = [dataclasses.replace(answer, repeat=0) for answer in ANSWERS]
+    _, spec = splits(paired, [*timed_records(record), *again], ["ar", "spec"])
+    assert spec.against_timed == pytest.approx(9.0 / 7.0)
+    (found,) = decompositions(paired, [*timed_records(record), *again], ["ar", "spec"])
+    assert found.measured == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("against", "said"),
+    [
+        ((0.74, 0.67), "was faster than the timed one for every decoder (0.67x to 0.74x)"),
+        ((1.08, 1.20), "was slower than the timed one for every decoder (1.08x to 1.20x)"),
+        ((1.01, 1.04), "(1.01x to 1.04x): reading the clock costs that much"),
+        ((1.06, 1.20), "(1.06x to 1.20x): the machine's speed changed in between"),
+        ((0.90, 1.01), None),
+        ((0.74,), None),
+    ],
+)
+def test_a_second_pass_that_lies_on_one_side_of_the_timed_one_for_all_decoders_is_told(
+    against: tuple[float, ...], said: str | None
+) -> None:
+    shares = dict.fromkeys(PHASES, 1 / len(PHASES))
+    found = [
+        Split(decoder=f"d{i}", prompts=6, time_per_token_s=0.1, shares=shares, against_timed=ratio)
+        for i, ratio in enumerate(against)
+    ]
+    lines = one_sided(found)
+    assert len(lines) == (said is not None)
+    table = split(found)
+    assert table is not None
+    assert table.headings[-1] == "time against the timed pass"
+    assert said is None or said in lines[0]
+    assert said is None or said in table.note
+
+
+def test_times_of_prompts_that_the_pass_did_not_ask_are_left_out(record: Make) -> None:
+    asked, decoders = timed_records(record), ["ar", "spec"]
+    others = [dataclasses.replace(r, conversation="c9", total_s=900.0) for r in asked]
+    for part in (splits, decompositions):
+        assert part(ANSWERS, [*others, *asked], decoders) == part(ANSWERS, asked, decoders)
+
+
+def test_without_the_baselines_own_phases_nothing_is_taken_apart(record: Make) -> None:
+    assert decompositions(ANSWERS[1:], timed_records(record), ["ar", "spec"]) == []
+    assert decompositions((), [], ["ar", "spec"]) == []
+    group = [dataclasses.replace(a, prompts=("c0#1", "c1#1")) for a in ANSWERS]
+    assert decompositions(group, timed_records(record), ["ar", "spec"]) == []
+
+
+# ---------------------------------------------------------------- in words
+
+
+def explained(path: Path) -> str:
+    return "\n".join(explain(Findings(load_run(path))))
+
+
+def test_an_explanation_breaks_between_words_on_a_terminal_and_not_at_all_in_a_pipe(
+    tmp_path: Path, record: Make
+) -> None:
+    findings = Findings(load_run(hand_made(tmp_path / "run", record)))
+    paragraphs = explain(findings)
+
+    def printed(**console: Any) -> str:
+        out = Console(file=io.StringIO(), width=40, color_system=None, **console)
+        print_explanation(findings, out)
+        return out.file.getvalue()  # type: ignore[attr-defined]
+
+    assert printed().rstrip("\n").split("\n\n") == paragraphs
+    lines = printed(force_terminal=True).splitlines()
+    assert max(map(len, lines)) <= 40
+    assert " ".join(lines).split() == " ".join(paragraphs).split()
+
+
+def hand_made(path: Path, record: Make) -> Path:
+    """A run folder of `timed_records`, one block, with `ANSWERS` as its second pass."""
+    rows = [*timed_records(record)]
+    rows.append(dataclasses.replace(rows[0], decoder="ar@aa"))
+    cells = [{"cell": row.decoder, "comparable_to_ar": True} for row in rows]
+    block = {"block": 0, "repeat": 0, "prompts": ["c0#1"], "order": [c["cell"] for c in cells]}
+    manifest = {"schema": 1, "cells": cells, "prompts": [], "blocks": [block], "skipped": []}
+    path.mkdir()
+    (path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    (path / "run.json").write_text('{"status": "complete", "verdict": "VALID"}', encoding="utf-8")
+    lines = "".join(row.to_json() + "\n" for row in rows)
+    (path / "samples.jsonl").write_text(lines, encoding="utf-8")
+    data = {"answers": [dataclasses.asdict(answer) for answer in ANSWERS]}
+    (path / PHASES_FILE).write_text(json.dumps(data), encoding="utf-8")
+    return path
+
+
+def test_it_says_where_the_time_went_and_what_would_help_most(tmp_path: Path, record: Make) -> None:
+    text = explained(hand_made(tmp_path / "run", record))
+    assert "ar takes 1000.00 ms per token: 77% of its time are calls of the model" in text
+    assert "emits 3.00 tokens and costs 2.00 tokens of ar's time" in text
+    assert "verifying 1.20, drafting 0.60, overhead 0.20; that makes 1.50x" in text
+    assert "a residual of +33.3 %: one of the two passes was disturbed" in text
+    assert "Its time: 53% verifying, 27% drafting, 11% the prefill" in text
+    # 13/7 as fast; if all 4 drafts stood, 3/5 of the steps would do: 13/7 / (1 - 8/9 * 2/5)
+    assert "help most, at best: drafts that all stand (2.88x), then free drafting (2.53x)" in text
+    tables = Findings(load_run(tmp_path / "run")).time_tables
+    assert [table.title for table in tables] == [
+        "Where the time goes",
+        "What the speed-up is made of",
+    ]
+    (row,) = tables[1].rows
+    assert [cell.text for cell in row][1:5] == ["3.00", "1.20", "0.60", "0.20"]
+    assert row[-1].bold
+
+
+def test_the_time_of_what_verifies_nothing_is_called_by_another_word(
+    tmp_path: Path, record: Make
+) -> None:
+    path = hand_made(tmp_path / "run", record)
+    rows = [json.loads(line) for line in (path / "samples.jsonl").read_text().splitlines()]
+    for row in rows:
+        nothing = [0] * len(row["steps"]["emitted"])
+        row["steps"] |= {"drafted": nothing, "accepted": nothing}
+    (path / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    manifest = json.loads((path / "manifest.json").read_text())
+    for cell in manifest["cells"]:
+        cell["lossless"] = cell["cell"].startswith("ar")
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    text = explained(path)
+    assert "It is lossy: it guarantees nothing." in text
+    assert "Its time: 53% predicting, 27% drafting" in text
+    assert "verifying" not in text
+
+
+def test_an_old_run_is_explained_and_says_what_is_missing(synthetic_run: Write) -> None:
+    path = synthetic_run(quality=0)
+    text = explained(path)
+    assert "This run has no second pass (phases.json)" in text
+    assert "implied by its decode speed-up" in text
+    assert "spec is " in text
+    assert "What would help most, at best: " in text
+    write_report(path)
+    assert "What the speed-up is made of" not in (path / "report.md").read_text(encoding="utf-8")
+
+
+def test_a_run_without_answers_says_so(synthetic_run: Write) -> None:
+    path = synthetic_run()
+    (path / "samples.jsonl").unlink()
+    assert explained(path) == "Nothing is measured yet."

@@ -1,0 +1,353 @@
+"""The timing pass: what is written for an answer, what is timed, what failures leave behind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bench.machine.clock import FakeClock
+from bench.machine.load import Load
+from bench.machine.memory import PeakMemory
+from bench.measure import timing as runner_module
+from bench.measure.timing import Runner
+from bench.plan.make import make_plan
+from bench.plan.select import build_decoder, choose_decoders
+from bench.plan.setup import Setup
+from bench.progress import Progress
+from bench.records.files import SampleWriter, write_json
+from bench.records.prompts import Prompt
+from bench.records.record import SampleRecord, broken_invariants
+from bench.records.run_folder import load_run
+from decoders.core.testing.table_model import TableModel
+from decoders.core.types import Sampling
+from tests.conftest import Characters
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+@pytest.fixture
+def measured(
+    tmp_path: Path, small: Any, opener: Any, progress: Any
+) -> Callable[..., tuple[list[SampleRecord], Setup, Progress]]:
+    """Runs the timing pass of a small configuration; returns records, setup and progress."""
+
+    def measure(**values: Any) -> tuple[list[SampleRecord], Setup, Progress]:
+        shown = progress()
+        setup = opener(choose_decoders(small(**values), shown.note))
+        plan, prompts = make_plan(setup, "test", shown)
+        write_json(tmp_path / "manifest.json", plan.to_manifest())
+        with SampleWriter(tmp_path) as writer:
+            lap = iter(range(10_000)).__next__
+            runner = Runner(
+                setup, prompts, writer, shown, attempt=0, lap=lambda: Load(other_cores=float(lap()))
+            )
+            runner.run(plan.blocks)
+        return list(load_run(tmp_path).records), setup, shown
+
+    return measure
+
+
+def test_every_cell_answers_every_prompt_in_every_repeat_once(measured: Any) -> None:
+    records, _, shown = measured()
+    keys = Counter((r.decoder, r.prompt, r.repeat) for r in records)
+    assert set(keys.values()) == {1}
+    assert len(keys) == 3 * 4 * 2
+    assert ("timing", 24, 0) in shown.phases
+
+
+def test_records_are_sound_and_say_how_the_work_was_done(measured: Any) -> None:
+    records, setup, _ = measured()
+    for record in records:
+        assert broken_invariants(record, setup.config.max_new_tokens) == ()
+        assert record.error is None
+        assert record.text == setup.text(record.tokens or ())
+        assert record.seed == record.repeat
+        assert record.num_prompt_tokens > 0
+    assert {r.order for r in records} == {0, 1, 2}
+
+
+def test_the_two_arms_of_the_baseline_and_a_lossless_decoder_agree(measured: Any) -> None:
+    records, _, _ = measured()
+    answers: dict[tuple[str, int], set[object]] = {}
+    for record in records:
+        answers.setdefault((record.prompt, record.repeat), set()).add(record.tokens)
+    assert all(len(tokens) == 1 for tokens in answers.values())
+
+
+def test_repeats_use_their_own_seed(measured: Any) -> None:
+    records, _, _ = measured(temperature=1.0, decoders="spec:verify=coupled")
+    by_prompt: dict[str, set[object]] = {}
+    for record in records:
+        by_prompt.setdefault(record.prompt, set()).add(record.tokens)
+    assert any(len(tokens) == 2 for tokens in by_prompt.values())
+
+
+def test_only_start_first_token_and_end_are_read(measured: Any) -> None:
+    records, _, _ = measured()  # the fake clock moves half a second at each reading
+    assert {(r.ttft_s, r.total_s, r.group_s) for r in records} == {(0.5, 1.0, None)}
+
+
+@pytest.mark.parametrize("prepared", ["Scheduler", "PeakMemory"])
+def test_what_is_made_ready_before_a_request_is_in_no_time(
+    measured: Any, monkeypatch: pytest.MonkeyPatch, prepared: str
+) -> None:
+    plain: Any = getattr(runner_module, prepared)
+    clocks: list[FakeClock] = []
+
+    class Slow(plain):  # type: ignore[misc]
+        """Takes 100 s to make."""
+
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            for clock in clocks:
+                clock.advance(100.0)
+
+    monkeypatch.setattr(FakeClock, "__init__", _remembering(FakeClock.__init__, clocks))
+    monkeypatch.setattr(runner_module, prepared, Slow)
+    records, _, _ = measured()
+    assert len(clocks) == 1
+    assert clocks[0].time_s > 100 * len(records)
+    assert {(r.ttft_s, r.total_s) for r in records} == {(0.5, 1.0)}
+
+
+def _remembering(initialise: Callable[..., None], made: list[FakeClock]) -> Callable[..., None]:
+    def remember(clock: FakeClock, *arguments: Any, **options: Any) -> None:
+        initialise(clock, *arguments, **options)
+        made.append(clock)
+
+    return remember
+
+
+def test_no_timed_region_makes_a_cache(measured: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is reserved is reserved once, before the first answer."""
+    sizes: list[tuple[int, int]] = []
+    forwards: list[int] = []
+    reserve, forward = TableModel.reserve, TableModel.forward
+
+    def reserving(model: TableModel, num_rows: int, capacity: int) -> None:
+        sizes.append((num_rows, capacity))
+        reserve(model, num_rows, capacity)
+
+    def running(model: TableModel, calls: Any) -> Any:
+        forwards.append(len(sizes))
+        return forward(model, calls)
+
+    plan = runner_module.Runner.run
+
+    def forgetful(runner: Runner, *arguments: Any, **options: Any) -> None:
+        sizes.clear()  # those of the plan's own answers
+        forwards.clear()
+        plan(runner, *arguments, **options)
+
+    monkeypatch.setattr(TableModel, "reserve", reserving)
+    monkeypatch.setattr(TableModel, "forward", running)
+    monkeypatch.setattr(Runner, "run", forgetful)
+    measured(max_new_tokens=40)
+    assert len(sizes) == 2  # the target's and the draft's
+    assert set(forwards) == {2}
+
+
+def test_a_group_is_timed_as_one_makespan(measured: Any) -> None:
+    records, _, _ = measured(batch_size=2, limit=10, repeats=1)
+    assert Counter(r.block for r in records) == {0: 24, 1: 6}
+    assert {(r.ttft_s, r.total_s, r.group_s) for r in records} == {(None, None, 0.5)}
+    assert {r.batch_size for r in records} == {2}
+
+
+def test_fixed_length_ignores_the_stop_token(measured: Any) -> None:
+    records, setup, _ = measured(fixed_length=True)
+    assert setup.sampling.stop_ids == frozenset()
+    assert {len(r.tokens or ()) for r in records} == {12}
+
+
+def test_the_load_is_written_once_per_block(measured: Any, tmp_path: Path) -> None:
+    measured()
+    events = load_run(tmp_path).events
+    assert [event["block"] for event in events] == list(range(8))
+    assert [event["other_cores"] for event in events] == [float(i) for i in range(1, 9)]
+
+
+def test_a_decoder_that_raises_on_one_prompt_leaves_a_row_and_the_run_goes_on(
+    measured: Any, decoder_file: Callable[[str], str]
+) -> None:
+    spec = decoder_file(
+        "if sum(request.prompt_ids) % 2:\n"
+        "    raise RuntimeError('odd\\nprompt')\n"
+        "result = yield request.target.call(request.prompt_ids)\n"
+        "while True:\n"
+        "    yield Emit(tokens=result.picks)\n"
+        "    result = yield request.target.call(result.picks)"
+    )
+    records, _, _ = measured(decoders=spec, limit=12, repeats=1)
+    mine = [r for r in records if r.decoder.endswith("@mine")]
+    failed = [r for r in mine if r.error]
+    assert 0 < len(failed) < len(mine) == 12
+    assert {r.error for r in failed} == {"RuntimeError: odd prompt"}
+    assert all((r.tokens, r.total_s, r.steps, r.peak_memory_bytes) == (None,) * 4 for r in failed)
+    assert not [r for r in records if r.error and not r.decoder.endswith("@mine")]
+
+
+def test_the_second_pass_is_told_which_decoders_failed_in_a_block(
+    tmp_path: Path, small: Any, opener: Any, progress: Any, decoder_file: Callable[[str], str]
+) -> None:
+    shown, told = progress(), list[tuple[tuple[str, ...], set[str]]]()
+    spec = decoder_file("raise RuntimeError('always')\nyield Emit(tokens=())")
+    setup = opener(choose_decoders(small(decoders=spec), shown.note))
+    plan, prompts = make_plan(setup, "test", shown)
+    with SampleWriter(tmp_path) as writer:
+        Runner(
+            setup,
+            prompts,
+            writer,
+            shown,
+            attempt=0,
+            lap=lambda: Load(other_cores=0.0),
+            after=lambda block, failed: told.append((block.order, set(failed))),
+        ).run(plan.blocks)
+    (mine,) = {cell for cell in setup.arms if cell.endswith("@mine")}
+    assert len(told) == len(plan.blocks)
+    assert all(failed == {mine} for _, failed in told)
+    assert {order[-1] == mine for order, _ in told} == {True, False}  # others answer after it too
+
+
+def test_other_prompts_of_a_group_survive_a_failure(
+    measured: Any, decoder_file: Callable[[str], str]
+) -> None:
+    spec = decoder_file(
+        "result = yield request.target.call(request.prompt_ids)\n"
+        "yield Emit(tokens=result.picks)\n"
+        "assert sum(request.prompt_ids) % 2, 'even'\n"
+        "while True:\n"
+        "    result = yield request.target.call(result.picks)\n"
+        "    yield Emit(tokens=result.picks)"
+    )
+    records, _, _ = measured(decoders=spec, limit=12, repeats=1, batch_size=4)
+    mine = [r for r in records if r.decoder.endswith("@mine")]
+    assert {bool(r.error) for r in mine} == {True, False}
+    assert {r.group_s for r in mine if not r.error} == {0.5}
+
+
+def test_every_arm_answers_a_prompt_of_every_length_before_anything_is_measured(
+    measured: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed, measure = Runner._timed, Runner.measure
+    seen: list[tuple[str, int]] = []
+    before: list[int] = []
+
+    def timing(runner: Runner, arm: Any, prompts: Sequence[Prompt], sampling: Sampling) -> Any:
+        seen.append((arm.cell.cell, len(prompts[0].ids).bit_length()))
+        return timed(runner, arm, prompts, sampling)
+
+    def measuring(runner: Runner, block: Any) -> None:
+        before.append(len(seen))
+        measure(runner, block)
+
+    monkeypatch.setattr(Runner, "_timed", timing)
+    monkeypatch.setattr(Runner, "measure", measuring)
+    monkeypatch.setattr(Characters, "encode", _by_turns(Characters.encode))
+    measured(limit=8)
+    asked = set(seen[before[0] :])
+    assert len({length for _, length in asked}) > 1
+    assert {cell for cell, _ in asked} == {"ar", "spec"}
+    assert set(seen[: before[0]]) == asked
+
+
+def _by_turns(encode: Callable[..., list[int]]) -> Callable[..., list[int]]:
+    """An encoding that keeps 5 or 20 ids of a text, so that there are two buckets of lengths."""
+
+    def shortened(tokenizer: Any, text: str, **options: Any) -> list[int]:
+        ids = encode(tokenizer, text, **options)
+        return ids[-5:] if len(text) % 2 else ids[-20:]
+
+    return shortened
+
+
+@pytest.fixture
+def warmed(tmp_path: Path, small: Any, opener: Any, progress: Any) -> Callable[..., list[int]]:
+    """Warms up on prompts of two length buckets; returns how many turns each got."""
+
+    def warm(times: Sequence[float]) -> list[int]:
+        setup = opener(choose_decoders(small(decoders="ar"), print))
+        prompts = [
+            Prompt(conversation=f"c{n}", turn=1, family="qa", ids=(5,) * n, hash="", reference=None)
+            for n in (10, 11, 100)
+        ]
+        turns: list[int] = []
+        with SampleWriter(tmp_path) as writer:
+            runner = Runner(setup, {}, writer, progress(), attempt=0, lap=Load)  # type: ignore[arg-type]
+
+            def timed(_arm: Any, batch: Sequence[Prompt], sampling: Sampling) -> Any:
+                turns.append(len(batch[0].ids))
+                assert sampling.max_new_tokens <= 16
+                return [], SimpleNamespace(total_s=times[(len(turns) - 1) % len(times)]), 0
+
+            runner._timed = timed  # type: ignore[method-assign, assignment]
+            runner.warm_up(prompts)
+        assert not (tmp_path / "samples.jsonl").read_bytes()
+        return list(Counter(turns).values())
+
+    return warm
+
+
+def test_warm_up_of_a_length_bucket_ends_when_times_are_stable(warmed: Any) -> None:
+    assert warmed([0.1, 0.1, 0.104]) == [3, 3]
+
+
+def test_a_slow_first_turn_is_what_warm_up_is_for(warmed: Any) -> None:
+    assert warmed([0.9, 0.1, 0.1, 0.102]) == [4, 4]
+
+
+def test_warm_up_ends_at_its_cap_where_times_never_settle(warmed: Any) -> None:
+    assert warmed([0.1, 0.2, 0.4]) == [runner_module.WARMUP_MAX] * 2
+
+
+def test_warm_up_past_its_budget_is_one_turn_each(warmed: Any) -> None:
+    assert warmed([runner_module.WARMUP_BUDGET_S + 1]) == [1, 1]
+
+
+def test_spec_benchs_own_count_is_taken_of_the_baseline_alone_and_under_its_protocol(
+    measured: Any,
+) -> None:
+    records, _, _ = measured(protocol="specbench", tasks="qa", repeats=1, max_new_tokens=12)
+    counts = {r.decoder: r.recounted for r in records}
+    assert [cell for cell, count in counts.items() if count is not None] == ["ar"]
+    # a character is a token; the BOS that the tokenizer adds is none of the answer's
+    assert all(r.recounted == len(r.text or "") for r in records if r.decoder == "ar")
+
+
+def test_without_a_protocol_nothing_is_counted_again(measured: Any) -> None:
+    assert {r.recounted for r in measured(repeats=1)[0]} == {None}
+
+
+def test_progress_says_how_fast_each_cell_is(measured: Any) -> None:
+    _, _, shown = measured()
+    assert "ar " in shown.details[-1]
+    assert "spec " in shown.details[-1]
+    assert "tok/s" in shown.details[-1]
+
+
+def test_peak_memory_counts_the_models_a_decoder_uses_and_no_others(measured: Any) -> None:
+    class Weighed:
+        device = type("Device", (), {"type": "cpu"})()
+
+        def __init__(self, weights: int, cache: int) -> None:
+            self.weight_bytes, self._cache = weights, cache
+
+        def cache_bytes(self) -> int:
+            return self._cache
+
+        def adapter_bytes(self, name: str) -> int:
+            raise AssertionError(f"{name} is none of its adapters")
+
+    def models(*parts: Any) -> Any:
+        return type("M", (), {"target": parts[0], "draft": (*parts, None)[1]})()
+
+    target, draft = Weighed(100, 10), Weighed(20, 2)
+    loaded, plain = models(target, draft), build_decoder("ar", {})
+    assert PeakMemory(loaded, models(target), plain).peak_bytes() == 110
+    assert PeakMemory(loaded, models(target, draft), plain).peak_bytes() == 132

@@ -1,0 +1,335 @@
+"""Adapters of a run: which are found, who is refused, what is recorded, counted and warned of."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bench import run as bench_run
+from bench.errors import BenchError, Exit
+from bench.machine.memory import PeakMemory
+from bench.plan.adapters import adapter_folder
+from bench.plan.identity import identity_of
+from bench.plan.select import choose_decoders
+from bench.plan.setup import Setup, assemble
+from bench.records.environment import Models
+from bench.records.json_file import parse
+from bench.records.run_folder import load_run
+from bench.settings.config import RunConfig
+from bench.stats.adapter_fit import training_warnings
+from decoders.ar import Autoregressive
+from decoders.core.testing.table_model import TableModel
+from decoders.ptp import ParallelTokenPrediction
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+TARGET = {"vocab_size": 128, "weights_sha256": "aa"}
+TRAINED = {
+    "models": ["target"],
+    "temperatures": [0.5, 1.0],
+    "top_ps": [0.95, 1.0],
+    "top_k": 0,
+    "greedy": True,
+    "base_weights_sha256": "aa",
+}
+
+
+@pytest.fixture(autouse=True)
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports have their own tests."""
+    monkeypatch.setattr("bench.report.write.write_report", lambda _run_dir: None)
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A source tree whose zoo has an adapter `ptp`, another being trained, a target and a draft.
+
+    For a named model it holds an adapter `isd` and a draft.
+    """
+    named = "smollm2-135m"
+    for name in ("ptp", "unfinished", "target", "draft", f"{named}/isd", f"{named}/draft"):
+        (tmp_path / "tree" / "zoo" / name).mkdir(parents=True)
+    (tmp_path / "tree" / "zoo" / named / "isd" / "adapter.json").write_text("{}")
+    (tmp_path / "tree" / "zoo" / "ptp" / "adapter.json").write_text("{}")
+    (tmp_path / "tree" / "training" / "recipes").mkdir(parents=True)
+    monkeypatch.setattr("bench.plan.adapters.ROOT", tmp_path / "tree")
+    return tmp_path / "tree"
+
+
+@pytest.fixture
+def with_adapter(opener: Any) -> Callable[[RunConfig], Setup]:
+    """Opens two tables, the target's with a student for every adapter of the configuration."""
+
+    def open_(config: RunConfig, **trained: Any) -> Setup:
+        setup = opener(config.with_values(decoders={"ar": {}}))
+        target = setup.models.target
+        assert isinstance(target, TableModel)
+        for name in config.adapters:
+            target.attach(name, 0.2)
+        return assemble(
+            config.with_values(device="cpu", dtype="float32"),
+            setup.models,
+            setup.tokenizer,
+            stop_ids=setup.sampling.stop_ids,
+            clock=setup.clock,
+            facts={
+                "target": TARGET,
+                "draft": None,
+                "adapters": dict.fromkeys(config.adapters, TRAINED | trained),
+            },
+        )
+
+    return open_
+
+
+# ---------------------------------------------------------------- which are found
+
+
+def test_an_embedded_adapter_is_offered_to_the_zoo_target_by_the_name_of_its_folder(
+    root: Path, small: Any
+) -> None:
+    config = choose_decoders(small(model="zoo", decoders="ptp"), print)
+    assert config.adapters == {"ptp": "zoo"}
+    assert str(root) not in config.to_toml()
+    assert tomllib.loads(config.to_toml())["adapters"] == {"ptp": "zoo"}
+    assert choose_decoders(config, print) == config
+
+
+def test_a_named_model_is_offered_what_is_embedded_for_it(root: Path, small: Any) -> None:
+    asked = small(model="smollm2-135m", decoders="idlm:mode=isd,spec", draft=None)
+    config = choose_decoders(asked, print)
+    assert config.adapters == {"isd": "zoo/smollm2-135m"}
+    assert config.draft == "zoo/smollm2-135m"
+    assert str(root) not in config.to_toml()
+    assert choose_decoders(config, print) == config
+    assert adapter_folder("isd", "zoo/smollm2-135m") == root / "zoo" / "smollm2-135m" / "isd"
+    with pytest.raises(BenchError, match=r"embedded adapter is missing \(zoo/smollm2-135m/ptp\)"):
+        adapter_folder("ptp", "zoo/smollm2-135m")
+    with pytest.raises(BenchError, match="'ptp' needs an adapter named 'ptp'"):
+        choose_decoders(small(model="smollm2-135m", decoders="ptp"), print)
+
+
+def test_another_model_is_offered_no_embedded_adapter(root: Path, small: Any) -> None:
+    notes: list[str] = []
+    config = choose_decoders(small(decoders=None), notes.append)
+    assert "ptp" not in (config.decoders or {})
+    assert any(
+        note.startswith("ptp is skipped: it needs an adapter named 'ptp'; pass --adapter ptp=PATH")
+        for note in notes
+    ), notes
+
+
+def test_without_named_decoders_both_things_called_idlm_run(root: Path, small: Any) -> None:
+    for name in ("refine", "isd"):
+        (root / "zoo" / name).mkdir()
+        (root / "zoo" / name / "adapter.json").write_text("{}")
+    cells = choose_decoders(small(model="zoo", decoders=None), print).decoders or {}
+    assert [*cells] == ["ar", "idlm", "idlm@isd", "nar", "ptp", "spec"]
+    assert (cells["idlm"]["mode"], cells["idlm@isd"]["mode"]) == ("refine", "isd")
+
+
+def test_a_given_adapter_wins_over_the_embedded_one(root: Path, small: Any) -> None:
+    config = choose_decoders(small(model="zoo", decoders="ptp", adapters={"ptp": "mine"}), print)
+    assert config.adapters == {"ptp": "mine"}
+
+
+@pytest.mark.usefixtures("root")
+def test_an_adapter_that_nothing_takes_is_left_shut(small: Any) -> None:
+    assert choose_decoders(small(model="zoo"), print).adapters == {}
+
+
+def test_an_adapter_can_have_any_name(small: Any) -> None:
+    config = choose_decoders(small(decoders="ptp:adapter=b", adapters={"b": "x"}), print)
+    assert config.adapters == {"b": "x"}
+    with pytest.raises(BenchError, match="'ptp' needs an adapter named 'b'"):
+        choose_decoders(small(decoders="ptp:adapter=b", adapters={"ptp": "x"}), print)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "adapter", "model", "command"),
+    [
+        ("ptp", "ptp", "target", "ptp"),
+        ("ptp_spec", "ptp-draft", "draft", "ptp"),
+        ("nar", "refine", "target", "idlm --objective refine"),
+        ("idlm:mode=refine", "refine", "target", "idlm --objective refine"),
+        ("idlm:mode=isd", "isd", "target", "idlm --objective isd"),
+    ],
+)
+def test_a_named_decoder_without_its_adapter_is_refused_with_what_to_do(
+    small: Any, decoder: str, adapter: str, model: str, command: str
+) -> None:
+    with pytest.raises(BenchError) as refused:
+        choose_decoders(small(decoders=decoder, draft="somewhere"), print)
+    assert refused.value.exit_code == Exit.USAGE
+    assert refused.value.message == (
+        f"decoder {decoder.split(':')[0]!r} needs an adapter named {adapter!r}; "
+        f"pass --adapter {adapter}=PATH, or train one of the {model} with `bench train {command}`"
+    )
+
+
+def test_of_several_given_adapters_the_one_that_nothing_takes_is_named(small: Any) -> None:
+    given = {"ptp": "a", "spare": "b"}
+    with pytest.raises(BenchError, match="none of ar, ptp takes an adapter named 'spare'"):
+        choose_decoders(small(decoders="ptp", adapters=given), print)
+
+
+# ---------------------------------------------------------------- a run
+
+
+def test_a_run_with_an_adapter_repeats_the_baseline_and_records_what_it_used(
+    small: Any, with_adapter: Any, progress: Any, tmp_path: Path
+) -> None:
+    config = small(decoders="ptp", adapters={"ptp": "somewhere"})
+    ended = bench_run.run(config, tmp_path / "results", progress(), with_adapter)
+    run = load_run(ended.run_dir)
+    assert ended.exit_code == Exit.DONE
+    assert run.status.verdict == "VALID"
+    assert not [line for line in run.status.warnings if "adapter" in line]
+    assert run.env.models == parse(Models, {"target": TARGET, "adapters": {"ptp": TRAINED}}, "")
+    assert run.config["adapters"] == {"ptp": "somewhere"}
+    by_key: dict[Any, dict[str, Any]] = {}
+    for record in run.records:
+        by_key.setdefault((record.kind, record.prompt, record.repeat), {})[record.decoder] = record
+    assert all(found["ptp"].tokens == found["ar"].tokens for found in by_key.values())
+    calls = {
+        cell: sum(sum(found[cell].steps.target_calls) for found in by_key.values())
+        for cell in ("ar", "ptp")
+    }
+    assert calls["ptp"] < calls["ar"]
+
+
+def test_a_run_stopped_half_way_goes_on_with_its_adapter_and_with_no_other(
+    small: Any, with_adapter: Any, progress: Any, tmp_path: Path
+) -> None:
+    config = small(decoders="ptp", adapters={"ptp": "somewhere"})
+    ended = bench_run.run(config, tmp_path / "results", progress(stop_at=9), with_adapter)
+    assert ended.exit_code == Exit.INTERRUPTED
+    with pytest.raises(BenchError, match="the adapter is not the one the run began with"):
+        bench_run.resume(ended.run_dir, progress(), lambda c: with_adapter(c, weights_sha256="b"))
+    assert bench_run.resume(ended.run_dir, progress(), with_adapter).exit_code == Exit.DONE
+    run = load_run(ended.run_dir)
+    assert (run.status.verdict, len(run.records)) == ("VALID", 4 * 2 * 3 + 4 * 2)
+
+
+def test_the_identity_of_a_run_is_another_with_another_adapter(
+    small: Any, with_adapter: Any
+) -> None:
+    config = choose_decoders(small(decoders="ptp", adapters={"ptp": "x"}), print)
+    first, other = with_adapter(config), with_adapter(config, weights_sha256="other")
+    assert identity_of(first)["adapter"] != identity_of(other)["adapter"]
+    assert identity_of(first) == identity_of(with_adapter(config))
+
+
+def test_an_arm_whose_model_lacks_the_adapter_is_one_line(small: Any, opener: Any) -> None:
+    config = choose_decoders(small(decoders="ptp", adapters={"ptp": "x"}), print)
+    with pytest.raises(BenchError, match="needs an adapter named 'ptp' of the target") as refused:
+        opener(config.with_values(adapters={}))
+    assert refused.value.exit_code == Exit.USAGE
+
+
+# ---------------------------------------------------------------- outside its training
+
+
+@pytest.mark.parametrize(
+    ("distribution", "trained", "said"),
+    [
+        ({"temperature": 1.5}, {}, "temperature 1.5, trained 0.5 to 1"),
+        ({"temperature": 0.4}, {}, "temperature 0.4, trained 0.5 to 1"),
+        ({"temperature": 0.7, "top_p": 0.8}, {}, "top-p 0.8, trained 0.95, 1"),
+        ({"temperature": 0.7, "top_k": 50}, {}, "top-k 50, trained 0"),
+        ({"temperature": 0.0}, {"greedy": False}, "temperature 0, and it saw no greedy text"),
+        ({"temperature": 0.0}, {"base_weights_sha256": "bb"}, "the target has other weights"),
+    ],
+)
+def test_an_adapter_used_outside_its_training_is_one_line_that_says_where(
+    distribution: dict[str, Any], trained: dict[str, Any], said: str
+) -> None:
+    config = {"top_p": 1.0, "top_k": 0} | distribution
+    models = parse(Models, {"target": TARGET, "adapters": {"ptp": TRAINED | trained}}, "")
+    assert training_warnings(config, models) == (
+        f"adapter 'ptp' is used outside its training ({said}): its proposals may be worse",
+    )
+
+
+@pytest.mark.parametrize(
+    ("distribution", "trained"),
+    [
+        ({"temperature": 0.5}, {}),
+        ({"temperature": 1.0, "top_p": 0.9}, {}),
+        ({"temperature": 0.0, "top_p": 0.5, "top_k": 50}, {}),
+        ({"temperature": 0.7}, {"greedy": False}),
+        ({"temperature": 0.7}, {"base_weights_sha256": None}),
+        ({"temperature": 0.7}, {"models": ["draft"], "base_weights_sha256": "bb"}),
+        ({"temperature": 1.5, "top_k": 50}, {"masked": True}),
+    ],
+)
+def test_within_its_training_or_where_nothing_is_known_nothing_is_said(
+    distribution: dict[str, Any], trained: dict[str, Any]
+) -> None:
+    config = {"top_p": 1.0, "top_k": 0} | distribution
+    models = parse(Models, {"target": TARGET, "adapters": {"ptp": TRAINED | trained}}, "")
+    assert training_warnings(config, models) == ()
+
+
+def test_all_that_is_amiss_with_an_adapter_is_said_at_the_start_and_kept_in_the_run(
+    small: Any, with_adapter: Any, progress: Any, tmp_path: Path
+) -> None:
+    config = small(decoders="ptp", adapters={"ptp": "x"}, temperature=1.2, top_p=0.5)
+    shown = progress()
+    ended = bench_run.run(config, tmp_path / "results", shown, with_adapter)
+    (line,) = [note for note in shown.notes if "outside its training" in note]
+    assert "temperature 1.2, trained 0.5 to 1; top-p 0.5, trained 0.95, 1" in line
+    status = json.loads((ended.run_dir / "run.json").read_text())
+    assert status["verdict"] == "VALID"
+    assert [kept for kept in status["warnings"] if "adapter" in kept] == [line]
+
+
+# ---------------------------------------------------------------- memory
+
+
+class Weighed:
+    """A model of given weights that holds two adapters."""
+
+    def __init__(self, device: str, weights: int) -> None:
+        self.device = type("Device", (), {"type": device})()
+        self.weight_bytes, self.adapters = weights, {"a": None, "b": None}
+
+    def cache_bytes(self) -> int:
+        return 10
+
+    def adapter_bytes(self, name: str) -> int:
+        return {"a": 1, "b": 5}[name]
+
+
+def models(target: Weighed, draft: Weighed | None = None) -> Any:
+    return SimpleNamespace(target=target, draft=draft)
+
+
+@pytest.mark.parametrize("uses_draft", [False, True])
+def test_peak_memory_counts_the_adapter_of_an_arm_that_uses_it_and_no_other(
+    uses_draft: bool,
+) -> None:
+    target, draft = Weighed("cpu", 100), Weighed("cpu", 20)
+    loaded, used = models(target, draft), models(target, draft if uses_draft else None)
+    plain = 110 + (30 if uses_draft else 0)
+    assert PeakMemory(loaded, used, Autoregressive()).peak_bytes() == plain
+    for name, size in (("a", 1), ("b", 5)):
+        decoder = ParallelTokenPrediction(adapter=name)
+        assert PeakMemory(loaded, used, decoder).peak_bytes() == plain + size
+
+
+def test_on_a_gpu_what_lies_idle_is_taken_off_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.reset_peak_memory_stats", lambda _device: None)
+    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda _device: 1000)
+    target, draft = Weighed("cuda", 100), Weighed("cuda", 20)
+    loaded, used = models(target, draft), models(target)
+    idle = 30 + 6 + 6  # the draft and its adapters, and the target's adapters
+    assert PeakMemory(loaded, used, Autoregressive()).peak_bytes() == 1000 - idle
+    one = ParallelTokenPrediction(adapter="b")
+    assert PeakMemory(loaded, used, one).peak_bytes() == 1000 - idle + 5

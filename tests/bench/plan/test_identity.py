@@ -1,0 +1,77 @@
+"""What a resumed run must find unchanged: a copy of the code is edited before it is resumed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import run as bench_run
+from bench.errors import BenchError, Exit
+from bench.machine.env import ROOT
+from bench.plan.identity import identity_of
+from bench.plan.select import choose_decoders
+
+pytestmark = pytest.mark.usefixtures("quick")
+PACKAGES = ("bench", "decoders", "specbench_tasks")
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the packages, which identities are taken of."""
+    copy = tmp_path / "code"
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("*.pyc"))
+    monkeypatch.setattr("bench.plan.identity.ROOT", copy)
+    monkeypatch.setattr("bench.report.write.write_report", lambda _: None)
+    return copy
+
+
+def edit(file: Path) -> None:
+    with file.open("a", encoding="utf-8") as opened:
+        opened.write("\n# edited\n")
+
+
+@pytest.fixture
+def resumed(
+    code: Path, tmp_path: Path, small: Any, opener: Any, progress: Any
+) -> Callable[[str], Exit]:
+    """Stops a run, edits a file of the code, and resumes: the exit code."""
+
+    def resume(edited: str) -> Exit:
+        config = small(repeats=1, limit=2, quality_limit=1)
+        stopped = bench_run.run(config, tmp_path / "results", progress(stop_at=5), opener)
+        edit(code / edited)
+        return Exit(bench_run.resume(stopped.run_dir, progress(), opener).exit_code)
+
+    return resume
+
+
+def test_a_run_is_not_resumed_with_another_scorer(resumed: Callable[[str], Exit]) -> None:
+    with pytest.raises(BenchError, match="cannot resume: the code is not the one") as caught:
+        resumed("specbench_tasks/scorers.py")
+    assert caught.value.exit_code == Exit.UNAVAILABLE
+
+
+def test_a_run_is_resumed_with_another_report(resumed: Callable[[str], Exit]) -> None:
+    assert resumed("bench/report/write.py") == Exit.DONE
+
+
+@pytest.mark.parametrize(
+    ("folder", "measures"),
+    [(name, True) for name in ("decoders", "specbench_tasks")]
+    + [(f"bench/{name}", True) for name in ("settings", "records", "machine", "plan", "measure")]
+    + [(f"bench/{name}", False) for name in ("stats", "report", "verify", "compare", "ab", "cli")],
+)
+def test_every_module_of_a_folder_belongs_to_the_code_or_none_does(
+    code: Path, small: Any, opener: Any, folder: str, measures: bool
+) -> None:
+    setup = opener(choose_decoders(small(), print))
+    modules = [*(code / folder).rglob("*.py"), code / folder / "added.py"]
+    for module in modules:
+        before = identity_of(setup)["code"]
+        edit(module)
+        assert (identity_of(setup)["code"] != before) is measures, module

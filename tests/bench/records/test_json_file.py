@@ -1,0 +1,146 @@
+"""The small JSON files of a run: what is read as what, and what is one line instead."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.errors import BenchError, Exit
+from bench.records.environment import Environment, Machine, read_environment, write_environment
+from bench.records.run_folder import load_run
+from bench.records.status import RunStatus, read_status, write_status
+
+ROOT = Path(__file__).parents[3]
+REFERENCES = sorted(file.parent for file in (ROOT / "results" / "reference").glob("*/run.json"))
+MANIFEST: dict[str, list[object]] = {"cells": [], "prompts": [], "blocks": []}
+
+
+def folder_with(folder: Path, name: str, data: object) -> Path:
+    (folder / "manifest.json").write_text(json.dumps(MANIFEST))
+    (folder / name).write_text(json.dumps(data))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "env.json", "run.json"])
+@pytest.mark.parametrize("schema", [2, 0, None, "1.5", [1]])
+def test_a_file_of_an_unknown_schema_is_one_line_that_names_both(
+    name: str, schema: object, tmp_path: Path
+) -> None:
+    folder_with(tmp_path, name, {**MANIFEST, "schema": schema})
+    with pytest.raises(BenchError) as caught:
+        load_run(tmp_path)
+    assert caught.value.exit_code == Exit.UNAVAILABLE
+    assert f"{tmp_path / name} has schema {schema}" in caught.value.message
+    assert "this version reads 1" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("run.json", {"num_records": "many"}, "its num_records cannot be read"),
+        ("run.json", {"reasons": "broken"}, "its reasons cannot be read"),
+        ("run.json", {"differences": [{"cell": 3}]}, "its differences cannot be read (at 0.cell)"),
+        ("manifest.json", {"cells": []}, "its blocks are missing"),
+        ("manifest.json", {"blocks": [{"block": 0}]}, "its blocks cannot be read (at 0.repeat)"),
+        ("env.json", {"machine": 3}, "its machine cannot be read"),
+        ("env.json", {"packages": {"torch": 2}}, "its packages cannot be read (at torch)"),
+    ],
+)
+def test_a_field_of_another_type_is_damage_and_is_named(
+    name: str, data: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BenchError) as caught:
+        load_run(folder_with(tmp_path, name, data))
+    assert caught.value.exit_code == Exit.INVALID
+    assert f"{tmp_path / name} is damaged: {said}" in caught.value.message
+
+
+def test_what_an_older_version_did_not_write_is_unknown_and_never_zero(tmp_path: Path) -> None:
+    folder_with(tmp_path, "run.json", {"status": "complete", "verdict": "VALID"})
+    run = load_run(tmp_path)
+    assert run.status == RunStatus(status="complete", verdict="VALID")
+    assert (run.status.num_records, run.status.differences, run.status.drift) == (None, None, None)
+    assert run.env == Environment()
+    assert (run.env.machine.cpu, run.env.comparability_key) == (None, None)
+
+
+def test_what_another_version_wrote_into_the_environment_is_kept(tmp_path: Path) -> None:
+    folder_with(tmp_path, "env.json", {"device": "cpu", "weather": {"rain": True}})
+    env = read_environment(tmp_path)
+    assert env.to_json()["weather"] == {"rain": True}
+
+
+@pytest.mark.parametrize("reference", REFERENCES, ids=lambda folder: folder.name)
+def test_stored_files_are_read_without_loss(reference: Path) -> None:
+    status, env = (json.loads((reference / f"{n}.json").read_text()) for n in ("run", "env"))
+    env["git"].setdefault("branch", None)  # the first of them did not know it
+    assert json.loads(json.dumps(read_status(reference).to_json())) == status
+    assert read_environment(reference).to_json() == env
+
+
+STARTED = {
+    "schema": 1,
+    "status": "started",
+    "started_utc": "t",
+    "attempts": 1,
+    "verdict": None,
+    "reasons": [],
+    "warnings": [],
+}
+JUDGED = {
+    **STARTED,
+    "status": "complete",
+    "verdict": "VALID",
+    "differences": [],
+    "num_records": 9,
+    "num_errors": 0,
+    "num_blocks": 3,
+    "num_loaded_blocks": 0,
+    "max_other_cores": None,
+    "drift": None,
+    "finished_utc": "u",
+    "reported": True,
+}
+OF_AB = {
+    "schema": 1,
+    "started_utc": "t",
+    "attempts": 1,
+    "ab": "x",
+    "revision": "main",
+    "reasons": [],
+    "warnings": [],
+    "status": "complete",
+    "differences": [],
+    "num_records": 9,
+    "verdict": "VALID",
+    "num_errors": 0,
+    "num_blocks": 3,
+    "num_loaded_blocks": 0,
+    "max_other_cores": 0.5,
+    "drift": None,
+}
+
+
+@pytest.mark.parametrize(
+    "data", [{"schema": 1, "status": "opening", "started_utc": "t"}, STARTED, JUDGED, OF_AB]
+)
+def test_a_status_is_written_as_it_was_read_byte_by_byte(
+    data: dict[str, Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps(data, indent=1) + "\n")
+    before = file.read_bytes()
+    write_status(tmp_path, read_status(tmp_path))
+    assert file.read_bytes() == before
+
+
+def test_an_environment_is_written_as_it_was_read(tmp_path: Path) -> None:
+    env = Environment(schema=1, device="cpu", machine=Machine(cpu="x", load_average=(0.5, 1.0)))
+    write_environment(tmp_path, env)
+    before = (tmp_path / "env.json").read_bytes()
+    assert read_environment(tmp_path) == env
+    write_environment(tmp_path, read_environment(tmp_path))
+    assert (tmp_path / "env.json").read_bytes() == before

@@ -1,0 +1,85 @@
+"""Blocks: every cell on every prompt in every repeat, in a seeded order, the baseline twice."""
+
+import json
+from collections import Counter
+from itertools import product
+from pathlib import Path
+
+from bench.plan.make import order_blocks
+from bench.records.plan import Cell, Plan, PlannedPrompt, read_plan, write_plan
+from bench.records.prompts import SkippedTurn
+
+PROMPTS = [f"c{i}#1" for i in range(10)]
+CELLS = ["ar", "spec", "ptp"]
+
+
+def test_every_prompt_is_one_block_per_repeat() -> None:
+    blocks = order_blocks(PROMPTS, CELLS, repeats=3, batch_size=1, seed=0)
+    assert [block.block for block in blocks] == list(range(30))
+    measured = sorted((b.prompts[0], b.repeat) for b in blocks)
+    assert measured == sorted(product(PROMPTS, range(3)))
+
+
+def test_a_block_runs_every_cell_and_the_baseline_twice() -> None:
+    for block in order_blocks(PROMPTS, CELLS, repeats=1, batch_size=1, seed=0):
+        assert sorted(block.order) == ["ar", "ar@aa", "ptp", "spec"]
+
+
+def test_repeats_follow_each_other_and_orders_differ() -> None:
+    blocks = order_blocks(PROMPTS, CELLS, repeats=2, batch_size=1, seed=0)
+    assert [block.repeat for block in blocks] == [0] * 10 + [1] * 10
+    assert [b.prompts for b in blocks[:10]] != [b.prompts for b in blocks[10:]]
+    assert len({block.order for block in blocks}) > 5
+
+
+def test_the_order_depends_on_the_seed_alone() -> None:
+    def order(seed: int) -> object:
+        return order_blocks(PROMPTS, CELLS, repeats=2, batch_size=1, seed=seed)
+
+    assert order(1) == order(1)
+    assert order(1) != order(2)
+
+
+def test_at_batch_b_a_block_is_a_fixed_group_of_4b_prompts() -> None:
+    blocks = order_blocks(PROMPTS, CELLS, repeats=3, batch_size=2, seed=0)
+    assert Counter(len(block.prompts) for block in blocks) == {8: 3, 2: 3}
+    assert len({frozenset(block.prompts) for block in blocks}) == 2
+    assert sorted(name for block in blocks[:2] for name in block.prompts) == sorted(PROMPTS)
+
+
+def test_a_plan_is_read_back_from_its_manifest(tmp_path: Path) -> None:
+    plan = Plan(
+        name="x",
+        created_utc="2026-01-01T00:00:00+00:00",
+        cells=(
+            Cell(
+                cell="spec@a",
+                name="spec",
+                label="a",
+                options={"k": 3},
+                lossless=True,
+                comparable_to_ar=True,
+            ),
+        ),
+        order_seed=3,
+        prompts=(
+            PlannedPrompt(
+                prompt="c0#1",
+                conversation="c0",
+                turn=1,
+                family="qa",
+                hash="h",
+                num_tokens=4,
+                passes=("timing", "quality"),
+                reference={"answers": ["x"]},
+            ),
+        ),
+        blocks=order_blocks(["c0#1"], ["ar"], repeats=2, batch_size=1, seed=3),
+        skipped=(SkippedTurn(conversation="c1", turn=1, family="qa", reason="long"),),
+        identity={"code": "abc", "draft": None},
+    )
+    write_plan(tmp_path, plan)
+    assert json.loads((tmp_path / "manifest.json").read_text())["schema"] == 1
+    assert read_plan(tmp_path) == plan
+    assert plan.num_answers == 4
+    assert [p.prompt for p in plan.in_pass("quality")] == ["c0#1"]

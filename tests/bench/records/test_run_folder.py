@@ -1,0 +1,247 @@
+"""The run folder: what counts when it is read, and what survives when it is written."""
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.errors import BenchError
+from bench.records.environment import Environment
+from bench.records.files import SAMPLES, SampleWriter, read_lines, write_json, write_text
+from bench.records.record import SampleRecord, StepColumns
+from bench.records.run_folder import create_run_dir, find_run, load_records, load_run, point_latest
+from bench.records.status import RunStatus
+from decoders.core.types import Generation, StepEvent
+
+Make = Callable[..., SampleRecord]
+
+MANIFEST = {
+    "blocks": [
+        {"block": 0, "repeat": 0, "prompts": ["c0#1"], "order": ["ar", "spec", "ar@aa"]},
+        {"block": 1, "repeat": 1, "prompts": ["c0#1"], "order": ["spec", "ar", "ar@aa"]},
+    ]
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_json(tmp_path / "manifest.json", MANIFEST)
+    return tmp_path
+
+
+def fill(folder: Path, record: Make, block: int, cells: list[str], attempt: int = 0) -> None:
+    with SampleWriter(folder) as writer:
+        for cell in cells:
+            writer.record(record(cell, block=block, repeat=block, attempt=attempt))
+
+
+# ---------------------------------------------------------------- reading
+
+
+def test_a_finished_block_counts(folder: Path, record: Make) -> None:
+    fill(folder, record, 0, ["ar", "spec", "ar@aa"])
+    assert [r.decoder for r in load_records(folder)] == ["ar", "spec", "ar@aa"]
+
+
+def test_an_unfinished_block_does_not_count(folder: Path, record: Make) -> None:
+    fill(folder, record, 0, ["ar", "spec", "ar@aa"])
+    fill(folder, record, 1, ["ar", "spec"])
+    assert {r.block for r in load_records(folder)} == {0}
+
+
+def test_superseded_lines_are_void_and_their_rerun_counts(folder: Path, record: Make) -> None:
+    fill(folder, record, 0, ["ar", "spec"])
+    with SampleWriter(folder) as writer:
+        writer.event("supersede", block=0, before_attempt=1)
+    fill(folder, record, 0, ["ar"], attempt=1)
+    assert load_records(folder) == []
+    with SampleWriter(folder) as writer:
+        writer.event("supersede", block=0, before_attempt=2)
+    fill(folder, record, 0, ["ar", "spec", "ar@aa"], attempt=2)
+    assert [(r.decoder, r.attempt) for r in load_records(folder)] == [
+        ("ar", 2), ("spec", 2), ("ar@aa", 2),
+    ]  # fmt: skip
+
+
+def test_no_cell_prompt_and_repeat_counts_twice(folder: Path, record: Make) -> None:
+    fill(folder, record, 0, ["ar", "spec", "ar@aa", "ar"])
+    assert len(load_records(folder)) == 3
+
+
+def test_quality_records_count_without_a_block(folder: Path, record: Make) -> None:
+    with SampleWriter(folder) as writer:
+        writer.record(record("ar", kind="quality", block=-1))
+    assert [r.kind for r in load_records(folder)] == ["quality"]
+
+
+@pytest.mark.parametrize(("undrafted", "kept"), [((0, 1), [0, 1]), ((0, 0), [])])
+def test_a_record_keeps_which_tokens_of_a_step_come_before_its_drafts(
+    record: Make, undrafted: tuple[int, int], kept: list[int]
+) -> None:
+    work = {"target_calls": 1, "target_rows": 3, "draft_calls": 0, "draft_rows": 0}
+    steps = tuple(
+        StepEvent(tokens=(1, 2), drafted=2, accepted=1, undrafted=number, **work)
+        for number in undrafted
+    )
+    answer = Generation(tokens=(1, 2, 1, 2), steps=steps, stop="length")
+    line = json.loads(record(steps=StepColumns.of(answer)).to_json())
+    assert line["steps"]["undrafted"] == kept
+    read = SampleRecord.from_dict(line).steps
+    assert read is not None
+    assert read.undrafted == tuple(kept)
+
+
+def test_a_torn_last_line_is_ignored_and_cut_off_by_the_next_writer(
+    folder: Path, record: Make
+) -> None:
+    fill(folder, record, 0, ["ar", "spec", "ar@aa"])
+    whole = (folder / SAMPLES).read_bytes()
+    for torn in (b'{"kind":"tim', whole.splitlines()[0][:-9] + b"\n"):
+        (folder / SAMPLES).write_bytes(whole + torn)
+        assert len(load_records(folder)) == 3
+        SampleWriter(folder).close()
+        assert (folder / SAMPLES).read_bytes() == whole
+
+
+def test_a_damaged_line_further_up_is_an_error(folder: Path, record: Make) -> None:
+    fill(folder, record, 0, ["ar", "spec", "ar@aa"])
+    lines = (folder / SAMPLES).read_text().splitlines()
+    (folder / SAMPLES).write_text("\n".join([lines[0][:-5], *lines[1:]]) + "\n")
+    with pytest.raises(BenchError, match="line 1 is damaged") as caught:
+        load_records(folder)
+    assert caught.value.exit_code == 4
+
+
+def test_records_of_another_schema_are_refused(folder: Path) -> None:
+    (folder / SAMPLES).write_text('{"schema":99}\n')
+    with pytest.raises(BenchError, match="schema 99") as caught:
+        load_records(folder)
+    assert caught.value.exit_code == 5
+
+
+def test_a_folder_without_a_manifest_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="is no run folder") as caught:
+        load_run(tmp_path)
+    assert caught.value.exit_code == 2
+
+
+def test_missing_files_of_a_run_read_as_empty(folder: Path) -> None:
+    run = load_run(folder)
+    assert (run.env, run.status) == (Environment(), RunStatus())
+    assert (run.config, run.records, run.events) == ({}, (), ())
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "config.toml"])
+def test_a_damaged_file_is_one_line(folder: Path, name: str) -> None:
+    (folder / name).write_text("{[")
+    with pytest.raises(BenchError, match="is damaged") as caught:
+        load_run(folder)
+    assert caught.value.exit_code == 4
+
+
+# ---------------------------------------------------------------- making and finding
+
+
+def test_two_runs_of_one_name_get_two_folders(tmp_path: Path) -> None:
+    first, second = (create_run_dir(tmp_path / "new" / "results", "run") for _ in range(2))
+    assert (first.name, second.name) == ("run", "run-2")
+
+
+def test_a_file_in_place_of_the_results_folder_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("")
+    with pytest.raises(BenchError, match=r"cannot write .*results") as caught:
+        create_run_dir(tmp_path / "results", "run")
+    assert caught.value.exit_code == 1
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root writes everywhere")
+def test_a_read_only_results_folder_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir(mode=0o500)
+    with pytest.raises(BenchError, match="Permission denied"):
+        create_run_dir(tmp_path / "results", "run")
+
+
+def test_a_run_is_found_by_path_by_name_and_as_latest(tmp_path: Path) -> None:
+    run = create_run_dir(tmp_path, "run")
+    write_json(run / "manifest.json", MANIFEST)
+    point_latest(run)
+    assert find_run(str(run), tmp_path) == run
+    assert find_run("run", tmp_path) == run
+    assert find_run("latest", tmp_path).samefile(run)
+    with pytest.raises(BenchError, match="no run folder 'other'"):
+        find_run("other", tmp_path)
+
+
+def test_latest_moves_on_and_may_be_a_text_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [create_run_dir(tmp_path, "run") for _ in range(3)]
+    for run in runs[:2]:
+        write_json(run / "manifest.json", MANIFEST)
+        point_latest(run)
+        assert find_run("latest", tmp_path).samefile(run)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    write_json(runs[2] / "manifest.json", MANIFEST)
+    point_latest(runs[2])
+    assert (tmp_path / "latest").read_text() == "run-3\n"
+    assert find_run("latest", tmp_path) == runs[2]
+
+
+# ---------------------------------------------------------------- writing
+
+
+def test_a_small_file_is_replaced_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "run.json"
+    write_text(file, "old")
+
+    def full(_fd: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(BenchError, match=r"No space left on device; free some space") as caught:
+        write_text(file, "new")
+    assert caught.value.exit_code == 1
+    assert file.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+@pytest.mark.parametrize("fits", [0, 40])
+def test_a_full_disk_leaves_only_whole_lines(folder: Path, record: Make, fits: int) -> None:
+    fill(folder, record, 0, ["ar", "spec", "ar@aa"])
+    before = (folder / SAMPLES).read_bytes()
+
+    def full(fd: int, data: bytes) -> int:
+        os.write(fd, data[:fits])
+        if fits:
+            return fits
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with SampleWriter(folder, full) as writer, pytest.raises(BenchError, match="No space left"):
+        writer.record(record("ar", block=1))
+    assert (folder / SAMPLES).read_bytes() == before
+
+
+def test_a_record_is_in_the_file_as_soon_as_it_is_written(folder: Path, record: Make) -> None:
+    writer = SampleWriter(folder)
+    writer.record(record("ar", text="ü\n"))
+    lines, whole = read_lines(folder / SAMPLES)
+    assert SampleRecord.from_dict(lines[0]) == record("ar", text="ü\n")
+    assert whole == (folder / SAMPLES).stat().st_size
+    writer.close()
+
+
+def test_events_are_lines_of_their_own(folder: Path) -> None:
+    with SampleWriter(folder) as writer:
+        writer.event("load", block=0, attempt=0, other_cores=0.25)
+    assert json.loads((folder / SAMPLES).read_text())["other_cores"] == 0.25
+    assert load_run(folder).events[0]["event"] == "load"

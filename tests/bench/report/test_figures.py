@@ -1,0 +1,119 @@
+"""Figures for few and many decoders: labelled, coloured, undated, and only where there is data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.records.plan import Plan
+from bench.records.run_folder import load_run
+from bench.report import figures
+from bench.report.style import GREY, colours, overlap, place
+from bench.stats import summary
+from bench.stats.intervals import Estimate
+
+NAMES = {"speedup", "tokens_per_call", "acceptance_length", "quality_speed"}
+TWELVE = [f"spec@k{k}" for k in range(1, 8)] + ["nar", "idlm@refine", "idlm@isd", "ptp", "a-" * 20]
+
+
+@pytest.mark.parametrize("cells", [["spec"], TWELVE])
+def test_every_figure_is_drawn_for_few_and_for_many_decoders(
+    synthetic_run: Callable[..., Path], cells: list[str]
+) -> None:
+    means = {cell: 1.5 + 0.4 * i for i, cell in enumerate(cells)}
+    run = load_run(synthetic_run(means, conversations=6, repeats=1, quality=2))
+    frame = summary.summarise(run.records, run.plan)
+    lengths = summary.step_length_table(run.records, run.plan)
+    drawn = figures.draw_all(frame, lengths, summary.noise_floor(run.records))
+    assert set(drawn) == NAMES
+    assert all(len(data) for _, data in drawn.values())
+    names = [t.get_text().replace("\n", "") for t in drawn["speedup"][0].axes[0].get_yticklabels()]
+    assert set(names) == set(cells)
+
+
+def test_a_figure_without_data_is_not_drawn() -> None:
+    empty = summary.summarise([], Plan())
+    assert figures.draw_all(empty, summary.step_length_table([], Plan()), Estimate()) == {}
+
+
+def test_the_baseline_alone_has_no_speedup_to_draw(synthetic_run: Callable[..., Path]) -> None:
+    run = load_run(synthetic_run({}, conversations=6, repeats=1, quality=0))
+    frame = summary.summarise(run.records, run.plan)
+    lengths = summary.step_length_table(run.records, run.plan)
+    assert set(figures.draw_all(frame, lengths, Estimate())) == {"tokens_per_call"}
+
+
+def test_decoders_keep_their_colours_and_share_none() -> None:
+    palette = colours(["ar", *TWELVE])
+    assert palette["ar"] == GREY
+    assert palette["nar"] == colours(["ar", "nar", "ptp"])["nar"]
+    assert len(set(palette.values())) == len(palette)
+
+
+def test_labels_cover_neither_points_nor_each_other() -> None:
+    points = [(100.0 + 12 * i, 100.0 + 7 * (i % 3)) for i in range(10)]
+    sizes = [(50.0, 11.0)] * 10
+    marks = [(x - 5, y - 5, x + 5, y + 5) for x, y in points]
+    frame = (0.0, 0.0, 400.0, 300.0)
+    boxes = place(points, sizes, marks, frame)
+    for i, box in enumerate(boxes):
+        assert all(overlap(box, mark) == 0 for mark in marks)
+        assert all(overlap(box, other) == 0 for other in boxes[i + 1 :])
+        assert math.isclose(overlap(box, frame), 50 * 11)
+
+
+def test_a_name_stays_off_the_whisker_where_quality_has_no_interval(
+    synthetic_run: Callable[..., Path],
+) -> None:
+    run = load_run(synthetic_run({"spec": 2.0}, conversations=6, repeats=1, quality=1))
+    drawn = figures.quality_speed_figure(summary.summarise(run.records, run.plan))
+    assert drawn is not None
+    figure, data = drawn
+    assert data["quality_low"].isna().all()
+    (axes,) = figure.axes
+    for text, row in zip(axes.texts, data.to_dict("records"), strict=True):
+        _, height = axes.transAxes.transform(text.get_position())
+        _, whisker = axes.transData.transform((row["speedup"], row["quality"]))
+        assert row["decoder"] == "ar" or abs(height - whisker) > 5
+
+
+def test_a_speedup_of_exactly_one_has_an_axis(synthetic_run: Callable[..., Path]) -> None:
+    run = load_run(synthetic_run({"spec": 1.0}, conversations=2, repeats=1, quality=0))
+    frame = summary.summarise(run.records, run.plan)
+    frame.loc[frame["decoder"] == "spec", ["speedup", "speedup_low", "speedup_high"]] = 1.0
+    drawn = figures.speedup_figure(frame, Estimate())
+    assert drawn is not None
+    low, high = drawn[0].axes[0].get_xlim()
+    assert low < 1 < high
+
+
+def test_a_label_under_few_panels_is_not_cut(synthetic_run: Callable[..., Path]) -> None:
+    run = load_run(synthetic_run({"ptp": 40.0, "spec": 3.0}, conversations=4, repeats=1, quality=0))
+    lengths = summary.step_length_table(run.records, run.plan)
+    lengths.loc[0, "tokens"] = 99
+    drawn = figures.acceptance_length_figure(lengths, summary.summarise(run.records, run.plan))
+    assert drawn is not None
+    figure, _ = drawn
+    figure.draw_without_rendering()
+    (label,) = (text for text in figure.texts if "or more" in text.get_text())
+    box = label.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
+
+
+@pytest.mark.parametrize("width", [3.03, 3.25, 6.5])
+def test_the_numbers_in_a_column_are_whole_beside_what_is_said_of_lossy_decoders(
+    synthetic_run: Callable[..., Path], width: float
+) -> None:
+    run = load_run(synthetic_run({"spec": 3.0, "nar": 9.0}, lossy=["nar"]))
+    frame = summary.summarise(run.records, run.plan)
+    drawn = figures.column_figure(frame, Estimate(), width, {})
+    assert drawn is not None
+    figure, _ = drawn
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    assert len(axes.texts) == 2
+    assert all(text.get_window_extent().x1 <= figure.bbox.x1 for text in axes.texts)
+    assert axes.bbox.width > 0.4 * figure.bbox.width

@@ -1,0 +1,493 @@
+"""Reports: every file is there, says what it rests on, and is a pure function of the records."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from bench.errors import BenchError
+from bench.records.run_folder import load_run
+from bench.report import figures
+from bench.report.findings import Findings
+from bench.report.style import PAPER
+from bench.report.tables import ACCEPTED, EMITTED, Table, TableCell, percent
+from bench.report.write import print_summary, write_report
+
+FIGURES = ("speedup", "tokens_per_call", "acceptance_length", "quality_speed")
+Write = Callable[..., Path]
+
+
+def printed(path: Path, width: int = 100) -> str:
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        print_summary(path, console)
+    return capture.get()
+
+
+def test_every_file_of_the_contract_is_written_and_not_empty(reported_run: Path) -> None:
+    names = ["samples.parquet", "summary.csv", "report.md", "report.html"]
+    names += [f"tables/headline.{kind}" for kind in ("md", "csv", "tex")]
+    names += ["tables/acceptance_by_position.csv"]
+    names += [f"figures/{name}.{kind}" for name in FIGURES for kind in ("png", "pdf", "svg")]
+    names += [f"figures/data/{name}.csv" for name in FIGURES]
+    for name in names:
+        assert (reported_run / name).stat().st_size > 50, name
+    left = [p.name for p in reported_run.rglob(".*")]
+    assert left == []
+
+
+def test_writing_twice_gives_the_same_bytes(reported_run: Path, tmp_path: Path) -> None:
+    inputs = ("manifest.json", "config.toml", "env.json", "run.json", "samples.jsonl")
+    again = tmp_path / reported_run.name
+    again.mkdir()
+    for name in inputs:
+        shutil.copy(reported_run / name, again / name)
+    write_report(again)
+    written = [p.relative_to(again) for p in again.rglob("*") if p.is_file()]
+    assert len(written) > 20
+    for file in written:
+        assert (again / file).read_bytes() == (reported_run / file).read_bytes(), file
+
+
+def test_the_summary_file_leaves_unknown_empty(reported_run: Path) -> None:
+    frame = pd.read_csv(reported_run / "summary.csv")
+    baseline = frame[frame["decoder"] == "ar"]
+    assert baseline["acceptance_rate"].isna().all()
+    lines = (reported_run / "summary.csv").read_text().splitlines()
+    assert "nan" not in " ".join(lines).lower()
+    assert "ar@aa" not in " ".join(lines)
+
+
+def test_the_samples_file_has_one_row_per_record(reported_run: Path) -> None:
+    frame = pd.read_parquet(reported_run / "samples.parquet")
+    run = load_run(reported_run)
+    assert len(frame) == len(run.records)
+    assert run.records[5].steps is not None
+    assert list(frame["steps_emitted"][5]) == list(run.records[5].steps.emitted)
+    assert {"score_bleu", "score_rouge_l", "steps_target_rows"} <= set(frame.columns)
+
+
+@pytest.mark.parametrize("name", ["report.md", "report.html"])
+def test_the_report_states_estimand_sample_size_verdict_and_floor(
+    reported_run: Path, name: str
+) -> None:
+    text = (reported_run / name).read_text(encoding="utf-8")
+    for words in (
+        "geometric mean over prompts",
+        "n = 14 prompts x 2 repeats in 12 clusters",
+        "Verdict of the run: VALID",
+        "A/A noise floor: ar against a second ar measures",
+        "accepted tokens per step",
+        "1 prompt(s) were skipped",
+        "bench run --config a-run/config.toml",
+        "corpus BLEU",
+        "versions.torch",
+    ):
+        assert words in text, words
+    assert str(reported_run.parent) not in text
+
+
+@pytest.mark.parametrize("name", ["report.md", "report.html"])
+def test_verdict_and_noise_floor_are_said_once(reported_run: Path, name: str) -> None:
+    text = (reported_run / name).read_text(encoding="utf-8")
+    assert text.count("A/A noise floor: ar against") == 1
+    assert len(re.findall("[Vv]erdict[^.]*: VALID", text)) == 1
+
+
+needs_chromium = pytest.mark.skipif(
+    shutil.which("chromium") is None or shutil.which("pdftotext") is None,
+    reason="needs chromium and pdftotext",
+)
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_the_page_prints_on_a4_with_all_of_its_columns(reported_run: Path, tmp_path: Path) -> None:
+    page, pdf = reported_run / "report.html", tmp_path / "report.pdf"
+    printing = (
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-background-networking",
+        "--no-pdf-header-footer",
+    )
+    subprocess.run(
+        [
+            "chromium",
+            *printing,
+            f"--user-data-dir={tmp_path}",
+            f"--print-to-pdf={pdf}",
+            page.as_uri(),
+        ],
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    boxes = subprocess.run(
+        ["pdftotext", "-bbox", "-l", "1", str(pdf), "-"], check=True, capture_output=True, text=True
+    ).stdout
+    width = float(re.findall(r'<page width="([\d.]+)"', boxes)[0])
+    assert width == pytest.approx(297 / 25.4 * 72, abs=1)
+    words = re.findall(r'xMin="([\d.]+)" [^>]*xMax="([\d.]+)"[^>]*>([^<]+)<', boxes)
+    assert "errors" in {word for *_, word in words}
+    assert max(float(right) for _, right, _ in words) < width - 12 / 25.4 * 72 + 1
+
+
+def test_the_page_stands_alone(reported_run: Path) -> None:
+    text = (reported_run / "report.html").read_text(encoding="utf-8")
+    assert text.count("<svg") == len(FIGURES)
+    assert "<script" not in text
+    assert "src=" not in text
+    assert 'href="http' not in text
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_the_latex_table_has_booktabs_rules_and_escapes(reported_run: Path) -> None:
+    text = (reported_run / "tables" / "headline.tex").read_text(encoding="utf-8")
+    assert "\\toprule" in text
+    assert "[95 \\%]" in text
+    assert "\\textbf{" in text
+
+
+def test_only_intervals_that_exclude_1_are_bold(synthetic_run: Write) -> None:
+    findings = Findings(load_run(synthetic_run({"spec": 3.0, "spec@same": 1.0})))
+    speeds = {row[0].text: row[2] for row in findings.headline.rows}
+    assert speeds["spec"].bold
+    assert not speeds["spec@same"].bold
+    assert not speeds["ar"].bold
+    assert any("no difference shown" in line for line in findings.sentences)
+
+
+def test_markdown_tables_escape_bars_and_mark_bold() -> None:
+    table = Table(
+        title="t", note="", headings=("a", "b"), rows=((TableCell("x|y"), TableCell("2", True)),)
+    )
+    assert table.to_markdown().splitlines() == ["| a | b |", "| --- | ---: |", "| x\\|y | **2** |"]
+
+
+def test_an_interrupted_run_is_reported_as_far_as_it_got(synthetic_run: Write) -> None:
+    path = synthetic_run(status={}, quality=0)
+    lines = (path / "samples.jsonl").read_text().splitlines(keepends=True)
+    (path / "samples.jsonl").write_text(
+        "".join(lines[:14])
+    )  # three blocks and a half, of four arms
+    write_report(path)
+    text = (path / "report.md").read_text()
+    assert "3 of 28 timing blocks" in text
+    assert "**INCOMPLETE**" in text
+    assert "not measured are 25 of 28 timing blocks" in text
+    assert "No quality was scored" in text
+    assert set(pd.read_csv(path / "summary.csv")["decoder"]) == {"ar", "spec", "ptp"}
+    assert not (path / "figures" / "quality_speed.png").exists()
+
+
+def test_a_run_without_records_gives_an_empty_report(synthetic_run: Write) -> None:
+    path = synthetic_run()
+    (path / "samples.jsonl").unlink()
+    write_report(path)
+    assert "Not measured: ar, ar@aa, spec, ptp" in (path / "report.md").read_text()
+    assert pd.read_csv(path / "summary.csv").empty
+    assert "nothing is measured yet" in printed(path)
+
+
+def test_errors_and_reasons_stand_in_the_report_and_the_terminal(synthetic_run: Write) -> None:
+    status = {"status": "complete", "verdict": "INVALID", "reasons": ["a broken invariant"]}
+    path = synthetic_run(status=status, quality=0)
+    lines = (path / "samples.jsonl").read_text().splitlines()
+    row = json.loads(lines[2])
+    row |= {"error": "RuntimeError: boom", "tokens": None, "steps": None, "total_s": None}
+    lines[2] = json.dumps(row)
+    (path / "samples.jsonl").write_text("\n".join(lines) + "\n")
+    write_report(path)
+    for text in ((path / "report.md").read_text(), printed(path, 120)):
+        assert "INVALID" in text
+        assert "Reason: a broken invariant" in text
+        assert "1 error(s) of spec: RuntimeError: boom" in text
+        assert "1 pair(s) of spec with ar are left out" in text
+        assert "errors" in text
+
+
+def with_records(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """The run with every record changed in place."""
+    rows = [json.loads(line) for line in (path / "samples.jsonl").read_text().splitlines()]
+    for row in rows:
+        change(row)
+    (path / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def fail_quality_of(decoder: str, *families: str, held: str = "-held-") -> Callable[..., None]:
+    """Fails a decoder's quality answers to conversations of some families."""
+
+    def change(row: dict[str, Any]) -> None:
+        chosen = row["family"] in families and held in row["conversation"]
+        if (row["kind"], row["decoder"]) == ("quality", decoder) and chosen:
+            row |= {"error": "TimeoutError: late", "tokens": None, "text": None, "steps": None}
+            row["scores"] = None
+
+    return change
+
+
+def test_a_family_without_answers_leaves_no_quality_over_all_and_is_told(
+    synthetic_run: Write,
+) -> None:
+    path = with_records(synthetic_run(), fail_quality_of("spec", "math_reasoning", "rag"))
+    findings = Findings(load_run(path))
+    quality = {row[0].text: row[-1].text for row in findings.quality_table.rows}  # type: ignore[union-attr]
+    assert quality["spec"] == "-"
+    assert quality["ptp"] != "-"
+    missing = "spec has no quality over all families: nothing scored in math_reasoning, rag."
+    fewer = "Quality of spec does not rest on as many prompts as ar's: math_reasoning 0 (ar 4), "
+    for text in (" ".join(findings.caveats), " ".join(printed(path).split())):
+        assert missing in text
+        assert fewer in text
+    assert missing in findings.quality_table.note  # type: ignore[union-attr]
+    assert "quality " not in findings.sentences[0]
+
+
+def test_quality_on_fewer_prompts_than_ars_is_told_with_both_numbers(synthetic_run: Write) -> None:
+    path = with_records(synthetic_run(), fail_quality_of("ptp", "qa", held="-held-2"))
+    findings = Findings(load_run(path))
+    line = "Quality of ptp does not rest on as many prompts as ar's: qa 3 (ar 4)."
+    assert line in findings.caveats
+    assert not any("no quality over all" in caveat for caveat in findings.caveats)
+    assert "of spec" not in " ".join(findings.caveats)
+
+
+def test_a_decode_speedup_from_fewer_prompts_says_so(synthetic_run: Write) -> None:
+    def ends_at_once(row: dict[str, Any]) -> None:
+        if row["kind"] == "timing" and row["decoder"] == "ptp" and row["family"] != "qa":
+            row["steps"] = {name: [sum(column)] for name, column in row["steps"].items() if column}
+
+    path = with_records(synthetic_run(), ends_at_once)
+    findings = Findings(load_run(path))
+    said = "in 12 clusters, decode speed-up from 2 (others ended in their first step)"
+    assert f"{said} (ptp)" in findings.headline.note
+    assert said in findings.basis
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"conversations": 1}, "in 1 clusters (one conversation: no interval; raise --limit)"),
+        ({}, "n = 1 groups of prompts x 2 repeats in 1 clusters (one group of prompts: no"),
+    ],
+)
+def test_a_speedup_without_an_interval_says_what_is_lacking(
+    synthetic_run: Write, values: dict[str, int], said: str
+) -> None:
+    def grouped(row: dict[str, Any]) -> None:
+        if row["kind"] == "timing" and not values:
+            row |= {"batch_size": 8, "ttft_s": None, "total_s": None, "group_s": 1.0}
+            row["block"] = row["repeat"] * 14
+
+    path = with_records(synthetic_run(quality=0, **values), grouped)
+    headline = Findings(load_run(path)).headline
+    assert said in headline.note
+    assert said in " ".join(printed(path).split())
+    assert "[" not in headline.rows[1][2].text
+
+
+def test_absolute_paths_are_cut_down(synthetic_run: Write) -> None:
+    path = synthetic_run(env={"model": "/home/someone/models/zoo", "versions": {"torch": "2.11"}})
+    environment = dict(Findings(load_run(path)).environment)
+    assert environment == {"model": "zoo", "versions.torch": "2.11"}
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_the_terminals_table_fits_its_width(reported_run: Path, width: int) -> None:
+    text = printed(reported_run, width)
+    assert max(map(len, text.splitlines())) <= width
+    header = text.splitlines()[:4]
+    assert any("per call" in line for line in header)
+    assert any("guarantee" in line for line in header)
+    assert not any("…" in line for line in text.splitlines())
+
+
+def test_a_folder_that_is_no_run_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="no run folder"):
+        write_report(tmp_path)
+
+
+def test_every_estimator_stands_under_its_name_with_the_floor_beside_it(
+    reported_run: Path,
+) -> None:
+    text = (reported_run / "report.md").read_text(encoding="utf-8")
+    for words in (
+        "## Speed-up by estimator",
+        "| decoder | geometric mean [95 % t] | its bootstrap [95 %] | intervals |",
+        "ratio of totals [95 %] | specbench_compat [95 %] | prompts needed for ±5 % |",
+        "| ar@aa (A/A) |",
+        "### Speed-up by family (geometric mean)",
+        "### Speed-up by family (ratio of totals)",
+        "### Speed-up by family (specbench_compat)",
+        "not sessions of the machine",
+        "vs ar end to end (A/A ",
+    ):
+        assert words in text, words
+    frame = pd.read_csv(reported_run / "summary.csv").set_index(["decoder", "family"])
+    row = frame.loc[("spec", "all")]
+    assert isinstance(row, pd.Series)
+    assert row["acceptance_length_low"] < row["acceptance_length"] < row["acceptance_length_high"]
+    assert row["aa_low"] < row["aa_speedup"] < row["aa_high"]
+    assert frame.loc[("ar", "all"), "specbench_compat"] == 1.0
+
+
+def test_the_ratios_behind_a_speedup_are_written_prompt_by_prompt(reported_run: Path) -> None:
+    frame = pd.read_csv(reported_run / "tables" / "by_prompt.csv")
+    summary = pd.read_csv(reported_run / "summary.csv").set_index(["decoder", "family"])
+    spec = frame[frame["decoder"] == "spec"]
+    assert len(spec) == summary.loc[("spec", "all"), "pairs"]
+    mean = math.exp(sum(map(math.log, spec["speedup"])) / len(spec))
+    assert mean == pytest.approx(summary.loc[("spec", "all"), "speedup"], rel=1e-4)
+    assert set(frame["decoder"]) == {"spec", "nar", "ar@aa"}
+
+
+def test_the_terminal_says_what_a_wide_interval_needs(synthetic_run: Write) -> None:
+    text = " ".join(printed(synthetic_run(conversations=6, repeats=1, quality=0)).split())
+    assert "wide intervals: " in text
+    assert "more prompts for ±5 %" in text
+    assert "Intervals cover the choice of prompts, not sessions of the machine" in text
+
+
+# ---------------------------------------------------------------- what may be believed
+
+LEFT = {"cell": "spec", "num_answers": 3, "num_compared": 28, "num_wrong": 2, "example": "qa-3#1"}
+VALID = {"status": "complete", "verdict": "VALID", "reasons": [], "warnings": []}
+
+
+@pytest.fixture
+def wrong_run(synthetic_run: Write) -> Path:
+    """A run in which `spec` is wrong and `ptp` is not, as an older version left it."""
+    path = synthetic_run(status=VALID | {"differences": [LEFT]})
+    write_report(path)
+    return path
+
+
+def test_a_wrong_decoder_is_wrong_in_the_verdict_and_in_its_rows(wrong_run: Path) -> None:
+    findings = Findings(load_run(wrong_run))
+    rows = {row[0].text: row for row in findings.headline.rows}
+    assert findings.verdict == "WRONG"
+    assert all(cell.bad and not cell.bold for cell in rows["spec (WRONG)"])
+    assert rows["ptp"][2].bold
+    assert list(rows) == ["ar", "ptp", "spec (WRONG)"]
+    assert rows["spec (WRONG)"][1].text == "WRONG"
+    tables = [*findings.family_tables, *findings.parallel_tables, findings.estimators]
+    for table in [*tables, findings.quality_table, findings.acceptance_table]:
+        assert table is not None
+        assert "spec" not in [row[0].text for row in table.rows], table.title
+    frame = pd.read_csv(wrong_run / "summary.csv")
+    assert set(frame.loc[frame["decoder"] == "spec", "guarantee"]) == {"WRONG"}
+
+
+def test_a_wrong_decoder_is_red_on_the_page_and_in_the_terminal(wrong_run: Path) -> None:
+    page = (wrong_run / "report.html").read_text(encoding="utf-8")
+    assert '<span class="badge bad">WRONG</span>' in page
+    assert '<th class="bad">spec (WRONG)</th>' in page
+    assert "it claims to be lossless and gave other tokens than ar on 3 of 28 answers" in page
+    assert (
+        (wrong_run / "report.md")
+        .read_text(encoding="utf-8")
+        .splitlines()[2]
+        .startswith("**WRONG**")
+    )
+    console = Console(width=140, color_system="standard", force_terminal=True)
+    with console.capture() as capture:
+        assert print_summary(wrong_run, console) == 3
+    red = "\x1b[1;31m"
+    assert f"{red}spec (WRONG)" in capture.get()
+    assert f"{red}WRONG\x1b[0m\n" in capture.get()
+
+
+def test_a_wrong_decoder_is_kept_out_of_figures_and_a_line_says_so(wrong_run: Path) -> None:
+    line = "left out: spec is WRONG: it claims to be lossless and is not"
+    for name in FIGURES:
+        data = pd.read_csv(wrong_run / "figures" / "data" / f"{name}.csv")
+        assert "spec" not in set(data["decoder"]), name
+        assert line in (wrong_run / "figures" / f"{name}.svg").read_text(encoding="utf-8"), name
+    assert "Left out of the figures: spec, which is WRONG." in " ".join(printed(wrong_run).split())
+    assert "Left out: spec is WRONG." in (wrong_run / "report.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("cut", [0, 50])
+def test_lost_records_are_damage_and_what_was_written_of_them_is_kept(
+    synthetic_run: Write, cut: int
+) -> None:
+    path = synthetic_run(status=VALID | {"num_records": 184})
+    assert len(load_run(path).records) == 184
+    write_report(path)
+    kept = {name: (path / name).read_bytes() for name in ("samples.parquet", "summary.csv")}
+    lines = (path / "samples.jsonl").read_text().splitlines(keepends=True)
+    (path / "samples.jsonl").write_text("".join(lines[:cut]))
+    write_report(path)
+    text = (path / "report.md").read_text()
+    assert "**DAMAGED**" in text
+    lost = f"samples.jsonl holds {cut // 4 * 4} of the 184 records that run.json counts"
+    assert lost in text
+    assert lost in " ".join(printed(path, 200).split())
+    assert {name: (path / name).read_bytes() for name in kept} == kept
+    console = Console(width=100, quiet=True)
+    assert print_summary(path, console) == 4
+
+
+def test_guarantees_group_the_rows_and_name_what_a_step_emits(synthetic_run: Write) -> None:
+    path = synthetic_run({"idlm": 9.0, "spec": 3.0, "nar@b": 2.0}, lossy=["idlm"])
+    findings = Findings(load_run(path))
+    table = findings.headline
+    places = {heading: place for place, heading in enumerate(table.headings)}
+    rows = {row[0].text: [cell.text for cell in row] for row in table.rows}
+    assert {name: row[1] for name, row in rows.items()} == {
+        "ar": "same tokens", "spec": "same tokens", "nar@b": "same distribution", "idlm": "none",
+    }  # fmt: skip
+    assert list(rows) == ["ar", "spec", "nar@b", "idlm"]
+    accepted, emitted = places[ACCEPTED], places[EMITTED]
+    assert places["tokens per call"] < accepted < emitted < places["calls per step"]
+    assert [(row[accepted] == "-", row[emitted] == "-") for row in rows.values()] == [
+        (False, True), (False, True), (False, True), (True, False),
+    ]  # fmt: skip
+    titles = [table.title for table in findings.family_tables]
+    assert "Emitted tokens per step by family" in titles
+    assert "emitted tokens per step of 1.00 calls" in findings.sentences[-1]
+    assert "idlm (guarantee: none)" in findings.sentences[-1]
+    assert EMITTED not in Findings(load_run(synthetic_run(name="exact"))).headline.headings
+
+
+def test_lossy_decoders_are_hollow_stand_last_and_say_their_quality(synthetic_run: Write) -> None:
+    path = synthetic_run({"idlm": 9.0, "spec": 3.0}, lossy=["idlm"])
+    findings = Findings(load_run(path))
+    drawn = figures.draw_all(findings.summary, findings.lengths, findings.floor)
+    figure, data = drawn["speedup"]
+    assert list(data["decoder"]) == ["spec", "idlm"]
+    assert data["speedup"].is_monotonic_increasing
+    (axes,) = figure.axes
+    faces = [line.get_markerfacecolor() for line in axes.lines if line.get_marker() == "o"]
+    assert [face == PAPER for face in faces] == [False, True]
+    (row,) = findings.summary.query("decoder == 'idlm' and family == 'all'").to_dict("records")
+    said = f"lossy, quality {100 * row['quality']:.0f} %"
+    assert axes.get_yticklabels()[1].get_text() == f"idlm\n{said}"
+    titles = [axes.get_title("left") for axes in drawn["acceptance_length"][0].axes]
+    assert titles == ["spec", f"idlm\n{said}"]
+    for figure, _ in drawn.values():
+        figure.draw_without_rendering()
+        texts = {text.get_text(): text.get_window_extent() for text in figure.texts}
+        line = texts.pop(f"hollow: lossy, no guarantee (idlm: {said.removeprefix('lossy, ')})")
+        inside = [axes.get_tightbbox() for axes in figure.axes]
+        boxes = [line, *texts.values(), *(box for box in inside if box is not None)]
+        assert not any(a.overlaps(b) for a in boxes[: len(texts)] for b in boxes if a is not b)
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.58, "58 %"), (0.995, "99.5 %"), (0.9999, "99.9 %"), (1.0, "100 %")]
+)
+def test_what_falls_short_of_all_is_not_rounded_to_it(share: float, text: str) -> None:
+    assert percent(share) == text

@@ -1,0 +1,269 @@
+"""Defaults, files and the command line make one configuration, which a file rebuilds."""
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bench.errors import BenchError
+from bench.settings import toml
+from bench.settings.config import RunConfig, load_config, parse_adapters
+
+
+def refusal(file: Path | None = None, **overrides: Any) -> str:
+    with pytest.raises(BenchError) as caught:
+        load_config(file, overrides)
+    assert caught.value.exit_code == 2
+    assert "\n" not in caught.value.message
+    return caught.value.message
+
+
+def test_the_defaults_are_those_of_the_contract() -> None:
+    config = load_config(None, {})
+    assert (config.model, config.tasks, config.limit, config.quality_limit) == (
+        "zoo", "zoo", 24, 40,
+    )  # fmt: skip
+    assert (config.repeats, config.batch_size, config.max_new_tokens, config.seed) == (3, 1, 256, 0)
+    assert (config.temperature, config.top_p, config.top_k) == (0, 1, 0)
+    assert config.decoders is None
+    assert not config.fixed_length
+
+
+@pytest.mark.parametrize(
+    ("tasks", "limit"), [("qa,rag", 24), ("specbench", None), ("jsonl=x.jsonl", None)]
+)
+def test_only_the_zoo_has_a_default_limit(tasks: str, limit: int | None) -> None:
+    assert load_config(None, {"tasks": tasks}).limit == limit
+
+
+def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('repeats = 5\nseed = 7\ndecoders = ["spec:k=4"]\n')
+    config = load_config(file, {"seed": 1, "repeats": None})
+    assert (config.repeats, config.seed) == (5, 1)
+    assert config.decoders == {"spec": {"k": "4"}}
+
+
+def test_decoders_may_be_a_table_of_typed_options(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('[decoders."spec@k4"]\nk = 4\nfast = true\npath = "a:b,c"\n[decoders.ar]\n')
+    config = load_config(file, {})
+    assert config.decoders == {"spec@k4": {"k": "4", "fast": "true", "path": "a:b,c"}, "ar": {}}
+    assert [spec.cell for spec in config.specs] == ["spec@k4", "ar"]
+    assert config.specs[0].label == "k4"
+
+
+def test_columns_of_a_source_may_stand_under_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('[tasks.jsonl]\npath = "q.jsonl"\nprompt = "question"\n')
+    config = load_config(file, {})
+    assert (config.tasks, config.columns) == ("jsonl=q.jsonl", {"prompt": "question"})
+
+
+def test_an_unknown_key_names_the_nearest_valid_one(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("repeat = 5\n")
+    assert "'repeat'; did you mean 'repeats'?" in refusal(file)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"limit": 0}, "limit: input should be greater than or equal to 1 (got 0)"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"dtype": "fp8"}, "dtype"),
+        ({"run_name": "a/b"}, "run_name"),
+        ({"decoders": "ar,ar"}, "two cells are called 'ar'; give one a label: ar@LABEL"),
+        ({"decoders": "spec@a,spec@a"}, "called 'spec@a'; give one a different label: spec@LABEL"),
+        ({"decoders": "spec:4"}, "write option=value"),
+        ({"decoders": 3}, "write decoders as"),
+        ({"decoders": {"ar": 3}}, "needs a table of options"),
+    ],
+)
+def test_a_bad_value_is_one_line(overrides: dict[str, Any], said: str) -> None:
+    assert said in refusal(**overrides)
+
+
+def test_a_missing_or_broken_file_is_one_line(tmp_path: Path) -> None:
+    assert "No such file" in refusal(tmp_path / "none.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("a = [")
+    assert "is not TOML" in refusal(broken)
+
+
+def test_two_sources_of_tasks_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("[tasks.jsonl]\n[tasks.hf]\n")
+    assert "one source" in refusal(file)
+
+
+def test_the_written_configuration_rebuilds_itself(tmp_path: Path) -> None:
+    config = load_config(
+        None,
+        {
+            "decoders": "spec@a:k=2,spec@b:verify=coupled,x y.py:Mine@c",
+            "tasks": 'jsonl=C:\\odd "path".jsonl',
+            "temperature": 1e-5,
+            "fixed_length": True,
+            "columns": {"prompt": "q\x7f"},
+        },
+    )
+    file = tmp_path / "config.toml"
+    file.write_text(config.to_toml())
+    again = load_config(file, {})
+    assert again == config
+    assert again.hash == config.hash
+    assert list(again.decoders or {}) == list(config.decoders or {})
+
+
+def test_the_hash_changes_with_what_is_measured() -> None:
+    assert load_config(None, {}).hash != load_config(None, {"seed": 1}).hash
+
+
+def test_a_configuration_cannot_be_changed_in_place() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        RunConfig().seed = 3  # type: ignore[misc]
+
+
+def test_adapters_are_name_and_path() -> None:
+    assert parse_adapters(["ptp=a/b", "nar=c=d"]) == {"ptp": "a/b", "nar": "c=d"}
+    assert parse_adapters(None) is None
+    with pytest.raises(BenchError, match="NAME=PATH"):
+        parse_adapters(["ptp"])
+    with pytest.raises(BenchError, match="two adapters are called 'ptp'"):
+        parse_adapters(["ptp=a", "ptp=b"])
+
+
+def test_toml_is_read_back_as_it_was_written() -> None:
+    data = {"a": 1, "b": [1.5, "x"], "c": {"d e": {"f": True}, "g": "ü\n\"'"}, "none": None}
+    assert tomllib.loads(toml.dumps(data)) == {
+        "a": 1, "b": [1.5, "x"], "c": {"g": "ü\n\"'", "d e": {"f": True}},
+    }  # fmt: skip
+    with pytest.raises(TypeError, match="TOML cannot hold"):
+        toml.dumps({"a": object()})
+
+
+def test_a_file_names_its_id_column_and_a_dataset_its_id(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('[tasks.jsonl]\npath = "q.jsonl"\nid = "key"\nprompt = "text"\n')
+    config = load_config(file, {})
+    assert (config.tasks, config.columns) == ("jsonl=q.jsonl", {"id": "key", "prompt": "text"})
+    file.write_text('[tasks.hf]\nid = "org/set"\nprompt = "text"\n')
+    config = load_config(file, {})
+    assert (config.tasks, config.columns) == ("hf=org/set", {"prompt": "text"})
+
+
+TEXTS = st.text(
+    st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12
+).filter(str.strip)  # fmt: skip
+CONFIGS = st.builds(
+    RunConfig,
+    model=TEXTS,
+    draft=st.none() | TEXTS,
+    adapters=st.dictionaries(TEXTS, TEXTS, max_size=2),
+    tasks=st.sampled_from(["zoo", "qa,rag", "specbench", "jsonl=a b.jsonl"]),
+    columns=st.dictionaries(TEXTS, TEXTS, max_size=2),
+    limit=st.integers(1, 10**9),
+    repeats=st.integers(1, 99),
+    temperature=st.just(0) | st.floats(1e-6, 1000),
+    top_p=st.floats(1e-9, 1),
+    seed=st.integers(0, 10**18),
+    dtype=st.none() | st.sampled_from(["float32", "bfloat16"]),
+    fixed_length=st.booleans(),
+    timeout=st.none() | st.floats(0.001, 1e7),
+    run_name=st.none() | st.from_regex(r"[A-Za-z0-9._+@-]{1,8}", fullmatch=True),
+    decoders=st.none()
+    | st.dictionaries(
+        st.sampled_from(["ar", "spec@k2", "spec@größe", "a/b.py:Mine@x"]),
+        st.dictionaries(st.sampled_from(["k", "mode"]), TEXTS, max_size=2),
+        min_size=1,
+    ),
+)
+SLOW_MACHINE = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow)
+WITH_A_FOLDER = settings(max_examples=100, deadline=None, suppress_health_check=SLOW_MACHINE)
+
+
+@WITH_A_FOLDER
+@given(config=CONFIGS)
+def test_any_configuration_is_rebuilt_by_its_file(config: RunConfig, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(config.to_toml(), encoding="utf-8")
+    again = load_config(file, {})
+    assert again == config
+    assert again.hash == config.hash
+
+
+@WITH_A_FOLDER
+@given(content=st.binary(max_size=60))
+def test_a_file_of_anything_is_a_configuration_or_one_line(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_bytes(content)
+    try:
+        load_config(file, {})
+    except BenchError as error:
+        line = (error.exit_code, "\n" in error.message)
+    else:
+        line = (2, False)
+    assert line == (2, False)
+
+
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=SLOW_MACHINE)
+@given(
+    name=st.sampled_from([*RunConfig.model_fields]),
+    value=VALUES | st.lists(VALUES, max_size=2) | st.dictionaries(st.text(max_size=5), VALUES),
+)
+def test_a_value_of_anything_is_taken_or_one_line(name: str, value: Any) -> None:
+    try:
+        config = load_config(None, {name: value})
+    except BenchError as error:
+        line = (error.exit_code, "\n" in error.message)
+    else:
+        line = (2, config.model_dump() is None)
+    assert line == (2, False)
+
+
+FAR = 99999999999999999999999
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("name", [n for n in RunConfig.model_fields if n != "fixed_length"])
+@pytest.mark.parametrize("value", [FAR, -FAR, -1, NAN, INF, -INF, "", " "])
+def test_what_no_run_can_mean_is_refused_before_anything_is_opened(name: str, value: Any) -> None:
+    assert refusal(**{name: value}).startswith(name)
+
+
+def test_bounds_hold_for_files_and_for_callers_too(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("temperature = inf\n")
+    assert refusal(file).startswith("temperature: input should be less than or equal to 1000")
+    file.write_text('[adapters]\nptp = ""\n')
+    assert refusal(file) == "adapters.ptp: it is empty; give a value, or leave it out"
+    with pytest.raises(ValueError, match="less than or equal"):
+        RunConfig(seed=FAR)
+    with pytest.raises(BenchError, match="less than or equal"):
+        RunConfig().with_values(temperature=INF)
+
+
+def test_threads_are_at_most_the_cores_of_the_machine() -> None:
+    cores = os.cpu_count() or 1
+    assert load_config(None, {"threads": cores}).threads == cores
+    assert refusal(threads=cores + 1) == (
+        f"threads: {cores + 1} is more than the {cores} cores of this machine"
+    )
+
+
+@pytest.mark.parametrize("decoders", ["", ",", [], {}])
+def test_no_decoder_at_all_is_not_every_decoder(decoders: object) -> None:
+    assert "no decoder is named" in refusal(decoders=decoders)
+
+
+def test_a_temperature_is_0_or_one_that_logits_can_be_divided_by() -> None:
+    assert load_config(None, {"temperature": 1e-6}).temperature == 1e-6
+    assert "neither 0 (greedy) nor 1e-06 or above" in refusal(temperature=1e-30)

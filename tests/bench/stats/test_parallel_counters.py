@@ -1,0 +1,256 @@
+"""The parallel decoding literature's numbers, on records whose numbers are known by hand."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from bench.measure.quality import target_scores
+from bench.records.record import SampleRecord, StepColumns
+from bench.report import quality_tables
+from bench.stats import parallel_counters
+from bench.stats.parallel_counters import (
+    Passes,
+    Rounds,
+    accuracy_under_parallelism,
+    passes_per_block,
+    rounds_of,
+)
+from bench.stats.summary_row import COLUMNS
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import generate
+from decoders.core.testing.table_model import TableModel
+from decoders.core.types import Sampling
+from decoders.idlm import IterativeDiffusion
+from decoders.nar import NonAutoregressive
+from decoders.spec import Speculative
+
+Make = Callable[..., SampleRecord]
+
+
+def steps_of(record: SampleRecord, **columns: Any) -> StepColumns:
+    assert record.steps is not None
+    return dataclasses.replace(record.steps, **columns)
+
+
+# Rounds and distributions.
+
+
+def test_rounds_are_shares_of_later_steps(record: Make) -> None:
+    drafting = record(emitted=(1, 1, 4, 2, 1), drafted=(0, 0, 3, 3, 0), accepted=(0, 0, 3, 1, 0))
+    found = rounds_of([steps_of(drafting)])
+    assert found == Rounds(cold=0.5, accepted=0.25, rejected=0.25)
+    assert rounds_of([steps_of(record())]) == Rounds()
+
+
+def test_overlap_and_alpha_pool_what_was_compared_and_are_unknown_elsewhere(record: Make) -> None:
+    compared = steps_of(
+        record(emitted=(1, 3, 2)), tested=(0, 2, 2), overlap=(0.0, 1.5, 0.9), alpha=(1, 2.75, 1.5)
+    )
+    plain = steps_of(record())
+    assert parallel_counters.overlap([compared, plain]) == pytest.approx(2.4 / 4)
+    assert parallel_counters.alpha_all([compared, plain]) == pytest.approx(5.25 / 6)
+    assert parallel_counters.overlap([plain]) is None
+    assert parallel_counters.alpha_all([plain]) is None
+
+
+def test_passes_are_counted_per_finished_block(record: Make) -> None:
+    columns = [
+        steps_of(record(emitted=(1, 0, 3)), passes=(0, 0, 3)),
+        steps_of(record(emitted=(4,) * 20), passes=(1,) * 20),
+    ]
+    assert passes_per_block(columns) == Passes(blocks=21, mean=23 / 21, p95=1.0)
+    assert passes_per_block(columns[:1] * 2 + columns[1:]).p95 == 3.0
+    assert passes_per_block([steps_of(record())]) == Passes()
+
+
+# From generations.
+
+
+def columns_of(decoder: Any, models: Models, temperature: float) -> StepColumns:
+    sampling = Sampling(temperature=temperature, max_new_tokens=60)
+    return StepColumns.of(generate(decoder, [1, 2, 3], sampling, models))
+
+
+def models() -> Models:
+    target = TableModel(seed=1)
+    target.attach("isd", 0.3, "isd")
+    target.attach("refine", 0.3, "refine")
+    return Models(target=target, draft=TableModel(seed=2, agree_with=target, agreement=0.5))
+
+
+@pytest.mark.parametrize("decoder", [IterativeDiffusion(mode="isd"), Speculative()])
+def test_decoders_that_compare_distributions_fill_their_columns_and_others_leave_them_empty(
+    decoder: Any,
+) -> None:
+    found = columns_of(decoder, models(), 0.9)
+    assert len(found.tested) == len(found.overlap) == len(found.alpha) == len(found.emitted)
+    overlap, alpha = parallel_counters.overlap([found]), parallel_counters.alpha_all([found])
+    assert overlap is not None
+    assert alpha is not None
+    assert 0 < overlap < 1
+    assert 0 < alpha <= 1
+    assert found.alpha[0] == found.emitted[0]  # the prompt's token was no draft
+    greedy = columns_of(decoder, models(), 0.0)
+    assert (greedy.tested, greedy.overlap, greedy.alpha, greedy.passes) == ((), (), (), ())
+
+
+def test_refined_blocks_say_how_often_they_were_predicted() -> None:
+    scheduled = IterativeDiffusion(commit="quota", tail="fill", block=10, max_passes=3)
+    found = columns_of(dataclasses.replace(scheduled, early_exit=False), models(), 0.0)
+    assert passes_per_block([found]) == Passes(blocks=6, mean=3.0, p95=3.0)
+    assert passes_per_block([columns_of(NonAutoregressive(block=10), models(), 0.0)]).mean == 1.0
+
+
+def test_columns_survive_the_file_and_records_without_them_are_read(record: Make) -> None:
+    found = columns_of(IterativeDiffusion(mode="isd"), models(), 0.9)
+    whole = dataclasses.replace(record(), steps=found, nll=1.5, agreement=0.25)
+    import json
+
+    data = json.loads(whole.to_json())
+    assert SampleRecord.from_dict(data) == whole
+    for name in ("passes", "tested", "overlap", "alpha"):
+        del data["steps"][name]
+    for name in ("nll", "agreement"):
+        del data[name]
+    old = SampleRecord.from_dict(data)
+    assert old.nll is None
+    assert old.steps is not None
+    assert old.steps.tested == ()
+
+
+# What the target says of an answer.
+
+
+@pytest.mark.parametrize("num_tokens", [1, 3, 70, 130])
+def test_what_the_target_says_is_its_distributions_own_token_by_token(num_tokens: int) -> None:
+    model, prompt = TableModel(seed=1), [3, 1, 2]
+    tokens = [(place * place + place // 5) % 7 for place in range(num_tokens)]
+    model.reserve(2, 200)
+    model.open()
+    told = target_scores(model, prompt, tokens)
+    distributions = [model.logits([*prompt, *tokens[:place]]) for place in range(num_tokens)]
+    each = [
+        float(distribution.log_softmax(-1)[token])
+        for distribution, token in zip(distributions, tokens, strict=True)
+    ]
+    assert told.nll == pytest.approx(-sum(each) / num_tokens, rel=1e-5)
+    right = [
+        int(distribution.argmax()) == token
+        for distribution, token in zip(distributions, tokens, strict=True)
+    ]
+    assert told.agreement == sum(right) / num_tokens
+    entropies = [
+        -sum(p * math.log(p) for p in distribution.softmax(-1).tolist())
+        for distribution in distributions
+    ]
+    assert told.entropy == pytest.approx(sum(entropies) / num_tokens, rel=1e-5)
+
+
+def test_repetition_and_what_the_target_says_are_weighted_by_tokens(record: Make) -> None:
+    quality: dict[str, Any] = {"kind": "quality", "emitted": (1,)}
+    records = [
+        record(**quality, tokens=(5, 5, 5, 6), nll=1.0, agreement=0.5, entropy=1.0),
+        record(**quality, tokens=(5, 6), nll=4.0, agreement=1.0),
+        record(tokens=(5, 5, 5)),
+    ]
+    assert parallel_counters.repetition(records) == pytest.approx(2 / 4)
+    assert parallel_counters.base_nll(records) == pytest.approx(2.0)
+    assert parallel_counters.base_agreement(records) == pytest.approx(4 / 6)
+    assert parallel_counters.base_entropy(records) == pytest.approx(1.0)
+    assert parallel_counters.base_nll([record()]) is None
+    assert parallel_counters.degradation(0.6, 0.8) == pytest.approx(25.0)
+    assert parallel_counters.degradation(0.0, 0.0) is None
+
+
+# Accuracy under parallelism.
+
+
+def test_fewer_than_two_settings_have_no_area() -> None:
+    assert accuracy_under_parallelism([(13.45, 58.0)], best=99.8, baseline=58.0) is None
+    assert accuracy_under_parallelism([], best=70.0, baseline=70.0) is None
+    lost = [(1.0, 70.0), (2.0, 60.0)]
+    assert accuracy_under_parallelism(lost, best=70.0, baseline=70.0) is None
+    assert accuracy_under_parallelism([(1.0, 0.0), (2.0, 0.0)], best=0.0, baseline=0.0) is None
+
+
+def test_points_at_the_best_accuracy_give_a_plain_area_and_lower_ones_count_less() -> None:
+    flat = accuracy_under_parallelism([(3.0, 70.0), (1.0, 70.0)], best=70.0, baseline=70.0)
+    assert flat is not None
+    assert flat.value == pytest.approx(3 * 70)
+    falling = accuracy_under_parallelism([(1.0, 70.0), (3.0, 66.0)], best=70.0, baseline=70.0)
+    weighed = 66 * math.exp(-3 * (1 - 66 / 70))
+    assert falling is not None
+    assert falling.value == pytest.approx(70 + 2 * (70 + weighed) / 2)
+
+
+def test_settings_that_lose_over_five_points_of_ars_accuracy_are_left_out_and_counted() -> None:
+    points = [(1.0, 70.0), (2.0, 64.9), (4.0, 65.0)]
+    found = accuracy_under_parallelism(points, best=70.0, baseline=70.0)
+    assert found is not None
+    assert found.num_dropped == 1
+    bad = [(9.0, 58.0), (13.0, 56.0)]  # near to each other, and both far from ar
+    assert accuracy_under_parallelism(bad, best=99.8, baseline=99.8) is None
+
+
+def test_settings_of_a_method_differ_in_the_number_at_their_end_and_labels_stay_apart() -> None:
+    cells = ["ar", "idlm", "idlm@isd", "idlm@t2", "idlm@t4", "spec@k3"]
+    assert parallel_counters.curves(cells) == {
+        "ar": ["ar"],
+        "idlm": ["idlm"],
+        "idlm@isd": ["idlm@isd"],
+        "idlm@t…": ["idlm@t2", "idlm@t4"],
+        "spec@k3": ["spec@k3"],
+    }
+
+
+# Tables.
+
+
+def frame(*rows: dict[str, object]) -> pd.DataFrame:
+    types = COLUMNS
+    return pd.DataFrame([{"family": "all", **row} for row in rows], columns=list(types)).astype(
+        types
+    )
+
+
+def cells(table: Any) -> list[list[str]]:
+    return [[cell.text for cell in row] for row in table.rows]
+
+
+def test_tables_say_what_was_lost_and_what_it_bought() -> None:
+    found = frame(
+        {"decoder": "ar", "quality": 0.8, "tpf": 1.0, "base_nll": 0.5, "repetition": 0.01},
+        {"decoder": "nar", "quality": 0.6, "tpf": 9.0, "passes_per_block": 1.0},
+        {"decoder": "idlm@t2", "quality": 0.76, "tpf": 4.0, "passes_per_block": 2.0},
+        {"decoder": "idlm@t4", "quality": 0.8, "tpf": 2.0, "cold_rounds": 0.25},
+    )
+    lost = quality_tables.lost_quality(found)
+    assert lost is not None
+    assert cells(lost) == [
+        ["nar", "-20.0 (-25.0 %)"], ["idlm@t2", "-4.0 (-5.0 %)"], ["idlm@t4", "+0.0 (+0.0 %)"]
+    ]  # fmt: skip
+    rounds = quality_tables.rounds(found)
+    assert rounds is not None
+    assert [line[0] for line in cells(rounds)] == ["nar", "idlm@t2", "idlm@t4"]
+    assert cells(rounds)[2][3] == "25.0"
+    text = quality_tables.text(found)
+    assert text is not None
+    assert cells(text) == [["ar", "0.50 / - / 1.0 / -"]]
+    area = quality_tables.area(found)
+    assert area is not None
+    weighed = 76 * math.exp(-3 * (1 - 76 / 80))
+    assert cells(area) == [
+        ["ar", "-"], ["nar", "-"], ["idlm@t…", f"{160 + 80 + weighed:.1f}"]
+    ]  # fmt: skip
+    assert "d3LLM, arXiv 2601.07568" in area.note
+    assert "5 points of ar's quality" in area.note
+
+
+def test_a_run_without_drafts_quality_or_settings_has_no_such_tables() -> None:
+    found = frame({"decoder": "ar", "tpf": 1.0}, {"decoder": "mine", "tpf": 2.0})
+    kinds = ("rounds", "lost_quality", "text", "area")
+    assert [getattr(quality_tables, kind)(found) for kind in kinds] == [None] * 4

@@ -1,0 +1,140 @@
+"""Quality per family: means, corpus BLEU and its fall-back, and their intervals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.records.plan import Plan, PlannedPrompt
+from bench.records.record import SampleRecord
+from bench.stats.quality import family_quality, gold_answers, overall_quality
+from specbench_tasks.scorers import corpus_scores
+from specbench_tasks.task import GoldAnswer
+
+Make = Callable[..., SampleRecord]
+GERMAN = ("Der kleine Hund schläft im Garten .", "Die Katze sitzt auf dem alten Dach .")
+
+
+def scored(
+    record: Make, name: str, family: str, text: str = "text", **scores: float
+) -> SampleRecord:
+    return record(
+        kind="quality", family=family, conversation=name, text=text, scores=scores, total_s=None
+    )
+
+
+def test_a_familys_quality_is_the_mean_of_its_primary_score(record: Make) -> None:
+    rows = [scored(record, n, "qa", contains_answer=s, f1=0.1) for n, s in (("a", 1.0), ("b", 0.5))]
+    quality = family_quality("qa", [*rows, record(), record(kind="quality", error="x")], {})
+    assert quality.estimate.value == 0.75
+    assert quality.metric == "contains_answer"
+    assert quality.estimate.num == 2
+
+
+def test_an_unscored_family_is_unknown(record: Make) -> None:
+    quality = family_quality("qa", [record()], {})
+    assert quality.estimate.value is None
+    assert quality.metric is None
+    assert overall_quality([quality]).estimate.value is None
+
+
+def test_translation_is_corpus_bleu_where_gold_answers_are_kept(record: Make) -> None:
+    texts = (GERMAN[0], "Die Katze sitzt auf dem neuen Dach .")
+    rows = [scored(record, n, "translation", t, bleu=0.0) for n, t in zip("ab", texts, strict=True)]
+    gold = {"a#1": (GERMAN[0],), "b#1": (GERMAN[1],)}
+    quality = family_quality("translation", rows, gold)
+    references = [GoldAnswer(answers=(text,)) for text in GERMAN]
+    expected = corpus_scores("translation", list(texts), references)["bleu"]
+    assert quality.estimate.value == pytest.approx(expected)
+    assert quality.metric == "corpus BLEU"
+
+
+def test_translation_without_gold_answers_says_that_it_is_a_mean_of_sentences(record: Make) -> None:
+    rows = [scored(record, n, "translation", bleu=s) for n, s in (("a", 0.2), ("b", 0.4))]
+    quality = family_quality("translation", rows, {"a#1": (GERMAN[0],)})
+    assert quality.estimate.value == pytest.approx(0.3)
+    assert quality.metric == "mean sentence bleu"
+
+
+def test_overall_quality_is_the_unweighted_mean_of_families(record: Make) -> None:
+    many = [scored(record, f"q{i}", "qa", contains_answer=1.0) for i in range(9)]
+    few = [scored(record, "r", "rag", contains_answer=0.0)]
+    overall = overall_quality([family_quality("qa", many, {}), family_quality("rag", few, {})])
+    assert overall.estimate.value == 0.5
+    assert overall.metric == "mean of 2 families"
+
+
+def test_overall_quality_is_unknown_where_another_decoder_has_more_families(record: Make) -> None:
+    qa = family_quality("qa", [scored(record, "q", "qa", contains_answer=1.0)], {})
+    failed = family_quality("rag", [record(kind="quality", family="rag", error="late")], {})
+    assert overall_quality([qa, failed], 2).estimate.value is None
+    assert overall_quality([qa, failed], 2).metric is None
+    assert overall_quality([qa, failed], 1).estimate.value == 1.0
+
+
+def test_what_failed_is_not_scored_whatever_its_record_holds(record: Make) -> None:
+    sound = scored(record, "a", "qa", contains_answer=1.0)
+    failed = replace(scored(record, "b", "qa", contains_answer=0.0), error="late")
+    timed = replace(scored(record, "c", "qa", contains_answer=0.0), kind="timing")
+    assert family_quality("qa", [sound, failed, timed], {}).estimate.value == 1.0
+
+
+def test_families_that_failed_are_neither_in_the_mean_nor_in_its_name(record: Make) -> None:
+    qa = family_quality("qa", [scored(record, "q", "qa", contains_answer=0.5)], {})
+    failed = family_quality("rag", [record(kind="quality", family="rag", error="late")], {})
+    overall = overall_quality([qa, failed])
+    assert (overall.estimate.value, overall.metric) == (0.5, "1 family")
+
+
+def test_turns_of_a_conversation_are_one_cluster(record: Make) -> None:
+    rows = [
+        replace(scored(record, name, "qa", contains_answer=score), turn=turn)
+        for name, score in (("a", 1.0), ("b", 0.0), ("c", 1.0))
+        for turn in (1, 2)
+    ]
+    assert family_quality("qa", rows, {}).estimate.clusters == 3
+
+
+def test_intervals_stay_within_a_fractions_range(record: Make) -> None:
+    rows = [scored(record, str(i), "qa", contains_answer=float(i > 0)) for i in range(8)]
+    estimate = family_quality("qa", rows, {}).estimate
+    assert estimate.low is not None
+    assert estimate.low >= 0
+    assert estimate.high == 1.0
+
+
+def planned(conversation: str, reference: dict[str, Any] | None) -> PlannedPrompt:
+    return PlannedPrompt(
+        prompt=f"{conversation}#1",
+        conversation=conversation,
+        turn=1,
+        family="translation",
+        hash="h",
+        num_tokens=2,
+        passes=("quality",),
+        reference=reference,
+    )
+
+
+def test_gold_answers_come_from_the_plan_where_no_prompts_are_kept(tmp_path: Path) -> None:
+    prompts = (
+        planned("a", {"answers": ["x", "y"]}),
+        planned("b", None),
+    )
+    assert gold_answers(tmp_path, Plan(prompts=prompts)) == {"a#1": ("x", "y")}
+
+
+def test_gold_answers_come_from_the_prompts_the_run_kept(tmp_path: Path) -> None:
+    from bench.records.prompts import ids_hash
+
+    row = {
+        "conversation": "a", "turn": 1, "family": "translation", "ids": [1, 2], "num_cut": 0,
+        "hash": ids_hash((1, 2)), "reference": {"answers": ["gold"], "constraints": []},
+    }  # fmt: skip
+    (tmp_path / "prompts.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    assert gold_answers(tmp_path, Plan()) == {"a#1": ("gold",)}

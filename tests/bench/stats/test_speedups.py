@@ -1,0 +1,175 @@
+"""Estimators of a speed-up against hand computation, and what is said of their intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from bench.stats.intervals import (
+    Estimate,
+    bootstrap,
+    cluster_mean,
+    geometric_mean,
+    pair_up,
+    ratio_of_sums,
+)
+from bench.stats.speedups import more_prompts, speedups
+from bench.stats.times import Unit
+
+
+def unit(key: str, seconds: float, tokens: int = 10, **more: object) -> Unit:
+    values: dict[str, object] = {"family": "qa", "repeat": 0, "ok": True, "tokens": tokens}
+    values |= {"key": key, "cluster": key.split("#")[0], "seconds": seconds}
+    return Unit(**(values | more))  # type: ignore[arg-type]
+
+
+def units(seconds: Sequence[float], tokens: Sequence[int] | None = None) -> list[Unit]:
+    lengths = tokens or [10] * len(seconds)
+    return [unit(f"{i}#1", s, n) for i, (s, n) in enumerate(zip(seconds, lengths, strict=True))]
+
+
+def test_the_three_estimators_are_what_their_names_say() -> None:
+    base, mine = units([4.0, 6.0], [10, 30]), units([1.0, 6.0], [10, 30])
+    found = speedups(base, mine)
+    assert found.geometric.value == pytest.approx(2.0)  # sqrt(4 x 1)
+    assert found.totals.value == pytest.approx(10 / 7)
+    assert found.specbench.value == pytest.approx((10 + 5) / (2.5 + 5))  # mean rates
+
+
+def test_totals_are_per_token_where_the_answers_differ_in_length() -> None:
+    found = speedups(units([4.0], [20]), units([1.0], [10]))
+    assert found.totals.value == pytest.approx(2.0)
+
+
+def test_a_question_of_spec_bench_is_a_conversation_with_all_of_its_turns() -> None:
+    base = [unit("a#1", 1.0), unit("a#2", 3.0), unit("b#1", 2.0)]
+    mine = [unit("a#1", 1.0), unit("a#2", 1.0), unit("b#1", 1.0)]
+    rates = ((20 / 2 + 10 / 1) / 2) / ((20 / 4 + 10 / 2) / 2)
+    assert speedups(base, mine).specbench.value == pytest.approx(rates)
+
+
+def test_spec_benchs_ratio_is_taken_per_repeat_and_then_averaged() -> None:
+    base = [unit("a#1", 2.0), unit("a#1", 6.0, repeat=1)]
+    mine = [unit("a#1", 1.0), unit("a#1", 1.0, repeat=1)]
+    assert speedups(base, mine).specbench.value == pytest.approx((2 + 6) / 2)
+
+
+def test_a_question_with_a_failed_turn_is_left_out_of_that_repeat_on_both_sides() -> None:
+    base = [unit("a#1", 1.0), unit("a#2", 1.0), unit("b#1", 4.0)]
+    mine = [unit("a#1", 1.0), unit("a#2", 1.0, ok=False), unit("b#1", 1.0)]
+    found = speedups(base, mine)
+    assert found.specbench.value == pytest.approx(4.0)
+    assert found.totals.value == pytest.approx(5 / 2)
+
+
+def test_spec_benchs_own_count_of_the_baselines_tokens_counts_for_its_ratio_alone() -> None:
+    base = [unit("a#1", 2.0, recounted=8)]
+    found = speedups(base, [unit("a#1", 1.0)])
+    assert found.specbench.value == pytest.approx(10 / (8 / 2))
+    assert found.totals.value == pytest.approx(2.0)
+    mine = [unit("a#1", 1.0, recounted=3)]  # a method's tokens count as they were emitted
+    assert speedups(base, mine).specbench == found.specbench
+
+
+def test_without_common_answers_nothing_is_known() -> None:
+    found = speedups(units([1.0]), [])
+    assert found.geometric == found.totals == found.specbench == Estimate()
+    assert found.needed is None
+    assert found.disagree is None
+
+
+def spread(num: int, sd: float = 0.2, seed: int = 0) -> tuple[list[Unit], list[Unit]]:
+    rng = np.random.default_rng(seed)
+    return units(list(np.exp(rng.normal(0.5, sd, num)))), units([1.0] * num)
+
+
+def test_bootstrap_and_t_agree_on_normal_logs() -> None:
+    found = speedups(*spread(30))
+    assert found.disagree is False
+    assert found.resampled.value == pytest.approx(found.geometric.value)
+    assert found.resampled.low == pytest.approx(found.geometric.low, rel=0.02)
+    assert found.totals.low is not None
+    assert found.specbench.high is not None
+
+
+def test_one_wild_prompt_makes_them_disagree() -> None:
+    base = [*spread(20, sd=0.02)[0], unit("wild#1", 60.0)]
+    found = speedups(base, [*spread(20)[1], unit("wild#1", 1.0)])
+    assert found.disagree is True
+
+
+def test_fewer_than_eight_conversations_have_no_bootstrap() -> None:
+    found = speedups(*spread(7))
+    assert found.geometric.low is not None
+    assert found.resampled.low is None
+    assert found.disagree is None
+    assert speedups(*spread(8)).resampled.low is not None
+
+
+def test_turns_of_a_conversation_are_resampled_together() -> None:
+    base, mine = spread(40)
+    doubled = [[replace(u, key=u.key + "b") for u in side] for side in (base, mine)]
+    alone, twice = speedups(base, mine), speedups(base + doubled[0], mine + doubled[1])
+    assert twice.resampled.low == pytest.approx(alone.resampled.low)
+    assert twice.geometric.low == pytest.approx(alone.geometric.low)
+
+
+def test_the_bootstrap_is_seeded_and_takes_wider_percentiles_of_few_clusters() -> None:
+    def mean(sums: np.ndarray) -> np.ndarray:
+        return (sums[:, 0] / sums[:, 1])[None]
+
+    values = scipy_stats.norm.ppf((np.arange(10) + 0.5) / 10)
+    sums = np.stack([values, np.ones(10)], axis=1)
+    ((low, high),) = bootstrap(sums, mean)
+    plain = scipy_stats.bootstrap(
+        (values,), np.mean, method="percentile", rng=np.random.default_rng(1)
+    ).confidence_interval
+    assert [(low, high)] == bootstrap(sums, mean)
+    assert low < plain.low
+    assert high > plain.high
+    exact = cluster_mean(list(values), list("abcdefghij"))
+    assert low == pytest.approx(exact.low, abs=0.06)
+
+
+def test_the_prompts_that_are_needed_give_the_interval_asked_for() -> None:
+    base, mine = spread(20)
+    found = speedups(base, mine)
+    assert found.needed
+    pairs = pair_up(base, mine, lambda u: u.time_per_token)
+    num, error = 20 + found.needed, found.geometric.error or 0
+    sd = error * math.sqrt(20)
+    half = [scipy_stats.t.ppf(0.975, n - 1) * sd / math.sqrt(n) for n in (num, num - 1)]
+    assert half[0] <= math.log(1.05) < half[1]
+    assert geometric_mean(pairs).error == error
+
+
+def test_a_narrow_interval_needs_nothing_more_and_an_unknown_one_says_nothing() -> None:
+    assert speedups(*spread(20, sd=0.001)).needed == 0
+    assert more_prompts(Estimate(value=1.0)) is None
+
+
+def test_more_prompts_are_counted_in_prompts_where_conversations_have_several() -> None:
+    one = Estimate(value=1.0, low=0.8, high=1.25, error=0.1, df=9.0, num=10, clusters=10)
+    two = replace(one, num=20)
+    assert more_prompts(two) == 2 * (more_prompts(one) or 0)
+
+
+def test_a_ratio_of_sums_pools_clusters_and_its_interval_is_the_jackknifes() -> None:
+    parts = {"a": [(4.0, 2.0), (2.0, 1.0)], "b": [(2.0, 2.0)], "c": [(9.0, 3.0)]}
+    found = ratio_of_sums(parts)
+    assert found.value == pytest.approx(17 / 8)
+    pseudo = [3 * math.log(17 / 8) - 2 * math.log(left) for left in (11 / 5, 15 / 6, 8 / 5)]
+    ends = scipy_stats.t.interval(0.95, 2, math.log(17 / 8), scipy_stats.sem(pseudo))
+    expected = [math.exp(end) for end in ends]
+    assert (found.low, found.high) == (pytest.approx(expected[0]), pytest.approx(expected[1]))
+
+
+def test_a_ratio_of_sums_without_steps_is_unknown_and_of_one_cluster_has_no_interval() -> None:
+    assert ratio_of_sums({}) == ratio_of_sums({"a": [(1.0, 0.0)]}) == Estimate()
+    assert ratio_of_sums({"a": [(4.0, 2.0)], "b": [(0.0, 0.0)]}).low is None
+    assert ratio_of_sums({"a": [(4.0, 2.0)], "b": [(0.0, 0.0)]}).value == 2.0

@@ -1,0 +1,313 @@
+"""The summary against hand-made runs: columns, families, pairs, errors, unfinished runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from bench.plan.select import build_decoder
+from bench.records.plan import Cell, Plan
+from bench.records.record import SampleRecord
+from bench.records.run_folder import load_run
+from bench.stats import estimates, summary
+from bench.stats.intervals import ratio_of_sums
+from decoders.core.types import Sampling
+from tests.bench.conftest import PRIMARY
+
+Make = Callable[..., SampleRecord]
+BINDING_COLUMNS = [
+    "decoder",
+    "family",
+    "prompts",
+    "repeats",
+    "quality_prompts",
+    "tokens_per_call",
+    "tpf",
+    "acceptance_length",
+    "acceptance_rate",
+    "rows_per_token",
+    "ttft_s",
+    "time_per_token_s",
+    "tokens_per_s",
+    "speedup",
+    "speedup_low",
+    "speedup_high",
+    "speedup_decode",
+    "peak_memory_bytes",
+    "quality",
+    "quality_metric",
+    "identical_to_ar",
+    "errors",
+]
+PLAN = Plan(
+    cells=(
+        Cell(cell="ar", comparable_to_ar=True),
+        Cell(cell="spec", comparable_to_ar=True),
+        Cell(cell="nar", comparable_to_ar=False),
+    )
+)
+
+
+def two_prompts(record: Make, decoder: str, times: tuple[float, float], **more: Any) -> list[Any]:
+    """Two prompts of two families, ten tokens each, with the given total seconds."""
+    places = (("a", "qa"), ("b", "rag"))
+    return [
+        record(decoder, (1,) * 10, conversation=c, family=f, total_s=t, ttft_s=0.1, **more)
+        for (c, f), t in zip(places, times, strict=True)
+    ]
+
+
+def row(frame: pd.DataFrame, decoder: str, family: str = "all") -> Any:
+    chosen = frame[(frame["decoder"] == decoder) & (frame["family"] == family)]
+    assert len(chosen) == 1
+    return chosen.iloc[0]
+
+
+def test_the_columns_are_designs_in_its_order_and_others_follow(record: Make) -> None:
+    frame = summary.summarise([record()], PLAN)
+    assert list(frame.columns)[: len(BINDING_COLUMNS)] == BINDING_COLUMNS
+
+
+def test_a_hand_made_run_gives_the_numbers_worked_out_by_hand(record: Make) -> None:
+    rows = two_prompts(record, "ar", (4.1, 1.1)) + two_prompts(record, "spec", (1.1, 1.1))
+    frame = summary.summarise(rows, PLAN)
+    spec = row(frame, "spec")
+    assert spec["speedup"] == pytest.approx(math.sqrt(4.1 / 1.1))
+    assert spec["speedup_decode"] == pytest.approx(2.0)  # sqrt((4/1) x (1/1))
+    assert spec["time_per_token_s"] == pytest.approx(2.2 / 20)
+    assert spec["tokens_per_s"] == pytest.approx(20 / 2.2)
+    assert spec["decode_time_per_token_s"] == pytest.approx(2.0 / 18)
+    assert spec["ttft_s"] == pytest.approx(0.1)
+    assert (spec["prompts"], spec["repeats"], spec["pairs"], spec["clusters"]) == (2, 1, 2, 2)
+    assert row(frame, "spec", "qa")["speedup"] == pytest.approx(4.1 / 1.1)
+    assert pd.isna(row(frame, "spec", "qa")["speedup_low"])
+    assert spec["identical_to_ar"] == 1.0
+
+
+def test_the_baseline_is_1_with_an_interval_of_1(record: Make) -> None:
+    frame = summary.summarise(two_prompts(record, "ar", (4.0, 1.0)), PLAN)
+    for name in ("speedup", "speedup_low", "speedup_high", "speedup_decode", "tokens_per_call"):
+        assert row(frame, "ar")[name] == 1.0
+
+
+def test_rows_follow_the_plan_with_the_baseline_first_and_all_last(record: Make) -> None:
+    rows = [r for d in ("nar", "spec", "ar") for r in two_prompts(record, d, (1.0, 1.0))]
+    frame = summary.summarise(rows, PLAN)
+    assert list(frame["decoder"].unique()) == ["ar", "spec", "nar"]
+    assert list(frame["family"][:3]) == ["qa", "rag", "all"]
+
+
+def test_the_second_arm_is_the_noise_floor_and_never_a_row(record: Make) -> None:
+    rows = two_prompts(record, "ar", (4.0, 1.0)) + two_prompts(record, "ar@aa", (2.0, 2.0))
+    assert set(summary.summarise(rows, PLAN)["decoder"]) == {"ar"}
+    assert summary.noise_floor(rows).value == pytest.approx(1.0)
+    assert summary.noise_floor(rows, "qa").value == pytest.approx(2.0)
+    assert summary.noise_floor([]).value is None
+
+
+def test_identity_is_unknown_where_it_is_not_defined(record: Make) -> None:
+    rows = two_prompts(record, "ar", (1.0, 1.0)) + two_prompts(record, "nar", (1.0, 1.0))
+    assert pd.isna(row(summary.summarise(rows, PLAN), "nar")["identical_to_ar"])
+
+
+def test_an_error_is_counted_and_its_pair_is_dropped(record: Make) -> None:
+    rows = two_prompts(record, "ar", (4.0, 1.0)) + two_prompts(record, "spec", (1.0, 1.0))
+    rows[3] = record("spec", conversation="b", family="rag", error="CUDA out of memory")
+    spec = row(summary.summarise(rows, PLAN), "spec")
+    assert (spec["errors"], spec["pairs"], spec["pairs_dropped"], spec["prompts"]) == (1, 1, 1, 1)
+    assert spec["speedup"] == pytest.approx(4.0)
+
+
+def answers(record: Make, decoder: str, **scores: float | None) -> list[SampleRecord]:
+    """One quality answer in each of the families given; None: it failed."""
+    rows = []
+    for family, score in scores.items():
+        found = {"error": "late"} if score is None else {"scores": {PRIMARY[family]: score}}
+        rows.append(record(decoder, kind="quality", family=family, conversation=family, **found))
+    return rows
+
+
+def test_who_fails_in_a_whole_family_has_no_quality_over_all(record: Make) -> None:
+    rows = answers(record, "ar", summarization=0.9, mt_bench=0.1)
+    rows += answers(record, "spec", summarization=0.9, mt_bench=None)
+    rows += answers(record, "nar", summarization=0.5, mt_bench=0.1)
+    frame = summary.summarise(rows, PLAN)
+    assert row(frame, "ar")["quality"] == pytest.approx(0.5)
+    assert row(frame, "nar")["quality"] == pytest.approx(0.3)
+    assert row(frame, "spec", "summarization")["quality"] == pytest.approx(0.9)
+    for name in ("quality", "quality_low", "quality_high", "quality_metric"):
+        assert pd.isna(row(frame, "spec")[name])
+
+
+def test_who_has_a_family_that_ar_failed_in_is_not_held_against_ar_over_all(record: Make) -> None:
+    rows = answers(record, "ar", summarization=0.9, mt_bench=None)
+    rows += answers(record, "spec", summarization=0.9, mt_bench=0.1)
+    frame = summary.summarise(rows, PLAN)
+    assert pd.isna(row(frame, "ar")["quality"])
+    assert row(frame, "spec")["quality"] == pytest.approx(0.5)
+
+
+def test_a_family_in_which_nobody_is_scored_leaves_quality_over_all_as_it_is(record: Make) -> None:
+    rows = answers(record, "ar", summarization=0.9, mt_bench=None)
+    rows += answers(record, "spec", summarization=0.7, mt_bench=None)
+    rows += [record(decoder, family="rag") for decoder in ("ar", "spec")]  # timed, never scored
+    frame = summary.summarise(rows, PLAN)
+    for decoder, quality in (("ar", 0.9), ("spec", 0.7)):
+        assert row(frame, decoder)["quality"] == pytest.approx(quality)
+        assert row(frame, decoder)["quality_metric"] == "1 family"
+        assert pd.isna(row(frame, decoder, "mt_bench")["quality"])
+
+
+def test_errors_of_both_passes_are_counted_and_prompts_that_failed_are_not(record: Make) -> None:
+    rows = two_prompts(record, "ar", (4.0, 1.0))
+    rows += [record("ar", conversation="c", family="qa", error="late")]
+    rows += answers(record, "ar", qa=None)
+    found = row(summary.summarise(rows, PLAN), "ar")
+    assert (found["prompts"], found["errors"]) == (2, 2)
+
+
+def test_accepted_tokens_per_step_have_an_interval_over_conversations(record: Make) -> None:
+    """Of a conversation all later steps count as one; the prefill's tokens and step do not."""
+    answered = {"a": ((4, 3, 1), (1, 2)), "b": ((1, 5, 5),), "c": ((2, 1, 1, 2),)}
+    rows = [
+        record("spec", steps, conversation=name, turn=turn)
+        for name, turns in answered.items()
+        for turn, steps in enumerate(turns, 1)
+    ]
+    found = row(summary.summarise([*two_prompts(record, "ar", (1.0, 1.0)), *rows], PLAN), "spec")
+    expected = ratio_of_sums({"a": [(3 + 1 + 2, 3)], "b": [(10, 2)], "c": [(4, 3)]})
+    assert found["acceptance_length"] == pytest.approx(expected.value)
+    assert found["acceptance_length_low"] == pytest.approx(expected.low)
+    assert found["acceptance_length_high"] == pytest.approx(expected.high)
+
+
+def test_the_table_of_prompts_holds_those_that_both_sides_finished(record: Make) -> None:
+    def answered(decoder: str, **failed: bool) -> list[SampleRecord]:
+        return [
+            record(decoder, conversation=name, **({"error": "late"} if failed.get(name) else {}))
+            for name in "abc"
+        ]
+
+    rows = answered("ar", a=True) + answered("spec", b=True) + answered("ar@aa", c=True)
+    table = estimates.prompt_table(rows, ["ar", "spec"])
+    shown = list(zip(table["decoder"], table["conversation"], strict=True))
+    assert shown == [("spec", "c"), ("ar@aa", "b")]
+
+
+def test_the_floor_beside_a_speedup_is_that_of_the_two_baselines(record: Make) -> None:
+    rows = two_prompts(record, "ar", (4.0, 1.0)) + two_prompts(record, "ar@aa", (2.0, 1.0))
+    rows += two_prompts(record, "spec", (1.0, 1.0))
+    frame = summary.summarise(rows, PLAN)
+    for decoder in ("ar", "spec"):
+        assert row(frame, decoder)["aa_speedup"] == pytest.approx(math.sqrt(2.0))
+
+
+def test_a_decoder_that_always_fails_keeps_its_rows_with_nothing_known(record: Make) -> None:
+    rows = [*two_prompts(record, "ar", (1.0, 1.0)), record("spec", conversation="a", error="boom")]
+    spec = row(summary.summarise(rows, PLAN), "spec")
+    assert spec["errors"] == 1
+    for name in ("tokens_per_call", "speedup", "ttft_s", "peak_memory_bytes", "quality"):
+        assert pd.isna(spec[name])
+
+
+def test_answers_that_end_in_their_first_step_are_in_no_decode_speedup(record: Make) -> None:
+    rows = two_prompts(record, "ar", (4.1, 1.1)) + two_prompts(record, "nar", (1.1, 1.1))
+    rows[3] = record("nar", (10,), conversation="b", family="rag", total_s=1.1, ttft_s=1.1)
+    nar = row(summary.summarise(rows, PLAN), "nar")
+    assert (nar["pairs"], nar["pairs_decode"]) == (2, 1)
+    assert nar["speedup_decode"] == pytest.approx(4.0)
+
+
+def test_without_records_there_are_no_rows_but_all_columns() -> None:
+    frame = summary.summarise([], PLAN)
+    assert frame.empty
+    assert list(frame.columns)[: len(BINDING_COLUMNS)] == BINDING_COLUMNS
+    assert summary.acceptance_table([], PLAN).empty
+    assert summary.step_length_table([], PLAN).empty
+
+
+def test_in_batches_the_group_is_the_pair_and_mixed_groups_count_in_all_only(record: Make) -> None:
+    def group(decoder: str, block: int, seconds: float, families: tuple[str, str]) -> list[Any]:
+        batch = {"batch_size": 2, "block": block, "ttft_s": None, "total_s": None}
+        return [
+            record(decoder, conversation=f"{block}-{i}", family=f, group_s=seconds, **batch)
+            for i, f in enumerate(families)
+        ]
+
+    rows = [
+        *group("ar", 0, 8.0, ("qa", "qa")),
+        *group("ar", 1, 2.0, ("qa", "rag")),
+        *group("spec", 0, 2.0, ("qa", "qa")),
+        *group("spec", 1, 2.0, ("qa", "rag")),
+    ]
+    frame = summary.summarise(rows, PLAN)
+    whole = row(frame, "spec")
+    assert whole["speedup"] == pytest.approx(2.0)
+    assert whole["time_per_token_s"] == pytest.approx(4.0 / 12)
+    assert (whole["pairs"], whole["batch_size"]) == (2, 2)
+    assert pd.isna(whole["speedup_decode"])
+    assert pd.isna(whole["ttft_s"])
+    assert row(frame, "spec", "qa")["speedup"] == pytest.approx(4.0)
+    assert pd.isna(row(frame, "spec", "rag")["speedup"])
+
+
+def test_a_synthetic_run_is_fast_where_it_was_made_fast(synthetic_run: Callable[..., Any]) -> None:
+    run = load_run(synthetic_run({"spec": 3.0, "spec@slow": 1.2}, conversations=18))
+    frame = summary.summarise(run.records, run.plan)
+    assert row(frame, "spec")["speedup_low"] > row(frame, "spec@slow")["speedup_high"]
+    assert row(frame, "spec")["tokens_per_call"] == pytest.approx(3.0, abs=0.4)
+    floor = summary.noise_floor(run.records)
+    assert floor.low is not None
+    assert floor.high is not None
+    assert floor.low < 1.02
+    assert floor.high > 0.98
+
+
+# ---------------------------------------------------------------- guarantees
+
+
+@pytest.mark.parametrize(
+    ("facts", "promise"),
+    [
+        ({"lossless": True, "comparable_to_ar": True}, "same tokens"),
+        ({"lossless": True, "comparable_to_ar": False}, "same distribution"),
+        ({"lossless": False, "comparable_to_ar": True}, "none"),
+        ({}, None),
+    ],
+)
+def test_a_guarantee_follows_from_what_a_cell_claims_and_the_temperature(
+    record: Make, facts: dict[str, Any], promise: str | None
+) -> None:
+    plan = Plan(cells=(Cell(cell="spec", **facts),))
+    found = row(summary.summarise([record(), record("spec")], plan), "spec")["guarantee"]
+    assert found == promise or (promise is None and pd.isna(found))
+
+
+def test_built_in_decoders_guarantee_what_their_options_and_the_temperature_allow() -> None:
+    def promise(name: str, temperature: float, **options: str) -> str | None:
+        decoder = build_decoder(name, options)
+        comparable = decoder.comparable_to_ar(Sampling(temperature=temperature))
+        return Cell(cell="x", lossless=decoder.lossless, comparable_to_ar=comparable).guarantee
+
+    assert [promise("spec", t) for t in (0.0, 0.7)] == ["same tokens", "same distribution"]
+    assert promise("spec", 0.7, verify="coupled") == "same tokens"
+    assert [promise("ptp", t) for t in (0.0, 0.7)] == ["same tokens"] * 2
+    assert [promise("nar", t) for t in (0.0, 0.7)] == ["none"] * 2
+    assert [promise("idlm", 0.0), promise("idlm", 0.7, mode="isd")] == ["none", "same distribution"]
+    assert promise("idlm", 0.0, mode="isd", verify="relaxed") == "none"
+
+
+def test_calls_per_step_are_target_calls_after_the_prefill_over_steps(record: Make) -> None:
+    rows = [
+        record(),
+        record("ptp", (1, 8, 8), calls=(1, 2, 2)),
+        record("spec", (1, 4), calls=(3, 1)),
+    ]
+    frame = summary.summarise(rows, PLAN)
+    assert [row(frame, name)["calls_per_step"] for name in ("ar", "ptp", "spec")] == [1, 2, 1]
+    ptp = row(frame, "ptp")
+    assert ptp["calls_per_step"] == ptp["acceptance_length"] / ptp["tpf"]

@@ -1,0 +1,104 @@
+"""Times per token against hand-made answers and groups."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from bench.records.record import SampleRecord
+from bench.stats import times
+
+Make = Callable[..., SampleRecord]
+
+
+def test_times_per_token_are_pooled_sums(record: Make) -> None:
+    units = times.timed_units(
+        [
+            record(emitted=(1,) * 10, total_s=2.0, ttft_s=0.2),
+            record(emitted=(1,) * 2, conversation="c1", total_s=1.0, ttft_s=0.4),
+        ]
+    )
+    assert times.time_per_token_s(units) == pytest.approx(3.0 / 12)
+    assert times.decode_time_per_token_s(units) == pytest.approx((1.8 + 0.6) / (9 + 1))
+
+
+def test_time_to_first_token_is_the_mean_over_answers(record: Make) -> None:
+    rows = [record(ttft_s=0.1), record(ttft_s=0.3), record(error="boom")]
+    assert times.ttft_s(rows) == pytest.approx(0.2)
+    assert times.ttft_s([record(ttft_s=None)]) is None
+
+
+def test_an_answer_of_the_prefill_alone_has_no_decode_time(record: Make) -> None:
+    (unit,) = times.timed_units([record(emitted=(1,))])
+    assert unit.time_per_token == pytest.approx(0.01)
+    assert unit.decode_time_per_token is None
+    assert times.decode_time_per_token_s([unit]) is None
+
+
+def test_a_group_counts_its_makespan_once(record: Make) -> None:
+    group = {"batch_size": 2, "ttft_s": None, "total_s": None, "group_s": 3.0, "block": 5}
+    (unit,) = times.timed_units(
+        [record(conversation=c, emitted=(1,) * 4, **group) for c in ("a", "b", "c")]
+    )
+    assert unit.time_per_token == pytest.approx(3.0 / 12)
+    assert unit.decode_time_per_token is None
+    assert unit.key == unit.cluster == "a#1|b#1|c#1"
+    assert unit.family == "qa"
+
+
+def test_one_error_voids_its_whole_group(record: Make) -> None:
+    group = {"batch_size": 2, "ttft_s": None, "total_s": None, "group_s": 3.0}
+    (unit,) = times.timed_units(
+        [record(conversation="a", **group), record(conversation="b", error="boom", **group)]
+    )
+    assert not unit.ok
+    assert times.time_per_token_s([unit]) is None
+
+
+def test_no_time_of_an_answer_that_failed_counts_even_where_one_was_taken(record: Make) -> None:
+    """A failed group has a makespan, and a failed answer may have been timed up to its error."""
+    failed = record(conversation="a", emitted=(1,) * 4)
+    failed = dataclasses.replace(failed, error="late", total_s=99.0, ttft_s=50.0)
+    sound = record(conversation="b", emitted=(1,) * 4, total_s=2.0, ttft_s=0.5)
+    units = times.timed_units([failed, sound])
+    assert [unit.ok for unit in units] == [False, True]
+    assert times.time_per_token_s(units) == pytest.approx(2.0 / 4)
+    assert times.decode_time_per_token_s(units) == pytest.approx(1.5 / 3)
+    assert times.ttft_s([failed, sound]) == 0.5
+
+    group = {"batch_size": 2, "ttft_s": None, "total_s": None}
+    failing = [
+        record(conversation="a", group_s=99.0, block=0, **group),
+        record(conversation="b", error="late", block=0, **group),
+    ]
+    whole = record(conversation="c", emitted=(1,) * 4, group_s=2.0, block=1, **group)
+    units = times.timed_units([*failing, whole])
+    assert [unit.ok for unit in units] == [False, True]
+    assert times.time_per_token_s(units) == pytest.approx(2.0 / 4)
+
+
+def test_answers_of_the_untimed_pass_are_no_units(record: Make) -> None:
+    assert times.timed_units([record(kind="quality", total_s=1.0)]) == []
+
+
+def test_repeats_are_matched_with_their_own(record: Make) -> None:
+    base, arm = (
+        times.timed_units([record(cell, repeat=n, total_s=seconds + n) for n in range(3)])
+        for cell, seconds in (("ar", 10.0), ("spec", 20.0))
+    )
+    pairs = [(one.seconds, other.seconds) for one, other in times.matched(base, arm[1:])]
+    assert pairs == [(11.0, 21.0), (12.0, 22.0)]
+
+
+def test_turns_of_a_conversation_are_one_cluster_and_two_keys(record: Make) -> None:
+    units = times.timed_units([record(turn=turn) for turn in (1, 2)])
+    assert {unit.cluster for unit in units} == {"c0"}
+    assert [unit.key for unit in units] == ["c0#1", "c0#2"]
+
+
+def test_a_group_that_mixes_families_belongs_to_none(record: Make) -> None:
+    group = {"batch_size": 2, "group_s": 3.0}
+    (unit,) = times.timed_units([record(**group), record(family="rag", turn=1, **group)])
+    assert unit.family is None

@@ -1,0 +1,257 @@
+"""The verdict: broken invariants condemn a run; noise is said and never condemns it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.records.environment import Environment
+from bench.records.json_file import parse
+from bench.records.plan import Block, Cell, Plan, PlannedPrompt
+from bench.records.record import SampleRecord
+from bench.records.run_folder import Run
+from bench.records.status import RunStatus
+from bench.stats.validity import EXIT_CODES, clock_drift, judge
+
+Make = Callable[..., SampleRecord]
+
+
+def run_of(
+    records: Sequence[SampleRecord],
+    events: Sequence[Mapping[str, Any]] = (),
+    plan: Plan | None = None,
+    **status: Any,
+) -> Run:
+    return Run(
+        path=Path("run"),
+        plan=plan or Plan(),
+        config={"max_new_tokens": 8},
+        env=Environment(),
+        status=parse(RunStatus, {"status": "complete", **status}, "run.json"),
+        records=tuple(records),
+        events=tuple(events),
+    )
+
+
+def baseline(record: Make, times: Sequence[float], prompts: int = 3) -> list[SampleRecord]:
+    """Both arms of the baseline, one block per prompt and repeat, at `times` a repeat."""
+    return [
+        record(
+            cell,
+            conversation=f"c{prompt}",
+            block=repeat * prompts + prompt,
+            repeat=repeat,
+            total_s=time_s * (prompt + 1),
+        )
+        for repeat, time_s in enumerate(times)
+        for prompt in range(prompts)
+        for cell in ("ar", "ar@aa")
+    ]
+
+
+def load(block: int, cores: float | None, attempt: int = 0, throttled: str | None = None) -> Any:
+    return {
+        "event": "load",
+        "block": block,
+        "attempt": attempt,
+        "other_cores": cores,
+        "throttled": throttled,
+    }
+
+
+def test_a_quiet_sound_run_is_valid_without_a_word(record: Make) -> None:
+    records = baseline(record, [1.0, 1.01, 0.99])
+    validity = judge(run_of(records, [load(b, 0.1) for b in range(9)]))
+    assert validity.verdict == "VALID"
+    assert (validity.reasons, validity.warnings) == ((), ())
+    assert (validity.num_blocks, validity.num_loaded_blocks, validity.max_other_cores) == (
+        9,
+        0,
+        0.1,
+    )
+
+
+def test_a_broken_invariant_makes_it_invalid_and_names_a_prompt(record: Make) -> None:
+    bad = [record("ar", calls=(1, 1, 2)), record("spec", drafted=(0, 1, 1), accepted=(0, 2, 0))]
+    validity = judge(run_of([*bad, record("ptp")]))
+    assert validity.verdict == "INVALID"
+    assert len(validity.reasons) == 2
+    assert "ar made 4 calls for 3 tokens (prompt c0#1)" in validity.reasons[0]
+
+
+def test_an_answer_past_the_budget_makes_it_invalid(record: Make) -> None:
+    assert judge(run_of([record("ptp", emitted=(1, 8))])).verdict == "INVALID"
+    assert judge(run_of([record("ptp", emitted=(1, 7))])).verdict == "VALID"
+
+
+@pytest.mark.parametrize("num_tokens", [2, 4])
+def test_steps_that_emit_more_or_less_than_the_answer_holds_make_it_invalid(
+    record: Make, num_tokens: int
+) -> None:
+    validity = judge(run_of([record("ptp", tokens=(7,) * num_tokens)]))
+    assert validity.verdict == "INVALID"
+    assert f"steps emit 3 tokens, the answer has {num_tokens}" in validity.reasons[0]
+
+
+def test_the_second_baseline_makes_a_call_a_token_as_the_first_does(record: Make) -> None:
+    for arm in ("ar", "ar@aa"):
+        assert judge(run_of([record(arm, calls=(1, 1, 2))])).verdict == "INVALID"
+
+
+def test_blocks_during_which_others_took_the_cores_are_counted(record: Make) -> None:
+    events = [load(0, 0.5), load(1, 0.51), load(2, 1.9), load(3, None)]
+    validity = judge(run_of(baseline(record, [1.0] * 3), events))
+    assert (validity.verdict, validity.num_loaded_blocks) == ("VALID", 2)
+    assert "during 2 of 4 blocks (up to 1.9)" in validity.warnings[0]
+
+
+def test_the_load_of_a_superseded_attempt_does_not_count(record: Make) -> None:
+    records = [dataclasses.replace(r, attempt=1) for r in baseline(record, [1.0])]
+    validity = judge(run_of(records, [load(0, 9.0, attempt=0), load(0, 0.1, attempt=1)]))
+    assert (validity.num_loaded_blocks, validity.max_other_cores) == (0, 0.1)
+
+
+def test_throttling_is_said(record: Make) -> None:
+    validity = judge(run_of(baseline(record, [1.0]), [load(0, 0.0, throttled="CPU thermal")]))
+    assert validity.warnings == (
+        "the processor was slowed down during 1 of 1 blocks (CPU thermal)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("times", "drift"), [([1.0, 1.0, 1.2], 0.2), ([1.0, 5.0, 1.0], 0.0), ([1.0, 1.0, 0.8], -0.2)]
+)
+def test_drift_compares_the_last_third_with_the_first(
+    record: Make, times: list[float], drift: float
+) -> None:
+    records = baseline(record, times)
+    assert clock_drift(run_of(records)) == pytest.approx(drift)
+    said = " ".join(judge(run_of(records)).warnings)
+    assert ("more time" in said) is (drift > 0)
+    assert ("less time" in said) is (drift < 0)
+
+
+def test_drift_is_per_token(record: Make) -> None:
+    records = [
+        dataclasses.replace(r, total_s=(r.total_s or 0) * 2, tokens=(r.tokens or ()) * 2)
+        if r.repeat == 2
+        else r
+        for r in baseline(record, [1.0, 1.0, 1.0])
+    ]
+    assert clock_drift(run_of(records)) == pytest.approx(0)
+
+
+def test_drift_needs_enough_prompts_and_blocks(record: Make) -> None:
+    assert clock_drift(run_of(baseline(record, [1.0, 1.0, 1.2], prompts=2))) is None
+    assert clock_drift(run_of(baseline(record, [1.0], prompts=2))) is None
+    assert clock_drift(run_of([])) is None
+
+
+def test_drift_of_groups_uses_their_makespan(record: Make) -> None:
+    records = [
+        dataclasses.replace(r, total_s=None, ttft_s=None, group_s=r.total_s, batch_size=2)
+        for r in baseline(record, [1.0, 1.0, 1.5])
+    ]
+    assert clock_drift(run_of(records)) == pytest.approx(0.5)
+
+
+def test_errors_are_counted_and_said_per_cell(record: Make) -> None:
+    failed = [record("mine", error="ValueError: no", conversation=f"c{i}") for i in range(3)]
+    validity = judge(run_of(failed))
+    assert (validity.verdict, validity.num_errors) == ("VALID", 3)
+    assert validity.warnings == ("mine failed on 3 answers, e.g. c0#1: ValueError: no",)
+
+
+def test_two_baselines_that_disagree_are_said(record: Make) -> None:
+    records = baseline(record, [1.0])
+    records[1] = dataclasses.replace(records[1], tokens=(9, 9, 9))
+    assert "different tokens for 1 of 3 answers" in judge(run_of(records)).warnings[0]
+
+
+# ---------------------------------------------------------------- wrong, damaged, incomplete
+
+LEFT = {"cell": "spec", "num_answers": 3, "num_compared": 8, "num_wrong": 2, "example": "c0#1"}
+PLAN = Plan(
+    cells=(Cell(cell="ar"), Cell(cell="spec")),
+    blocks=tuple(Block(block=block, repeat=0, prompts=(), order=()) for block in range(3)),
+    prompts=tuple(
+        PlannedPrompt(
+            prompt=f"q{i}#1",
+            conversation=f"q{i}",
+            turn=1,
+            family="qa",
+            hash="h",
+            num_tokens=2,
+            passes=("quality",),
+        )
+        for i in range(2)
+    ),
+)
+
+
+def test_a_decoder_that_claims_to_be_lossless_and_is_not_makes_the_run_wrong(record: Make) -> None:
+    validity = judge(run_of([record()], differences=[LEFT]))
+    assert validity.verdict == "WRONG"
+    assert validity.reasons == (
+        "spec is WRONG: it claims to be lossless and gave other tokens than ar on 3 of 8 answers, "
+        "2 of them no near-ties, e.g. c0#1",
+    )
+    assert validity.warnings == ()
+    assert EXIT_CODES["WRONG"] == 3
+
+
+@pytest.mark.parametrize("num_wrong", [0, None])
+def test_near_ties_and_what_is_not_judged_are_a_warning(
+    record: Make, num_wrong: int | None
+) -> None:
+    validity = judge(run_of([record()], differences=[LEFT | {"num_wrong": num_wrong}]))
+    assert (validity.verdict, validity.reasons) == ("VALID", ())
+    assert validity.warnings[0].startswith("spec claims to be lossless and gave other tokens than")
+    assert ("near-ties" in validity.warnings[0]) == (num_wrong == 0)
+
+
+def test_fewer_records_than_were_counted_are_damage(record: Make) -> None:
+    validity = judge(run_of([record()], num_records=2028))
+    assert validity.verdict == "DAMAGED"
+    assert "samples.jsonl holds 1 of the 2,028 records that run.json counts" in validity.reasons[0]
+    assert judge(run_of([record()], num_records=1)).verdict == "VALID"
+
+
+def test_a_complete_run_without_all_that_was_planned_is_damaged(record: Make) -> None:
+    validity = judge(run_of([record()], plan=PLAN))
+    assert validity.verdict == "DAMAGED"
+    assert "2 of 3 timing blocks and 4 of 4 answers of the quality pass" in validity.reasons[0]
+    assert "`bench resume run` measures it" in validity.reasons[0]
+    assert "resume" not in judge(run_of([record()], plan=PLAN, ab="x")).reasons[0]
+
+
+@pytest.mark.parametrize("how", ["interrupted", "error", "started"])
+def test_a_run_that_did_not_end_is_incomplete_and_says_what_it_lacks(
+    record: Make, how: str
+) -> None:
+    validity = judge(run_of([record()], plan=PLAN, status=how))
+    assert validity.verdict == "INCOMPLETE"
+    assert f"did not end (status: {how}): not measured are 2 of 3 timing" in validity.reasons[0]
+    all_there = judge(run_of([record()], status=how))
+    assert all_there.verdict == "INCOMPLETE"
+    assert "it was stopped after its last answer" in all_there.reasons[0]
+    assert EXIT_CODES["INCOMPLETE"] == EXIT_CODES["DAMAGED"] == 4
+
+
+def test_the_worst_verdict_stands_and_all_reasons_are_said(record: Make) -> None:
+    bad = [record("ar", calls=(1, 1, 2))]
+    found: dict[str, Any] = {"differences": [LEFT], "status": "interrupted"}
+    assert judge(run_of([record()], **found)).verdict == "WRONG"
+    assert judge(run_of(bad, **found)).verdict == "INVALID"
+    damaged = judge(run_of(bad, **found, num_records=9))
+    assert damaged.verdict == "DAMAGED"
+    assert len(damaged.reasons) == 3
+
+
+def test_a_run_that_was_found_invalid_stays_so(record: Make) -> None:
+    validity = judge(run_of([record()], verdict="INVALID", reasons=["as it was"]))
+    assert (validity.verdict, validity.reasons) == ("INVALID", ("as it was",))

@@ -1,0 +1,509 @@
+"""Whole runs: their folder, their exit codes, and every way in which they stop and go on."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import run as bench_run
+from bench.errors import BenchError, Exit
+from bench.plan.dry_run import dry_run
+from bench.records.files import SAMPLES, SampleWriter
+from bench.records.run_folder import load_run
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+@pytest.fixture(autouse=True)
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Reports have their own tests: here it is only recorded that one was written."""
+    written: list[Path] = []
+    monkeypatch.setattr("bench.report.write.write_report", written.append)
+    return written
+
+
+@pytest.fixture
+def start(tmp_path: Path, small: Any, opener: Any, progress: Any) -> Callable[..., Any]:
+    """Runs a small configuration; returns how it ended and its progress."""
+
+    def run(shown: Any = None, **values: Any) -> Any:
+        shown = shown or progress()
+        return bench_run.run(small(**values), tmp_path / "results", shown, opener), shown
+
+    return run
+
+
+def keys(run_dir: Path) -> Counter[tuple[str, str, str, int]]:
+    return Counter((r.kind, r.decoder, r.prompt, r.repeat) for r in load_run(run_dir).records)
+
+
+# ---------------------------------------------------------------- a run
+
+
+def test_a_run_leaves_everything_a_reader_needs(start: Any, no_figures: list[Path]) -> None:
+    ended, shown = start()
+    run = load_run(ended.run_dir)
+    assert ended.exit_code == Exit.DONE
+    assert {path.name for path in ended.run_dir.iterdir()} == {
+        "manifest.json", "config.toml", "env.json", "prompts.jsonl", "samples.jsonl", "run.json",
+        "vocab.json", "phases.json",
+    }  # fmt: skip
+    assert run.status.status == "complete"
+    assert (run.status.verdict, run.status.reasons) == ("VALID", ())
+    assert run.status.num_records == len(run.records) == 4 * 2 * 3 + 4 * 2
+    assert run.env.process is not None
+    assert (run.env.process.peak_rss_bytes or 0) > 0
+    assert run.config["decoders"] == {"ar": {}, "spec": {"k": "4", "verify": "rejection"}}
+    assert [cell.cell for cell in run.plan.cells] == ["ar", "spec"]
+    assert no_figures == [ended.run_dir]
+    assert shown.closed == 1
+
+
+def test_its_folder_is_named_by_time_decoders_and_hash_and_is_latest(start: Any) -> None:
+    ended, _ = start()
+    day, clock, name, digest = ended.run_dir.name.split("-")
+    assert (len(day), len(clock), name, len(digest)) == (8, 6, "spec", 4)
+    assert (ended.run_dir.parent / "latest").samefile(ended.run_dir)
+    named, _ = start(run_name="mine")
+    assert "-mine-" in named.run_dir.name
+
+
+def test_the_manifest_is_there_before_the_first_measurement(
+    start: Any, progress: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(RuntimeError, match="bug"):
+        start(progress(stop_at=1, error=RuntimeError("bug")))
+    (run_dir,) = [p for p in (tmp_path / "results").iterdir() if not p.is_symlink()]
+    run = load_run(run_dir)
+    assert len(run.plan.blocks) == 8
+    assert (run.status.status, run.status.verdict) == ("error", "INCOMPLETE")
+
+
+def test_every_piece_of_an_answer_is_in_the_vocabulary(start: Any) -> None:
+    ended, _ = start()
+    pieces = json.loads((ended.run_dir / "vocab.json").read_text())
+    for record in load_run(ended.run_dir).records:
+        text = "".join(pieces[str(token)] for token in record.tokens or ())
+        assert text.replace("\n", "").replace("\x01", "").strip() == record.text
+
+
+def test_prompts_that_do_not_fit_are_counted_where_a_user_sees_them(
+    start: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "q.jsonl"
+    lines = [{"prompt": "short?", "answer": "1"}, {"prompt": "x" * 30, "answer": "1"}]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ended, shown = start(tasks=f"jsonl={file}", limit=2, max_new_tokens=240)
+    assert any("1 of 2 prompts skipped" in note for note in shown.notes)
+    assert len(load_run(ended.run_dir).plan.skipped) == 1
+
+
+def test_nothing_left_to_measure_is_a_usage_error(start: Any, tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="all were skipped") as caught:
+        start(max_new_tokens=250)
+    assert caught.value.exit_code == 2
+    assert list((tmp_path / "results").iterdir()) == []
+
+
+# ---------------------------------------------------------------- refusals before the plan
+
+
+@pytest.mark.parametrize(
+    ("values", "code", "said"),
+    [
+        ({"decoders": "spce"}, 2, "did you mean 'spec'"),
+        ({"decoders": "spec:kk=3"}, 2, "unknown option 'kk'"),
+        ({"decoders": "spec:k=x"}, 2, "it must be of type int"),
+        ({"decoders": "ar@aa"}, 2, "second arm"),
+        ({"draft": None}, 2, "needs a draft model; pass --draft"),
+        ({"tasks": "qaa"}, 2, "did you mean 'qa'"),
+        ({"tasks": "jsonl=none.jsonl"}, 2, "none.jsonl"),
+        ({"decoders": "no/such.py:Mine"}, 2, "does not exist"),
+    ],
+)
+def test_what_cannot_run_is_one_line_and_leaves_no_folder(
+    start: Any, tmp_path: Path, values: dict[str, Any], code: int, said: str
+) -> None:
+    with pytest.raises(BenchError) as caught:
+        start(**values)
+    assert said in caught.value.message
+    assert "\n" not in caught.value.message
+    assert caught.value.exit_code == code
+    folder = tmp_path / "results"
+    assert not folder.exists() or list(folder.iterdir()) == []
+
+
+def test_a_default_decoder_that_cannot_run_is_skipped_with_a_line(start: Any) -> None:
+    ended, shown = start(decoders=None, draft=None)
+    assert any(note.startswith("spec is skipped: it needs a draft") for note in shown.notes)
+    assert "ar" in load_run(ended.run_dir).config["decoders"]
+    assert "spec" not in load_run(ended.run_dir).config["decoders"]
+
+
+def test_a_draft_of_another_vocabulary_is_refused(small: Any, opener: Any, tmp_path: Path) -> None:
+    from bench.plan.setup import assemble
+    from decoders.core.engine.models import Models
+    from decoders.core.testing.table_model import TableModel
+
+    def other(config: Any) -> Any:
+        setup = opener(config)
+        models = Models(target=setup.models.target, draft=TableModel(7))
+        return assemble(
+            config, models, setup.tokenizer, stop_ids=frozenset(), clock=setup.clock, facts={}
+        )
+
+    with pytest.raises(BenchError, match="vocabulary has 7 tokens") as caught:
+        bench_run.run(small(), tmp_path / "results", SilentProgress(), other)
+    assert caught.value.exit_code == 2
+    assert list((tmp_path / "results").iterdir()) == []
+
+
+class SilentProgress:
+    def start(self, phase: str, total: int, done: int = 0) -> None: ...
+    def step(self, detail: str = "", num: int = 1) -> None: ...
+    def note(self, line: str) -> None: ...
+    def close(self) -> None: ...
+
+
+# ---------------------------------------------------------------- failures on the way
+
+ENDINGS = {
+    Exit.FAILED: "raise ValueError('no')\nyield",
+    Exit.INVALID: (
+        "result = yield request.target.call(request.prompt_ids)\n"
+        "while True:\n"
+        "    yield Emit(tokens=result.picks, drafted=0, accepted=1)\n"
+        "    result = yield request.target.call(result.picks)"
+    ),
+    Exit.REGRESSION: (
+        "result = yield request.target.call(request.prompt_ids)\n"
+        "while True:\n"
+        "    yield Emit(tokens=(65,))\n"
+        "    result = yield request.target.call((65,))"
+    ),
+}
+"""Bodies of decoders, by the exit code that a run of them ends with."""
+
+
+def test_a_failing_prompt_does_not_stop_others_and_ends_with_exit_1(
+    start: Any, decoder_file: Any
+) -> None:
+    ended, shown = start(decoders=decoder_file(ENDINGS[Exit.FAILED]))
+    run = load_run(ended.run_dir)
+    assert ended.exit_code == Exit.FAILED
+    assert run.status.status == "complete"
+    assert run.status.num_errors == 4 * 2 + 4
+    assert any("failed on 12 answers" in warning for warning in run.status.warnings)
+    assert any("12 answers failed; partial results kept" in note for note in shown.notes)
+
+
+def test_a_broken_invariant_makes_the_run_invalid(start: Any, decoder_file: Any) -> None:
+    ended, _ = start(decoders=decoder_file(ENDINGS[Exit.INVALID]))
+    assert ended.exit_code == Exit.INVALID
+    status = load_run(ended.run_dir).status
+    assert status.verdict == "INVALID"
+    assert "accepted more tokens than it drafted" in status.reasons[0]
+
+
+def test_a_decoder_that_is_lossless_in_name_only_ends_with_exit_3(
+    start: Any, decoder_file: Any
+) -> None:
+    ended, shown = start(decoders=decoder_file(ENDINGS[Exit.REGRESSION]))
+    assert ended.exit_code == Exit.REGRESSION
+    status = load_run(ended.run_dir).status
+    assert status.differences is not None
+    assert status.differences[0].num_wrong == 8
+    assert status.verdict == "WRONG"
+    said = "mine is WRONG: it claims to be lossless and gave other tokens than ar on 8 of 8 answers"
+    assert f"{said}, 8 of them no near-ties, e.g. " in status.reasons[0]
+    assert not any("claims to be lossless" in line for line in status.warnings)
+    line = "@mine: claims to be lossless and left ar's tokens without a near-tie"
+    assert any(note.endswith(line) for note in shown.notes)
+
+
+def test_a_full_disk_keeps_what_was_measured_and_says_how_to_go_on(
+    start: Any, progress: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opener: Any
+) -> None:
+    whole = SampleWriter._append
+
+    def fills_up(self: SampleWriter, line: str) -> None:
+        if self._size > 9_000:
+            self._write = lambda _fd, _data: 3
+        whole(self, line)
+
+    monkeypatch.setattr(SampleWriter, "_append", fills_up)
+    shown = progress()
+    with pytest.raises(BenchError, match="No space left on device") as caught:
+        start(shown)
+    assert caught.value.exit_code == Exit.FAILED
+    (run_dir,) = [p for p in (tmp_path / "results").iterdir() if not p.is_symlink()]
+    assert shown.notes[-1] == f"what was measured is kept. Go on: bench resume {run_dir}"
+    before = keys(run_dir)
+    assert before
+    monkeypatch.setattr(SampleWriter, "_append", whole)
+    ended = bench_run.resume(run_dir, progress(), opener)
+    assert ended.exit_code == Exit.DONE
+    assert set(keys(run_dir).values()) == {1}
+    assert len(keys(run_dir)) == 32
+
+
+def test_a_cache_that_does_not_fit_is_one_line_and_says_what_to_lower(
+    progress: Any, small: Any, opener: Any, tmp_path: Path
+) -> None:
+    def full(config: Any) -> Any:
+        setup = opener(config)
+
+        def reserve(num_rows: int, capacity: int) -> None:
+            raise RuntimeError(f"CUDA out of memory. Tried to allocate {num_rows}.00 GiB.")
+
+        setup.models.target.reserve = reserve
+        return setup
+
+    shown = progress()
+    with pytest.raises(BenchError) as caught:
+        bench_run.run(small(batch_size=4), tmp_path / "results", shown, full)
+    assert caught.value.exit_code == Exit.FAILED
+    assert re.match(
+        r"out of memory: the KV cache of 4 x \d+ tokens did not fit \(tried to allocate 4.00 GiB\)"
+        "; lower --batch-size or --max-new-tokens",
+        caught.value.message,
+    )
+    (run_dir,) = [p for p in (tmp_path / "results").iterdir() if not p.is_symlink()]
+    assert load_run(run_dir).status.status == "error"
+    assert shown.notes[-1] == f"what was measured is kept. Go on: bench resume {run_dir}"
+
+
+def test_a_quality_pass_that_does_not_fit_says_how_to_leave_it_out(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(bench_run, "score_quality", full)
+    with pytest.raises(BenchError, match="the quality pass, 8 answers at a time, did not fit") as e:
+        start()
+    assert "--quality-limit 0" in e.value.message
+
+
+@pytest.mark.parametrize("reason", [errno.EROFS, errno.EACCES, errno.ENOSPC])
+def test_a_results_folder_that_cannot_be_written_is_one_line(
+    start: Any, monkeypatch: pytest.MonkeyPatch, reason: int
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(reason, os.strerror(reason))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(BenchError, match=os.strerror(reason)) as caught:
+        start()
+    assert caught.value.exit_code == Exit.FAILED
+
+
+# ---------------------------------------------------------------- stopping and going on
+
+
+@pytest.mark.parametrize("stop_at", [5, 17, 30])
+def test_ctrl_c_keeps_everything_and_resume_completes_it(
+    start: Any, progress: Any, opener: Any, stop_at: int, no_figures: list[Path]
+) -> None:
+    shown = progress(stop_at=stop_at)
+    ended, _ = start(shown)
+    assert ended.exit_code == Exit.INTERRUPTED
+    status = load_run(ended.run_dir).status
+    assert (status.status, status.verdict) == ("interrupted", "INCOMPLETE")
+    assert any(f"bench resume {ended.run_dir}" in note for note in shown.notes)
+    before = keys(ended.run_dir)
+    lines = (ended.run_dir / SAMPLES).read_text().splitlines()
+
+    again = bench_run.resume(ended.run_dir, progress(), opener)
+    run = load_run(ended.run_dir)
+    assert again.exit_code == Exit.DONE
+    assert (run.status.status, run.status.attempts) == ("complete", 2)
+    assert set(keys(ended.run_dir).values()) == {1}
+    assert len(keys(ended.run_dir)) == 32
+    assert not before - keys(ended.run_dir), "what was finished stays"
+    assert (ended.run_dir / SAMPLES).read_text().splitlines()[: len(lines)] == lines
+    kept = {r.block for r in run.records if r.attempt == 0 and r.kind == "timing"}
+    assert len(kept) == len({k for k in before if k[0] == "timing"}) // 3, "only whole blocks"
+    assert no_figures[-1] == ended.run_dir
+
+
+def test_a_block_cut_short_is_measured_again_as_a_whole(
+    start: Any, progress: Any, opener: Any
+) -> None:
+    ended, _ = start(progress(stop_at=9))  # warm-up takes 2; 7 answers: two blocks and one answer
+    bench_run.resume(ended.run_dir, progress(), opener)
+    records = [r for r in load_run(ended.run_dir).records if r.kind == "timing"]
+    attempts: dict[int, set[int]] = {}
+    for record in records:
+        attempts.setdefault(record.block, set()).add(record.attempt)
+    assert all(len(found) == 1 for found in attempts.values())
+
+
+def test_a_complete_run_says_so_and_stays_as_it_is(start: Any, progress: Any, opener: Any) -> None:
+    ended, _ = start()
+    before = {path: path.read_bytes() for path in ended.run_dir.iterdir()}
+    shown = progress()
+    again = bench_run.resume(ended.run_dir, shown, opener)
+    assert again.exit_code == Exit.DONE
+    assert "complete: nothing to resume" in shown.notes[0]
+    assert {path: path.read_bytes() for path in ended.run_dir.iterdir()} == before  # x
+
+
+def test_records_lost_of_a_complete_run_are_measured_again(
+    start: Any, progress: Any, opener: Any
+) -> None:
+    ended, _ = start()
+    whole = keys(ended.run_dir)
+    lines = (ended.run_dir / SAMPLES).read_text().splitlines(keepends=True)
+    (ended.run_dir / SAMPLES).write_text("".join(lines[:9]))
+    shown = progress()
+    again = bench_run.resume(ended.run_dir, shown, opener)
+    assert "is DAMAGED: samples.jsonl holds " in shown.notes[0]
+    assert again.exit_code == Exit.DONE
+    assert keys(ended.run_dir) == whole
+    assert load_run(ended.run_dir).status.verdict == "VALID"
+
+
+@pytest.mark.parametrize("code", ENDINGS)
+def test_resuming_a_complete_run_ends_as_the_run_did(
+    start: Any, progress: Any, opener: Any, decoder_file: Any, code: Exit
+) -> None:
+    ended, _ = start(decoders=decoder_file(ENDINGS[code]), repeats=1, limit=2)
+    assert ended.exit_code == code
+    again = bench_run.resume(ended.run_dir, progress(), opener)
+    assert again.exit_code == code
+
+
+@pytest.mark.parametrize("differences", [3, ["x"], [{}]])
+def test_a_complete_run_whose_status_was_damaged_is_one_line(
+    start: Any, progress: Any, opener: Any, differences: object
+) -> None:
+    ended, _ = start(repeats=1, limit=2)
+    edit_json(ended.run_dir / "run.json", lambda status: status.update(differences=differences))
+    with pytest.raises(BenchError, match="its differences cannot be read") as caught:
+        bench_run.resume(ended.run_dir, progress(), opener)
+    assert caught.value.exit_code == Exit.INVALID
+
+
+def edit_json(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    data = json.loads(file.read_text())
+    change(data)
+    file.write_text(json.dumps(data))
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "said"),
+    [
+        ("manifest.json", lambda m: m["identity"].update(code="x"), "the code is not"),
+        ("manifest.json", lambda m: m["identity"].update(target="x"), "the target is not"),
+        ("manifest.json", lambda m: m["prompts"][0].update(hash="x"), "is not the one the run"),
+        ("manifest.json", lambda m: m.update(schema=0), "has schema 0"),
+        ("env.json", lambda e: e.update(comparability_key="x"), "this machine, or its setup"),
+    ],
+)
+def test_a_run_does_not_go_on_as_something_else(
+    start: Any, progress: Any, opener: Any, file: str, change: Any, said: str
+) -> None:
+    ended, _ = start(progress(stop_at=5))
+    edit_json(ended.run_dir / file, change)
+    with pytest.raises(BenchError, match=said) as caught:
+        bench_run.resume(ended.run_dir, progress(), opener)
+    assert caught.value.exit_code == Exit.UNAVAILABLE
+
+
+def test_prompts_that_were_edited_are_refused(start: Any, progress: Any, opener: Any) -> None:
+    ended, _ = start(progress(stop_at=5))
+    file = ended.run_dir / "prompts.jsonl"
+    file.write_text(file.read_text().replace('"ids": [1, ', '"ids": [1, 1, ', 1))
+    with pytest.raises(BenchError, match="does not match its hash") as caught:
+        bench_run.resume(ended.run_dir, progress(), opener)
+    assert caught.value.exit_code == Exit.UNAVAILABLE
+
+
+KILLED = """
+import sys, time
+sys.path.insert(0, {tests!r})
+import conftest
+from pathlib import Path
+from bench import run as bench_run
+from bench.settings.config import load_config
+
+class Slow(conftest.RecordedProgress):
+    def step(self, detail="", num=1):
+        super().step(detail, num)
+        print(self.num_steps, flush=True)
+        time.sleep(0.02)
+
+values = dict(model="t", draft="t", decoders="spec", tasks="qa,math_reasoning", limit=4,
+              quality_limit=2, repeats=2, max_new_tokens=12)
+bench_run.run(load_config(None, values), Path({results!r}), Slow(), conftest.open_tables)
+"""
+
+
+def test_a_killed_run_is_completed_with_nothing_twice_and_nothing_lost(
+    tmp_path: Path, progress: Any, opener: Any
+) -> None:
+    code = KILLED.format(tests=str(ROOT / "tests"), results=str(tmp_path))
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=ROOT)
+    assert child.stdout is not None
+    for line in child.stdout:
+        if int(line) == 14:
+            break
+    time.sleep(0.01)
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    (run_dir,) = [p for p in tmp_path.iterdir() if not p.is_symlink()]
+    assert load_run(run_dir).status.status == "started"
+    before = keys(run_dir)
+    assert before
+    shown = progress()
+    assert bench_run.resume(run_dir, shown, opener).exit_code == Exit.DONE
+    after = keys(run_dir)
+    assert set(after.values()) == {1}
+    assert len(after) == 32
+    assert not before - after
+    assert ("timing", 24, len(before)) in shown.phases
+
+
+# ---------------------------------------------------------------- the plan alone
+
+
+def test_a_dry_run_tells_the_plan_and_an_estimate_and_writes_nothing(
+    small: Any, opener: Any, progress: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = dry_run(small(), progress(), opener)
+    assert lines[:2] == ["ar: no options", "spec: k=4, verify=rejection"]
+    assert lines[2] == "4 prompts timed (qa 2, math_reasoning 2)"
+    assert lines[4] == "8 blocks, 24 timed answers (ar twice)"
+    assert lines[-1].startswith("about ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stored_reference_is_neither_read_nor_resumed_as_a_run(
+    tmp_path: Path, progress: Any, opener: Any
+) -> None:
+    """It has a status and no plan, like a run that was stopped early, which resuming begins."""
+    reference = tmp_path / "cpu-zoo"
+    shutil.copytree(ROOT / "results" / "reference" / "cpu-zoo", reference)
+    before = sorted(reference.rglob("*"))
+    with pytest.raises(BenchError, match="stored reference") as read:
+        load_run(reference)
+    with pytest.raises(BenchError, match="stored reference") as resumed:
+        bench_run.resume(reference, progress, opener)
+    assert read.value.exit_code == resumed.value.exit_code == Exit.USAGE
+    assert sorted(reference.rglob("*")) == before

@@ -1,0 +1,107 @@
+"""Lossless decoders: equality is demanded, near-ties are understood, the rest is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bench.plan.select import choose_decoders
+from bench.plan.setup import Setup
+from bench.records.prompts import Prompt
+from bench.records.record import SampleRecord
+from bench.verify.differences import differences
+
+Make = Callable[..., SampleRecord]
+PROMPT = Prompt(conversation="c0", turn=1, family="qa", ids=(5, 6), hash="h", reference=None)
+
+
+@pytest.fixture
+def setup(small: Any, opener: Any) -> Setup:
+    setup: Setup = opener(choose_decoders(small(), print))
+    return setup
+
+
+def ranked(setup: Setup, ids: tuple[int, ...]) -> list[int]:
+    """Next tokens after `ids`, likeliest first."""
+    logits = setup.models.target.logits(ids)  # type: ignore[attr-defined]
+    return [int(token) for token in logits.argsort(descending=True)]
+
+
+def test_equal_answers_are_no_difference(setup: Setup, record: Make) -> None:
+    assert differences(setup, [record("ar"), record("spec"), record("ar@aa")], {}) == []
+
+
+def test_a_clear_difference_is_wrong(setup: Setup, record: Make) -> None:
+    best, *_, worst = ranked(setup, PROMPT.ids)
+    records = [record("ar", tokens=(best, 1, 2)), record("spec", tokens=(worst, 1, 2))]
+    (found,) = differences(setup, records, {"c0#1": PROMPT})
+    assert (found.cell, found.num_answers, found.num_compared, found.num_wrong) == (
+        "spec", 1, 1, 1,
+    )  # fmt: skip
+    assert found.example == "c0#1"
+
+
+def test_a_near_tie_is_a_difference_and_not_wrong(
+    setup: Setup, record: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best, second, *_ = ranked(setup, PROMPT.ids)
+    target: Any = setup.models.target
+    distribution = target.logits(PROMPT.ids).clone()
+    distribution[second] = distribution[best] - 1e-5
+    monkeypatch.setattr(target, "logits", lambda _context: distribution)
+    records = [record("ar", tokens=(best, 1, 2)), record("spec", tokens=(second, 1, 2))]
+    (found,) = differences(setup, records, {"c0#1": PROMPT})
+    assert (found.num_answers, found.num_wrong) == (1, 0)
+
+
+@pytest.mark.parametrize("values", [{"dtype": "bfloat16"}, {"temperature": 0.5}])
+def test_half_precision_and_sampling_are_reported_and_not_judged(
+    setup: Setup, record: Make, small: Any, opener: Any, values: dict[str, Any]
+) -> None:
+    import dataclasses
+
+    config = choose_decoders(small(decoders="spec:verify=coupled", **values), print)
+    sampled = opener(config)
+    sampled = dataclasses.replace(sampled, config=config)
+    records = [record("ar"), record("spec", tokens=(9, 9, 9))]
+    (found,) = differences(sampled, records, {"c0#1": PROMPT})
+    assert found.num_wrong is None
+
+
+def test_a_decoder_that_keeps_the_distribution_only_is_not_compared(
+    record: Make, small: Any, opener: Any
+) -> None:
+    setup = opener(choose_decoders(small(decoders="spec", temperature=1.0), print))
+    assert differences(setup, [record("ar"), record("spec", tokens=(9, 9, 9))], {}) == []
+
+
+def test_every_wrong_answer_counts_repeats_among_them(setup: Setup, record: Make) -> None:
+    best, *_, worst = ranked(setup, PROMPT.ids)
+    records = [
+        record(cell, tokens=(first, 1, 2), repeat=repeat)
+        for repeat in range(3)
+        for cell, first in (("ar", best), ("spec", worst))
+    ]
+    (found,) = differences(setup, records, {"c0#1": PROMPT})
+    assert (found.num_answers, found.num_compared, found.num_wrong) == (3, 3, 3)
+
+
+def test_answers_are_held_to_the_baselines_of_the_same_repeat_and_pass(
+    setup: Setup, record: Make
+) -> None:
+    """Where the baseline has no answer of a repeat there is nothing to hold one to."""
+    tokens = {0: (1, 2), 1: (3, 4)}
+    records = [
+        *(record("spec", tokens=tokens[repeat], repeat=repeat) for repeat in (0, 1)),
+        record("ar", tokens=tokens[0], repeat=0),
+        record("ar", error="late", repeat=1),
+        record("ar", tokens=(9, 9), repeat=1, kind="quality"),
+        record("spec", tokens=(8, 8), repeat=0, kind="quality"),
+    ]
+    assert differences(setup, records, {}) == []
+
+
+def test_answers_with_an_error_are_left_out(setup: Setup, record: Make) -> None:
+    assert differences(setup, [record("ar"), record("spec", error="no")], {}) == []

@@ -1,0 +1,97 @@
+"""Comparisons with AR: near-ties are held to the noise floor, curves are Kaplan-Meier."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.verify.divergence import Divergence
+from bench.verify.equality import CURVE, EqualityCheck, ReshapedAR
+from decoders.core.checks import check_coupled_equals_ar, check_greedy_equals_ar
+from decoders.core.testing.table_model import TableModel
+from decoders.core.types import Generation, Sampling
+
+
+def comparison(num: int, parted: int, *, distance: float = 1e-4, length: int = 20) -> EqualityCheck:
+    """`num` answers of `length` tokens, `parted` of which left AR's after 5."""
+    places = [5] * parted
+    found = [
+        Divergence(place=place, by="logits", distance=distance, margin=1e-3) for place in places
+    ]
+    return EqualityCheck(
+        decoder="x",
+        sampling=Sampling(),
+        dtype="float32",
+        equal_tokens=[*places, *[length] * (num - parted)],
+        parted=[(f"p{i}", divergence) for i, divergence in enumerate(found)],
+    )
+
+
+def test_ar_in_another_shape_is_ar() -> None:
+    check_greedy_equals_ar(ReshapedAR())
+    check_coupled_equals_ar(ReshapedAR(rows=3))
+
+
+def test_equal_answers_pass_and_say_what_they_would_have_caught() -> None:
+    finding = comparison(20, 0).finding(True, comparison(20, 0))
+    assert finding.outcome == "passed"
+    rarest = float(finding.power.removeprefix("one wrong token in "))
+    assert 1 - (1 - 1 / rarest) ** 400 == pytest.approx(0.9, abs=0.01)
+
+
+def test_a_difference_beyond_rounding_is_wrong() -> None:
+    finding = comparison(20, 1, distance=0.5).finding(True, comparison(20, 5))
+    assert finding.outcome == "wrong"
+    assert "token 5 of p0" in finding.text
+
+
+def test_near_ties_pass_only_as_often_as_ar_in_another_shape_has_them() -> None:
+    many = comparison(20, 12)
+    assert many.finding(True, comparison(20, 11)).outcome == "passed"
+    assert many.finding(True, comparison(20, 0)).outcome == "open"
+    assert comparison(20, 2).finding(True, comparison(20, 0)).outcome == "passed"
+
+
+def test_a_lossy_decoder_is_measured_however_far_it_is() -> None:
+    finding = comparison(20, 20, distance=9).finding(False, comparison(20, 0))
+    assert finding.outcome == "measured"
+    assert finding.text.startswith("0 of 20 answers identical")
+    assert "5 tokens (median)" in finding.text
+
+
+def test_what_failed_or_was_never_compared_is_open() -> None:
+    assert comparison(0, 0).finding(True, comparison(0, 0)).outcome == "open"
+    made = comparison(3, 0)
+    target = TableModel()
+    made.add(target, "p9", [1], RuntimeError("no"), (1, 2))
+    assert made.finding(True, comparison(3, 0)).outcome == "open"
+    made.add(target, "p10", [1], Generation(tokens=(1, 2), steps=(), stop="length"), (1, 2))
+    assert made.num_answers == 4
+
+
+def test_a_failure_leaves_a_lossy_decoders_distance_open() -> None:
+    made = comparison(20, 20, distance=9)
+    made.errors.append("p1: RuntimeError: no")
+    finding = made.finding(False, comparison(20, 0))
+    assert finding.outcome == "open"
+    assert finding.text == "0 of 20 answers identical, 100 tokens; 1 failed: p1: RuntimeError: no"
+    assert comparison(0, 0).finding(False, comparison(0, 0)).outcome == "open"
+
+
+def test_a_difference_beyond_rounding_is_wrong_whatever_else_failed() -> None:
+    made = comparison(20, 1, distance=0.5)
+    made.errors.append("p1: RuntimeError: no")
+    assert made.finding(True, comparison(20, 0)).outcome == "wrong"
+
+
+def test_of_no_answers_there_is_no_curve() -> None:
+    assert comparison(0, 0).survival() == []
+    assert comparison(0, 0).as_data()["survival"] == {}
+
+
+def test_the_curve_censors_answers_that_end_equal() -> None:
+    made = comparison(4, 1, length=30)
+    made.equal_tokens[1] = 2  # ended equal before the first one parted
+    shares = dict(zip(CURVE, made.survival(), strict=True))
+    left = pytest.approx(2 / 3)  # one of the three that were still there
+    assert shares == {1: 1.0, 4: 1.0, 16: left, 64: left, 256: left}
+    assert comparison(3, 0).survival() == [1.0] * len(CURVE)

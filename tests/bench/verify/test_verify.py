@@ -1,0 +1,337 @@
+"""`bench verify`: negative controls are caught, honest decoders pass, nothing found is lost."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from bench.plan.setup import Arm
+from bench.records.prompts import Prompt
+from bench.settings.config import RunConfig
+from bench.verify import verify as verifying
+from bench.verify.distribution import FALSE_ALARM, DistributionTest, findings
+from bench.verify.equality import CURVE
+from bench.verify.verdict import Examination, Finding, VerifyReport
+from bench.verify.verify import NUM_DRAWS, verify
+from decoders.ar import Autoregressive
+from decoders.core.checks import table_draws
+from decoders.core.registry import build, parse_spec
+from decoders.core.types import Outcome, Sampling
+
+WRONG = Path(__file__).parents[3] / "examples" / "wrong.py"
+CONTROLS = {
+    "DropsBonus": "greedy, tokens of ar",
+    "WarpsDraft": "distribution on a table",
+    "ReseedsAccept": "distribution on a table",
+    "AcceptsAbove": "distribution on a table",
+    "LeaksCache": "equality on a table",
+}
+HONEST = "spec,spec@coupled:verify=coupled,ptp,ptp@pqd:mode=pqd"
+Make = Callable[..., RunConfig]
+
+
+@pytest.fixture
+def examined(small: Make, opener: Any, progress: Any) -> Callable[..., VerifyReport]:
+    """Verifies decoders on two small tables."""
+
+    def run(
+        decoders: str,
+        *,
+        shown: Any = None,
+        distribution: bool = False,
+        draws: int = 2000,
+        **values: Any,
+    ) -> VerifyReport:
+        config = small(decoders=decoders, **values)
+        return verify(
+            config, shown or progress(), distribution=distribution, num_draws=draws, opener=opener
+        )
+
+    return run
+
+
+def of(report: VerifyReport, decoder: str) -> Examination:
+    return next(one for one in report.examined if one.decoder == decoder)
+
+
+@pytest.fixture(scope="module")
+def controls() -> VerifyReport:
+    """All negative controls, and what they are made of, examined once."""
+    from bench.settings.config import load_config
+    from tests.conftest import RecordedProgress, open_tables
+
+    names = ",".join(f"{WRONG}:{name}" for name in (*CONTROLS, "Tampered", "OwnTest"))
+    values = {"model": "tables", "draft": "tables", "decoders": names, "tasks": "qa"}
+    config = load_config(None, {**values, "limit": 2, "max_new_tokens": 12})
+    return verify(config, RecordedProgress(), num_draws=2000, opener=open_tables)
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_a_negative_control_is_caught(controls: VerifyReport, control: str) -> None:
+    found = of(controls, f"{WRONG}:{control}")
+    assert found.verdict == "wrong"
+    assert CONTROLS[control] in {f.check for f in found.findings if f.outcome == "wrong"}
+    assert controls.exit_code == 3
+
+
+@pytest.mark.parametrize("name", ["ar", f"{WRONG}:Tampered", f"{WRONG}:OwnTest"])
+def test_what_the_controls_are_made_of_is_right(controls: VerifyReport, name: str) -> None:
+    assert of(controls, name).verdict == "lossless"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("control", ["WarpsDraft", "ReseedsAccept", "AcceptsAbove"])
+def test_a_control_is_farther_off_than_the_distance_that_is_stated(control: str) -> None:
+    draws = table_draws(build(parse_spec(f"{WRONG}:{control}")), NUM_DRAWS)
+    draws.draw(10_000, 64)
+    seen = {cell: draws.counts[cell] / NUM_DRAWS for cell in draws.distribution.cells}
+    distance = sum(abs(seen[cell] - mass) for cell, mass in draws.distribution.cells.items()) / 2
+    (finding,) = findings([DistributionTest("on a table", draws)])
+    noise = 0.045  # what honest draws of this number show
+    assert distance - noise > finding.data["detectable_distance"]
+
+
+def test_honest_decoders_are_lossless(examined: Callable[..., VerifyReport]) -> None:
+    report = examined(HONEST, adapters={"ptp": "tables"})
+    assert {one.decoder: one.verdict for one in report.examined} == dict.fromkeys(
+        ["ar", "spec", "spec@coupled", "ptp", "ptp@pqd"], "lossless"
+    )
+    assert report.exit_code == 0
+    checks = {one.decoder: [f.check for f in one.findings] for one in report.examined}
+    assert checks["ptp"] == ["equality on a table", "greedy, tokens of ar", "T = 0.8, tokens of ar"]
+    assert checks["spec"] == [
+        "equality on a table",
+        "greedy, tokens of ar",
+        "distribution on a table",
+    ]
+
+
+@pytest.mark.slow
+def test_honest_decoders_pass_twenty_of_twenty_examinations(
+    examined: Callable[..., VerifyReport],
+) -> None:
+    # in each, ar and spec are tested by their distribution: a false alarm in 4 of 100 runs of this
+    # test
+    assert 20 * 2 * FALSE_ALARM <= 0.04
+    for seed in range(20):
+        report = examined(
+            HONEST, adapters={"ptp": "tables"}, limit=2, seed=1 + seed * 10**6, draws=NUM_DRAWS
+        )
+        assert {one.verdict for one in report.examined} == {"lossless"}, seed
+
+
+@pytest.mark.slow
+def test_controls_are_caught_whatever_the_seed(examined: Callable[..., VerifyReport]) -> None:
+    names = [f"{WRONG}:{control}" for control in CONTROLS]
+    for seed in range(5):
+        report = examined(",".join(names), seed=1 + seed * 10**6, limit=2)
+        assert [of(report, name).verdict for name in names] == ["wrong"] * len(names), seed
+
+
+def test_a_lossy_decoder_has_its_distance_measured(small: Make, opener: Any, progress: Any) -> None:
+    name = f"{WRONG}:Unverified@loose"
+    report = verify(
+        small(decoders=name), progress(), num_draws=2000, opener=partial(opener, agreement=0.3)
+    )
+    (finding,) = of(report, name).findings
+    assert of(report, name).verdict == "lossy"
+    assert finding.outcome == "measured"
+    assert finding.data["num_identical"] < finding.data["num_answers"]
+    assert report.exit_code == 0
+
+
+def test_a_lossy_decoder_that_fails_is_inconclusive(
+    examined: Callable[..., VerifyReport], decoder_file: Callable[[str], str]
+) -> None:
+    spec = decoder_file("raise RuntimeError('broken')\nyield")
+    path = Path(spec.partition(":")[0])
+    code = path.read_text().replace("    def steps", "    lossless = False\n\n    def steps")
+    path.write_text(code)
+    report = examined(spec, limit=2, draws=2000)
+    (mine,) = (one for one in report.examined if one.decoder != "ar")
+    assert not mine.lossless
+    assert mine.verdict == "inconclusive"
+    (finding,) = mine.findings
+    assert finding.outcome == "open"
+    assert "0 of 0 answers identical" in finding.text
+    assert "2 failed: " in finding.text
+    assert report.exit_code == 4
+
+
+def without_numbers(config: RunConfig) -> Any:
+    """Tables whose logits are NaN everywhere."""
+    from tests.conftest import VOCAB, open_tables
+
+    setup = open_tables(config)
+    target: Any = setup.models.target
+    target.logits = lambda _context: torch.full((VOCAB,), float("nan"))
+    return setup
+
+
+def test_a_model_without_numbers_is_inconclusive_for_all(small: Make, progress: Any) -> None:
+    report = verify(
+        small(decoders="ar,spec", limit=2), progress(), num_draws=2000, opener=without_numbers
+    )
+    assert {one.decoder: one.verdict for one in report.examined} == dict.fromkeys(
+        ["ar", "spec"], "inconclusive"
+    )
+    assert report.exit_code == 4
+    failed = {f.check: f for f in of(report, "ar").findings if f.outcome == "open"}
+    assert set(failed) == {"greedy, answers of ar", "T = 0.8, answers of ar"}
+    assert "2 failed: " in failed["greedy, answers of ar"].text
+    assert "logits are NaN" in failed["greedy, answers of ar"].text
+    assert report.curves == []
+
+
+def test_what_ar_fails_on_leaves_the_others_open_too(
+    examined: Callable[..., VerifyReport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = verifying._answer
+    first: list[str] = []
+
+    def answer(arm: Arm, sampling: Sampling, prompt: Prompt) -> Outcome:
+        first.append(prompt.name)
+        if arm.decoder == Autoregressive() and prompt.name != first[0]:
+            return FloatingPointError("no numbers")
+        return asked(arm, sampling, prompt)
+
+    monkeypatch.setattr(verifying, "_answer", answer)
+    name = f"{WRONG}:Unverified@loose"
+    report = examined(f"spec,{name}", limit=4)
+    for decoder in ("ar", "spec", name):
+        assert of(report, decoder).verdict == "inconclusive", decoder
+    (finding,) = (f for f in of(report, "spec").findings if f.check == "greedy, tokens of ar")
+    assert finding.text.startswith("1 of 1 answers identical")
+    assert "; 3 failed: " in finding.text
+    assert "ar failed: FloatingPointError: no numbers" in finding.text
+    assert report.exit_code == 4
+
+
+SECOND_IS_LIKELIEST = """\
+result = yield request.target.call(request.prompt_ids)
+place = 0
+while True:
+    yield Emit(tokens=result.picks)
+    place += 1
+    wants = "argmax" if place == 1 and request.target.model.vocab_size == 128 else "picks"
+    result = yield request.target.call(result.picks, want=wants)
+"""
+
+
+def test_a_distribution_that_is_wrong_on_the_model_alone_is_caught_by_distribution(
+    examined: Callable[..., VerifyReport], decoder_file: Callable[[str], str]
+) -> None:
+    spec = decoder_file(SECOND_IS_LIKELIEST)
+    assert examined(spec, limit=1, tasks="qa").exit_code == 0
+    report = examined(spec, limit=1, tasks="qa", distribution=True)
+    assert report.exit_code == 3
+    (mine,) = (one for one in report.examined if one.decoder != "ar")
+    wrong = [finding.check for finding in mine.findings if finding.outcome == "wrong"]
+    assert wrong
+    assert all(re.match(r"distribution after .+#1\+\d+", check) for check in wrong)
+    assert of(report, "ar").verdict == "lossless"
+
+
+def test_too_few_draws_are_inconclusive(examined: Callable[..., VerifyReport]) -> None:
+    report = examined("spec", limit=2, draws=200)
+    assert of(report, "spec").verdict == "inconclusive"
+    assert report.exit_code == 4
+
+
+def test_a_decoder_that_fails_is_inconclusive_and_the_others_are_examined(
+    examined: Callable[..., VerifyReport], decoder_file: Callable[[str], str]
+) -> None:
+    spec = decoder_file("raise RuntimeError('broken')\nyield")
+    report = examined(f"{spec},spec:verify=coupled", limit=2, draws=100)
+    assert of(report, "spec").verdict == "lossless"
+    (mine,) = (one for one in report.examined if one.decoder not in ("ar", "spec"))
+    assert mine.verdict == "inconclusive"
+    assert any("broken" in finding.text for finding in mine.findings)
+    assert report.exit_code == 4
+
+
+def test_in_half_precision_a_distribution_that_does_not_fit_is_inconclusive() -> None:
+    draws = table_draws(build(parse_spec(f"{WRONG}:AcceptsAbove")), 500)
+    draws.draw(0, 64)
+    assert findings([DistributionTest("here", draws, exact=False)])[0].outcome == "open"
+    assert findings([DistributionTest("here", draws)])[0].outcome == "wrong"
+
+
+@pytest.mark.parametrize("stop_at", [1, 3, 5])
+def test_an_interruption_keeps_what_was_found(
+    examined: Callable[..., VerifyReport], progress: Any, tmp_path: Path, stop_at: int
+) -> None:
+    shown = progress(stop_at=stop_at)
+    report = examined("spec", shown=shown, limit=4, draws=100)
+    assert report.exit_code == 130
+    assert of(report, "spec").verdict == "inconclusive"
+    assert shown.closed
+    report.write(tmp_path / "found.json")
+    written = json.loads((tmp_path / "found.json").read_text())
+    assert written["status"] == "interrupted"
+    kept = {one["decoder"]: one["findings"] for one in written["decoders"]}
+    assert kept["ar"][0]["check"] == "equality on a table"
+    compared = [f["data"]["num_answers"] for f in kept["spec"] if f["check"].startswith("greedy")]
+    assert compared == ([] if stop_at == 1 else [stop_at - 2])
+
+
+def test_a_control_that_was_caught_stays_caught_when_interrupted(
+    examined: Callable[..., VerifyReport], progress: Any
+) -> None:
+    name = f"{WRONG}:LeaksCache"
+    report = examined(name, shown=progress(stop_at=3), limit=4, draws=100)
+    assert of(report, name).verdict == "wrong"
+    assert report.exit_code == 130
+
+
+def test_the_table_says_verdicts_powers_and_margins(examined: Callable[..., VerifyReport]) -> None:
+    console = Console(width=200, record=True)
+    examined("spec", limit=2).print(console)
+    text = console.export_text()
+    assert "\nspec: lossless" in text
+    assert re.search(r"a distance of 0\.0\d\d", text)
+    assert "ar in another shape, T = 0 " in text
+    assert "0.001 apart" in text
+    assert "in 0.1% of examinations" in text
+
+
+def test_everything_printed_is_whole_on_a_narrow_terminal() -> None:
+    found, power = "5,000 draws, chi-square 44.2, p = 0.26 (Holm)", "one wrong token in 1,482"
+    name = "path/of/a/decoder.py:Mine@labelled"
+    finding = Finding(
+        check="T = 0.8, tokens of ar", outcome="open", text=found, power=power, data={}
+    )
+    examined = Examination(decoder=name, lossless=True, findings=[finding])
+    curves = [(f"{name}, T = 0.8", [1.0] * len(CURVE))]
+    console = Console(width=80, record=True)
+    VerifyReport(examined=[examined], notes=[], places=CURVE, curves=curves, facts={}).print(
+        console
+    )
+    text = console.export_text()
+    assert "…" not in text
+    assert text.splitlines()[0].split() == ["check", "found", "would", "catch"]
+    assert f"\n{name}: inconclusive" in text
+    assert all(word in text for word in f"{finding.check} open: {found} {power}".split())
+    assert re.search(" +".join(map(str, CURVE)), text)
+
+
+def test_json_holds_every_finding_with_its_data(
+    examined: Callable[..., VerifyReport], tmp_path: Path
+) -> None:
+    examined(f"{WRONG}:DropsBonus", limit=2, draws=100).write(tmp_path / "found.json")
+    found = json.loads(
+        (tmp_path / "found.json").read_text(), parse_constant=lambda word: pytest.fail(word)
+    )
+    assert (found["schema"], found["exit_code"], found["dtype"]) == (1, 3, "float32")
+    assert found["margin_logits"] == 0.001
+    assert [one["verdict"] for one in found["decoders"]] == ["inconclusive", "wrong"]
+    greedy = found["decoders"][1]["findings"][1]
+    assert greedy["data"]["num_wrong"] == len(greedy["data"]["divergences"])

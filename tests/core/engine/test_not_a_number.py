@@ -1,0 +1,113 @@
+"""Logits that are NaN or infinite end the answers they belong to, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from decoders.ar import Autoregressive
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import Scheduler, generate
+from decoders.core.sampling import likeliest, pick, warp
+from decoders.core.testing.table_model import TableModel
+from decoders.core.types import Generation, Sampling
+from decoders.idlm import IterativeDiffusion
+from decoders.ptp import ParallelTokenPrediction
+from decoders.spec import Speculative
+
+DISTRIBUTIONS = [
+    Sampling(max_new_tokens=12),
+    Sampling(max_new_tokens=12, temperature=0.8),
+    Sampling(max_new_tokens=12, temperature=0.8, top_p=0.9),
+    Sampling(max_new_tokens=12, temperature=1.0, top_k=3),
+]
+BAD = [float("nan"), float("inf")]
+
+
+class Sick(TableModel):
+    """A table whose logits hold a `bad` number wherever token 3 is in sight."""
+
+    bad = float("nan")
+
+    def logits(self, context: Sequence[int]) -> Tensor:
+        logits = super().logits(context)
+        if 3 in context:
+            logits = logits.clone()
+            logits[5] = self.bad
+        return logits
+
+
+def models(bad: float, *, draft_only: bool = False) -> Models:
+    kinds = (TableModel if draft_only else Sick, Sick)
+    target, draft = (kind(vocab_size=40, order=64, max_length=128) for kind in kinds)
+    for model in (target, draft):
+        if isinstance(model, Sick):
+            model.bad = bad
+    for name, variant in (("ptp", "o-ptp"), ("isd", "isd")):
+        target.attach(name, error=0.3, variant=variant)  # type: ignore[arg-type]
+    return Models(target=target, draft=draft)
+
+
+@pytest.mark.parametrize("sampling", DISTRIBUTIONS, ids=str)
+@pytest.mark.parametrize("bad", BAD)
+def test_every_distribution_of_bad_logits_picks_the_token_that_is_none(
+    sampling: Sampling, bad: float
+) -> None:
+    logits = torch.randn(4, 200, generator=torch.Generator().manual_seed(0))
+    good = logits.clone()
+    logits[1, 7] = logits[3, 0] = bad
+    u = torch.tensor([0.1, 0.0, 0.6, 0.999], dtype=torch.float64)
+    picks = pick(warp(logits, sampling), u)
+    assert picks[[1, 3]].tolist() == [200, 200]
+    assert torch.equal(picks[[0, 2]], pick(warp(good, sampling), u)[[0, 2]])
+    if sampling.greedy:
+        assert torch.equal(picks, likeliest(logits))
+
+
+def test_without_bad_numbers_the_likeliest_token_is_the_first_of_the_largest() -> None:
+    generator = torch.Generator().manual_seed(1)
+    for size in (3, 64, 1000):
+        tied = torch.randint(0, 4, (50, size), generator=generator).float()
+        tied[0, 1] = float("-inf")
+        assert torch.equal(likeliest(tied), tied.argmax(-1))
+
+
+@pytest.mark.parametrize("sampling", DISTRIBUTIONS, ids=str)
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        Autoregressive(),
+        Speculative(k=3),
+        Speculative(k=3, verify="coupled"),
+        ParallelTokenPrediction(),
+        IterativeDiffusion(mode="isd"),
+    ],
+    ids=lambda d: f"{d.name}-{getattr(d, 'verify', '')}",
+)
+def test_a_sequence_without_numbers_fails_and_the_others_of_its_batch_do_not(
+    decoder: Any, bad: float, sampling: Sampling
+) -> None:
+    loaded = models(bad)
+    outcomes = Scheduler(decoder, loaded, sampling, 3).run([[1, 2], [1, 3], [2, 2]], seeds=[4] * 3)
+    assert isinstance(outcomes[1], FloatingPointError)
+    assert "logits are NaN or infinite after" in str(outcomes[1])
+    for index, prompt in ((0, [1, 2]), (2, [2, 2])):
+        outcome = outcomes[index]
+        if isinstance(outcome, Generation):
+            assert 3 not in outcome.tokens[:-1]
+        else:  # it met token 3 by itself
+            assert isinstance(outcome, FloatingPointError), prompt
+
+
+def test_a_draft_without_numbers_fails_only_who_asks_it() -> None:
+    loaded = models(float("nan"), draft_only=True)
+    sampling = Sampling(max_new_tokens=8)
+    (outcome,) = Scheduler(Speculative(), loaded, sampling).run([[1, 3]])
+    assert isinstance(outcome, FloatingPointError)
+    assert "the draft's logits" in str(outcome)
+    assert generate(Autoregressive(), [1, 3], sampling, loaded).tokens

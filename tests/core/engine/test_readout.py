@@ -1,0 +1,330 @@
+"""What is read of a call: the output position a row predicts, whose uniform draws it, its form."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from decoders.core.engine.readout import Readout, confidence_of, joined, read_out, readouts
+from decoders.core.sampling import Uniforms, pick, warp
+from decoders.core.testing.table_model import TableModel
+from decoders.core.types import Acceptance, AcceptanceRule, Call, CallResult, Sampling, Slots, Want
+
+VOCAB, PROMPT = 11, 5
+SAMPLING = Sampling(temperature=0.7, top_k=6, top_p=0.9)
+UNIFORMS = Uniforms(3, range(PROMPT))
+
+
+def make_call(
+    tokens: int,
+    *,
+    length: int,
+    read: tuple[int, ...],
+    want: Want = "picks",
+    slots: Slots | None = None,
+    positions: list[int] | None = None,
+) -> Call:
+    """A call after `length` committed tokens of a prompt of 5."""
+    model = TableModel(VOCAB)
+    model.reserve(1, 100)
+    session = model.open()
+    session.length = length
+    return session.call(
+        [1] * tokens,
+        read=read,
+        want=want,
+        slots=slots,
+        positions=positions,  # type: ignore[arg-type]
+    )
+
+
+def make_slots(count: int, read: tuple[int, ...], want: str = "argmax") -> Slots:
+    return Slots(
+        adapter="ptp",
+        uniforms=(0.5,) * count,
+        sizes=(count,),
+        anchors=(1,),
+        read=read,
+        want=want,  # type: ignore[arg-type]
+    )
+
+
+def logits_of(rows: int, seed: int = 0) -> Tensor:
+    return torch.randn(rows, VOCAB, generator=torch.Generator().manual_seed(seed)) * 2
+
+
+def drawn(logits: Tensor, outputs: list[int], uniforms: Uniforms = UNIFORMS) -> list[int]:
+    """Row by row, each with the uniform of the output position it predicts."""
+    found = []
+    for row, output in zip(logits, outputs, strict=True):
+        u = torch.tensor([uniforms.at("draw", output)], dtype=torch.float64)
+        found.append(int(pick(warp(row[None], SAMPLING), u)))
+    return found
+
+
+# Which output position a row predicts.
+
+
+def test_the_prompts_last_row_predicts_output_zero() -> None:
+    (tokens,) = readouts(make_call(5, length=0, read=(4,)), UNIFORMS, PROMPT)
+    assert list(tokens.outputs) == [0]
+
+
+def test_rows_that_continue_predict_one_further_each() -> None:
+    (tokens,) = readouts(make_call(4, length=7, read=(0, 2, 3)), UNIFORMS, PROMPT)
+    assert list(tokens.outputs) == [3, 5, 6]
+
+
+def test_explicit_positions_decide_what_token_rows_predict() -> None:
+    """Two branches of a tree share positions, so they share uniforms, whatever their rows are."""
+    call = make_call(4, length=7, read=(0, 1, 2, 3), positions=[7, 8, 8, 9])
+    (tokens,) = readouts(call, UNIFORMS, PROMPT)
+    assert list(tokens.outputs) == [3, 4, 4, 5]
+    logits = 0.1 * logits_of(1).expand(4, VOCAB)
+    (result,) = read_out(logits, [tokens], SAMPLING)
+    assert result.picks == tuple(drawn(logits, [3, 4, 4, 5]))
+    assert len(set(result.picks)) > 1
+
+
+def test_the_first_slot_predicts_what_the_last_token_does() -> None:
+    call = make_call(2, length=7, read=(1,), slots=make_slots(4, (0, 2, 3)))
+    tokens, slots = readouts(call, UNIFORMS, PROMPT)
+    assert (list(tokens.outputs), list(slots.outputs)) == ([4], [4, 6, 7])
+    assert (tokens.want, slots.want) == ("picks", "argmax")
+
+
+def test_explicit_positions_decide_what_tokens_and_slots_predict() -> None:
+    positions = [7, 8, 9, 8, 9, 10, 11]  # three tokens, branches of slots after the first and third
+    call = make_call(3, length=7, read=(0, 2), slots=make_slots(4, (1, 2, 3)), positions=positions)
+    tokens, slots = readouts(call, UNIFORMS, PROMPT)
+    assert (list(tokens.outputs), list(slots.outputs)) == ([3, 5], [5, 6, 7])
+
+
+@pytest.mark.parametrize("length", [0, 7])
+def test_positions_that_say_what_is_the_default_change_nothing(length: int) -> None:
+    slots = make_slots(4, (0, 1, 3))
+    num_tokens = PROMPT if not length else 3
+    plain = make_call(num_tokens, length=length, read=(num_tokens - 1,), slots=slots)
+    placed = dataclasses.replace(plain, positions=plain.row_positions())
+    for one, other in zip(
+        readouts(plain, UNIFORMS, PROMPT), readouts(placed, UNIFORMS, PROMPT), strict=True
+    ):
+        assert list(one.outputs) == list(other.outputs)
+
+
+def test_rows_inside_the_prompt_may_be_read_where_no_uniform_is_needed() -> None:
+    call = make_call(5, length=0, read=(0, 4), want="argmax", positions=[0, 1, 2, 3, 4])
+    (tokens,) = readouts(call, UNIFORMS, PROMPT)
+    assert list(tokens.outputs) == [-4, 0]
+    logits = logits_of(2)
+    (result,) = read_out(logits, [tokens], SAMPLING)
+    assert result.picks == tuple(logits.argmax(-1).tolist())
+
+
+# In what form.
+
+
+def readout_of(outputs: list[int], want: str, uniforms: Uniforms = UNIFORMS) -> Readout:
+    call = make_call(1, length=PROMPT, read=(0,))
+    return Readout(call, uniforms, want, outputs)  # type: ignore[arg-type]
+
+
+def test_draws_are_picks_of_the_warped_distribution_with_their_probability() -> None:
+    logits, outputs = logits_of(4), [0, 5, 6, 300]
+    (result,) = read_out(logits, [readout_of(outputs, "draws")], SAMPLING)
+    assert result.picks == tuple(drawn(logits, outputs))
+    distribution = warp(logits, SAMPLING)
+    expected = [float(distribution[row, token]) for row, token in enumerate(result.picks)]
+    assert result.confidences == pytest.approx(expected)
+    assert result.probs is None
+
+
+def test_argmax_confidences_are_unwarped_probabilities() -> None:
+    logits = logits_of(3)
+    (result,) = read_out(logits, [readout_of([0, 1, 2], "argmax")], SAMPLING)
+    assert result.picks == tuple(logits.argmax(-1).tolist())
+    probabilities = [max(math.exp(x) for x in row) / sum(map(math.exp, row)) for row in logits]
+    assert result.confidences == pytest.approx(probabilities)
+
+
+def test_greedy_draws_are_the_likeliest_tokens_and_say_how_likely() -> None:
+    logits = logits_of(3)
+    draws, argmax = (
+        read_out(logits, [readout_of([0, 1, 2], want)], Sampling())[0]
+        for want in ("draws", "argmax")
+    )
+    assert draws.picks == argmax.picks == tuple(logits.argmax(-1).tolist())
+    assert draws.confidences == argmax.confidences
+    assert max(draws.confidences) < 1
+
+
+def test_no_uniform_is_looked_up_where_decoding_is_greedy() -> None:
+    class Refusing(Uniforms):
+        def at(self, stream: str, position: int) -> float:  # type: ignore[override]
+            raise AssertionError("greedy decoding looked up a uniform")
+
+    parts = [
+        readout_of([0, 1], want, Refusing(0, [1])) for want in ("picks", "draws", "argmax", "probs")
+    ]
+    for result in read_out(logits_of(8), parts, Sampling()):
+        assert len(result.picks) == 2
+
+
+def test_each_sequence_is_drawn_with_its_own_uniforms() -> None:
+    other = Uniforms(4, [9])
+    logits = logits_of(1).expand(20, VOCAB)
+    outputs = list(range(10))
+    results = read_out(
+        logits,
+        [readout_of(outputs, "draws"), readout_of(outputs, "draws", other)],
+        SAMPLING,
+    )
+    assert results[0].picks == tuple(drawn(logits[:10], outputs))
+    assert results[1].picks == tuple(drawn(logits[10:], outputs, other))
+    assert results[0].picks != results[1].picks
+
+
+def test_mixed_wants_give_every_readout_what_it_would_get_alone() -> None:
+    wants = ["picks", "argmax", "draws", "picks", "probs", "draws", "argmax", "logits"]
+    sizes = [1, 3, 2, 4, 2, 0, 0, 1]
+    parts = [
+        readout_of(list(range(i, i + size)), want)
+        for i, (want, size) in enumerate(zip(wants, sizes, strict=True))
+    ]
+    logits = logits_of(sum(sizes))
+    together = read_out(logits, parts, SAMPLING)
+    for found, part, rows in zip(together, parts, logits.split(sizes), strict=True):
+        (alone,) = read_out(rows, [part], SAMPLING)
+        assert found.picks == alone.picks
+        assert found.confidences == pytest.approx(alone.confidences)
+        for mine, other in ((found.probs, alone.probs), (found.logits, alone.logits)):
+            assert (mine is None) == (other is None)
+            if mine is not None:
+                torch.testing.assert_close(mine, other)
+
+
+def test_joined_keeps_the_tokens_result_and_adds_the_slots() -> None:
+    logits = logits_of(5)
+    tokens, slots = read_out(
+        logits, [readout_of([0, 1], "probs"), readout_of([1, 2, 3], "draws")], SAMPLING
+    )
+    both = joined(tokens, slots)
+    assert (both.picks, both.probs) == (tokens.picks, tokens.probs)
+    assert (both.slot_picks, both.slot_confidences) == (slots.picks, slots.confidences)
+    assert (both.confidences, tokens.slot_picks) == ((), ())
+
+
+# Slots of their own kind.
+
+
+def test_confidences_by_hand() -> None:
+    distribution, tokens = torch.tensor([[0.5, 0.3, 0.2], [0.25, 0.25, 0.5]]), torch.tensor([0, 1])
+    assert confidence_of(distribution, tokens, "prob").tolist() == pytest.approx([0.5, 0.25])
+    assert confidence_of(distribution, tokens, "margin").tolist() == pytest.approx([0.2, -0.25])
+    entropies = [-sum(p * math.log(p) for p in row) for row in distribution.tolist()]
+    expected = [math.exp(-entropy) for entropy in entropies]
+    assert confidence_of(distribution, tokens, "neg_entropy").tolist() == pytest.approx(expected)
+    certain = torch.tensor([[0.0, 1.0]])
+    assert confidence_of(certain, torch.tensor([1]), "neg_entropy").tolist() == [1.0]
+
+
+def slots_result(sampling: Sampling, logits: Tensor, **changes: object) -> CallResult:
+    """What slots 0 and 1 behind one token give, of the logits of the token and of both."""
+    slots = dataclasses.replace(make_slots(2, (0, 1)), **changes)  # type: ignore[arg-type]
+    call = make_call(1, length=PROMPT, read=(0,), slots=slots, positions=[5, 6, 7])
+    return joined(*read_out(logits, readouts(call, UNIFORMS, PROMPT), sampling))
+
+
+@pytest.mark.parametrize("kind", ["prob", "margin", "neg_entropy"])
+@pytest.mark.parametrize("want", ["argmax", "draws"])
+def test_slots_give_the_kind_of_confidence_they_ask_for(want: str, kind: str) -> None:
+    logits = logits_of(3)
+    result = slots_result(SAMPLING, logits, want=want, confidence=kind)
+    distribution = torch.softmax(logits[1:], -1) if want == "argmax" else warp(logits[1:], SAMPLING)
+    expected = confidence_of(distribution, torch.tensor(result.slot_picks), kind)  # type: ignore[arg-type]
+    assert result.slot_confidences == pytest.approx(expected.tolist())
+
+
+def test_slots_may_give_the_very_distributions_they_are_drawn_from() -> None:
+    logits = logits_of(3)
+    result = slots_result(SAMPLING, logits, want="probs")
+    assert result.slot_probs is not None
+    torch.testing.assert_close(result.slot_probs, warp(logits[1:], SAMPLING))
+    assert result.slot_picks == tuple(drawn(logits[1:], [2, 3]))
+    assert result.probs is None
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0)])
+def test_barred_ids_are_never_predicted_by_slots_and_their_mass_is_told(sampling: Sampling) -> None:
+    logits = logits_of(3)
+    barred = frozenset(logits.topk(3).indices.flatten().tolist())
+    result = slots_result(sampling, logits, want="draws", barred=barred)
+    assert not barred & {*result.slot_picks}
+    mass = torch.softmax(logits[1:], -1)[:, sorted(barred)].sum(-1)
+    assert result.slot_barred == pytest.approx(mass.tolist())
+    plain = slots_result(sampling, logits, want="draws")
+    assert (plain.picks, plain.slot_barred) == (result.picks, ())
+
+
+# Verdicts.
+
+
+def verdict_of(
+    drafts: tuple[int, ...],
+    draft_distribution: Tensor | None,
+    sampling: Sampling = SAMPLING,
+    uniforms: Uniforms = UNIFORMS,
+    **rule: float,
+) -> Acceptance:
+    """The verdict on drafts of distributions ``[2, V]`` against logits of seed 7."""
+    call = dataclasses.replace(
+        make_call(3, length=PROMPT, read=(0, 1, 2)),
+        want="acceptance",
+        drafts=drafts,
+        draft_probs=None if draft_distribution is None else tuple(draft_distribution),
+        acceptance_rule=AcceptanceRule(**rule),  # type: ignore[arg-type]
+    )
+    (result,) = read_out(logits_of(3, seed=7), readouts(call, uniforms, PROMPT), sampling)
+    assert result.acceptance is not None
+    return result.acceptance
+
+
+def test_a_verdict_says_how_near_the_distributions_of_its_drafts_were() -> None:
+    target = warp(logits_of(3, seed=7), SAMPLING)
+    draft = warp(logits_of(2, seed=8), Sampling(temperature=1.0))
+    acceptance = verdict_of((4, 9), draft)
+    for place, token in enumerate((4, 9)):
+        ratio = min(1.0, float(target[place, token] / draft[place, token]))
+        assert acceptance.ratios[place] == pytest.approx(ratio)
+        both = zip(target[place].tolist(), draft[place].tolist(), strict=True)
+        assert acceptance.overlaps[place] == pytest.approx(sum(min(pair) for pair in both))
+
+
+def test_a_draft_stands_by_the_uniform_of_its_acceptance_test_and_by_no_other() -> None:
+    target = warp(logits_of(3, seed=7), SAMPLING)
+    draft = warp(logits_of(2, seed=8), Sampling(temperature=1.0))
+    drafts = (int((draft[0] - target[0]).argmax()), 9)  # oversampled: it may stand or fall
+    ratio = min(1.0, float(target[0, drafts[0]] / draft[0, drafts[0]]))
+    assert 0.0 < ratio < 1.0
+    by_stream = {"accept": 0, "recover": 0, "draw": 0}
+    for seed in range(64):
+        uniforms = Uniforms(seed, range(PROMPT))
+        stands = verdict_of(drafts, draft, uniforms=uniforms).accepted > 0
+        for stream in by_stream:
+            u = uniforms.at(stream, 1)  # type: ignore[arg-type]
+            by_stream[stream] += stands == (u < ratio)
+    assert by_stream["accept"] == 64
+    assert max(by_stream["recover"], by_stream["draw"]) < 64
+
+
+def test_lenience_accepts_more_and_a_draft_near_the_top_stands_anyway() -> None:
+    logits = logits_of(3, seed=7)
+    drafts = tuple(logits[:2].argmin(-1).tolist())  # certain of the least likely tokens
+    for sampling in (Sampling(), Sampling(temperature=1.0)):
+        assert verdict_of(drafts, None, sampling).accepted == 0
+        assert verdict_of(drafts, None, sampling, top=VOCAB - 1).accepted == 0
+        assert verdict_of(drafts, None, sampling, top=VOCAB).accepted == 2
+    assert verdict_of(drafts, None, Sampling(temperature=1.0), lenience=1e-6).accepted == 2
+    assert verdict_of(drafts, None, Sampling(), lenience=1e-6).accepted == 0

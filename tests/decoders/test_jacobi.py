@@ -1,0 +1,84 @@
+"""Jacobi decoding: how its calls are laid out, and what comes out of them."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from bench.plan.select import built_in_cells
+from decoders.ar import Autoregressive
+from decoders.core.decoder import Decoder
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import generate
+from decoders.core.testing.table_model import TableModel
+from decoders.core.types import Call, Generation, Sampling
+from decoders.jacobi import Jacobi
+
+PROMPT = [1, 2, 3]
+GREEDY = Sampling(max_new_tokens=40)
+WARM = Sampling(temperature=0.9, max_new_tokens=40, seed=2)
+
+
+class Recording(TableModel):
+    """Remembers its calls."""
+
+    def __init__(self) -> None:
+        super().__init__(31, seed=1, scale=2.0)
+        self.seen: list[Call] = []
+
+    def forward(self, calls: Sequence[Call]) -> Tensor:
+        self.seen += calls
+        return super().forward(calls)
+
+
+def answer_of(decoder: Decoder, model: TableModel, sampling: Sampling) -> Generation:
+    return generate(decoder, PROMPT, sampling, Models(target=model))
+
+
+def test_calls_are_a_sliding_window_that_settles_at_least_one_token() -> None:
+    model = Recording()
+    for sampling in (GREEDY, WARM):
+        model.seen.clear()
+        answer = answer_of(Jacobi(block=6), model, sampling)
+        assert answer.tokens == answer_of(Autoregressive(), Recording(), sampling).tokens
+        left = 40
+        for call, step in zip(model.seen, answer.steps, strict=True):
+            assert call.slots is None
+            assert len(step.tokens) >= 1
+            assert step.drafted == len(call.tokens) - (1 if left < 40 else len(PROMPT))
+            assert step.drafted == (0 if left == 40 else min(6, left) - 1)
+            left -= len(step.tokens)
+
+
+class Shifting(TableModel):
+    """What follows depends on the place alone, so that every guess settles in one iteration."""
+
+    def _run(self, call: Call) -> list[Tensor]:
+        places = call.row_positions()
+        logits = [torch.eye(7)[(places[row] + 1) % 7] for row in call.read]
+        call.session.committed(call)
+        return logits
+
+
+def test_a_whole_window_settles_where_guesses_do_not_matter() -> None:
+    sampling = dataclasses.replace(GREEDY, max_new_tokens=31)
+    answer = answer_of(Jacobi(block=6), Shifting(), sampling)
+    lengths = [len(step.tokens) for step in answer.steps]
+    # every second call finds the window as the one before left it, but for the newest places
+    assert sum(lengths) == 31
+    assert max(lengths) == 6
+    assert len(lengths) < 14
+
+
+def test_it_needs_nothing_beside_the_target_and_runs_where_it_is_named() -> None:
+    assert Jacobi().needs == ()
+    assert Jacobi().adapter_name is None
+    assert "jacobi" not in built_in_cells()
+    assert list(built_in_cells()) == ["ar", "idlm", "idlm@isd", "nar", "ptp", "ptp_spec", "spec"]
+
+
+def test_a_window_has_a_row() -> None:
+    with pytest.raises(ValueError, match="'block' of decoder 'jacobi' is 0; it must be 1 or above"):
+        Jacobi(block=0)

@@ -1,0 +1,334 @@
+"""Adapters of masks from recipe to decoding: what they learn, their reports, and the command."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from decoders.ar import Autoregressive
+from decoders.core.adapter.config import AdapterConfig, Variant
+from decoders.core.adapter.gating import layer_shapes
+from decoders.core.adapter.module import SlotAdapter
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import generate
+from decoders.core.hf.model import HFModel, stop_ids
+from decoders.core.types import Generation, Sampling
+from decoders.idlm import IterativeDiffusion
+from decoders.nar import NonAutoregressive
+from tests.command_line import bench
+from tests.tiny_recipe import RUN, SIZES
+from tests.training.adapter.test_train import Given, job_of, silent
+from training.adapter.blocks import BlockRules
+from training.adapter.job import AdapterJob, optimizers
+from training.adapter.masked_report import RefineReport, StrideReport
+from training.adapter.objectives import predictions, run
+from training.adapter.recipe import AdapterRecipe, RunTable
+from training.adapter.student import Student
+from training.adapter.train import main, train_adapter
+from training.adapter.windows import WindowSampling
+from training.loop import Loop, Schedule, TrainingProgress
+from training.recipe import RECIPES, ZOO, read_recipe
+from training.text.data import Row
+
+STOP = 9
+
+
+@pytest.fixture(params=["isd", "refine"])
+def variant(request: pytest.FixtureRequest) -> Variant:
+    chosen: Variant = request.param
+    return chosen
+
+
+@pytest.fixture
+def masked(recipe: dict[str, Any], variant: Variant) -> dict[str, Any]:
+    """The tiny recipe, for masks."""
+    isd = variant == "isd"
+    recipe["adapter"] = {
+        "variant": variant, "code": "constant", "rank": 4, "alpha": 4.0, "num_slots": 7,
+        "anchored": True, "numbered": True, "seed": 3,
+    }  # fmt: skip
+    recipe["sampling"] = {}
+    recipe["run"] |= {"objective": "kl" if isd else "one-hot", "slots_per_row": 14, "half": False}
+    if not isd:
+        recipe["blocks"] = {"sizes": [4, 7], "own": 0.5}
+    return recipe
+
+
+def answer(model: HFModel, decoder: Any, prompt: list[int], sampling: Sampling) -> Generation:
+    return generate(decoder, prompt, sampling, Models(target=model))
+
+
+def test_a_trained_adapter_is_told_of_loaded_and_decodes(
+    masked: dict[str, Any], variant: Variant, home: Path, tmp_path: Path
+) -> None:
+    assert train_adapter(masked, tmp_path, progress="plain").step == RUN["num_steps"]
+    adapter = SlotAdapter.load(tmp_path)
+    assert all(value.abs().max() > 0 for value in adapter.state_dict().values())
+    measured = adapter.config.measured
+    records = (tmp_path / "training_log.jsonl").read_text(encoding="utf-8").splitlines()
+    told = [json.loads(line)["held_out"] for line in records if "held_out" in line]
+    assert told[-1] == json.loads(json.dumps(measured))
+    assert measured["windows"] > 5
+    if variant == "isd":
+        assert set(measured["tokens_per_call"]) == {"4", "8"}
+        assert set(measured["tokens_per_call"]["4"]) == {"sampled", "open", "greedy"}
+        assert len(measured["open_accuracy"]) == len(measured["greedy_survival"]) == 7
+    else:
+        assert set(measured["by_ratio"]) == {"0.25", "0.5", "0.75"}
+        assert measured["accuracy"][-1] is None  # a block's last slot is not read
+    model = HFModel.load(home / "zoo", dtype=torch.float32, device="cpu")
+    model.attach(variant, adapter)
+    tokenizer = AutoTokenizer.from_pretrained(home / "zoo")
+    ends = stop_ids(model, tokenizer)
+    prompt = [7, 40, 12, 33]
+    for temperature in (0.0, 0.8):
+        sampling = Sampling(temperature=temperature, max_new_tokens=20, stop_ids=ends, seed=1)
+        expected = answer(model, Autoregressive(), prompt, sampling)
+        if variant == "isd":
+            verify: Literal["strict", "coupled"] = "strict" if sampling.greedy else "coupled"
+            decoder = IterativeDiffusion(mode="isd", stride=8, verify=verify)
+            assert answer(model, decoder, prompt, sampling).tokens == expected.tokens
+        else:
+            refining = IterativeDiffusion(mode="refine", block=7, commit="quota", tail="fill")
+            for lossy in (refining, NonAutoregressive(block=7)):
+                found = answer(model, lossy, prompt, sampling)
+                assert found.tokens[0] == expected.tokens[0]
+                assert len(found.tokens) == 20 or found.tokens[-1] in ends
+
+
+def job_on(
+    module: Any, rows: list[Row], variant: Variant, folder: Path, **options: Any
+) -> AdapterJob:
+    """A job on rows of which 24 are held out."""
+    config = AdapterConfig(
+        layers=layer_shapes(module),
+        width=32,
+        rank=8,
+        alpha=8.0,
+        num_slots=6,
+        variant=variant,
+        code="constant",
+        anchored=True,
+        numbered=True,
+    )
+    adapter = SlotAdapter(config, seed=3)
+    adapter.embedding.match(module.get_input_embeddings().weight)
+    table = RunTable(
+        num_steps=80, muon_lr=0.02, adamw_lr=0.01, slots_per_row=24, eval_rows=24,
+        eval_temperature=1.0, eval_top_p=1.0, **options,
+    )  # fmt: skip
+    blocks = BlockRules(stops=frozenset({STOP}), room=64) if variant == "refine" else None
+    source, told = Given(rows, 8, num_held_out=24), silent(folder)
+    return AdapterJob(Student(module, adapter), source, WindowSampling(), table, told, 0, blocks)
+
+
+def learned(job: AdapterJob, folder: Path) -> Any:
+    """The held-out report after training."""
+    table = job.settings
+    moves = optimizers(job.student.adapter, muon_lr=table.muon_lr, adamw_lr=table.adamw_lr)
+    schedule = Schedule(num_steps=table.num_steps, warmup_steps=5, decay=0.7)
+    Loop(
+        job, moves, schedule, folder / "adapter.pt", "", job.reporter,
+        eval_steps=1000, checkpoint_minutes=1000,
+    ).train(None)  # fmt: skip
+    return job.report
+
+
+def small_model(seed: int = 1) -> Any:
+    sizes: dict[str, Any] = {**SIZES, "initializer_range": 0.15, "max_position_embeddings": 64}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(LlamaConfig(vocab_size=12, **sizes)).eval()
+
+
+def test_strides_learn_the_distributions_of_their_base(tmp_path: Path) -> None:
+    module = small_model()
+    generator = torch.Generator().manual_seed(3)
+    ids = torch.randint(0, 12, (600, 1), generator=generator)
+    with torch.no_grad():
+        while ids.shape[1] < 12:
+            distribution = module(ids).logits[:, -1].softmax(-1)
+            ids = torch.cat([ids, distribution.multinomial(1, generator=generator)], 1)
+    rows = [Row(row, [False] + [True] * 11) for row in ids.tolist()]
+    job = job_on(module, rows, "isd", tmp_path, objective="kl")
+    before, after = job.held_out(), learned(job, tmp_path)
+    assert isinstance(before, StrideReport)
+    assert isinstance(after, StrideReport)
+    gains = [b - a for a, b in zip(before.accuracy[:5], after.accuracy[:5], strict=True) if a and b]
+    assert len(gains) == 5
+    assert min(gains) > 0.03
+    assert after.tokens_per_call["4"]["sampled"] > before.tokens_per_call["4"]["sampled"]
+    assert (
+        after.accuracy == after.open_accuracy
+    )  # the evaluation's distribution is the plain one here
+
+
+def test_blocks_learn_from_what_they_show_and_where_an_answer_ends(tmp_path: Path) -> None:
+    rows = []
+    generator = torch.Generator().manual_seed(4)
+    for symbol in torch.randint(0, 8, (700,), generator=generator).tolist():
+        rows.append(Row([10, 11, *[symbol] * 4, STOP], [False] * 2 + [True] * 5))
+    job = job_on(small_model(), rows, "refine", tmp_path)
+    after = learned(job, tmp_path)
+    assert isinstance(after, RefineReport)
+    hidden, shown = after.accuracy[0], after.by_ratio["0.25"]
+    assert hidden is not None
+    assert shown is not None
+    assert shown > 0.9  # one shown token tells all others and, by its place, the end
+    assert shown > hidden + 0.1  # nothing tells a hidden block that starts the answer
+
+
+def test_hard_labels_are_mixed_in_by_their_share(recipe: dict[str, Any], tmp_path: Path) -> None:
+    recipe["adapter"] = {"variant": "isd", "code": "constant", "rank": 2, "num_slots": 4}
+    recipe["sampling"] = {}
+    found = {}
+    runs: dict[str, dict[str, Any]] = {
+        "kl": {"objective": "kl"},
+        "labels": {"objective": "one-hot"},
+        "both": {"objective": "kl", "label_share": 0.3},
+    }
+    for name, values in runs.items():
+        job = job_of({**recipe, "run": {**recipe["run"], **values}}, tmp_path)
+        pieces = list(job.pieces(TrainingProgress()))
+        found[name] = sum(float(loss.detach()) for loss, _, _ in pieces)
+    assert found["both"] == pytest.approx(0.7 * found["kl"] + 0.3 * found["labels"], rel=1e-5)
+    assert found["kl"] != pytest.approx(found["labels"], rel=0.01)
+
+
+def test_what_decides_a_run_of_an_older_recipe_is_told_as_before(recipe: dict[str, Any]) -> None:
+    told = AdapterRecipe.of(recipe).decisive()
+    assert set(told) == {"model", "adapter", "sampling", "data", "run"}
+    assert not {"label_share", "clean", "strides", "num_steps"} & set(told["run"])
+    mixed = copy.deepcopy(recipe)
+    mixed["run"]["label_share"] = 0.5
+    assert AdapterRecipe.of(mixed).decisive()["run"]["label_share"] == 0.5
+    staged = AdapterRecipe.of(read_recipe(RECIPES / "idlm-full.toml"))
+    assert staged.decisive()["run"]["num_steps"] == 5800  # it says when a stride's turn is
+    refining = read_recipe(RECIPES / "idlm-refine.toml")
+    assert AdapterRecipe.of(refining).decisive()["blocks"]["sizes"] == [8, 16, 32]
+
+
+# ---------------------------------------------------------------- full fine-tuning
+
+
+@pytest.fixture
+def full(recipe: dict[str, Any]) -> dict[str, Any]:
+    recipe["adapter"] = {
+        "variant": "isd", "code": "constant", "rank": 0, "num_slots": 3, "gated": False, "seed": 3,
+    }  # fmt: skip
+    recipe["sampling"] = {}
+    recipe["run"] |= {"half": False, "slots_per_row": 9, "clean": "auto", "strides": [2, 4]}
+    return recipe
+
+
+def test_a_whole_model_is_trained_and_written_as_an_ordinary_checkpoint(
+    full: dict[str, Any], home: Path, tmp_path: Path
+) -> None:
+    train_adapter(full, tmp_path, progress="plain")
+    before = LlamaForCausalLM.from_pretrained(home / "zoo")
+    after = LlamaForCausalLM.from_pretrained(tmp_path / "model")
+    for name in layer_shapes(before):
+        weight = f"{name}.weight"
+        assert not torch.equal(before.get_parameter(weight), after.get_parameter(weight))
+    adapter = SlotAdapter.load(tmp_path)
+    assert all(not part.any() for part in adapter.lora_b.values())
+    job = job_of(full, tmp_path)
+    state = torch.load(tmp_path / ".training" / "adapter.pt", weights_only=True)["model"]
+    job.student.adapter.load_state_dict(state)
+    rng = np.random.default_rng(0)
+    windows = job._windows(job.source.rows(0), job.sampling, None, rng)
+    loaded = Student(after, adapter)
+    with torch.no_grad():
+        outcomes = [run(student, windows, 0) for student in (job.student, loaded)]
+    logits = (outcome.logits for outcome in outcomes)
+    torch.testing.assert_close(*logits, rtol=1e-3, atol=1e-4)
+    # what is judged is how often the model that was trained accepts, not its base
+    judged = (
+        predictions(student, outcome, 0).right
+        for student, outcome in zip((job.student, loaded), outcomes, strict=True)
+    )
+    torch.testing.assert_close(*judged, rtol=1e-3, atol=1e-4)
+    model = HFModel.load(tmp_path / "model", dtype=torch.float32, device="cpu")
+    model.attach("isd", adapter)
+    sampling = Sampling(max_new_tokens=12)
+    expected = answer(model, Autoregressive(), [7, 40, 12], sampling)
+    decoder = IterativeDiffusion(mode="isd", stride=4)
+    assert answer(model, decoder, [7, 40, 12], sampling).tokens == expected.tokens
+
+
+def test_token_rows_go_on_learning_the_text_and_strides_grow(
+    full: dict[str, Any], home: Path, tmp_path: Path
+) -> None:
+    found = {}
+    for clean in (0.0, 0.2, "auto"):
+        full["run"]["clean"] = clean
+        job = job_of(full, tmp_path)
+        pieces = list(job.pieces(TrainingProgress()))
+        found[clean] = sum(float(loss.detach()) for loss, _, _ in pieces)
+    (_, num, _), rows = pieces[0], job.source.rows(0)
+    assert len(pieces) == 1
+    module, total, count = LlamaForCausalLM.from_pretrained(home / "zoo"), 0.0, 0
+    for row in rows:
+        with torch.no_grad():
+            sampling = module(torch.tensor([row.ids])).logits[0].log_softmax(-1)
+        places = [place for place in range(1, len(row.ids)) if row.learn[place]]
+        total -= sum(float(sampling[place - 1, row.ids[place]]) for place in places)
+        count += len(places)
+    assert found[0.2] - found[0.0] == pytest.approx(0.2 * num * total / count, rel=1e-4)
+    assert found["auto"] == pytest.approx(2 * found[0.0], rel=1e-4)
+    assert [job._length(step) for step in range(RUN["num_steps"])] == [1] * 3 + [3] * 3
+    for change, told in (
+        ({"adapter": {"gated": True}}, "run.clean is for adapters with gated = false"),
+        ({"run": {"strides": [2, 9]}}, r"run.strides are \[2, 9\]; .* up to num_slots \+ 1"),
+    ):
+        wrong = {name: {**table, **change.get(name, {})} for name, table in full.items()}
+        with pytest.raises(ValueError, match=told):
+            AdapterRecipe.of(wrong)
+
+
+# ---------------------------------------------------------------- the command
+
+
+@pytest.mark.usefixtures("masked")
+def test_the_command_trains_masks_and_refuses_recipes_of_another_kind(
+    saved: Callable[[], Path], variant: Variant, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    options = ("--recipe", saved(), "-o", out, "--num-steps", 1, "--progress", "none")
+    ended = bench("train", "idlm", "--objective", variant, *options)
+    assert (ended.code, ended.err) == (0, "")
+    assert SlotAdapter.load(out).config.variant == variant
+    other = "refine" if variant == "isd" else "isd"
+    for command in (("ptp",), ("idlm", "--objective", other)):
+        ended = bench("train", *command, *options)
+        assert (ended.code, ended.err.count("\n")) == (2, 1)
+        assert f"trains {variant}; use `bench train idlm --objective {variant}`" in ended.err
+
+
+def test_every_kind_has_its_recipes_and_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[tuple[dict[str, Any], Path]] = []
+    monkeypatch.setattr(
+        "training.adapter.train.train_adapter",
+        lambda tables, out, **_: called.append((tables, out)),
+    )
+    for kind in ("refine", "isd"):
+        chosen: Any = kind
+        assert main(None, None, kind=chosen) == ZOO / kind
+        folder = Path("results") / "adapters" / f"model-{kind}"
+        assert main(None, None, kind=chosen, model="some/model") == folder
+    kinds = [tables["data"]["kind"] for tables, _ in called]
+    assert kinds == ["zoo", "on-policy"] * 2
+    variants = [tables["adapter"]["variant"] for tables, _ in called]
+    assert variants == ["refine"] * 2 + ["isd"] * 2
+    with pytest.raises(ValueError, match="trains ptp; use `bench train ptp`"):
+        main(RECIPES / "ptp.toml", tmp_path, kind="isd")

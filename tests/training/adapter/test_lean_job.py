@@ -1,0 +1,317 @@
+"""The lean trainer from recipe to decoding: its data, its loss, its reports, what it leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import AutoTokenizer
+
+from decoders.ar import Autoregressive
+from decoders.core.adapter.module import SlotAdapter
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import generate
+from decoders.core.hf.model import HFModel, stop_ids
+from decoders.core.types import Sampling
+from decoders.idlm import IterativeDiffusion
+from training.adapter.best import Best
+from training.adapter.lean_loss import ShortHead, taught_loss
+from training.adapter.recipe import AdapterRecipe
+from training.adapter.report import HeldOutReport
+from training.adapter.train import build_job, train_adapter
+from training.adapter.warm_start import begin_from
+from training.reporter import Reporter
+from training.text.completion_file import Completion, write_completions
+from training.text.completions import CompletionsSource
+from training.text.pool import prompt_hash
+from training.text.sources import source_of
+
+VOCAB = 40
+
+
+@pytest.fixture
+def answers(tmp_path: Path) -> str:
+    """Completions of 24 prompts, three of each; the pattern of their two files."""
+    generator = torch.Generator().manual_seed(1)
+    made = []
+    for number in range(72):
+        prompt = tuple(torch.randint(3, VOCAB, (5,), generator=_seeded(number % 24)).tolist())
+        length = 6 + number % 9
+        tokens = tuple(torch.randint(3, VOCAB, (length,), generator=generator).tolist())
+        temperature = (0.0, 0.7, 1.0)[number // 24]
+        made.append(
+            Completion(number=number, temperature=temperature, prompt=prompt, tokens=tokens)
+        )
+    for part in (0, 1):
+        write_completions(tmp_path / "answers" / f"completions-{part}.jsonl", made[part::2])
+    return str(tmp_path / "answers" / "completions-*.jsonl")
+
+
+def _seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def lean(recipe: dict[str, Any], answers: str) -> dict[str, Any]:
+    """The tiny recipe for the lean trainer: isd whose slots enter at the second layer."""
+    recipe["adapter"] = {
+        "variant": "isd", "code": "constant", "rank": 4, "alpha": 4.0, "num_slots": 3,
+        "numbered": True, "enter": 1, "seed": 3,
+    }  # fmt: skip
+    recipe["sampling"] = {}
+    recipe["data"] = {"kind": "completions", "path": answers, "rows_per_step": 6, "seed": 2}
+    recipe["run"] |= {
+        "objective": "kl", "lean": True, "slots_per_row": 15, "label_share": 0.3,
+        "overlap_share": 0.2, "position_decay": 0.2, "head_words": 12, "teacher_top": 4,
+        "eval_rows": 40, "half": False, "choose": "best",
+    }  # fmt: skip
+    return recipe
+
+
+# ---------------------------------------------------------------- data
+
+
+def source(answers: str, **options: Any) -> CompletionsSource:
+    return CompletionsSource(path=answers, vocab_size=VOCAB, max_tokens=64, **options)
+
+
+def test_rows_keep_the_temperature_of_their_text_and_prompts_are_on_one_side(answers: str) -> None:
+    found = source(answers, rows_per_step=200)
+    training = {tuple(row.ids): row for row in found.rows(0)}
+    assert {row.temperature for row in training.values()} == {0.0, 0.7, 1.0}
+    assert all(not any(row.learn[:5]) and all(row.learn[5:]) for row in training.values())
+    held = {prompt_hash(row) for row in found.held_out(100)}
+    assert held
+    assert held.isdisjoint({prompt_hash(row) for row in training.values()})
+    assert found.facts["files"] == 2
+    assert str(Path(answers).parent) not in json.dumps(found.facts)
+
+
+def test_frequent_words_are_counted_in_answers_alone(answers: str) -> None:
+    found = source(answers, rows_per_step=500)
+    counts: dict[int, int] = {}
+    distinct = {tuple(row.ids): row for row in found.rows(0)}
+    for row in distinct.values():
+        for token in row.ids[5:]:
+            counts[token] = counts.get(token, 0) + 1
+    expected = sorted(counts, key=lambda token: (-counts[token], token))[:7]
+    assert found.frequent(7) == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "names no file"),
+        ('{"prompt": [1]}\n', "holds no completions"),
+        (
+            json.dumps({"number": 0, "temperature": 1.0, "prompt": [3, 99], "tokens": [4]}) + "\n",
+            "holds token 99, the model's vocabulary has 40",
+        ),
+    ],
+)
+def test_files_that_cannot_be_learnt_are_refused(
+    tmp_path: Path, content: str | None, told: str
+) -> None:
+    path = tmp_path / "completions-x.jsonl"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match=told):
+        source(str(path))
+
+
+def test_a_recipe_names_them(answers: str, home: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(home / "zoo")
+    section = {"kind": "completions", "path": answers}
+    found = source_of(section, tokenizer=tokenizer, max_length=64, folder=Path("unused"))
+    assert isinstance(found, CompletionsSource)
+
+
+# ---------------------------------------------------------------- loss
+
+
+def loss_of(states: torch.Tensor, head: ShortHead, **options: Any) -> float:
+    target, top = torch.tensor([3, 7, 3]), torch.tensor([[3, 1], [0, 7], [9, 4]])
+    logits = torch.tensor([[2.0, 1.0], [0.5, 0.3], [1.0, -1.0]])
+    options = {"label_share": 0.0, "overlap_share": 0.0, "weight": torch.ones(3), **options}
+    temperature = torch.tensor([1.0, 0.5, 0.7])
+    weight = options.pop("weight")
+    return taught_loss(states, head, target, (top, logits), temperature, weight, **options).item()
+
+
+def test_the_loss_is_what_a_loop_over_slots_gives() -> None:
+    weight, states = (
+        torch.randn(10, 6, generator=_seeded(1)),
+        torch.randn(3, 6, generator=_seeded(2)),
+    )
+    whole, slots = ShortHead(weight, torch.tensor([], dtype=torch.int64)), torch.tensor([1, 0.5, 2])
+    expected = torch.tensor(0.0)
+    for m, temperature in enumerate((1.0, 0.5, 0.7)):
+        q = F.softmax(weight @ states[m] / temperature, -1)
+        logits = [[2.0, 1.0], [0.5, 0.3], [1.0, -1.0]][m]
+        p = F.softmax(torch.tensor(logits) / temperature, -1)
+        words, label = [[3, 1], [0, 7], [9, 4]][m], [3, 7, 3][m]
+        taught = -sum(p[i] * math.log(q[w]) for i, w in enumerate(words))
+        rejected = 1 - sum(min(p[i], q[w]) for i, w in enumerate(words))
+        expected += slots[m] * (0.5 * taught - 0.3 * math.log(q[label]) + 0.2 * rejected)
+    got = loss_of(states, whole, weight=slots, label_share=0.3, overlap_share=0.2)
+    assert got == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_a_short_head_holds_all_words_that_are_asked_for() -> None:
+    weight = torch.randn(10, 6, generator=_seeded(1))
+    head = ShortHead(weight, torch.tensor([4, 1, 8]))
+    asked = torch.tensor([[1, 9], [2, 4], [9, 9]])
+    rows, place = head.of(asked)
+    assert torch.equal(rows[place], weight[asked])
+    assert len(rows) == 5
+    assert head.of(torch.tensor([8, 1]))[0].shape == (3, 6)
+    every = ShortHead(weight, torch.arange(10))
+    states = torch.randn(3, 6, generator=_seeded(2))
+    whole = ShortHead(weight, torch.tensor([], dtype=torch.int64))
+    assert loss_of(states, every) == pytest.approx(loss_of(states, whole), rel=1e-5)
+
+
+# ---------------------------------------------------------------- training
+
+
+def test_a_lean_run_learns_is_reported_and_decodes_losslessly(
+    lean: dict[str, Any], home: Path, tmp_path: Path
+) -> None:
+    lean["run"] |= {"num_steps": 40, "eval_steps": 20}
+    assert train_adapter(lean, tmp_path / "out", progress="plain").step == 40
+    lines = (tmp_path / "out" / "training_log.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    held = [record["held_out"] for record in records if "held_out" in record]
+    assert len(held) == 2
+    adapter = SlotAdapter.load(tmp_path / "out")
+    assert adapter.config.enter == 1
+    assert all(value.abs().max() > 0 for value in adapter.state_dict().values())
+    scores = [h["leading_16"] + h["greedy_leading_16"] for h in held]
+    measured = adapter.config.measured
+    assert measured["leading_16"] + measured["greedy_leading_16"] == pytest.approx(max(scores))
+    model = HFModel.load(home / "zoo", dtype=torch.float32, device="cpu")
+    model.attach("isd", adapter)
+    tokenizer: Any = AutoTokenizer.from_pretrained(home / "zoo")
+    sampling = Sampling(
+        temperature=0.0, max_new_tokens=20, seed=1, stop_ids=stop_ids(model, tokenizer)
+    )
+    prompt, models = [5, 9, 30, 12], Models(target=model)
+    plain = generate(Autoregressive(), prompt, sampling, models).tokens
+    isd = IterativeDiffusion(mode="isd", stride=4)
+    assert generate(isd, prompt, sampling, models).tokens == plain
+
+
+@pytest.mark.parametrize("variant", ["isd", "c-ptp", "o-ptp", "refine"])
+def test_the_loss_of_every_variant_falls(
+    lean: dict[str, Any], variant: str, tmp_path: Path
+) -> None:
+    lean["adapter"] |= {
+        "variant": variant,
+        "code": "constant" if variant in ("isd", "refine") else "dyadic",
+    }
+    if variant in ("refine", "o-ptp"):
+        lean["adapter"]["enter"] = 0
+        lean["run"]["objective"] = "one-hot"
+    if variant == "refine":
+        lean["blocks"] = {"sizes": [2, 3]}
+    lean["run"] |= {"num_steps": 50, "eval_steps": 1000, "choose": "last", "eval_rows": 9}
+    train_adapter(lean, tmp_path / "out", progress="plain")
+    lines = (tmp_path / "out" / ".training" / "adapter.jsonl").read_text(encoding="utf-8")
+    losses = [json.loads(line)["loss"] for line in lines.splitlines() if "loss" in line]
+    assert losses[-1] < math.log(300)
+
+
+def test_a_resumed_lean_run_ends_in_the_weights_of_an_uninterrupted_one(
+    lean: dict[str, Any], tmp_path: Path
+) -> None:
+    train_adapter(lean, tmp_path / "whole", progress="none")
+    assert train_adapter(lean, tmp_path / "parts", progress="none", stop_after_s=0).step == 1
+    train_adapter(lean, tmp_path / "parts", progress="none")
+    whole, parts = (SlotAdapter.load(tmp_path / name).state_dict() for name in ("whole", "parts"))
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+@pytest.mark.parametrize(
+    ("table", "change", "told"),
+    [
+        ("run", {"lean": False}, "are trained with run.lean = true"),
+        ("run", {"objective": "overlap"}, "run.lean knows one-hot and kl"),
+        ("run", {"label_share": 0.9}, "are more than 1 together"),
+        ("model", {"dtype": "bfloat16"}, "run.lean uses float32"),
+        ("adapter", {"gated": False, "enter": 0}, "for gated adapters"),
+    ],
+)
+def test_recipes_that_make_no_sense_are_refused(
+    lean: dict[str, Any], table: str, change: dict[str, Any], told: str
+) -> None:
+    lean[table] |= change
+    with pytest.raises(ValueError, match=told):
+        AdapterRecipe.of(lean)
+
+
+def test_lean_data_must_be_completions(lean: dict[str, Any], tmp_path: Path) -> None:
+    lean["data"] = {"kind": "zoo", "seed": 2, "counts": {"math_reasoning": 2}}
+    with pytest.raises(ValueError, match="trains on data of kind 'completions', not 'zoo'"):
+        train_adapter(lean, tmp_path / "out", progress="none")
+
+
+def test_a_recipe_that_names_none_of_the_new_keys_has_the_fingerprint_it_had(
+    recipe: dict[str, Any],
+) -> None:
+    kept = AdapterRecipe.of(recipe).decisive()
+    assert not {"lean", "teacher_top", "head_words", "choose"} & set(kept["run"])
+    assert not {"enter", "initial"} & set(kept["adapter"])
+
+
+# ---------------------------------------------------------------- best and warm start
+
+
+def report(leading: float) -> HeldOutReport:
+    return HeldOutReport(
+        windows=1, accuracy=[], survival=[], leading_16=leading, calibration=(1.0, 0.0)
+    )
+
+
+def test_the_weights_of_the_best_report_are_kept(tmp_path: Path) -> None:
+    best, module = Best(tmp_path / "best.pt"), torch.nn.Linear(1, 1)
+    assert best.better_than(report(0.0)) is None
+    for step, leading in enumerate((0.3, 0.9, 0.5)):
+        module.weight.data.fill_(step)
+        best.offer(step, report(leading), module)
+    kept = Best(tmp_path / "best.pt").better_than(report(0.5))
+    assert kept is not None
+    assert kept["weight"].item() == 1
+    assert best.better_than(report(0.9)) is None
+
+
+def test_ptp_begins_as_the_isd_adapter_it_is_given(
+    lean: dict[str, Any], tmp_path: Path, home: Path
+) -> None:
+    train_adapter(lean, tmp_path / "isd", progress="none")
+    initial = SlotAdapter.load(tmp_path / "isd")
+    lean["adapter"] |= {
+        "variant": "c-ptp", "code": "dyadic", "num_slots": 5, "initial": str(tmp_path / "isd"),
+    }  # fmt: skip
+    reporter = Reporter("none", "x", tmp_path / "x.jsonl")
+    job, _ = build_job(AdapterRecipe.of(lean), tmp_path, torch.device("cpu"), reporter)
+    begun = job.student.adapter
+    state, given = begun.state_dict(), initial.state_dict()
+    for name in given:
+        if name.startswith("lora"):
+            assert torch.equal(state[name], given[name])
+    assert torch.equal(state["numbers"][:3], given["numbers"])
+    assert torch.equal(state["numbers"][4], given["numbers"][2])
+    u = torch.tensor([0.1, 0.9], dtype=torch.float64)
+    embedded = begun.embedding(u, torch.ones(2, 2))
+    assert not torch.equal(embedded[0], embedded[1])
+    mask = given["embedding.blank"]
+    assert (embedded - mask).norm() < 0.5 * mask.norm() * 2**0.5
+    other = SlotAdapter(dataclasses.replace(begun.config, rank=6))
+    with pytest.raises(ValueError, match="initial has another rank: 4, not 6"):
+        begin_from(other, initial)

@@ -1,0 +1,247 @@
+"""The lean pass against `Student` (slots that enter with the tokens) and against decoding itself.
+
+Weights are random and larger than usual, so that a wrong mask, position or gate moves hidden states
+by far more than the tolerance.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from decoders.core.adapter.module import SlotAdapter
+from decoders.core.hf.model import HFModel
+from decoders.core.types import BLANK, Slots
+from tests.tiny_models import GQA, SIZES, fresh, slot_adapter
+from training.adapter.blocks import BlockRules
+from training.adapter.lean_student import LeanStudent
+from training.adapter.student import Student
+from training.adapter.windows import Windows, WindowSampling, draw_windows
+from training.text.data import Row
+
+TOLERANCE = 2e-5
+LENGTH = 4
+ROWS = [
+    Row(list(range(3, 27)), [False] * 5 + [True] * 19),
+    Row(list(range(30, 42)), [False] * 3 + [True] * 9),
+    Row([7], [True]),  # no window fits: its slots are all padding
+]
+KINDS: dict[str, dict[str, Any]] = {
+    "isd": {"variant": "isd", "code": "constant", "numbered": True},
+    "c-ptp": {"variant": "c-ptp"},
+    "o-ptp": {"variant": "o-ptp", "anchored": True},
+    "refine": {"variant": "refine", "code": "constant"},
+}
+
+
+def deep(name: str) -> Any:
+    """A Llama of four layers, with or without grouped keys."""
+    torch.manual_seed(5)
+    extra = GQA if name == "gqa" else {}
+    config = LlamaConfig(**{**SIZES, "num_hidden_layers": 4}, **extra, tie_word_embeddings=True)
+    return LlamaForCausalLM(config).eval()
+
+
+def trained(adapter: SlotAdapter) -> SlotAdapter:
+    return adapter.train().requires_grad_(True)
+
+
+def windows_of(variant: Any, seed: int = 0, num_slots: int = 23) -> Windows:
+    return draw_windows(
+        ROWS,
+        num_slots=num_slots,
+        length=LENGTH,
+        sampling=WindowSampling(),
+        pad=0,
+        rng=np.random.default_rng(seed),
+        variant=variant,
+        blocks=BlockRules(sizes=(3, 4)) if variant == "refine" else None,
+        stride=LENGTH,
+    )
+
+
+def uniforms(windows: Windows) -> Tensor:
+    u = torch.rand(windows.place.shape, generator=torch.Generator().manual_seed(9)).double()
+    u[:, ::5] = BLANK
+    return u
+
+
+def run(student: Student, windows: Windows) -> Tensor:
+    _, cache = student.context(windows.ids)
+    states = student.states(cache, uniforms(windows), windows)
+    return states[windows.number >= 0]
+
+
+def gradients(student: Student, windows: Windows) -> tuple[Tensor, dict[str, Tensor]]:
+    student.adapter.zero_grad()
+    states = run(student, windows)
+    weights = torch.randn(states.shape, generator=torch.Generator().manual_seed(5))
+    (states * weights).mean().backward()
+    named = student.adapter.named_parameters()
+    return states.detach(), {n: p.grad.clone() for n, p in named if p.grad is not None}
+
+
+def gap(got: Tensor, expected: Tensor) -> float:
+    assert got.shape == expected.shape
+    return (got - expected).abs().max().item()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["plain", "gqa"])
+def test_states_and_gradients_are_the_students(name: str, kind: str) -> None:
+    module, windows = deep(name), windows_of(KINDS[kind]["variant"])
+    plain = Student(deep(name), trained(slot_adapter(module, **KINDS[kind])))
+    lean = LeanStudent(module, trained(slot_adapter(module, **KINDS[kind])))
+    expected, gradients_expected = gradients(plain, windows)
+    got, gradients_got = gradients(lean, windows)
+    assert len(got) > 20
+    assert gap(got, expected) < TOLERANCE
+    assert set(gradients_got) == set(gradients_expected)
+    for key, gradient in gradients_expected.items():
+        assert gradient.abs().max() > 0, key
+        torch.testing.assert_close(gradients_got[key], gradient, rtol=2e-3, atol=1e-6)
+
+
+def test_context_states_and_logits_are_the_base_models() -> None:
+    module = deep("gqa")
+    lean = LeanStudent(module, slot_adapter(module))
+    ids = windows_of("c-ptp").ids
+    hidden, _ = lean.context(ids)
+    for b, row in enumerate(ROWS):
+        with torch.no_grad():
+            alone = deep("gqa")(torch.tensor([row.ids])).logits[0]
+        assert gap(lean.logits(hidden)[b, : len(row.ids)], alone) < 1e-4
+
+
+def decoded(model: HFModel, text: list[int], u: list[float]) -> Tensor:
+    """Logits of slots that follow a text in a call, as isd and C-PTP place them."""
+    model.reserve(1, 100)
+    session = model.open()
+    model.forward([session.call(text[:-2])])
+    slots = Slots(
+        adapter="a",
+        uniforms=tuple(u),
+        sizes=(len(u),),
+        anchors=(text[-1],),
+        read=tuple(range(len(u))),
+    )
+    tokens = text[-2:]
+    places = range(len(text) - 2, len(text) + len(u))
+    call = session.call(tokens, read=(), slots=slots, positions=tuple(places))
+    logits = model.forward([call])
+    model.close(session)
+    return logits
+
+
+@pytest.mark.parametrize("enter", [0, 1, 3])
+@pytest.mark.parametrize("kind", ["isd", "c-ptp"])
+def test_slots_of_training_are_those_of_decoding(kind: str, enter: int) -> None:
+    module = deep("gqa")
+    adapter = slot_adapter(module, **KINDS[kind], enter=enter)
+    lean = LeanStudent(module, trained(adapter))
+    windows = windows_of(KINDS[kind]["variant"])
+    u = (uniforms(windows) * 4096).floor().add(0.5).div(4096)  # where the decoder's table is exact
+    u[:, ::5] = BLANK
+    _, cache = lean.context(windows.ids)
+    with torch.no_grad():
+        got = lean.logits(lean.states(cache, u, windows))
+    model = HFModel(deep("gqa"))
+    model.attach("a", slot_adapter(module, **KINDS[kind], enter=enter))
+    checked = 0
+    for b, row in enumerate(ROWS):
+        for number in range(int(windows.number[b].max()) + 1):
+            where = windows.number[b] == number
+            start = int(windows.start[b, where][0])
+            if start < 3:
+                continue
+            expected = decoded(model, row.ids[:start], u[b, where].tolist())
+            assert gap(got[b, where], expected) < 1e-4
+            checked += 1
+    assert checked >= 8
+
+
+def test_where_slots_enter_matters() -> None:
+    module, windows = deep("gqa"), windows_of("isd")
+    found = [
+        run(LeanStudent(deep("gqa"), slot_adapter(module, **KINDS["isd"], enter=enter)), windows)
+        for enter in (0, 1, 3)
+    ]
+    assert gap(found[0], found[1]) > 0.01
+    assert gap(found[1], found[2]) > 0.01
+
+
+def test_the_gradient_reaches_the_scale_of_what_slots_begin_from() -> None:
+    module = deep("gqa")
+    lean = LeanStudent(module, trained(slot_adapter(module, **KINDS["isd"], enter=2)))
+    windows = windows_of("isd")
+    _, found = gradients(lean, windows)
+    carried, direction = lean.adapter.carried, found["carried"] / found["carried"].norm()
+    assert carried is not None
+    weights = torch.randn(run(lean, windows).shape, generator=torch.Generator().manual_seed(5))
+    losses = []
+    for sign in (1, -1):
+        with torch.no_grad():
+            carried.add_(sign * 3e-3 * direction)
+            losses.append((run(lean, windows) * weights).double().mean().item())
+            carried.sub_(sign * 3e-3 * direction)
+    slope = (losses[0] - losses[1]) / 6e-3
+    assert slope == pytest.approx(found["carried"].norm().item(), rel=0.02)
+
+
+def test_padding_never_reaches_slots() -> None:
+    module = deep("plain")
+    lean = LeanStudent(module, slot_adapter(module, **KINDS["c-ptp"], enter=1))
+    windows = windows_of("c-ptp")
+    before = run(lean, windows)
+    windows.ids[1, len(ROWS[1].ids) :] = 60
+    assert torch.equal(run(lean, windows), before)
+    windows.ids[1, 0] = 60
+    assert gap(run(lean, windows), before) > 0.01
+
+
+def test_windows_with_a_stride_take_each_start_once_and_leave_gaps() -> None:
+    windows = windows_of("isd", num_slots=4 * 17)
+    assert windows.stride == LENGTH
+    by_window = windows.number.view(3, -1, LENGTH)
+    for b in (0, 1):
+        starts = [
+            int(windows.start[b].view(-1, LENGTH)[w, 0])
+            for w in range(17)
+            if by_window[b, w, 0] >= 0
+        ]
+        num_different = len(ROWS[b].ids) - 2 - sum(not x for x in ROWS[b].learn) + 1
+        assert len(starts) == 17
+        assert len(set(starts)) == min(17, num_different)
+    assert ((by_window == by_window[..., :1]) | (by_window == -1)).all()
+    short = (by_window[:2, :, 0] >= 0) & (by_window[:2, :, -1] < 0)
+    assert short.any()  # a window that ends with its answer
+
+
+def test_an_answers_own_temperature_is_its_windows_distribution() -> None:
+    rows = [dataclasses.replace(ROWS[0], temperature=t) for t in (0.0, 0.7)]
+    windows = draw_windows(
+        rows,
+        num_slots=8,
+        length=4,
+        sampling=WindowSampling(temperatures=(1.0, 1.0), greedy=0.5),
+        pad=0,
+        rng=np.random.default_rng(0),
+        stride=4,
+    )
+    assert windows.greedy.tolist() == [[True] * 8, [False] * 8]
+    assert windows.warp[1, :, 0].tolist() == pytest.approx([0.7] * 8)
+
+
+def test_other_architectures_and_adapters_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"Qwen2ForCausalLM cannot be trained by run\.lean"):
+        LeanStudent(fresh("qwen2"), slot_adapter(fresh("qwen2")))
+    module = fresh("llama")
+    for options in ({"rank": 0}, {"anchored": True, "standalone": True}):
+        with pytest.raises(ValueError, match=r"run\.lean = false"):
+            LeanStudent(module, slot_adapter(module, **options))

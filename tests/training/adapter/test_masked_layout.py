@@ -1,0 +1,178 @@
+"""What training feeds for a stride or a block is, row by row, what decoding feeds for that text.
+
+Decoders run on a model that remembers its calls: the text they follow, the embedded inputs,
+positions and logits of their slots. Training's windows on that text must give the same.
+
+Letters: n slots of a call, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from decoders.core.decoder import Decoder
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import generate
+from decoders.core.hf.model import HFModel
+from decoders.core.types import BLANK, HIDDEN, Call, Sampling, Slots
+from decoders.idlm import IterativeDiffusion
+from decoders.nar import NonAutoregressive
+from tests.tiny_models import fresh, slot_adapter
+from training.adapter.blocks import BlockRules
+from training.adapter.student import Student
+from training.adapter.windows import Windows, WindowSampling, draw_windows
+from training.text.data import Row
+
+PROMPT = [5, 11, 3, 42, 7]
+MODELS = ("llama", "llama-gqa", "gpt2")
+WHOLE = {"prefix": "block", "tail": "fill"}
+DECODERS: dict[str, Decoder] = {
+    "isd": IterativeDiffusion(mode="isd", stride=4),
+    "refine": IterativeDiffusion(block=6, max_passes=3, commit="quota", early_exit=False, **WHOLE),  # type: ignore[arg-type]
+    "remask": IterativeDiffusion(block=5, max_passes=4, commit="cmlm", **WHOLE),  # type: ignore[arg-type]
+    "nar": NonAutoregressive(block=5),
+}
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A call with slots: text before its slots, inputs ``[n, D]``, places, logits of those read."""
+
+    text: list[int]
+    slots: Slots
+    embedded: Tensor
+    places: list[int]
+    logits: Tensor
+
+
+class Listening(HFModel):
+    """Remembers its calls with slots; one sequence at a time."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__(module)
+        self.heard: list[Heard] = []
+        self._text: list[int] = []
+        self._fed: dict[str, Any] = {}
+        module.base_model.register_forward_pre_hook(
+            lambda _module, _args, fed: self._fed.update(fed), with_kwargs=True
+        )
+
+    def forward(self, calls: Sequence[Call]) -> Tensor:
+        (call,) = calls
+        self._text = [*self._text[: call.session.length], *call.tokens]
+        logits = super().forward(calls)
+        if call.slots is not None:
+            count = len(call.slots.uniforms)
+            self.heard.append(
+                Heard(
+                    text=self._text,
+                    slots=call.slots,
+                    embedded=self._fed["inputs_embeds"][0, -count:].clone(),
+                    places=self._fed["position_ids"][0, -count:].tolist(),
+                    logits=logits[len(call.read) :].clone(),
+                )
+            )
+        return logits
+
+
+def trained_on(call: Heard, variant: Any) -> tuple[Windows, Tensor]:
+    """A training row's windows of which one stands where the call's slots do, and its slots."""
+    count = len(call.slots.uniforms)
+    behind = [*range(20, 20 + count + int(variant == "isd"))]  # what follows is never looked at
+    row = Row([*call.text, *behind], [False] * len(call.text) + [True] * len(behind))
+    windows = draw_windows(
+        [row, Row([*range(1, 41)], [False] * 3 + [True] * 37)],
+        num_slots=20 * count,
+        length=count,
+        sampling=WindowSampling(),
+        pad=0,
+        rng=np.random.default_rng(0),
+        variant=variant,
+        aligned=True,
+        blocks=BlockRules() if variant == "refine" else None,
+    )
+    real = windows.number[0] >= 0
+    number = windows.number[0, real & (windows.start[0] == len(call.text))][0]
+    where = windows.number[0] == number
+    assert int(where.sum()) == count
+    if windows.blocks is not None:
+        shown = windows.blocks.shown.clone()
+        shown[0, where] = torch.tensor(call.slots.shown or [HIDDEN] * count)
+        windows = dataclasses.replace(
+            windows, blocks=dataclasses.replace(windows.blocks, shown=shown)
+        )
+    return windows, where
+
+
+@torch.no_grad()
+def fed_by_training(
+    student: Student, windows: Windows, where: Tensor
+) -> tuple[Tensor, list[int], Tensor]:
+    """Inputs, places and logits of the slots `where` of the first row."""
+    _, cache = student.context(windows.ids)
+    u = torch.full(windows.place.shape, BLANK, dtype=torch.float64)
+    embedded, places = student.embed(u, windows), (windows.place - 1).clamp(min=0)
+    states = student.slots(cache, embedded, places, windows.mask())
+    return embedded[0, where], places[0, where].tolist(), student.logits(states[0, where])
+
+
+def heard_and_student(name: str, decoder: Decoder, merged: bool) -> tuple[list[Heard], Student]:
+    variant = decoder.variants[0]
+    made: dict[str, Any] = {
+        "variant": variant, "code": "constant", "numbered": True, "anchored": True
+    }  # fmt: skip
+    model = Listening(fresh(name))
+    model.attach(decoder.adapter_name or "", slot_adapter(model.module, **made), merged=merged)
+    sampling = Sampling(temperature=1.0, max_new_tokens=18, seed=3)
+    generate(decoder, PROMPT, sampling, Models(target=model))
+    module = fresh(name)
+    return model.heard, Student(module, slot_adapter(module, **made))
+
+
+@pytest.mark.parametrize("what", DECODERS)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_decoders_slots_are_those_of_training(name: str, what: str) -> None:
+    decoder = DECODERS[what]
+    heard, student = heard_and_student(name, decoder, merged=name != "llama-gqa")
+    assert len(heard) >= 4
+    for call in heard:
+        windows, where = trained_on(call, decoder.variants[0])
+        embedded, places, logits = fed_by_training(student, windows, where)
+        torch.testing.assert_close(embedded, call.embedded, rtol=0, atol=1e-6)
+        assert places == call.places
+        torch.testing.assert_close(logits[: len(call.logits)], call.logits, rtol=1e-3, atol=1e-4)
+    kinds = {bool(call.slots.shown) for call in heard}
+    assert kinds == ({False, True} if what in ("refine", "remask") else {False})
+
+
+def test_what_a_decoder_shows_and_reads_is_what_training_draws_and_learns() -> None:
+    for what in ("refine", "remask", "nar"):
+        heard, _ = heard_and_student("llama", DECODERS[what], merged=True)
+        for call in heard:  # a first token is hidden in fully masked blocks alone
+            assert not call.slots.shown or call.slots.shown[0] != HIDDEN
+            windows, where = trained_on(call, "refine")
+            assert windows.blocks is not None
+            learnable = windows.blocks.inside[0, where]
+            assert call.slots.read == tuple(learnable.nonzero().flatten().tolist())
+    heard, _ = heard_and_student("llama", DECODERS["isd"], merged=True)
+    assert all(call.slots.read == tuple(range(len(call.places))) for call in heard)
+
+
+def test_the_comparison_notices_a_stride_or_a_block_one_token_on() -> None:
+    for what in ("isd", "refine"):
+        decoder = DECODERS[what]
+        heard, student = heard_and_student("llama", decoder, merged=True)
+        call = heard[0]
+        moved = dataclasses.replace(call, text=[*call.text, 20])
+        windows, where = trained_on(moved, decoder.variants[0])
+        _, places, logits = fed_by_training(student, windows, where)
+        assert places == [place + 1 for place in call.places]
+        assert (logits[: len(call.logits)] - call.logits).abs().max() > 0.05

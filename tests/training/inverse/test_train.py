@@ -1,0 +1,516 @@
+"""Inverse autoregressive training: source, model, windows, job and comparison.
+
+The model is held against a plain causal pass over each window alone, the built uniforms against
+`pick`, and Theorem 2 of PTP against a table that follows its picks exactly.
+
+Letters: B rows, W windows of a row, N tokens of a window, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from decoders.core.sampling import pick
+from training.inverse.data import Trips, TripSettings
+from training.inverse.job import InverseJob, RunSettings, loop_of
+from training.inverse.model import ModelSettings, SlotTransformer
+from training.inverse.report import HeldOut, acceptance, ar_nats, c_ptp_nats, compare, source_nats
+from training.inverse.train import RECIPE, InverseRecipe, main, train_both
+from training.inverse.windows import Read, TextWindows, draw_text, explain, picked, roll
+from training.loop import TrainingProgress
+from training.recipe import read_recipe
+from training.reporter import Reporter
+
+TOLERANCE = 2e-5
+SOURCE = TripSettings(height=3, width=3, num_goals=2, spread=0.6, roughness=0.3)
+SIZES = ModelSettings(width=32, layers=2, heads=2, intermediate=64, embedding_hidden=16, seed=3)
+RECIPE_OF_TESTS: dict[str, Any] = {
+    "source": {"height": 2, "width": 2, "num_goals": 1, "spread": 0.45, "momentum": 1.0},
+    "model": {"width": 16, "layers": 1, "heads": 2, "intermediate": 32, "embedding_hidden": 8},
+    "run": {
+        "rows": 4,
+        "length": 12,
+        "windows": 3,
+        "slots": 4,
+        "num_steps": 4,
+        "warmup_steps": 2,
+        "workers": 1,
+        "eval_steps": 2,
+        "eval_rows": 2,
+        "final_rows": 6,
+        "final_draws": 2,
+        "checkpoint_minutes": 1000.0,
+    },
+}
+
+
+@functools.cache
+def trips() -> Trips:
+    return Trips(SOURCE)
+
+
+def text(seed: int = 0, **sizes: int) -> TextWindows:
+    chosen = {"rows": 3, "length": 14, "windows": 4, "slots": 5, **sizes}
+    return draw_text(trips(), np.random.default_rng(seed), **chosen)
+
+
+@functools.cache
+def model() -> SlotTransformer:
+    """Random, with weights so large that a wrong mask or position shows."""
+    found = SlotTransformer(SIZES, trips().num_symbols)
+    with torch.no_grad():
+        for parameter in found.layers.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(2.5)
+    return found.requires_grad_(False)
+
+
+def reporter(folder: Path) -> Reporter:
+    return Reporter("none", "x", folder / "x.jsonl")
+
+
+# -- the source --
+
+
+def test_rows_follow_the_floor_distribution() -> None:
+    ids = trips().rows(3000, 6, np.random.default_rng(1))
+    distributions = trips().floor(ids)
+    assert np.allclose(distributions[:, 2:].sum(-1), 1)
+    for place in (2, 5):
+        hits = np.eye(9)[ids[:, place]]
+        error = np.sqrt(distributions[:, place].mean(0) / 3000)
+        assert (abs(hits.mean(0) - distributions[:, place].mean(0)) < 4.5 * error).all()
+        # and not only on average: what is left after the distribution is orthogonal to it
+        left = ((hits - distributions[:, place]) * distributions[:, place]).sum(-1)
+        assert abs(left.mean()) < 4.5 * left.std() / math.sqrt(3000)
+
+
+def test_floor_and_blind_are_what_enumerating_every_goal_path_gives() -> None:
+    source = trips()
+    ids = source.rows(4, 5, np.random.default_rng(2))
+    for row in ids.tolist():
+        weight: dict[tuple[int, ...], float] = {}
+        weight |= {(g,): source.settled[g, row[0], row[1]] for g in range(2)}
+        for place in range(2, 5):
+            longer: dict[tuple[int, ...], float] = {}
+            distribution = np.zeros(9)
+            for path, mass in weight.items():
+                for g in range(2):
+                    through = mass * source.goals[path[-1], g]
+                    step = source.steps[g, row[place - 2], row[place - 1]]
+                    distribution += through * step
+                    longer[(*path, g)] = through * step[row[place]]
+            found = source.floor(np.array([row]))[0, place]
+            assert np.allclose(found, distribution / distribution.sum())
+            weight = longer
+    # two steps ahead, not seeing the first: the mixture over it
+    starts = np.full((4, 1), 3)
+    near, far = source.blind(ids, starts, 2)[:, 0].transpose(1, 0, 2)
+    assert np.allclose(near, source.floor(ids)[:, 3])
+    mixture = np.zeros((4, 9))
+    for cell in range(9):
+        changed = ids.copy()
+        changed[:, 3] = cell
+        mixture += near[:, cell, None] * source.floor(changed)[:, 4]
+    assert np.allclose(far, mixture)
+
+
+def test_a_source_with_too_many_symbols_is_refused() -> None:
+    with pytest.raises(ValueError, match="6 x 6 cells: use 2 to 32"):
+        TripSettings(height=6, width=6)
+    with pytest.raises(ValueError, match="num_goals 10"):
+        TripSettings(height=3, width=3, num_goals=10)
+    with pytest.raises(ValueError, match="spread above 0"):
+        TripSettings(spread=0)
+
+
+def test_every_window_fits_into_its_row_and_all_starts_occur() -> None:
+    windows = text(rows=40, windows=20)
+    assert set(windows.starts.flatten().tolist()) == set(range(2, 11))
+    assert windows.places.max() == windows.ids.shape[1] - 1 == 14
+    b, w = 5, 7
+    start = int(windows.starts[b, w])
+    assert windows.tokens[b, w].tolist() == windows.ids[b, start : start + 5].tolist()
+    with pytest.raises(ValueError, match="use 2 to 13"):
+        text(slots=14)
+
+
+# -- the model --
+
+
+def alone(embedded: Tensor) -> Tensor:
+    """Logits of a plain causal pass over one sequence of inputs ``[L, D]``."""
+    hidden, _ = model()(embedded[None, None], torch.arange(len(embedded))[None, None])
+    logits: Tensor = model().head(hidden[0, 0])
+    return logits
+
+
+def test_a_plain_pass_is_causal_and_knows_the_order() -> None:
+    embedded = model().tokens(torch.tensor([1, 2, 3, 4]))
+    whole = alone(embedded)
+    for length in (1, 2, 3):
+        assert torch.allclose(alone(embedded[:length]), whole[:length], atol=TOLERANCE)
+    swapped = alone(embedded[[1, 0, 2, 3]])
+    assert (swapped[3] - whole[3]).abs().max() > 0.01
+
+
+def test_slots_are_plain_rows_behind_the_tokens_before_their_window() -> None:
+    windows = text()
+    u = torch.rand(3, 4, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    read = Read(model(), windows)
+    found, first = read.slot_logits(u), read.first_logits()
+    for b in range(3):
+        for w in range(4):
+            start = int(windows.starts[b, w])
+            context = model().tokens(windows.ids[b, :start])
+            slots = torch.stack([model().embed_uniforms(value[None])[0] for value in u[b, w]])
+            expected = alone(torch.cat([context, slots]))
+            assert torch.allclose(first[b, w], expected[start - 1], atol=TOLERANCE)
+            assert torch.allclose(found[b, w], expected[start:], atol=TOLERANCE)
+            # one token more or fewer in the context would show
+            off = alone(torch.cat([context[:-1], slots]))[start - 1 :]
+            assert (off - found[b, w]).abs().max() > 0.01
+
+
+def test_a_window_sees_neither_its_own_tokens_nor_later_uniforms() -> None:
+    windows = text()
+    u = torch.rand(3, 4, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    before = Read(model(), windows).slot_logits(u)
+    ids = windows.ids.clone()
+    start = int(windows.starts[0, 0])
+    ids[0, start:] = (ids[0, start:] + 1) % 9
+    changed = dataclasses.replace(windows, ids=ids)
+    later = u.clone()
+    later[..., 3] = 1 - later[..., 3]
+    assert torch.equal(Read(model(), changed).slot_logits(u)[0, 0], before[0, 0])
+    after = Read(model(), windows).slot_logits(later)
+    assert torch.allclose(after[..., :3, :], before[..., :3, :], atol=TOLERANCE)
+    assert ((after - before)[..., 3:, :].abs().amax((0, 1, 3)) > 1e-3).all()
+
+
+def test_the_text_is_read_as_by_a_plain_pass() -> None:
+    windows = text()
+    read = Read(model(), windows)
+    places = windows.places
+    for b in range(3):
+        expected = alone(model().tokens(windows.ids[b, :-1]))
+        assert torch.allclose(read.text_logits()[b], expected, atol=TOLERANCE)
+        found = read.window_logits()[b]
+        assert torch.allclose(found, expected[places[b] - 1], atol=TOLERANCE)
+
+
+def test_odd_widths_are_refused() -> None:
+    with pytest.raises(ValueError, match="use a multiple of 12"):
+        ModelSettings(width=32, heads=6)
+
+
+# -- windows --
+
+
+def test_built_uniforms_pick_the_text_and_the_finished_window_says_the_same() -> None:
+    windows = text(rows=6)
+    read = Read(model(), windows)
+    built = read.explained()
+    assert torch.equal(picked(built.logits, built.u), windows.tokens)
+    assert torch.allclose(built.logits[:, :, 0], read.first_logits(), atol=TOLERANCE)
+    at_once = read.slot_logits(built.u[..., :-1])
+    assert torch.allclose(built.logits[:, :, 1:], at_once, atol=TOLERANCE)
+    assert torch.equal(read.drafted(built.u), windows.tokens)
+
+
+def test_built_uniforms_fill_their_intervals_evenly() -> None:
+    first = torch.tensor([0.2, 0.5, 0.3]).log().expand(4000, 3)
+    noise = torch.from_numpy(np.random.default_rng(0).random((4000, 1)))
+    tokens = torch.ones(4000, 1, dtype=torch.int64)
+    u = explain(first, tokens, noise, lambda u: first).u
+    assert torch.allclose(u, 0.2 + 0.5 * noise, atol=1e-6)
+
+
+class RecipeTable:
+    """A model that is right: a chain's distribution of the next token follows from its own pick."""
+
+    def __init__(self, steps: Tensor, start: Tensor) -> None:
+        self.steps, self.distribution = steps, start
+
+    def follow(self, u: Tensor) -> Tensor:
+        self.distribution = self.steps[pick(self.distribution, u)]
+        return self.distribution.log()
+
+
+def test_uniforms_tell_an_exact_model_what_tokens_tell_it() -> None:
+    """Theorem 2: P(t_k | t_<i, u_i..u_{k-1}) = P(t_k | t_<k)."""
+    generator = torch.Generator().manual_seed(4)
+    steps = torch.rand(7, 7, generator=generator).pow(3).double()
+    steps /= steps.sum(-1, keepdim=True)
+    tokens = torch.randint(7, (50, 9), generator=generator)
+    noise = torch.rand(50, 8, generator=generator, dtype=torch.float64)
+    distribution = steps[tokens[:, 0]]
+    found = explain(
+        distribution.log(), tokens[:, 1:], noise, RecipeTable(steps, distribution).follow
+    )
+    assert torch.allclose(found.logits.exp(), steps[tokens[:, :-1]], atol=1e-6)
+    other = explain(
+        distribution.log(), tokens[:, 1:], 1 - noise, RecipeTable(steps, distribution).follow
+    )
+    assert not torch.allclose(found.u, other.u)
+    assert torch.allclose(found.logits, other.logits)  # which u of an interval does not matter
+
+
+def test_rolling_picks_token_after_token() -> None:
+    windows = text()
+    rolled = Read(model(), windows).rolled(windows.noise)
+    for b, w in ((0, 0), (2, 3)):
+        ids = windows.ids[b, : int(windows.starts[b, w])].tolist()
+        for n in range(5):
+            distribution = alone(model().tokens(torch.tensor(ids)))[-1:].softmax(-1)
+            ids.append(int(pick(distribution, windows.noise[b, w, n : n + 1])))
+        assert rolled[b, w].tolist() == ids[-5:]
+
+
+def test_roll_feeds_back_what_it_picked() -> None:
+    seen: list[list[int]] = []
+
+    def follow(tokens: Tensor) -> Tensor:
+        seen.append(tokens.tolist())
+        return torch.eye(3)[(tokens + 1) % 3].log()
+
+    u = torch.full((2, 3), 0.5, dtype=torch.float64)
+    rolled = roll(torch.eye(3)[[0, 2]].log(), u, follow)
+    assert rolled.tolist() == [[0, 1, 2], [2, 0, 1]]
+    assert seen == [[0, 2], [1, 0]]
+
+
+# -- the job --
+
+
+def job_of(folder: Path, name: Any = "c-ptp", **run: Any) -> InverseJob:
+    settings = RunSettings(**{**RECIPE_OF_TESTS["run"], **run})
+    fresh = SlotTransformer(SIZES, trips().num_symbols)
+    return InverseJob(name, fresh, trips(), settings, reporter(folder))
+
+
+def test_the_loss_counts_every_token_and_every_slot(tmp_path: Path) -> None:
+    ((loss, count, tokens),) = job_of(tmp_path).pieces(TrainingProgress())
+    assert count == tokens == 4 * 12 + 4 * 3 * 3
+    ((plain, fewer, _),) = job_of(tmp_path, "ar").pieces(TrainingProgress())
+    assert fewer == 4 * 12
+    job = job_of(tmp_path)
+    read = Read(job.model, job.text(0))
+    distributions = read.explained().logits[:, :, 1:].log_softmax(-1)
+    targets = job.text(0).tokens[..., 1:, None]
+    slots = -distributions.gather(-1, targets).sum()
+    assert loss.item() == pytest.approx(plain.item() + slots.item(), rel=1e-5)
+
+
+def test_gradients_reach_every_parameter_of_c_ptp_and_none_of_the_unused(tmp_path: Path) -> None:
+    for name in ("ar", "c-ptp"):
+        job = job_of(tmp_path, name)
+        for loss, *_ in job.pieces(TrainingProgress()):
+            loss.backward()  # type: ignore[no-untyped-call]
+        without = {key for key, p in job.model.named_parameters() if p.grad is None}
+        uniforms = {key for key, _ in job.model.named_parameters() if key.startswith("uniforms.")}
+        blank = {"uniforms.blank"}  # the slot of greedy decoding
+        assert without - blank == (uniforms - blank if name == "ar" else set())
+
+
+def test_both_models_see_the_same_rows_and_start_from_the_same_weights(tmp_path: Path) -> None:
+    one, other = job_of(tmp_path, "ar"), job_of(tmp_path, "c-ptp")
+    for step in (0, 3):
+        assert torch.equal(one.text(step).ids, other.text(step).ids)
+    assert not torch.equal(one.text(0).ids, one.text(3).ids)
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True)
+    )
+
+
+def test_workers_share_a_step_out_without_gap_or_overlap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of(tmp_path)
+    whole = job.text(1)
+    parts = []
+    for rank in range(2):
+        monkeypatch.setattr("training.inverse.job.worker", lambda rank=rank: (rank, 2))
+        parts.append(job.text(1))
+    assert [len(part.ids) for part in parts] == [2, 2]
+    for name in ("ids", "starts", "noise"):
+        joined = torch.stack([getattr(part, name) for part in parts], 1).flatten(0, 1)
+        assert torch.equal(joined, getattr(whole, name))
+
+
+def state_of(folder: Path, name: str) -> Any:
+    return torch.load(folder / ".training" / f"{name}.pt", weights_only=True)
+
+
+def test_a_resumed_run_ends_in_the_same_weights_and_figures(tmp_path: Path) -> None:
+    recipe = RECIPE_OF_TESTS
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train_both(recipe, whole, progress="none")
+    stops = 0
+    while not (parts / "inverse.json").exists():
+        train_both(recipe, parts, progress="none", stop_after_s=0)
+        stops += 1
+    assert stops == 9  # four steps of each model, one a time, and the comparison
+    for name in ("ar", "c-ptp"):
+        one, other = state_of(whole, name), state_of(parts, name)
+        assert one["progress"]["step"] == other["progress"]["step"] == 4
+        for key, value in one["model"].items():
+            assert torch.equal(value, other["model"][key]), key
+    first = (whole / "inverse.json").read_text(encoding="utf-8")
+    assert first == (parts / "inverse.json").read_text(encoding="utf-8")
+
+
+def test_a_checkpoint_of_another_recipe_is_refused_and_a_longer_run_goes_on(tmp_path: Path) -> None:
+    train_both(RECIPE_OF_TESTS, tmp_path, progress="none", stop_after_s=0)
+    other = {**RECIPE_OF_TESTS, "source": {**RECIPE_OF_TESTS["source"], "seed": 9}}
+    with pytest.raises(ValueError, match="another recipe"):
+        train_both(other, tmp_path, progress="none")
+    longer = {**RECIPE_OF_TESTS, "run": {**RECIPE_OF_TESTS["run"], "num_steps": 5}}
+    assert train_both(longer, tmp_path, progress="none")["ar"].step == 5
+    fresh = train_both(other, tmp_path, progress="none", resume=False)
+    assert fresh["c-ptp"].step == 4
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"run": {"num_steps": 1, "step": 2}}, "unknown key run.step; use rows, length, windows, .*"),
+    ({"source": {"hight": 1}}, "unknown key source.hight; use height, width, .*, seed"),
+    ({"data": {}}, "unknown key data; use source, model, run"),
+    ({"run": {}}, "run.num_steps is missing; add it"),
+    ({"run": {"num_steps": 0}}, r"run.num_steps: input should be .* equal to 1 \(got 0\)"),
+    ({"model": {"code": "x"}}, r"model.code: input should be 'dyadic', .* \(got 'x'\)"),
+    ({"model": {"heads": 6}}, "model: width 128 with 6 heads: use a multiple of 12"),
+    ({"model": {"heads": 0}}, "model: 0 heads: use 1 or more"),
+]
+
+
+@pytest.mark.parametrize(("change", "told"), WRONG)
+def test_recipes_say_what_is_wrong_with_them(
+    change: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=f"^recipe: {told}$"):
+        train_both({**RECIPE_OF_TESTS, **change}, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_recipe_needs_all_its_tables_its_own_or_those_of_the_one_it_extends(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "r.toml"
+    path.write_text("[run]\nnum_steps = 1\n[model]\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="source is missing; add it"):
+        main(path, tmp_path)
+    under = tmp_path / "under.toml"
+    under.write_text("[source]\nwidth = 9\n[run]\nrows = 3\n", encoding="utf-8")
+    path.write_text(f'extends = "under.toml"\n{path.read_text()}', encoding="utf-8")
+    recipe = InverseRecipe.of(read_recipe(path))
+    assert (recipe.source.width, recipe.run.rows, recipe.run.num_steps) == (9, 3, 1)
+
+
+def test_the_recipe_here_is_about_a_million_parameters_over_at_most_32_symbols() -> None:
+    recipe = InverseRecipe.of(read_recipe(RECIPE))
+    source = Trips(recipe.source)
+    found = SlotTransformer(recipe.model, source.num_symbols)
+    assert source.num_symbols <= 32
+    assert 0.9e6 < sum(p.numel() for p in found.parameters()) < 1.1e6
+    assert (recipe.run.slots, recipe.run.workers) == (16, 2)
+
+
+# -- the comparison --
+
+LOOK = HeldOut(rows=40, length=14, windows=3, slots=5, draws=2)
+
+
+def test_bounds_meet_at_the_first_slot_and_part_after_it() -> None:
+    floor, blind = source_nats(trips(), LOOK.text(trips()))
+    assert torch.allclose(floor[:, 0], blind[:, 0])
+    assert (blind.mean(0) - floor.mean(0))[1:].min() > 0.1
+    assert floor.shape == (120, 5)
+
+
+def test_the_first_slot_of_a_model_is_its_own_next_token_distribution() -> None:
+    found = LOOK.text(trips())
+    ar, c_ptp = ar_nats(model(), found), c_ptp_nats(model(), found, 2)
+    assert torch.allclose(ar[:, 0], c_ptp[:, 0], atol=TOLERANCE)
+    windows = text(seed=1)
+    distributions = Read(model(), windows).window_logits().softmax(-1)
+    for b, w, n in ((0, 0, 0), (2, 3, 4)):
+        expected = -distributions[b, w, n, windows.tokens[b, w, n]].log()
+        assert torch.isclose(ar_nats(model(), [windows])[b * 4 + w, n], expected, atol=TOLERANCE)
+
+
+def test_acceptance_is_a_falling_share_and_its_first_draft_is_exact() -> None:
+    found = LOOK.text(trips())
+    own, independent = acceptance(model(), model(), trips(), found)
+    assert own[0] == 1.0  # drafting for itself: the same distribution, the same u
+    assert own == sorted(own, reverse=True)
+    assert 0 < own[-1] < 1
+    assert independent[0] < 1
+
+
+def test_the_report_adds_up() -> None:
+    report = compare(model(), model(), trips(), LOOK)
+    assert set(report["slots"]) == {"1", "2", "4"}
+    assert report["windows"] == 120
+    assert report["slots"]["1"]["ratio"] == pytest.approx(1, abs=1e-5)
+    for n in (1, 2, 4):
+        row, every = report["slots"][str(n)], report["perplexity"]["all_slots"]
+        assert row["ar"] == every["ar"][n - 1]
+        assert row["c_ptp"] == every["c_ptp"][n - 1]
+        assert row["ratio"] == pytest.approx(row["c_ptp"] / row["ar"], rel=1e-3)
+    logs = [math.log(value) for value in report["perplexity"]["all_slots"]["c_ptp"]]
+    assert report["perplexity"]["c_ptp"] == pytest.approx(math.exp(sum(logs) / 5), rel=1e-3)
+    sizes = report["parameters"]
+    assert sizes["shared"] + sizes["uniforms"] == sum(p.numel() for p in model().parameters())
+
+
+def test_uniforms_bring_later_slots_below_what_any_independent_predictor_can_do(
+    tmp_path: Path,
+) -> None:
+    tables = {
+        "source": RECIPE_OF_TESTS["source"],
+        "model": {**RECIPE_OF_TESTS["model"], "width": 32, "layers": 2, "intermediate": 64},
+        "run": {
+            **RECIPE_OF_TESTS["run"],
+            "rows": 24,
+            "windows": 8,
+            "num_steps": 60,
+            "muon_lr": 0.05,
+            "adamw_lr": 0.02,
+            "eval_steps": 1000,
+            "final_rows": 60,
+        },
+    }
+    recipe = InverseRecipe.of(tables)
+    source, fresh = Trips(recipe.source), SlotTransformer(recipe.model, 4)
+    job = InverseJob("c-ptp", fresh, source, recipe.run, reporter(tmp_path))
+    loop_of(job, tables, tmp_path / "c-ptp.pt").train(None)
+    found = recipe.run.held_out(final=True).text(source)
+    nats = c_ptp_nats(job.model, found, 2).mean(0)
+    floor, blind = (bound.mean(0) for bound in source_nats(source, found))
+    assert (nats < math.log(4)).all()
+    gained = (blind - nats)[1:] / (blind - floor)[1:]
+    assert (gained > 0.4).all(), gained  # 0 is the best independent predictor, 1 the source itself
+
+
+def test_main_writes_the_report_of_a_recipe(tmp_path: Path) -> None:
+    lines = []
+    for name, section in RECIPE_OF_TESTS.items():
+        lines += [f"[{name}]", *(f"{key} = {value}" for key, value in section.items())]
+    path = tmp_path / "recipe.toml"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    written = main(path, tmp_path / "out", num_steps=2, progress="none")
+    report = json.loads(written.read_text(encoding="utf-8"))
+    assert report["recipe"]["run"]["num_steps"] == 2
+    assert report["windows"] == 18
+    assert len(report["acceptance"]["survival"]) == 4

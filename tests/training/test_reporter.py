@@ -1,0 +1,36 @@
+"""What training tells of itself: in which style, and how long is left."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from training.loop import TrainingProgress
+from training.reporter import Reporter
+
+
+def test_where_nobody_watches_a_terminal_training_writes_plain_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("CI", "true")
+    assert Reporter("auto", "x", tmp_path / "x.jsonl").style == "plain"
+    monkeypatch.delenv("CI")
+    assert Reporter("auto", "x", tmp_path / "x.jsonl").style == "rich"
+    with pytest.raises(ValueError, match="unknown progress 'loud'; use one of auto, rich, plain"):
+        Reporter("loud", "x", tmp_path / "x.jsonl")
+
+
+def test_a_plain_line_says_how_long_is_left_at_this_runs_pace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A resumed run: steps 100 to 110 took 20 s, 90 steps are left."""
+    now = [1000.0]
+    monkeypatch.setattr("training.reporter.time.monotonic", lambda: now[0])
+    told = Reporter("plain", "x", tmp_path / "x.jsonl")
+    told.start(200, TrainingProgress(step=100))
+    now[0] += 20.0
+    told.step(1.5, TrainingProgress(step=110, tokens=500, seconds=10.0))
+    assert capsys.readouterr().err == "x step 110/200 loss 1.500 50 tokens/s, 3 min 0 s left\n"

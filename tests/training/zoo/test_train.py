@@ -1,0 +1,229 @@
+"""Zoo training on a tiny recipe: the chat format, the lean forward pass, resuming, exporting."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from specbench_tasks.generators import generate
+from specbench_tasks.task import FAMILIES
+from training.forward import hidden_states
+from training.loop import Loop, Schedule
+from training.recipe import read_recipe
+from training.text.data import Encoder, group_rows, step_rows
+from training.text.tokenizer import END, build_tokenizer
+from training.zoo.job import adapted_counts, build_model
+from training.zoo.train import MODELS, ZooRecipe, main, train_zoo
+
+ZOO_TOML = Path(__file__).parents[3] / "training" / "recipes" / "zoo.toml"
+SIZE = {
+    "width": 32,
+    "layers": 2,
+    "heads": 2,
+    "intermediate": 64,
+    "num_steps": 6,
+    "warmup_steps": 2,
+    "decay": 0.5,
+    "muon_lr": 0.02,
+    "adamw_lr": 0.003,
+    "num_repeated": 2,
+    "repeated_steps": 4,
+    "seed": 5,
+}
+RECIPE: dict[str, Any] = {
+    "tokenizer": {"num_examples": 40, "num_merges": 20, "seed": 1},
+    "data": {
+        "seed": 3,
+        "max_tokens": 400,
+        "adaptive": True,
+        "counts": dict.fromkeys(FAMILIES, 1),
+    },
+    "run": {
+        "workers": 1,
+        "eval_steps": 2,
+        "eval_prompts": 1,
+        "eval_max_new_tokens": 4,
+        "checkpoint_minutes": 1000,
+    },
+    "target": SIZE,
+    "draft": {**SIZE, "layers": 1, "num_steps": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return build_tokenizer(**RECIPE["tokenizer"])
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
+    return state
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_chat_template_gives_the_training_format(family: str, tokenizer: Any) -> None:
+    encoder = Encoder(tokenizer)
+    examples = generate(family, "train", 8)
+    for _ in range(20):
+        example = next(examples)
+        messages = []
+        for turn, response in zip(example.conversation.turns, example.responses, strict=True):
+            messages += [
+                {"role": "user", "content": turn},
+                {"role": "assistant", "content": response},
+            ]
+        row = encoder.row(example)
+        ids = tokenizer.apply_chat_template(messages, return_dict=False)
+        assert ids == row.ids
+        prompt = tokenizer.apply_chat_template(
+            messages[:1], add_generation_prompt=True, return_dict=False
+        )
+        assert prompt == row.ids[: len(prompt)]
+        assert row.learn[len(prompt)]
+        assert not row.learn[len(prompt) - 1]
+
+
+def test_text_survives_the_tokenizer(tokenizer: Any) -> None:
+    texts = ["Grüße, Welt! 1234\n\tx  y", "日本 <b>&amp;</b>", " it 's , spaced ."]
+    texts += [next(generate(family, "test", 2)).responses[0] for family in FAMILIES]
+    for text in texts:
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_each_digit_is_a_token(tokenizer: Any) -> None:
+    assert len(tokenizer.encode("907")) == 3
+
+
+def test_a_system_message_opens_the_first_turn(tokenizer: Any) -> None:
+    messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi."}]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert text == "<|user|> Be kind. Hi.<|assistant|>"
+
+
+def test_the_lean_forward_pass_equals_transformers(tokenizer: Any) -> None:
+    model = build_model(SIZE, len(tokenizer), Encoder(tokenizer))
+    ids = torch.randint(0, len(tokenizer), (3, 40), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        want = model.model(ids).last_hidden_state
+        got = hidden_states(model, ids, torch.float32)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_batches_learn_answers_and_end_tokens_only(tokenizer: Any) -> None:
+    encoder = Encoder(tokenizer)
+    rows = step_rows(encoder, dict.fromkeys(FAMILIES, 2), 3, seed=1, step=0)
+    batches = group_rows(rows, encoder.pad, max_tokens=300)
+    assert sum(batch.ids.shape[0] for batch in batches) == len(rows) == 15
+    assert all(batch.ids.numel() <= 300 or batch.ids.shape[0] == 1 for batch in batches)
+    for batch in batches:
+        assert torch.equal(batch.ids.flatten()[batch.places + 1], batch.targets)
+        assert encoder.pad not in batch.targets
+        assert encoder.user not in batch.targets
+    assert sum((batch.targets == encoder.end).sum() for batch in batches) >= 15
+
+
+def test_a_stopped_and_a_killed_run_both_resume_to_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_zoo(RECIPE, tmp_path / "whole", progress="none")
+    stopped = train_zoo(RECIPE, tmp_path / "parts", progress="none", stop_after_s=0.0)
+    assert 0 < stopped["target"].step < SIZE["num_steps"]
+    often = {**RECIPE, "run": {**RECIPE["run"], "checkpoint_minutes": 0.0}}
+    real_step = Loop._step
+
+    def killed_at_step_four(loop: Loop) -> None:
+        if loop.progress.step == 4:
+            raise KeyboardInterrupt
+        real_step(loop)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_step", killed_at_step_four)
+        with pytest.raises(KeyboardInterrupt):
+            train_zoo(often, tmp_path / "parts", progress="none")
+    train_zoo(RECIPE, tmp_path / "parts", progress="none")
+    for name in MODELS:
+        whole = weights(tmp_path / "whole" / ".training" / f"{name}.pt")
+        parts = weights(tmp_path / "parts" / ".training" / f"{name}.pt")
+        assert whole.keys() == parts.keys()
+        assert all(torch.equal(whole[key], parts[key]) for key in whole)
+
+
+def test_the_exported_models_load_and_share_a_tokenizer(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    train_zoo(RECIPE, tmp_path, progress="none")
+    for name in MODELS:
+        model = AutoModelForCausalLM.from_pretrained(tmp_path / name, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / name)
+        assert tokenizer.eos_token == END
+        assert model.config.eos_token_id == tokenizer.eos_token_id
+        assert model.config.vocab_size == len(tokenizer)
+        trained = weights(tmp_path / ".training" / f"{name}.pt")["model.norm.weight"]
+        assert torch.equal(model.model.norm.weight, trained.to(torch.bfloat16).float())
+        ids = tokenizer.apply_chat_template(
+            [{"role": "user", "content": "Hi."}], add_generation_prompt=True, return_dict=False
+        )
+        assert model(torch.tensor([ids])).logits.shape == (1, len(ids), len(tokenizer))
+
+
+def test_the_log_holds_losses_and_scores_per_family_and_can_be_plotted(tmp_path: Path) -> None:
+    train_zoo(RECIPE, tmp_path, progress="plain")
+    log = tmp_path / ".training" / "target.jsonl"
+    records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    scores = [record for record in records if "scores" in record]
+    assert set(scores[-1]["scores"]) == set(FAMILIES)
+    assert scores[-1]["tokens"] > 0
+    assert (tmp_path / "training_log.jsonl").read_bytes() == log.read_bytes()
+    assert (tmp_path / "training.png").stat().st_size > 1000
+
+
+def test_a_checkpoint_of_another_recipe_is_refused(tmp_path: Path) -> None:
+    train_zoo(RECIPE, tmp_path, progress="none")
+    other = {**RECIPE, "target": {**SIZE, "muon_lr": 0.5}}
+    with pytest.raises(ValueError, match="made by another recipe; delete it"):
+        train_zoo(other, tmp_path, progress="none")
+    done = train_zoo(other, tmp_path, resume=False, progress="none")
+    assert done["target"].step == SIZE["num_steps"]
+
+
+def test_an_incomplete_recipe_says_which_section_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text("[tokenizer]\nseed = 1\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"^recipe: data is missing; add it$"):
+        main(path, tmp_path)
+    with pytest.raises(ValueError, match="unknown key drafts; use tokenizer, data, run, target, "):
+        train_zoo({**RECIPE, "drafts": {}}, tmp_path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_shipped_recipe_is_complete() -> None:
+    recipe = ZooRecipe.of(read_recipe(ZOO_TOML))
+    assert set(recipe.data["counts"]) == set(FAMILIES)
+
+
+def test_a_recipe_may_extend_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "zoo.toml").write_bytes(ZOO_TOML.read_bytes())
+    path = tmp_path / "short.toml"
+    path.write_text('extends = "zoo.toml"\n[target]\nnum_steps = 1\n', encoding="utf-8")
+    whole, trained = read_recipe(ZOO_TOML), []
+    monkeypatch.setattr("training.zoo.train.train_zoo", lambda tables, *_: trained.append(tables))
+    main(path, tmp_path)
+    assert trained == [{**whole, "target": {**whole["target"], "num_steps": 1}}]
+
+
+def test_the_rate_warms_up_stays_and_decays() -> None:
+    schedule = Schedule(num_steps=100, warmup_steps=10, decay=0.2)
+    assert schedule.scale(0) == pytest.approx(0.1)
+    assert schedule.scale(50) == 1
+    assert schedule.scale(90) == pytest.approx(0.5)
+    assert schedule.scale(99) == pytest.approx(0.05)
+
+
+def test_families_that_fail_get_more_rows() -> None:
+    base = dict.fromkeys(FAMILIES, 5)
+    counts = adapted_counts(base, {family: float(family != "rag") for family in FAMILIES})
+    assert counts["rag"] > 10 > counts["qa"] >= 2

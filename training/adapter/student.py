@@ -1,0 +1,279 @@
+"""A causal LM and the adapter that is being trained on it, for any architecture.
+
+The context runs through the untouched base weights without gradient; slots then run through base +
+adapter and see the context's keys and values. Attention is written out with two batched products:
+on a CPU its backward pass is several times as fast as the fused kernel's.
+
+Letters: B rows, S places of a row, Q slots of a row, D width, H heads, E head size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, DynamicCache
+from transformers.cache_utils import Cache
+
+from decoders.core.adapter.gating import GatedModule
+from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter.weights import Deltas, MergedWeights, UnmergedWeights
+from decoders.core.hf.architecture import Architecture
+from decoders.core.types import HIDDEN
+from training.adapter.windows import Windows, shift_of
+
+_ATTENTION = "two-products"
+
+
+def _attend(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **facts: Any
+) -> tuple[Tensor, None]:
+    """Attention of ``[B, H, N, E]`` queries under an additive mask ``[B or 1, 1, N, T]``."""
+    num_batch, heads, rows, size = query.shape
+    groups = heads // key.shape[1]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    scale = facts.get("scaling") or size**-0.5
+    assert mask is not None, "transformers makes no mask for this attention; bring one"
+    if query.is_cuda:
+        mixed = torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, scale=scale
+        )
+        return mixed.transpose(1, 2), None
+    columns = key.shape[2]
+    flat = num_batch * heads
+    added = mask.expand(num_batch, heads, rows, columns).reshape(flat, rows, columns)
+    queries = query.reshape(flat, rows, size)
+    scores = torch.baddbmm(added, queries, key.reshape(flat, columns, size).mT, alpha=scale)
+    mixed = torch.bmm(scores.softmax(-1), value.reshape(flat, columns, -1))
+    return mixed.view(num_batch, heads, rows, -1).transpose(1, 2), None
+
+
+AttentionInterface.register(_ATTENTION, _attend)
+
+
+class ContextCache(Cache):
+    """Keeps the keys and values of the context; slots see them in front of their own."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+        self.states: list[tuple[Tensor, Tensor]] = []
+        self.recording = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Keep the context's states, or put them in front of the slots' own."""
+        if self.recording:
+            self.states.append((key_states, value_states))
+            return key_states, value_states
+        keys, values = self.states[layer_idx]
+        return torch.cat([keys, key_states], 2), torch.cat([values, value_states], 2)
+
+    @property
+    def length(self) -> int:
+        """S once the context ran, else 0."""
+        return 0 if self.recording else int(self.states[0][0].shape[2])
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Places that are kept."""
+        return self.length
+
+    def get_query_offset(self, layer_idx: int = 0) -> int:
+        """Where the rows of a call begin."""
+        return self.length
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """Columns of a mask, and where they begin."""
+        return self.length + query_length, 0
+
+
+class Student:
+    """Runs contexts and slots. `merged` says how the open gate is computed (see `gating`).
+
+    With `gated` False the context runs through the adapter too (ungated LoRA, an ablation): it then
+    carries gradients, and its states are no longer the base model's.
+    """
+
+    def __init__(
+        self, module: Any, adapter: SlotAdapter, *, gated: bool = True, teacher: Any = None
+    ) -> None:
+        """Freezes `module` (a causal LM on its device, in the dtype to compute in).
+
+        Args:
+            module: what the adapter is for.
+            adapter: what is trained.
+            gated: see above.
+            teacher: another causal LM of the same vocabulary whose picks are learned; None is
+                `module` itself.
+
+        Raises:
+            ValueError: where the adapter or an architecture does not fit.
+        """
+        adapter.check_fits(module)
+        self.facts = _facts_of(module)
+        self.module = module.eval().requires_grad_(False)
+        self.other: Any = None
+        if teacher is not None:
+            _facts_of(teacher)
+            sizes = [m.get_output_embeddings().weight.shape[0] for m in (module, teacher)]
+            if sizes[0] != sizes[1]:
+                raise ValueError(
+                    f"the teacher's vocabulary has {sizes[1]} tokens, the model's {sizes[0]}; "
+                    "they must share one"
+                )
+            self.other = teacher.eval().requires_grad_(False)
+        self.adapter, self.gated = adapter, gated
+        self.wrapped = GatedModule(module)
+        self.module.set_attn_implementation(_ATTENTION)
+        self.head = module.get_output_embeddings()
+        self.dtype: torch.dtype = module.dtype
+        self.device: torch.device = module.device
+        # merging costs in * out * r a layer, the delta rows * (in + out) * r
+        self.merged = all(a * b < 2048 * (a + b) for a, b in adapter.config.layers.values())
+
+    def context(self, ids: Tensor) -> tuple[Tensor, ContextCache]:
+        """Hidden states ``[B, S, D]`` of right-padded rows, and what slots will see of them."""
+        cache = ContextCache()
+        if self.gated:
+            hidden = self._context(ids, cache)
+        else:
+            with self.wrapped.active(self._forward()):
+                hidden = self._base(cache, self._causal(ids), input_ids=ids)
+        cache.recording = False
+        return hidden, cache
+
+    @torch.no_grad()
+    def teacher(self, ids: Tensor, hidden: Tensor) -> Tensor:
+        """The teacher's own hidden states ``[B, S, D]``; `hidden` are those of `context`."""
+        if self.other is not None:
+            states: Tensor = self.other.base_model(input_ids=ids, use_cache=False).last_hidden_state
+            return states
+        return hidden if self.gated else self._context(ids, ContextCache())
+
+    def teacher_logits(self, hidden: Tensor) -> Tensor:
+        """Float32 logits of the teacher's hidden states."""
+        if self.other is None:
+            return self.logits(hidden)
+        found: Tensor = self.other.get_output_embeddings()(hidden)
+        return found.float()
+
+    @torch.no_grad()
+    def _context(self, ids: Tensor, cache: ContextCache) -> Tensor:
+        return self._base(cache, self._causal(ids), input_ids=ids)
+
+    def _causal(self, ids: Tensor) -> Any:
+        length = ids.shape[1]
+        return self._masks(torch.ones(1, length, length, dtype=torch.bool).tril(), length)
+
+    def slots(
+        self, cache: ContextCache, embedded: Tensor, positions: Tensor, mask: Tensor
+    ) -> Tensor:
+        """Hidden states ``[B, Q, D]`` of slots.
+
+        Args:
+            cache: of `context`.
+            embedded: ``[B, Q, D]`` slot inputs.
+            positions: int64 ``[B, Q]``.
+            mask: bool ``[B, Q, S + Q]``, True where seen.
+        """
+        reach = cache.length
+        if any(self.facts.windows.values()):  # slots of a block may stand behind their row
+            reach = max(reach, int(positions.max()) + 1)
+        with self.wrapped.active(self._forward()):
+            return self._base(
+                cache,
+                self._masks(mask.to(self.device), reach),
+                inputs_embeds=embedded.to(self.dtype),
+                position_ids=positions.to(self.device),
+            )
+
+    def states(self, cache: Any, u: Tensor, windows: Windows) -> Tensor:
+        """Hidden states ``[B, Q, D]`` of windows' slots that carry u ``[B, Q]``.
+
+        Each stands before the token it predicts; `cache` is of `context`.
+        """
+        embedded = self.embed(u, windows)
+        return self.slots(cache, embedded, (windows.place - 1).clamp(min=0), windows.mask())
+
+    def embed(self, u: Tensor, windows: Windows) -> Tensor:
+        """Slot inputs ``[B, Q, D]`` from u ``[B, Q]``; slots of blocks may show tokens instead."""
+        number = (windows.depth - shift_of(self.adapter.config.variant)).clamp(min=0)
+        tokens, anchors, shown = self.module.get_input_embeddings(), None, None
+        if self.adapter.config.anchored:
+            before = windows.ids.gather(1, (windows.start - 1).clamp(min=0))
+            anchors = tokens(before).flatten(0, 1)
+        if windows.blocks is not None:
+            of_slots = windows.blocks.shown.flatten()
+            shown = tokens(of_slots.clamp(min=0)), of_slots != HIDDEN
+        flat = self.adapter.embed(
+            u.flatten(), windows.warp.flatten(0, 1), number.flatten(), anchors, shown
+        )
+        return flat.view(*u.shape, -1)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Float32 logits of hidden states."""
+        found: Tensor = self.head(hidden)
+        return found.float()
+
+    @torch.no_grad()
+    def merge(self) -> Any:
+        """The module with the deltas added to its weights, for good."""
+        deltas = Deltas(self.wrapped, self.adapter.factors(torch.float32))
+        for index, layer in enumerate(self.wrapped.layers):
+            layer.weight.copy_(deltas.merged(index))
+        self.module.set_attn_implementation("eager")
+        return self.module
+
+    def _forward(self) -> Any:
+        if self.merged:
+            deltas = Deltas(self.wrapped, self.adapter.factors(torch.float32))
+            return MergedWeights(deltas, self.dtype).everywhere
+        return UnmergedWeights(Deltas(self.wrapped, self.adapter.factors(self.dtype))).everywhere
+
+    def _base(self, cache: ContextCache, mask: Any, **fed: Any) -> Tensor:
+        out = self.module.base_model(
+            attention_mask=mask, past_key_values=cache, use_cache=True, **fed
+        )
+        hidden: Tensor = out.last_hidden_state
+        return hidden
+
+    def _masks(self, seen: Tensor, reach: int) -> Any:
+        """Additive ``[B, 1, N, T]``, one per kind of layer if there are several.
+
+        `reach` is how many places there are.
+
+        Raises:
+            ValueError: a sliding window would hide part of a row, which these masks do not do.
+        """
+        windows = [window for window in self.facts.windows.values() if window is not None]
+        if windows and min(windows) < reach:
+            raise ValueError(
+                f"rows of {reach} tokens exceed the model's sliding window of {min(windows)}; "
+                "lower max_tokens"
+            )
+        added = torch.zeros(seen.shape, dtype=self.dtype, device=self.device)
+        added = added.masked_fill_(~seen.to(self.device), torch.finfo(self.dtype).min)[:, None]
+        kinds = self.facts.windows
+        return added if len(kinds) == 1 else dict.fromkeys(kinds, added)
+
+
+def _facts_of(module: Any) -> Architecture:
+    """What is known of an architecture.
+
+    Raises:
+        ValueError: where its head is not plain.
+    """
+    facts = Architecture.of(module, DynamicCache())
+    if not facts.reads_hidden:
+        raise ValueError(
+            f"{type(module).__name__} does more to its logits than a linear head; "
+            "adapters are trained on plain heads only"
+        )
+    return facts
+
+
+def gather_rows(states: Tensor, places: Tensor) -> Tensor:
+    """``[B, Q, D]``: for each row of ``[B, S, D]`` the states at `places` ``[B, Q]``."""
+    return states.gather(1, places[..., None].expand(-1, -1, states.shape[-1]))

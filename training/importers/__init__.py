@@ -1,0 +1,4 @@
+"""Checkpoints of other projects as adapters of this one.
+
+Imports decoders alone.
+"""

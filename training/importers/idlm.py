@@ -1,0 +1,252 @@
+"""`bench import idlm`: the published I-DLM checkpoints become a base model and an isd adapter.
+
+Two kinds are told apart by what their folder holds:
+
+* ``config.json``: a whole model (I-DLM-8B). Its weights have Qwen3's names, so ``OUTPUT/model`` is
+  an ordinary Qwen3 checkpoint: the same files, linked, with a Qwen3 configuration. The remote code
+  is not needed. The adapter has no delta: the mask is a row of the embedding. Decoding keeps the
+  distribution of *this* model's token rows, not Qwen3's.
+* ``adapter_config.json``: a LoRA in PEFT's format, for a base model that must lie here too. It
+  becomes a gated adapter: masks run through it, token rows are the base's own (the paper's R-ISD).
+
+Their masks stand where ours do: behind the last token, each before the token it predicts.
+
+Source: I-DLM (arXiv 2604.11035); key layout of thuEcstasy/I-DLM.
+Letters: D hidden width, r rank.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from decoders.core.adapter.config import CONFIG_FILE, AdapterConfig
+from decoders.core.adapter.gating import layer_shapes
+from decoders.core.adapter.module import SlotAdapter
+from training.importers.ptp import HEADS, Parts, factor_shapes, put
+from training.importers.ptp_files import RESCALING
+
+MASK_ID, STRIDE = 151_669, 4  # <|MASK|>, a free row of Qwen3's; the stride of the release
+_MAX_STRIDE = 1024
+PEFT_CONFIG, MODEL_CONFIG = "adapter_config.json", "config.json"
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+LORA = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight")
+_TRAINED_ROWS = re.compile(r"base_model\.model\.(?:.+\.)?embed_tokens(?:\..+)?\.weight")
+CONFIGS = ("tokenizer*", "vocab.json", "merges.txt", "added_tokens.json", "chat_template*")
+
+
+def import_idlm(
+    checkpoint: Path,
+    output: Path,
+    *,
+    base: Path | None = None,
+    stride: int = STRIDE,
+    mask_id: int = MASK_ID,
+) -> str:
+    """Convert, write, read back, and say in one line what was found.
+
+    Args:
+        checkpoint: folder of a whole model or of a LoRA.
+        output: the adapter's folder, with ``model`` in it for a whole model; it must be new.
+        base: folder of the LoRA's base model.
+        stride: N that it was trained for.
+        mask_id: token whose embedding is the mask.
+
+    Raises:
+        ValueError: in one line for whatever cannot be imported faithfully.
+    """
+    if (output / CONFIG_FILE).exists() or (output / "model").exists() or output.is_file():
+        raise ValueError(f"output {str(output)!r} is in use; give a new folder")
+    if not 2 <= stride <= _MAX_STRIDE:
+        raise ValueError(f"stride is {stride}; it must be from 2 to {_MAX_STRIDE}")
+    if (checkpoint / PEFT_CONFIG).is_file():
+        if base is None:
+            raise ValueError(
+                f"{str(checkpoint)!r} is a LoRA; give its base model's folder as --base"
+            )
+        adapter = _of_lora(checkpoint, base, stride, mask_id)
+    elif (checkpoint / MODEL_CONFIG).is_file():
+        if base is not None:
+            raise ValueError(f"{str(checkpoint)!r} is a whole model; leave --base out")
+        adapter = _of_model(checkpoint, output / "model", stride, mask_id)
+    else:
+        raise ValueError(
+            f"checkpoint {str(checkpoint)!r} holds neither {MODEL_CONFIG} nor {PEFT_CONFIG}; "
+            "download it first and give its folder"
+        )
+    adapter.save(output, torch.bfloat16)
+    found = SlotAdapter.load(output).config
+    beside = "" if base is not None else f" for {output / 'model'}"
+    return (
+        f"imported {checkpoint.name}: isd, rank {found.rank}, {len(found.layers)} layers, "
+        f"strides up to {stride}{beside} -> {output}"
+    )
+
+
+def _of_model(checkpoint: Path, model: Path, stride: int, mask_id: int) -> SlotAdapter:
+    """Writes the model as Qwen3's, and returns an adapter that has a mask and nothing else."""
+    config = _read_json(checkpoint / MODEL_CONFIG)
+    module = _empty(config)
+    files = _weight_files(checkpoint)
+    expected = {name: tuple(part.shape) for name, part in module.state_dict().items()}
+    found = {name: tuple(_shape(files[name], name)) for name in files}
+    if config.get("tie_word_embeddings"):
+        expected[HEAD] = found.setdefault(HEAD, expected[EMBEDDING])
+    if odd := sorted(expected.items() ^ found.items()):
+        raise ValueError(
+            f"checkpoint {str(checkpoint)!r} is not of Qwen3's layout: {odd[0][0]} is "
+            f"{found.get(odd[0][0], 'missing')}, Qwen3's {expected.get(odd[0][0], 'has none')}"
+        )
+    mask = _row(files[EMBEDDING], EMBEDDING, mask_id)
+    model.mkdir(parents=True)
+    text = json.dumps(_as_qwen3(config), indent=1) + "\n"
+    (model / MODEL_CONFIG).write_text(text, encoding="utf-8")
+    for file in {*files.values(), *checkpoint.glob("*.safetensors.index.json")}:
+        _link(file, model / file.name)
+    for pattern in (*CONFIGS, "generation_config.json"):
+        for file in checkpoint.glob(pattern):
+            shutil.copyfile(file, model / file.name)
+    return _adapter(module, Parts(), mask, stride, rank=1, alpha=1.0)
+
+
+def _of_lora(checkpoint: Path, base: Path, stride: int, mask_id: int) -> SlotAdapter:
+    """The gated adapter of a LoRA; layers that it leaves alone get no delta."""
+    peft, parts = _read_json(checkpoint / PEFT_CONFIG), Parts()
+    if odd := next((key for key in RESCALING if peft.get(key) and key != "modules_to_save"), None):
+        raise ValueError(f"{PEFT_CONFIG} sets {odd}; plain LoRA of one rank can be imported")
+    rows: Tensor | None = None
+    for key, file in _weight_files(checkpoint).items():
+        if match := LORA.fullmatch(key):
+            name, side = match.groups()
+            if name in HEADS:
+                raise ValueError(f"{key}: the output head cannot be adapted here")
+            put(parts, parts.low if side == "A" else parts.high, name, key, _tensor(file, key))
+        elif _TRAINED_ROWS.fullmatch(key):
+            rows = _row(file, key, mask_id)
+        else:
+            raise ValueError(f"{key}: a weight that is not known here")
+    if not parts.low:
+        raise ValueError(f"{str(checkpoint)!r} holds no LoRA weight")
+    module = _empty(_read_json(base / MODEL_CONFIG))
+    shapes, rank = factor_shapes(parts, peft.get("r"))
+    known = layer_shapes(module)
+    for name, shape in shapes.items():
+        if known.get(name) != shape:
+            raise ValueError(
+                f"the LoRA's layer {name} is {shape}, the base model's {known.get(name, 'missing')}"
+            )
+    if rows is None:
+        rows = _row(_weight_files(base)[EMBEDDING], EMBEDDING, mask_id)
+    return _adapter(module, parts, rows, stride, rank=rank, alpha=float(peft["lora_alpha"]))
+
+
+def _adapter(
+    module: Any, parts: Parts, mask: Tensor, stride: int, *, rank: int, alpha: float
+) -> SlotAdapter:
+    """An isd adapter of a module with the deltas there are, and zeros where there are none."""
+    config = AdapterConfig(
+        variant="isd",
+        code="constant",
+        num_slots=stride - 1,
+        layers=layer_shapes(module),
+        width=len(mask),
+        rank=rank,
+        alpha=alpha,
+        base={"architecture": type(module).__name__},
+    )
+    adapter = SlotAdapter(config)
+    state = adapter.state_dict()
+    for name in parts.low:
+        key = name.replace(".", "/")
+        state |= {f"lora_a.{key}": parts.low[name], f"lora_b.{key}": parts.high[name]}
+    adapter.load_state_dict({**state, "embedding.blank": mask.float()})
+    return adapter
+
+
+def _as_qwen3(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration without remote code, under Qwen3's name."""
+    kept = {name: value for name, value in config.items() if name != "auto_map"}
+    return {**kept, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
+
+
+def _empty(config: Mapping[str, Any]) -> Any:
+    """A Qwen3 of this configuration without weights."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    if config.get("model_type") not in ("sdar", "qwen3"):
+        raise ValueError(
+            f"model_type is {config.get('model_type')!r}; sdar (I-DLM) and qwen3 can be imported"
+        )
+    with torch.device("meta"):
+        return Qwen3ForCausalLM(Qwen3Config.from_dict(_as_qwen3(config)))
+
+
+def _weight_files(folder: Path) -> dict[str, Path]:
+    """The file of every weight, by its name.
+
+    Raises:
+        ValueError: .
+    """
+    found: dict[str, Path] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, "pt") as file:
+                found |= dict.fromkeys(file.keys(), path)
+        except (SafetensorError, OSError) as error:
+            line = " ".join(str(error).split())
+            raise ValueError(f"{str(path)!r} cannot be read: {line}") from error
+    if not found:
+        raise ValueError(f"{str(folder)!r} holds no *.safetensors; only these are read")
+    return found
+
+
+def _shape(path: Path, name: str) -> list[int]:
+    with safe_open(path, "pt") as file:
+        shape: list[int] = file.get_slice(name).get_shape()
+    return shape
+
+
+def _tensor(path: Path, name: str) -> Tensor:
+    with safe_open(path, "pt") as file:
+        found: Tensor = file.get_tensor(name)
+    return found
+
+
+def _row(path: Path, name: str, index: int) -> Tensor:
+    """One row of a matrix, without reading the others."""
+    with safe_open(path, "pt") as file:
+        rows = file.get_slice(name)
+        if not 0 <= index < rows.get_shape()[0]:
+            raise ValueError(
+                f"the mask's id is {index}, and {name} has {rows.get_shape()[0]} rows; "
+                "give the right one as --mask-id"
+            )
+        found: Tensor = rows[index : index + 1][0]
+    return found
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{str(path)!r} cannot be read: {error}") from error
+    if not isinstance(tree, dict):
+        raise ValueError(f"{str(path)!r} holds {type(tree).__name__}; it must be an object")
+    return tree
+
+
+def _link(source: Path, target: Path) -> None:
+    """A second name of a file where the disk allows it, else a copy."""
+    try:
+        os.link(source.resolve(), target)
+    except OSError:
+        shutil.copyfile(source, target)

@@ -1,0 +1,225 @@
+"""Reads what the PTP authors' training leaves in a folder: checkpoint, configuration, histogram.
+
+Files of others are not trusted: pickles go through torch's restricted unpickler, which runs no
+code, and YAML through `safe_load`; its `_target_` keys stay strings. Every refusal is one line.
+
+Source: PTP (arXiv 2512.21323), layout and defaults as in the authors' code (mandt-lab/ptp and,
+where a key is called `student`, its predecessor).
+Letters: G leading correct tokens of a window.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+TRAIN_FILE, WARP_FILE, COUNTS_FILE = "train.yaml", "pregenerate.yaml", "correct_count_hist.pt"
+NUM_SLOTS, ALPHA = 16, 8.0  # `train_completion_len` of every released file; PEFT's `lora_alpha`
+_NUM_COUNTS = 21
+LOSSES = (None, "bc", "bce")  # None: the present code knows no other than O-PTP
+RESCALING = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What weights do not say.
+
+    Attributes:
+        num_slots: slots of a training window.
+        alpha: of LoRA.
+        rank: of LoRA, None where the configuration does not say.
+        embedding: the authors' name of the u embedding, None where it does not say.
+        model: name of the base model, None where it does not say.
+        temperature: of the teacher's samples, as are `top_p` and `top_k`.
+    """
+
+    num_slots: int = NUM_SLOTS
+    alpha: float = ALPHA
+    rank: int | None = None
+    embedding: str | None = None
+    model: str | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+
+def find_checkpoint(path: Path) -> Path:
+    """The file itself, or a folder's ``last.ckpt``, else its only checkpoint.
+
+    Raises:
+        ValueError: where there is none, several, or a sharded one.
+    """
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise ValueError(f"checkpoint {str(path)!r}: there is no such file or folder")
+    last = path / "last.ckpt"
+    found = [last] if last.exists() else sorted(path.glob("*.ckpt"))
+    found = found or sorted(path.glob("*.safetensors"))
+    if len(found) != 1:
+        names = ", ".join(one.name for one in found) or "none"
+        raise ValueError(
+            f"checkpoint {str(path)!r} must hold last.ckpt or a single *.ckpt or *.safetensors; "
+            f"found: {names}; name the file"
+        )
+    if not found[0].is_file():
+        raise ValueError(f"checkpoint {str(found[0])!r} is sharded; merge it into one file first")
+    return found[0]
+
+
+def read_state(path: Path) -> Mapping[str, Any]:
+    """The weights by name, not copied into memory where the file allows it.
+
+    Raises:
+        ValueError: for a damaged file, one without weights, or one that holds more than tensors
+            and plain values.
+    """
+    if path.suffix == ".safetensors":
+        try:
+            return load_file(path)
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"checkpoint {str(path)!r} cannot be read: {_line(error)}") from error
+    loaded = _unpickle(path)
+    state = loaded.get("state_dict", loaded) if isinstance(loaded, Mapping) else None
+    if not isinstance(state, Mapping) or not all(isinstance(key, str) for key in state):
+        raise ValueError(f"checkpoint {str(path)!r} has no `state_dict` of named weights")
+    return state
+
+
+def read_settings(train: Path | None, warp: Path | None) -> Settings:
+    """Read ``train.yaml`` and ``pregenerate.yaml``; what they leave open has its default.
+
+    Raises:
+        ValueError: for unreadable YAML, a value out of range, or a training our slots cannot
+            reproduce.
+    """
+    tree = _read_yaml(train) if train else {}
+    block = _part(tree, "model")
+    name = next((n for n in ("student", "student_cfg", "model_cfg") if block.get(n)), "model")
+    network = _part(block, name)
+    lora = _part(network, "lora_config")
+    _check_training(block, network, lora, shifted_by_default=not name.startswith("student"))
+    drawn = _part(_read_yaml(warp), "generate") if warp else {}
+    top_p = _number(drawn, "top_p", 1.0)
+    if top_p > 1:
+        raise ValueError(f"configuration: `top_p` is {top_p}; it must be 1 or below")
+    model = network.get("model_id")
+    embedding = network.get("adapter_name")
+    return Settings(
+        num_slots=_whole(_part(tree, "data"), "train_completion_len", NUM_SLOTS, 1),
+        alpha=_number(lora, "lora_alpha", ALPHA),
+        rank=_whole(lora, "r", 0, 1) or None,
+        embedding=None if embedding is None else str(embedding),
+        model=model if isinstance(model, str) else None,
+        temperature=_number(drawn, "temperature", 1.0),
+        top_p=top_p,
+        top_k=_whole(drawn, "top_k", 0, 0),
+    )
+
+
+def read_survival(path: Path) -> list[float]:
+    """P(G >= g) for g = 1..20 from the authors' histogram of G, float64 ``[21]``.
+
+    Raises:
+        ValueError: for anything but a distribution over 0..20.
+    """
+    counts = _unpickle(path)
+    fits = isinstance(counts, Tensor) and counts.shape == (_NUM_COUNTS,)
+    distribution = counts.double() if fits else torch.zeros(_NUM_COUNTS)
+    if not (distribution >= 0).all() or abs(float(distribution.sum()) - 1) > 1e-4:
+        raise ValueError(f"{str(path)!r} must hold {_NUM_COUNTS} shares that sum to 1; remove it")
+    survival: list[float] = distribution.flip(0).cumsum(0).flip(0)[1:].clamp(max=1).tolist()
+    return survival
+
+
+def _unpickle(path: Path) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickle protocols: what can be read is read
+            mapped = zipfile.is_zipfile(path)  # so that base weights are never read
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    except Exception as error:  # broken bytes fail in any step of the little interpreter
+        named = re.search(r"GLOBAL (\S+)", str(error))
+        what = f"it names {named[1]}" if named else "it is damaged or no torch file of tensors"
+        raise ValueError(
+            f"{str(path)!r} is refused, and nothing in it was run: {what}; if you trust it, save "
+            "its `state_dict` alone as safetensors and import that"
+        ) from error
+
+
+def _read_yaml(path: Path) -> Mapping[str, Any]:
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise ValueError(f"{str(path)!r} cannot be read: {_line(error)}") from error
+    if not isinstance(tree, Mapping):
+        raise ValueError(f"{str(path)!r} holds {type(tree).__name__}; it must be a mapping")
+    return tree
+
+
+def _check_training(
+    block: Mapping[str, Any],
+    network: Mapping[str, Any],
+    lora: Mapping[str, Any],
+    *,
+    shifted_by_default: bool,
+) -> None:
+    """Refuse what would load and then predict nonsense."""
+    if (loss := block.get("loss_type")) not in LOSSES:
+        raise ValueError(
+            f"configuration: `loss_type` is {loss!r}; O-PTP checkpoints (bc, bce) can be imported"
+        )
+    if not network.get("shift_positions", shifted_by_default):
+        raise ValueError(
+            "configuration: `shift_positions` is false (the older code's default); slots stand at "
+            "their target's position - 1 here, so only checkpoints trained that way can be imported"
+        )
+    if odd := next((name for name in RESCALING if lora.get(name)), None):
+        raise ValueError(
+            f"configuration: `lora_config` sets {odd}; plain LoRA of one rank can be imported"
+        )
+    if lora.get("bias", "none") != "none":
+        raise ValueError(
+            "configuration: `lora_config` trains biases; an adapter here cannot hold them"
+        )
+
+
+def _part(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = tree.get(name)
+    if part is not None and not isinstance(part, Mapping):
+        raise ValueError(f"configuration: `{name}` is {part!r}; it must be a mapping")
+    return part or {}
+
+
+def _number(tree: Mapping[str, Any], name: str, default: float) -> float:
+    value = tree.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ValueError(f"configuration: `{name}` is {value!r}; it must be a number above 0")
+    return float(value)
+
+
+def _whole(tree: Mapping[str, Any], name: str, default: int, lowest: int) -> int:
+    value = tree.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+        raise ValueError(f"configuration: `{name}` is {value!r}; it must be {lowest} or above")
+    return value
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,4 @@
+"""C-PTP from scratch without a teacher, beside an AR model.
+
+Imports adapter and below.
+"""

@@ -1,0 +1,170 @@
+"""Trips along a road or through a city: symbols whose distributions are known exactly.
+
+A driver on a grid steps to a cell near the one aimed at: straight on (momentum) and towards
+a goal, one of a few cells, that is never shown and changes now and then. Like the taxi data of PTP
+(arXiv 2512.21323, section 3.1) the symbols are cells, but nothing is downloaded and two bounds are
+known: the *floor*, what a predictor that knows the source pays for each symbol, and *blind*, what
+it pays for the n-th symbol of a window when it does not see the ones before it in the window. No
+independent predictor beats the second; how far below it a model comes is what its uniforms do.
+
+The chain is of second order with a hidden state, so the best distribution of a symbol depends on
+the whole past. Letters: G goals, V cells, R rows, L symbols of a row, N symbols of a window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+_Ints = NDArray[np.int64]
+
+_MOST_SYMBOLS = 32
+_SETTLE_STEPS = 500  # of the power iteration; the chain forgets within some 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TripSettings:
+    """What decides a source of trips.
+
+    Attributes:
+        height: rows of the grid (1: a road).
+        width: columns of the grid; cells are numbered row by row.
+        num_goals: G.
+        momentum: how far straight on a driver aims, in steps made before.
+        pull: how far towards the goal a driver aims, in cells.
+        spread: standard deviation of a step about its aim, in cells.
+        roughness: standard deviation of the log popularity of cells.
+        switch: chance at each step that a goal is drawn anew.
+        seed: of goals and popularities.
+    """
+
+    height: int = 1
+    width: int = 25
+    num_goals: int = 6
+    momentum: float = 0.25
+    pull: float = 1.5
+    spread: float = 2.5
+    roughness: float = 0.5
+    switch: float = 0.0625
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        """`ValueError` for a source that cannot be."""
+        if min(self.height, self.width) < 1 or not 2 <= self.num_cells <= _MOST_SYMBOLS:
+            raise ValueError(
+                f"a grid of {self.height} x {self.width} cells: use 2 to {_MOST_SYMBOLS} cells"
+            )
+        if not 1 <= self.num_goals <= self.num_cells:
+            raise ValueError(f"num_goals {self.num_goals}: use 1 to {self.num_cells}")
+        if self.spread <= 0 or not 0 <= self.switch <= 1:
+            raise ValueError(
+                f"spread {self.spread}, switch {self.switch}: use a spread above 0 and a chance"
+            )
+
+    @property
+    def num_cells(self) -> int:
+        """V."""
+        return self.height * self.width
+
+
+class Trips:
+    """The source: rows, and the exact distributions behind them."""
+
+    def __init__(self, settings: TripSettings) -> None:
+        """Builds the chain of trips.
+
+        `steps` ``[G, V, V, V]`` is the distribution of the next cell by goal, cell before and
+        cell; `goals` ``[G, G]``; `settled` ``[G, V, V]`` is the settled chain.
+        """
+        self.num_symbols = settings.num_cells
+        self.steps = _steps(settings)
+        num_goals = settings.num_goals
+        drawn = np.full((num_goals, num_goals), settings.switch / num_goals)
+        self.goals = drawn + np.eye(num_goals) * (1 - settings.switch)
+        joint = np.full(self.steps.shape[:3], 1.0 / self.steps[..., 0].size)
+        for _ in range(_SETTLE_STEPS):
+            joint = self._onward(joint)
+        self.settled: Floats = joint / joint.sum()
+
+    def _onward(self, joint: Floats) -> Floats:
+        """One step of distributions ``[..., G, V, V]`` of goal, cell before and cell."""
+        moved = np.einsum("...gpc,gh->...hpc", joint, self.goals)
+        found: Floats = np.einsum("...gpc,gpcn->...gcn", moved, self.steps, optimize=True)
+        return found
+
+    def rows(self, num_rows: int, length: int, rng: np.random.Generator) -> _Ints:
+        """Independent rows ``[R, L]`` of the settled chain, L >= 2."""
+        start = rng.choice(self.settled.size, num_rows, p=self.settled.ravel())
+        goal, before, cell = np.unravel_index(start, self.settled.shape)
+        ids = np.empty((num_rows, length), np.int64)
+        ids[:, 0], ids[:, 1] = before, cell
+        for place in range(2, length):
+            goal = _draw(self.goals[goal], rng)
+            ids[:, place] = _draw(self.steps[goal, ids[:, place - 2], ids[:, place - 1]], rng)
+        return ids
+
+    def beliefs(self, ids: _Ints) -> Floats:
+        """Distribution ``[R, L, G]`` of the goal behind each symbol.
+
+        Given the row up to it, from place 1 on; zero before.
+        """
+        found = np.zeros((*ids.shape, len(self.goals)))
+        belief = self.settled[:, ids[:, 0], ids[:, 1]].T
+        for place in range(1, ids.shape[1]):
+            if place > 1:
+                likely = self.steps[:, ids[:, place - 2], ids[:, place - 1], ids[:, place]].T
+                belief = belief @ self.goals * likely
+            belief = belief / belief.sum(-1, keepdims=True)
+            found[:, place] = belief
+        return found
+
+    def floor(self, ids: _Ints) -> Floats:
+        """Distribution ``[R, L, V]`` of each symbol given those before it (0 before place 2)."""
+        distributions = np.zeros((*ids.shape, self.num_symbols))
+        ahead = self.beliefs(ids)[:, 1:-1] @ self.goals
+        steps = self.steps[:, ids[:, :-2], ids[:, 1:-1]]
+        distributions[:, 2:] = np.einsum("rlg,grln->rln", ahead, steps)
+        return distributions
+
+    def blind(self, ids: _Ints, starts: _Ints, length: int) -> Floats:
+        """Distributions ``[R, W, N, V]`` of N = `length` symbols from `starts` ``[R, W]`` >= 2 on.
+
+        Each is given the symbols before its window alone.
+        """
+        which = np.arange(len(ids))[:, None]
+        known = self.beliefs(ids)[which, starts - 1]
+        joint = np.zeros((*starts.shape, *self.settled.shape))
+        rows, columns = np.indices(starts.shape)
+        joint[rows, columns, :, ids[which, starts - 2], ids[which, starts - 1]] = known
+        distributions = []
+        for _ in range(length):
+            joint = self._onward(joint)
+            distributions.append(joint.sum((-3, -2)))
+        return np.stack(distributions, 2)
+
+
+def _steps(settings: TripSettings) -> Floats:
+    rng = np.random.default_rng(settings.seed)
+    num_cells = settings.num_cells
+    places = np.stack(np.divmod(np.arange(num_cells), settings.width), -1).astype(np.float64)
+    popularity = rng.normal(size=num_cells) * settings.roughness
+    goals = places[rng.choice(num_cells, settings.num_goals, replace=False)]
+    before, cell = places[None, :, None], places[None, None]
+    way = goals[:, None, None] - cell
+    way = way / np.maximum(1, np.linalg.norm(way, axis=-1, keepdims=True))
+    aim = cell + settings.momentum * (cell - before) + settings.pull * way
+    distance = ((aim[..., None, :] - places) ** 2).sum(-1)
+    weights: Floats = np.exp(popularity - distance / (2 * settings.spread**2))
+    weights /= weights.sum(-1, keepdims=True)
+    return weights
+
+
+def _draw(distributions: Floats, rng: np.random.Generator) -> _Ints:
+    """One symbol of each distribution ``[R, V]``."""
+    cdf = distributions.cumsum(-1)
+    level = rng.random(len(distributions)) * cdf[:, -1]
+    below: _Ints = (cdf <= level[:, None]).sum(-1)
+    return below.clip(max=distributions.shape[-1] - 1)

@@ -1,0 +1,121 @@
+"""How training tells where it stands: a rich bar or plain lines, and a JSONL log."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from bench.progress import decided, time_left
+from training.loop import TrainingProgress
+from training.workers import peak_memory
+
+_PLAIN_EVERY_S = 15.0
+LOG_EVERY = 50
+
+
+class Reporter:
+    """Shows progress in one style and logs every `LOG_EVERY` steps and every evaluation.
+
+    Raises:
+        ValueError: unknown style.
+    """
+
+    def __init__(self, style: str, name: str, log: Path, unit: str = "tokens") -> None:
+        self.style = decided(style)
+        self.name, self.log, self.unit = name, log, unit
+        self._recent: list[float] = []
+        self._bar: Any = None
+        self._shown = 0.0
+        self._num_steps = 0
+        self._first: tuple[int, float] = (0, 0.0)
+
+    def __enter__(self) -> Reporter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def start(self, num_steps: int, progress: TrainingProgress) -> None:
+        """Opens the bar at the step the run stands at."""
+        self._num_steps = num_steps
+        self._first = (progress.step, time.monotonic())
+        if self.style != "rich":
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        self._bar = Bar(
+            TextColumn("training {task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total} steps · loss {task.fields[loss]}"),
+            TimeElapsedColumn(),
+            TextColumn("· left"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self._bar.start()
+        self._bar.add_task(self.name, total=num_steps, completed=progress.step, loss="-")
+
+    def step(self, loss: float, progress: TrainingProgress) -> None:
+        """Tells one step's mean loss (nats per answer token)."""
+        if self.style == "none":
+            return
+        if not math.isnan(loss):
+            self._recent = [*self._recent[-99:], loss]
+        mean = sum(self._recent) / max(1, len(self._recent))
+        if progress.step % LOG_EVERY == 0:
+            self._write({"loss": round(mean, 5), **_standing(progress)})
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=progress.step, loss=f"{mean:.3f}")
+        elif time.monotonic() - self._shown > _PLAIN_EVERY_S:
+            self._shown = time.monotonic()
+            first, began_s = self._first
+            to_do = self._num_steps - progress.step
+            left = time_left(self._shown - began_s, progress.step - first, to_do)
+            self._say(
+                f"{self.name} step {progress.step}/{self._num_steps} loss {mean:.3f} "
+                f"{progress.tokens / progress.seconds:.0f} {self.unit}/s, {left}"
+            )
+
+    def evaluation(self, progress: TrainingProgress, line: str, record: dict[str, Any]) -> None:
+        """Tells an evaluation: one line to read, the record to the log."""
+        if self.style == "none":
+            return
+        self._write({**record, **_standing(progress), "peak_bytes": peak_memory()})
+        self._say(f"{self.name} step {progress.step} {line}")
+
+    def look(self, progress: TrainingProgress, answers: dict[str, list[tuple[str, str]]]) -> None:
+        """Keeps a few answers for a look."""
+        if self.style != "none":
+            self._write({"answers": answers, "step": progress.step}, ".answers.jsonl")
+
+    def _write(self, record: dict[str, Any], suffix: str = ".jsonl") -> None:
+        with self.log.with_suffix(suffix).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+    def _say(self, line: str) -> None:
+        if self._bar is not None:
+            self._bar.console.print(line)
+        else:
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+
+
+def _standing(progress: TrainingProgress) -> dict[str, Any]:
+    return {
+        "step": progress.step,
+        "tokens": progress.tokens,
+        "seconds": round(progress.seconds, 1),
+    }

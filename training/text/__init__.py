@@ -1,0 +1,4 @@
+"""Rows of token ids: corpora, chats, sampled completions.
+
+Imports the shared files of training.
+"""

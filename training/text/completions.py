@@ -1,0 +1,317 @@
+"""Completions sampled from the teacher by the repository's own baseline, as training rows.
+
+Which text a prompt gets depends on the sampling's seed and on the prompt's ids. To draw different
+texts from equal prompts the scheduler is given each completion's number in place of the prompt's
+first id, and `_NumberedAR` puts the id back before the model sees it; all else, uniforms, merged
+calls and the cut at a stop token, is as in any run.
+
+At temperature 0 a prompt has one text. Further greedy completions go on from random beginnings of
+sampled ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from decoders.ar import Autoregressive
+from decoders.core.decoder import Request, Steps
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import Scheduler
+from decoders.core.hf.model import HFModel, stop_ids
+from decoders.core.types import Outcome, Sampling
+from training.text.completion_file import (
+    Completion,
+    CompletionPlan,
+    completion_path,
+    read_completions,
+    write_completions,
+)
+from training.text.data import Row
+from training.text.pool import PoolSource, prompt_hash
+from training.workers import worker
+
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Teacher:
+    """The model that completions are sampled from.
+
+    Attributes:
+        name: what tells its weights from others', e.g. their SHA-256.
+        open: loads it; called only if completions are missing.
+    """
+
+    name: str
+    open: Callable[[], HFModel]
+
+
+class OnPolicySource(PoolSource):
+    """Completions that the teacher itself wrote; its prompts are context and are not learnt."""
+
+    def __init__(
+        self,
+        teacher: Teacher,
+        *,
+        tokenizer: Any,
+        plan: CompletionPlan,
+        max_tokens: int,
+        folder: Path,
+        prompts: Sequence[Sequence[int]] | None = None,
+        rows_per_step: int = 16,
+        on_completion: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Sample the completions, or take them from `folder`; see `sample`.
+
+        Prompts (None: the BOS token alone) that leave no room for a completion are passed over.
+
+        Raises:
+            ValueError: no prompt is left, or completions that cannot differ.
+        """
+        given = [_bos_prompt(tokenizer)] if prompts is None else list(map(tuple, prompts))
+        room = max_tokens - plan.max_new_tokens
+        fitting = [prompt for prompt in given if 1 <= len(prompt) <= room]
+        if not fitting:
+            raise ValueError(
+                f"none of {len(given)} prompts fits: max_tokens {max_tokens} less max_new_tokens "
+                f"{plan.max_new_tokens} leaves {max(room, 0)} tokens; lower max_new_tokens"
+            )
+        found = sample(teacher, tokenizer, fitting, plan, folder, on_completion)
+        super().__init__(
+            (completion.row() for completion in found),
+            kind="on-policy",
+            name=teacher.name,
+            rows_per_step=rows_per_step,
+            seed=plan.seed,
+        )
+        self.facts["prompts"] = len(fitting)
+        self.facts["prompts_passed_over"] = len(given) - len(fitting)
+
+
+class CompletionsSource(PoolSource):
+    """Completions that were stored earlier; each is trained at the temperature it was sampled at.
+
+    Completions of one prompt are on the same side of the split.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        vocab_size: int,
+        max_tokens: int,
+        rows_per_step: int = 16,
+        seed: int = 0,
+    ) -> None:
+        """Reads the files that `path` names; rows longer than `max_tokens` are passed over.
+
+        Raises:
+            ValueError: no such file, one of another format, or ids outside of the vocabulary.
+        """
+        given = Path(path).expanduser()
+        files = sorted(given.parent.glob(given.name))
+        if not files:
+            raise ValueError(f"path {path!r} of [data] names no file; give one, or a pattern of it")
+        rows = [row for file in files for row in _stored_rows(file, vocab_size)]
+        fitting = [row for row in rows if len(row.ids) <= max_tokens]
+        super().__init__(
+            fitting,
+            kind="completions",
+            name=path,
+            rows_per_step=rows_per_step,
+            seed=seed,
+            key=prompt_hash,
+        )
+        self.facts["name"] = Path(path).name  # where the files lie decides nothing
+        self.facts["files"] = len(files)
+        self.facts["rows_passed_over"] = len(rows) - len(fitting)
+
+
+def _stored_rows(file: Path, vocab_size: int) -> list[Row]:
+    try:
+        found = list(read_completions(file).values())
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file} holds no completions ({error})") from error
+    rows = [dataclasses.replace(c.row(), temperature=c.temperature) for c in found]
+    highest = max((max(row.ids) for row in rows), default=0)
+    if highest >= vocab_size:
+        raise ValueError(
+            f"{file} holds token {highest}, the model's vocabulary has {vocab_size}; "
+            "the completions must be the model's own"
+        )
+    return rows
+
+
+def sample(
+    teacher: Teacher,
+    tokenizer: Any,
+    prompts: Sequence[Ids],
+    plan: CompletionPlan,
+    folder: Path,
+    on_completion: Callable[[int, int], None] | None = None,
+) -> list[Completion]:
+    """All completions of a plan in the order of their numbers.
+
+    They are kept in `folder`, in a file named after all that decides them, a line each as they end:
+    what is there is not sampled again, and a run that was stopped goes on where it was. In a group
+    of workers the first one samples; the others wait for it.
+
+    Args:
+        teacher: model to sample from.
+        tokenizer: of the teacher; its end token ends a completion, as the model's own do.
+        prompts: token ids, at least one each; used in turn, as often as needed.
+        plan: what to sample.
+        folder: where the file is; made if missing.
+        on_completion: called with (done, total) after every completion.
+
+    Raises:
+        ValueError: greedy completions alone, and more of them than prompts.
+    """
+    distinct, total = list(dict.fromkeys(prompts)), plan.num_completions
+    if not any(plan.temperatures) and total > len(distinct):
+        raise ValueError(
+            f"at temperature 0 each of {len(distinct)} prompts has one text, and num_completions "
+            f"is {total}: lower it, give more prompts, or add a temperature above 0"
+        )
+    path = completion_path(folder, teacher.name, distinct, plan)
+    rank, world = worker()
+    if rank == 0:
+        _fill(path, teacher, tokenizer, distinct, plan, on_completion)
+    if world > 1:
+        dist.barrier()
+    done = read_completions(path)
+    return [done[number] for number in range(total)]
+
+
+def _fill(
+    path: Path,
+    teacher: Teacher,
+    tokenizer: Any,
+    prompts: Sequence[Ids],
+    plan: CompletionPlan,
+    on_completion: Callable[[int, int], None] | None,
+) -> None:
+    """Samples what the file lacks, and appends it."""
+    done = read_completions(path)
+    if len(done) == plan.num_completions:
+        return
+    write_completions(path, done.values())  # without a torn last line
+    with path.open("a", encoding="utf-8") as file:
+
+        def keep(completion: Completion) -> None:
+            done[completion.number] = completion
+            file.write(completion.line())
+            file.flush()
+            if on_completion is not None:
+                on_completion(len(done), plan.num_completions)
+
+        _sample_missing(teacher.open(), tokenizer, prompts, plan, done, keep)
+
+
+def _sample_missing(
+    model: HFModel,
+    tokenizer: Any,
+    prompts: Sequence[Ids],
+    plan: CompletionPlan,
+    done: Mapping[int, Completion],
+    keep: Callable[[Completion], None],
+) -> None:
+    """Samples what `done` lacks: above temperature 0, greedily, then what goes on from samples."""
+    stops = stop_ids(model, tokenizer)
+    jobs, continued = _jobs(prompts, plan)
+    for temperature in sorted(set(plan.temperatures), reverse=True):
+        mine = {n: prompt for n, (t, prompt) in jobs.items() if t == temperature and n not in done}
+        _run(model, mine, plan.sampling(temperature, stops), plan.batch_size, keep)
+    sampled = [done[number] for number, (temperature, _) in jobs.items() if temperature > 0]
+    beginnings = {n: _beginning(sampled, plan, n) for n in continued if n not in done}
+    greedy = plan.sampling(0.0, stops)
+    rest = dataclasses.replace(greedy, max_new_tokens=-(-plan.max_new_tokens // 2))
+    _run(model, beginnings, rest, plan.batch_size, keep)
+
+
+def _jobs(
+    prompts: Sequence[Ids], plan: CompletionPlan
+) -> tuple[dict[int, tuple[float, Ids]], list[int]]:
+    """Temperature and prompt by number, and the numbers that go on from sampled completions.
+
+    Prompts take turns; each meets the temperatures in turn, its neighbours another one than it.
+    """
+    jobs: dict[int, tuple[float, Ids]] = {}
+    continued: list[int] = []
+    greedy: set[Ids] = set()
+    for number in range(plan.num_completions):
+        turn, place = divmod(number, len(prompts))
+        temperature = plan.temperatures[(turn + place) % len(plan.temperatures)]
+        if temperature == 0 and prompts[place] in greedy:
+            continued.append(number)
+            continue
+        if temperature == 0:
+            greedy.add(prompts[place])
+        jobs[number] = (temperature, prompts[place])
+    return jobs, continued
+
+
+def _beginning(sampled: Sequence[Completion], plan: CompletionPlan, number: int) -> Ids:
+    """A prompt and a random beginning of its completion, at most half as long as one may be."""
+    rng = random.Random(f"beginning {plan.seed} {number}")
+    chosen = rng.choice(sampled)
+    longest = min(len(chosen.tokens) - 1, plan.max_new_tokens // 2)  # a stop token begins nothing
+    return chosen.prompt + chosen.tokens[: rng.randint(min(1, longest), longest)]
+
+
+def _run(
+    model: HFModel,
+    prompts: Mapping[int, Ids],
+    sampling: Sampling,
+    batch_size: int,
+    keep: Callable[[Completion], None],
+) -> None:
+    """Completes prompts by number; each completion is kept as it ends."""
+    if not prompts:
+        return
+    numbers = list(prompts)
+
+    def finish(index: int, outcome: Outcome) -> None:
+        if isinstance(outcome, Exception):
+            raise outcome
+        keep(
+            Completion(
+                number=numbers[index],
+                temperature=sampling.temperature,
+                prompt=prompts[numbers[index]],
+                tokens=outcome.tokens,
+            )
+        )
+
+    decoder = _NumberedAR(firsts={number: prompt[0] for number, prompt in prompts.items()})
+    keys = [(number, *prompt[1:]) for number, prompt in prompts.items()]
+    Scheduler(decoder, Models(target=model), sampling, batch_size).run(keys, on_finish=finish)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _NumberedAR(Autoregressive):
+    """AR from prompts whose first id is a number, which stands for the id that `firsts` gives it.
+
+    Not a strategy but a means to draw several texts from one prompt; it is not registered.
+    """
+
+    firsts: Mapping[int, int]
+
+    def steps(self, request: Request) -> Steps:
+        """AR's steps from the prompt that is meant."""
+        number, *rest = request.prompt_ids
+        meant = (self.firsts[number], *rest)
+        return super().steps(dataclasses.replace(request, prompt_ids=meant))
+
+
+def _bos_prompt(tokenizer: Any) -> Ids:
+    if tokenizer.bos_token_id is None:
+        raise ValueError("the tokenizer has no BOS token to start completions from; give prompts")
+    return (tokenizer.bos_token_id,)

@@ -1,0 +1,242 @@
+"""Documents and conversations as training rows: what a record may hold, and what of it is learnt.
+
+A record (a line of a JSONL file, a row of a dataset) holds one of these fields, tried in order:
+
+=====================  =============================================================================
+messages               a conversation: list of ``{"role": …, "content": …}``
+turns and responses    the same as two lists of texts, user and assistant in turn; a single text is
+                       a list of one; `turns` alone is a conversation without answers
+text                   a document
+=====================  =============================================================================
+
+A conversation goes through the tokenizer's chat template, and the assistant's tokens are learnt, up
+to the token that ends an answer. They are found by rendering the prompt of every answer, which
+works with any template. Where there is no template (texts are then joined by newlines, as `bench`
+does) or no answer, everything but the first token is learnt, as in a document.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from jinja2 import TemplateError
+
+from training.text.data import Row
+
+_FIELDS = ("messages", "turns", "responses", "text")
+BLOCK_CHARACTERS = 2**20
+"""Long documents are tokenised a block of whole lines at a time, which bounds the memory."""
+
+T = TypeVar("T")
+Message = dict[str, str]
+Document = str | list[Message]
+
+
+def read_records(
+    records: Iterable[tuple[int, Mapping[str, Any]]],
+    where: str,
+    columns: Mapping[str, str],
+    use: Callable[[Document], T],
+) -> Iterator[T]:
+    """What `use` makes of every record's document or conversation, in order.
+
+    Args:
+        records: records with the numbers that errors call them by.
+        where: what errors call the table, e.g. ``"data.jsonl, line"``.
+        columns: `_FIELDS` to the names that the table has for them.
+        use: its `ValueError`s get the record's place in front.
+
+    Raises:
+        ValueError: an unknown field in `columns`, a record without any field, a cell of a wrong
+            kind.
+    """
+    if unknown := sorted(set(columns) - set(_FIELDS)):
+        raise ValueError(f"unknown field {unknown[0]!r} in columns; use {', '.join(_FIELDS)}")
+    if not all(isinstance(name, str) for name in columns.values()):
+        raise ValueError(f"columns are {dict(columns)}; give the name of a column each")
+    for number, record in records:
+        cells = {field: record.get(columns.get(field, field)) for field in _FIELDS}
+        try:
+            used = use(_document(cells, columns, record))
+        except ValueError as error:
+            raise ValueError(f"{where} {number}: {error}") from error
+        yield used
+
+
+def rows_of(document: Document, tokenizer: Any, max_tokens: int) -> list[Row]:
+    """Rows of at most `max_tokens` tokens; none where nothing is left to learn.
+
+    A document is cut into consecutive rows, each opened by the special token that the tokenizer
+    puts before a text, if it does; a conversation loses what does not fit.
+
+    Raises:
+        ValueError: the chat template refuses the conversation.
+    """
+    if not isinstance(document, str):
+        if not tokenizer.chat_template:
+            return rows_of(_joined(document), tokenizer, max_tokens)
+        return [_chat_row(document, tokenizer, max_tokens)]
+    opening = _opening(tokenizer)
+    body = [token for block in _blocks(document) for token in _encode(tokenizer, block)]
+    size = max_tokens - len(opening)
+    cuts = [opening + body[start : start + size] for start in range(0, len(body), size)]
+    return [_learnt_whole(ids) for ids in cuts if len(ids) > 1]
+
+
+def prompt_of(document: Document, tokenizer: Any) -> list[int]:
+    """Token ids of a document, or of a conversation up to its first answer, as a prompt.
+
+    Raises:
+        ValueError: the chat template refuses the conversation.
+    """
+    if isinstance(document, str):
+        return _opening(tokenizer) + _encode(tokenizer, document)
+    users = (i for i, message in enumerate(document) if message["role"] == "user")
+    asked = document[: next(users, len(document) - 1) + 1]
+    if tokenizer.chat_template:
+        return _rendered(asked, tokenizer, add_generation_prompt=True)
+    return prompt_of(_joined(asked), tokenizer)
+
+
+# ---------------------------------------------------------------- records
+
+
+def _document(
+    cells: Mapping[str, Any], columns: Mapping[str, str], record: Mapping[str, Any]
+) -> Document:
+    if cells["messages"] is not None:
+        return _messages(cells["messages"])
+    if cells["turns"] is not None:
+        turns = _texts("turns", cells["turns"])
+        responses = _texts("responses", cells["responses"] or [])
+        if responses and not len(turns) - 1 <= len(responses) <= len(turns):
+            raise ValueError(
+                f"{len(turns)} turns and {len(responses)} responses; give one response a turn "
+                "(the last turn may lack it)"
+            )
+        if not responses:
+            return [{"role": "user", "content": turn} for turn in turns]
+        pairs = itertools.zip_longest(turns, responses)
+        said = [text for pair in pairs for text in pair if text is not None]
+        roles = itertools.cycle(("user", "assistant"))
+        return [{"role": role, "content": text} for role, text in zip(roles, said, strict=False)]
+    if isinstance(cells["text"], str):
+        return cells["text"]
+    if cells["text"] is not None:
+        raise ValueError(f"text is {_short(cells['text'])}; it must be a text")
+    wanted = [columns.get(field, field) for field in ("messages", "turns", "text")]
+    raise ValueError(
+        f"none of {', '.join(wanted)} in it; it has {', '.join(record) or 'nothing'}. Map your "
+        'names in columns, e.g. columns = {turns = "question", responses = "answer"}'
+    )
+
+
+def _messages(cell: Any) -> list[Message]:
+    fine = isinstance(cell, Sequence) and len(cell) > 0
+    if not fine or not all(
+        isinstance(message, Mapping)
+        and isinstance(message.get("role"), str)
+        and isinstance(message.get("content"), str)
+        for message in cell
+    ):
+        raise ValueError(
+            f"messages is {_short(cell)}; it must be a list of objects with role and content, both "
+            "texts"
+        )
+    return [{"role": message["role"], "content": message["content"]} for message in cell]
+
+
+def _texts(field: str, cell: Any) -> list[str]:
+    texts = [cell] if isinstance(cell, str) else cell
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"{field} is {_short(cell)}; it must be a text or a list of texts")
+    if field == "turns" and not texts:
+        raise ValueError("turns is empty; give at least one")
+    return list(texts)
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+# ---------------------------------------------------------------- token ids
+
+
+def _chat_row(messages: list[Message], tokenizer: Any, max_tokens: int) -> Row:
+    """One conversation; the tokens of its answers are learnt.
+
+    An answer starts where its prompt's ids end, as far as they agree with the conversation's (a
+    template may render the past otherwise, e.g. without its reasoning), and ends with the
+    tokenizer's end token or, failing that, with the conversation up to it.
+    """
+    ids = _rendered(messages, tokenizer, add_generation_prompt=False)
+    answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+    if not answers:
+        return _learnt_whole(ids[:max_tokens])
+    starts, fallbacks = [], []
+    for i in answers:
+        prompt = _rendered(messages[:i], tokenizer, add_generation_prompt=True) if i else []
+        through = _rendered(messages[: i + 1], tokenizer, add_generation_prompt=False)
+        starts.append(_num_common(prompt, ids))
+        fallbacks.append(_num_common(through, ids))
+    learn = [False] * len(ids)
+    for start, limit, fallback in zip(starts, [*starts[1:], len(ids)], fallbacks, strict=True):
+        ends = (place + 1 for place in range(start, limit) if ids[place] == tokenizer.eos_token_id)
+        for place in range(max(start, 1), next(ends, fallback)):
+            learn[place] = True
+    return Row(ids[:max_tokens], learn[:max_tokens])
+
+
+def _rendered(messages: list[Message], tokenizer: Any, *, add_generation_prompt: bool) -> list[int]:
+    try:
+        text = tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=add_generation_prompt
+        )
+    except TemplateError as error:
+        raise ValueError(f"the chat template refuses a conversation: {error}") from error
+    return _encode(tokenizer, text)
+
+
+def _joined(messages: list[Message]) -> str:
+    return "\n".join(message["content"] for message in messages)
+
+
+def _encode(tokenizer: Any, text: str) -> list[int]:
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False, verbose=False)
+    return ids
+
+
+def _opening(tokenizer: Any) -> list[int]:
+    """The BOS token, where the tokenizer puts one before a text by itself."""
+    bos = tokenizer.bos_token_id
+    return [bos] if bos is not None and tokenizer.encode("a")[0] == bos else []
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """Whole lines of `text`, about `BLOCK_CHARACTERS` at a time."""
+    if len(text) <= BLOCK_CHARACTERS:
+        yield text
+        return
+    block: list[str] = []
+    size = 0
+    for line in text.splitlines(keepends=True):
+        block.append(line)
+        size += len(line)
+        if size >= BLOCK_CHARACTERS:
+            yield "".join(block)
+            block, size = [], 0
+    yield "".join(block)
+
+
+def _learnt_whole(ids: list[int]) -> Row:
+    return Row(ids, [place > 0 for place in range(len(ids))])
+
+
+def _num_common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many ids two sequences begin with in common."""
+    pairs = zip(one, other, strict=False)
+    return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

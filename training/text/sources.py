@@ -1,0 +1,255 @@
+"""Where rows of training text come from: the zoo's grammars, a file, a dataset, or the teacher.
+
+`source_of` builds a source from a recipe's [data] table:
+
+==========  ====================================================================================
+zoo         counts (rows per step and family), seed
+text        path (.txt or .jsonl), columns
+dataset     path (hub id, folder or file), config, split, columns, limit
+on-policy   prompts, num_completions, max_new_tokens, temperatures, top_p, batch_size
+completions path (of files that on-policy sampling left; may hold * and ?)
+==========  ====================================================================================
+
+All but zoo also take max_tokens (of a row; the model's context), rows_per_step and seed. `prompts`
+is a .txt file (a prompt a line), a .jsonl file, or a table of the first three kinds; without it
+completions start from the BOS token alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Protocol
+
+from specbench_tasks.generators import generate
+from specbench_tasks.task import FAMILIES
+from training.text.completion_file import CompletionPlan
+from training.text.completions import CompletionsSource, OnPolicySource, Teacher
+from training.text.corpora import DatasetSource, TextSource, read_dataset, read_file
+from training.text.data import Encoder, Row, step_rows
+from training.text.documents import prompt_of
+from training.text.tokenizer import SPECIALS
+
+__all__ = [
+    "CompletionPlan",
+    "CompletionsSource",
+    "DatasetSource",
+    "OnPolicySource",
+    "Source",
+    "Teacher",
+    "TextSource",
+    "ZooSource",
+    "source_of",
+]
+
+_HELD_OUT_SEED = 31_337
+"""Of the zoo's held-out rows: other ones than evaluation, measuring and the test set draw."""
+_NUMBER = (int, float)
+_POOL = {"max_tokens": int, "rows_per_step": int, "seed": int}
+_PROMPTS: dict[str, dict[str, Any]] = {
+    "zoo": {"counts": dict, "seed": int},
+    "text": {"path": str, "columns": dict},
+    "dataset": {"path": str, "config": str, "split": str, "columns": dict, "limit": int},
+}
+_PLAN = {
+    "num_completions": int,
+    "max_new_tokens": int,
+    "temperatures": (*_NUMBER, list),
+    "top_p": _NUMBER,
+    "batch_size": int,
+}
+_STORED: dict[str, Any] = {"path": str, **_POOL}
+_DATA: dict[str, dict[str, Any]] = {
+    "zoo": _PROMPTS["zoo"],
+    "text": {**_PROMPTS["text"], **_POOL},
+    "dataset": {**_PROMPTS["dataset"], **_POOL},
+    "on-policy": {"prompts": (str, dict), **_PLAN, **_POOL},
+    "completions": _STORED,
+}
+_REQUIRED = {"zoo": "counts", "text": "path", "dataset": "path", "completions": "path"}
+
+
+class Source(Protocol):
+    """Where rows of text come from. Rows depend on (seed, step) alone."""
+
+    def rows(self, step: int) -> list[Row]:
+        """The rows of one training step, all workers' together."""
+
+    def held_out(self, num: int) -> list[Row]:
+        """The first `num` of the rows never trained on; all of them if there are fewer."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a log says: kind, sizes, hash of the content."""
+
+
+class ZooSource:
+    """Fresh conversations of the zoo's grammars at every step; held out is their test split."""
+
+    def __init__(self, encoder: Encoder, counts: Mapping[str, int], seed: int) -> None:
+        """`counts` are rows per step and family; held-out rows are of families that have some.
+
+        Raises:
+            ValueError: an unknown family, no rows, or counts that are none.
+        """
+        if unknown := sorted(set(counts) - set(FAMILIES)):
+            raise ValueError(f"unknown family {unknown[0]!r} in counts; use {', '.join(FAMILIES)}")
+        self._encoder, self._seed = encoder, seed
+        numbers = counts.values()
+        if not all(isinstance(number, int) and number >= 0 for number in numbers) or not any(
+            numbers
+        ):
+            raise ValueError(f"counts are {dict(counts)}; give whole numbers of rows, not all 0")
+        self._counts = {family: count for family, count in counts.items() if count}
+
+    def rows(self, step: int) -> list[Row]:
+        """As many rows as the counts say."""
+        return step_rows(self._encoder, self._counts, 0, self._seed, step)
+
+    def held_out(self, num: int) -> list[Row]:
+        """`num` rows of the test split, the families in turn."""
+        streams = [generate(family, "test", _HELD_OUT_SEED) for family in self._counts]
+        turns = itertools.islice(itertools.cycle(streams), num)
+        return [self._encoder.row(next(stream)) for stream in turns]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The hash is of the first step's rows."""
+        ids = str([row.ids for row in self.rows(0)])
+        return {
+            "kind": "zoo",
+            "counts": self._counts,
+            "rows_per_step": sum(self._counts.values()),
+            "seed": self._seed,
+            "sha256": hashlib.sha256(ids.encode()).hexdigest()[:16],
+        }
+
+
+# ---------------------------------------------------------------- recipes
+
+
+def source_of(
+    section: Mapping[str, Any],
+    *,
+    tokenizer: Any,
+    max_length: int,
+    folder: Path,
+    teacher: Teacher | None = None,
+    on_completion: Callable[[int, int], None] | None = None,
+) -> Source:
+    """The source that a recipe's [data] table describes: `kind` and the options of that kind.
+
+    Args:
+        section: the table, see the top of this file.
+        tokenizer: of the model that is trained.
+        max_length: the model's context: the default of max_tokens, and its bound.
+        folder: of the training run; completions are kept there.
+        teacher: the model that ``on-policy`` samples from.
+        on_completion: called with (done, total) while it does.
+
+    Raises:
+        ValueError: an unknown kind or option, one that is missing or of a wrong type or value, or
+            what the source itself raises.
+    """
+    kind, options = _checked(section, _DATA, "[data]")
+    if kind == "zoo":
+        return _zoo(options, tokenizer)
+    max_tokens = options.setdefault("max_tokens", max_length)
+    if not 2 <= max_tokens <= max_length:
+        raise ValueError(
+            f"max_tokens is {max_tokens}; the model's context allows 2 to {max_length}"
+        )
+    if kind == "text":
+        return TextSource(tokenizer=tokenizer, **options)
+    if kind == "dataset":
+        return DatasetSource(tokenizer=tokenizer, **options)
+    if kind == "completions":
+        return CompletionsSource(vocab_size=len(tokenizer), **options)
+    if teacher is None:
+        raise ValueError("kind 'on-policy' samples from a teacher, and there is none here")
+    plan = _plan(options)
+    wanted = options.pop("prompts", None)
+    prompts = None if wanted is None else _prompts(wanted, tokenizer, plan.num_completions)
+    return OnPolicySource(
+        teacher,
+        tokenizer=tokenizer,
+        plan=plan,
+        folder=folder,
+        prompts=prompts,
+        on_completion=on_completion,
+        **options,
+    )
+
+
+def _checked(
+    section: Mapping[str, Any], allowed: Mapping[str, Mapping[str, Any]], where: str
+) -> tuple[str, dict[str, Any]]:
+    """A table's kind and its options, of the right types."""
+    kind = section.get("kind")
+    if not isinstance(kind, str) or kind not in allowed:
+        raise ValueError(f"kind is {kind!r} in {where}; use one of {', '.join(allowed)}")
+    options = {name: value for name, value in section.items() if name != "kind"}
+    types = allowed[kind]
+    for name, value in options.items():
+        if name not in types:
+            raise ValueError(
+                f"unknown option {name!r} of {kind} in {where}; use {', '.join(types)}"
+            )
+        if not isinstance(value, types[name]) or isinstance(value, bool):
+            wanted = types[name] if isinstance(types[name], tuple) else (types[name],)
+            raise ValueError(
+                f"{name} is {value!r} in {where}; it must be {' or '.join(map(_spoken, wanted))}"
+            )
+    if kind in _REQUIRED and _REQUIRED[kind] not in options:
+        raise ValueError(f"kind {kind!r} in {where} needs {_REQUIRED[kind]}")
+    return kind, options
+
+
+def _spoken(kind: type) -> str:
+    return {int: "a whole number", float: "a number", str: "a text", dict: "a table"}.get(
+        kind, "a list"
+    )
+
+
+def _zoo(options: Mapping[str, Any], tokenizer: Any) -> ZooSource:
+    if missing := set(SPECIALS) - set(tokenizer.get_vocab()):
+        raise ValueError(
+            f"kind 'zoo' is for models with the zoo's tokenizer; this one has no {min(missing)}: "
+            "use kind text, dataset or on-policy"
+        )
+    return ZooSource(Encoder(tokenizer), options["counts"], options.get("seed", 0))
+
+
+def _plan(options: dict[str, Any]) -> CompletionPlan:
+    """Takes what makes a `CompletionPlan` out of the options of an on-policy source."""
+    given = {f.name: options.pop(f.name) for f in fields(CompletionPlan) if f.name in options}
+    if "temperatures" in given:
+        found = given["temperatures"]
+        listed = [found] if isinstance(found, _NUMBER) else found
+        if not all(isinstance(temperature, _NUMBER) for temperature in listed):
+            raise ValueError(f"temperatures are {found}; give a number or a list of numbers")
+        given["temperatures"] = tuple(map(float, listed))
+    return CompletionPlan(**given)
+
+
+def _prompts(given: str | Mapping[str, Any], tokenizer: Any, num: int) -> list[list[int]]:
+    """The prompts that a recipe's `prompts` names; at least `num` of the zoo's."""
+    table = {"kind": "text", "path": given} if isinstance(given, str) else given
+    kind, options = _checked(table, _PROMPTS, "prompts of [data]")
+    if kind == "zoo":
+        source = _zoo(options, tokenizer)
+        num_steps = -(-num // source.facts["rows_per_step"])
+        rows = [row for step in range(num_steps) for row in source.rows(step)]
+        return [row.ids[: row.learn.index(True)] for row in rows]
+    columns = options.get("columns", {})
+
+    def use(document: Any) -> list[int]:
+        return prompt_of(document, tokenizer)
+
+    if kind == "text":
+        return list(read_file(options["path"], columns, use, by_line=True))
+    config, split = options.get("config"), options.get("split", "train")
+    return list(read_dataset(options["path"], config, split, columns, options.get("limit"), use))

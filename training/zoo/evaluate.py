@@ -1,0 +1,93 @@
+"""Greedy answers of a zoo model in batches, and how they score, family by family.
+
+This is for watching training; `bench` measures quality with its own decoders.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from specbench_tasks.generators import generate
+from specbench_tasks.scorers import PRIMARY, corpus_scores
+from specbench_tasks.task import Example
+from training.text.data import Encoder
+
+EVAL_SEED = 4_711
+MAX_NEW_TOKENS = 140
+"""More than the longest answer of any generator."""
+
+
+def _eval_examples(family: str, num: int) -> list[Example]:
+    """`num` held-out examples for watching training (other ones than the zoo's test set)."""
+    return list(itertools.islice(generate(family, "test", EVAL_SEED), num))
+
+
+@torch.no_grad()
+def _greedy_answers(
+    model: Any, encoder: Encoder, prompts: Sequence[list[int]], max_new_tokens: int = MAX_NEW_TOKENS
+) -> list[list[int]]:
+    """Greedy continuations of `prompts` (token ids) up to and without the end token."""
+    if not prompts:
+        return []
+    width = max(map(len, prompts))
+    device = next(model.parameters()).device
+    ids = torch.tensor([[encoder.pad] * (width - len(p)) + list(p) for p in prompts], device=device)
+    out = model.generate(
+        input_ids=ids,
+        attention_mask=(ids != encoder.pad).long(),
+        do_sample=False,
+        max_new_tokens=max_new_tokens,
+        eos_token_id=encoder.end,
+        pad_token_id=encoder.pad,
+    )
+    answers = []
+    for row in out[:, width:].tolist():
+        stop = next((i for i, token in enumerate(row) if token in (encoder.end, encoder.pad)), None)
+        answers.append(row[:stop])
+    return answers
+
+
+def chat_answers(
+    model: Any,
+    encoder: Encoder,
+    turns: Sequence[Sequence[str]],
+    max_new_tokens: int = MAX_NEW_TOKENS,
+) -> list[list[str]]:
+    """Greedy answers to every turn of conversations; later turns see the model's own answers."""
+    histories: list[list[int]] = [[] for _ in turns]
+    answers: list[list[str]] = [[] for _ in turns]
+    for depth in range(max(map(len, turns))):
+        active = [i for i, texts in enumerate(turns) if len(texts) > depth]
+        for i in active:
+            histories[i] += [encoder.user, *encoder.text(turns[i][depth]), encoder.assistant]
+        prompts = [histories[i] for i in active]
+        found = _greedy_answers(model, encoder, prompts, max_new_tokens)
+        for i, ids in zip(active, found, strict=True):
+            histories[i] += [*ids, encoder.end]
+            answers[i].append(encoder.tokenizer.decode(ids).strip())
+    return answers
+
+
+def family_scores(
+    model: Any, encoder: Encoder, family: str, num: int, max_new_tokens: int = MAX_NEW_TOKENS
+) -> tuple[dict[str, float], list[tuple[str, str]]]:
+    """Scores on `num` held-out examples, and (prompt, answer) pairs to look at.
+
+    ``exact`` is added where answers are determined. Turn-2 histories hold the model's own turn 1.
+    """
+    examples = _eval_examples(family, num)
+    turns = [example.conversation.turns for example in examples]
+    answers = chat_answers(model, encoder, turns, max_new_tokens)
+    flat = [text for texts in answers for text in texts]
+    references = [ref for ex in examples for ref in ex.conversation.references if ref is not None]
+    scores = corpus_scores(family, flat, references)
+    if family != "mt_bench":
+        same = [got[0] == ex.responses[0] for got, ex in zip(answers, examples, strict=True)]
+        scores["exact"] = sum(same) / len(same)
+    scores["score"] = scores[PRIMARY[family]]
+    prompts = [text for texts in turns for text in texts]
+    return scores, list(zip(prompts, flat, strict=True))

@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -41,9 +41,10 @@ MOST_DRAFTS = 4
 
 
 class TargetTable(RecipeTable):
-    """[model]: the target, a Llama, as for `bench run --model`."""
+    """[model]: the target, a Llama, as for `bench run --model`, and the dtype it is asked in."""
 
     path: str
+    dtype: Literal["float32", "bfloat16"] = "float32"
 
 
 class DraftTable(RecipeTable):
@@ -152,7 +153,8 @@ class DraftJob:
     def __init__(self, recipe: DraftRecipe, state: Path, reporter: Reporter, folder: str) -> None:
         """Opens the target in `folder` and the data (raises as `train_draft`)."""
         self.run, self.reporter, self.taught_by = recipe.run, reporter, weights_sha256(folder)
-        target = open_checkpoint(folder, "AutoModelForCausalLM", dtype=torch.float32)
+        dtype = getattr(torch, recipe.model.dtype)
+        target = open_checkpoint(folder, "AutoModelForCausalLM", dtype=dtype)
         tokenizer = open_checkpoint(folder, "AutoTokenizer")
         self._target, self._head = LeanLlama(target, 0), target.get_output_embeddings()
         self.source = source_of(

@@ -66,8 +66,8 @@ class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """``x / rms(x) * weight`` of ``[N, D]``."""
-        scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_()
-        scale.div_(x.shape[-1]).add_(eps).rsqrt_()
+        scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32).square_()
+        scale = scale.div_(x.shape[-1]).add_(eps).rsqrt_().to(x.dtype)
         ctx.save_for_backward(x, weight, scale)
         normed: Tensor = (x * scale).mul_(weight)
         return normed
@@ -77,7 +77,7 @@ class _Norm(torch.autograd.Function):
         """With g = dy w and r = 1 / rms: ``r g - x r^3 mean(g x)``."""
         x, weight, scale = ctx.saved_tensors
         inner = grads[0] * weight
-        mean = torch.linalg.vecdot(inner, x).unsqueeze(-1).div_(x.shape[-1])
+        mean = (inner * x).mean(-1, keepdim=True)
         factor = mean.mul_(scale**3).neg_()
         return inner.mul_(scale).addcmul_(x, factor), None, None
 
@@ -224,7 +224,7 @@ class LeanLlama:
 
     def _rotary(self, places: Tensor) -> tuple[Tensor, Tensor]:
         angles = places.float()[:, None, None] * self.frequencies
-        return angles.cos(), angles.sin()
+        return angles.cos().to(self.norm.dtype), angles.sin().to(self.norm.dtype)
 
     def _heads(self, h: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys (both rotated) and values ``[N, heads, E]``."""

@@ -67,7 +67,7 @@ def taught_loss(
     """
     asked = target[:, None] if top is None else torch.cat([target[:, None], top[0]], 1)
     rows, place = head.of(asked)
-    said = (F.linear(states, rows) / temperature[:, None]).log_softmax(-1)
+    said = (F.linear(states, rows).float() / temperature[:, None]).log_softmax(-1)
     known = said.gather(1, place)
     labels = -known[:, 0]
     if top is None:

@@ -23,7 +23,7 @@ class LeanStudent(Student):
     """
 
     def __init__(self, module: Any, adapter: SlotAdapter) -> None:
-        """Freezes `module`, a Llama in float32 on its device.
+        """Freezes `module`, a Llama in float32 or bfloat16 on its device.
 
         Raises:
             ValueError: another architecture, or an adapter it cannot train.
@@ -48,14 +48,14 @@ class LeanStudent(Student):
         shape = (batch, num_slots // windows.stride, windows.stride)
         x = self.embed(u, windows)
         if self.adapter.config.enter:
-            before = gather_rows(cache.entering, (windows.start - 1).clamp(min=0))
+            before = gather_rows(cache.entering, (windows.start - 1).clamp(min=0)).to(x.dtype)
             number = (windows.depth - shift_of(self.adapter.config.variant)).clamp(min=0)
             x = self.adapter.entering(x.flatten(0, 1), number.flatten(), before.flatten(0, 1)).view(
                 before.shape
             )
         hidden = self.lean.slots(
             cache,
-            x.view(*shape, -1),
+            x.to(self.dtype).view(*shape, -1),
             (windows.place - 1).clamp(min=0).view(shape),
             self._hidden(windows, shape),
             self.adapter.factors(self.dtype),

@@ -191,8 +191,8 @@ class AdapterRecipe(Recipe):
             raise ValueError(
                 f"recipe: run.objective is {run.objective!r}; run.lean knows one-hot and kl"
             )
-        if self.model.dtype != "float32":
-            raise ValueError(f"recipe: model.dtype is {self.model.dtype}; run.lean uses float32")
+        if self.model.dtype == "float16":
+            raise ValueError("recipe: model.dtype is float16; run.lean uses float32 or bfloat16")
         if run.label_share + run.overlap_share > 1:
             raise ValueError(
                 f"recipe: run.label_share {run.label_share:g} and run.overlap_share "

@@ -108,6 +108,24 @@ def test_states_and_gradients_are_the_students(name: str, kind: str) -> None:
         torch.testing.assert_close(gradients_got[key], gradient, rtol=2e-3, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["isd", "c-ptp"])
+def test_in_bfloat16_gradients_point_where_float32s_do(kind: str) -> None:
+    windows = windows_of(KINDS[kind]["variant"])
+    module = deep("gqa")
+    exact = LeanStudent(module, trained(slot_adapter(module, **KINDS[kind], enter=1)))
+    rounded = LeanStudent(
+        deep("gqa").bfloat16(), trained(slot_adapter(module, **KINDS[kind], enter=1))
+    )
+    expected, gradients_expected = gradients(exact, windows)
+    got, gradients_got = gradients(rounded, windows)
+    assert got.dtype == torch.bfloat16
+    assert gap(got.float(), expected) < 0.05 * expected.abs().max().item()
+    for key, gradient in gradients_expected.items():
+        assert gradients_got[key].dtype == torch.float32  # what is trained stays exact
+        alike = torch.cosine_similarity(gradients_got[key].flatten(), gradient.flatten(), dim=0)
+        assert alike > 0.99, key
+
+
 def test_context_states_and_logits_are_the_base_models() -> None:
     module = deep("gqa")
     lean = LeanStudent(module, slot_adapter(module))

@@ -51,6 +51,8 @@ from bench.stats.validity import DAMAGED, EXIT_CODES, INCOMPLETE, VALID, judge
 from bench.verify.differences import differences
 
 Opener = Callable[[RunConfig], Setup]
+Reporter = Callable[[Path], None]
+"""Writes the report of a run folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +63,20 @@ class RunResult:
     exit_code: int
 
 
+def _report_of(run_dir: Path) -> None:
+    from bench.report.write import write_report  # pandas, matplotlib: only once all is measured
+
+    write_report(run_dir)
+
+
 def run(
-    config: RunConfig, parent: Path, progress: Progress, opener: Opener = open_setup
+    config: RunConfig,
+    parent: Path,
+    progress: Progress,
+    opener: Opener = open_setup,
+    reporter: Reporter = _report_of,
 ) -> RunResult:
-    """Measure what `config` asks for, in a new folder under `parent`.
+    """Measure what `config` asks for, in a new folder under `parent`, and have it reported.
 
     Raises:
         BenchError: for anything that stops it before the plan is written (the folder is then
@@ -81,10 +93,16 @@ def run(
         except BaseException:
             _remove(run_dir)
             raise
-        return _measure(*planned, run_dir, progress, attempt=0, began=began)
+        status = _measure(*planned, run_dir, progress, attempt=0, began=began)
+        return _report(run_dir, status, bool(status.num_records), progress, reporter)
 
 
-def resume(run_dir: Path, progress: Progress, opener: Opener = open_setup) -> RunResult:
+def resume(
+    run_dir: Path,
+    progress: Progress,
+    opener: Opener = open_setup,
+    reporter: Reporter = _report_of,
+) -> RunResult:
     """Complete a run that stopped; one that is complete says so and is left as it is.
 
     The exit code is that of the run as it then stands, whoever measured what of it.
@@ -99,44 +117,46 @@ def resume(run_dir: Path, progress: Progress, opener: Opener = open_setup) -> Ru
     """
     with only_writer(run_dir):
         remove_scratch(run_dir)
-        return _resume(run_dir, progress, opener)
+        return _resume(run_dir, progress, opener, reporter)
 
 
-def _resume(run_dir: Path, progress: Progress, opener: Opener) -> RunResult:
+def _resume(run_dir: Path, progress: Progress, opener: Opener, reporter: Reporter) -> RunResult:
     if (run_dir / STATUS).is_file() and not (run_dir / MANIFEST).is_file():
         refuse_reference(run_dir)
         progress.note(f"{run_dir} was stopped before anything was planned: it begins now")
         config = load_config(run_dir / CONFIG, {})
         _refuse_code_of(run_dir, config)
         planned = _plan(config, run_dir, progress, opener)
-        return _measure(*planned, run_dir, progress, attempt=0)
-    found = load_run(run_dir)
-    validity = judge(found)
+        status = _measure(*planned, run_dir, progress, attempt=0)
+        return _report(run_dir, status, bool(status.num_records), progress, reporter)
+    stopped = load_run(run_dir)
+    validity = judge(stopped)
     if validity.verdict == DAMAGED:
         progress.note(f"{run_dir} is {DAMAGED}: {validity.reasons[0]}")
-    elif found.status.complete:
-        status = replace(found.status, **asdict(validity))
-        if found.status.reported is False:
+    elif stopped.status.complete:
+        status = replace(stopped.status, **asdict(validity))
+        if stopped.status.reported is False:
             progress.note(f"{run_dir} is complete but for its report, which is written now")
-            return _report(run_dir, status, bool(found.records), progress)
+            return _report(run_dir, status, bool(stopped.records), progress, reporter)
         progress.note(f"{run_dir} is complete: nothing to resume")
         return RunResult(run_dir=run_dir, exit_code=_exit_code(run_dir, status, progress))
-    if found.status.ab:
+    if stopped.status.ab:
         line = f"{run_dir} is one side of a `bench ab`, which cannot be resumed; run that again"
         raise BenchError(line, Exit.USAGE)
-    if found.plan.identity is None:
+    if stopped.plan.identity is None:
         line = f"{run_dir / MANIFEST} is damaged: it does not say what the run began with"
         raise BenchError(line, Exit.INVALID)
     prompts = read_prompts(run_dir)
     config = load_config(run_dir / CONFIG, {})
     _refuse_code_of(run_dir, config)
     setup = opener(config)
-    check_identity(setup, found.plan, prompts, found.env, _environment(setup))
-    attempts = [found.status.attempts or 0, *(r.attempt + 1 for r in found.records)]
-    began = found.status.started_utc
-    return _measure(
-        setup, found.plan, prompts, run_dir, progress, attempt=max(attempts), began=began
+    check_identity(setup, stopped.plan, prompts, stopped.env, _environment(setup))
+    attempts = [stopped.status.attempts or 0, *(r.attempt + 1 for r in stopped.records)]
+    began = stopped.status.started_utc
+    status = _measure(
+        setup, stopped.plan, prompts, run_dir, progress, attempt=max(attempts), began=began
     )
+    return _report(run_dir, status, bool(status.num_records), progress, reporter)
 
 
 def _refuse_code_of(run_dir: Path, config: RunConfig) -> None:
@@ -175,7 +195,8 @@ def _measure(
     *,
     attempt: int,
     began: str | None = None,
-) -> RunResult:
+) -> RunStatus:
+    """Measure what is missing, and judge all that is there."""
     status = RunStatus(status="started", started_utc=began or _utc(), attempts=attempt + 1)
     write_status(run_dir, status)
     how = "error"
@@ -186,7 +207,7 @@ def _measure(
             how = COMPLETE
         except KeyboardInterrupt:
             how = "interrupted"
-        judged = _judged(setup, prompts, run_dir, replace(status, status=how))
+        return _judged(setup, prompts, run_dir, replace(status, status=how))
     except BaseException:  # a full disk may refuse the status too: the first error is raised
         with contextlib.suppress(BenchError):
             ended = replace(status, status="error", verdict=INCOMPLETE, finished_utc=_utc())
@@ -195,7 +216,6 @@ def _measure(
         raise
     finally:
         progress.close()
-    return _report(run_dir, judged, bool(judged.num_records), progress)
 
 
 def _fill(
@@ -255,13 +275,13 @@ def _judged(
     return status
 
 
-def _report(run_dir: Path, status: RunStatus, measured: bool, progress: Progress) -> RunResult:
+def _report(
+    run_dir: Path, status: RunStatus, measured: bool, progress: Progress, reporter: Reporter
+) -> RunResult:
     """Write the report of a run that ended, and say how it ended."""
     if measured:
-        from bench.report.write import write_report  # pandas, matplotlib: only once all is measured
-
         try:
-            write_report(run_dir)
+            reporter(run_dir)
         except BenchError:
             progress.note(f"all records are kept. Write the report: bench report {run_dir}")
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,9 @@ import pytest
 if TYPE_CHECKING:
     from bench.plan.setup import Setup
     from bench.settings.config import RunConfig
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # a core for each process; torch is imported later
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 VOCAB = 128
 STOP = ord("\n")

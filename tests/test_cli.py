@@ -319,7 +319,6 @@ def test_ptp_runs_with_an_adapter_and_gives_the_baselines_tokens(
     lines = samples.read_text().splitlines(keepends=True)
     samples.write_text("".join(lines[:6]))  # the first block, its load, and one answer
     status_file.write_text(json.dumps(status | {"status": "interrupted"}))
-    monkeypatch.setattr("bench.report.write.write_report", lambda _run_dir: None)
     resumed = bench("resume", run_dir, "--progress", "none")
     assert resumed.code == 0, resumed.err
     assert json.loads(status_file.read_text())["num_records"] == status["num_records"]

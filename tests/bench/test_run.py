@@ -18,31 +18,34 @@ from typing import Any
 
 import pytest
 
-from bench import run as bench_run
 from bench.errors import BenchError, Exit
 from bench.plan.dry_run import dry_run
 from bench.records.files import SAMPLES, SampleWriter
 from bench.records.run_folder import load_run
+from tests import unreported as bench_run
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-@pytest.fixture(autouse=True)
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Reports have their own tests: here it is only recorded that one was written."""
-    written: list[Path] = []
-    monkeypatch.setattr("bench.report.write.write_report", written.append)
-    return written
+@pytest.fixture
+def reported() -> list[Path]:
+    """Run folders whose report was asked for."""
+    return []
 
 
 @pytest.fixture
-def start(tmp_path: Path, small: Any, opener: Any, progress: Any) -> Callable[..., Any]:
+def start(
+    tmp_path: Path, small: Any, opener: Any, progress: Any, reported: list[Path]
+) -> Callable[..., Any]:
     """Runs a small configuration; returns how it ended and its progress."""
 
     def run(shown: Any = None, **values: Any) -> Any:
         shown = shown or progress()
-        return bench_run.run(small(**values), tmp_path / "results", shown, opener), shown
+        ended = bench_run.run(
+            small(**values), tmp_path / "results", shown, opener, reporter=reported.append
+        )
+        return ended, shown
 
     return run
 
@@ -54,7 +57,7 @@ def keys(run_dir: Path) -> Counter[tuple[str, str, str, int]]:
 # ---------------------------------------------------------------- a run
 
 
-def test_a_run_leaves_everything_a_reader_needs(start: Any, no_figures: list[Path]) -> None:
+def test_a_run_leaves_everything_a_reader_needs(start: Any, reported: list[Path]) -> None:
     ended, shown = start()
     run = load_run(ended.run_dir)
     assert ended.exit_code == Exit.DONE
@@ -69,7 +72,7 @@ def test_a_run_leaves_everything_a_reader_needs(start: Any, no_figures: list[Pat
     assert (run.env.process.peak_rss_bytes or 0) > 0
     assert run.config["decoders"] == {"ar": {}, "spec": {"k": "4", "verify": "rejection"}}
     assert [cell.cell for cell in run.plan.cells] == ["ar", "spec"]
-    assert no_figures == [ended.run_dir]
+    assert reported == [ended.run_dir]
     assert shown.closed == 1
 
 
@@ -293,7 +296,7 @@ def test_a_quality_pass_that_does_not_fit_says_how_to_leave_it_out(
     def full(*_: Any, **__: Any) -> None:
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
-    monkeypatch.setattr(bench_run, "score_quality", full)
+    monkeypatch.setattr("bench.run.score_quality", full)
     with pytest.raises(BenchError, match="the quality pass, 8 answers at a time, did not fit") as e:
         start()
     assert "--quality-limit 0" in e.value.message
@@ -317,7 +320,7 @@ def test_a_results_folder_that_cannot_be_written_is_one_line(
 
 @pytest.mark.parametrize("stop_at", [5, 17, 30])
 def test_ctrl_c_keeps_everything_and_resume_completes_it(
-    start: Any, progress: Any, opener: Any, stop_at: int, no_figures: list[Path]
+    start: Any, progress: Any, opener: Any, stop_at: int, reported: list[Path]
 ) -> None:
     shown = progress(stop_at=stop_at)
     ended, _ = start(shown)
@@ -328,7 +331,7 @@ def test_ctrl_c_keeps_everything_and_resume_completes_it(
     before = keys(ended.run_dir)
     lines = (ended.run_dir / SAMPLES).read_text().splitlines()
 
-    again = bench_run.resume(ended.run_dir, progress(), opener)
+    again = bench_run.resume(ended.run_dir, progress(), opener, reporter=reported.append)
     run = load_run(ended.run_dir)
     assert again.exit_code == Exit.DONE
     assert (run.status.status, run.status.attempts) == ("complete", 2)
@@ -338,7 +341,7 @@ def test_ctrl_c_keeps_everything_and_resume_completes_it(
     assert (ended.run_dir / SAMPLES).read_text().splitlines()[: len(lines)] == lines
     kept = {r.block for r in run.records if r.attempt == 0 and r.kind == "timing"}
     assert len(kept) == len({k for k in before if k[0] == "timing"}) // 3, "only whole blocks"
-    assert no_figures[-1] == ended.run_dir
+    assert reported[-1:] == [ended.run_dir]
 
 
 def test_a_block_cut_short_is_measured_again_as_a_whole(

@@ -17,20 +17,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench import run as bench_run
 from bench.errors import BenchError, Exit
 from bench.records.files import SAMPLES, only_writer, read_lines
 from bench.records.record import SampleRecord, broken_invariants
 from bench.records.run_folder import create_run_dir, find_run, load_run
+from tests import unreported as bench_run
 from tests.bench.conftest import make_record, write_run
 
 pytestmark = pytest.mark.usefixtures("quick")
 NUM_BLOCKS, CELLS = 4, ["ar", "spec", "ar@aa"]
-
-
-@pytest.fixture(autouse=True)
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.report.write.write_report", lambda _: None)
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +200,7 @@ def test_a_run_that_was_killed_while_models_opened_begins_when_it_is_resumed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bench_run, "_remove", lambda _: None)  # a kill takes nothing back
+    monkeypatch.setattr("bench.run._remove", lambda _: None)  # a kill takes nothing back
 
     def killed(_: Any) -> Any:
         raise error
@@ -225,19 +220,18 @@ def test_a_run_that_was_killed_while_models_opened_begins_when_it_is_resumed(
 
 
 def test_a_run_that_was_killed_while_its_report_was_written_has_it_written(
-    small: Any, opener: Any, progress: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: Any, opener: Any, progress: Any, tmp_path: Path
 ) -> None:
     def killed(_: Path) -> None:
         raise RuntimeError("killed")
 
-    monkeypatch.setattr("bench.report.write.write_report", killed)
     with pytest.raises(RuntimeError, match="killed"):
-        bench_run.run(small(repeats=1, limit=2), tmp_path, progress(), opener)
+        bench_run.run(small(repeats=1, limit=2), tmp_path, progress(), opener, reporter=killed)
     (run_dir,) = [path for path in tmp_path.iterdir() if not path.is_symlink()]
     written: list[Path] = []
-    monkeypatch.setattr("bench.report.write.write_report", written.append)
     for _ in range(2):
-        assert bench_run.resume(run_dir, progress(), opener).exit_code == Exit.DONE
+        ended = bench_run.resume(run_dir, progress(), opener, reporter=written.append)
+        assert ended.exit_code == Exit.DONE
     assert written == [run_dir]
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bench import run as bench_run
 from bench.errors import BenchError, Exit
 from bench.records.run_folder import load_run
+from tests import unreported as bench_run
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -82,11 +82,6 @@ HOSTILE = {
 }  # fmt: skip
 NO_PLACE = ("is no generator", "ends too early")
 """Nothing of a decoder's file runs, or waits, when these are found."""
-
-
-@pytest.fixture(autouse=True)
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.report.write.write_report", lambda _: None)
 
 
 @pytest.mark.parametrize("how", HOSTILE)

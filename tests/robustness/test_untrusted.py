@@ -14,7 +14,6 @@ import pytest
 import torch
 from rich.console import Console
 
-from bench import run as bench_run
 from bench.compare.compare import compare
 from bench.compare.gate import load_gate
 from bench.compare.show import to_markdown
@@ -28,6 +27,7 @@ from bench.report.write import print_summary, write_report
 from bench.stats.side import load_side
 from bench.text import latex, markdown, printable
 from decoders.core.hf.model import HFModel, load_tokenizer
+from tests import unreported as bench_run
 from tests.bench.conftest import make_record, write_run
 
 HOSTILE = (
@@ -184,7 +184,6 @@ def test_a_plugin_is_run_only_by_who_names_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     file, mark = poison
-    monkeypatch.setattr("bench.report.write.write_report", lambda _: None)  # of the runs; see below
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     run = write_run(tmp_path / "run", {f"{file}:Mine": 3.0}, conversations=2, quality=1)
@@ -217,7 +216,6 @@ def test_a_run_folder_brings_no_code_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     file, mark = poison
-    monkeypatch.setattr("bench.report.write.write_report", lambda _: None)
     config = small(repeats=1, limit=2, quality_limit=0)
     ended = bench_run.run(config, tmp_path / "r", progress(stop_at=5), opener)
     inside = ended.run_dir / "poison.py"

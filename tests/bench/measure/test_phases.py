@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bench import run as bench_run
 from bench.errors import BenchError
 from bench.measure.phases import PhaseClock, chosen_groups, phased_scheduler
 from bench.plan.make import make_plan
@@ -30,6 +29,7 @@ from decoders.core.sampling import Uniforms
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation
 from decoders.idlm import IterativeDiffusion
+from tests import unreported as bench_run
 
 pytestmark = pytest.mark.usefixtures("quick")
 Make = Callable[..., SampleRecord]
@@ -39,7 +39,6 @@ Write = Callable[..., Path]
 @pytest.fixture
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clocks that tick alike give speed-ups of exactly 1, of which no figure is drawn."""
-    monkeypatch.setattr("bench.report.write.write_report", lambda _: None)
 
 
 class Ticks:

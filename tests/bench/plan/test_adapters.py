@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from bench import run as bench_run
 from bench.errors import BenchError, Exit
 from bench.machine.memory import PeakMemory
 from bench.plan.adapters import adapter_folder
@@ -26,6 +25,7 @@ from bench.stats.adapter_fit import training_warnings
 from decoders.ar import Autoregressive
 from decoders.core.testing.table_model import TableModel
 from decoders.ptp import ParallelTokenPrediction
+from tests import unreported as bench_run
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -38,12 +38,6 @@ TRAINED = {
     "greedy": True,
     "base_weights_sha256": "aa",
 }
-
-
-@pytest.fixture(autouse=True)
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports have their own tests."""
-    monkeypatch.setattr("bench.report.write.write_report", lambda _run_dir: None)
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from bench import run as bench_run
 from bench.errors import BenchError, Exit
 from bench.machine.env import ROOT
 from bench.plan.identity import identity_of
 from bench.plan.select import choose_decoders
+from tests import unreported as bench_run
 
 pytestmark = pytest.mark.usefixtures("quick")
 PACKAGES = ("bench", "decoders", "specbench_tasks")
@@ -26,7 +26,6 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for package in PACKAGES:
         shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("*.pyc"))
     monkeypatch.setattr("bench.plan.identity.ROOT", copy)
-    monkeypatch.setattr("bench.report.write.write_report", lambda _: None)
     return copy
 
 

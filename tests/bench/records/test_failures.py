@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from bench import run as bench_run
 from bench.errors import BenchError
 from bench.records.failures import ERRORS, ErrorLog, error_line, place_of
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
 from decoders.core import registry
 from decoders.core.decoder import Decoder
+from tests import unreported as bench_run
 
 LONGEST = """
 from dataclasses import dataclass
@@ -54,7 +54,6 @@ def failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> tuple[Path, list[str]]:
     """The folder of a run whose decoder raises on every prompt, and what the run said."""
-    monkeypatch.setattr("bench.report.write.write_report", lambda _: None)
     config = small(decoders=f"{longest}:Longest@mine", draft=None, repeats=1)
     shown = progress()
     return bench_run.run(config, tmp_path / "r", shown, opener).run_dir, shown.notes
@@ -94,7 +93,6 @@ def test_a_run_without_errors_has_no_log(
     small: Callable[..., Any], opener: Any, progress: Any, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("bench.report.write.write_report", lambda _: None)
     ended = bench_run.run(small(repeats=1), tmp_path / "r", progress(), opener)
     assert not (ended.run_dir / ERRORS).exists()
 

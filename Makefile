@@ -26,8 +26,8 @@ check: install   ## ruff, format, mypy (strict but for tests), import rules
 	.venv/bin/lint-imports --no-cache
 	$(PYTHON) -m pytest -q tests/test_layering.py
 
-test: install    ## the default test suite (CPU, no network)
-	$(PYTHON) -m pytest -q -m "not slow and not gpu"
+test: install    ## the default test suite (CPU, no network), two processes
+	$(PYTHON) -m pytest -q -n 2 --dist worksteal -m "not slow and not gpu"
 
 test-slow: install   ## the tests of minutes
 	$(PYTHON) -m pytest -q -m slow

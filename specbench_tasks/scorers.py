@@ -45,8 +45,8 @@ def _normalized_words(text: str) -> list[str]:
 
 def final_number(text: str) -> float | None:
     """The last number of `text` (thousands commas allowed), or None."""
-    found = _NUMBER.findall(text)
-    return float(found[-1].replace(",", "")) if found else None
+    numbers = _NUMBER.findall(text)
+    return float(numbers[-1].replace(",", "")) if numbers else None
 
 
 def contains_words(text: str, answer: str) -> bool:

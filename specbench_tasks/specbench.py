@@ -113,8 +113,8 @@ def _half_character(row: Mapping[str, Any]) -> str:
 
 def gsm8k_answer(text: str) -> str:
     """The number after ``####`` where an answer ends in one (GSM8K's format), else the text."""
-    found = _GSM8K_FINAL.search(text)
-    return found[1].replace(",", "") if found else text
+    match = _GSM8K_FINAL.search(text)
+    return match[1].replace(",", "") if match else text
 
 
 def _existing(path: Path) -> Path:

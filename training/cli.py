@@ -200,14 +200,14 @@ def train_inverse(
     from training.inverse import train as inverse
 
     with _usage():
-        found = inverse.main(
+        result = inverse.main(
             recipe,
             output or RESULTS / "inverse",
             num_steps=num_steps,
             resume=not restart,
             progress=progress.value,
         )
-    typer.echo(str(found))
+    typer.echo(str(result))
 
 
 @imports.command("ptp")

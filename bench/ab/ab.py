@@ -201,20 +201,20 @@ class _AbRun:
         self.progress.start(f"repeat {repeat + 1} of {self.num_repeats}", len(blocks) * turns)
         for block in blocks:
             place = 0
-            found: dict[str, Lines] = {arm.name: [] for arm in arms}
+            measured: dict[str, Lines] = {arm.name: [] for arm in arms}
             for cell in self.order.sample(cells, len(cells)):
                 for arm in self.order.sample(list(arms), len(arms)):
                     if cell not in arm.cells:
                         continue
                     asked = {key: getattr(block, key) for key in ("block", "repeat", "prompts")}
                     lines = arm.process.ask("measure", cell=cell, **asked)["lines"]
-                    found[arm.name] += [
+                    measured[arm.name] += [
                         line if "event" in line else {**line, "order": place} for line in lines
                     ]
                     place += 1
                     self.progress.step(f"{cell} {arm.name}")
             for arm in arms:
-                self._write(arm, found[arm.name])
+                self._write(arm, measured[arm.name])
 
     def _quality(self, arms: Sequence[_AbSide]) -> None:
         assert self.plan is not None
@@ -242,14 +242,14 @@ class _AbRun:
 
     def _finish(self, arms: Sequence[_AbSide]) -> None:
         for arm in arms:
-            found = arm.process.ask("finish", lines=self.lines[arm.name])
-            pieces = json.dumps(found["pieces"], ensure_ascii=False, indent=0)
+            answer = arm.process.ask("finish", lines=self.lines[arm.name])
+            pieces = json.dumps(answer["pieces"], ensure_ascii=False, indent=0)
             write_text(arm.folder / VOCABULARY, pieces + "\n")
             run = load_run(arm.folder)
             status = self._status(
                 arm.folder,
                 COMPLETE,
-                differences=parse(tuple[Difference, ...], found["differences"], arm.name),
+                differences=parse(tuple[Difference, ...], answer["differences"], arm.name),
                 num_records=len(run.records),
             )
             validity = judge(replace(run, status=status))

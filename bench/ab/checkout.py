@@ -184,5 +184,5 @@ def _setup(env: Environment, what: str) -> object:
         return {k: v for k, v in env.environment.items() if k in VARIABLES}
     if what == "torch":
         return asdict(env.torch)
-    found: object = getattr(env, what)
-    return found
+    setup: object = getattr(env, what)
+    return setup

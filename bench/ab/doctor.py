@@ -194,10 +194,10 @@ def measure_noise(num_prompts: int = AA_PROMPTS, num_repeats: int = AA_REPEATS) 
         write_plan(folder, plan)
         with SampleWriter(folder) as writer:
             Runner(setup, prompts, writer, shown, attempt=0, lap=watch.lap).run(plan.blocks)
-        found = noise_of(load_records(folder))
-    if found is None:
+        noise = noise_of(load_records(folder))
+    if noise is None:
         raise BenchError("ar failed on every prompt of the zoo: no noise could be measured")
-    return found
+    return noise
 
 
 def to_json(checks: Iterable[Check], noise: Noise | None) -> dict[str, Any]:

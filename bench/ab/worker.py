@@ -143,8 +143,8 @@ class Worker:
         return {
             "pieces": {str(token): piece for token, piece in pieces.items()},
             "differences": [
-                dataclasses.asdict(found)
-                for found in differences(self._setup, records, self._prompts)
+                dataclasses.asdict(difference)
+                for difference in differences(self._setup, records, self._prompts)
             ],
         }
 

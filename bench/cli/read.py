@@ -114,9 +114,9 @@ def export(
     from bench.report.export import export as write
     from bench.report.findings import Findings
 
-    found = find_run(run_dir, output)
-    findings = Findings(load_run(found))
-    for file in write(findings, to.value, folder or found / "export"):
+    run_folder = find_run(run_dir, output)
+    findings = Findings(load_run(run_folder))
+    for file in write(findings, to.value, folder or run_folder / "export"):
         typer.echo(file)
     for reason in findings.validity.reasons:
         typer.echo(f"bench: {findings.name} is {findings.verdict}: {reason}", err=True)
@@ -201,10 +201,10 @@ def show_prompts(
     from bench.settings.config import load_config
 
     chosen = load_config(config, {"tasks": tasks, "limit": limit, "seed": seed})
-    found = tasks_of(
+    asked = tasks_of(
         chosen.tasks, limit=chosen.limit, seed=chosen.seed, columns=chosen.columns or None
     )
-    print_prompts(found, Console(), limit)
+    print_prompts(asked, Console(), limit)
 
 
 def print_run(run_dir: Path, reference: str | None = None) -> int:

@@ -115,13 +115,13 @@ def doctor(
     if as_json:
         typer.echo(json.dumps(examiner.to_json(checks, noise), indent=1))
     else:
-        for found in checks:
-            mark = "ok" if found.good else "! "
-            advice = "" if found.good else f": {found.advice}"
-            typer.echo(f"{mark} {found.name:<11} {found.seen}{advice}")
+        for result in checks:
+            mark = "ok" if result.good else "! "
+            advice = "" if result.good else f": {result.advice}"
+            typer.echo(f"{mark} {result.name:<11} {result.seen}{advice}")
         if noise is not None:
             typer.echo("\n".join(examiner.noise_lines(noise, margin)))
-    if strict and not all(found.good for found in checks):
+    if strict and not all(result.good for result in checks):
         raise typer.Exit(int(Exit.INVALID))
 
 

@@ -99,16 +99,16 @@ def _invalid(base: Side, head: Side) -> list[str]:
     return lines
 
 
-def _unless_wrong(found: CellRegression, base: Side, head: Side) -> CellRegression:
+def _unless_wrong(regression: CellRegression, base: Side, head: Side) -> CellRegression:
     """A cell that claims to be lossless in head and is not is WRONG, whatever else it is."""
-    notes = found.notes
-    if found.cell in base.wrong:
+    notes = regression.notes
+    if regression.cell in base.wrong:
         line = f"base is {WRONG} here: it claims to be lossless and is not, and is no measure"
         notes = (line, *notes)
-    if found.cell not in head.wrong:
-        return replace(found, notes=notes)
+    if regression.cell not in head.wrong:
+        return replace(regression, notes=notes)
     line = f"head is {WRONG} here: it claims to be lossless and left ar's tokens, no near-ties"
-    return replace(found, verdict=Regression.wrong, notes=(line, *notes))
+    return replace(regression, verdict=Regression.wrong, notes=(line, *notes))
 
 
 def _unjudged(base: Side, head: Side, *, stored: bool) -> list[str]:
@@ -161,13 +161,13 @@ def _judged(cell: str, base: Side, head: Side, gate: Gate, margin: float) -> Cel
 
 
 def _from_summaries(cell: str, base: Side, head: Side, gate: Gate) -> CellRegression:
-    found = counted_in_summaries(cell, base, head)
-    if found is None:
+    summaries = counted_in_summaries(cell, base, head)
+    if summaries is None:
         note = "not measured on the same number of prompts"
         return CellRegression(cell=cell, verdict=Regression.not_comparable, notes=(note,))
-    measures = _hard(cell, found, base, head, gate)
+    measures = _hard(cell, summaries, base, head, gate)
     return CellRegression(
-        cell=cell, verdict=worst(measures), measures=tuple(measures), notes=found.notes
+        cell=cell, verdict=worst(measures), measures=tuple(measures), notes=summaries.notes
     )
 
 
@@ -179,10 +179,10 @@ def _from_answers(cell: str, base: Side, head: Side, gate: Gate, margin: float) 
         note = f"too few of base's prompts (by their hashes) were asked in head: {asked or 'none'}"
         verdict = Regression.not_comparable
         return CellRegression(cell=cell, verdict=verdict, notes=(note,), **numbers)
-    found = counted(joined, join(base, head, BASELINE), base, head)
+    hard = counted(joined, join(base, head, BASELINE), base, head)
     if cell not in held_to_ar(base, head):
-        found.values.pop("changed_answers")  # other answers are lawful there: quality judges them
-    measures = _hard(cell, found, base, head, gate)
+        hard.values.pop("changed_answers")  # other answers are lawful there: quality judges them
+    measures = _hard(cell, hard, base, head, gate)
     measures += _time(joined, base, head, gate, margin)
     notes = ["only answers that both sides gave count"] * (len(joined.base) < joined.num_base)
     if len(_batch_sizes(joined)) > 1:
@@ -202,10 +202,10 @@ def _exact(base: Side, head: Side) -> bool:
     return same_machine(base, head) and base.dtype == FLOAT32
 
 
-def _hard(cell: str, found: HardMeasures, base: Side, head: Side, gate: Gate) -> list[Measure]:
+def _hard(cell: str, hard: HardMeasures, base: Side, head: Side, gate: Gate) -> list[Measure]:
     exact, half = _exact(base, head), half_precision(base, head)
     rounded = base.records is None or head.records is None
-    values, wrong = dict(found.values), head.num_wrong(cell)
+    values, wrong = dict(hard.values), head.num_wrong(cell)
     if wrong is not None:
         values["wrong_answers"] = {"base": float(base.num_wrong(cell) or 0), "head": float(wrong)}
     if not exact:
@@ -215,7 +215,7 @@ def _hard(cell: str, found: HardMeasures, base: Side, head: Side, gate: Gate) ->
         old, new = pair.get("base"), pair.get("head")
         if old is None or new is None:
             continue
-        step = found.step(name)
+        step = hard.step(name)
         measure = judge_hard(name, old, new, gate, exact=exact, rounded=rounded, step=step)
         if name == "identical_to_ar" and half is not None:
             measure = replace(measure, verdict=Regression.passed)

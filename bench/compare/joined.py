@@ -118,10 +118,10 @@ def counted(joined: PairedAnswers, baseline: PairedAnswers, base: Side, head: Si
     held = cell != BASELINE and cell in held_to_ar(base, head)
     values: dict[str, Values] = {}
     for side, records in sides.items():
-        found = _counters(records) | _quality(records, base)
+        measures = _counters(records) | _quality(records, base)
         if held:
-            found["identical_to_ar"] = counters.identical_to_ar(records, ars[side])
-        for name, value in found.items():
+            measures["identical_to_ar"] = counters.identical_to_ar(records, ars[side])
+        for name, value in measures.items():
             values.setdefault(name, {})[side] = value
     values["errors"] = {
         side: counters.ratio(sum(r.error is not None for r in records), len(records))
@@ -151,8 +151,8 @@ def _counters(records: Sequence[SampleRecord]) -> Values:
 def _quality(records: Sequence[SampleRecord], base: Side) -> Values:
     """Quality by family and over all, as ``quality.FAMILY`` and ``quality``."""
     families = counters.by(scored(records), lambda record: record.family)
-    found = {f: family_quality(f, families[f], base.gold or {}) for f in family_order(families)}
-    values: Values = {f"{QUALITY}.{family}": q.estimate.value for family, q in found.items()}
-    if found:
-        values[QUALITY] = overall_quality(list(found.values())).estimate.value
+    by_family = {f: family_quality(f, families[f], base.gold or {}) for f in family_order(families)}
+    values: Values = {f"{QUALITY}.{family}": q.estimate.value for family, q in by_family.items()}
+    if by_family:
+        values[QUALITY] = overall_quality(list(by_family.values())).estimate.value
     return values

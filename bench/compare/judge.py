@@ -107,15 +107,15 @@ class Comparison:
     @property
     def verdict(self) -> Regression:
         """The worst of all cells; not comparable where one is, or there is none."""
-        found = {cell.verdict for cell in self.cells} - {Regression.new}
+        verdicts = {cell.verdict for cell in self.cells} - {Regression.new}
         for worst_of_all in (Regression.wrong, Regression.regressed):
-            if worst_of_all in found:
+            if worst_of_all in verdicts:
                 return worst_of_all
-        if Regression.not_comparable in found or not found:
+        if Regression.not_comparable in verdicts or not verdicts:
             return Regression.not_comparable
         if self.invalid:
             return Regression.inconclusive
-        return next(verdict for verdict in _WORST_FIRST if verdict in found)
+        return next(verdict for verdict in _WORST_FIRST if verdict in verdicts)
 
     @property
     def exit_code(self) -> Exit:
@@ -132,8 +132,8 @@ class Comparison:
 
 def worst(measures: Sequence[Measure]) -> Regression:
     """A decoder's verdict from those of its measures."""
-    found = {measure.verdict for measure in measures}
-    return next((verdict for verdict in _WORST_FIRST if verdict in found), Regression.passed)
+    verdicts = {measure.verdict for measure in measures}
+    return next((verdict for verdict in _WORST_FIRST if verdict in verdicts), Regression.passed)
 
 
 def judge_hard(

@@ -29,20 +29,20 @@ def counted_in_summaries(cell: str, base: Side, head: Side) -> HardMeasures | No
     held = held_to_ar(base, head) - {BASELINE}
     sides = {"base": base, "head": head}
     rows = {name: _rows(side, cell, held) for name, side in sides.items()}
-    if not all(ALL in found for found in rows.values()):
+    if not all(ALL in by_family for by_family in rows.values()):
         return None
     asked = [_num_asked(side, cell, rows[name]) for name, side in sides.items()]
     if None not in asked and asked[0] != asked[1]:
         return None
     values: dict[str, Values] = {}
-    for name, found in rows.items():
-        for measure, value in _from_rows(found).items():
+    for name, by_family in rows.items():
+        for measure, value in _from_rows(by_family).items():
             values.setdefault(measure, {})[name] = value
     notes = []
     if not _equal(values["errors"]):
         values = {k: v for k, v in values.items() if k == "errors" or _is_quality(k)}
         notes.append(_FAILED)
-    scored: Values = {name: found[ALL].quality_prompts for name, found in rows.items()}
+    scored: Values = {name: by_family[ALL].quality_prompts for name, by_family in rows.items()}
     if not _equal(scored):
         values = {k: v for k, v in values.items() if not _is_quality(k)}
         notes.append(_NOT_SCORED)

@@ -135,19 +135,19 @@ def _converted(file: Path, progress: Progress | None, model: _NamedModel | None 
         raise BenchError(f"model {str(file)!r}: there is no such file", Exit.UNAVAILABLE)
     progress = progress or Silent()
     progress.start(f"checking {file.name}, MB", -(-file.stat().st_size // 10**6))
-    found = gguf.sha256_of(file, lambda num_bytes: progress.step(num=round(num_bytes / 1e6)))
-    if model is not None and found != model.sha256:
+    sha256 = gguf.sha256_of(file, lambda num_bytes: progress.step(num=round(num_bytes / 1e6)))
+    if model is not None and sha256 != model.sha256:
         raise BenchError(
             f"{file.name} of {model.package} is not the file that is known: its SHA-256 is "
-            f"{found[:12]}…, expected {model.sha256[:12]}…; install it again with "
+            f"{sha256[:12]}…, expected {model.sha256[:12]}…; install it again with "
             f"`{model.install} --force-reinstall`",
             Exit.UNAVAILABLE,
         )
-    folder = _folder(file.stem if model is None else model.name, found)
+    folder = _folder(file.stem if model is None else model.name, sha256)
     if not folder.is_dir():
         progress.note(f"converting {file.name} into {folder}, once")
         try:
-            gguf.convert(file, folder, found)
+            gguf.convert(file, folder, sha256)
         except ValueError as error:
             raise BenchError(f"model {str(file)!r}: {error}", Exit.UNAVAILABLE) from error
     return folder

@@ -36,10 +36,10 @@ def read_json(path: Path) -> dict[str, Any] | None:
         raise BenchError(f"{path} is damaged: {error}", Exit.INVALID) from error
     if not isinstance(data, dict):
         raise BenchError(f"{path} is damaged: it holds no JSON object", Exit.INVALID)
-    found = data.get("schema", SCHEMA)  # not written by the first versions
-    if found not in _KNOWN_SCHEMAS:
+    schema = data.get("schema", SCHEMA)  # not written by the first versions
+    if schema not in _KNOWN_SCHEMAS:
         known = ", ".join(map(str, _KNOWN_SCHEMAS))
-        line = f"{path} has schema {found}; this version reads {known}"
+        line = f"{path} has schema {schema}; this version reads {known}"
         raise BenchError(f"{line}: use the version that wrote it", Exit.UNAVAILABLE)
     return data
 

@@ -79,7 +79,7 @@ class RunStatus:
     @property
     def wrong(self) -> list[str]:
         """The cells that claim to be lossless and left the baseline's tokens."""
-        return [found.cell for found in self.differences or () if found.num_wrong]
+        return [difference.cell for difference in self.differences or () if difference.num_wrong]
 
     def to_json(self) -> dict[str, Any]:
         """The status as JSON data: what this stage of a run knows."""

@@ -168,8 +168,8 @@ def _bounds(
         saved = split.shares["verify"] * (1 - 1 / parts.verify)
         shares[f"{words['verify']} at the cost of one token"] = saved
     speed = row.speedup_total
-    found = [(what, speed / (1 - share)) for what, share in shares.items() if 0.005 < share < 1]
-    return sorted(found, key=lambda pair: -pair[1])
+    bounds = [(what, speed / (1 - share)) for what, share in shares.items() if 0.005 < share < 1]
+    return sorted(bounds, key=lambda pair: -pair[1])
 
 
 def _prefill_share(row: SummaryRow) -> float | None:

@@ -313,9 +313,9 @@ def canvas(height: float) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
-def several_families(found: pd.Series) -> list[str]:
+def several_families(column: pd.Series) -> list[str]:
     """Families in their order and then all together, which alone stands for a single one."""
-    families = [f for f in family_order(found) if f != ALL] + [ALL]
+    families = [f for f in family_order(column) if f != ALL] + [ALL]
     return families[-1:] if len(families) == 2 else families
 
 

@@ -60,15 +60,15 @@ def decoder_facts() -> list[dict[str, Any]]:
 
     One whose file or package cannot be imported has its name and the reason, as ``error``.
     """
-    found: list[dict[str, Any]] = []
+    facts: list[dict[str, Any]] = []
     for name in registry.names():
         try:
             cls = registry.resolve(DecoderSpec(name=name))
         except (ImportError, ValueError) as error:
-            found.append({"decoder": name, "error": str(error)})
+            facts.append({"decoder": name, "error": str(error)})
             continue
         fields = {field.name: field.default for field in dataclasses.fields(cls)}
-        found.append(
+        facts.append(
             {
                 "decoder": name,
                 "does": _first_line(cls),
@@ -78,7 +78,7 @@ def decoder_facts() -> list[dict[str, Any]]:
                 "options": {k: v for k, v in fields.items() if v is not dataclasses.MISSING},
             }
         )
-    return found
+    return facts
 
 
 def print_table(table: Table, console: Console) -> None:
@@ -149,10 +149,10 @@ def list_models() -> Table:
 
 def model_facts() -> list[dict[str, Any]]:
     """Every model that has a name, as JSON data; `folder` is null where it is not here."""
-    found: list[dict[str, Any]] = []
+    facts: list[dict[str, Any]] = []
     for model in MODELS:
         folder = folder_of(model)
-        found.append(
+        facts.append(
             {
                 "model": model.name,
                 "about": model.about,
@@ -166,7 +166,7 @@ def model_facts() -> list[dict[str, Any]]:
                 "folder": str(folder) if folder.is_dir() else None,
             }
         )
-    return found
+    return facts
 
 
 def list_runs(parent: Path) -> Table:
@@ -188,12 +188,12 @@ def list_runs(parent: Path) -> Table:
 
 def run_facts(parent: Path) -> list[dict[str, Any]]:
     """Every run folder under `parent` as JSON data, oldest first; what is not known is null."""
-    found: list[dict[str, Any]] = []
+    facts: list[dict[str, Any]] = []
     for folder in run_folders(parent):
         status, plan = _readable(read_status, folder), _readable(read_plan, folder)
         config = _readable(read_config, folder) or {}
         num_records = _num_records(folder / "samples.jsonl")
-        found.append(
+        facts.append(
             {
                 "run": folder.name,
                 "path": str(folder),
@@ -205,7 +205,7 @@ def run_facts(parent: Path) -> list[dict[str, Any]]:
                 "records": num_records,
             }
         )
-    return found
+    return facts
 
 
 def _text(value: object) -> str | None:

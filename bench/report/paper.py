@@ -200,11 +200,11 @@ def _value(row: SummaryRow, column: str) -> str:
 
 
 def _best(rows: Sequence[SummaryRow], column: str) -> str | None:
-    found = [row for row in rows if _eligible(row) and row.value(column) is not None]
+    eligible = [row for row in rows if _eligible(row) and row.value(column) is not None]
     choose = max if COLUMNS[column].best == "most" else min
-    if len({_value(row, column) for row in found}) < 2:
+    if len({_value(row, column) for row in eligible}) < 2:
         return None
-    return _value(choose(found, key=lambda row: row.value(column) or 0.0), column)
+    return _value(choose(eligible, key=lambda row: row.value(column) or 0.0), column)
 
 
 def _eligible(row: SummaryRow) -> bool:

@@ -161,11 +161,11 @@ def area(summary: pd.DataFrame) -> Table | None:
         rho = {row.decoder: row.tpf for row in rows if row.tpf is not None}
         for method, cells in methods.items():
             points = [(rho[cell], accuracy[cell]) for cell in cells if cell in rho]
-            found = None
+            covered = None
             if BASELINE in accuracy:
                 best = max(accuracy.values())
-                found = accuracy_under_parallelism(points, best, accuracy[BASELINE])
-            areas[method, str(family)] = _area(found)
+                covered = accuracy_under_parallelism(points, best, accuracy[BASELINE])
+            areas[method, str(family)] = _area(covered)
 
     note = (
         "AUP (d3LLM, arXiv 2601.07568): area under quality (per cent) against tokens per forward "
@@ -177,7 +177,7 @@ def area(summary: pd.DataFrame) -> Table | None:
     return of_cells(areas, "Accuracy under parallelism", note)
 
 
-def _area(found: Area | None) -> TableCell:
-    if found is None:
+def _area(area: Area | None) -> TableCell:
+    if area is None:
         return TableCell(UNKNOWN)
-    return TableCell(f"{found.value:.1f}" + "*" * bool(found.num_dropped))
+    return TableCell(f"{area.value:.1f}" + "*" * bool(area.num_dropped))

@@ -71,13 +71,13 @@ def show_run(
     asked = _asked(run_dir, pieces)
     console.print(_legend(console))
     for name in names:
-        found = answers[name]
-        family = next(iter(found.values())).family
+        by_cell = answers[name]
+        family = next(iter(by_cell.values())).family
         console.print(Text(printable(f"\n{name} ({family})"), style="bold underline"))
         if name in asked:
             console.print(Padding(Text(asked[name].strip(), style="dim"), _INDENT))
-        for decoder in [d for d in shown if d in found and d in (decoders or shown)]:
-            _show_answer(found[decoder], console, pieces, wrong=decoder in wrong)
+        for decoder in [d for d in shown if d in by_cell and d in (decoders or shown)]:
+            _show_answer(by_cell[decoder], console, pieces, wrong=decoder in wrong)
 
 
 def coloured(record: SampleRecord, pieces: Callable[[int], str], *, bars: bool = False) -> Text:
@@ -163,12 +163,12 @@ def _nearest(prompt: str, names: Sequence[str]) -> str:
 def pieces_of(run_dir: Path) -> Callable[[int], str]:
     """Id -> text, from vocab.json; an id without a piece (or no file) shows as <id>."""
     try:
-        found = json.loads((run_dir / VOCABULARY).read_text(encoding="utf-8"))
+        pieces = json.loads((run_dir / VOCABULARY).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        found = {}
+        pieces = {}
     except ValueError as error:
         raise BenchError(f"{run_dir / VOCABULARY} is damaged: {error}", Exit.INVALID) from error
-    return lambda token: printable(str(found.get(str(token), f"<{token}>")))
+    return lambda token: printable(str(pieces.get(str(token), f"<{token}>")))
 
 
 def _asked(run_dir: Path, pieces: Callable[[int], str]) -> dict[str, str]:

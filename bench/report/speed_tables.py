@@ -166,9 +166,9 @@ def _space(ends: str) -> str:
     return "" if ends == UNKNOWN else f" {ends}"
 
 
-def split(found: Sequence[Split]) -> Table | None:
+def split(splits: Sequence[Split]) -> Table | None:
     """Every decoder's time by phase, or None where no second pass was made."""
-    if not found:
+    if not splits:
         return None
     rows = tuple(
         (
@@ -177,10 +177,10 @@ def split(found: Sequence[Split]) -> Table | None:
             *(TableCell(number(item.shares[phase], ".1f", 100)) for phase in PHASES),
             TableCell(number(item.against_timed, unit="x")),
         )
-        for item in found
+        for item in splits
     )
     note = (
-        f"{_PASS.format(max(item.prompts for item in found))} Shares of the time from request "
+        f"{_PASS.format(max(item.prompts for item in splits))} Shares of the time from request "
         "start to last token, per cent. Prefill: all up to the first token (in batches: target "
         "calls on an empty cache); draft: calls of the draft model, and target calls that only "
         "propose; target calls: all others, which verify drafts or, where nothing is verified, "
@@ -189,19 +189,19 @@ def split(found: Sequence[Split]) -> Table | None:
         "timed pass: this pass's time per token / that of the same answers in the timed pass; "
         "reading the clock costs a few per cent."
     )
-    note = " ".join([note, *one_sided(found)])
+    note = " ".join([note, *one_sided(splits)])
     phases = [f"{'target calls' if phase == 'verify' else phase} %" for phase in PHASES]
     headings = ("decoder", "ms per token", *phases, _AGAINST)
     return Table(title="Where the time goes", note=note, headings=headings, rows=rows)
 
 
-def one_sided(found: Iterable[Split]) -> list[str]:
+def one_sided(splits: Iterable[Split]) -> list[str]:
     """That the second pass was faster than the timed one for all decoders, or slower; else empty.
 
     Faster, or slower by more than instruments can cost, it saw a machine of another speed: what
     decoders do differs, the machine's speed is common to them.
     """
-    ratios = [item.against_timed for item in found if item.against_timed is not None]
+    ratios = [item.against_timed for item in splits if item.against_timed is not None]
     if len(ratios) < 2 or min(ratios) <= 1 <= max(ratios):
         return []
     which = "faster" if max(ratios) < 1 else "slower"
@@ -214,12 +214,12 @@ def one_sided(found: Iterable[Split]) -> list[str]:
     ]
 
 
-def parts(found: Sequence[Decomposition]) -> Table | None:
+def parts(decomposed: Sequence[Decomposition]) -> Table | None:
     """Every decoder's speed-up in parts, or None where there is nothing to take apart."""
-    if not found:
+    if not decomposed:
         return None
     rows = []
-    for item in found:
+    for item in decomposed:
         residual = item.residual
         text = UNKNOWN if residual is None else f"{100 * residual:+.1f}"
         rows.append(
@@ -235,7 +235,7 @@ def parts(found: Sequence[Decomposition]) -> Table | None:
     note = (
         "After the first token speed-up = tokens per step / (target calls + draft + overhead), "
         "where costs are of a step, in ar's seconds per token, and overhead is sampling, scheduler "
-        f"and the decoder's own code. {_PASS.format(max(item.prompts for item in found))} "
+        f"and the decoder's own code. {_PASS.format(max(item.prompts for item in decomposed))} "
         "Measured: the timed pass's ratio of totals of the same answers. Residual: measured / "
         "predicted - 1; "
         f"bold beyond {MOST_RESIDUAL:.0%}, where one of the two passes was disturbed. "

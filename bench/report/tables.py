@@ -127,8 +127,8 @@ def promise(row: SummaryRow) -> str:
 def verifies(summary: pd.DataFrame) -> pd.Series:
     """Of every row whether its decoder's tokens are accepted ones: it verifies drafts, or is ar."""
     overall = summary[(summary["family"] == ALL) & summary["acceptance_rate"].notna()]
-    found: pd.Series = summary["decoder"].isin([BASELINE, *overall["decoder"]])
-    return found
+    shown: pd.Series = summary["decoder"].isin([BASELINE, *overall["decoder"]])
+    return shown
 
 
 def kind_of_step(row: SummaryRow) -> str:

@@ -24,10 +24,10 @@ def training_warnings(config: Mapping[str, Any], models: Models) -> tuple[str, .
     """
     lines = []
     for name, facts in (models.adapters or {}).items():
-        found = [*_other_distribution(config, facts), *_other_base(facts, models)]
-        if found:
+        reasons = [*_other_distribution(config, facts), *_other_base(facts, models)]
+        if reasons:
             lines.append(
-                f"adapter {name!r} is used outside its training ({'; '.join(found)}): "
+                f"adapter {name!r} is used outside its training ({'; '.join(reasons)}): "
                 "its proposals may be worse"
             )
     return tuple(lines)
@@ -40,17 +40,17 @@ def _other_distribution(config: Mapping[str, Any], facts: AdapterFacts) -> list[
     temperature, top_p, top_k = config["temperature"], config["top_p"], config["top_k"]
     if temperature == 0:
         return ["temperature 0, and it saw no greedy text"] * (facts.greedy is False)
-    found = []
+    reasons = []
     low, high = facts.temperatures or (-math.inf, math.inf)
     if not low <= temperature <= high:
-        found.append(f"temperature {temperature:g}, trained {low:g} to {high:g}")
+        reasons.append(f"temperature {temperature:g}, trained {low:g} to {high:g}")
     top_ps = (top_p,) if facts.top_ps is None else facts.top_ps
     if all(abs(top_p - trained) > _MAX_TOP_P_GAP + 1e-9 for trained in top_ps):
         known = ", ".join(f"{trained:g}" for trained in top_ps)
-        found.append(f"top-p {top_p:g}, trained {known}")
+        reasons.append(f"top-p {top_p:g}, trained {known}")
     if facts.top_k not in (None, top_k):
-        found.append(f"top-k {top_k}, trained {facts.top_k}")
-    return found
+        reasons.append(f"top-k {top_k}, trained {facts.top_k}")
+    return reasons
 
 
 def _other_base(facts: AdapterFacts, models: Models) -> list[str]:
@@ -59,6 +59,6 @@ def _other_base(facts: AdapterFacts, models: Models) -> list[str]:
     hashes = {role: models.weights_of(role) for role in facts.models}
     return [
         f"the {role} has other weights"
-        for role, found in hashes.items()
-        if base is not None and found is not None and found != base
+        for role, sha256 in hashes.items()
+        if base is not None and sha256 is not None and sha256 != base
     ]

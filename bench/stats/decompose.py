@@ -75,7 +75,7 @@ def splits(
 ) -> list[Split]:
     """Every decoder's time by phase, in the order of `decoders`; those without any left out."""
     cells = counters.by(records, lambda record: record.decoder)
-    found = []
+    made = []
     for decoder in decoders:
         mine = [answer for answer in answers if answer.decoder == decoder]
         emitted, total_s = sum(a.emitted for a in mine), sum(a.total_s for a in mine)
@@ -83,7 +83,7 @@ def splits(
             continue
         timed = times.time_per_token_s(_units(cells.get(decoder, []), mine))
         each = total_s / emitted
-        found.append(
+        made.append(
             Split(
                 decoder=decoder,
                 prompts=sum(len(answer.prompts) for answer in mine),
@@ -92,7 +92,7 @@ def splits(
                 against_timed=each / timed if timed else None,
             )
         )
-    return found
+    return made
 
 
 def decompositions(
@@ -105,7 +105,7 @@ def decompositions(
     cells = counters.by(records, lambda record: record.decoder)
     alone = [answer for answer in answers if len(answer.prompts) == 1]
     theirs = {a.prompts: a for a in alone if a.decoder == BASELINE and a.later_steps}
-    found = []
+    made = []
     for decoder in decoders:
         mine = [a for a in alone if a.decoder == decoder and a.later_steps and a.prompts in theirs]
         base = [theirs[answer.prompts] for answer in mine]
@@ -116,7 +116,7 @@ def decompositions(
         step_s = num_steps * unit_s
         sides = (_units(cells.get(name, []), mine) for name in (BASELINE, decoder))
         before, after = (times.decode_time_per_token_s(units) for units in sides)
-        found.append(
+        made.append(
             Decomposition(
                 decoder=decoder,
                 prompts=len(mine),
@@ -127,7 +127,7 @@ def decompositions(
                 measured=before / after if before and after else None,
             )
         )
-    return found
+    return made
 
 
 def _decode_s(answers: Iterable[PhasedAnswer], phases: Iterable[str]) -> float:

@@ -47,14 +47,17 @@ def columns(
     }
     if decoder == BASELINE:
         return row | dict.fromkeys(("speedup_total", "specbench_compat"), 1.0 if mine else None)
-    found = speedups(baseline, mine)
-    for name, estimate in (("speedup_total", found.totals), ("specbench_compat", found.specbench)):
+    speedup = speedups(baseline, mine)
+    for name, estimate in (
+        ("speedup_total", speedup.totals),
+        ("specbench_compat", speedup.specbench),
+    ):
         row |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
     return row | {
-        "speedup_bootstrap_low": found.resampled.low,
-        "speedup_bootstrap_high": found.resampled.high,
-        "intervals_disagree": found.disagree,
-        "prompts_needed": found.needed,
+        "speedup_bootstrap_low": speedup.resampled.low,
+        "speedup_bootstrap_high": speedup.resampled.high,
+        "intervals_disagree": speedup.disagree,
+        "prompts_needed": speedup.needed,
     }
 
 

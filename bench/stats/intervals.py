@@ -158,12 +158,12 @@ def bootstrap(sums: Floats, statistic: Callable[[Floats], Floats]) -> list[tuple
         drawn = places.astype(np.intp).reshape(-1, count)
         rows = np.arange(len(drawn))[:, None]
         times = np.bincount((drawn + count * rows).ravel(), minlength=count * len(drawn))
-        found = statistic(times.reshape(len(drawn), count) @ sums)
-        return found.reshape(-1, *places.shape[:-1])
+        values = statistic(times.reshape(len(drawn), count) @ sums)
+        return values.reshape(-1, *places.shape[:-1])
 
     quantile = stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)
     tail = stats.norm.sf(quantile * math.sqrt(count / (count - 1)))
-    found = stats.bootstrap(
+    drawn_ends = stats.bootstrap(
         (np.arange(count),),
         resampled,
         vectorized=True,
@@ -173,7 +173,7 @@ def bootstrap(sums: Floats, statistic: Callable[[Floats], Floats]) -> list[tuple
         batch=500,
         rng=np.random.default_rng(0),
     ).confidence_interval
-    ends = np.stack((found.low, found.high), axis=-1).tolist()
+    ends = np.stack((drawn_ends.low, drawn_ends.high), axis=-1).tolist()
     return [(low, high) for low, high in ends]
 
 

@@ -81,9 +81,9 @@ def overlap(steps: Iterable[StepColumns]) -> float | None:
     distributions were
     not compared: greedy and coupled verification look at picks alone.
     """
-    found = [columns for columns in steps if columns.tested]
-    tested = sum(sum(columns.tested) for columns in found)
-    return ratio(sum(sum(columns.overlap) for columns in found), tested)
+    verified = [columns for columns in steps if columns.tested]
+    tested = sum(sum(columns.tested) for columns in verified)
+    return ratio(sum(sum(columns.overlap) for columns in verified), tested)
 
 
 def alpha_all(steps: Iterable[StepColumns]) -> float | None:
@@ -93,9 +93,9 @@ def alpha_all(steps: Iterable[StepColumns]) -> float | None:
     It is not the chance p of the formula for tokens per call: accepted tokens are a selection, and
     the target's own count as 1. None where distributions were not compared.
     """
-    found = [columns for columns in steps if columns.tested]
-    emitted = sum(sum(columns.emitted) for columns in found)
-    return ratio(sum(sum(columns.alpha) for columns in found), emitted)
+    verified = [columns for columns in steps if columns.tested]
+    emitted = sum(sum(columns.emitted) for columns in verified)
+    return ratio(sum(sum(columns.alpha) for columns in verified), emitted)
 
 
 # ---------------------------------------------------------------- passes
@@ -169,12 +169,12 @@ def base_entropy(records: Iterable[SampleRecord]) -> float | None:
 
 def _per_token(records: Iterable[SampleRecord], values: Sequence[float | None]) -> float | None:
     """The mean of per-answer means, weighted by tokens, of the answers that have one."""
-    found = [
+    weighted = [
         (value, len(record.tokens or ()))
         for record, value in zip(_answers(records), values, strict=True)
         if value is not None
     ]
-    return ratio(sum(value * num for value, num in found), sum(num for _, num in found))
+    return ratio(sum(value * num for value, num in weighted), sum(num for _, num in weighted))
 
 
 def degradation(quality: float, baseline: float) -> float | None:

@@ -35,13 +35,13 @@ def gold_answers(run_dir: Path, plan: Plan) -> Gold:
     """The gold answers a run kept: in prompts.jsonl, or in the plan's prompts; else none."""
     if (run_dir / PROMPTS).is_file():
         kept = read_prompts(run_dir).items()
-        found = {name: prompt.reference.answers for name, prompt in kept if prompt.reference}
+        by_prompt = {name: prompt.reference.answers for name, prompt in kept if prompt.reference}
     else:
-        found = {
+        by_prompt = {
             prompt.prompt: tuple((prompt.reference or {}).get("answers") or ())
             for prompt in plan.prompts
         }
-    return {name: answers for name, answers in found.items() if answers}
+    return {name: answers for name, answers in by_prompt.items() if answers}
 
 
 def scored(records: Iterable[SampleRecord]) -> list[SampleRecord]:

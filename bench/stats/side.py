@@ -89,15 +89,15 @@ class Side:
 
         None where nobody looked: nothing was promised, or the run did not come to it.
         """
-        found = self._difference(cell)
-        if found is not None:
-            return found.num_wrong
+        difference = self._difference(cell)
+        if difference is not None:
+            return difference.num_wrong
         return 0 if self.status.differences is not None and cell in self.same_as_ar else None
 
     def near_ties_alone(self, cell: str) -> bool:
         """Whether a cell left the baseline's tokens, and at near-ties only."""
-        found = self._difference(cell)
-        return found is not None and found.num_wrong == 0
+        difference = self._difference(cell)
+        return difference is not None and difference.num_wrong == 0
 
     def _difference(self, cell: str) -> Difference | None:
         return next((d for d in self.status.differences or () if d.cell == cell), None)

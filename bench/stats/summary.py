@@ -42,8 +42,8 @@ def decoder_order(
     claims = plan.guarantees(wrong)
     measured = dict.fromkeys(record.decoder for record in records)
     names = dict.fromkeys([*claims, *measured])
-    found = [name for name in names if name in measured and name != SECOND_BASELINE]
-    return sorted(found, key=lambda name: (name != BASELINE, place_of(claims.get(name))))
+    cells = [name for name in names if name in measured and name != SECOND_BASELINE]
+    return sorted(cells, key=lambda name: (name != BASELINE, place_of(claims.get(name))))
 
 
 def family_order(families: Iterable[str]) -> list[str]:

@@ -87,8 +87,8 @@ class SummaryRow:
 
     def value(self, column: str) -> float | None:
         """The number in a column that is chosen by name; None where there is none."""
-        found = getattr(self, column, None)
-        return found if isinstance(found, int | float) else None
+        entry = getattr(self, column, None)
+        return entry if isinstance(entry, int | float) else None
 
 
 _KINDS: Mapping[str, tuple[Callable[[Any], Any], str]] = {

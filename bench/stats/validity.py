@@ -71,15 +71,15 @@ def judge(run: Run) -> Validity:
     broken = _broken(run)
     wrong = _difference_lines(run.status, wrong=True)
     unfinished = () if damage else _unfinished(run)
-    found = {DAMAGED: damage, INVALID: broken, WRONG: wrong, INCOMPLETE: unfinished}
+    reasons = {DAMAGED: damage, INVALID: broken, WRONG: wrong, INCOMPLETE: unfinished}
     loads = _loads(run)
     cores = [load["other_cores"] for load in loads if load["other_cores"] is not None]
     num_loaded = sum(used > MAX_OTHER_CORES for used in cores)
     drift = clock_drift(run)
     errors = [record for record in run.records if record.error is not None]
     return Validity(
-        verdict=next((verdict for verdict, lines in found.items() if lines), VALID),
-        reasons=tuple(line for lines in found.values() for line in lines),
+        verdict=next((verdict for verdict, lines in reasons.items() if lines), VALID),
+        reasons=tuple(line for lines in reasons.values() for line in lines),
         warnings=(
             *_difference_lines(run.status, wrong=False),
             *_error_warnings(errors),
@@ -141,14 +141,16 @@ def _units(records: Iterable[SampleRecord]) -> Mapping[tuple[int, str], list[Sam
 def _difference_lines(status: RunStatus, *, wrong: bool) -> tuple[str, ...]:
     """Where cells left the baseline's tokens: those that are wrong, or those that may not be."""
     lines = []
-    for found in status.differences or ():
-        if bool(found.num_wrong) != wrong:
+    for difference in status.differences or ():
+        if bool(difference.num_wrong) != wrong:
             continue
-        ties = "" if found.num_wrong is None else f", {found.num_wrong} of them no near-ties"
+        ties = (
+            "" if difference.num_wrong is None else f", {difference.num_wrong} of them no near-ties"
+        )
         lines.append(
-            f"{found.cell}{' is WRONG: it' if wrong else ''} claims to be lossless and gave "
-            f"other tokens than ar on {found.num_answers} of {found.num_compared} "
-            f"answers{ties}, e.g. {found.example}"
+            f"{difference.cell}{' is WRONG: it' if wrong else ''} claims to be lossless and gave "
+            f"other tokens than ar on {difference.num_answers} of {difference.num_compared} "
+            f"answers{ties}, e.g. {difference.example}"
         )
     return tuple(lines)
 
@@ -200,21 +202,21 @@ def _broken(run: Run) -> tuple[str, ...]:
     """Broken invariants by cell; what run.json says of them where no record shows any."""
     limit = run.config.get("max_new_tokens")
     max_new_tokens = limit if isinstance(limit, int) else sys.maxsize
-    found = _broken_invariants(run.records, max_new_tokens)
-    if found or run.status.verdict != INVALID:
-        return found
+    broken = _broken_invariants(run.records, max_new_tokens)
+    if broken or run.status.verdict != INVALID:
+        return broken
     return run.status.reasons or ("run.json says so",)
 
 
 def _broken_invariants(records: Iterable[SampleRecord], max_new_tokens: int) -> tuple[str, ...]:
-    found: Counter[str] = Counter()
+    broken: Counter[str] = Counter()
     example: dict[str, str] = {}
     for record in records:
         for what in broken_invariants(record, max_new_tokens):
-            found[record.decoder] += 1
+            broken[record.decoder] += 1
             example.setdefault(record.decoder, f"{what} (prompt {record.prompt})")
     return tuple(
-        f"{cell}: {num} broken invariants, e.g. {example[cell]}" for cell, num in found.items()
+        f"{cell}: {num} broken invariants, e.g. {example[cell]}" for cell, num in broken.items()
     )
 
 

@@ -23,7 +23,7 @@ def differences(
     """The lossless cells whose timed answers are not the baseline's, with what was found."""
     timed = [r for r in records if r.kind == "timing" and r.error is None and r.tokens is not None]
     baseline = {(r.prompt, r.repeat): r.tokens or () for r in timed if r.decoder == BASELINE}
-    found = []
+    counted = []
     for cell, arm in setup.arms.items():
         if cell == BASELINE or not (arm.cell.lossless and arm.cell.comparable_to_ar):
             continue
@@ -34,7 +34,7 @@ def differences(
         ]
         unequal = [pair for pair in pairs if pair[1] != pair[2]]
         if unequal:
-            found.append(
+            counted.append(
                 Difference(
                     cell=cell,
                     num_answers=len(unequal),
@@ -43,7 +43,7 @@ def differences(
                     example=unequal[0][0],
                 )
             )
-    return found
+    return counted
 
 
 def _num_wrong(
@@ -58,9 +58,9 @@ def _num_wrong(
     for pair in unequal:  # repeats of a greedy answer are equal: each pair is looked at once
         if pair not in verdicts:
             name, answer, expected = pair
-            found = examine(
+            divergence = examine(
                 setup.models.target, prompts[name].ids, answer, expected, setup.sampling, "float32"
             )
-            verdicts[pair] = found is not None and not found.near_tie
+            verdicts[pair] = divergence is not None and not divergence.near_tie
         num += verdicts[pair]
     return num

@@ -50,10 +50,10 @@ class DistributionTest:
 def findings(tests: Sequence[DistributionTest]) -> list[Finding]:
     """A finding per test, the level shared among them."""
     fits = [test.draws.fit for test in tests]
-    adjusted = holm([found.p_value for found in fits])
+    adjusted = holm([fit.p_value for fit in fits])
     made = []
-    for test, found, p_value in zip(tests, fits, adjusted, strict=True):
-        distance = detectable_distance(found.dof, found.num_draws, FALSE_ALARM / len(tests))
+    for test, fit, p_value in zip(tests, fits, adjusted, strict=True):
+        distance = detectable_distance(fit.dof, fit.num_draws, FALSE_ALARM / len(tests))
         outcome: CheckOutcome = "passed" if distance <= MAX_DISTANCE else "open"
         if p_value < FALSE_ALARM:
             outcome = "wrong" if test.exact else "open"
@@ -62,16 +62,16 @@ def findings(tests: Sequence[DistributionTest]) -> list[Finding]:
                 check=f"distribution {test.where}",
                 outcome=outcome,
                 text=(
-                    f"{found.num_draws:,} draws, chi-square {found.statistic:.4g} at {found.dof} "
+                    f"{fit.num_draws:,} draws, chi-square {fit.statistic:.4g} at {fit.dof} "
                     f"degrees of freedom, p = {p_value:.2g} (Holm)"
                 ),
                 power=f"a distance of {distance:.3f}",
                 data={
-                    "num_draws": found.num_draws,
-                    "statistic": found.statistic if math.isfinite(found.statistic) else None,
+                    "num_draws": fit.num_draws,
+                    "statistic": fit.statistic if math.isfinite(fit.statistic) else None,
                     "impossible_answers": test.draws.counts["impossible"],
-                    "dof": found.dof,
-                    "p_value": found.p_value,
+                    "dof": fit.dof,
+                    "p_value": fit.p_value,
                     "p_value_holm": p_value,
                     "detectable_distance": distance,
                     "power": POWER,
@@ -98,7 +98,7 @@ def unsure_places(
     Returns:
         For each place its prompt's name, and the ids of prompt and answer up to it.
     """
-    found: list[tuple[float, Context]] = []
+    unsure: list[tuple[float, Context]] = []
     for prompt in prompts:
         answer = answers.get(prompt.name, ())
         entropy = _entropies(target, prompt.ids, answer, sampling) if answer else []
@@ -106,9 +106,9 @@ def unsure_places(
         if windows:
             place = windows.index(max(windows))
             context = (f"{prompt.name}+{place}", (*prompt.ids, *answer[:place]))
-            found.append((windows[place], context))
-    found.sort(key=lambda item: -item[0])
-    return [context for _, context in found[:NUM_CONTEXTS]]
+            unsure.append((windows[place], context))
+    unsure.sort(key=lambda item: -item[0])
+    return [context for _, context in unsure[:NUM_CONTEXTS]]
 
 
 def _entropies(

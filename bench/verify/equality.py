@@ -76,15 +76,15 @@ class EqualityCheck:
         if not isinstance(outcome, Generation):
             self.errors.append(f"{name}: {error_line(outcome)}")
             return
-        found = examine(target, prompt, outcome.tokens, expected, self.sampling, self.dtype)
-        self.equal_tokens.append(len(expected) if found is None else found.place)
-        if found is not None:
-            self.parted.append((name, found))
+        divergence = examine(target, prompt, outcome.tokens, expected, self.sampling, self.dtype)
+        self.equal_tokens.append(len(expected) if divergence is None else divergence.place)
+        if divergence is not None:
+            self.parted.append((name, divergence))
 
     @property
     def wrong(self) -> list[tuple[str, Divergence]]:
         """The differences that no rounding explains."""
-        return [(name, found) for name, found in self.parted if not found.near_tie]
+        return [(name, divergence) for name, divergence in self.parted if not divergence.near_tie]
 
     @property
     def num_answers(self) -> int:
@@ -107,7 +107,7 @@ class EqualityCheck:
             return []
         if not self.parted:
             return [1.0] * len(CURVE)
-        left = [found.place for _, found in self.parted]
+        left = [divergence.place for _, divergence in self.parted]
         ended = list(self.equal_tokens)
         for place in left:
             ended.remove(place)
@@ -129,7 +129,7 @@ class EqualityCheck:
         elif not lossless:
             outcome = "measured"
             if self.parted:
-                places = [found.place for _, found in self.parted]
+                places = [divergence.place for _, divergence in self.parted]
                 words += f"; parted after {median(places):g} tokens (median)"
         elif self._above(floor):
             outcome = "open"
@@ -177,13 +177,13 @@ class EqualityCheck:
             "divergences": [
                 {
                     "prompt": name,
-                    "token": found.place,
-                    "by": found.by,
-                    "distance": None if found.by == "length" else found.distance,
-                    "margin": found.margin,
-                    "near_tie": found.near_tie,
+                    "token": divergence.place,
+                    "by": divergence.by,
+                    "distance": None if divergence.by == "length" else divergence.distance,
+                    "margin": divergence.margin,
+                    "near_tie": divergence.near_tie,
                 }
-                for name, found in self.parted
+                for name, divergence in self.parted
             ],
         }
 
@@ -192,11 +192,11 @@ def _failed(errors: Sequence[str]) -> str:
     return f"{len(errors)} failed: {errors[0]}"
 
 
-def _parted(name: str, found: Divergence) -> str:
-    if found.by == "length":
-        return f"{name} ends after {found.place} tokens, or goes on where ar ends"
-    what = "the logits are" if found.by == "logits" else "u and the token's share are"
+def _parted(name: str, divergence: Divergence) -> str:
+    if divergence.by == "length":
+        return f"{name} ends after {divergence.place} tokens, or goes on where ar ends"
+    what = "the logits are" if divergence.by == "logits" else "u and the token's share are"
     return (
-        f"token {found.place} of {name}, where {what} {found.distance:.2g} apart "
-        f"(margin {found.margin:.2g})"
+        f"token {divergence.place} of {name}, where {what} {divergence.distance:.2g} apart "
+        f"(margin {divergence.margin:.2g})"
     )

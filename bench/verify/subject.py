@@ -88,8 +88,8 @@ class Subject:
             made.finding(self.lossless, floors[made.sampling.temperature]) for made in self.compared
         ]
         if self.name == BASELINE:
-            found = [floor.failures() for floor in floors.values()]
-            compared += [failed for failed in found if failed is not None]
+            failures = [floor.failures() for floor in floors.values()]
+            compared += [failed for failed in failures if failed is not None]
         return Examination(
             decoder=self.name,
             lossless=self.lossless,

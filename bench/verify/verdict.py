@@ -121,8 +121,8 @@ class VerifyReport:
             checks = _columns(headed=False)
             for finding in examined.findings or [_NOTHING]:
                 mark = "" if finding.outcome in ("passed", "measured") else f"{finding.outcome}: "
-                found = Text(mark + finding.text)
-                checks.add_row(Padding(Text(finding.check), (0, 0, 0, 2)), found, finding.power)
+                line = Text(mark + finding.text)
+                checks.add_row(Padding(Text(finding.check), (0, 0, 0, 2)), line, finding.power)
             verdict = Text(examined.verdict, style=_STYLES[examined.verdict])
             shown += [Text.assemble(examined.decoder, ": ", verdict), checks, Text()]
         if self.curves:

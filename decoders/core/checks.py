@@ -207,8 +207,8 @@ def _check_equals_ar(decoder: Decoder, temperatures: list[float]) -> None:
     for temperature, seed, prompt in itertools.product(temperatures, range(5), _PROMPTS):
         sampling = _sampling(temperature, seed=seed)
         expected = generate(Autoregressive(), prompt, sampling, models).tokens
-        found = generate(decoder, prompt, sampling, models).tokens
-        assert found == expected, f"{decoder} at T={temperature}: {found}, AR: {expected}"
+        tokens = generate(decoder, prompt, sampling, models).tokens
+        assert tokens == expected, f"{decoder} at T={temperature}: {tokens}, AR: {expected}"
 
 
 def check_distribution(decoder: Decoder) -> None:
@@ -218,10 +218,10 @@ def check_distribution(decoder: Decoder) -> None:
     """
     draws = table_draws(decoder, NUM_DISTRIBUTION_DRAWS)
     draws.draw(0, _BATCH)
-    found = draws.fit
-    assert found.p_value > DISTRIBUTION_ALPHA, (
-        f"{decoder} does not follow the target's distribution: chi-square {found.statistic:.1f} at "
-        f"{found.dof} degrees of freedom over {found.num_draws} draws, p = {found.p_value:.2g}"
+    fit = draws.fit
+    assert fit.p_value > DISTRIBUTION_ALPHA, (
+        f"{decoder} does not follow the target's distribution: chi-square {fit.statistic:.1f} at "
+        f"{fit.dof} degrees of freedom over {fit.num_draws} draws, p = {fit.p_value:.2g}"
     )
 
 

@@ -47,10 +47,10 @@ def tree(parents: Sequence[int]) -> Tensor:
 
 def depths(parents: Sequence[int]) -> tuple[int, ...]:
     """How many rows lie above each row of a `tree`; its position is the committed length + this."""
-    found: list[int] = []
+    depths: list[int] = []
     for parent in parents:
-        found.append(0 if parent == ROOT else found[parent] + 1)
-    return tuple(found)
+        depths.append(0 if parent == ROOT else depths[parent] + 1)
+    return tuple(depths)
 
 
 def branch(num_chains: int, chain_rows: int, stem: int = 0) -> Tensor:

@@ -164,9 +164,9 @@ def _decoder_class(module: ModuleType, class_name: str, origin: str) -> type[Dec
     cls = getattr(module, class_name, None)
     if isinstance(cls, type) and issubclass(cls, Decoder):
         return cls
-    found = [n for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Decoder)]
-    found = [name for name in found if name != "Decoder"]
+    names = [n for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Decoder)]
+    names = [name for name in names if name != "Decoder"]
     raise ValueError(
-        f"{origin} has no decoder class {class_name!r}; {nearest(class_name, found)}"
-        f"it has: {', '.join(found) or 'none'}"
+        f"{origin} has no decoder class {class_name!r}; {nearest(class_name, names)}"
+        f"it has: {', '.join(names) or 'none'}"
     )

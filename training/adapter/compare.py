@@ -55,9 +55,9 @@ def leading_of(tallies: Sequence[SlotTally], seed: int = 0) -> list[tuple[Value,
     rng = np.random.default_rng(seed)
     draws = rng.multinomial(num_rows, np.full(num_rows, 1 / num_rows), _NUM_RESAMPLES)
     weights = np.concatenate([np.ones((1, num_rows)), draws])
-    found = [_leading(tally, weights) for tally in tallies]
-    more = [None, *(_value(other - found[0]) for other in found[1:])]
-    return list(zip(map(_value, found), more, strict=True))
+    leading = [_leading(tally, weights) for tally in tallies]
+    more = [None, *(_value(other - leading[0]) for other in leading[1:])]
+    return list(zip(map(_value, leading), more, strict=True))
 
 
 def _leading(tally: SlotTally, weights: np.ndarray) -> np.ndarray:

@@ -53,7 +53,7 @@ class StrideReport(HeldOutReport):
     def of_strides(cls, sampled: SlotTally, opened: SlotTally, greedy: SlotTally) -> StrideReport:
         """The report of tallies at the evaluation's distribution, at temperature 1, and greedy."""
         distributions = {"sampled": sampled, "open": opened, "greedy": greedy}
-        found: dict[str, dict[str, float]] = {}
+        by_stride: dict[str, dict[str, float]] = {}
         for stride in _STRIDES:
             by_distribution = {
                 distribution: tokens_per_call(t.survival(), stride)
@@ -64,12 +64,12 @@ class StrideReport(HeldOutReport):
                 for distribution, value in by_distribution.items()
                 if value is not None
             }
-            found |= {str(stride): known} if known else {}
+            by_stride |= {str(stride): known} if known else {}
         return cls(
             **cls.fields_of(sampled, greedy),
             open_accuracy=opened.accuracy(),
             open_survival=opened.survival(),
-            tokens_per_call=found,
+            tokens_per_call=by_stride,
         )
 
     def summary(self) -> str:

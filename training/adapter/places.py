@@ -52,7 +52,7 @@ def places_of(
         num_top: T.
     """
     shape = ids.shape
-    found = Places(
+    places = Places(
         likeliest=torch.zeros_like(ids),
         left=torch.zeros(shape, dtype=torch.float64, device=ids.device),
         mass=torch.zeros(shape, dtype=torch.float64, device=ids.device),
@@ -64,7 +64,7 @@ def places_of(
         logits = student.teacher_logits(hidden[row, place - 1])
         top = logits.topk(num_top)
         warp = torch.stack([temperature[row], torch.ones_like(temperature[row])], 1)
-        found.left[row, place], found.mass[row, place] = edges(logits, ids[row, place], warp, 0)
-        found.likeliest[row, place] = top.indices[:, 0]
-        found.top_ids[row, place], found.top_logits[row, place] = top.indices, top.values
-    return found
+        places.left[row, place], places.mass[row, place] = edges(logits, ids[row, place], warp, 0)
+        places.likeliest[row, place] = top.indices[:, 0]
+        places.top_ids[row, place], places.top_logits[row, place] = top.indices, top.values
+    return places

@@ -67,11 +67,11 @@ class SlotTally:
 
     def survival(self) -> list[float]:
         """P(the first g slots are right) for g = 1 … `num_slots`."""
-        found, product = [], 1.0
+        shares, product = [], 1.0
         for ratio in _ratios(self.counts[3], self.counts[2]):
             product *= 0.0 if ratio is None else ratio
-            found.append(round(product, 5))
-        return found
+            shares.append(round(product, 5))
+        return shares
 
     def calibration(self) -> tuple[float, float]:
         """(a, b) of ``sigmoid(a logit(c) + b)``, the chance that confidence c is right."""
@@ -136,7 +136,7 @@ class HeldOutReport:
     @staticmethod
     def fields_of(sampled: SlotTally, greedy: SlotTally | None) -> dict[str, Any]:
         """The fields above, by name."""
-        found = {
+        fields = {
             "windows": sampled.num_windows,
             "accuracy": sampled.accuracy(),
             "survival": sampled.survival(),
@@ -144,13 +144,13 @@ class HeldOutReport:
             "calibration": sampled.calibration(),
         }
         if greedy is not None:
-            found |= {
+            fields |= {
                 "greedy_accuracy": greedy.accuracy(),
                 "greedy_survival": greedy.survival(),
                 "greedy_leading_16": leading(greedy.survival(), 16),
                 "greedy_calibration": greedy.calibration(),
             }
-        return found
+        return fields
 
     def every_few(self) -> list[float]:
         """Accuracy at about six slots."""

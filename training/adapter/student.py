@@ -156,8 +156,8 @@ class Student:
         """Float32 logits of the teacher's hidden states."""
         if self.other is None:
             return self.logits(hidden)
-        found: Tensor = self.other.get_output_embeddings()(hidden)
-        return found.float()
+        logits: Tensor = self.other.get_output_embeddings()(hidden)
+        return logits.float()
 
     @torch.no_grad()
     def _context(self, ids: Tensor, cache: ContextCache) -> Tensor:
@@ -214,8 +214,8 @@ class Student:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Float32 logits of hidden states."""
-        found: Tensor = self.head(hidden)
-        return found.float()
+        logits: Tensor = self.head(hidden)
+        return logits.float()
 
     @torch.no_grad()
     def merge(self) -> Any:

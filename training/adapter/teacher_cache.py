@@ -35,13 +35,13 @@ class TeacherCache:
         """What the teacher finds likeliest at each answer place."""
         path = self._folder / f"{row_hash(row):016x}.npz"
         if not path.exists():
-            found = self._logits(row).topk(self._num_top)
+            top = self._logits(row).topk(self._num_top)
             partial = path.with_suffix(f".{os.getpid()}")
             with partial.open("wb") as file:
                 np.savez(
                     file,
-                    ids=found.indices.to(torch.int32).numpy(),
-                    logits=found.values.to(torch.float16).numpy(),
+                    ids=top.indices.to(torch.int32).numpy(),
+                    logits=top.values.to(torch.float16).numpy(),
                 )
             partial.replace(path)
         with np.load(path) as kept:

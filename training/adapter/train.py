@@ -89,10 +89,14 @@ def main(
     tables = customised(read_recipe(recipe), model=model, data=data, num_steps=num_steps)
     tables = with_settings(tables, settings)
     variant = AdapterRecipe.of(tables).adapter.variant
-    found = variant if variant in MASKED else "ptp"
-    if found != kind:
-        asked = "bench train ptp" if found == "ptp" else f"bench train idlm --objective {found}"
-        raise ValueError(f"recipe {recipe} trains {found}; use `{asked}`")
+    recipe_kind = variant if variant in MASKED else "ptp"
+    if recipe_kind != kind:
+        asked = (
+            "bench train ptp"
+            if recipe_kind == "ptp"
+            else f"bench train idlm --objective {recipe_kind}"
+        )
+        raise ValueError(f"recipe {recipe} trains {recipe_kind}; use `{asked}`")
     train_adapter(tables, output, resume=resume, progress=progress, device=device, locate=locate)
     return output
 

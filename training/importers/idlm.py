@@ -84,10 +84,10 @@ def import_idlm(
             "download it first and give its folder"
         )
     adapter.save(output, torch.bfloat16)
-    found = SlotAdapter.load(output).config
+    config = SlotAdapter.load(output).config
     beside = "" if base is not None else f" for {output / 'model'}"
     return (
-        f"imported {checkpoint.name}: isd, rank {found.rank}, {len(found.layers)} layers, "
+        f"imported {checkpoint.name}: isd, rank {config.rank}, {len(config.layers)} layers, "
         f"strides up to {stride}{beside} -> {output}"
     )
 
@@ -98,13 +98,13 @@ def _of_model(checkpoint: Path, model: Path, stride: int, mask_id: int) -> SlotA
     module = _empty(config)
     files = _weight_files(checkpoint)
     expected = {name: tuple(part.shape) for name, part in module.state_dict().items()}
-    found = {name: tuple(_shape(files[name], name)) for name in files}
+    shapes = {name: tuple(_shape(files[name], name)) for name in files}
     if config.get("tie_word_embeddings"):
-        expected[HEAD] = found.setdefault(HEAD, expected[EMBEDDING])
-    if odd := sorted(expected.items() ^ found.items()):
+        expected[HEAD] = shapes.setdefault(HEAD, expected[EMBEDDING])
+    if odd := sorted(expected.items() ^ shapes.items()):
         raise ValueError(
             f"checkpoint {str(checkpoint)!r} is not of Qwen3's layout: {odd[0][0]} is "
-            f"{found.get(odd[0][0], 'missing')}, Qwen3's {expected.get(odd[0][0], 'has none')}"
+            f"{shapes.get(odd[0][0], 'missing')}, Qwen3's {expected.get(odd[0][0], 'has none')}"
         )
     mask = _row(files[EMBEDDING], EMBEDDING, mask_id)
     model.mkdir(parents=True)
@@ -196,17 +196,17 @@ def _weight_files(folder: Path) -> dict[str, Path]:
     Raises:
         ValueError: .
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for path in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(path, "pt") as file:
-                found |= dict.fromkeys(file.keys(), path)
+                files |= dict.fromkeys(file.keys(), path)
         except (SafetensorError, OSError) as error:
             line = " ".join(str(error).split())
             raise ValueError(f"{str(path)!r} cannot be read: {line}") from error
-    if not found:
+    if not files:
         raise ValueError(f"{str(folder)!r} holds no *.safetensors; only these are read")
-    return found
+    return files
 
 
 def _shape(path: Path, name: str) -> list[int]:
@@ -217,8 +217,8 @@ def _shape(path: Path, name: str) -> list[int]:
 
 def _tensor(path: Path, name: str) -> Tensor:
     with safe_open(path, "pt") as file:
-        found: Tensor = file.get_tensor(name)
-    return found
+        tensor: Tensor = file.get_tensor(name)
+    return tensor
 
 
 def _row(path: Path, name: str, index: int) -> Tensor:
@@ -230,8 +230,8 @@ def _row(path: Path, name: str, index: int) -> Tensor:
                 f"the mask's id is {index}, and {name} has {rows.get_shape()[0]} rows; "
                 "give the right one as --mask-id"
             )
-        found: Tensor = rows[index : index + 1][0]
-    return found
+        row: Tensor = rows[index : index + 1][0]
+    return row
 
 
 def _read_json(path: Path) -> dict[str, Any]:

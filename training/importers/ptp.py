@@ -96,10 +96,10 @@ def import_ptp(checkpoint: Path, output: Path, config: Path | None = None) -> st
         adapter.save(output, dtype or torch.float32)
     except OSError as error:
         raise ValueError(f"output {str(output)!r} cannot be written: {error}") from error
-    found = SlotAdapter.load(output).config
+    imported = SlotAdapter.load(output).config
     return (
-        f"imported {path.name}: {found.variant}, rank {found.rank}, {len(found.layers)} layers, "
-        f"code {found.code}, {found.num_slots} slots -> {output}"
+        f"imported {path.name}: {imported.variant}, rank {imported.rank}, "
+        f"{len(imported.layers)} layers, code {imported.code}, {imported.num_slots} slots -> {output}"
     )
 
 
@@ -213,23 +213,23 @@ def factor_shapes(parts: Parts, rank: int | None) -> tuple[dict[str, tuple[int, 
 
 
 def _embed_weights(
-    found: Mapping[str, Tensor], named: str | None
+    tensors: Mapping[str, Tensor], named: str | None
 ) -> tuple[Code, dict[str, Tensor], int]:
     """The code, the weights under our names, and D; `named` is the configuration's word for it.
 
     Raises:
         ValueError: for an embedding that is missing, unknown here, or named otherwise.
     """
-    shapes = {name: tuple(value.shape) for name, value in found.items()}
+    shapes = {name: tuple(value.shape) for name, value in tensors.items()}
     bits = shapes.get("u_adapter.bias", ())
     rows = shapes.get("embedding.weight", ())
     code: Code
     if len(bits) == 1 and shapes == {"u_adapter.weight": (*bits, 32), "u_adapter.bias": bits}:
         code, width = "float-bits", bits[0]
-        weights = {"net.weight": found["u_adapter.weight"], "net.bias": found["u_adapter.bias"]}
+        weights = {"net.weight": tensors["u_adapter.weight"], "net.bias": tensors["u_adapter.bias"]}
     elif len(shapes) == 1 and len(rows) == 2 and rows[0] == NUM_ANCHORS and named != "round":
         code, width = "interpolation", rows[1]
-        weights = {"anchors": found["embedding.weight"]}
+        weights = {"anchors": tensors["embedding.weight"]}
     else:
         said = f", {named} by the configuration," if named else ""
         raise ValueError(

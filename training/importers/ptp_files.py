@@ -66,17 +66,19 @@ def find_checkpoint(path: Path) -> Path:
     if not path.is_dir():
         raise ValueError(f"checkpoint {str(path)!r}: there is no such file or folder")
     last = path / "last.ckpt"
-    found = [last] if last.exists() else sorted(path.glob("*.ckpt"))
-    found = found or sorted(path.glob("*.safetensors"))
-    if len(found) != 1:
-        names = ", ".join(one.name for one in found) or "none"
+    candidates = [last] if last.exists() else sorted(path.glob("*.ckpt"))
+    candidates = candidates or sorted(path.glob("*.safetensors"))
+    if len(candidates) != 1:
+        names = ", ".join(one.name for one in candidates) or "none"
         raise ValueError(
             f"checkpoint {str(path)!r} must hold last.ckpt or a single *.ckpt or *.safetensors; "
             f"found: {names}; name the file"
         )
-    if not found[0].is_file():
-        raise ValueError(f"checkpoint {str(found[0])!r} is sharded; merge it into one file first")
-    return found[0]
+    if not candidates[0].is_file():
+        raise ValueError(
+            f"checkpoint {str(candidates[0])!r} is sharded; merge it into one file first"
+        )
+    return candidates[0]
 
 
 def read_state(path: Path) -> Mapping[str, Any]:

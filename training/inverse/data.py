@@ -92,8 +92,8 @@ class Trips:
     def _onward(self, joint: Floats) -> Floats:
         """One step of distributions ``[..., G, V, V]`` of goal, cell before and cell."""
         moved = np.einsum("...gpc,gh->...hpc", joint, self.goals)
-        found: Floats = np.einsum("...gpc,gpcn->...gcn", moved, self.steps, optimize=True)
-        return found
+        moved_on: Floats = np.einsum("...gpc,gpcn->...gcn", moved, self.steps, optimize=True)
+        return moved_on
 
     def rows(self, num_rows: int, length: int, rng: np.random.Generator) -> _Ints:
         """Independent rows ``[R, L]`` of the settled chain, L >= 2."""
@@ -111,15 +111,15 @@ class Trips:
 
         Given the row up to it, from place 1 on; zero before.
         """
-        found = np.zeros((*ids.shape, len(self.goals)))
+        beliefs = np.zeros((*ids.shape, len(self.goals)))
         belief = self.settled[:, ids[:, 0], ids[:, 1]].T
         for place in range(1, ids.shape[1]):
             if place > 1:
                 likely = self.steps[:, ids[:, place - 2], ids[:, place - 1], ids[:, place]].T
                 belief = belief @ self.goals * likely
             belief = belief / belief.sum(-1, keepdims=True)
-            found[:, place] = belief
-        return found
+            beliefs[:, place] = belief
+        return beliefs
 
     def floor(self, ids: _Ints) -> Floats:
         """Distribution ``[R, L, V]`` of each symbol given those before it (0 before place 2)."""

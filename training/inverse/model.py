@@ -127,8 +127,8 @@ class SlotTransformer(nn.Module):
     def embed_uniforms(self, u: Tensor) -> Tensor:
         """Slot inputs ``[..., D]`` of u ``[...]``."""
         warp = torch.ones(u.numel(), 2)
-        found: Tensor = self.uniforms(u.flatten(), warp)
-        return found.view(*u.shape, -1)
+        embedded: Tensor = self.uniforms(u.flatten(), warp)
+        return embedded.view(*u.shape, -1)
 
     def context(self, ids: Tensor) -> tuple[Tensor, list[State]]:
         """Hidden states ``[B, S, D]`` of rows of tokens, and their states."""
@@ -157,19 +157,19 @@ class SlotTransformer(nn.Module):
             steps: keeps states from call to call; N is then 1.
         """
         rotary = _rotary(positions, self.settings.width // self.settings.heads)
-        found = []
+        outputs = []
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, _TransformerBlock)
             query, own = layer.inputs(x, rotary)
             if steps is not None:
                 own = steps.with_new(index, own)
-            found.append(own)
+            outputs.append(own)
             far = None if past is None else (*past.states[index], past.mask)
             mixed = _attend(query, own, far)
             x = layer.outputs(x, mixed)
         if steps is not None:
             steps.filled += 1
-        return self.norm(x), found
+        return self.norm(x), outputs
 
 
 class OpenWindows:

@@ -57,8 +57,8 @@ class HeldOut:
 @torch.no_grad()
 def ar_nats(model: SlotTransformer, text: list[TextWindows]) -> Tensor:
     """-log p of windows' tokens given the tokens before them: ``[all windows, N]``."""
-    found = [_nats(Read(model, windows).window_logits(), windows) for windows in text]
-    return torch.cat(found).flatten(0, 1)
+    nats = [_nats(Read(model, windows).window_logits(), windows) for windows in text]
+    return torch.cat(nats).flatten(0, 1)
 
 
 @torch.no_grad()
@@ -68,15 +68,15 @@ def c_ptp_nats(model: SlotTransformer, text: list[TextWindows], draws: int) -> T
     Averaged over `draws` sets of uniforms from the model's own intervals.
     """
     generator = torch.Generator().manual_seed(EVAL_SEED)
-    found = []
+    nats = []
     for windows in text:
         total = torch.zeros(windows.noise.shape)
         for _ in range(draws):
             noise = torch.rand(windows.noise.shape, generator=generator, dtype=torch.float64)
             again = TextWindows(windows.ids, windows.starts, noise)
             total += _nats(Read(model, again).explained().logits, again)
-        found.append(total / draws)
-    return torch.cat(found).flatten(0, 1)
+        nats.append(total / draws)
+    return torch.cat(nats).flatten(0, 1)
 
 
 def source_nats(trips: Trips, text: list[TextWindows]) -> tuple[Tensor, Tensor]:
@@ -180,8 +180,8 @@ def _leading(right: Tensor) -> Tensor:
     return right.long().cumprod(-1)
 
 
-def _survival(found: list[Tensor]) -> list[float]:
-    shares = torch.cat(found).flatten(0, 1).double().mean(0).tolist()
+def _survival(kept: list[Tensor]) -> list[float]:
+    shares = torch.cat(kept).flatten(0, 1).double().mean(0).tolist()
     return [round(share, 5) for share in shares]
 
 

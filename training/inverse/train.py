@@ -103,7 +103,7 @@ def _train(tables: dict[str, Any], output: Path, progress: str, stop_after_s: fl
             if not loop_of(job, tables, path).train(deadline):
                 return
     if first:
-        found = compare(models["ar"], models["c-ptp"], trips, run.held_out(final=True))
-        report = {**found, "recipe": tables}
+        compared = compare(models["ar"], models["c-ptp"], trips, run.held_out(final=True))
+        report = {**compared, "recipe": tables}
         text = json.dumps(report, indent=2) + "\n"
         (output / "inverse.json").write_text(text, encoding="utf-8")

@@ -93,7 +93,7 @@ def read_completions(path: Path) -> dict[int, Completion]:
     if not path.exists():
         return {}
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    found = [json.loads(line) for line in lines if line.endswith("\n")]
+    entries = [json.loads(line) for line in lines if line.endswith("\n")]
     made = [
         Completion(
             number=fields["number"],
@@ -101,7 +101,7 @@ def read_completions(path: Path) -> dict[int, Completion]:
             prompt=tuple(fields["prompt"]),
             tokens=tuple(fields["tokens"]),
         )
-        for fields in found
+        for fields in entries
     ]
     return {completion.number: completion for completion in made}
 

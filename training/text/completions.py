@@ -83,9 +83,9 @@ class OnPolicySource(PoolSource):
                 f"none of {len(given)} prompts fits: max_tokens {max_tokens} less max_new_tokens "
                 f"{plan.max_new_tokens} leaves {max(room, 0)} tokens; lower max_new_tokens"
             )
-        found = sample(teacher, tokenizer, fitting, plan, folder, on_completion)
+        completions = sample(teacher, tokenizer, fitting, plan, folder, on_completion)
         super().__init__(
-            (completion.row() for completion in found),
+            (completion.row() for completion in completions),
             kind="on-policy",
             name=teacher.name,
             rows_per_step=rows_per_step,
@@ -136,10 +136,10 @@ class CompletionsSource(PoolSource):
 
 def _stored_rows(file: Path, vocab_size: int) -> list[Row]:
     try:
-        found = list(read_completions(file).values())
+        completions = list(read_completions(file).values())
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{file} holds no completions ({error})") from error
-    rows = [dataclasses.replace(c.row(), temperature=c.temperature) for c in found]
+    rows = [dataclasses.replace(c.row(), temperature=c.temperature) for c in completions]
     highest = max((max(row.ids) for row in rows), default=0)
     if highest >= vocab_size:
         raise ValueError(

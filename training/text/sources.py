@@ -227,10 +227,10 @@ def _plan(options: dict[str, Any]) -> CompletionPlan:
     """Takes what makes a `CompletionPlan` out of the options of an on-policy source."""
     given = {f.name: options.pop(f.name) for f in fields(CompletionPlan) if f.name in options}
     if "temperatures" in given:
-        found = given["temperatures"]
-        listed = [found] if isinstance(found, _NUMBER) else found
+        temperatures = given["temperatures"]
+        listed = [temperatures] if isinstance(temperatures, _NUMBER) else temperatures
         if not all(isinstance(temperature, _NUMBER) for temperature in listed):
-            raise ValueError(f"temperatures are {found}; give a number or a list of numbers")
+            raise ValueError(f"temperatures are {temperatures}; give a number or a list of numbers")
         given["temperatures"] = tuple(map(float, listed))
     return CompletionPlan(**given)
 

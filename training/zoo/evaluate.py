@@ -65,8 +65,8 @@ def chat_answers(
         for i in active:
             histories[i] += [encoder.user, *encoder.text(turns[i][depth]), encoder.assistant]
         prompts = [histories[i] for i in active]
-        found = _greedy_answers(model, encoder, prompts, max_new_tokens)
-        for i, ids in zip(active, found, strict=True):
+        answered = _greedy_answers(model, encoder, prompts, max_new_tokens)
+        for i, ids in zip(active, answered, strict=True):
             histories[i] += [*ids, encoder.end]
             answers[i].append(encoder.tokenizer.decode(ids).strip())
     return answers

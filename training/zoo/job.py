@@ -105,12 +105,12 @@ class ZooJob:
         if world > 1:
             gathered = [None] * world
             dist.all_gather_object(gathered, mine)
-        found = {family: value for part in gathered for family, value in part.items()}
-        scores: dict[str, dict[str, float]] = {f: found[f][0] for f in FAMILIES}
+        by_family = {family: value for part in gathered for family, value in part.items()}
+        scores: dict[str, dict[str, float]] = {f: by_family[f][0] for f in FAMILIES}
         self.reporter.evaluation(
             progress, _scores_line(scores), {"scores": scores, "counts": progress.counts}
         )
-        self.reporter.look(progress, {f: found[f][1] for f in FAMILIES})
+        self.reporter.look(progress, {f: by_family[f][1] for f in FAMILIES})
         if self.data["adaptive"]:
             progress.counts = adapted_counts(
                 self.data["counts"],

@@ -40,11 +40,11 @@ def _measure_zoo(zoo: Path, num: int = _NUM_PROMPTS) -> dict[str, Any]:
         scores = {}
         for family in FAMILIES:
             conversations = zoo_conversations(family, num)
-            found = chat_answers(model, encoder, [c.turns for c in conversations])
+            answered = chat_answers(model, encoder, [c.turns for c in conversations])
             if name == "target":
-                answers[family] = found
+                answers[family] = answered
             references = [r for c in conversations for r in c.references if r is not None]
-            texts = [text for texts in found for text in texts]
+            texts = [text for texts in answered for text in texts]
             scores[family] = corpus_scores(family, texts, references)
         result[name] = {
             "parameters": sum(p.numel() for p in model.parameters()),

@@ -56,14 +56,14 @@ class UniformEmbedding(nn.Module):
         with torch.no_grad():
             # multiples of the golden ratio: spread evenly, with all their bits in use
             u = torch.arange(1024, dtype=torch.float64) * 0.6180339887498949 % 1
-            found = self(u, torch.ones(len(u), 2)).square().mean().sqrt()
+            scale = self(u, torch.ones(len(u), 2)).square().mean().sqrt()
             self.blank.mul_(target / self.blank.square().mean().sqrt())
             if self.code == "interpolation":
-                self.anchors.mul_(target / found)
+                self.anchors.mul_(target / scale)
             last = self.net[-1] if isinstance(self.net, nn.Sequential) else self.net
             if isinstance(last, nn.Linear):
-                last.weight.mul_(target / found)
-                last.bias.mul_(target / found)
+                last.weight.mul_(target / scale)
+                last.bias.mul_(target / scale)
 
     def forward(self, u: Tensor, warp: Tensor) -> Tensor:
         """Embed slots.

@@ -99,15 +99,15 @@ class GatedModule:
             side_by_side: move the weights of layers that share an input next to one another,
                 ``[in, sum of out]``; the layers keep views of them.
         """
-        found = linear_layers(module)
-        self.groups = _shared_inputs(module, list(found.values()))
+        layers = linear_layers(module)
+        self.groups = _shared_inputs(module, list(layers.values()))
         if side_by_side:
             for group in self.groups:
-                _join([list(found.values())[index] for index in group])
-        self.layers = [_layer(name, layer) for name, layer in found.items()]
+                _join([list(layers.values())[index] for index in group])
+        self.layers = [_layer(name, layer) for name, layer in layers.items()]
         self._active: Forward | None = None
         self._resting: Forward | None = None
-        for index, layer in enumerate(found.values()):
+        for index, layer in enumerate(layers.values()):
             layer.forward = self._wrapped(index, layer.forward)
 
     def _wrapped(self, index: int, plain: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

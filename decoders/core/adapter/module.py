@@ -111,13 +111,13 @@ class SlotAdapter(nn.Module):
 
     def factors(self, dtype: torch.dtype) -> dict[str, tuple[Tensor | None, Tensor]]:
         """A ``[r, in]`` (None: full rank) and scaled B ``[out, r]`` of every layer, cast."""
-        found: dict[str, tuple[Tensor | None, Tensor]] = {}
+        pairs: dict[str, tuple[Tensor | None, Tensor]] = {}
         for name in self.config.layers:
             key = _key(name)
             high = (self.lora_b[key] * self.config.scale).to(dtype)
             low = self.lora_a[key].to(dtype) if self.config.rank else None
-            found[name] = (low, high)
-        return found
+            pairs[name] = (low, high)
+        return pairs
 
     def check_fits(self, module: Any) -> None:
         """`ValueError` unless the module has exactly the layers this adapter was made for."""

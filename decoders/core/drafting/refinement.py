@@ -112,14 +112,14 @@ class MaskBlock:
     def take(self, picks: Sequence[int], confidences: Sequence[float]) -> None:
         """A pass predicted all positions after the first it was about."""
         self.passes += 1
-        found = dict(enumerate(zip(picks, confidences, strict=True), self.start + 1))
-        open_places = [place for place in found if self.shown[place] == HIDDEN]
+        read = dict(enumerate(zip(picks, confidences, strict=True), self.start + 1))
+        open_places = [place for place in read if self.shown[place] == HIDDEN]
         is_last = self.passes == self._most
         fills_rest = is_last and self._rules.tail == "fill"
-        revised = self._revise(found, fills_rest)
+        revised = self._revise(read, fills_rest)
         fills_all = fills_rest or self._rules.commit == "cmlm"
-        for place in open_places if fills_all else self._fillable(found, open_places):
-            self.shown[place], self._sureness[place] = found[place]
+        for place in open_places if fills_all else self._fillable(read, open_places):
+            self.shown[place], self._sureness[place] = read[place]
         if self._rules.commit == "cmlm" and not is_last:
             for place in self._least_sure():
                 self.shown[place] = HIDDEN
@@ -129,39 +129,39 @@ class MaskBlock:
             self.start = len(self.tokens)
             self.finished |= self.start == len(self.shown)
 
-    def _revise(self, found: dict[int, tuple[int, float]], fills_rest: bool) -> bool:
+    def _revise(self, read: dict[int, tuple[int, float]], fills_rest: bool) -> bool:
         """Edit or mask again what the pass is sure to predict otherwise; whether there was any."""
         rules = self._rules
         if rules.revise == "none" or (fills_rest and rules.revise == "remask"):
             return False
         wrong = [
             place
-            for place, (token, confidence) in found.items()
+            for place, (token, confidence) in read.items()
             if self.shown[place] not in (HIDDEN, token) and confidence >= rules.edit_threshold
         ]
         for place in wrong:
-            token, confidence = found[place]
+            token, confidence = read[place]
             self.shown[place] = token if rules.revise == "edit" else HIDDEN
             self._sureness[place] = confidence
         return bool(wrong)
 
     def _fillable(
-        self, found: dict[int, tuple[int, float]], open_places: list[int]
+        self, read: dict[int, tuple[int, float]], open_places: list[int]
     ) -> Sequence[int]:
         """The masks of the answer that this pass fills; at least one, if the target gives none."""
         rules = self._rules
         filled = list(self.shown)
         for place in open_places:
-            filled[place] = found[place][0]
+            filled[place] = read[place][0]
         num = self._answer_length(filled[1:])
         masked = [place for place in open_places if place <= num]
-        surest_first = sorted(masked, key=lambda place: -found[place][1])
+        surest_first = sorted(masked, key=lambda place: -read[place][1])
         count = 1 if rules.prefix == "block" else 0
         if rules.commit != "threshold":
             left = masks_left(num, self.passes, self._most, rules.schedule)
             count = max(count, len(masked) - left)
         if rules.commit != "quota":
-            sure = sum(found[place][1] >= rules.threshold for place in masked)
+            sure = sum(read[place][1] >= rules.threshold for place in masked)
             count = max(count, sure)
         return surest_first[:count]
 

@@ -64,13 +64,13 @@ def read_acceptances(
     return [
         CallResult(
             acceptance=Acceptance(
-                int(found[0]),
-                int(found[1]),
-                ratios=tuple(found[2 : 2 + count]),
-                overlaps=tuple(found[2 + most : 2 + most + count]),
+                int(numbers[0]),
+                int(numbers[1]),
+                ratios=tuple(numbers[2 : 2 + count]),
+                overlaps=tuple(numbers[2 + most : 2 + most + count]),
             )
         )
-        for found, count in zip(acceptances, counts, strict=True)
+        for numbers, count in zip(acceptances, counts, strict=True)
     ]
 
 

@@ -139,14 +139,14 @@ def _study_head(module: Any) -> tuple[int, bool]:
     a soft cap cannot hide in small numbers.
     """
     base, head = module.base_model, module.get_output_embeddings()
-    found: dict[str, Tensor] = {}
+    seen: dict[str, Tensor] = {}
 
     def on_base(_module: nn.Module, _args: Any, output: Any) -> None:
-        found["hidden"] = output.last_hidden_state
+        seen["hidden"] = output.last_hidden_state
 
     def on_head(_module: nn.Module, args: Any, output: Tensor) -> Tensor:
-        found["fed"], found["scaled"] = args[0], output * 1000
-        return found["scaled"]
+        seen["fed"], seen["scaled"] = args[0], output * 1000
+        return seen["scaled"]
 
     hooks = []
     if head is not None and base is not module:
@@ -158,8 +158,8 @@ def _study_head(module: Any) -> tuple[int, bool]:
         for hook in hooks:
             hook.remove()
     exact = (
-        len(found) == 3
-        and torch.equal(found["fed"], found["hidden"])
-        and torch.equal(logits, found["scaled"])
+        len(seen) == 3
+        and torch.equal(seen["fed"], seen["hidden"])
+        and torch.equal(logits, seen["scaled"])
     )
     return int(logits.shape[-1]), exact

@@ -111,10 +111,10 @@ class MaskBuilder:
         Returns:
             additive ``[B, 1, N, T]``, one per kind of layer if there are several.
         """
-        found: dict[str, Tensor | None] = {}
+        masks: dict[str, Tensor | None] = {}
         for kind, window in self._windows.items():
             near = visible
             if window is not None:
                 near = visible & (positions[:, :, None] - placed[:, None, :] < window)
-            found[kind] = self.additive(near)[:, None]
-        return found if len(found) > 1 else next(iter(found.values()))
+            masks[kind] = self.additive(near)[:, None]
+        return masks if len(masks) > 1 else next(iter(masks.values()))

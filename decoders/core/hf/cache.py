@@ -49,8 +49,8 @@ class KVStore:
         self.start = self.stop = 0
         groups: list[list[int]] = []
         for index, shape in enumerate(planes):
-            found = next((g for g in groups if planes[g[0]] == shape and not separate), None)
-            groups.append([index]) if found is None else found.append(index)
+            alike = next((g for g in groups if planes[g[0]] == shape and not separate), None)
+            groups.append([index]) if alike is None else alike.append(index)
         with torch.inference_mode(False):  # inference tensors could not be edited outside of it
             self._bases = [
                 torch.zeros(

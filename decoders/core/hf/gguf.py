@@ -90,12 +90,12 @@ def _metadata(file: Path) -> dict[str, Any]:
 
     try:
         reader = GGUFReader(file)
-        found = {name: field.contents() for name, field in reader.fields.items()}
+        fields = {name: field.contents() for name, field in reader.fields.items()}
     except Exception as error:  # of a damaged file the reader raises whatever its bytes lead to
         raise ValueError(
             f"{file} is damaged or cut off ({_one_line(error)}); fetch it again"
         ) from error
-    return found
+    return fields
 
 
 def _write(file: Path, folder: Path, metadata: Mapping[str, Any]) -> None:

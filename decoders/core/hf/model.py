@@ -204,8 +204,8 @@ class HFModel:
     def stop_ids(self) -> frozenset[int]:
         """Ids that end an answer by the model's generation config (see also `stop_ids`)."""
         generation = getattr(self.module, "generation_config", None)
-        found = (getattr(c, "eos_token_id", None) for c in (generation, self._config))
-        return frozenset().union(*map(token_ids, found))
+        declared = (getattr(c, "eos_token_id", None) for c in (generation, self._config))
+        return frozenset().union(*map(token_ids, declared))
 
     @property
     def _config(self) -> Any:

@@ -44,6 +44,14 @@ _READS = {
     ),
     "isd": ("stride", "verify", "proposal", "lenience", "top"),
 }
+_COMMIT_READS = {
+    "threshold": ("threshold",),
+    "threshold+quota": ("threshold", "schedule"),
+    "quota": ("schedule",),
+    "cmlm": ("schedule",),
+}
+_REVISE_READS = {"remask": ("edit_threshold",), "edit": ("edit_threshold",)}
+_VERIFY_READS = {"relaxed": ("lenience",), "topk": ("top",)}
 
 
 @register("idlm")
@@ -53,8 +61,8 @@ class IterativeDiffusion(Decoder):
 
     Args:
         mode: `refine` (lossy) or `isd` (lossless unless an option relaxes it). What follows down to
-            `tail` is read by `refine` alone, then down to `top` by `isd` alone; an option of the
-            other mode is refused.
+            `tail` is read by `refine` alone, then down to `top` by `isd` alone; an option that
+            nothing reads is refused.
         block: B, tokens refined together.
         max_passes: T; 0: as many as a block has tokens (for thresholds).
         commit: which predictions a pass keeps, see `decoders.core.drafting.refinement`.
@@ -101,7 +109,7 @@ class IterativeDiffusion(Decoder):
     showcase: ClassVar[Mapping[str, Mapping[str, str]]] = {"isd": {"mode": "isd", "stride": "8"}}
 
     def __post_init__(self) -> None:
-        """`ValueError` on an option out of range, or one that the mode does not read."""
+        """`ValueError` on an option out of range, or one that nothing reads as others are set."""
         self.demand(self.mode in _READS, "mode", "refine or isd (`jacobi` is a decoder of its own)")
         self.demand(self.block >= 1, "block", "1 or above")
         self.demand(self.max_passes >= 0, "max_passes", "1 or above, or 0 for a block's tokens")
@@ -111,6 +119,9 @@ class IterativeDiffusion(Decoder):
         self.demand(0 < self.lenience <= 1, "lenience", "above 0 and at most 1 (exact)")
         self.demand(self.top >= 1, "top", "1 or above")
         self.demand_read("mode", _READS)
+        self.demand_read("commit", _COMMIT_READS)
+        self.demand_read("revise", _REVISE_READS)
+        self.demand_read("verify", _VERIFY_READS)
 
     @property
     def adapter_name(self) -> str:

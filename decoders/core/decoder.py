@@ -102,18 +102,15 @@ class Decoder:
         options are read by every value. One that has its default does not count as given.
         """
         chosen = getattr(self, option)
-        readers = {
-            field.name: [value for value, names in reads.items() if field.name in names] or [chosen]
-            for field in dataclasses.fields(self)
-        }
+        own = reads.get(chosen, ())
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if chosen not in readers[field.name] and value != field.default:
-                others = " and ".join(f"{option}={reader}" for reader in readers[field.name])
-                own = [name for name in readers if chosen in readers[name] and name != option]
+            readers = [f"{option}={by}" for by, names in reads.items() if field.name in names]
+            if readers and field.name not in own and value != field.default:
+                instead = f", which reads {', '.join(own)}" if own else ""
                 raise ValueError(
                     f"option {field.name!r} of decoder {self.name!r} is {value}, but it belongs to "
-                    f"{others}; {option}={chosen} reads {', '.join(own)}"
+                    f"{' or '.join(readers)}, not to {option}={chosen}{instead}"
                 )
 
     def steps(self, request: Request) -> Steps:

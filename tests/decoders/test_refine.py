@@ -361,19 +361,40 @@ def test_an_adapter_is_asked_for_by_the_modes_name_unless_another_is_given() -> 
     [
         (
             "idlm:stride=9",
-            "option 'stride' of decoder 'idlm' is 9, but it belongs to mode=isd; mode=refine reads "
-            "block, max_passes, commit, schedule, threshold, revise, edit_threshold, confidence, "
-            "early_exit, prefix, tail, adapter",
+            "option 'stride' of decoder 'idlm' is 9, but it belongs to mode=isd, not to "
+            "mode=refine, which reads block, max_passes, commit, schedule, threshold, revise, "
+            "edit_threshold, confidence, early_exit, prefix, tail",
         ),
         (
             "idlm:mode=isd:block=8",
-            "option 'block' of decoder 'idlm' is 8, but it belongs to mode=refine; mode=isd reads "
-            "stride, verify, proposal, lenience, top, adapter",
+            "option 'block' of decoder 'idlm' is 8, but it belongs to mode=refine, not to "
+            "mode=isd, which reads stride, verify, proposal, lenience, top",
         ),
         (
             "ptp:budget=5",
-            "option 'budget' of decoder 'ptp' is 5, but it belongs to mode=pqd; mode=sequential "
-            "reads slots, row_cost, adapter",
+            "option 'budget' of decoder 'ptp' is 5, but it belongs to mode=pqd, not to "
+            "mode=sequential",
+        ),
+        (
+            "idlm:schedule=cosine",
+            "option 'schedule' of decoder 'idlm' is cosine, but it belongs to "
+            "commit=threshold+quota or commit=quota or commit=cmlm, not to commit=threshold, which "
+            "reads threshold",
+        ),
+        (
+            "idlm:commit=quota:threshold=0.5",
+            "option 'threshold' of decoder 'idlm' is 0.5, but it belongs to commit=threshold or "
+            "commit=threshold+quota, not to commit=quota, which reads schedule",
+        ),
+        (
+            "idlm:revise=none:edit_threshold=0.5",
+            "option 'edit_threshold' of decoder 'idlm' is 0.5, but it belongs to revise=remask or "
+            "revise=edit, not to revise=none",
+        ),
+        (
+            "idlm:mode=isd:lenience=0.9",
+            "option 'lenience' of decoder 'idlm' is 0.9, but it belongs to verify=relaxed, not to "
+            "verify=strict",
         ),
     ],
 )

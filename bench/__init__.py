@@ -1,5 +1,25 @@
 """The harness: plans, measures, judges and reports runs of decoders.
 
+In Python and in notebooks: ``from bench import run, load_run`` (see `bench.notebook`).
+
 Folders stand on floors; each imports only those before it: text, errors, progress, settings,
-records, machine, stats, plan, measure, report, verify, compare, ab, run, cli.
+records, machine, stats, plan, measure, report, verify, compare, ab, runs, then cli and notebook.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bench.notebook import Results, load_run, run
+
+__all__ = ["Results", "load_run", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    """What `bench.notebook` offers, imported when it is first asked for."""
+    if name in __all__:
+        from bench import notebook
+
+        return getattr(notebook, name)
+    raise AttributeError(f"module 'bench' has no attribute {name!r}")

@@ -33,7 +33,7 @@ def test_every_import_keeps_to_the_floors_and_none_goes_in_a_circle() -> None:
 
 
 _PLANTED = (
-    ("bench/records/files.py", "from bench.run import run", "The floors of bench"),
+    ("bench/records/files.py", "from bench.runs import run", "The floors of bench"),
     ("bench/stats/times.py", "import matplotlib", "matplotlib stays"),
     ("decoders/core/engine/readout.py", "import transformers", "transformers stays"),
     ("training/text/pool.py", "import training.adapter.windows", "The floors of training"),

@@ -15,7 +15,7 @@ from bench.cli.read import print_run
 from bench.errors import BenchError, Exit
 
 if TYPE_CHECKING:
-    from bench.run import RunResult
+    from bench.runs import RunResult
 
 app = typer.Typer()
 PANEL = "Measure"
@@ -37,9 +37,9 @@ def run(
 
             typer.echo("\n".join(plan_only(chosen, shown)))
             return
-        from bench import run as bench_run
+        from bench import runs
 
-        ended = bench_run.run(chosen, output, shown)
+        ended = runs.run(chosen, output, shown)
     _conclude(ended)
 
 
@@ -50,11 +50,11 @@ def resume(
     progress: options.Progressing = options.ProgressStyle.auto,
 ) -> None:
     """Complete a run that was interrupted or killed; nothing is measured twice."""
-    from bench import run as bench_run
+    from bench import runs
     from bench.records.run_folder import find_run
 
     with options.display(progress) as shown:
-        ended = bench_run.resume(find_run(run_dir, output), shown)
+        ended = runs.resume(find_run(run_dir, output), shown)
     _conclude(ended)
 
 

@@ -23,7 +23,7 @@ def dry_run(
     progress: Progress,
     opener: Callable[[RunConfig], Setup] = open_setup,
 ) -> list[str]:
-    """The plan and its estimate in lines; nothing is written (raises as `bench.run.run`)."""
+    """The plan and its estimate in lines; nothing is written (raises as `bench.runs.run`)."""
     config = choose_decoders(config, progress.note)
     setup = opener(config)
     plan, prompts = make_plan(setup, config.run_name or "dry-run", progress)

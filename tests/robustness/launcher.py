@@ -18,7 +18,7 @@ from typing import Any
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast  # noqa: F401
 
 import cli
-from bench import run  # noqa: F401
+from bench import runs  # noqa: F401
 from bench.report import figures, write  # noqa: F401
 from decoders import ar, ptp, spec  # noqa: F401
 from decoders.core.hf import model as hf  # noqa: F401

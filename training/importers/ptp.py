@@ -99,7 +99,8 @@ def import_ptp(checkpoint: Path, output: Path, config: Path | None = None) -> st
     imported = SlotAdapter.load(output).config
     return (
         f"imported {path.name}: {imported.variant}, rank {imported.rank}, "
-        f"{len(imported.layers)} layers, code {imported.code}, {imported.num_slots} slots -> {output}"
+        f"{len(imported.layers)} layers, code {imported.code}, {imported.num_slots} slots "
+        f"-> {output}"
     )
 
 

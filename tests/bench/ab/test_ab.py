@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bench import run as bench_run
+from bench import runs
 from bench.ab.ab import run_ab
 from bench.ab.checkout import PROTOCOL, Process, check_setup, checkout
 from bench.ab.worker import Worker, answer
@@ -172,7 +172,7 @@ def test_what_was_measured_before_an_interrupt_is_kept_and_not_resumed(
         assert run.status.status == "interrupted"
         assert len(run.records) == 2 * 2
         with pytest.raises(BenchError, match="cannot be resumed") as refused:
-            bench_run.resume(run.path, progress())
+            runs.resume(run.path, progress())
         assert refused.value.exit_code == Exit.USAGE
 
 

@@ -183,7 +183,7 @@ def test_all_480_questions_give_the_ratio_that_spec_benchs_formula_gives(
 ) -> None:
     from transformers import AutoTokenizer
 
-    from bench import run as bench_run
+    from bench import runs
 
     config = load_config(
         None,
@@ -200,7 +200,7 @@ def test_all_480_questions_give_the_ratio_that_spec_benchs_formula_gives(
             "phase_limit": 0,
         },
     )
-    folder = bench_run.run(config, tmp_path, progress()).run_dir
+    folder = runs.run(config, tmp_path, progress()).run_dir
     run = load_run(folder)
     assert len({r.conversation for r in run.records}) == 480
     assert len({r.prompt for r in run.records}) == protocol.NUM_TURNS

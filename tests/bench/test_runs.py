@@ -296,7 +296,7 @@ def test_a_quality_pass_that_does_not_fit_says_how_to_leave_it_out(
     def full(*_: Any, **__: Any) -> None:
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
-    monkeypatch.setattr("bench.run.score_quality", full)
+    monkeypatch.setattr("bench.runs.score_quality", full)
     with pytest.raises(BenchError, match="the quality pass, 8 answers at a time, did not fit") as e:
         start()
     assert "--quality-limit 0" in e.value.message
@@ -442,7 +442,7 @@ import sys, time
 sys.path.insert(0, {tests!r})
 import conftest
 from pathlib import Path
-from bench import run as bench_run
+from bench import runs
 from bench.settings.config import load_config
 
 class Slow(conftest.RecordedProgress):
@@ -453,7 +453,7 @@ class Slow(conftest.RecordedProgress):
 
 values = dict(model="t", draft="t", decoders="spec", tasks="qa,math_reasoning", limit=4,
               quality_limit=2, repeats=2, max_new_tokens=12)
-bench_run.run(load_config(None, values), Path({results!r}), Slow(), conftest.open_tables)
+runs.run(load_config(None, values), Path({results!r}), Slow(), conftest.open_tables)
 """
 
 

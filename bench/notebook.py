@@ -1,0 +1,236 @@
+"""The Python interface, for scripts and notebooks: measure, or open what was measured.
+
+    from bench import load_run, run
+
+    results = run(decoders="spec:k=4", limit=4, repeats=1)   # as `bench run`, same files
+    results                                                  # in a notebook: verdict and main table
+    results.summary                                          # a DataFrame, as summary.csv
+    results.figures["speedup"].save("speedup.pdf")
+
+`load_run` needs neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from bench.errors import BenchError, Exit, did_you_mean
+from bench.progress import choose
+from bench.records.record import SampleRecord
+from bench.records.run_folder import find_run
+from bench.records.run_folder import load_run as read_run
+from bench.report.export import answers
+from bench.report.findings import Findings
+from bench.report.tables import Table
+from bench.settings.config import load_config
+from bench.stats.summary_row import SummaryRow, rows_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RESULTS = Path("results")
+"""Where run folders are kept unless another folder is named."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure of a run and the numbers in it; a notebook shows it as SVG.
+
+    Attributes:
+        name: file name of the figure, without its kind.
+        figure: of matplotlib, to change or to draw on.
+        data: the numbers that are drawn.
+    """
+
+    name: str
+    figure: Figure
+    data: pd.DataFrame
+
+    @cached_property
+    def _files(self) -> Mapping[str, bytes]:
+        from bench.report.figures import render
+
+        return render(self.figure)
+
+    def save(self, path: str | Path) -> Path:
+        """Write it; the suffix says how.
+
+        Raises:
+            BenchError: another suffix than .png, .pdf or .svg.
+        """
+        path = Path(path)
+        kind = path.suffix.removeprefix(".")
+        if kind not in self._files:
+            raise BenchError(f"cannot draw {path}: name a .png, .pdf or .svg file", Exit.USAGE)
+        path.write_bytes(self._files[kind])
+        return path
+
+    def _repr_svg_(self) -> str:
+        return self._files["svg"].decode()
+
+
+class Drawings(Mapping[str, Drawing]):
+    """The figures there is data for, by name; a notebook shows them all."""
+
+    def __init__(self, drawings: Sequence[Drawing]) -> None:
+        """In the order they are shown."""
+        self._drawings = {drawing.name: drawing for drawing in drawings}
+
+    def __getitem__(self, name: str) -> Drawing:
+        """The figure of that name (`KeyError` names those there are)."""
+        if name not in self._drawings:
+            raise KeyError(f"no figure {name!r}; {did_you_mean(name, list(self._drawings))}")
+        return self._drawings[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._drawings)
+
+    def __len__(self) -> int:
+        return len(self._drawings)
+
+    def _repr_html_(self) -> str:
+        return "".join(f"<div>{drawing._repr_svg_()}</div>" for drawing in self.values())
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """What a run measured, as frames, rows and figures; a pure function of its folder.
+
+    Attributes:
+        path: the run folder.
+        findings: the numbers, tables and sentences of its report.
+    """
+
+    path: Path
+    findings: Findings = field(repr=False)
+
+    @property
+    def verdict(self) -> str:
+        """VALID, or why it is not."""
+        return self.findings.verdict
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What a verdict other than VALID rests on."""
+        return tuple(self.findings.validity.reasons)
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The configuration that measures the same again, as ``config.toml`` has it."""
+        return self.findings.run.config
+
+    @property
+    def records(self) -> tuple[SampleRecord, ...]:
+        """Every answer that counts, step by step."""
+        return self.findings.run.records
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """A row per decoder and family: the columns of ``summary.csv``."""
+        return self.findings.summary.copy()
+
+    @property
+    def rows(self) -> list[SummaryRow]:
+        """The rows of `summary`, typed: ``results.rows[0].speedup``."""
+        return rows_of(self.findings.summary, None)
+
+    @property
+    def answers(self) -> pd.DataFrame:
+        """A row per answer: what was asked, counted and timed."""
+        return answers(self.records)
+
+    @property
+    def prompts(self) -> pd.DataFrame:
+        """A row per prompt and decoder: the ratios that speed-ups are means of."""
+        return self.findings.by_prompt.copy()
+
+    @property
+    def headline(self) -> pd.DataFrame:
+        """The main table as it is printed, indexed by decoder."""
+        table = self.findings.headline
+        rows = [[cell.text for cell in row] for row in table.rows]
+        frame = pd.DataFrame(rows, columns=list(table.headings))
+        return frame.set_index(table.headings[0])
+
+    @cached_property
+    def figures(self) -> Drawings:
+        """The figures of the report, by name."""
+        from bench.report import figures, parallel_figures
+
+        numbers = self.findings
+        drawn = figures.draw_all(numbers.summary, numbers.lengths, numbers.floor)
+        drawn |= parallel_figures.draw_all(numbers.summary)
+        return Drawings([Drawing(name, *parts) for name, parts in drawn.items()])
+
+    def __str__(self) -> str:
+        """Verdict and main table, for a terminal."""
+        return f"{self.path.name}: {self.verdict}\n{self.headline.to_string()}"
+
+    def _repr_html_(self) -> str:
+        lines = [f"<p><b>{html.escape(self.verdict)}</b> {html.escape(str(self.path))}</p>"]
+        lines += [f"<p>{html.escape(reason)}</p>" for reason in self.reasons]
+        lines.append(_html(self.findings.headline))
+        notes = f"{self.findings.headline.note} {self.findings.floor_sentence}"
+        return "\n".join([*lines, f"<p><small>{html.escape(notes)}</small></p>"])
+
+
+def run(
+    decoders: str | Sequence[str] | None = None,
+    *,
+    output: str | Path = RESULTS,
+    progress: str = "none",
+    config: str | Path | None = None,
+    **settings: Any,
+) -> Results:
+    """Measure decoders as `bench run` does, in a new folder, and open what came of it.
+
+    Args:
+        decoders: specs such as ``"ptp,spec:k=4"`` or a list of them; None: all whose needs are met.
+        output: folder of run folders.
+        progress: ``auto``, ``rich``, ``plain`` or ``none``, on stderr.
+        config: a TOML file; what is given here goes before it.
+        settings: fields of `bench.settings.config.RunConfig`, such as ``limit=4``.
+
+    Raises:
+        BenchError: for anything that stops it before something is measured.
+        ValueError: an unknown `progress`.
+    """
+    from bench.runs import run as measure
+
+    file = None if config is None else Path(config)
+    chosen = load_config(file, {**settings, "decoders": decoders})
+    with closing(choose(progress)) as shown:
+        return load_run(measure(chosen, Path(output), shown).run_dir)
+
+
+def load_run(run_dir: str | Path = "latest", *, output: str | Path = RESULTS) -> Results:
+    """Open a run: its folder, its name under `output`, or ``latest``.
+
+    Raises:
+        BenchError: there is no such run (exit code 2), or it cannot be read.
+    """
+    path = find_run(str(run_dir), Path(output))
+    return Results(path, Findings(read_run(path)))
+
+
+def _html(table: Table) -> str:
+    """A table whose every cell is text."""
+    head = "".join(f"<th>{html.escape(heading)}</th>" for heading in table.headings)
+    rows = (
+        "".join(
+            f"<td>{'<b>' if cell.bold else ''}{html.escape(cell.text)}"
+            f"{'</b>' if cell.bold else ''}</td>"
+            for cell in row
+        )
+        for row in table.rows
+    )
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -3,11 +3,14 @@
 MT-bench's eight categories become the family ``mt_bench``; the other five families keep their
 names. The instruction is already part of a turn's text. References are kept where the file has
 them: hints for 39 MT-bench questions, the gold text for translation and summarization, the final
-number for math_reasoning, every accepted answer for rag; qa has none. Standard library only.
+number for math_reasoning, every accepted answer for rag. Translations are tokenised there ("a word
+, a word ."), which an answer never is: they are detokenised. qa has none; a file beside it whose
+name is ``qa_references*.json`` gives them, as ``{"321": {"answer": ["…"]}}`` by question.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -56,9 +59,12 @@ def load_specbench(path: Path | None = None) -> list[Conversation]:
         ValueError: no such file, or a line that is no Spec-Bench question.
     """
     file = _cached_questions() if path is None else _existing(path)
+    answers = _qa_answers(file.parent)
     conversations = []
     for number, row in read_jsonl(file):
         try:
+            if row.get("category") == "qa" and not row.get("reference"):
+                row = {**row, "reference": [answers.get(str(row["question_id"]))]}
             conversations.append(_question(row))
         except (KeyError, TypeError) as error:
             raise ValueError(
@@ -111,6 +117,49 @@ def _half_character(row: Mapping[str, Any]) -> str:
     return ""
 
 
+def detokenised(text: str) -> str:
+    """English text with spaces where a writer puts them, by the rules of Moses's detokeniser.
+
+    Raises:
+        ImportError: sacremoses is not installed.
+    """
+    written: str = _detokenizer().detokenize(text.split())
+    return written
+
+
+@functools.cache
+def _detokenizer() -> Any:
+    try:
+        from sacremoses import MosesDetokenizer
+    except ImportError as error:
+        raise ImportError(
+            "reading Spec-Bench's translations needs the package sacremoses: pip install sacremoses"
+        ) from error
+    return MosesDetokenizer(lang="en")
+
+
+def _qa_answers(folder: Path) -> dict[str, list[str]]:
+    """Gold answers by question id of the files ``qa_references*.json`` in a folder.
+
+    Raises:
+        ValueError: such a file is not of that form.
+    """
+    answers: dict[str, list[str]] = {}
+    for file in sorted(folder.glob("qa_references*.json")):
+        try:
+            entries = json.loads(file.read_text(encoding="utf-8"))
+            given = {str(number): list(entry["answer"]) for number, entry in entries.items()}
+            if not all(isinstance(text, str) for texts in given.values() for text in texts):
+                raise TypeError("an answer that is no text")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{file} gives no gold answers ({error}); it must be JSON such as "
+                '{"321": {"answer": ["…", "…"]}}, or lie elsewhere'
+            ) from error
+        answers |= given
+    return answers
+
+
 def gsm8k_answer(text: str) -> str:
     """The number after ``####`` where an answer ends in one (GSM8K's format), else the text."""
     match = _GSM8K_FINAL.search(text)
@@ -147,6 +196,8 @@ def _reference(category: str, item: str | list[str] | None) -> GoldAnswer | None
     answers = [item] if isinstance(item, str) else item or []
     if category == "math_reasoning":
         answers = [gsm8k_answer(answer) for answer in answers]
+    if category == "translation":
+        answers = [detokenised(answer) for answer in answers]
     kept = tuple(answer for answer in answers if answer.strip())
     return GoldAnswer(answers=kept) if kept else None
 

@@ -176,12 +176,17 @@ class Findings:
                 lambda row: TableCell(number(row.tokens_per_call)),
             ),
             *(
-                made(
-                    self.summary[chosen],
-                    f"{name} tokens per step by family",
-                    f"Tokens emitted by steps after prefill / such steps, pooled; {LEVEL} "
-                    f"jackknife interval over conversations{aside}. {timed}",
-                    tables.step_length,
+                tables.with_entropy(
+                    made(
+                        self.summary[chosen],
+                        f"{name} tokens per step by family",
+                        f"Tokens emitted by steps after prefill / such steps, pooled; {LEVEL} "
+                        f"jackknife interval over conversations{aside}. {timed} First row: mean "
+                        "entropy of ar's next token along its answers; the lower, the easier a "
+                        "draft.",
+                        tables.step_length,
+                    ),
+                    self.summary,
                 )
                 for name, chosen, aside in (
                     ("Accepted", verifying, ""),
@@ -210,6 +215,8 @@ class Findings:
         kinds = (
             quality_tables.rounds,
             quality_tables.lost_quality,
+            quality_tables.agreement,
+            quality_tables.repetition,
             quality_tables.text,
             quality_tables.area,
         )
@@ -270,6 +277,7 @@ class Findings:
             if count > 0
         ]
         lines += quality_tables.shortfalls(summary)
+        lines += quality_tables.looping(summary)
         lines += speed_tables.one_sided(self.splits)
         if run.config.get("protocol"):
             left = departures(run.config, len(run.plan.in_pass("timing")))

@@ -11,7 +11,14 @@ from bench.records.plan import BASELINE, WRONG
 from bench.report import tables
 from bench.report.tables import UNKNOWN, Table, TableCell, by_family, known, number, of_cells
 from bench.stats.intervals import LEVEL
-from bench.stats.parallel_counters import Area, accuracy_under_parallelism, curves, degradation
+from bench.stats.parallel_counters import (
+    LOOP_EXCESS,
+    LOOP_SHARE,
+    Area,
+    accuracy_under_parallelism,
+    curves,
+    degradation,
+)
 from bench.stats.summary import ALL, family_order
 from bench.stats.summary_row import SummaryRow, rows_of
 
@@ -55,6 +62,10 @@ def shortfalls(summary: pd.DataFrame) -> list[str]:
     families = family_order(family for of in scored.values() for family in of)
     baseline = scored.get(BASELINE, {})
     lines = []
+    asked = family_order(set(summary["family"]) - {ALL})
+    unscored = [family for family in asked if family not in families]
+    if unscored and families:
+        lines.append(f"No gold answers in {', '.join(unscored)}: agreement with ar says how near.")
     for decoder, of in scored.items():
         missing = [family for family in families if family not in of]
         if missing:
@@ -99,6 +110,24 @@ def rounds(summary: pd.DataFrame) -> Table | None:
     )
 
 
+def agreement(summary: pd.DataFrame) -> Table | None:
+    """How near timed answers are to ar's, where they are not all the same; needs no gold answer."""
+    others = summary[(summary["decoder"] != BASELINE) & summary["shared_with_ar"].notna()]
+    if others.empty or (others["shared_with_ar"] == 1).all():
+        return None
+
+    def near(row: SummaryRow) -> TableCell:
+        cells = number(row.shared_with_ar, ".1f", 100), number(row.identical_to_ar, ".1f", 100)
+        return TableCell(" / ".join(cells))
+
+    note = (
+        "Of the timed answers: ar's tokens before the first difference, % / answers that are "
+        "ar's, %. It needs no gold answer. '-': answers are draws of their own (above temperature "
+        "0, not coupled to ar's)."
+    )
+    return by_family(others, "Agreement with ar by family", note, near)
+
+
 def lost_quality(summary: pd.DataFrame) -> Table | None:
     """What every decoder loses of ar's quality by family, in points and relatively."""
     baseline = {
@@ -120,6 +149,36 @@ def lost_quality(summary: pd.DataFrame) -> Table | None:
 
     note = "Quality less ar's, in points of per cent, and relative to ar's."
     return by_family(others, "Quality against ar by family", note, lost)
+
+
+def repetition(summary: pd.DataFrame) -> Table | None:
+    """Repeated 3-grams by family, loops in red; None where that was not counted."""
+    told = summary[summary["repeated_trigrams"].notna()]
+    if told.empty:
+        return None
+
+    def share(row: SummaryRow) -> TableCell:
+        text = number(row.repeated_trigrams, ".1f", 100)
+        return TableCell(f"{text} (loops)", bad=True) if row.loops else TableCell(text)
+
+    note = (
+        "3-grams that stand earlier in the same answer, % of all. Loops: above "
+        f"{100 * LOOP_SHARE:.0f} %, or more than {100 * LOOP_EXCESS:.0f} points above ar's."
+    )
+    return by_family(told, "Repetition by family", note, share)
+
+
+def looping(summary: pd.DataFrame) -> list[str]:
+    """Whose answers repeat themselves so much that what is accepted of them is easy to draft."""
+    lines = []
+    of_ar = {r.family: r.repeated_trigrams for r in rows_of(summary, None) if r.decoder == BASELINE}
+    for row in rows_of(summary, ALL):
+        if row.loops and row.repeated_trigrams is not None:
+            line = f"{row.decoder} loops: {100 * row.repeated_trigrams:.0f} % of its 3-grams"
+            known_of_ar = of_ar.get(ALL)
+            beside = "" if known_of_ar is None else f" (ar {100 * known_of_ar:.0f} %)"
+            lines.append(f"{line} stand earlier in the same answer{beside}; that is easy to draft.")
+    return lines
 
 
 def text(summary: pd.DataFrame) -> Table | None:

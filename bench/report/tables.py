@@ -19,6 +19,8 @@ from bench.stats.summary_row import SummaryRow, rows_of
 from bench.text import markdown
 
 UNKNOWN = "-"
+DETERMINED = 0.1
+"""Mean entropy (nats) below which a reader is told that the text is nearly determined."""
 SESSIONS = (
     "Intervals cover the choice of prompts, not sessions of the machine: another run of the same "
     "job can differ by more."
@@ -156,6 +158,31 @@ def mark_wrong(table: Table, wrong: Collection[str]) -> Table:
     return replace(table, rows=tuple(rows))
 
 
+def entropies(summary: pd.DataFrame) -> dict[str, float]:
+    """Mean entropy of ar's next token along its answers by family, in nats, where it is known."""
+    rows = [row for row in rows_of(summary, None) if row.decoder == BASELINE]
+    return {row.family: row.base_entropy for row in rows if row.base_entropy is not None}
+
+
+def entropy_sentence(summary: pd.DataFrame) -> str:
+    """How open the text is that drafts are accepted on."""
+    entropy = entropies(summary).get(ALL)
+    if entropy is None:
+        return "The entropy of ar's next token was not measured (no quality pass)."
+    ease = "; the text is nearly determined, and easy to draft" if entropy < DETERMINED else ""
+    return f"Along its answers ar's next token has a mean entropy of {entropy:.2g} nats{ease}."
+
+
+def with_entropy(table: Table, summary: pd.DataFrame) -> Table:
+    """A table by family with ar's entropies as its first row, where they are known."""
+    known_in = entropies(summary)
+    if not known_in:
+        return table
+    cells = [number(known_in.get(name.replace(" ", "_")), ".2g") for name in table.headings[1:]]
+    row = (TableCell("ar's entropy, nats"), *map(TableCell, cells))
+    return replace(table, rows=(row, *table.rows))
+
+
 def step_length(row: SummaryRow) -> TableCell:
     """Tokens per step, with its interval."""
     text = number(row.acceptance_length)
@@ -232,6 +259,7 @@ def headline(summary: pd.DataFrame, verdict: str, family: str = ALL) -> Table:
         "calls, per step those after the prefill. Tokens of a step are accepted where they are "
         "verified, else only emitted. Counters and times are pooled (sum / sum); the interval of "
         "tokens per step is a jackknife over conversations. "
+        f"{entropy_sentence(summary)} "
         f"{'; '.join(texts)}. "
         f"Verdict of the run: {verdict}."
     )

@@ -29,7 +29,7 @@ from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
 from bench.report.style import FAINT, INK, PAPER
-from bench.report.tables import ACCEPTED, EMITTED, Table
+from bench.report.tables import ACCEPTED, EMITTED, Table, entropy_sentence
 from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL
 from bench.stats.validity import DAMAGED, EXIT_CODES, VALID
@@ -130,6 +130,7 @@ def print_summary(run_dir: Path, console: Console, reference: str | None = None)
         console.print(_fitting_table(findings, console))
         console.print(Text(findings.basis, style="dim"))
         console.print(Text(findings.floor_sentence, style="dim"))
+        console.print(Text(entropy_sentence(findings.summary), style="dim"))
         if findings.needs:
             console.print(Text(f"wide intervals: {'; '.join(findings.needs)}", style="dim"))
     good = findings.verdict == VALID

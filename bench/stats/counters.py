@@ -191,6 +191,24 @@ def identical_to_ar(
     return ratio(sum(same), len(same))
 
 
+def shared_with_ar(
+    records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]
+) -> float | None:
+    """Share of the baseline's tokens that a decoder's answers begin with, pooled.
+
+    Over the (prompt, repeat) that are error-free on both sides.
+    """
+    reference = {(r.prompt, r.repeat): r.tokens or () for r in timed(baseline)}
+    shared = total = 0
+    for record in timed(records):
+        expected = reference.get((record.prompt, record.repeat))
+        if expected is not None and record.tokens is not None:
+            parted = first_difference(record.tokens, expected)
+            shared += len(expected) if parted is None else parted
+            total += len(expected)
+    return ratio(shared, total)
+
+
 def first_difference(answer: Sequence[int], expected: Sequence[int]) -> int | None:
     """How many tokens two answers share before they part; None where they are equal."""
     if tuple(answer) == tuple(expected):

@@ -17,6 +17,10 @@ from dataclasses import dataclass
 from bench.records.record import SampleRecord, StepColumns
 from bench.stats.counters import ratio, timed
 
+LOOP_SHARE = 0.5
+"""Above it an answer's 3-grams are called a loop."""
+LOOP_EXCESS = 0.1
+"""So far above the baseline's share another decoder's may not be."""
 AUP_STEEPNESS = 3.0
 AUP_LARGEST_DROP = 5.0
 AUP_FEWEST = 2
@@ -36,6 +40,7 @@ def columns(records: Iterable[SampleRecord]) -> dict[str, object]:
         "passes_per_block": passes.mean,
         "passes_per_block_p95": passes.p95,
         "repetition": repetition(records),
+        "repeated_trigrams": repeated_trigrams(records),
         "base_nll": base_nll(records),
         "base_agreement": base_agreement(records),
         "base_entropy": base_entropy(records),
@@ -139,6 +144,27 @@ def repetition(records: Iterable[SampleRecord]) -> float | None:
         for one, other in itertools.pairwise(record.tokens)
     ]
     return ratio(sum(one == other for one, other in pairs), len(pairs))
+
+
+def repeated_trigrams(records: Iterable[SampleRecord]) -> float | None:
+    """Share of an answer's 3-grams that stand earlier in the same answer, pooled; each answer once.
+
+    A loop is easy to draft: accepted tokens per step are read with this (and with the baseline's).
+    """
+    seen = repeated = 0
+    for record in records:
+        if record.error is None and record.repeat == 0 and record.tokens is not None:
+            trigrams = list(zip(record.tokens, record.tokens[1:], record.tokens[2:], strict=False))
+            seen += len(trigrams)
+            repeated += len(trigrams) - len(set(trigrams))
+    return ratio(repeated, seen)
+
+
+def loops(mine: float | None, baseline: float | None) -> bool | None:
+    """Whether repetition is a loop: above `LOOP_SHARE`, or `LOOP_EXCESS` above the baseline's."""
+    if mine is None:
+        return None
+    return mine > LOOP_SHARE or (baseline is not None and mine > baseline + LOOP_EXCESS)
 
 
 def base_nll(records: Iterable[SampleRecord]) -> float | None:

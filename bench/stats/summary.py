@@ -86,8 +86,13 @@ def summarise(
             sides = (_units(side, family) for side in (baseline, mine, again))
             row |= estimates.columns(decoder, chosen, *sides)
             row |= _quality_columns(quality) | parallel_counters.columns(chosen)
+            row["loops"] = parallel_counters.loops(
+                parallel_counters.repeated_trigrams(chosen),
+                parallel_counters.repeated_trigrams(_of_family(baseline, family)),
+            )
             if decoder == BASELINE or comparable.get(decoder, False):
                 row["identical_to_ar"] = counters.identical_to_ar(chosen, baseline)
+                row["shared_with_ar"] = counters.shared_with_ar(chosen, baseline)
             rows.append(row)
     return _frame(rows)
 

@@ -84,6 +84,9 @@ class SummaryRow:
     pairs_decode: int | None = None
     guarantee: str | None = None
     calls_per_step: float | None = None
+    repeated_trigrams: float | None = None
+    loops: bool | None = None
+    shared_with_ar: float | None = None
 
     def value(self, column: str) -> float | None:
         """The number in a column that is chosen by name; None where there is none."""

@@ -80,8 +80,8 @@ def test_specbench_is_taken_whole_by_default_and_evenly_under_a_limit() -> None:
     assert Counter(c.family for c in some.timing) == {
         "mt_bench": 4, "translation": 4, "summarization": 3, "qa": 3, "math_reasoning": 3, "rag": 3
     }  # fmt: skip
-    # nothing objective to score: no constraints for mt_bench, no references for qa
-    assert {c.family for c in whole.quality} == set(FAMILIES) - {"mt_bench", "qa"}
+    # nothing objective to score: no constraints for mt_bench; qa's answers lie beside the file
+    assert {c.family for c in whole.quality} == set(FAMILIES) - {"mt_bench"}
 
 
 def test_prompts_without_a_family_take_their_even_share_and_are_not_scored(tmp_path: Path) -> None:

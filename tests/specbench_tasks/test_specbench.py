@@ -55,17 +55,54 @@ def test_references_are_kept_where_the_file_has_them() -> None:
         family: sum(any(c.references) for c in group) for family, group in by_family.items()
     }
     assert referenced == {
-        "mt_bench": 39, "translation": 80, "summarization": 80, "qa": 0, "math_reasoning": 80,
+        "mt_bench": 39, "translation": 80, "summarization": 80, "qa": 43, "math_reasoning": 80,
         "rag": 80,
     }  # fmt: skip
     for conversation in by_family["math_reasoning"]:
         float(conversation.references[0].answers[0])
     assert by_family["rag"][1].references[0].answers == ("James Ray", "George Harrison")
+    assert by_family["qa"][0].references[0].answers == ("Elizabeth Dean Lail",)
+    gold = by_family["translation"][1].references[0].answers[0]
+    assert gold.startswith("St. Hubert was, according to legend, a truly ruthless hunter, who")
 
 
 @needs_questions
 def test_a_folder_that_holds_the_questions_is_as_good_as_the_file() -> None:
     assert load_specbench(QUESTIONS.parent) == load_specbench(QUESTIONS)
+
+
+def test_translations_are_scored_against_what_a_writer_would_write(tmp_path: Path) -> None:
+    file = tmp_path / "question.jsonl"
+    tokenised = 'The darker the meat , the higher the pH value ( 50 % ) , " he said " .'
+    rows = [
+        {"question_id": 1, "category": "translation", "turns": ["a"], "reference": [tokenised]},
+        {"question_id": 2, "category": "summarization", "turns": ["a"], "reference": [tokenised]},
+    ]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    translation, summary = load_specbench(file)
+    assert translation.references[0] is not None
+    assert translation.references[0].answers == (
+        'The darker the meat, the higher the pH value (50%), "he said".',
+    )
+    assert summary.references[0] is not None
+    assert summary.references[0].answers == (tokenised,), "only translations are tokenised"
+
+
+def test_gold_answers_of_qa_may_lie_in_a_file_beside_the_questions(tmp_path: Path) -> None:
+    file, answers = tmp_path / "question.jsonl", tmp_path / "qa_references_of_mine.json"
+    file.write_text("\n".join(
+        json.dumps({"question_id": i, "category": "qa", "turns": ["a"]}) for i in (321, 322)
+    ))  # fmt: skip
+    assert [c.references for c in load_specbench(file)] == [(None,), (None,)]
+    answers.write_text(json.dumps({"322": {"answer": ["England", "Wales"]}}))
+    without, given = load_specbench(file)
+    assert without.references == (None,)
+    assert given.references[0] is not None
+    assert given.references[0].answers == ("England", "Wales")
+    for damaged in ("[]", "{", '{"322": {}}', '{"322": {"answer": [1]}}', '{"322": 3}'):
+        answers.write_text(damaged)
+        with pytest.raises(ValueError, match=r"qa_references_of_mine\.json gives no gold answers"):
+            load_specbench(file)
 
 
 def test_empty_references_of_one_turn_are_none_and_do_not_shift_the_other(tmp_path: Path) -> None:

@@ -165,3 +165,19 @@ def test_the_first_difference_is_where_answers_part() -> None:
     assert counters.first_difference([1, 2, 3], [1, 2, 3]) is None
     assert counters.first_difference([1, 2, 3], [1, 9, 9]) == 1
     assert counters.first_difference([1, 2], [1, 2, 3]) == 2
+
+
+def test_shared_with_ar_is_what_stands_before_the_first_difference(record: Make) -> None:
+    baseline = [
+        record("ar", tokens=(1, 2, 3, 4)),
+        record("ar", tokens=(5, 6), repeat=1),
+        record("ar", tokens=(7, 8), repeat=2),
+    ]
+    mine = [
+        record("nar", tokens=(1, 2, 9, 4)),  # two of four
+        record("nar", tokens=(5, 6, 7), repeat=1),  # both of two
+        record("nar", error="x", repeat=2),
+    ]
+    assert counters.shared_with_ar(mine, baseline) == pytest.approx(4 / 6)
+    assert counters.shared_with_ar(baseline, baseline) == 1.0
+    assert counters.shared_with_ar(mine, []) is None

@@ -67,6 +67,30 @@ def test_passes_are_counted_per_finished_block(record: Make) -> None:
     assert passes_per_block([steps_of(record())]) == Passes()
 
 
+def test_a_trigram_is_repeated_where_it_stands_earlier_in_the_same_answer(record: Make) -> None:
+    share = parallel_counters.repeated_trigrams
+    assert share([record(tokens=(1, 2, 3, 4))]) == 0.0
+    assert share([record(tokens=(1, 2, 3, 1, 2, 3))]) == pytest.approx(1 / 4)
+    assert share([record(tokens=(5, 5, 5, 5, 5))]) == pytest.approx(2 / 3)
+    # pooled, not a mean of answers; nothing is carried from one answer to the next
+    both = [record(tokens=(1, 2, 3, 1, 2, 3)), record(tokens=(1, 2, 3, 4, 5, 6, 7, 8))]
+    assert share(both) == pytest.approx(1 / 10)
+    again = record(tokens=(1, 2, 3, 1, 2, 3), repeat=1)
+    assert share([*both, again]) == pytest.approx(1 / 10), "every answer counts once"
+    assert share([record(tokens=(1, 2)), record(tokens=None, error="x")]) is None
+
+
+@pytest.mark.parametrize(
+    ("mine", "baseline", "expected"),
+    [(0.5, 0.5, False), (0.51, 0.51, True), (0.3, 0.2, False), (0.31, 0.2, True),
+     (0.31, None, False), (None, 0.2, None)],
+)  # fmt: skip
+def test_loops_are_much_repetition_or_far_more_than_ars(
+    mine: float | None, baseline: float | None, expected: bool | None
+) -> None:
+    assert parallel_counters.loops(mine, baseline) is expected
+
+
 # From generations.
 
 

@@ -146,6 +146,24 @@ class EqualityCheck:
             data=self.as_data(),
         )
 
+    def shapes(self) -> Finding:
+        """Of the noise floor: whether rounding alone tells calls of one row from larger ones.
+
+        If it does not, the model's cache, masks or positions depend on a call's shape: no decoder
+        that verifies several tokens at once can be judged on it.
+        """
+        num_parted, num_wrong = len(self.parted), len(self.wrong)
+        words = f"{self.num_answers - num_parted} of {self.num_answers} answers identical"
+        words += f"; {num_parted - num_wrong} near-ties" if num_parted > num_wrong else ""
+        if num_wrong:
+            words += f"; {num_wrong} differ beyond rounding: {_parted(*self.wrong[0])}"
+        return Finding(
+            check=f"{self.mode}, five rows a call",
+            outcome="open" if num_wrong else "passed",
+            text=words,
+            data=self.as_data(),
+        )
+
     def failures(self) -> Finding | None:
         """Of the noise floor: what AR itself, or AR in another shape, failed on, if anything."""
         if not self.errors:

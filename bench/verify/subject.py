@@ -10,6 +10,7 @@ from bench.records.failures import error_line
 from bench.records.plan import BASELINE
 from bench.verify.distribution import DistributionTest, findings
 from bench.verify.equality import EqualityCheck
+from bench.verify.self_draft import SelfDraft
 from bench.verify.verdict import CheckOutcome, Examination, Finding
 from decoders.core.checks import equality_checks
 from decoders.core.types import Sampling
@@ -22,6 +23,7 @@ class Subject:
     arm: Arm
     tables: list[Finding] = field(default_factory=list)
     compared: list[EqualityCheck] = field(default_factory=list)
+    own_drafts: list[SelfDraft] = field(default_factory=list)
     distributions: list[DistributionTest] = field(default_factory=list)
     failed: list[Finding] = field(default_factory=list)
 
@@ -90,9 +92,16 @@ class Subject:
         if self.name == BASELINE:
             failures = [floor.failures() for floor in floors.values()]
             compared += [failed for failed in failures if failed is not None]
+            compared += [floor.shapes() for floor in floors.values() if floor.num_answers]
         return Examination(
             decoder=self.name,
             lossless=self.lossless,
-            findings=[*self.tables, *compared, *findings(self.distributions), *self.failed],
+            findings=[
+                *self.tables,
+                *compared,
+                *(control.finding() for control in self.own_drafts),
+                *findings(self.distributions),
+                *self.failed,
+            ],
             complete=complete,
         )

@@ -5,7 +5,7 @@ Three kinds of evidence, cheapest first:
 1. on a table of known distributions: the contract's equality checks, and the distribution of drawn
 answers;
 2. on the model: answers equal to AR's, greedy for all and sampled for coupled decoders, beside AR
-   in another call shape;
+   in another call shape; drafts of the target itself, all of which must stand;
 3. with ``--distribution``, on the model: the distribution of drawn answers against exact
 probabilities.
 
@@ -36,6 +36,8 @@ from bench.verify.distribution import (
 )
 from bench.verify.divergence import MARGINS, edge_margin
 from bench.verify.equality import CURVE, EqualityCheck, ReshapedAR
+from bench.verify.self_draft import PROMPTS as SELF_DRAFT_PROMPTS
+from bench.verify.self_draft import SelfDraft, applies_to
 from bench.verify.subject import Subject
 from bench.verify.verdict import VerifyReport
 from decoders.core.checks import table_draws
@@ -93,6 +95,7 @@ def verify(
         work.tables()
         work.answers(work.greedy)
         work.answers(work.sampled)
+        work.own_drafts()
         if distribution:
             work.distributions()
     except KeyboardInterrupt:
@@ -156,6 +159,18 @@ class _Work:
                 target = self._setup.models.target
                 comparison.add(target, prompt.name, prompt.ids, outcome, expected.tokens)
             self._progress.step(prompt.name)
+
+    def own_drafts(self) -> None:
+        """Decoders with a draft model, whose draft is the target itself."""
+        subjects = [subject for subject in self._subjects if applies_to(subject.arm)]
+        self._progress.start("own drafts", len(subjects) * 2)
+        for subject in subjects:
+            for sampling in (self.greedy, self.sampled):
+                control = SelfDraft(sampling, self._dtype)
+                subject.own_drafts.append(control)
+                for prompt in self._prompts[:SELF_DRAFT_PROMPTS]:
+                    control.answer(subject.arm, prompt.name, prompt.ids)
+                self._progress.step(subject.name)
 
     def distributions(self) -> None:
         """The distribution of short answers, where the target is least sure along AR's own."""

@@ -110,6 +110,8 @@ def test_honest_decoders_are_lossless(examined: Callable[..., VerifyReport]) -> 
     assert checks["spec"] == [
         "equality on a table",
         "greedy, tokens of ar",
+        "greedy, own drafts",
+        "T = 0.8, own drafts",
         "distribution on a table",
     ]
 

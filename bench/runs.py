@@ -299,8 +299,8 @@ def _exit_code(run_dir: Path, status: RunStatus, progress: Progress) -> Exit:
     if status.verdict != VALID:
         return EXIT_CODES[str(status.verdict)]
     if status.num_errors:
-        kept = f"partial results kept, tracebacks in {run_dir / ERRORS}"
-        progress.note(f"{status.num_errors} answers failed; {kept}")
+        where = f"partial results kept, tracebacks in {run_dir / ERRORS}"
+        progress.note(f"{status.num_errors} answers failed; {where}")
         return Exit.FAILED
     return Exit.DONE
 
@@ -319,8 +319,8 @@ def _name(config: RunConfig) -> str:
     if config.run_name:
         return config.run_name
     cells = [cell for cell in (config.decoders or {}) if cell != "ar"] or ["ar"]
-    kept = "+".join(cells).replace("/", "_").replace(":", "_")
-    return kept[-48:]
+    name = "+".join(cells).replace("/", "_").replace(":", "_")
+    return name[-48:]
 
 
 def _utc() -> str:

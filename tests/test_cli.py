@@ -371,10 +371,9 @@ def test_a_run_that_is_not_there_is_a_usage_error(arguments: tuple[str, ...]) ->
 def test_the_missing_embedded_model_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bench.plan import adapters
-    from bench.plan import setup as workbench
+    from bench.plan import adapters, setup
 
-    monkeypatch.setattr(workbench, "ROOT", tmp_path)
+    monkeypatch.setattr(setup, "ROOT", tmp_path)
     monkeypatch.setattr(adapters, "ROOT", tmp_path)
     ended = bench("run", "-o", tmp_path / "r", "--progress", "none")
     assert ended.code == 5

@@ -87,7 +87,7 @@ class Loop:
     def __init__(
         self,
         job: _TrainingJob,
-        moves: Sequence[torch.optim.Optimizer],
+        optimizers: Sequence[torch.optim.Optimizer],
         schedule: Schedule,
         path: Path,
         fingerprint: str,
@@ -101,7 +101,7 @@ class Loop:
 
         Args:
             job: what is trained.
-            moves: its optimisers; their learning rates are the schedule's peaks.
+            optimizers: of its parameters; their learning rates are the schedule's peaks.
             schedule: how long, and how the rates go.
             path: of the checkpoint.
             fingerprint: what a checkpoint must share with this run, see `fingerprint_of`.
@@ -113,10 +113,11 @@ class Loop:
         Raises:
             ValueError: the checkpoint belongs to another recipe.
         """
-        self.job, self.moves, self.schedule, self.watcher = job, list(moves), schedule, watcher
+        self.job, self.schedule, self.watcher = job, schedule, watcher
+        self.optimizers = list(optimizers)
         self.path, self.fingerprint = path, fingerprint
         self.eval_steps, self.checkpoint_minutes = eval_steps, checkpoint_minutes
-        self.peaks = [[group["lr"] for group in move.param_groups] for move in self.moves]
+        self.peaks = [[group["lr"] for group in each.param_groups] for each in self.optimizers]
         self.progress = TrainingProgress() if progress is None else progress
         self._saved_step = -1
         if path.exists():
@@ -149,10 +150,10 @@ class Loop:
     def _step(self) -> None:
         started = time.monotonic()
         scale = self.schedule.scale(self.progress.step)
-        for move, peaks in zip(self.moves, self.peaks, strict=True):
-            for group, peak in zip(move.param_groups, peaks, strict=True):
+        for optimizer, peaks in zip(self.optimizers, self.peaks, strict=True):
+            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["lr"] = peak * scale
-        loss, tokens = update(self.job.pieces(self.progress), self.job.trained, self.moves)
+        loss, tokens = update(self.job.pieces(self.progress), self.job.trained, self.optimizers)
         self.progress.step += 1
         self.progress.tokens += tokens
         self.progress.seconds += time.monotonic() - started
@@ -171,7 +172,7 @@ class Loop:
         state = {
             "fingerprint": self.fingerprint,
             "model": self.job.trained.state_dict(),
-            "optimizers": [move.state_dict() for move in self.moves],
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "progress": {name: getattr(self.progress, name) for name in TrainingProgress.__slots__},
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -187,14 +188,14 @@ class Loop:
         if state["fingerprint"] != self.fingerprint:
             raise ValueError(f"{self.path}: {_KEEP_CHECKPOINT}")
         self.job.trained.load_state_dict(state["model"])
-        for move, saved in zip(self.moves, state["optimizers"], strict=True):
-            move.load_state_dict(saved)
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
         self.progress = TrainingProgress(**state["progress"])
         self._saved_step = self.progress.step
 
 
 def update(
-    pieces: Iterable[Piece], trained: nn.Module, moves: Sequence[torch.optim.Optimizer]
+    pieces: Iterable[Piece], trained: nn.Module, optimizers: Sequence[torch.optim.Optimizer]
 ) -> tuple[float, int]:
     """One update from summed gradients of all workers; mean loss (nats) and tokens run."""
     total = torch.zeros(3, dtype=torch.float64)
@@ -210,9 +211,9 @@ def update(
         assert parameter.grad is not None
         parameter.grad /= total[1].item()
     torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-    for move in moves:
-        move.step()
-        move.zero_grad(set_to_none=True)
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
     return total[0].item() / total[1].item(), int(total[2].item())
 
 

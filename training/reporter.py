@@ -7,7 +7,6 @@ import math
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from bench.progress import decided, time_left
@@ -37,12 +36,7 @@ class Reporter:
     def __enter__(self) -> Reporter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 

@@ -72,10 +72,10 @@ def spawn(num_workers: int, function: Callable[..., Any], *arguments: Any) -> No
                 _start, args=(num_workers, folder, function, arguments), nprocs=num_workers
             )
         except ProcessRaisedException as error:
-            told = sorted(folder.glob("error*"))
-            if not told:
+            files = sorted(folder.glob("error*"))
+            if not files:
                 raise
-            raise ValueError(told[0].read_text(encoding="utf-8")) from error
+            raise ValueError(files[0].read_text(encoding="utf-8")) from error
 
 
 def _start(

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Any, Self
 
 from bench.errors import BenchError, Exit
@@ -150,12 +149,7 @@ class Process:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

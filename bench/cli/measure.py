@@ -88,11 +88,11 @@ def verify(
     if json is not None and not json.parent.is_dir():  # said now, not when all is measured
         raise BenchError(f"--json {json}: the folder {json.parent} does not exist", Exit.USAGE)
     with options.display(progress) as shown:
-        verdict = examine(chosen, shown, distribution=distribution, num_draws=draws)
-    verdict.print(Console())
+        report = examine(chosen, shown, distribution=distribution, num_draws=draws)
+    report.print(Console())
     if json is not None:
-        verdict.write(json)
-    raise typer.Exit(int(verdict.exit_code))
+        report.write(json)
+    raise typer.Exit(int(report.exit_code))
 
 
 def _conclude(ended: RunResult) -> None:

@@ -130,9 +130,9 @@ def _printed(table: Table, styles: Sequence[str], shown: Sequence[int]) -> RichT
         short = table.headings[place].replace(" ", "\n").replace(".", ".\n")
         printed.add_column(short, justify=side, vertical="bottom", no_wrap=True)
     for row, style in zip(table.rows, styles, strict=True):
-        told = [style if place == 1 else "bold red" * row[place].bold for place in shown]
+        styled = [style if place == 1 else "bold red" * row[place].bold for place in shown]
         texts = [row[place].text.replace(" -> ", "\n-> ") for place in shown]
-        printed.add_row(*(Text(t, style=s) for t, s in zip(texts, told, strict=True)))
+        printed.add_row(*(Text(t, style=s) for t, s in zip(texts, styled, strict=True)))
     return printed
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Protocol, Self
 
 
@@ -86,12 +85,7 @@ class Stopwatch:
         self._start_s = self._clock.now()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         try:
             self.total_s = self._clock.now() - self._start_s
         finally:

@@ -43,7 +43,7 @@ class TimeLimit(Deadline):
         """`limit_s` above 0."""
         assert limit_s > 0, f"a limit of {limit_s} s"
         super().__init__(limit_s, time.monotonic, always_due=not _has_signals())
-        self._told = (-1.0, 0.0, 0.0)  # which answer was interrupted, when, after what CPU time
+        self._raised = (-1.0, 0.0, 0.0)  # which answer was interrupted, when, after what CPU time
 
     @contextmanager
     def ticking(self) -> Iterator[None]:
@@ -66,10 +66,10 @@ class TimeLimit(Deadline):
         if began is None or now_s - began <= self.limit_s * _GRACE:
             return
         used_s = time.process_time()
-        told, told_s, told_used_s = self._told
-        if told == began and now_s - told_s < DEAF_S and used_s - told_used_s < DEAF_CPU_S:
+        raised, raised_s, raised_used_s = self._raised
+        if raised == began and now_s - raised_s < DEAF_S and used_s - raised_used_s < DEAF_CPU_S:
             return  # what was raised is on its way: on a busy machine that takes a while
-        self._told = (began, now_s, used_s)
+        self._raised = (began, now_s, used_s)
         raise OutOfTime
 
 

@@ -101,14 +101,14 @@ def _record(
     )
     record = answered(setup, record, outcome)
     if record.tokens:
-        told = target_scores(setup.models.target, prompt.ids, record.tokens)
-        if told.nll != told.nll:
+        of_target = target_scores(setup.models.target, prompt.ids, record.tokens)
+        if of_target.nll != of_target.nll:
             error = "FloatingPointError: the target's logits for this answer are NaN"
             return dataclasses.replace(
                 record, tokens=None, text=None, stop=None, steps=None, error=error
             )
         record = dataclasses.replace(
-            record, nll=told.nll, agreement=told.agreement, entropy=told.entropy
+            record, nll=of_target.nll, agreement=of_target.agreement, entropy=of_target.entropy
         )
     if record.text is None or prompt.reference is None:
         return record

@@ -106,8 +106,8 @@ def tokenise(
 def _unscored(prompts: Sequence[Prompt]) -> list[str]:
     """What is said of references that nothing reads, in one line; empty where there is none."""
     num = sum(prompt.family == OTHER and prompt.reference is not None for prompt in prompts)
-    told = f"{num} of {len(prompts)} prompts have a reference and no family, so they are not scored"
-    return [f"{told}: name the family, in a column or in [columns] of the config file"] * (num > 0)
+    what = f"{num} of {len(prompts)} prompts have a reference and no family, so they are not scored"
+    return [f"{what}: name the family, in a column or in [columns] of the config file"] * (num > 0)
 
 
 def describe(plan: Plan) -> list[str]:

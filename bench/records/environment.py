@@ -157,9 +157,9 @@ def environment_of(data: Mapping[str, Any], source: Path | str) -> Environment:
         BenchError: a field is of another type (exit 4).
     """
     known = {each.name for each in fields(Environment)} - {"more"}
-    told = {key: value for key, value in data.items() if key in known and value is not None}
+    stated = {key: value for key, value in data.items() if key in known and value is not None}
     more = {key: value for key, value in data.items() if key not in known}
-    return parse(Environment, {**told, "more": more}, source)
+    return parse(Environment, {**stated, "more": more}, source)
 
 
 def write_environment(run_dir: Path, env: Environment) -> None:

@@ -46,7 +46,7 @@ class Column(NamedTuple):
     """A number of the summary as a column: its heading, the caption's words, its format."""
 
     heading: str
-    told: str
+    caption: str
     spec: str = ".2f"
     scale: float = 1.0
     unit: str = ""
@@ -293,13 +293,13 @@ def _caption(side: Side, summary: pd.DataFrame, layout: Layout, columns: Sequenc
     rows = rows_of(summary, ALL)
     counts = f"{max(row.prompts or 0 for row in rows)} prompts, "
     counts += f"{max(row.repeats or 0 for row in rows)} repeats"
-    told = "; ".join(COLUMNS[name].told for name in columns)
+    estimated = "; ".join(COLUMNS[name].caption for name in columns)
     bold = ""
     if layout.bold == "best":
         all_eligible = all(map(_eligible, rows))
         bold = " Bold: the best" + ("." if all_eligible else " of those that are not lossy.")
     return (
-        f"Decoders of {escaped(_model(side))}: {told}.{bold} {counts}{_setting(side)}."
+        f"Decoders of {escaped(_model(side))}: {estimated}.{bold} {counts}{_setting(side)}."
         f"{_floor(_stored_floor(summary))}{_qualified(side, summary, layout)}"
     )
 
@@ -312,8 +312,8 @@ def _model(side: Side) -> str:
     size = (side.env.models.target or {}).get("parameters")
     if not isinstance(size, int):
         return name
-    told = f"{size / 1e9:.1f}B" if size >= 1e9 else f"{size / 1e6:.1f}M"
-    return f"{name} ({told} parameters)"
+    count = f"{size / 1e9:.1f}B" if size >= 1e9 else f"{size / 1e6:.1f}M"
+    return f"{name} ({count} parameters)"
 
 
 def _floor(floor: Estimate) -> str:
@@ -349,9 +349,9 @@ def _setting(side: Side) -> str:
         "": side.config.get("dtype"),
         " ": side.env.gpu_name or side.env.machine.cpu,
     }
-    told = [f"{name.strip()} {value}".strip() for name, value in parts.items() if _told(value)]
-    return "".join(f", {escaped(text)}" for text in told)
+    known_parts = [f"{name} {value}".strip() for name, value in parts.items() if _is_known(value)]
+    return "".join(f", {escaped(text)}" for text in known_parts)
 
 
-def _told(value: object) -> bool:
+def _is_known(value: object) -> bool:
     return isinstance(value, str) or known(value)

@@ -183,8 +183,8 @@ def looping(summary: pd.DataFrame) -> list[str]:
 
 def text(summary: pd.DataFrame) -> Table | None:
     """Likelihood, entropy, repetition and agreement by family, in one cell each."""
-    told = summary[summary["base_nll"].notna()]
-    if told.empty:
+    scored = summary[summary["base_nll"].notna()]
+    if scored.empty:
         return None
 
     def said(row: SummaryRow) -> TableCell:
@@ -202,7 +202,7 @@ def text(summary: pd.DataFrame) -> Table | None:
         "one before them, % / tokens that are the target's likeliest, %. A loop is likely: read "
         "the first with the third."
     )
-    return by_family(told, "What the target says of the answers", note, said)
+    return by_family(scored, "What the target says of the answers", note, said)
 
 
 def area(summary: pd.DataFrame) -> Table | None:

@@ -126,11 +126,6 @@ class RunConfig(BaseModel):
         return tuple(spec_of(cell, options) for cell, options in (self.decoders or {}).items())
 
     @property
-    def is_zoo(self) -> bool:
-        """Whether the target is the embedded one."""
-        return self.model == ZOO
-
-    @property
     def hash(self) -> str:
         """Four hexadecimal digits of everything that decides the measurement."""
         return hashlib.sha256(self.to_toml().encode()).hexdigest()[:4]

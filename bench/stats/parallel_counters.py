@@ -242,17 +242,17 @@ def accuracy_under_parallelism(
         None where fewer than two settings are left: a point spans no area.
     """
     ordered = sorted(points)
-    kept = [(rho, y) for rho, y in ordered if y >= baseline - AUP_LARGEST_DROP]
-    if len(kept) < AUP_FEWEST or best <= 0:
+    curve = [(rho, y) for rho, y in ordered if y >= baseline - AUP_LARGEST_DROP]
+    if len(curve) < AUP_FEWEST or best <= 0:
         return None
 
     def weighed(y: float) -> float:
         return y * min(math.exp(-AUP_STEEPNESS * (1 - y / best)), 1.0)
 
-    area = kept[0][0] * kept[0][1]
-    for (rho, y), (next_rho, next_y) in itertools.pairwise(kept):
+    area = curve[0][0] * curve[0][1]
+    for (rho, y), (next_rho, next_y) in itertools.pairwise(curve):
         area += (next_rho - rho) * (weighed(y) + weighed(next_y)) / 2
-    return Area(value=area, num_dropped=len(ordered) - len(kept))
+    return Area(value=area, num_dropped=len(ordered) - len(curve))
 
 
 def curves(cells: Iterable[str]) -> dict[str, list[str]]:

@@ -34,8 +34,8 @@ class Quality:
 def gold_answers(run_dir: Path, plan: Plan) -> Gold:
     """The gold answers a run kept: in prompts.jsonl, or in the plan's prompts; else none."""
     if (run_dir / PROMPTS).is_file():
-        kept = read_prompts(run_dir).items()
-        by_prompt = {name: prompt.reference.answers for name, prompt in kept if prompt.reference}
+        prompts = read_prompts(run_dir).items()
+        by_prompt = {name: prompt.reference.answers for name, prompt in prompts if prompt.reference}
     else:
         by_prompt = {
             prompt.prompt: tuple((prompt.reference or {}).get("answers") or ())

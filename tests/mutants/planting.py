@@ -46,7 +46,8 @@ class Mutant:
     def planted(self, root: Path) -> str:
         """The text of the file with the mutant in it.
 
-        Errors: `ValueError` where the code does not occur exactly once.
+        Raises:
+            ValueError: where the code does not occur exactly once.
         """
         path = root / self.file
         text = path.read_text(encoding="utf-8") if path.is_file() else ""

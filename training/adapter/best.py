@@ -46,6 +46,6 @@ class Best:
 
 def _score(report: HeldOutReport) -> float:
     """Mean of sampled and greedy windows, as far as there are both."""
-    shares = [report.leading_16, report.greedy_leading_16]
-    known = [value for value in shares if value is not None]
+    leading = [report.leading_16, report.greedy_leading_16]
+    known = [value for value in leading if value is not None]
     return sum(known) / len(known)

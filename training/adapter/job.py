@@ -34,7 +34,12 @@ _EVAL_SLOTS = 160
 
 
 class AdapterJob:
-    """Windows of the source's rows, one group of rows after another."""
+    """What a loop trains where an adapter is trained: a student on the rows of a source.
+
+    A step's rows are shared out among the workers and go through the student in groups of at most
+    ``settings.max_tokens``; in every row windows of slots are drawn anew, whose losses are summed.
+    An evaluation measures the adapter on rows held out and tells the reporter, and `best` if set.
+    """
 
     def __init__(
         self,

@@ -174,8 +174,8 @@ def _adapter(
 
 def _as_qwen3(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration without remote code, under Qwen3's name."""
-    kept = {name: value for name, value in config.items() if name != "auto_map"}
-    return {**kept, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
+    settings = {name: value for name, value in config.items() if name != "auto_map"}
+    return {**settings, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
 
 
 def _empty(config: Mapping[str, Any]) -> Any:

@@ -71,11 +71,11 @@ class Steps:
 
     def with_new(self, layer: int, new: State) -> State:
         """Stores the states of one input; all of this layer's states so far."""
-        kept = []
+        so_far = []
         for room, fresh in zip(self.states[layer], new, strict=True):
             room[..., self.filled : self.filled + 1, :] = fresh
-            kept.append(room[..., : self.filled + 1, :])
-        return kept[0], kept[1]
+            so_far.append(room[..., : self.filled + 1, :])
+        return so_far[0], so_far[1]
 
 
 class _TransformerBlock(nn.Module):

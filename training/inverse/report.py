@@ -180,8 +180,8 @@ def _leading(right: Tensor) -> Tensor:
     return right.long().cumprod(-1)
 
 
-def _survival(kept: list[Tensor]) -> list[float]:
-    shares = torch.cat(kept).flatten(0, 1).double().mean(0).tolist()
+def _survival(leading: list[Tensor]) -> list[float]:
+    shares = torch.cat(leading).flatten(0, 1).double().mean(0).tolist()
     return [round(share, 5) for share in shares]
 
 

@@ -75,12 +75,12 @@ class OnPolicySource(PoolSource):
         Raises:
             ValueError: no prompt is left, or completions that cannot differ.
         """
-        given = [_bos_prompt(tokenizer)] if prompts is None else list(map(tuple, prompts))
+        offered = [_bos_prompt(tokenizer)] if prompts is None else list(map(tuple, prompts))
         room = max_tokens - plan.max_new_tokens
-        fitting = [prompt for prompt in given if 1 <= len(prompt) <= room]
+        fitting = [prompt for prompt in offered if 1 <= len(prompt) <= room]
         if not fitting:
             raise ValueError(
-                f"none of {len(given)} prompts fits: max_tokens {max_tokens} less max_new_tokens "
+                f"none of {len(offered)} prompts fits: max_tokens {max_tokens} less max_new_tokens "
                 f"{plan.max_new_tokens} leaves {max(room, 0)} tokens; lower max_new_tokens"
             )
         completions = sample(teacher, tokenizer, fitting, plan, folder, on_completion)
@@ -92,7 +92,7 @@ class OnPolicySource(PoolSource):
             seed=plan.seed,
         )
         self.facts["prompts"] = len(fitting)
-        self.facts["prompts_passed_over"] = len(given) - len(fitting)
+        self.facts["prompts_passed_over"] = len(offered) - len(fitting)
 
 
 class CompletionsSource(PoolSource):
@@ -115,8 +115,8 @@ class CompletionsSource(PoolSource):
         Raises:
             ValueError: no such file, one of another format, or ids outside of the vocabulary.
         """
-        given = Path(path).expanduser()
-        files = sorted(given.parent.glob(given.name))
+        pattern = Path(path).expanduser()
+        files = sorted(pattern.parent.glob(pattern.name))
         if not files:
             raise ValueError(f"path {path!r} of [data] names no file; give one, or a pattern of it")
         rows = [row for file in files for row in _stored_rows(file, vocab_size)]

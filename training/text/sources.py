@@ -225,19 +225,19 @@ def _zoo(options: Mapping[str, Any], tokenizer: Any) -> ZooSource:
 
 def _plan(options: dict[str, Any]) -> CompletionPlan:
     """Takes what makes a `CompletionPlan` out of the options of an on-policy source."""
-    given = {f.name: options.pop(f.name) for f in fields(CompletionPlan) if f.name in options}
-    if "temperatures" in given:
-        temperatures = given["temperatures"]
+    plan = {f.name: options.pop(f.name) for f in fields(CompletionPlan) if f.name in options}
+    if "temperatures" in plan:
+        temperatures = plan["temperatures"]
         listed = [temperatures] if isinstance(temperatures, _NUMBER) else temperatures
         if not all(isinstance(temperature, _NUMBER) for temperature in listed):
             raise ValueError(f"temperatures are {temperatures}; give a number or a list of numbers")
-        given["temperatures"] = tuple(map(float, listed))
-    return CompletionPlan(**given)
+        plan["temperatures"] = tuple(map(float, listed))
+    return CompletionPlan(**plan)
 
 
-def _prompts(given: str | Mapping[str, Any], tokenizer: Any, num: int) -> list[list[int]]:
+def _prompts(asked: str | Mapping[str, Any], tokenizer: Any, num: int) -> list[list[int]]:
     """The prompts that a recipe's `prompts` names; at least `num` of the zoo's."""
-    table = {"kind": "text", "path": given} if isinstance(given, str) else given
+    table = {"kind": "text", "path": asked} if isinstance(asked, str) else asked
     kind, options = _checked(table, _PROMPTS, "prompts of [data]")
     if kind == "zoo":
         source = _zoo(options, tokenizer)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from decoders.core.adapter.gating import decoder_layers
 from decoders.core.adapter.module import SlotAdapter
 
-KNOWN = {
+_KEYWORDS = {
     *("attention_mask", "position_embeddings", "position_ids", "past_key_values", "use_cache"),
     *("cache_position", "output_attentions"),
 }
@@ -27,7 +27,7 @@ KNOWN = {
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LateSlots:
     """Slots of a call that enter above the first layer.
 
     Attributes:
@@ -55,14 +55,14 @@ class Entry:
         return self.adapter.entering(self.embedded, self.number, before)
 
 
-class Entrance:
-    """Lets the slots of the running call into a module's layers."""
+class LateSlotHooks:
+    """Hooks on a module's layers that let the late slots of the running call in."""
 
     def __init__(self, module: Any) -> None:
         """Nothing is hooked before `open`."""
         self._module = module
         self._opened: set[int] = set()
-        self._entry: Entry | None = None
+        self._late: LateSlots | None = None
         self._num_tokens = 0
         self._see: Callable[[int], None] | None = None
         self._narrow = False
@@ -80,52 +80,53 @@ class Entrance:
 
     def begin(
         self,
-        entry: Entry | None,
+        late: LateSlots | None,
         num_tokens: int = 0,
         see: Callable[[int], None] | None = None,
     ) -> None:
         """Announces the next run of the module.
 
         Args:
-            entry: its slots that enter late; None: there are none.
+            late: its slots that enter late; None: there are none.
             num_tokens: P, of a call of one sequence.
             see: makes the cache ready for so many rows of that call; None: rows cannot be left out.
         """
-        self._entry, self._num_tokens, self._see = entry, num_tokens, see
+        self._late, self._num_tokens, self._see = late, num_tokens, see
         self._narrow = False
 
     def _below(self, number: int) -> Callable[..., Any]:
         def hook(
-            _layer: nn.Module, args: tuple[Tensor, ...], told: Mapping[str, Any]
+            _layer: nn.Module, args: tuple[Tensor, ...], named: Mapping[str, Any]
         ) -> tuple[tuple[Tensor, ...], dict[str, Any]] | None:
-            entry = self._entry
-            if entry is None or number >= entry.layer or self._see is None:
+            late = self._late
+            if late is None or number >= late.layer or self._see is None:
                 return None
             count = self._num_tokens
             if number == 0:
-                self._narrow = len(args) == 1 and set(told) <= KNOWN
+                self._narrow = len(args) == 1 and set(named) <= _KEYWORDS
                 if self._narrow:
                     self._see(count)
                     args = (args[0][:, :count],)
             if not self._narrow:
                 return None
-            spared = len(entry.rows)
-            return args, {name: _of_first(name, part, count, spared) for name, part in told.items()}
+            spared = len(late.rows)
+            parts = {name: _of_first(name, part, count, spared) for name, part in named.items()}
+            return args, parts
 
         return hook
 
     def _at(self, layer: int) -> Callable[..., Any]:
         def hook(_layer: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-            entry = self._entry
-            if entry is None or entry.layer != layer:
+            late = self._late
+            if late is None or late.layer != layer:
                 return None
-            hidden, slots = args[0], entry.slots(args[0])
+            hidden, slots = args[0], late.slots(args[0])
             if self._narrow:
                 assert self._see is not None
                 self._see(self._num_tokens + len(slots))
                 return (torch.cat([hidden, slots[None]], 1), *args[1:])
             flat = hidden.reshape(-1, hidden.shape[-1])
-            return (flat.index_copy(0, entry.rows, slots).view(hidden.shape), *args[1:])
+            return (flat.index_copy(0, late.rows, slots).view(hidden.shape), *args[1:])
 
         return hook
 

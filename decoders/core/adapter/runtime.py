@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from decoders.core.adapter.entering import Entry
+from decoders.core.adapter.entering import LateSlots
 from decoders.core.adapter.gating import Forward, GatedModule
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.weights import Deltas, MergedWeights, UnmergedWeights
@@ -53,8 +53,8 @@ class AttachedAdapter:
         self.num_bytes += sum(parameter.nbytes for parameter in adapter.embedding.parameters())
         self._weights = weights
 
-    def entry(self, calls: Sequence[Call], inputs: Tensor) -> Entry | None:
-        """How the slots of calls enter, their inputs being ``[B, N, D]``; None: with the tokens.
+    def late_slots(self, calls: Sequence[Call], inputs: Tensor) -> LateSlots | None:
+        """The slots of calls, of inputs ``[B, N, D]``, if they enter late; None: with the tokens.
 
         Raises:
             ValueError: slots without the token rows that they would begin from.
@@ -80,7 +80,7 @@ class AttachedAdapter:
                 before += [first - len(sizes) + branch] * size
                 number += range(size)
         embedded = inputs.reshape(-1, inputs.shape[-1]).index_select(0, self._indices(rows))
-        return Entry(
+        return LateSlots(
             adapter=self._adapter,
             rows=self._indices(rows),
             before=self._indices(before),

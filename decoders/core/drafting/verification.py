@@ -53,7 +53,7 @@ class Verification:
 
     @property
     def acceptance_rule(self) -> AcceptanceRule:
-        """For a call that is read as a verdict."""
+        """For a call that is read as an acceptance."""
         return AcceptanceRule(
             lenience=self.lenience if self.rule == "relaxed" else 1.0,
             top=self.top if self.rule == "topk" else 0,
@@ -69,6 +69,6 @@ class Verification:
 
 
 def settle(target: Session, drafts: Sequence[int], acceptance: Acceptance) -> tuple[int, ...]:
-    """The tokens that a verdict on the last call makes final; drafts that fell leave the cache."""
+    """The tokens that the last call's acceptance makes final; drafts that fell leave the cache."""
     target.truncate(target.length - len(drafts) + acceptance.accepted)
     return (*drafts[: acceptance.accepted], acceptance.token)

@@ -1,4 +1,4 @@
-"""A preallocated KV cache that calls write in place. Torch only; `hf.py` hands it to transformers.
+"""A preallocated KV cache that calls write in place. Torch only; `model.py` hands it on.
 
 A *plane* is the keys or the values of one layer, ``[B, H, C, D]``; planes of one shape share one
 allocation, so that the views a call needs of all layers cost a few operations, not a few a layer.

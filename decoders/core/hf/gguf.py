@@ -105,12 +105,12 @@ def _write(file: Path, folder: Path, metadata: Mapping[str, Any]) -> None:
     log: Any = logging  # untyped
     bars = log.is_progress_bar_enabled()
     log.disable_progress_bar()
-    given = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     try:
         module: Any = AutoModelForCausalLM.from_pretrained(
-            **given, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
+            **source, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
         )
-        tokenizer: Any = AutoTokenizer.from_pretrained(**given)
+        tokenizer: Any = AutoTokenizer.from_pretrained(**source)
     except OSError:
         raise
     except Exception as error:  # the readers raise anything from KeyError to NotImplementedError

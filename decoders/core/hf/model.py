@@ -29,7 +29,7 @@ from transformers.cache_utils import Cache, DynamicCache
 from transformers.utils import logging
 
 from decoders.core.adapter.config import AdapterConfig
-from decoders.core.adapter.entering import Entrance
+from decoders.core.adapter.entering import LateSlotHooks
 from decoders.core.adapter.gating import Forward, GatedModule
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.runtime import AttachedAdapter
@@ -111,7 +111,7 @@ class HFModel:
             self._gated = GatedModule(module, side_by_side=True)
             self._gated.rest(GroupedWeights.base(self._gated).everywhere)
         self._adapters: dict[str, AttachedAdapter] = {}
-        self._entrance = Entrance(module)
+        self._late_slots = LateSlotHooks(module)
 
     @classmethod
     def load(
@@ -176,7 +176,7 @@ class HFModel:
             self._gated = GatedModule(self.module)
         if merged is None:
             merged = self.device.type == "cpu"
-        self._entrance.open(adapter.config.enter)
+        self._late_slots.open(adapter.config.enter)
         self._adapters[name] = AttachedAdapter(
             adapter,
             self._gated,
@@ -350,8 +350,8 @@ class HFModel:
             return self._logits({"input_ids": ids}, positions, masks, rows)
         adapter = self._adapter_of([call])
         embedded, gate = adapter.one(call.slots, self._tokens(ids))
-        self._entrance.begin(
-            adapter.entry([call], embedded),
+        self._late_slots.begin(
+            adapter.late_slots([call], embedded),
             len(call.tokens),
             lambda count: store.at(session.row, start, start + count),
         )
@@ -405,7 +405,7 @@ class HFModel:
             return self._logits({"input_ids": ids}, positions, added, read)
         adapter = self._adapter_of(ordered)
         embedded, gate = adapter.merged(ordered, self._tokens(ids))
-        self._entrance.begin(adapter.entry(ordered, embedded))
+        self._late_slots.begin(adapter.late_slots(ordered, embedded))
         return self._logits({"inputs_embeds": embedded}, positions, added, read, gate)
 
     def _adapter_of(self, calls: Sequence[Call]) -> AttachedAdapter:
@@ -432,7 +432,7 @@ class HFModel:
         run = self._run
         active: Any = nullcontext()
         if gate is None:
-            self._entrance.begin(None)
+            self._late_slots.begin(None)
         else:  # a gate is Python, not part of a compiled graph
             assert self._gated is not None
             run, active = self._plain, self._gated.active(gate)
@@ -446,10 +446,10 @@ class HFModel:
         columns = sorted({row % width for row in wanted}) or [0]
         with active:
             out = run(**fed, logits_to_keep=self._to_device(columns))
-        kept = out.logits.flatten(0, 1)
+        logits = out.logits.flatten(0, 1)
         place = {column: number for number, column in enumerate(columns)}
         rows = [row // width * len(columns) + place[row % width] for row in wanted]
-        return self._select(kept, rows).float()
+        return self._select(logits, rows).float()
 
     def _select(self, values: Tensor, rows: Sequence[int] | None) -> Tensor:
         """Some rows of ``[M, …]``: a view where they follow one another, else a copy."""

@@ -278,7 +278,7 @@ def verdict_of(
     uniforms: Uniforms = UNIFORMS,
     **rule: float,
 ) -> Acceptance:
-    """The verdict on drafts of distributions ``[2, V]`` against logits of seed 7."""
+    """The acceptance of drafts of distributions ``[2, V]`` against logits of seed 7."""
     call = dataclasses.replace(
         make_call(3, length=PROMPT, read=(0, 1, 2)),
         want="acceptance",

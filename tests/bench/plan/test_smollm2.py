@@ -93,7 +93,7 @@ def test_ar_says_what_generate_says_of_50_questions(
         overlong="skip",
         answer_turn1=lambda asked: [None] * len(asked),
     )
-    assert not skipped
+    assert {turn.turn for turn in skipped} <= {2}
     assert len(prompts) == NUM_PROMPTS
     stops = stop_ids(model, tokenizer)
     sampling = Sampling(max_new_tokens=NUM_TOKENS, stop_ids=stops)

@@ -23,6 +23,7 @@ from bench.measure.quality import score_quality
 from bench.measure.timing import Runner
 from bench.plan.identity import check_identity
 from bench.plan.make import batch_size, make_plan
+from bench.plan.precision import computed_in
 from bench.plan.select import choose_decoders
 from bench.plan.setup import Setup, open_setup
 from bench.progress import Progress
@@ -173,6 +174,7 @@ def _plan(
 ) -> tuple[Setup, Plan, dict[str, Prompt]]:
     """Open the models and write the plan: the manifest last, with which the run is planned."""
     setup = opener(config)
+    progress.note(computed_in(config, setup.config))
     plan, prompts = make_plan(setup, _name(config), progress)
     write_prompts(run_dir, list(prompts.values()))
     write_text(run_dir / CONFIG, setup.config.to_toml())

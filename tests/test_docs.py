@@ -24,8 +24,8 @@ LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 def test_the_walk_through_shows_the_example_as_it_is() -> None:
     page = (DOCS / "adding-a-decoder.md").read_text(encoding="utf-8")
     shown = page.split("```python\n", 1)[1].split("```", 1)[0]
-    assert shown == (ROOT / "examples" / "ngram.py").read_text(encoding="utf-8"), (
-        "examples/ngram.py changed: copy it into docs/adding-a-decoder.md"
+    assert shown == (ROOT / "examples" / "recycle.py").read_text(encoding="utf-8"), (
+        "examples/recycle.py changed: copy it into docs/adding-a-decoder.md"
     )
 
 

@@ -83,7 +83,7 @@ def test_the_main_job_runs_from_a_wheel_in_another_directory(scripts: Path, tmp_
     assert ended.returncode == 0, ended.stderr
     for name in ("report.md", "report.html", "summary.csv", "figures/speedup.pdf"):
         assert (tmp_path / "results" / "latest" / name).stat().st_size > 0
-    for decoder in ("ar", "idlm@isd", "nar", "ptp", "spec"):
+    for decoder in ("ar", "idlm@isd", "lookup", "nar", "ptp", "spec"):
         assert decoder in ended.stdout
 
 

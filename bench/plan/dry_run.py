@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from bench.machine.clock import Stopwatch
 from bench.plan.make import batch_size, describe, make_plan
+from bench.plan.precision import computed_in
 from bench.plan.select import choose_decoders
 from bench.plan.setup import Setup, open_setup
 from bench.progress import Progress, duration
@@ -28,7 +29,7 @@ def dry_run(
     setup = opener(config)
     plan, prompts = make_plan(setup, config.run_name or "dry-run", progress)
     timed = [prompts[planned.prompt] for planned in plan.in_pass("timing")]
-    return [*describe(plan), estimate(setup, plan, timed)]
+    return [*describe(plan), computed_in(config, setup.config), estimate(setup, plan, timed)]
 
 
 def estimate(setup: Setup, plan: Plan, timed: list[Prompt]) -> str:

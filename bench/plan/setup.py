@@ -16,25 +16,23 @@ import torch
 from bench.errors import BenchError, Exit, room_for
 from bench.machine.clock import Clock, WallClock
 from bench.machine.deadline import TimeLimit, default_limit_s
-from bench.machine.env import ROOT, has_bfloat16
+from bench.machine.env import ROOT
 from bench.plan.adapters import adapter_facts, adapter_folder, is_shelf, load_adapter
 from bench.plan.named_models import resolve
+from bench.plan.precision import usual_dtype
 from bench.plan.select import adapters_taken, build_decoder, options_of
 from bench.records.plan import BASELINE, SECOND_BASELINE, Cell
 from bench.records.vocabulary import Codec
-from bench.settings import protocol
 from bench.settings.config import RunConfig, spec_of
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models, check_draft, find_adapter
-from decoders.core.hf.checkpoint import count_weights, weights_sha256
+from decoders.core.hf.checkpoint import weights_sha256
 from decoders.core.types import Sampling
 
 if TYPE_CHECKING:
     from decoders.core.hf.model import HFModel
 
 
-_HALF_FROM = 50_000_000
-"""Models with more weights run in bfloat16 where the CPU has instructions for it."""
 _SMALLER = "take a smaller --dtype (bfloat16) or model, or another --device"
 
 
@@ -98,7 +96,7 @@ def open_setup(config: RunConfig) -> Setup:
 
     device = open_device(config.device)
     target_source = checkpoint(config.model, "target")
-    dtype = config.dtype or _usual_dtype(config, device, target_source)
+    dtype = config.dtype or usual_dtype(config, device.type, target_source)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
 
@@ -260,14 +258,6 @@ def checkpoint(source: str | None, role: str) -> str:
             Exit.UNAVAILABLE,
         )
     return str(folder)
-
-
-def _usual_dtype(config: RunConfig, device: torch.device, source: str) -> str:
-    """What a model is computed in unless told otherwise."""
-    if device.type == "cuda":
-        return protocol.DTYPE if config.protocol == "specbench" else "bfloat16"
-    num_weights = count_weights(source) if has_bfloat16() else None
-    return "bfloat16" if (num_weights or 0) > _HALF_FROM else "float32"
 
 
 def _needs_draft(config: RunConfig) -> bool:

@@ -18,8 +18,15 @@ FAINT = "#c9ced6"
 PAPER = "#ffffff"
 GREY = "#7d8590"
 _RED = "#c02a1f"
-_FIXED = {"ar": GREY, "spec": "#0072b2", "ptp": "#d55e00", "nar": "#cc79a7", "idlm": "#009e73"}
-_SPARE = ("#e69f00", "#56b4e9", "#7b68c8", "#999933", "#b0356f", "#44aa99", "#8c564b", "#d4a6c8")
+_FIXED = {
+    "ar": GREY,
+    "spec": "#0072b2",
+    "lookup": "#56b4e9",
+    "ptp": "#d55e00",
+    "nar": "#cc79a7",
+    "idlm": "#009e73",
+}
+_SPARE = ("#e69f00", "#7b68c8", "#999933", "#b0356f", "#44aa99", "#8c564b", "#d4a6c8")
 STYLE: Mapping[str, object] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
@@ -98,7 +105,8 @@ def footnotes(summary: pd.DataFrame) -> list[tuple[str, str]]:
 def colours(decoders: Sequence[str]) -> dict[str, str]:
     """One colour per decoder: a built-in name's own, spare ones (in order) for all others."""
     taken: dict[str, str] = {}
-    spare = [*_SPARE, *(c for n, c in _FIXED.items() if n not in decoders and n != BASELINE)]
+    names = {BASELINE, *(decoder.split("@")[0] for decoder in decoders)}
+    spare = [*_SPARE, *(colour for name, colour in _FIXED.items() if name not in names)]
     left = 0
     for decoder in decoders:
         own = _FIXED.get(decoder.split("@")[0])

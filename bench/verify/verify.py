@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bench.errors import BenchError, Exit
 from bench.plan.make import batch_size, tokenise
+from bench.plan.precision import computed_in
 from bench.plan.select import choose_decoders
 from bench.plan.setup import Arm, Setup, open_setup
 from bench.plan.tokenise import count_lines, tasks_of
@@ -77,6 +78,7 @@ def verify(
     check(num_draws, NumDraws, "--draws")
     config = choose_decoders(config, progress.note)
     setup = opener(config)
+    progress.note(computed_in(config, setup.config))
     tasks = tasks_of(
         config.tasks,
         limit=config.limit,

@@ -9,11 +9,13 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from decoders.ar import Autoregressive
 from decoders.core import masks
+from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.sampling import Uniforms, pick, verify_coupled, verify_rejection, warp
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Sampling
+from decoders.lookup import PromptLookup, _Index
 from decoders.spec import Speculative
 
 VOCAB = 2048
@@ -66,6 +68,21 @@ def test_one_turn_of_the_scheduler(benchmark: BenchmarkFixture) -> None:
     assert len(answer.tokens) == 1
 
 
+def test_the_index_of_a_prompt_of_2000_tokens(benchmark: BenchmarkFixture) -> None:
+    prompt = [7 * place * place % 1009 for place in range(2000)]
+    assert len(benchmark(_Index, 3, prompt)._text) == 2000
+
+
+def test_one_step_of_an_index(benchmark: BenchmarkFixture) -> None:
+    index = _Index(3, [place % 300 for place in range(2000)])
+
+    def step() -> tuple[int, ...]:
+        index.append((7, 8))
+        return index.continuation(5)
+
+    assert len(benchmark(step)) > 0
+
+
 def test_uniforms_of_one_answer(benchmark: BenchmarkFixture) -> None:
     def draw() -> float:
         uniforms = Uniforms(0, range(100))
@@ -74,10 +91,12 @@ def test_uniforms_of_one_answer(benchmark: BenchmarkFixture) -> None:
     assert 0 < benchmark(draw) < 256
 
 
-@pytest.mark.parametrize("decoder", [Autoregressive(), Speculative()], ids=["ar", "spec"])
+@pytest.mark.parametrize(
+    "decoder", [Autoregressive(), Speculative(), PromptLookup()], ids=["ar", "spec", "lookup"]
+)
 @pytest.mark.parametrize("batch_size", [1, 8])
 def test_whole_answers_on_a_model_that_costs_nothing(
-    benchmark: BenchmarkFixture, decoder: Autoregressive | Speculative, batch_size: int
+    benchmark: BenchmarkFixture, decoder: Decoder, batch_size: int
 ) -> None:
     target = TableModel(seed=1)
     models = Models(target=target, draft=TableModel(seed=2, agree_with=target, agreement=0.8))

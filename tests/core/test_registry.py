@@ -11,7 +11,7 @@ from decoders.core import registry
 from decoders.core.registry import build, names, parse_spec, parse_specs, resolve
 from decoders.core.types import DecoderSpec
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "ngram.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "recycle.py"
 
 
 def test_specs_carry_name_label_and_options() -> None:
@@ -64,14 +64,14 @@ def test_options_are_converted_to_the_fields_types() -> None:
 
 
 def test_a_decoder_is_loaded_by_path_and_class() -> None:
-    assert build(parse_spec(f"{EXAMPLE}:NGram:n=3")).n == 3  # type: ignore[attr-defined]
+    assert build(parse_spec(f"{EXAMPLE}:Recycle:k=3")).k == 3  # type: ignore[attr-defined]
 
 
 def test_wrong_paths_and_classes_say_what_is_there() -> None:
     with pytest.raises(ValueError, match=r"'no/such.py' does not exist"):
         resolve(DecoderSpec(name="no/such.py:X"))
-    with pytest.raises(ValueError, match=r"did you mean 'NGram'"):
-        resolve(DecoderSpec(name=f"{EXAMPLE}:Ngramm"))
+    with pytest.raises(ValueError, match=r"did you mean 'Recycle'"):
+        resolve(DecoderSpec(name=f"{EXAMPLE}:Recycel"))
 
 
 def test_an_installed_package_offers_decoders_by_entry_point(
@@ -80,10 +80,10 @@ def test_an_installed_package_offers_decoders_by_entry_point(
     from decoders.core.checks import check_decoder
 
     monkeypatch.syspath_prepend(str(EXAMPLE.parent))
-    point = EntryPoint(name="ngram", value="ngram:NGram", group=registry.ENTRY_POINT_GROUP)
+    point = EntryPoint(name="recycle", value="recycle:Recycle", group=registry.ENTRY_POINT_GROUP)
     monkeypatch.setattr(registry, "entry_points", lambda group: [point])
-    assert "ngram" in names()
-    check_decoder(build(parse_spec("ngram:n=2:k=4")))
+    assert "recycle" in names()
+    check_decoder(build(parse_spec("recycle:k=3")))
 
 
 def test_listing_names_imports_neither_torch_nor_decoders() -> None:

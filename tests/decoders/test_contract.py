@@ -33,14 +33,16 @@ SPECS = [
     "idlm@cmlm:commit=cmlm:block=6:max_passes=3:revise=none",
     "idlm@adaptive:commit=threshold:max_passes=0:revise=remask:confidence=margin",
     "jacobi@b6:block=6",
+    "lookup@n1:n=1:k=1",
+    "lookup@long:n=5:k=12",
     "idlm@isd:mode=isd",
     "idlm@coupled:mode=isd:verify=coupled:stride=8",
     "idlm@argmax:mode=isd:proposal=argmax:stride=2",
     "idlm@relaxed:mode=isd:verify=relaxed",
     "idlm@topk:mode=isd:verify=topk",
     "idlm@unverified:mode=isd:verify=none",
-    f"{EXAMPLES / 'ngram.py'}:NGram",
-    f"{EXAMPLES / 'ngram.py'}:NGram@n1:n=1:k=3",
+    f"{EXAMPLES / 'recycle.py'}:Recycle",
+    f"{EXAMPLES / 'recycle.py'}:Recycle@k1:k=1",
 ]
 CASES = [(spec, check) for spec in SPECS for check in checks_for(build(parse_spec(spec)))]
 

@@ -10,6 +10,7 @@ from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf.model import HFModel
 from decoders.core.types import Generation, Sampling
+from decoders.lookup import PromptLookup
 from decoders.spec import Speculative
 from tests.zoo.answers import edge_distance, held_out, sampling_for, tokens_of
 
@@ -40,13 +41,15 @@ def test_a_batch_of_8_emits_the_same_tokens_as_each_alone(
 ) -> None:
     prompts = held_out(tokenizer, 2)
     sampling = sampling_for(zoo, tokenizer, temperature=temperature, seed=1)
-    for decoder in (Autoregressive(), Speculative()):
+    for decoder in (Autoregressive(), Speculative(), PromptLookup()):
         alone = tokens_of(decoder, zoo, prompts, sampling)
         assert tokens_of(decoder, zoo, prompts, sampling, batch_size=8) == alone
 
 
-@pytest.mark.parametrize("decoder", [Speculative(), Speculative(k=6, verify="coupled")])
-def test_greedy_spec_emits_ars_tokens(
+@pytest.mark.parametrize(
+    "decoder", [Speculative(), Speculative(k=6, verify="coupled"), PromptLookup()]
+)
+def test_greedy_drafts_leave_ars_tokens(
     zoo: Models, tokenizer: PreTrainedTokenizerBase, decoder: Decoder
 ) -> None:
     prompts, sampling = held_out(tokenizer, 6), sampling_for(zoo, tokenizer)
@@ -55,13 +58,14 @@ def test_greedy_spec_emits_ars_tokens(
 
 
 @pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (20, 0.9)])
-def test_coupled_spec_emits_ars_tokens_for_the_same_seed(
+def test_coupled_drafts_leave_ars_tokens_for_the_same_seed(
     zoo: Models, tokenizer: PreTrainedTokenizerBase, top_k: int, top_p: float
 ) -> None:
     prompts = held_out(tokenizer, 6)
     sampling = sampling_for(zoo, tokenizer, temperature=0.8, top_k=top_k, top_p=top_p, seed=7)
     expected = tokens_of(Autoregressive(), zoo, prompts, sampling, 8)
-    assert tokens_of(Speculative(verify="coupled"), zoo, prompts, sampling, 8) == expected
+    for decoder in (Speculative(verify="coupled"), PromptLookup()):
+        assert tokens_of(decoder, zoo, prompts, sampling, 8) == expected
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from decoders.core.hf.checkpoint import CONVERTED, SOURCE
+from decoders.core.hf.quiet import no_bars
 
 _INSTALL = "pip install 'decoding-bench[gguf]' (the packages gguf and accelerate)"
 
@@ -56,7 +57,8 @@ def convert(file: Path, folder: Path, sha256: str) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        _write(file, scratch, metadata)
+        with no_bars():
+            _write(file, scratch, metadata)
         facts = {"format": CONVERTED, "file": file.name, "sha256": sha256}
         (scratch / SOURCE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
         scratch.rename(folder)
@@ -100,11 +102,7 @@ def _metadata(file: Path) -> dict[str, Any]:
 
 def _write(file: Path, folder: Path, metadata: Mapping[str, Any]) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-    from transformers.utils import logging
 
-    log: Any = logging  # untyped
-    bars = log.is_progress_bar_enabled()
-    log.disable_progress_bar()
     source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     try:
         module: Any = AutoModelForCausalLM.from_pretrained(
@@ -118,9 +116,6 @@ def _write(file: Path, folder: Path, metadata: Mapping[str, Any]) -> None:
             f"{file} cannot be loaded by transformers: {_one_line(error)}; take a file of a "
             "supported architecture and quantisation, or a folder of save_pretrained"
         ) from error
-    finally:
-        if bars:
-            log.enable_progress_bar()
     _set_special_ids(module, tokenizer, metadata)
     if metadata.get("tokenizer.ggml.pre") == _CUT_DIGITS:
         from tokenizers import pre_tokenizers

@@ -26,7 +26,6 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache, DynamicCache
-from transformers.utils import logging
 
 from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.entering import LateSlotHooks
@@ -38,6 +37,7 @@ from decoders.core.hf.architecture import Architecture, token_ids
 from decoders.core.hf.attention import MaskBuilder, Masks
 from decoders.core.hf.cache import KVStore
 from decoders.core.hf.checkpoint import find_checkpoint, unavailable
+from decoders.core.hf.quiet import no_bars
 from decoders.core.model import Session
 from decoders.core.types import Call
 
@@ -136,22 +136,17 @@ class HFModel:
         if attn_implementation not in (None, "sdpa", "eager"):
             raise ValueError(f"attention {attn_implementation!r} is not one of sdpa, eager")
         source = find_checkpoint(path_or_id, "model", "config.json")
-        log: Any = logging  # untyped
-        bars = log.is_progress_bar_enabled()
-        log.disable_progress_bar()  # the terminal belongs to the caller
         try:
-            module: Any = AutoModelForCausalLM.from_pretrained(
-                source,
-                dtype=dtype,
-                attn_implementation=attn_implementation,
-                use_safetensors=True,
-                trust_remote_code=False,
-            )
+            with no_bars():  # the terminal belongs to the caller
+                module: Any = AutoModelForCausalLM.from_pretrained(
+                    source,
+                    dtype=dtype,
+                    attn_implementation=attn_implementation,
+                    use_safetensors=True,
+                    trust_remote_code=False,
+                )
         except (OSError, ValueError, SafetensorError) as error:
             raise unavailable(path_or_id, "model", error) from error
-        finally:
-            if bars:
-                log.enable_progress_bar()
         return cls(module.to(device), compile=compile)
 
     @property

@@ -124,7 +124,7 @@ def test_without_named_decoders_both_things_called_idlm_run(root: Path, small: A
         (root / "zoo" / name).mkdir()
         (root / "zoo" / name / "adapter.json").write_text("{}")
     cells = choose_decoders(small(model="zoo", decoders=None), print).decoders or {}
-    assert [*cells] == ["ar", "idlm", "idlm@isd", "nar", "ptp", "spec"]
+    assert [*cells] == ["ar", "idlm", "idlm@isd", "lookup", "nar", "ptp", "spec"]
     assert (cells["idlm"]["mode"], cells["idlm@isd"]["mode"]) == ("refine", "isd")
 
 

@@ -50,6 +50,8 @@ def test_decoders_keep_their_colours_and_share_none() -> None:
     palette = colours(["ar", *TWELVE])
     assert palette["ar"] == GREY
     assert palette["nar"] == colours(["ar", "nar", "ptp"])["nar"]
+    alone = colours(["ar", "lookup"])["lookup"]
+    assert alone == colours(["ar", "mine", "idlm", "idlm@isd", "spec", "lookup"])["lookup"]
     assert len(set(palette.values())) == len(palette)
 
 

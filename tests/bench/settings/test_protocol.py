@@ -23,7 +23,7 @@ from bench.settings.config import load_config
 from bench.settings.published import published
 from tests.conftest import Characters
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SHARED = ROOT.parent / "shared"
 STORIES = SHARED / "models" / "stories260K"
 QUESTIONS = SHARED / "data" / "spec_bench" / "question.jsonl"
@@ -191,7 +191,7 @@ def test_all_480_questions_give_the_ratio_that_spec_benchs_formula_gives(
             "protocol": "specbench",
             "tasks": f"specbench={QUESTIONS}",
             "model": str(STORIES),
-            "decoders": f"{ROOT / 'examples' / 'ngram.py'}:NGram@copy",
+            "decoders": "lookup",
             "max_new_tokens": 4,
             "repeats": 1,
             "overlong": "truncate",

@@ -1,0 +1,38 @@
+"""What a model is computed in unless told otherwise, and the line that says so."""
+
+from __future__ import annotations
+
+from bench.machine.env import has_bfloat16
+from bench.settings import protocol
+from bench.settings.config import RunConfig
+from decoders.core.hf.checkpoint import count_weights
+
+_HALF_FROM = 50_000_000
+"""Models with more weights run in bfloat16 where the CPU has instructions for it."""
+
+
+def usual_dtype(config: RunConfig, device: str, source: str) -> str:
+    """The dtype of a target at `source` on a kind of device (``cpu``, ``cuda``)."""
+    if device == "cuda":
+        return protocol.DTYPE if config.protocol == "specbench" else "bfloat16"
+    num_weights = count_weights(source) if has_bfloat16() else None
+    return "bfloat16" if (num_weights or 0) > _HALF_FROM else "float32"
+
+
+def computed_in(asked: RunConfig, opened: RunConfig) -> str:
+    """How a run computes, and why where nobody chose: ``computed in float32 on cpu, 2 threads``.
+
+    Args:
+        asked: the configuration before the models were opened; `dtype` None: by default.
+        opened: the one that the setup holds.
+    """
+    device = str(opened.device)
+    text = f"computed in {opened.dtype} on {device}"
+    if device == "cpu" and opened.threads:
+        text += f", {opened.threads} thread{'s' * (opened.threads > 1)}"
+    if asked.dtype is not None or opened.dtype == "float32":
+        return text
+    why = f"above {_HALF_FROM // 10**6}M weights on a CPU with {opened.dtype} instructions"
+    if device != "cpu":
+        why = f"of the protocol {opened.protocol}" if opened.protocol else "on a GPU"
+    return f"{text}: the default {why} (--dtype float32 overrides it)"

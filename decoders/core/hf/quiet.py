@@ -1,0 +1,34 @@
+"""No progress bars but the caller's: transformers draws its own while it reads and writes models.
+
+Its switch (`transformers.utils.logging`) reaches some of them; the bar over the tensors of a GGUF
+file is tqdm's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tqdm import tqdm
+from transformers.utils import logging
+
+
+@contextmanager
+def no_bars() -> Iterator[None]:
+    """Inside, no bar of transformers or tqdm is drawn; afterwards both are as they were."""
+    log: Any = logging  # untyped
+    bars: Any = tqdm
+    shown, made = log.is_progress_bar_enabled(), bars.__init__
+
+    def hidden(self: Any, *args: Any, **options: Any) -> None:
+        made(self, *args, **{**options, "disable": True})
+
+    log.disable_progress_bar()
+    bars.__init__ = hidden
+    try:
+        yield
+    finally:
+        bars.__init__ = made
+        if shown:
+            log.enable_progress_bar()

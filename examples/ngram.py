@@ -42,7 +42,12 @@ class NGram(Decoder):
             emitted = (*drafts[: acceptance.accepted], acceptance.token)
             text += emitted
             target.truncate(len(text) - 1)
-            yield Emit(tokens=emitted, drafted=len(drafts), accepted=acceptance.accepted)
+            yield Emit(
+                tokens=emitted,
+                drafted=len(drafts),
+                accepted=acceptance.accepted,
+                rejected=tuple(drafts[acceptance.accepted :]),
+            )
 
     def _lookup(self, text: list[int]) -> list[int]:
         """The tokens after the latest earlier occurrence of the last n tokens."""

@@ -155,7 +155,8 @@ class SampleRecord:
 
     def to_json(self) -> str:
         """The record as one line of JSON, without the newline."""
-        return json.dumps(dataclasses.asdict(self), ensure_ascii=False, separators=(",", ":"))
+        data = fields_of(self) | {"steps": self.steps and fields_of(self.steps)}
+        return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -191,6 +192,11 @@ class SampleRecord:
         return record
 
 
+def fields_of(data: SampleRecord | StepColumns) -> dict[str, Any]:
+    """Fields by name, as they are: `dataclasses.asdict` would copy every number in them."""
+    return {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
+
+
 _REAL = (int, float)
 _FIELDS: tuple[tuple[Any, bool, Sequence[str]], ...] = (
     (str, False, ("kind", "decoder", "family", "conversation", "prompt_hash")),
@@ -203,6 +209,7 @@ _FIELDS: tuple[tuple[Any, bool, Sequence[str]], ...] = (
 """Types of the plain fields, and whether they may be unknown."""
 _REAL_COLUMNS = ("overlap", "alpha", "ended_s")
 _LISTS = ("rejected", "decided")
+_KINDS_OF: Mapping[type, set[type]] = {int: {int}, float: {int, float}}
 
 
 def _steps(data: object) -> StepColumns:
@@ -234,8 +241,7 @@ def _numbers(name: str, values: object, kind: type) -> tuple[Any, ...]:
     """A list of numbers as a tuple: integers, or (for ``float``) any reals."""
     _demand(isinstance(values, list), name, values)
     assert isinstance(values, list)
-    allowed = _REAL if kind is float else (int,)
-    _demand(all(type(value) in allowed for value in values), name, values)
+    _demand(set(map(type, values)) <= _KINDS_OF[kind], name, values)
     return tuple(values)
 
 

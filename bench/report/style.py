@@ -17,7 +17,7 @@ INK = "#1b1f24"
 FAINT = "#c9ced6"
 PAPER = "#ffffff"
 GREY = "#7d8590"
-_RED = "#c02a1f"
+RED = "#c02a1f"
 _FIXED = {"ar": GREY, "spec": "#0072b2", "ptp": "#d55e00", "nar": "#cc79a7", "idlm": "#009e73"}
 _SPARE = ("#e69f00", "#56b4e9", "#7b68c8", "#999933", "#b0356f", "#44aa99", "#8c564b", "#d4a6c8")
 STYLE: Mapping[str, object] = {
@@ -90,7 +90,7 @@ def footnotes(summary: pd.DataFrame) -> list[tuple[str, str]]:
     marked = "; ".join(f"{name}: {what}" if what else name for name, what in marks.items())
     left_out = dict.fromkeys(summary.loc[summary["guarantee"] == WRONG, "decoder"])
     return [(f"hollow: lossy, no guarantee ({marked})", GREY)] * bool(marked) + [
-        (f"left out: {name} is {WRONG}: it claims to be lossless and is not", _RED)
+        (f"left out: {name} is {WRONG}: it claims to be lossless and is not", RED)
         for name in left_out
     ]
 

@@ -6,11 +6,14 @@ escape sequences, tags or commands. HTML is escaped by its template; these are f
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+_ABSOLUTE = re.compile(r"^(?:/|~|[A-Za-z]:[\\/])")
 _BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _SHOWN = {
     **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"},
@@ -31,6 +34,12 @@ def printable(text: str) -> str:
     New lines and tabs stay; what would reverse the direction of writing becomes �.
     """
     return text.translate(_SHOWN)
+
+
+def portable(text: str) -> str:
+    """Printable text with absolute paths cut down to their last part."""
+    words = re.split(r"(\s+|['\"(),=\[\]])", printable(text))
+    return "".join(Path(w).name if _ABSOLUTE.match(w) else w for w in words)
 
 
 def markdown(text: str) -> str:

@@ -166,7 +166,11 @@ class IterativeDiffusion(Decoder):
                 block.take(result.slot_picks, result.slot_confidences)
                 # the first token is final at once, the others when the block's rules say so
                 fresh = block.tokens[emitted : max(1, block.start)]
-                yield Emit(tokens=fresh, passes=block.passes if block.finished else 0)
+                yield Emit(
+                    tokens=fresh,
+                    passes=block.passes if block.finished else 0,
+                    decided=tuple(block.decided[emitted : emitted + len(fresh)]),
+                )
                 emitted += len(fresh)
                 pending = block.tokens[start : block.start]
                 anchor = pending[-1] if pending else anchor
@@ -234,6 +238,7 @@ class IterativeDiffusion(Decoder):
                 drafted=len(specs),
                 accepted=acceptance.accepted,
                 acceptance=result.acceptance,
+                rejected=specs[acceptance.accepted :],
             )
             left -= len(emitted)
             fed = emitted[-1:]

@@ -51,7 +51,12 @@ class Jacobi(Decoder):
             result = yield target.call((*fed, *guesses), read=range(-1 - len(guesses), 0))
             acceptance = verify_picks(result.picks, guesses)
             emitted = settle(target, guesses, acceptance)
-            yield Emit(tokens=emitted, drafted=len(guesses), accepted=acceptance.accepted)
+            yield Emit(
+                tokens=emitted,
+                drafted=len(guesses),
+                accepted=acceptance.accepted,
+                rejected=guesses[acceptance.accepted :],
+            )
             left -= len(emitted)
             fed = emitted[-1:]
             size = min(self.block, left) - 1

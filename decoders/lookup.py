@@ -63,7 +63,12 @@ class PromptLookup(Decoder):
             result = yield target.call((emitted[-1], *drafts), read=range(len(drafts) + 1))
             acceptance = verify_picks(result.picks, drafts)
             emitted = settle(target, drafts, acceptance)
-            yield Emit(tokens=emitted, drafted=len(drafts), accepted=acceptance.accepted)
+            yield Emit(
+                tokens=emitted,
+                drafted=len(drafts),
+                accepted=acceptance.accepted,
+                rejected=tuple(drafts[acceptance.accepted :]),
+            )
 
 
 class _Index:

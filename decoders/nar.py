@@ -80,7 +80,8 @@ class NonAutoregressive(Decoder):
                 pending = _ended(pending, result.slot_barred, min(sampling.stop_ids))
             elif stop is not None and size == left:
                 pending = (*pending[:-1], stop)
-            yield Emit(tokens=pending, passes=1)
+            decided = (0, *[1] * (len(pending) - 1))  # the first is the target's own
+            yield Emit(tokens=pending, passes=1, decided=decided)
             left -= len(pending)
 
     def _answer_of_ar(

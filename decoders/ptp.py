@@ -184,6 +184,7 @@ class _Answer:
             drafted=len(drafts),
             accepted=acceptance.accepted,
             undrafted=len(first),
+            rejected=drafts[acceptance.accepted :],
         )
 
     def propose(self, tokens: Sequence[int]) -> Call | None:

@@ -82,7 +82,12 @@ class ParallelSpeculative(Decoder):
             emitted = settle(target, drafts, acceptance)
             sequence += emitted
             proposer.observe(len(drafts), acceptance.accepted)
-            yield Emit(tokens=emitted, drafted=len(drafts), accepted=acceptance.accepted)
+            yield Emit(
+                tokens=emitted,
+                drafted=len(drafts),
+                accepted=acceptance.accepted,
+                rejected=drafts[acceptance.accepted :],
+            )
             left -= len(emitted)
 
     def _propose(

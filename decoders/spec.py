@@ -83,6 +83,7 @@ class Speculative(Decoder):
                 drafted=len(drafts),
                 accepted=acceptance.accepted,
                 acceptance=result.acceptance,
+                rejected=tuple(drafts[acceptance.accepted :]),
             )
             left -= len(emitted)
 

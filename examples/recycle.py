@@ -46,7 +46,12 @@ class Recycle(Decoder):
             emitted = (*drafts[: acceptance.accepted], acceptance.token)
             text += emitted
             target.truncate(len(text) - 1)
-            yield Emit(tokens=emitted, drafted=len(drafts), accepted=acceptance.accepted)
+            yield Emit(
+                tokens=emitted,
+                drafted=len(drafts),
+                accepted=acceptance.accepted,
+                rejected=tuple(drafts[acceptance.accepted :]),
+            )
 
     def _chain(self, successors: dict[int, int], last: int) -> list[int]:
         """Up to k tokens, each the successor of the one before."""

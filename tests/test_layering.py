@@ -65,7 +65,8 @@ def loaded_by(code: str) -> set[str]:
 
 @pytest.mark.parametrize("floor", TORCH_FREE)
 def test_what_reads_records_runs_without_torch(floor: str) -> None:
-    modules = [f"bench.{floor}.{p.stem}" for p in sorted((ROOT / "bench" / floor).glob("[!_]*.py"))]
+    files = sorted((ROOT / "bench" / floor).rglob("[!_]*.py"))
+    modules = [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files]
     assert modules
     assert "torch" not in loaded_by(f"import {', '.join(modules)}")
 

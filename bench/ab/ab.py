@@ -31,7 +31,7 @@ from bench.records.prompts import PROMPTS
 from bench.records.record import SampleRecord
 from bench.records.run_folder import CONFIG, create_run_dir, load_run
 from bench.records.status import COMPLETE, Difference, RunStatus, write_status
-from bench.report.show import VOCABULARY
+from bench.records.vocabulary import VOCABULARY
 from bench.stats.validity import INCOMPLETE, judge
 
 _SIDES = ("base", "head")

@@ -34,7 +34,7 @@ from bench.progress import Silent
 from bench.records.plan import Block
 from bench.records.prompts import Prompt, read_prompts
 from bench.records.record import SampleRecord
-from bench.records.vocabulary import vocabulary
+from bench.records.vocabulary import answered_ids, vocabulary
 from bench.settings.config import load_config
 from bench.verify.differences import differences
 
@@ -137,7 +137,7 @@ class Worker:
     def finish(self, lines: Sequence[Mapping[str, Any]]) -> Answer:
         """What a reader needs beside this side's records: pieces of text, lossless or not."""
         records = [SampleRecord.from_dict(line) for line in lines]
-        ids = {token for record in records for token in record.tokens or ()}
+        ids = answered_ids(records)
         ids |= {token for prompt in self._prompts.values() for token in prompt.ids}
         pieces = vocabulary(self._setup.tokenizer, sorted(ids))
         return {

@@ -62,12 +62,15 @@ def report(
     output: options.Output = options.RESULTS,
 ) -> None:
     """Write a run's tables, figures and report again; needs no model."""
+    from rich.console import Console
+
     from bench.records.run_folder import find_run
-    from bench.report.write import write_report
+    from bench.report.write import print_findings, write_report
 
     folder = find_run(run_dir, output)
-    write_report(folder, reference)
-    raise typer.Exit(print_run(folder, reference))
+    code = print_findings(write_report(folder, reference), Console())
+    _say_where(folder)
+    raise typer.Exit(code)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -207,12 +210,16 @@ def show_prompts(
     print_prompts(asked, Console(), limit)
 
 
-def print_run(run_dir: Path, reference: str | None = None) -> int:
+def print_run(run_dir: Path) -> int:
     """Print a run's numbers and verdict; returns the exit code that the verdict calls for."""
     from rich.console import Console
 
     from bench.report.write import print_summary
 
-    code = print_summary(run_dir, Console(), reference)
-    typer.echo(f"{run_dir / 'report.md'}  {run_dir / 'figures'}")
+    code = print_summary(run_dir, Console())
+    _say_where(run_dir)
     return int(code)
+
+
+def _say_where(run_dir: Path) -> None:
+    typer.echo(f"{run_dir / 'report.html'}  {run_dir / 'report.md'}  {run_dir / 'figures'}")

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from bench.compare.joined import join
 from bench.records.record import SampleRecord
-from bench.report.show import pieces_of
+from bench.records.vocabulary import pieces_of
 from bench.stats.counters import first_difference
 from bench.stats.side import Side
 from bench.text import colourless

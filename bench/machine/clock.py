@@ -1,8 +1,9 @@
-"""Time: one monotonic clock, read at a request's start, at its first token and at its end only.
+"""Time: one monotonic clock, read at a request's start, at its first token and at its end.
 
 On a GPU work is queued, so each of the three readings first waits for the device; nothing in
-between does. Python's garbage collector is off while a `Stopwatch` runs. `FakeClock` makes the
-runner's tests exact. No torch at import time.
+between does. The ends of later steps are stamped without waiting: a decoder that emits knows its
+tokens, so the device has handed them over. Python's garbage collector is off while a `Stopwatch`
+runs. `FakeClock` makes the runner's tests exact. No torch at import time.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Seconds since an arbitrary start, once the device has finished its work."""
+
+    def glance(self) -> float:
+        """The same without waiting for the device."""
 
 
 class WallClock:
@@ -42,6 +46,10 @@ class WallClock:
             self._sync()
         return time.perf_counter_ns() / 1e9
 
+    def glance(self) -> float:
+        """The same without waiting for the device."""
+        return time.perf_counter_ns() / 1e9
+
 
 class FakeClock:
     """A clock that moves only when told to, or by `step_s` at every reading."""
@@ -60,11 +68,15 @@ class FakeClock:
         self.time_s += self._step_s
         return self.time_s
 
+    def glance(self) -> float:
+        """The last reading, or what `advance` made of it."""
+        return self.time_s
+
 
 class Stopwatch:
-    """One timed region: ``with Stopwatch(clock) as watch: ...``; call `first` at the first token.
+    """One timed region: ``with Stopwatch(clock) as watch: ...``; call `emitted` at steps' ends.
 
-    `total_s` runs from entry to exit and `first_s` to the first call of `first` (None without one).
+    `total_s` runs from entry to exit and `first_s` to the end of step 0 (None without one).
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -73,11 +85,21 @@ class Stopwatch:
         self._start_s = 0.0
         self.first_s: float | None = None
         self.total_s = 0.0
+        self._stamps: list[float] = []
 
-    def first(self, _index: int = 0) -> None:
-        """Stamp the first token; later calls are ignored (the index is the scheduler's)."""
-        if self.first_s is None:
-            self.first_s = self._clock.now() - self._start_s
+    def emitted(self, _index: int = 0, number: int = 0) -> None:
+        """Stamp the end of step `number` (the index is the scheduler's): the first one counts."""
+        if number:
+            self._stamps.append(self._clock.glance())
+        elif self.first_s is None:
+            now_s = self._clock.now()
+            self.first_s = now_s - self._start_s
+            self._stamps.append(now_s)
+
+    @property
+    def ended_s(self) -> tuple[float, ...]:
+        """Seconds from entry to the end of every step."""
+        return tuple(stamp - self._start_s for stamp in self._stamps)
 
     def __enter__(self) -> Self:
         self._collects = gc.isenabled()

@@ -68,8 +68,10 @@ class PhaseClock:
         left, self._phase, self._since_s = self._phase, phase, now_s
         return left
 
-    def first(self, _index: int = 0) -> None:
-        """The first token is there: all so far was the prefill's."""
+    def emitted(self, _index: int = 0, number: int = 0) -> None:
+        """Step `number` ended; at the first one all so far was the prefill's."""
+        if number:
+            return
         self.switch(self._phase)
         spent_s = sum(self.seconds.values())
         self.seconds = dict.fromkeys(PHASES, 0.0) | {"prefill": spent_s}
@@ -138,7 +140,7 @@ class SecondPass:
         ids = [self._prompts[name].ids for name in block.prompts]
         with Stopwatch(setup.clock):
             clock.start()
-            outcomes = scheduler.run(ids, on_first=clock.first if num_rows == 1 else None)
+            outcomes = scheduler.run(ids, on_emit=clock.emitted if num_rows == 1 else None)
             clock.switch("scheduler")
         done = [outcome for outcome in outcomes if isinstance(outcome, Generation)]
         return _answer(cell, block, done, clock) if len(done) == len(ids) else None

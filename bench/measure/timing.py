@@ -157,7 +157,7 @@ class Runner:
         scheduler = Scheduler(arm.decoder, arm.models, sampling, batch_size, arm.deadline)
         memory = PeakMemory(self.setup.models, arm.models, arm.decoder)
         with arm.deadline.ticking(), Stopwatch(self.setup.clock) as watch:
-            outcomes = scheduler.run(ids, on_first=watch.first if batch_size == 1 else None)
+            outcomes = scheduler.run(ids, on_emit=watch.emitted if batch_size == 1 else None)
         return outcomes, watch, memory.peak_bytes()
 
     def _blank(
@@ -185,7 +185,7 @@ class Runner:
         if isinstance(outcome, Exception):
             return answered(self.setup, record, outcome)
         alone = record.batch_size == 1
-        filled = answered(self.setup, record, outcome)
+        filled = answered(self.setup, record, outcome, watch.ended_s)
         recounts = self.setup.config.protocol is not None and record.decoder == BASELINE
         return dataclasses.replace(
             filled,
@@ -205,8 +205,13 @@ class Runner:
         )
 
 
-def answered(setup: Setup, record: SampleRecord, outcome: Outcome) -> SampleRecord:
-    """A blank record with what a decoder gave: its answer and steps, or its error as one line."""
+def answered(
+    setup: Setup, record: SampleRecord, outcome: Outcome, ended_s: Sequence[float] = ()
+) -> SampleRecord:
+    """A blank record with what a decoder gave: its answer and steps, or its error as one line.
+
+    `ended_s` says when the steps ended, where that is known.
+    """
     if isinstance(outcome, Exception):
         place = place_of(outcome, setup.arm(record.decoder).decoder)
         return dataclasses.replace(record, error=error_line(outcome), error_at=place)
@@ -215,7 +220,7 @@ def answered(setup: Setup, record: SampleRecord, outcome: Outcome) -> SampleReco
         tokens=outcome.tokens,
         text=setup.text(outcome.tokens),
         stop=outcome.stop,
-        steps=StepColumns.of(outcome),
+        steps=StepColumns.of(outcome, ended_s),
     )
 
 

@@ -33,30 +33,39 @@ _SCRATCH = re.compile(r"\..+\.\d+")
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
     """Parsed lines of a JSONL file of objects, and the byte length of its whole lines.
 
+    Raises:
+        BenchError: as `lines_of` does.
+    """
+    lines, whole = [], 0
+    for line, length in lines_of(path):
+        lines.append(line)
+        whole += length
+    return lines, whole
+
+
+def lines_of(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
+    """The lines of a JSONL file of objects one by one, parsed, each with its length in bytes.
+
     A damaged end is left out: a last line without its newline, lines that do not parse and are
-    followed by none that does.
+    followed by none that does. No file has no lines.
 
     Raises:
         BenchError: exit 4 on a damaged line further up.
     """
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        return [], 0
-    lines: list[dict[str, Any]] = []
-    whole = damaged = 0
-    for number, chunk in enumerate(raw.split(b"\n")[:-1], start=1):
-        parsed = _object(chunk)
-        if parsed is None:
-            damaged = damaged or number
-        elif damaged:
-            line = f"{path} line {damaged} is damaged, and whole lines follow it"
-            advice = "delete it and all below it, and `bench resume` measures these again"
-            raise BenchError(f"{line}: {advice}", Exit.INVALID)
-        else:
-            lines.append(parsed)
-            whole += len(chunk) + 1
-    return lines, whole
+    if not path.is_file():
+        return
+    damaged = 0
+    with path.open("rb") as file:
+        for number, chunk in enumerate(file, start=1):
+            parsed = _object(chunk) if chunk.endswith(b"\n") else None
+            if parsed is None:
+                damaged = damaged or number
+            elif damaged:
+                line = f"{path} line {damaged} is damaged, and whole lines follow it"
+                advice = "delete it and all below it, and `bench resume` measures these again"
+                raise BenchError(f"{line}: {advice}", Exit.INVALID)
+            else:
+                yield parsed, len(chunk)
 
 
 def _object(line: bytes) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ decoder. Unknown is None (null in the file), never 0. No torch here.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,15 +22,24 @@ SCHEMA = 1
 
 Kind = Literal["timing", "quality"]
 
+MOST_REJECTED = 32
+"""Ids of rejected drafts that a record keeps of one step, and (below) of one answer."""
+MOST_REJECTED_IN_ALL = 1024
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepColumns:
     """The steps of one answer, one entry per step; step 0 is the prefill's.
 
-    `emitted` counts tokens, so that slices of the answer's ids give each step's tokens. The last
-    five (see `StepEvent`) are empty where no step has any: `passes` where no blocks are refined,
-    `undrafted` where all steps begin with their drafts, the others where the distributions of
-    drafts were not compared.
+    `emitted` counts tokens, so that slices of the answer's ids give each step's tokens. Those with
+    a default (see `StepEvent`) are empty where no step has any: `passes` where no blocks are
+    refined, `undrafted` where all steps begin with their drafts, `tested`, `overlap` and `alpha`
+    where the distributions of drafts were not compared.
+
+    The last three are for whoever looks at the answer; no metric reads them. `rejected` has ids of
+    the drafts that fell, at most `MOST_REJECTED` of a step and `MOST_REJECTED_IN_ALL` of the answer
+    (how many there were is drafted - accepted); `decided` the pass that decided each token, 0 for
+    the target's own; `ended_s` seconds from the request's start to the end of each step.
     """
 
     emitted: tuple[int, ...]
@@ -44,10 +54,13 @@ class StepColumns:
     overlap: tuple[float, ...] = ()
     alpha: tuple[float, ...] = ()
     undrafted: tuple[int, ...] = ()
+    rejected: tuple[tuple[int, ...], ...] = ()
+    decided: tuple[tuple[int, ...], ...] = ()
+    ended_s: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, generation: Generation) -> Self:
-        """Columns of a generation's steps."""
+    def of(cls, generation: Generation, ended_s: Sequence[float] = ()) -> Self:
+        """Columns of a generation's steps, and when these ended where that is known."""
         steps = generation.steps
         refined = any(step.passes for step in steps)
         preceded = any(step.undrafted for step in steps)
@@ -69,7 +82,20 @@ class StepColumns:
                 for step in compared
             ),
             undrafted=tuple(step.undrafted for step in steps if preceded),
+            rejected=_bounded([step.rejected for step in steps]),
+            decided=tuple(step.decided for step in steps) if any(s.decided for s in steps) else (),
+            ended_s=tuple(round(end_s, 6) for end_s in ended_s),
         )
+
+
+def _bounded(rejected: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """The ids that a record keeps, step by step; none where no step has any."""
+    kept: list[tuple[int, ...]] = []
+    left = MOST_REJECTED_IN_ALL
+    for ids in rejected:
+        kept.append(tuple(ids[: min(MOST_REJECTED, left)]))
+        left -= len(kept[-1])
+    return tuple(kept) if any(kept) else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +155,8 @@ class SampleRecord:
 
     def to_json(self) -> str:
         """The record as one line of JSON, without the newline."""
-        return json.dumps(dataclasses.asdict(self), ensure_ascii=False, separators=(",", ":"))
+        data = fields_of(self) | {"steps": self.steps and fields_of(self.steps)}
+        return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -165,6 +192,11 @@ class SampleRecord:
         return record
 
 
+def fields_of(data: SampleRecord | StepColumns) -> dict[str, Any]:
+    """Fields by name, as they are: `dataclasses.asdict` would copy every number in them."""
+    return {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
+
+
 _REAL = (int, float)
 _FIELDS: tuple[tuple[Any, bool, Sequence[str]], ...] = (
     (str, False, ("kind", "decoder", "family", "conversation", "prompt_hash")),
@@ -175,32 +207,41 @@ _FIELDS: tuple[tuple[Any, bool, Sequence[str]], ...] = (
     (int, True, ("peak_memory_bytes", "recounted")),
 )
 """Types of the plain fields, and whether they may be unknown."""
-_REAL_COLUMNS = ("overlap", "alpha")
-_OFTEN_EMPTY = ("passes", "tested", "overlap", "alpha", "undrafted")
+_REAL_COLUMNS = ("overlap", "alpha", "ended_s")
+_LISTS = ("rejected", "decided")
+_KINDS_OF: Mapping[type, set[type]] = {int: {int}, float: {int, float}}
 
 
 def _steps(data: object) -> StepColumns:
     """The steps of a parsed line (raises as `SampleRecord.from_dict`)."""
     if not isinstance(data, dict):
         raise ValueError(f"a record's steps are {data!r}")
-    kinds = {name: float if name in _REAL_COLUMNS else int for name in data}
     try:
-        steps = StepColumns(**{name: _numbers(name, data[name], kinds[name]) for name in data})
+        steps = StepColumns(**{name: _column(name, data[name]) for name in data})
     except TypeError as error:
         raise ValueError(f"a record's steps are not those of this version: {error}") from error
-    for name in (field.name for field in dataclasses.fields(steps)):
-        column = getattr(steps, name)
-        fits = len(column) == len(steps.emitted) or (name in _OFTEN_EMPTY and not column)
-        _demand(fits, f"steps.{name}", f"{len(column)} of {len(steps.emitted)} steps")
+    for field in dataclasses.fields(steps):
+        column = getattr(steps, field.name)
+        often_empty = field.default is not dataclasses.MISSING
+        fits = len(column) == len(steps.emitted) or (often_empty and not column)
+        _demand(fits, f"steps.{field.name}", f"{len(column)} of {len(steps.emitted)} steps")
     return steps
+
+
+def _column(name: str, values: object) -> tuple[Any, ...]:
+    """One entry a step: a number, or the list of them that `_LISTS` have."""
+    if name not in _LISTS:
+        return _numbers(name, values, float if name in _REAL_COLUMNS else int)
+    _demand(isinstance(values, list), name, values)
+    assert isinstance(values, list)
+    return tuple(_numbers(name, each, int) for each in values)
 
 
 def _numbers(name: str, values: object, kind: type) -> tuple[Any, ...]:
     """A list of numbers as a tuple: integers, or (for ``float``) any reals."""
     _demand(isinstance(values, list), name, values)
     assert isinstance(values, list)
-    allowed = _REAL if kind is float else (int,)
-    _demand(all(type(value) in allowed for value in values), name, values)
+    _demand(set(map(type, values)) <= _KINDS_OF[kind], name, values)
     return tuple(values)
 
 
@@ -219,6 +260,14 @@ def broken_invariants(record: SampleRecord, max_new_tokens: int) -> Sequence[str
         broken.append(f"steps emit {sum(steps.emitted)} tokens, the answer has {len(tokens)}")
     if any(a > d for a, d in zip(steps.accepted, steps.drafted, strict=True)):
         broken.append("a step accepted more tokens than it drafted")
+    fallen = [d - a for d, a in zip(steps.drafted, steps.accepted, strict=True)]
+    if any(len(ids) > n for ids, n in zip(steps.rejected, fallen, strict=False)):
+        broken.append("a step rejected more tokens than it drafted and did not accept")
+    told = [(len(p), n) for p, n in zip(steps.decided, steps.emitted, strict=False) if p]
+    if any(passes != num for passes, num in told):
+        broken.append("a step says of other tokens than it emitted which pass decided them")
+    if any(after < before for before, after in itertools.pairwise(steps.ended_s)):
+        broken.append("a step ended before the one before it")
     counts = (*steps.accepted, *steps.drafted, *steps.emitted, *steps.undrafted)
     if any(number < 0 for number in counts):
         broken.append("a step counts below 0")

@@ -26,14 +26,14 @@ import os
 import shutil
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.errors import BenchError, Exit
 from bench.records.environment import Environment, read_environment
-from bench.records.files import SAMPLES, cannot_write, read_lines, write_text
+from bench.records.files import SAMPLES, cannot_write, lines_of, write_text
 from bench.records.plan import MANIFEST, Plan, read_plan
 from bench.records.record import SampleRecord
 from bench.records.status import STATUS, RunStatus, read_status
@@ -77,15 +77,15 @@ def load_run(run_dir: Path | str) -> Run:
         raise BenchError(line, Exit.USAGE)
     if plan is None:
         raise BenchError(f"{path} is no run folder: it has no {MANIFEST}", Exit.USAGE)
-    lines, _ = read_lines(path / SAMPLES)
+    records, events = _read_samples(path)
     return Run(
         path=path,
         plan=plan,
         config=read_config(path),
         env=read_environment(path),
         status=read_status(path),
-        records=_effective_records(lines, plan),
-        events=tuple(line for line in lines if "event" in line),
+        records=_effective_records(records, events, plan),
+        events=events,
     )
 
 
@@ -104,16 +104,32 @@ def load_records(run_dir: Path | str) -> list[SampleRecord]:
     return list(load_run(run_dir).records)
 
 
-def _effective_records(lines: Sequence[Mapping[str, Any]], plan: Plan) -> tuple[SampleRecord, ...]:
+def _read_samples(run_dir: Path) -> tuple[list[SampleRecord], tuple[_Event, ...]]:
+    """All records and events, line by line: what was parsed of a large file is not all kept."""
+    records: list[SampleRecord] = []
+    events: list[_Event] = []
+    try:
+        for line, _ in lines_of(run_dir / SAMPLES):
+            if "event" in line:
+                events.append(line)
+            else:
+                records.append(SampleRecord.from_dict(line))
+    except ValueError as error:
+        raise BenchError(f"cannot read the records: {error}", Exit.UNAVAILABLE) from error
+    return records, tuple(events)
+
+
+def _effective_records(
+    records: Iterable[SampleRecord], events: Iterable[_Event], plan: Plan
+) -> tuple[SampleRecord, ...]:
     """Records of finished blocks, not superseded, each (kind, cell, prompt, repeat) once.
 
     Where one key occurs twice (it cannot, but for a hand-edited file) the first line counts.
     """
     try:
-        records = [SampleRecord.from_dict(line) for line in lines if "event" not in line]
         valid_from = {
             int(line["block"]): int(line["before_attempt"])
-            for line in lines
+            for line in events
             if line.get("event") == "supersede"
         }
     except (ValueError, TypeError, KeyError) as error:

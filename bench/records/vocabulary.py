@@ -2,19 +2,21 @@
 
 A piece is what an id adds to the text before it, found by decoding it after another token: leading
 spaces, which many tokenizers drop at a text's start, survive. Bytes of a character split over
-several tokens show as the replacement character.
+several tokens show as the replacement character. No torch here.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from bench.errors import BenchError, Exit
 from bench.records.files import write_text
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
+from bench.text import printable
 
 VOCABULARY = "vocab.json"
 
@@ -28,15 +30,23 @@ def write_vocabulary(
     records: Iterable[SampleRecord],
     prompts: Sequence[Prompt],
 ) -> None:
-    """Write ``{"id": "piece"}`` for the ids in answers and prompts.
+    """Write ``{"id": "piece"}`` for the ids in answers, rejected drafts and prompts.
 
     Raises:
         BenchError: exit 1.
     """
-    ids = {token for record in records for token in record.tokens or ()}
+    ids = answered_ids(records)
     ids |= {token for prompt in prompts for token in prompt.ids}
     pieces = {str(token): piece for token, piece in sorted(vocabulary(tokenizer, ids).items())}
     write_text(run_dir / VOCABULARY, json.dumps(pieces, ensure_ascii=False, indent=0) + "\n")
+
+
+def answered_ids(records: Iterable[SampleRecord]) -> set[int]:
+    """The ids in answers and in rejected drafts."""
+    ids: set[int] = set()
+    for record in records:
+        ids.update(record.tokens or (), *(record.steps.rejected if record.steps else ()))
+    return ids
 
 
 def vocabulary(tokenizer: Codec, ids: Iterable[int]) -> dict[int, str]:
@@ -44,6 +54,22 @@ def vocabulary(tokenizer: Codec, ids: Iterable[int]) -> dict[int, str]:
     anchor = tokenizer.encode("a", add_special_tokens=False, verbose=False)[-1:]
     start = len(str(tokenizer.decode(anchor)))
     return {token: str(tokenizer.decode([*anchor, token]))[start:] for token in ids}
+
+
+def pieces_of(run_dir: Path) -> Callable[[int], str]:
+    """Id -> text that is safe to show; an id without a piece (or no file) shows as <id>.
+
+    Raises:
+        BenchError: vocab.json is damaged (exit 4).
+    """
+    path = run_dir / VOCABULARY
+    try:
+        pieces = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        pieces = {}
+    except ValueError as error:
+        raise BenchError(f"{path} is damaged: {error}", Exit.INVALID) from error
+    return lambda token: printable(str(pieces.get(str(token), f"<{token}>")))
 
 
 class Tokenizer(Protocol):

@@ -60,11 +60,22 @@ def render(figure: Figure) -> dict[str, bytes]:
     with styled():
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # laid out once, the same in every format
+        _round_places(figure)
         for kind in ("png", "pdf", "svg"):
             buffer = io.BytesIO()
             figure.savefig(buffer, format=kind, dpi=200, metadata=undated.get(kind))
             files[kind] = buffer.getvalue()
     return files
+
+
+def _round_places(figure: Figure) -> None:
+    """Round where things stand: the layout's last bits differ from one process to the next."""
+    for axes in figure.axes:
+        left, bottom, width, height = (round(end, 6) for end in axes.get_position().bounds)
+        axes.set_position((left, bottom, width, height))
+    for text in figure.texts:
+        x, y = text.get_position()
+        text.set_position((round(x, 6), round(y, 6)))
 
 
 def styled() -> AbstractContextManager[None]:

@@ -6,12 +6,10 @@ run folder; a run that was interrupted is read as far as it got.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -20,6 +18,7 @@ from bench.records.phases import PhasedAnswer, read_phases
 from bench.records.plan import BASELINE, WRONG
 from bench.records.run_folder import Run
 from bench.report import quality_tables, references, speed_tables, tables
+from bench.report.conclusion import conclusion
 from bench.report.style import without_wrong
 from bench.report.tables import Table, TableCell, number
 from bench.settings.protocol import departures
@@ -31,9 +30,8 @@ from bench.stats.quality import gold_answers
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
 from bench.stats.validity import DAMAGED, Validity, judge
-from bench.text import printable
+from bench.text import portable
 
-_ABSOLUTE = re.compile(r"^(?:/|~|[A-Za-z]:[\\/])")
 _REPRODUCE = (
     ("bench run --config {run}/config.toml", "measure again, with the resolved configuration"),
     ("bench report {run}", "tables and figures again, from the records (needs no model)"),
@@ -113,12 +111,12 @@ class Findings:
     @cached_property
     def splits(self) -> list[Split]:
         """Time by phase of the second pass; empty where there was none."""
-        return decompose.splits(self._phases, self.run.records, self._decoders)
+        return decompose.splits(self._phases, self.run.records, self.decoders)
 
     @cached_property
     def decompositions(self) -> list[Decomposition]:
         """Speed-ups in parts, from the second pass."""
-        return decompose.decompositions(self._phases, self.run.records, self._decoders)
+        return decompose.decompositions(self._phases, self.run.records, self.decoders)
 
     @cached_property
     def time_tables(self) -> list[Table]:
@@ -143,7 +141,8 @@ class Findings:
         return read_phases(self.run.path)
 
     @property
-    def _decoders(self) -> list[str]:
+    def decoders(self) -> list[str]:
+        """Measured decoders in their order, the second arm of the baseline left out."""
         return sums.decoder_order(self.run.plan, self.run.records, self.wrong)
 
     @property
@@ -154,7 +153,12 @@ class Findings:
     @cached_property
     def by_prompt(self) -> pd.DataFrame:
         """What the speed-ups are means of, see `bench.stats.estimates.prompt_table`."""
-        return estimates.prompt_table(self.run.records, self._decoders)
+        return estimates.prompt_table(self.run.records, self.decoders)
+
+    @property
+    def conclusion(self) -> str:
+        """What the run shows, in a sentence or two."""
+        return conclusion(self.summary)
 
     @property
     def sentences(self) -> list[str]:
@@ -285,17 +289,17 @@ class Findings:
         skipped = len(run.plan.skipped)
         if skipped:
             lines.append(f"{skipped} prompt(s) were skipped before the run.")
-        return [_portable(line) for line in lines]
+        return [portable(line) for line in lines]
 
     @property
     def environment(self) -> list[tuple[str, str]]:
         """Machine, versions and the like, as (key, value) lines without absolute paths."""
-        return [(key, _portable(str(value))) for key, value in _flat(self.run.env.to_json())]
+        return [(key, portable(str(value))) for key, value in _flat(self.run.env.to_json())]
 
     @property
     def configuration(self) -> list[tuple[str, str]]:
         """The resolved configuration, as (key, value) lines without absolute paths."""
-        return [(key, _portable(str(value))) for key, value in _flat(self.run.config)]
+        return [(key, portable(str(value))) for key, value in _flat(self.run.config)]
 
     @property
     def reproduce(self) -> list[tuple[str, str]]:
@@ -341,9 +345,3 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield from _flat(value, f"{prefix}{key}.")
         elif value is not None:
             yield f"{prefix}{key}", value
-
-
-def _portable(text: str) -> str:
-    """Text with absolute paths cut down to their last part."""
-    words = re.split(r"(\s+|['\"(),=\[\]])", printable(text))
-    return "".join(Path(w).name if _ABSOLUTE.match(w) else w for w in words)

@@ -7,7 +7,6 @@ steps are set apart by bars. Reads the run folder alone: no model, no tokenizer,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -20,13 +19,13 @@ from bench.records.plan import BASELINE, WRONG, Plan
 from bench.records.prompts import PROMPTS, read_prompts
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
+from bench.records.vocabulary import pieces_of
 from bench.stats.counters import Tally
 from bench.stats.summary import decoder_order
 from bench.stats.validity import VALID, judge
 from bench.text import colourless, printable
 from decoders.core.nearest import nearest
 
-VOCABULARY = "vocab.json"
 _FEW = 3
 """Prompts shown where none is named."""
 _PREFILL = "black on rgb(190,190,190)"
@@ -158,17 +157,6 @@ def _chosen(
 
 def _nearest(prompt: str, names: Sequence[str]) -> str:
     return f"{nearest(prompt, names)}{len(names)} are there, e.g. {', '.join(names[:3])}"
-
-
-def pieces_of(run_dir: Path) -> Callable[[int], str]:
-    """Id -> text, from vocab.json; an id without a piece (or no file) shows as <id>."""
-    try:
-        pieces = json.loads((run_dir / VOCABULARY).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        pieces = {}
-    except ValueError as error:
-        raise BenchError(f"{run_dir / VOCABULARY} is damaged: {error}", Exit.INVALID) from error
-    return lambda token: printable(str(pieces.get(str(token), f"<{token}>")))
 
 
 def _asked(run_dir: Path, pieces: Callable[[int], str]) -> dict[str, str]:

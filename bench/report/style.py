@@ -17,7 +17,7 @@ INK = "#1b1f24"
 FAINT = "#c9ced6"
 PAPER = "#ffffff"
 GREY = "#7d8590"
-_RED = "#c02a1f"
+RED = "#c02a1f"
 _FIXED = {
     "ar": GREY,
     "spec": "#0072b2",
@@ -97,7 +97,7 @@ def footnotes(summary: pd.DataFrame) -> list[tuple[str, str]]:
     marked = "; ".join(f"{name}: {what}" if what else name for name, what in marks.items())
     left_out = dict.fromkeys(summary.loc[summary["guarantee"] == WRONG, "decoder"])
     return [(f"hollow: lossy, no guarantee ({marked})", GREY)] * bool(marked) + [
-        (f"left out: {name} is {WRONG}: it claims to be lossless and is not", _RED)
+        (f"left out: {name} is {WRONG}: it claims to be lossless and is not", RED)
         for name in left_out
     ]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import re
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Literal
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table as RichTable
@@ -25,10 +23,10 @@ from rich.text import Text
 from bench.errors import Exit
 from bench.records.files import write_files
 from bench.records.plan import NO_GUARANTEE, WRONG
-from bench.records.record import SampleRecord
+from bench.records.record import SampleRecord, fields_of
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
-from bench.report.style import FAINT, INK, PAPER
+from bench.report.page.render import render_page
 from bench.report.tables import ACCEPTED, EMITTED, Table, entropy_sentence
 from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL
@@ -72,10 +70,11 @@ _EXPENDABLE = (
 """Those a narrow terminal does without, in this order."""
 
 
-def write_report(run_dir: Path, reference: str | None = None) -> None:
+def write_report(run_dir: Path, reference: str | None = None) -> Findings:
     """Write samples.parquet, summary.csv, report.md, report.html, tables/ and figures/ of a run.
 
     `reference` names published numbers to print beside the run's; None: as it was configured.
+    Returns what it is written from.
 
     Raises:
         BenchError: where the folder is no run or there is no such reference (2), it is damaged
@@ -91,12 +90,13 @@ def write_report(run_dir: Path, reference: str | None = None) -> None:
     write_files(run_dir, numbers | _tables(findings))
     vectors, figures = _figures(findings)
     shown = [(name, _caption(name, findings)) for name in vectors]
-    inline = [(name, caption, _inline_svg(vectors[name], name)) for name, caption in shown]
+    inline = [(name, caption, vectors[name]) for name, caption in shown]
     texts = {
         "report.md": _render("report.md.j2", findings, figures=shown).encode(),
-        "report.html": _render("report.html.j2", findings, figures=inline).encode(),
+        "report.html": render_page(findings, inline).encode(),
     }
     write_files(run_dir, figures | texts)
+    return findings
 
 
 def _caption(name: str, findings: Findings) -> str:
@@ -116,14 +116,21 @@ def _findings(run_dir: Path, reference: str | None) -> Findings:
 
 
 def print_summary(run_dir: Path, console: Console, reference: str | None = None) -> Exit:
-    """Print the run's main table, the A/A line, its verdict, and what qualifies the numbers.
+    """Print what `print_findings` does of a run.
 
     Published numbers come last, as `write_report` takes them. Returns what the verdict calls for.
 
     Raises:
         BenchError: where the folder is no run (exit 2) or is damaged (4).
     """
-    findings = _findings(run_dir, reference)
+    return print_findings(_findings(run_dir, reference), console)
+
+
+def print_findings(findings: Findings, console: Console) -> Exit:
+    """Print a run's main table, the A/A line, its verdict, and what qualifies the numbers.
+
+    Returns what the verdict calls for.
+    """
     if findings.summary.empty:
         console.print(Text("nothing is measured yet"))
     else:
@@ -205,10 +212,12 @@ def _parquet(records: Sequence[SampleRecord]) -> bytes:
     """The records as a flat table: steps as list columns `steps_*`, scores as `score_*`."""
     rows: list[dict[str, object]] = []
     for record in records:
-        row = dataclasses.asdict(record)
-        steps, scores = row.pop("steps") or {}, row.pop("scores") or {}
-        row |= {f"steps_{key}": value for key, value in steps.items()}
-        row |= {f"score_{key}": value for key, value in scores.items()}
+        row = fields_of(record)
+        steps, scores = row.pop("steps"), row.pop("scores")
+        row |= {
+            f"steps_{name}": value for name, value in (fields_of(steps) if steps else {}).items()
+        }
+        row |= {f"score_{name}": value for name, value in (scores or {}).items()}
         rows.append(row)
     columns = [field.name for field in dataclasses.fields(SampleRecord)]
     frame = pd.DataFrame(rows, columns=None if rows else columns)
@@ -248,23 +257,9 @@ def _figures(findings: Findings) -> tuple[dict[str, str], dict[str, bytes]]:
     return vectors, files
 
 
-def _inline_svg(svg: str, name: str) -> Markup:
-    """An SVG to stand in the page: its colours and font follow the page, its ids are its own."""
-    svg = svg[svg.index("<svg") :]
-    for colour, swap in ((INK, "currentColor"), (FAINT, "var(--line)"), (PAPER, "var(--paper)")):
-        svg = svg.replace(colour, swap)
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", svg)
-    svg = re.sub(r"'DejaVu Sans'[^;\"]*", "inherit", svg)
-    width = re.search(r'<svg[^>]*? width="([^"]*)"', svg)
-    size = f'style="width: 100%; max-width: {width[1] if width else "100%"}"'
-    return Markup(re.sub(r'<svg([^>]*?) width="[^"]*"', rf"<svg {size}\1", svg, count=1))
-
-
 def _render(template: str, findings: Findings, **context: object) -> str:
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
-        autoescape=".html" in template,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

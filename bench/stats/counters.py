@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Self
 
 from bench.records.record import SampleRecord
@@ -70,8 +71,10 @@ class Tally:
     @classmethod
     def pool(cls, records: Iterable[SampleRecord]) -> Self:
         """The sum of the tallies of `records`."""
-        sums = [sum(column) for column in zip(*(astuple(cls.of(r)) for r in records), strict=True)]
-        return cls(**dict(zip(cls.__dataclass_fields__, sums, strict=True))) if sums else cls()
+        names = tuple(cls.__dataclass_fields__)
+        values = attrgetter(*names)
+        sums = [sum(column) for column in zip(*(values(cls.of(r)) for r in records), strict=True)]
+        return cls(**dict(zip(names, sums, strict=True))) if sums else cls()
 
     @property
     def tokens_per_call(self) -> float | None:

@@ -73,18 +73,21 @@ def summarise(
     qualities = {decoder: _qualities(cells[decoder], gold or {}) for decoder in decoders}
     known = [(f, q.estimate.value) for of in qualities.values() for f, q in of.items()]
     num_families = len({family for family, value in known if value is not None})
+    units = {cell: times.timed_units(of) for cell, of in cells.items()}
+    baseline = cells.get(BASELINE, [])
     rows: list[dict[str, object]] = []
     for decoder in decoders:
-        mine, baseline = cells[decoder], cells.get(BASELINE, [])
-        again = cells.get(SECOND_BASELINE, [])
         overall = overall_quality(list(qualities[decoder].values()), num_families)
         for family, quality in [*qualities[decoder].items(), (ALL, overall)]:
-            chosen = _of_family(mine, family)
+            chosen = _of_family(cells[decoder], family)
+            base, mine, again = (
+                _units_of(units.get(cell, []), family)
+                for cell in (BASELINE, decoder, SECOND_BASELINE)
+            )
             row: dict[str, object] = {"decoder": decoder, "family": family}
             row["guarantee"] = promises.get(decoder)
-            row |= _counts(chosen) | _counters(chosen) | _times(mine, baseline, decoder, family)
-            sides = (_units(side, family) for side in (baseline, mine, again))
-            row |= estimates.columns(decoder, chosen, *sides)
+            row |= _counts(chosen) | _counters(chosen) | _times(mine, base, decoder)
+            row |= estimates.columns(decoder, chosen, base, mine, again)
             row |= _quality_columns(quality) | parallel_counters.columns(chosen)
             row["loops"] = parallel_counters.loops(
                 parallel_counters.repeated_trigrams(chosen),
@@ -125,9 +128,13 @@ def speedup(
     decode: bool = False,
 ) -> Estimate:
     """Paired geometric-mean speed-up of one decoder's records in a family, end to end or decode."""
+    return _speedup(_units(baseline, family), _units(arm, family), decode=decode)
+
+
+def _speedup(baseline: Sequence[Unit], arm: Sequence[Unit], *, decode: bool = False) -> Estimate:
     return paired_speedup(
-        _units(baseline, family),
-        _units(arm, family),
+        baseline,
+        arm,
         (lambda u: u.decode_time_per_token) if decode else (lambda u: u.time_per_token),
     )
 
@@ -179,7 +186,11 @@ def _of_family(records: Sequence[SampleRecord], family: str) -> list[SampleRecor
 
 def _units(records: Sequence[SampleRecord], family: str) -> list[Unit]:
     """Timed units of a family; groups are formed first, as one may mix families."""
-    return [u for u in times.timed_units(records) if family in (ALL, u.family)]
+    return _units_of(times.timed_units(records), family)
+
+
+def _units_of(units: Sequence[Unit], family: str) -> list[Unit]:
+    return [unit for unit in units if family in (ALL, unit.family)]
 
 
 def _counts(records: Sequence[SampleRecord]) -> dict[str, object]:
@@ -208,12 +219,9 @@ def _counters(records: Sequence[SampleRecord]) -> dict[str, object]:
     }
 
 
-def _times(
-    mine: Sequence[SampleRecord], baseline: Sequence[SampleRecord], decoder: str, family: str
-) -> dict[str, object]:
-    units = _units(mine, family)
-    each = times.time_per_token_s(units)
-    whole, decode = (speedup(baseline, mine, family, decode=flag) for flag in (False, True))
+def _times(mine: Sequence[Unit], baseline: Sequence[Unit], decoder: str) -> dict[str, object]:
+    each = times.time_per_token_s(mine)
+    whole, decode = (_speedup(baseline, mine, decode=flag) for flag in (False, True))
     counts = {"clusters": whole.clusters, "pairs": whole.num, "pairs_dropped": whole.dropped}
     counts["pairs_decode"] = decode.num
     if decoder == BASELINE:
@@ -222,7 +230,7 @@ def _times(
     return counts | {
         "time_per_token_s": each,
         "tokens_per_s": 1 / each if each else None,
-        "decode_time_per_token_s": times.decode_time_per_token_s(units),
+        "decode_time_per_token_s": times.decode_time_per_token_s(mine),
         "speedup": whole.value,
         "speedup_low": whole.low,
         "speedup_high": whole.high,

@@ -104,7 +104,8 @@ def check_steps_concatenate(decoder: Decoder) -> None:
     """Steps' tokens concatenate to the answer and are accounted for; the first step emits.
 
     Accepted <= drafted. A step that verifies emits what came before its drafts (`Emit.undrafted`),
-    the drafts that stood, and at most one token behind them.
+    the drafts that stood, and at most one token behind them. What it tells of drafts that fell and
+    of the passes that decided tokens is of all of them.
     """
     for prompt, sampling, answer in _all(decoder):
         where = f"{decoder} on {prompt} with {sampling}"
@@ -118,6 +119,10 @@ def check_steps_concatenate(decoder: Decoder) -> None:
                 f"{where}: {behind} tokens are neither drafts that stood nor the one behind them; "
                 f"tell those in front as Emit.undrafted, or make two steps: {step}"
             )
+            fallen = step.drafted - step.accepted
+            assert len(step.rejected) in (0, fallen), f"{where}: {fallen} drafts fell: {step}"
+            told = len(step.decided)
+            assert told in (0, len(step.tokens)), f"{where}: passes of {told} tokens: {step}"
         assert answer.steps[0].target_calls >= 1, f"{where}: nothing ran before the first emit"
 
 

@@ -216,6 +216,9 @@ class Emit:
             verifies may also hand on what an earlier call of it gave.
         verdict: what verified them, where it compared their distributions with the target's.
         passes: how many times the block was predicted that this step finishes; 0: it finishes none.
+        rejected: the drafts that fell, in order, for whoever looks at the answer; or nothing.
+        decided: for each of `tokens` the pass of its block that decided it (0: the target itself
+            gave it); or nothing.
     """
 
     tokens: tuple[int, ...] = ()
@@ -224,6 +227,8 @@ class Emit:
     undrafted: int = 0
     acceptance: Acceptance | None = None
     passes: int = 0
+    rejected: tuple[int, ...] = ()
+    decided: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +237,8 @@ class StepEvent:
 
     `accepted_by_depth` is derivable: within a step, drafts 1..accepted stood; they are the tokens
     after the first `undrafted`. `target_rows` and `draft_rows` are real rows; padding is counted
-    apart, by the model.
+    apart, by the model. `rejected` are drafts that fell and `decided` the passes that decided
+    `tokens`, where the decoder says so; drafts after a cut are in neither.
 
     Where the drafts' distributions were compared with the target's: `tested` drafts followed drafts
     that all stood, `overlap` is the sum of their overlaps, and `alpha` the sum over the step's
@@ -251,6 +257,8 @@ class StepEvent:
     tested: int | None = None
     overlap: float | None = None
     alpha: float | None = None
+    rejected: tuple[int, ...] = ()
+    decided: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

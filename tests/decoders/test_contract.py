@@ -1,9 +1,12 @@
 """Every decoder meets the contract of `decoders.core.checks`; broken ones are caught."""
 
 import dataclasses
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
 from decoders.core.checks import (
     Check,
@@ -13,9 +16,12 @@ from decoders.core.checks import (
     checks_for,
 )
 from decoders.core.decoder import Request, Steps
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import generate
 from decoders.core.registry import build, names, parse_spec
 from decoders.core.sampling import Uniforms
-from decoders.core.types import Emit
+from decoders.core.testing.table_model import TableModel
+from decoders.core.types import Call, Emit, Sampling
 from decoders.ptp import ParallelTokenPrediction
 from decoders.spec import Speculative
 
@@ -77,6 +83,63 @@ def test_a_decoder_must_tell_which_of_its_tokens_come_before_the_drafts() -> Non
 
     with pytest.raises(AssertionError, match="2 tokens are neither drafts that stood"):
         check_steps_concatenate(Silent())
+
+
+VERIFYING = [spec for spec in SPECS if not spec.startswith(("ar", "nar", "idlm"))]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize(
+    "spec", [*VERIFYING, "idlm@isd:mode=isd", "idlm@topk:mode=isd:verify=topk"]
+)
+def test_a_decoder_tells_the_very_drafts_that_fell(spec: str, temperature: float) -> None:
+    decoder = build(parse_spec(spec))
+    target = Recording(7, seed=1)
+    draft = TableModel(7, seed=2, agree_with=target, agreement=0.6)
+    adapted = target if decoder.adapter_of == "target" else draft
+    if decoder.adapter_name is not None:
+        adapted.attach(decoder.adapter_name, 0.4, *decoder.variants[:1])
+    sampling = Sampling(temperature=temperature, max_new_tokens=40)
+    num_fallen = 0
+    for prompt in ([1, 2, 3, 1, 2], [4, 4, 4, 4], [5, 6, 0, 5, 6]):
+        target.fed.clear()
+        answer = generate(decoder, prompt, sampling, Models(target=target, draft=draft))
+        calls = iter(target.fed)
+        for step in answer.steps:
+            *_, verifying = itertools.islice(calls, step.target_calls)
+            drafts = verifying[len(verifying) - step.drafted :]
+            assert step.rejected == drafts[step.accepted :]
+            num_fallen += len(step.rejected)
+    assert num_fallen > 0 or (not temperature and "ngram" in spec)  # greedy text goes in circles
+
+
+class Recording(TableModel):
+    """Remembers the tokens of every call."""
+
+    def __init__(self, vocab_size: int, seed: int) -> None:
+        super().__init__(vocab_size, seed=seed)
+        self.fed: list[tuple[int, ...]] = []
+
+    def forward(self, calls: Sequence[Call]) -> Tensor:
+        self.fed += [call.tokens for call in calls]
+        return super().forward(calls)
+
+
+@pytest.mark.parametrize("told", [{"rejected": (1,)}, {"decided": (1,)}])
+def test_what_is_told_of_some_drafts_or_tokens_of_a_step_alone_is_caught(told: dict) -> None:
+    class Halfway(Speculative):
+        def steps(self, request: Request) -> Steps:
+            steps = super().steps(request)
+            item = next(steps)
+            while True:
+                if isinstance(item, Emit):
+                    yield dataclasses.replace(item, **told)
+                    item = next(steps)
+                else:
+                    item = steps.send((yield item))
+
+    with pytest.raises(AssertionError, match=r"drafts fell|passes of 1 tokens"):
+        check_steps_concatenate(Halfway())
 
 
 def test_a_decoder_that_never_verifies_fails_the_distribution() -> None:

@@ -254,6 +254,24 @@ def test_sampled_refinement_keeps_what_is_surest_by_the_distribution_it_draws_fr
         assert list(call.slots.shown[1:]) == kept
 
 
+@both_samplings
+@pytest.mark.parametrize(
+    "rules", [{}, {"prefix": "running", "commit": "threshold", "threshold": 0.2}]
+)
+def test_every_token_says_which_pass_decided_it(rules: dict[str, Any], sampling: Sampling) -> None:
+    model = Recording()
+    answer = answer_of(refine(block=8, max_passes=3, revise="none", **rules), model, sampling)
+    passes = 0
+    for step, (_, call, _) in zip(answer.steps, model.seen, strict=True):
+        passes += 1
+        assert len(step.decided) == len(step.tokens)
+        assert set(step.decided) <= {*range(passes + 1)}
+        if step.tokens and call.tokens:  # this call gave the first of its tokens itself
+            assert step.decided[0] == 0
+        passes = 0 if step.passes else passes
+    assert {0, 1, 2} <= {decided for step in answer.steps for decided in step.decided}
+
+
 def test_more_passes_bring_tokens_nearer_to_the_target() -> None:
     """Where the first pass was wrong a later one, which sees neighbours, may be right."""
     found = [agreement(refine(max_passes=passes, revise="none")) for passes in (1, 2, 4, 15)]

@@ -43,6 +43,10 @@ HOSTILE = {
         START + "while True: yield Emit(tokens=(65,), drafted='many')",
         "ValueError: decoder counted 'many'",
     ),
+    "rejects text": (
+        START + "while True: yield Emit(tokens=(65,), drafted=1, rejected=('a',))",
+        "rejected 'a'; ids are",
+    ),
     "emits nothing, ever": (START + "while True: yield Emit()", "emitted nothing for 1000 steps"),
     "fails as it ends": (
         "try:\n    result = yield request.target.call(request.prompt_ids)\n"

@@ -86,6 +86,7 @@ class MaskBlock:
         shown: the token of every position, or `HIDDEN`.
         start: how many positions are final and of no concern to the next pass.
         passes: how many there were.
+        decided: the pass that gave every position its token (0: none did, the target itself).
         finished: whether there will be no more.
     """
 
@@ -93,6 +94,7 @@ class MaskBlock:
         """B = `size` masks; tokens after one of `stop_ids` are of no use."""
         self.shown = [HIDDEN] * size
         self.start = self.passes = 0
+        self.decided = [0] * size
         self.finished = False
         self._rules, self._stop_ids = rules, stop_ids
         # a single position is not predicted at all
@@ -108,6 +110,7 @@ class MaskBlock:
     def begin(self, token: int) -> None:
         """The token of the first position that is not final yet, which is exact."""
         self.shown[self.start] = token
+        self.decided[self.start] = 0
 
     def take(self, picks: Sequence[int], confidences: Sequence[float]) -> None:
         """A pass predicted all positions after the first it was about."""
@@ -120,6 +123,7 @@ class MaskBlock:
         fills_all = fills_rest or self._rules.commit == "cmlm"
         for place in open_places if fills_all else self._fillable(read, open_places):
             self.shown[place], self._sureness[place] = read[place]
+            self.decided[place] = self.passes
         if self._rules.commit == "cmlm" and not is_last:
             for place in self._least_sure():
                 self.shown[place] = HIDDEN
@@ -142,6 +146,7 @@ class MaskBlock:
         for place in wrong:
             token, confidence = read[place]
             self.shown[place] = token if rules.revise == "edit" else HIDDEN
+            self.decided[place] = self.passes
             self._sureness[place] = confidence
         return bool(wrong)
 

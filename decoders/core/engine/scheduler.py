@@ -79,7 +79,7 @@ class Scheduler:
         prompts: Sequence[Sequence[int]],
         *,
         seeds: Sequence[int] | None = None,
-        on_first: Callable[[int], None] | None = None,
+        on_emit: Callable[[int, int], None] | None = None,
         on_finish: Callable[[int, Outcome], None] | None = None,
     ) -> list[Outcome]:
         """Generate an answer to every prompt; outcomes in the prompts' order.
@@ -87,7 +87,7 @@ class Scheduler:
         Args:
             prompts: token ids, at least one each.
             seeds: a seed for each prompt; None: the sampling's for all.
-            on_first: called with a prompt's index when its first `Emit` arrived.
+            on_emit: called with a prompt's index and the step's number (from 0) at every `Emit`.
             on_finish: called with a prompt's index and outcome when it ended.
 
         Returns:
@@ -110,7 +110,7 @@ class Scheduler:
         waiting = deque(enumerate(zip(prompts, samplings, strict=True)))
         active: list[RunningSequence] = []
         try:
-            self._loop(waiting, active, on_first, finish)
+            self._loop(waiting, active, on_emit, finish)
         finally:  # also when interrupted: no session outlives a run
             for job in active:
                 self._close(job)
@@ -120,7 +120,7 @@ class Scheduler:
         self,
         waiting: deque[tuple[int, tuple[Sequence[int], Sampling]]],
         active: list[RunningSequence],
-        on_first: Callable[[int], None] | None,
+        on_emit: Callable[[int, int], None] | None,
         finish: Callable[[int, Outcome], None],
     ) -> None:
         deadline = self._deadline
@@ -136,7 +136,7 @@ class Scheduler:
                 if refused is not None:
                     finish(index, refused)
                     continue
-                job = self._begin(index, prompt, sampling, on_first)
+                job = self._begin(index, prompt, sampling, on_emit)
                 active.append(job)
                 deadline.guard(job, job.advance, None)
             if deadline.due:
@@ -151,7 +151,7 @@ class Scheduler:
         index: int,
         prompt: Sequence[int],
         sampling: Sampling,
-        on_first: Callable[[int], None] | None,
+        on_emit: Callable[[int, int], None] | None,
     ) -> RunningSequence:
         return RunningSequence(
             index,
@@ -161,7 +161,7 @@ class Scheduler:
             target=self._models.target,
             draft=self._draft,
             adapter=self._adapter,
-            on_first=on_first,
+            on_emit=on_emit,
         )
 
     def _close(self, job: RunningSequence) -> None:

@@ -42,7 +42,7 @@ class RunningSequence:
         target: Model,
         draft: Model | None,
         adapter: AdapterConfig | None,
-        on_first: Callable[[int], None] | None,
+        on_emit: Callable[[int, int], None] | None,
     ) -> None:
         """Opens a session of every model; `index` is the prompt's, for who is told of it.
 
@@ -54,7 +54,7 @@ class RunningSequence:
         self.outcome: Outcome | None = None
         self.pending: Call | None = None
         self.turns_waited = 0
-        self._on_first, self._sampling = on_first, sampling
+        self._on_emit, self._sampling = on_emit, sampling
         self._vocab_size = target.vocab_size
         self._target = target.open()
         self._draft = None if draft is None else draft.open()
@@ -162,10 +162,12 @@ class RunningSequence:
                 tested=tested,
                 overlap=overlap,
                 alpha=alpha,
+                rejected=emit.rejected if len(tokens) == len(emit.tokens) else (),
+                decided=emit.decided[: len(tokens)],
             )
         )
-        if len(self._events) == 1 and self._on_first is not None:
-            self._on_first(self.index)
+        if self._on_emit is not None:
+            self._on_emit(self.index, len(self._events) - 1)
         self._empty_emits = 0 if tokens else self._empty_emits + 1
         self.idle_calls = 0 if tokens else self.idle_calls
         if self._empty_emits > _MAX_EMPTY_EMITS:
@@ -197,9 +199,15 @@ def _check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], vocab_siz
         if type(token) is not int or not 0 <= token < vocab_size:
             raise ValueError(f"decoder emitted {token!r:.40}; ids are integers below {vocab_size}")
     for event in events:
-        for count in (event.drafted, event.accepted, event.undrafted, event.passes):
+        counts = (event.drafted, event.accepted, event.undrafted, event.passes)
+        for count in (*counts, *event.decided):
             if type(count) is not int:
                 raise ValueError(f"decoder counted {count!r:.40}; counts are integers")
+        for token in event.rejected:
+            if type(token) is not int or not 0 <= token < vocab_size:
+                raise ValueError(
+                    f"decoder rejected {token!r:.40}; ids are integers below {vocab_size}"
+                )
 
 
 def _as_exception(error: BaseException) -> Exception:

@@ -12,7 +12,7 @@ def test_first_and_total_run_from_the_start() -> None:
     clock.advance(7.0)
     with Stopwatch(clock) as watch:
         clock.advance(0.25)
-        watch.first(0)
+        watch.emitted(0)
         clock.advance(1.0)
     assert (watch.first_s, watch.total_s) == (0.25, 1.25)
 
@@ -21,10 +21,23 @@ def test_only_the_first_stamp_counts() -> None:
     clock = FakeClock()
     with Stopwatch(clock) as watch:
         clock.advance(1.0)
-        watch.first(0)
+        watch.emitted(0)
         clock.advance(1.0)
-        watch.first(1)
+        watch.emitted(1)
     assert watch.first_s == 1.0
+
+
+def test_later_steps_are_stamped_without_waiting_for_the_device() -> None:
+    clock = FakeClock(step_s=0.5)  # every reading that waits costs half a second
+    with Stopwatch(clock) as watch:
+        clock.advance(1.0)
+        watch.emitted(0, 0)
+        clock.advance(0.25)
+        watch.emitted(0, 1)
+        clock.advance(0.125)
+        watch.emitted(0, 2)
+    assert watch.ended_s == (1.5, 1.75, 1.875)
+    assert (watch.first_s, watch.total_s) == (1.5, 2.375)
 
 
 def test_without_a_first_token_there_is_no_stamp() -> None:
@@ -61,7 +74,8 @@ def test_the_wall_clock_waits_for_the_device_at_every_reading() -> None:
     syncs: list[int] = []
     clock = WallClock(lambda: syncs.append(1))
     with Stopwatch(clock) as watch:
-        watch.first()
+        watch.emitted(0, 0)
+        watch.emitted(0, 1)
     assert len(syncs) == 3
     assert 0 <= (watch.first_s or 0) <= watch.total_s
 

@@ -73,7 +73,7 @@ def test_all_before_the_first_token_is_the_prefills() -> None:
     now.time_s = 1.0
     clock.switch("verify")
     now.time_s = 3.0
-    clock.first()
+    clock.emitted()
     now.time_s = 7.0
     clock.switch("scheduler")
     assert clock.seconds["prefill"] == 3.0
@@ -247,6 +247,8 @@ class Drifting:
 
     def now(self) -> float:
         return self.time_s
+
+    glance = now
 
     def wrap(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """A model's `forward` that takes its time."""

@@ -92,6 +92,17 @@ def test_only_start_first_token_and_end_are_read(measured: Any) -> None:
     assert {(r.ttft_s, r.total_s, r.group_s) for r in records} == {(0.5, 1.0, None)}
 
 
+def test_every_step_has_its_end_and_no_step_is_waited_for(measured: Any) -> None:
+    for record in measured()[0]:
+        assert record.steps is not None
+        # the fake clock moves at readings that wait, and the steps' ends are none
+        assert record.steps.ended_s == (record.ttft_s,) * len(record.steps.emitted)
+
+
+def test_steps_of_answers_in_a_batch_have_no_ends(measured: Any) -> None:
+    assert {r.steps.ended_s for r in measured(batch_size=2)[0]} == {()}
+
+
 @pytest.mark.parametrize("prepared", ["Scheduler", "PeakMemory"])
 def test_what_is_made_ready_before_a_request_is_in_no_time(
     measured: Any, monkeypatch: pytest.MonkeyPatch, prepared: str

@@ -82,7 +82,7 @@ def test_quality_records_count_without_a_block(folder: Path, record: Make) -> No
 def test_a_record_keeps_which_tokens_of_a_step_come_before_its_drafts(
     record: Make, undrafted: tuple[int, int], kept: list[int]
 ) -> None:
-    work = {"target_calls": 1, "target_rows": 3, "draft_calls": 0, "draft_rows": 0}
+    work: dict[str, Any] = {"target_calls": 1, "target_rows": 3, "draft_calls": 0, "draft_rows": 0}
     steps = tuple(
         StepEvent(tokens=(1, 2), drafted=2, accepted=1, undrafted=number, **work)
         for number in undrafted

@@ -141,6 +141,26 @@ def test_remasking_leaves_a_doubted_token_to_a_later_pass_but_none_after_the_las
     assert taken(block, [6, 2, 4], [0.9, 0.9, 0.9]) == [100, 6, 2, 3]
 
 
+def test_a_position_knows_the_last_pass_that_gave_it_its_token() -> None:
+    block = block_of(4, max_passes=3, revise="edit", edit_threshold=0.7)
+    block.take([1, 2, 3], [0.9, 0.1, 0.2])
+    assert block.decided[:2] == [0, 1]
+    block.take([5, 2, 3], [0.8, 0.1, 0.2])  # edits the first, fills the last
+    assert (block.decided[1], block.decided[3]) == (2, 2)
+    block.take([6, 2, 4], [0.6, 0.1, 0.7])
+    assert block.decided == [0, 2, 3, 3]
+    masked = block_of(4, max_passes=3, revise="remask", edit_threshold=0.7)
+    for picks in ([1, 2, 3], [5, 2, 3], [6, 2, 4]):
+        masked.take(picks, [0.9, 0.1, 0.2])
+    assert masked.decided == [0, 3, 3, 2]
+    running = block_of(4, max_passes=4, commit="threshold", prefix="running", revise="remask")
+    assert taken(running, [1, 2, 3], [0.2, 0.95, 0.2]) == [100, M, 2, M]
+    running.begin(7)
+    assert taken(running, [5, 3], [0.95, 0.2]) == [100, 7, M, M]  # the doubted token is a mask
+    running.begin(8)  # and then the target's own
+    assert running.decided == [0, 0, 0, 0]
+
+
 def test_a_block_ends_early_once_nothing_is_masked_and_nothing_was_revised() -> None:
     rules: dict[str, Any] = {"max_passes": 9, "commit": "threshold", "revise": "edit"}
     block = block_of(3, **rules)

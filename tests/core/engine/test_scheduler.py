@@ -271,26 +271,36 @@ def test_an_instrument_stands_around_each_part_and_changes_no_answer() -> None:
     assert seen == {"steps": 2, "forward": 2 * 5, "read_out": 2 * 5}
 
 
-def test_the_first_emit_is_told_of_when_it_comes_and_only_once() -> None:
-    emits = [Emit(tokens=(1,)), Emit(tokens=(2,)), Emit(tokens=(3,))]
-    for budget in (1, 3):
-        told: list[int] = []
+def test_every_emit_is_told_of_with_its_number() -> None:
+    emits = [Emit(tokens=(1,)), Emit(), Emit(tokens=(2,)), Emit(tokens=(3,))]
+    for budget, steps in ((1, 1), (3, 4)):
+        told: list[tuple[int, int]] = []
         sampling = Sampling(max_new_tokens=budget)
         scheduler = Scheduler(
             Scripted(emits=tuple(emits)), Models(target=TableModel()), sampling, 1
         )
-        scheduler.run([[1]], on_first=told.append)
-        assert told == [0]
+        scheduler.run([[1]], on_emit=lambda *emit, told=told: told.append(emit))
+        assert told == [(0, number) for number in range(steps)]
 
 
-def test_callbacks_tell_the_first_emit_and_the_end_of_each_prompt() -> None:
-    firsts: list[int] = []
+def test_callbacks_tell_the_emits_and_the_end_of_each_prompt() -> None:
+    emits: list[tuple[int, int]] = []
     ends: list[int] = []
     Scheduler(Autoregressive(), Models(target=TableModel()), Sampling(max_new_tokens=3), 2).run(
-        [[1], [2], [3]], on_first=firsts.append, on_finish=lambda index, _: ends.append(index)
+        [[1], [2], [3]],
+        on_emit=lambda *emit: emits.append(emit),
+        on_finish=lambda index, _: ends.append(index),
     )
-    assert sorted(firsts) == [0, 1, 2]
+    assert sorted(emits) == [(index, number) for index in range(3) for number in range(3)]
     assert ends == [0, 1, 2]
+
+
+def test_what_fell_and_which_pass_decided_is_kept_up_to_the_cut() -> None:
+    step = Emit(tokens=(2, 3), drafted=3, accepted=1, rejected=(4, 5), decided=(0, 2), passes=2)
+    whole = run_script(Emit(tokens=(1,)), step, Emit(tokens=(6,)))
+    assert (whole.steps[1].rejected, whole.steps[1].decided) == ((4, 5), (0, 2))
+    cut = run_script(Emit(tokens=(1,)), step, budget=2)
+    assert (cut.steps[1].rejected, cut.steps[1].decided) == ((), (0,))
 
 
 def test_calls_merge_within_width_buckets_and_prompts_run_first() -> None:

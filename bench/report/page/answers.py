@@ -1,0 +1,225 @@
+"""What the step viewer shows: the timed answers of a run, prompt by prompt.
+
+One repeat of every prompt, in which all decoders were measured right after one another. The index
+of all prompts is read when the page opens; the answers to a prompt, when somebody looks at them.
+
+An answer has, where they are known and not all 0 (one entry a step; see `StepColumns`)::
+
+    d         which decoder, by its place in the index
+    tokens    ids; `emitted` says how many each step gave
+    calls     target calls, `draft` calls of the draft model
+    drafted   accepted, undrafted, rejected (ids), decided (passes): as they are recorded
+    ended     microseconds from the end of the step before to the end of this one
+    total     microseconds, from the request's start to its end; `spread`: `ended` is estimated
+    stop      eos or length
+    error     why there is none of this
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.errors import BenchError
+from bench.records.plan import SECOND_BASELINE, WRONG
+from bench.records.prompts import PROMPTS, read_prompts
+from bench.records.record import SampleRecord, StepColumns
+from bench.records.run_folder import Run
+from bench.records.vocabulary import VOCABULARY, answered_ids, pieces_of
+from bench.report.page.chunks import pack
+from bench.report.style import RED, colours
+from bench.stats.summary import decoder_order, family_order
+from bench.text import portable, printable
+
+MOST_BYTES = 11_000_000
+"""Of all answers together; what is more is left out, family by family in turn."""
+_MOST_TEXT = 4_000
+"""Characters of a prompt that are shown, from its beginning and its end."""
+_COLUMNS = ("drafted", "accepted", "undrafted", "rejected", "decided")
+_Decoders = Mapping[str, SampleRecord]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Viewer:
+    """What the page holds: the index and the pieces of text, packed, and a chunk per prompt."""
+
+    index: str
+    pieces: str
+    chunks: tuple[str, ...]
+    num_prompts: int
+    num_left_out: int
+
+
+def viewer(run: Run) -> Viewer | None:
+    """Everything the step viewer is given; None where no prompt was timed."""
+    order = decoder_order(run.plan, run.records, run.status.wrong)
+    answers = chosen_answers(run.records)
+    if not answers:
+        return None
+    names = [p.prompt for p in run.plan.prompts if p.prompt in answers]
+    names += [name for name in answers if name not in set(names)]
+    packed = {
+        name: pack(
+            [answer_data(answers[name][d], order.index(d)) for d in order if d in answers[name]]
+        )
+        for name in names
+    }
+    kept = _within(packed, {name: _family(answers[name]) for name in names}, MOST_BYTES)
+    pieces, problem = _pieces(run.path)
+    shown = [record for name in kept for record in answers[name].values()]
+    texts, lost = _texts(run.path, kept, pieces)
+    index = {
+        "decoders": _decoders(order, run),
+        "prompts": [
+            {
+                "name": printable(name),
+                "family": printable(_family(answers[name])),
+                "repeat": _any(answers[name]).repeat,
+                "text": texts.get(name),
+            }
+            for name in kept
+        ],
+        "notes": [line for line in (problem, lost) if line],
+    }
+    return Viewer(
+        index=pack(index),
+        pieces=pack({str(token): pieces(token) for token in sorted(answered_ids(shown))}),
+        chunks=tuple(packed[name] for name in kept),
+        num_prompts=len(kept),
+        num_left_out=len(names) - len(kept),
+    )
+
+
+def chosen_answers(records: Iterable[SampleRecord]) -> dict[str, _Decoders]:
+    """Prompt -> decoder -> its timed answer, of the first repeat with the fewest errors."""
+    repeats: defaultdict[str, defaultdict[int, dict[str, SampleRecord]]]
+    repeats = defaultdict(lambda: defaultdict(dict))
+    for record in records:
+        if record.kind == "timing" and record.decoder != SECOND_BASELINE:
+            repeats[record.prompt][record.repeat][record.decoder] = record
+    return {
+        prompt: min(found.items(), key=lambda item: (_num_errors(item[1]), item[0]))[1]
+        for prompt, found in repeats.items()
+    }
+
+
+def answer_data(record: SampleRecord, decoder: int) -> dict[str, Any]:
+    """One answer as JSON data, see above."""
+    steps = record.steps
+    if record.error is not None or record.tokens is None or steps is None:
+        return {"d": decoder, "error": portable(record.failure or "no steps were recorded")}
+    data: dict[str, Any] = {
+        "d": decoder,
+        "tokens": record.tokens,
+        "emitted": steps.emitted,
+        "calls": steps.target_calls,
+        "stop": record.stop,
+    }
+    if any(steps.draft_calls):
+        data["draft"] = steps.draft_calls
+    data |= {name: getattr(steps, name) for name in _COLUMNS if any(getattr(steps, name))}
+    ends_s, estimated = step_ends_s(record, steps)
+    if ends_s and record.total_s is not None:
+        ends = [round(end_s * 1e6) for end_s in ends_s]
+        data["ended"] = [after - before for before, after in itertools.pairwise([0, *ends])]
+        data["total"] = round(record.total_s * 1e6)
+        data |= {"spread": True} if estimated else {}
+    return data
+
+
+def step_ends_s(record: SampleRecord, steps: StepColumns) -> tuple[Sequence[float], bool]:
+    """Seconds from the request's start to the end of each step, and whether these are estimated.
+
+    Records of before they were kept have the first one and the last: the steps in between are
+    spread evenly. Nothing is known of answers in a batch.
+    """
+    if steps.ended_s:
+        return steps.ended_s, False
+    if record.ttft_s is None or record.total_s is None:
+        return (), False
+    later = len(steps.emitted) - 1
+    each_s = (record.total_s - record.ttft_s) / later if later else 0.0
+    return [record.ttft_s + each_s * step for step in range(later + 1)], later > 0
+
+
+def _num_errors(answers: _Decoders) -> int:
+    return sum(record.error is not None for record in answers.values())
+
+
+def _any(answers: _Decoders) -> SampleRecord:
+    return next(iter(answers.values()))
+
+
+def _family(answers: _Decoders) -> str:
+    return _any(answers).family
+
+
+def _decoders(order: Sequence[str], run: Run) -> list[dict[str, Any]]:
+    """Names with the colours that the figures give them, and what they guarantee."""
+    wrong = run.status.wrong
+    good = [name for name in order if name not in wrong]
+    palette = colours(good) | dict.fromkeys(wrong, RED)
+    promised = run.plan.guarantees(wrong)
+    return [
+        {
+            "name": printable(name),
+            "colour": palette[name],
+            "guarantee": WRONG if name in wrong else promised.get(name),
+        }
+        for name in order
+    ]
+
+
+def _within(packed: Mapping[str, str], families: Mapping[str, str], most: int) -> list[str]:
+    """The prompts whose chunks fit into `most` bytes: all of them, or the families in turn."""
+    if sum(map(len, packed.values())) <= most:
+        return list(packed)
+    queues = {
+        family: [name for name in packed if families[name] == family]
+        for family in family_order(families.values())
+    }
+    turns = itertools.zip_longest(*queues.values())
+    kept, size = set(), 0
+    for name in (name for turn in turns for name in turn if name is not None):
+        size += len(packed[name])
+        if size > most:
+            break
+        kept.add(name)
+    return [name for name in packed if name in kept]
+
+
+def _pieces(run_dir: Path) -> tuple[Callable[[int], str], str | None]:
+    """`pieces_of`, or ids and what is the matter with the file: the numbers do not need it."""
+    try:
+        return pieces_of(run_dir), None
+    except BenchError:
+        return lambda token: f"<{token}>", f"{VOCABULARY} is damaged: tokens are shown as ids."
+
+
+def _texts(
+    run_dir: Path, names: Sequence[str], pieces: Callable[[int], str]
+) -> tuple[dict[str, str], str | None]:
+    """The texts of prompts, their middle left out where they are long; or why there are none."""
+    if not (run_dir / PROMPTS).is_file():
+        return {}, None
+    try:
+        prompts = read_prompts(run_dir)
+    except BenchError:
+        return {}, f"{PROMPTS} is damaged or was changed: prompts are not shown."
+    return {
+        name: _shortened("".join(map(pieces, prompts[name].ids)))
+        for name in names
+        if name in prompts
+    }, None
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _MOST_TEXT:
+        return text
+    head = _MOST_TEXT * 3 // 4
+    left_out = len(text) - _MOST_TEXT
+    return f"{text[:head]}\n[… {left_out} characters …]\n{text[head + left_out :]}"

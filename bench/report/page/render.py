@@ -1,0 +1,78 @@
+"""The page itself: the template filled with a run's findings, its figures and its answers.
+
+It asks nothing of the network and runs no code but its own, which its content security policy pins
+by hash: a tag in a record, were it ever to get through the escaping, would do nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from bench.report.findings import Findings
+from bench.report.page.answers import viewer
+from bench.report.style import FAINT, INK, PAPER
+
+_FOLDER = files("bench.report.page")
+_TEMPLATE = "page.html.jinja"
+_STYLES = ("page.css", "viewer.css")
+_CODE = ("page.js", "tables.js", "chunks.js", "lanes.js", "race.js", "viewer.js", "open.js")
+"""The page's own code, in the order in which it is run."""
+
+
+def render_page(findings: Findings, figures: Sequence[tuple[str, str, str]]) -> str:
+    """The HTML of a run; `figures` are (name, caption, SVG)."""
+    code = '"use strict";\n' + "\n".join(map(_text, _CODE))
+    environment = Environment(
+        loader=FunctionLoader(_text),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(_TEMPLATE).render(
+        r=findings,
+        figures=[(name, caption, inline_svg(svg, name)) for name, caption, svg in figures],
+        viewer=viewer(findings.run),
+        policy=_policy(code),
+        style=Markup("\n".join(map(_text, _STYLES))),
+        code=Markup(code),
+    )
+
+
+def inline_svg(svg: str, name: str) -> Markup:
+    """An SVG to stand in the page: its colours and font follow the page, its ids are its own."""
+    svg = svg[svg.index("<svg") :]
+    for colour, swap in ((INK, "currentColor"), (FAINT, "var(--line)"), (PAPER, "var(--paper)")):
+        svg = svg.replace(colour, swap)
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", svg)
+    svg = re.sub(r"'DejaVu Sans'[^;\"]*", "inherit", svg)
+    width = re.search(r'<svg[^>]*? width="([^"]*)"', svg)
+    size = f'style="width: 100%; max-width: {width[1] if width else "100%"}"'
+    return Markup(re.sub(r'<svg([^>]*?) width="[^"]*"', rf"<svg {size}\1", svg, count=1))
+
+
+def _policy(code: str) -> str:
+    """Nothing is loaded, and only this code is run."""
+    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode("ascii")
+    allowed = {
+        "default-src": "'none'",
+        "script-src": f"'sha256-{digest}'",
+        "style-src": "'unsafe-inline'",
+        "img-src": "data:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    return "; ".join(f"{name} {value}" for name, value in allowed.items())
+
+
+def _text(name: str) -> str:
+    return (_FOLDER / name).read_text(encoding="utf-8")

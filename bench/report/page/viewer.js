@@ -1,0 +1,190 @@
+// The step viewer: which prompt and which decoders race, and the keys.
+
+const MOST_AT_FIRST = 6; // decoders that are shown before anything is chosen
+const KEYS = [
+  [["Space"], "play or pause"],
+  [["←", "→"], "to the end of the step before or after, of whichever decoder"],
+  [["Home", "End"], "to the start, to the end"],
+  [["↑", "↓"], "prompt before or after"],
+  [["+", "-"], "faster or slower"],
+  [["1", "…", "9"], "show or hide a decoder"],
+  [["C"], "race by time or by target calls"],
+  [["R"], "show or hide rejected drafts"],
+  [["/"], "search; Enter goes back"],
+];
+
+class Viewer {
+  constructor(stage, index, pieces) {
+    this.stage = stage;
+    this.index = index;
+    this.pieces = pieces;
+    this.hidden = new Set([...index.decoders.keys()].filter((i) => i >= MOST_AT_FIRST));
+    this.race = new Race();
+    this.lanes = [];
+    this.found = [];
+    this.loaded = 0; // what was asked for last: an older answer that comes late is dropped
+    this.build();
+    this.stage.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  // ------------------------------------------------------------ what stands in the page
+
+  build() {
+    const { index, race, stage } = this;
+    const families = [...new Set(index.prompts.map((prompt) => prompt.family))];
+    const options = [["", "all families"], ...families.map((family) => [family, family.replaceAll("_", " ")])];
+    this.family = el("select", { id: "family", ariaLabel: "Family", onchange: () => this.filter() }, ...options.map(([value, text]) => el("option", { value }, text)));
+    this.search = el("input", { id: "search", type: "search", placeholder: "search prompts", ariaLabel: "Search prompts", autocomplete: "off", oninput: () => this.filter() });
+    this.prompt = el("select", { id: "prompt", ariaLabel: "Prompt", onchange: () => this.open(Number(this.prompt.value)) });
+    this.count = el("span", { class: "soft count", role: "status" });
+    this.chips = index.decoders.map((decoder, i) => this.chip(decoder, i));
+    this.asked = el("div", { class: "asked" });
+    this.rejected = el("input", { type: "checkbox", id: "rejected", checked: true, onchange: () => this.strike() });
+    const turn = (text, label, by) => el("button", { type: "button", ariaLabel: label, title: label, onclick: () => this.turn(by) }, text);
+    stage.tabIndex = 0;
+    stage.setAttribute("role", "group");
+    stage.setAttribute("aria-label", "Step viewer");
+    stage.append(
+      el("div", { class: "controls" }, this.family, this.search, el("div", { class: "turn" }, turn("‹", "prompt before", -1), this.prompt, turn("›", "prompt after", 1)), this.count),
+      el("div", { class: "controls" }, ...this.chips, el("label", { class: "chip plain" }, this.rejected, "rejected drafts")),
+      el("details", { class: "prompt" }, el("summary", {}, "Prompt"), this.asked),
+      el("div", { class: "controls" }, race.button, race.slider, race.moment, race.speed, race.units, race.pace),
+      race.board,
+      legend(),
+      race.cards,
+      keys(),
+      ...index.notes.map((note) => el("p", { class: "soft" }, note)),
+    );
+  }
+
+  chip(decoder, i) {
+    const box = el("input", { type: "checkbox", checked: !this.hidden.has(i), onchange: () => this.choose(i, box.checked) });
+    return el("label", { class: "chip" }, box, el("i", { class: "dot", style: { background: decoder.colour } }), decoder.name);
+  }
+
+  // ------------------------------------------------------------ which prompt
+
+  /** The prompts of the chosen family that hold every word of the search. */
+  async filter() {
+    const words = this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const fits = ({ name, family, text }) => {
+      if (this.family.value && family !== this.family.value) return false;
+      const all = `${name} ${family} ${text ?? ""}`.toLowerCase();
+      return words.every((word) => all.includes(word));
+    };
+    const { prompts } = this.index;
+    this.found = [...prompts.keys()].filter((i) => fits(prompts[i]));
+    this.prompt.replaceChildren(...this.found.map((i) => el("option", { value: i }, label(prompts[i]))));
+    this.count.textContent = this.found.length ? `${this.found.length} of ${plural(prompts.length, "prompt")}` : "no prompt matches";
+    if (this.found.length) await this.open(this.found.includes(this.current) ? this.current : this.found[0]);
+  }
+
+  turn(by) {
+    const next = this.found[this.found.indexOf(this.current) + by];
+    if (next !== undefined) this.open(next);
+  }
+
+  /** Unpack the answers to a prompt and show them as they ended. */
+  async open(i) {
+    this.prompt.value = i;
+    if (this.current === i) return;
+    this.race.pause();
+    const turn = ++this.loaded;
+    const answers = await unpack(i);
+    if (turn !== this.loaded) return;
+    this.current = i;
+    const { text, repeat } = this.index.prompts[i];
+    this.asked.textContent = text ?? "The run did not keep the texts of its prompts.";
+    this.asked.title = `repeat ${repeat}`;
+    this.lanes = answers.map((answer) => makeLane(answer, this.index.decoders[answer.d], this.pieces));
+    this.arrange(true);
+  }
+
+  // ------------------------------------------------------------ which decoders
+
+  choose(i, shown) {
+    if (shown) this.hidden.delete(i);
+    else this.hidden.add(i);
+    this.chips[i].querySelector("input").checked = shown;
+    this.arrange(this.race.at >= this.race.limit);
+  }
+
+  /** Show what was drafted and fell, or leave it out. */
+  strike() {
+    this.stage.classList.toggle("unstruck", !this.rejected.checked);
+  }
+
+  arrange(ended) {
+    const shown = this.lanes.filter((lane) => !this.hidden.has(lane.answer.d));
+    const baseline = this.lanes.find((lane) => lane.answer.d === 0 && !lane.answer.error);
+    this.race.arrange(shown, baseline ?? null, ended);
+  }
+
+  // ------------------------------------------------------------ keys
+
+  key(event) {
+    const { target, key } = event;
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (target === this.search) {
+      if (key === "Enter" || key === "Escape") this.stage.focus();
+      return;
+    }
+    const isPress = key === " " || key === "Enter";
+    if (isPress && target.closest("button, summary, input[type=checkbox], select")) return;
+    if (target.tagName === "SELECT" && (key.startsWith("Arrow") || key.length === 1)) return;
+    const action = this.action(key);
+    if (!action) return;
+    event.preventDefault();
+    action();
+  }
+
+  action(key) {
+    const { race } = this;
+    const number = Number(key) - 1;
+    if (key !== " " && this.chips[number]) return () => this.choose(number, this.hidden.has(number));
+    return {
+      " ": () => race.toggle(),
+      ArrowLeft: () => race.jump(-1),
+      ArrowRight: () => race.jump(1),
+      Home: () => race.seek(0),
+      End: () => race.seek(race.limit),
+      ArrowUp: () => this.turn(-1),
+      ArrowDown: () => this.turn(1),
+      "+": () => race.faster(1),
+      "-": () => race.faster(-1),
+      c: () => race.race(race.unit === "time" ? "calls" : "time"),
+      r: () => this.rejected.click(),
+      "/": () => this.search.focus(),
+    }[key];
+  }
+}
+
+/** How a prompt is called in the list: its name and how its text begins. */
+function label({ name, text }) {
+  const start = (text ?? "").trim().replace(/\s+/g, " ").slice(0, 80);
+  return start ? `${name}: ${start}` : name;
+}
+
+function legend() {
+  const token = (name, step) => el("span", { class: `step ${step}` }, el("span", { class: `token ${name}` }, "token"));
+  const refined = token("refined", "c4");
+  refined.firstChild.dataset.pass = 2;
+  const samples = [
+    [token("", "prefill"), " the prompt's own step"],
+    [token("", "c1"), token("", "c2"), token("", "c3"), " one step each"],
+    [token("drafted", "c1"), " accepted draft"],
+    [el("del", {}, "token"), " rejected draft"],
+    [refined, " decided in pass 2 of its block"],
+    ["bars: as wide as the step took, as high as it gave tokens"],
+  ];
+  return el("p", { class: "legend soft" }, ...samples.map((sample) => el("span", {}, ...sample)));
+}
+
+function keys() {
+  const rows = KEYS.flatMap(([names, what]) => [
+    el("dt", {}, ...names.flatMap((name) => [name === "…" ? name : el("kbd", {}, name), " "])),
+    el("dd", {}, what),
+  ]);
+  const where = "While the viewer has the focus: click into it, or come to it with Tab.";
+  return el("details", { class: "keys" }, el("summary", {}, "Keys"), el("p", { class: "soft" }, where), el("dl", {}, ...rows));
+}

@@ -1,0 +1,101 @@
+"""One record: what it keeps of an answer's steps, and what it refuses to read."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bench.records.record import (
+    MOST_REJECTED,
+    MOST_REJECTED_IN_ALL,
+    SampleRecord,
+    StepColumns,
+    broken_invariants,
+)
+from decoders.core.types import Generation, StepEvent
+
+Make = Callable[..., SampleRecord]
+
+
+def rejecting(*rejected: tuple[int, ...]) -> Generation:
+    work: dict[str, Any] = {"target_calls": 1, "target_rows": 3, "draft_calls": 0, "draft_rows": 0}
+    steps = tuple(
+        StepEvent(tokens=(1,), drafted=len(ids), accepted=0, rejected=ids, **work)
+        for ids in rejected
+    )
+    return Generation(tokens=(1,) * len(steps), steps=steps, stop="length")
+
+
+def read_again(record: SampleRecord) -> StepColumns:
+    read = SampleRecord.from_dict(json.loads(record.to_json()))
+    assert read == record
+    assert read.steps is not None
+    return read.steps
+
+
+def test_a_record_keeps_what_fell_what_decided_and_when(record: Make) -> None:
+    answer = rejecting((), (7, 8))
+    told = dataclasses.replace(answer.steps[1], decided=(2,))
+    answer = dataclasses.replace(answer, steps=(answer.steps[0], told))
+    steps = StepColumns.of(answer, (0.0312344, 0.25))
+    kept = record(steps=steps, tokens=answer.tokens)
+    assert broken_invariants(kept, 9) == ()
+    read = read_again(kept)
+    assert read.rejected == ((), (7, 8))
+    assert read.decided == ((), (2,))
+    assert read.ended_s == (0.031234, 0.25)
+
+
+def test_of_rejected_ids_a_record_keeps_a_bounded_number(record: Make) -> None:
+    long = tuple(range(MOST_REJECTED + 5))
+    many = MOST_REJECTED_IN_ALL // MOST_REJECTED
+    steps = read_again(record(steps=StepColumns.of(rejecting(*[long] * (many + 2), ()))))
+    assert steps.rejected == (*[long[:MOST_REJECTED]] * many, (), (), ())
+    assert steps.drafted[:2] == (len(long),) * 2
+    assert StepColumns.of(rejecting((), ())).rejected == ()
+
+
+def test_a_record_without_the_later_columns_is_read(record: Make) -> None:
+    line = json.loads(record().to_json())
+    for name in ("rejected", "decided", "ended_s"):
+        del line["steps"][name]
+    assert SampleRecord.from_dict(line) == record()
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"rejected": [[1], 2, [3]]}, "rejected"),
+        ({"rejected": [["a"], [], []]}, "rejected"),
+        ({"rejected": 5}, "rejected"),
+        ({"decided": [[1]]}, "decided"),
+        ({"ended_s": [0.1, "x", 0.2]}, "ended_s"),
+    ],
+)
+def test_later_columns_of_another_form_are_refused(
+    record: Make, columns: dict[str, Any], said: str
+) -> None:
+    line = json.loads(record().to_json())
+    line["steps"] |= columns
+    with pytest.raises(ValueError, match=said):
+        SampleRecord.from_dict(line)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"rejected": ((1,), (), ())}, "rejected more"),
+        ({"decided": ((1, 2), (), ())}, "which pass"),
+        ({"ended_s": (0.1, 0.3, 0.2)}, "ended before"),
+    ],
+)
+def test_later_columns_that_contradict_the_others_break_an_invariant(
+    record: Make, columns: dict[str, Any], said: str
+) -> None:
+    sound = record()
+    assert sound.steps is not None
+    broken = dataclasses.replace(sound, steps=dataclasses.replace(sound.steps, **columns))
+    assert broken_invariants(sound, 9) == ()
+    assert [said in line for line in broken_invariants(broken, 9)] == [True]

@@ -1,0 +1,206 @@
+"""What the viewer is given equals what was recorded."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.records.record import SampleRecord
+from bench.records.run_folder import Run, load_run
+from bench.report.page import answers
+from bench.report.page.answers import chosen_answers, step_ends_s, viewer
+from bench.report.page.chunks import pack, unpack
+from bench.report.style import colours
+from tests.bench.report.page.runs import rewrite, without
+
+Make = Callable[..., SampleRecord]
+Write = Callable[..., Path]
+
+
+def given(run: Run) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]], dict[str, str]]:
+    """The index, the answers by prompt, the pieces."""
+    made = viewer(run)
+    assert made is not None
+    index = unpack(made.index)
+    names = [prompt["name"] for prompt in index["prompts"]]
+    chunks = {name: unpack(chunk) for name, chunk in zip(names, made.chunks, strict=True)}
+    return index, chunks, unpack(made.pieces)
+
+
+def test_every_answer_of_the_viewer_is_that_of_its_record(told_run: Path) -> None:
+    run = load_run(told_run)
+    index, chunks, _ = given(run)
+    names = [decoder["name"] for decoder in index["decoders"]]
+    assert names == ["ar", "ptp", "spec", "idlm"]
+    repeats = {prompt["name"]: prompt["repeat"] for prompt in index["prompts"]}
+    records = {
+        (r.prompt, r.decoder): r
+        for r in run.records
+        if r.kind == "timing" and r.repeat == repeats[r.prompt]
+    }
+    assert len(chunks) == 14
+    for prompt, found in chunks.items():
+        assert [names[answer["d"]] for answer in found] == names
+        for answer in found:
+            record = records[prompt, names[answer["d"]]]
+            steps = record.steps
+            assert steps is not None
+            assert tuple(answer["tokens"]) == record.tokens
+            assert tuple(answer["emitted"]) == steps.emitted
+            assert tuple(answer["calls"]) == steps.target_calls
+            ends_us = list(itertools.accumulate(answer["ended"]))
+            assert ends_us == [round(1e6 * end_s) for end_s in steps.ended_s]
+            assert answer["total"] == round(1e6 * (record.total_s or 0))
+            assert ends_us[-1] <= answer["total"]
+            assert "spread" not in answer
+            for name in ("drafted", "accepted", "rejected", "decided"):
+                column = getattr(steps, name)
+                kept = [list(x) if isinstance(x, tuple) else x for x in column]
+                assert answer.get(name, []) == (kept if any(column) else []), name
+    assert any("rejected" in a for found in chunks.values() for a in found)
+    assert {names[a["d"]] for found in chunks.values() for a in found if "decided" in a} == {"idlm"}
+
+
+def test_every_id_that_is_shown_has_its_piece_and_prompts_have_their_text(told_run: Path) -> None:
+    index, chunks, pieces = given(load_run(told_run))
+    vocabulary = json.loads((told_run / "vocab.json").read_text())
+    shown = {
+        token
+        for found in chunks.values()
+        for answer in found
+        for token in (*answer["tokens"], *itertools.chain(*answer.get("rejected", [])))
+    }
+    assert {str(token) for token in shown} == set(pieces)
+    assert pieces["60"] == vocabulary["60"]
+    assert "\u202e" not in "".join(pieces.values())
+    first = index["prompts"][0]
+    assert first["text"] == vocabulary["3"] + vocabulary["5"] + vocabulary["10"]
+
+
+def test_decoders_have_the_colours_of_the_figures_and_say_what_they_guarantee(
+    told_run: Path,
+) -> None:
+    decoders = given(load_run(told_run))[0]["decoders"]
+    palette = colours(["ar", "ptp", "spec", "idlm"])
+    assert {d["name"]: d["colour"] for d in decoders} == palette
+    assert {d["name"]: d["guarantee"] for d in decoders} == {
+        "ar": "same tokens", "ptp": "same tokens", "spec": "same tokens", "idlm": "none",
+    }  # fmt: skip
+
+
+def test_the_first_repeat_without_an_error_is_shown_whole(record: Make) -> None:
+    error = {"error": "ValueError: no"}
+    records = [
+        record("ar", repeat=0), record("spec", repeat=0, **error), record("ar@aa", repeat=0),
+        record("ar", repeat=1), record("spec", repeat=1),
+        record("ar", repeat=2), record("spec", repeat=2),
+        record("ar", kind="quality", conversation="q"),
+        record("ar", conversation="c1", **error), record("spec", conversation="c1"),
+    ]  # fmt: skip
+    chosen = chosen_answers(records)
+    assert {prompt: {d: r.repeat for d, r in of.items()} for prompt, of in chosen.items()} == {
+        "c0#1": {"ar": 1, "spec": 1},
+        "c1#1": {"ar": 0, "spec": 0},
+    }
+
+
+def test_steps_without_times_are_spread_evenly_between_what_is_known(record: Make) -> None:
+    old = record(emitted=(1, 2, 2), ttft_s=0.1, total_s=0.5)
+    assert old.steps is not None
+    ends_s, estimated = step_ends_s(old, old.steps)
+    assert list(ends_s) == pytest.approx([0.1, 0.3, 0.5])
+    assert estimated
+    known = dataclasses.replace(old.steps, ended_s=(0.1, 0.2, 0.4))
+    assert step_ends_s(old, known) == ((0.1, 0.2, 0.4), False)
+    single = record(emitted=(1,), ttft_s=0.1, total_s=0.2)
+    assert single.steps is not None
+    assert step_ends_s(single, single.steps) == ([0.1], False)
+    batched = record(ttft_s=None, total_s=None, group_s=3.0)
+    assert batched.steps is not None
+    assert step_ends_s(batched, batched.steps) == ((), False)
+    assert not {"ended", "total"} & set(answers.answer_data(batched, 0))
+    assert answers.answer_data(old, 0)["spread"] is True
+
+
+def test_records_of_before_are_shown_without_what_they_do_not_tell(synthetic_run: Write) -> None:
+    path = synthetic_run()
+    records = [
+        dataclasses.replace(r, steps=r.steps and without(r.steps, "ended_s", "rejected", "decided"))
+        for r in load_run(path).records
+    ]
+    _, chunks, _ = given(load_run(rewrite(path, records)))
+    for answer in itertools.chain(*chunks.values()):
+        assert not {"rejected", "decided"} & set(answer)
+        assert answer.get("spread") is True
+
+
+def test_a_failed_answer_has_its_error_and_no_path_of_the_machine(record: Make) -> None:
+    failed = record(error="OSError: cannot open '/home/someone/secret.bin'", error_at="mine.py:3")
+    assert answers.answer_data(failed, 2) == {
+        "d": 2, "error": "OSError: cannot open 'secret.bin' (mine.py:3)",
+    }  # fmt: skip
+
+
+def test_what_does_not_fit_is_left_out_family_by_family_in_turn(
+    synthetic_run: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = load_run(synthetic_run(conversations=18))
+    whole = viewer(run)
+    assert whole is not None
+    assert (whole.num_prompts, whole.num_left_out) == (21, 0)
+    monkeypatch.setattr(answers, "MOST_BYTES", sum(map(len, whole.chunks)) // 2)
+    half = viewer(run)
+    assert half is not None
+    assert half.num_prompts + half.num_left_out == 21
+    assert sum(map(len, half.chunks)) <= answers.MOST_BYTES
+    families = [prompt["family"] for prompt in unpack(half.index)["prompts"]]
+    assert len(set(families)) == 6
+    assert max(map(families.count, families)) - min(map(families.count, families)) <= 1
+    names = [prompt["name"] for prompt in unpack(whole.index)["prompts"]]
+    kept = [prompt["name"] for prompt in unpack(half.index)["prompts"]]
+    assert kept == [name for name in names if name in kept]
+
+
+def test_damaged_texts_leave_ids_and_a_note(told_run: Path, tmp_path: Path) -> None:
+    for name in ("manifest.json", "samples.jsonl", "prompts.jsonl", "run.json"):
+        (tmp_path / name).write_bytes((told_run / name).read_bytes())
+    (tmp_path / "vocab.json").write_text("{")
+    changed = (tmp_path / "prompts.jsonl").read_text().replace("[3, 5, 10]", "[3, 5, 11]")
+    (tmp_path / "prompts.jsonl").write_text(changed)
+    index, _, pieces = given(load_run(tmp_path))
+    assert pieces["3"] == "<3>"
+    assert index["prompts"][0]["text"] is None
+    assert [re.sub(r":.*", "", note) for note in index["notes"]] == [
+        "vocab.json is damaged", "prompts.jsonl is damaged or was changed",
+    ]  # fmt: skip
+
+
+def test_a_long_prompt_keeps_its_beginning_and_its_end() -> None:
+    text = "".join(chr(97 + i % 26) for i in range(9_000))
+    short = answers._shortened(text)
+    head, left_out, tail = short.split("\n")
+    assert (len(head), len(tail)) == (3_000, 1_000)
+    assert text.startswith(head)
+    assert text.endswith(tail)
+    assert left_out == "[… 5000 characters …]"
+    assert answers._shortened(text[:4_000]) == text[:4_000]
+
+
+def test_a_run_without_timed_answers_has_no_viewer(record: Make, told_run: Path) -> None:
+    run = load_run(told_run)
+    assert viewer(dataclasses.replace(run, records=(record(kind="quality"),))) is None
+
+
+def test_chunks_hold_any_text_and_no_character_of_a_tag() -> None:
+    data = {"text": '</script><!-- ]]> \u2028 \\ " é 中 \U0001f600', "n": [1, 2.5, None, True]}
+    chunk = pack(data)
+    assert unpack(chunk) == data
+    assert re.fullmatch(r"[A-Za-z0-9+/]+=*", chunk)
+    assert pack(data) == chunk

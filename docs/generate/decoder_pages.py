@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from bench.records.plan import Cell
 from bench.report.listing import lossless, needs
+from bench.settings.config import as_text
 from decoders.core import registry
 from decoders.core.decoder import Decoder
 from decoders.core.types import DecoderSpec, Sampling
@@ -59,9 +60,8 @@ def options(name: str) -> str:
         return f"`{name}` has no options.\n"
     said, kinds = arguments(cls.__doc__ or ""), typing.get_type_hints(cls)
     rows = [
-        (code(f.name), code(f.default) if f.default != "" else "", _allowed(kinds[f.name]), s)
+        (code(f.name), _default(f.default), _allowed(kinds[f.name]), said.get(f.name, ""))
         for f in fields
-        for s in [said.get(f.name, "")]
     ]
     return table(("option", "default", "allowed", "meaning"), rows)
 
@@ -139,6 +139,13 @@ def _class(name: str) -> type[Decoder]:
 
 def _summary(cls: type[Decoder]) -> str:
     return (cls.__doc__ or "").strip().partition("\n")[0]
+
+
+def _default(value: object) -> str:
+    """An option's default as it would be typed; empty where there is none or it is empty."""
+    if value is dataclasses.MISSING or value == "":
+        return ""
+    return code(as_text(value))
 
 
 def _allowed(kind: Any) -> str:

@@ -1,7 +1,7 @@
 """Parts of pages that are made of code: a page names one in a comment, which the site fills in.
 
-``<!-- made of code: columns -->`` alone on a line. A reader of the repository sees nothing of it, so
-the text before it says where the same stands: in ``--help``, or in a file.
+``<!-- made of code: columns -->`` alone on a line. A reader of the repository sees nothing of it,
+so the text before it says where the same stands: in ``--help``, or in a file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where a file of the repository stands on the site, and what a relative link there becomes.
 
-Pages of ``docs/`` keep their places. What they link to outside of it comes along: a Markdown file as
-a page, an image as it is, any other text as a page that shows it. All of that stands below
+Pages of ``docs/`` keep their places. What they link to outside of it comes along: a Markdown file
+as a page, an image as it is, any other text as a page that shows it. All of that stands below
 ``repository/``, under the path it has in the repository. Links are written for readers of the
 repository and are turned into those of the site when it is built.
 """

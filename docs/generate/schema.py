@@ -109,9 +109,10 @@ def configuration() -> str:
 
 def gate() -> str:
     """A table for each table of a gate file."""
+    kinds: dict[str, type[BaseModel]] = {"hard": Hard, "time": Time, "verdict": Verdicts}
     parts = []
     for name, field in Gate.model_fields.items():
-        kind = {"hard": Hard, "time": Time, "verdict": Verdicts}[name]
+        kind = kinds[name]
         parts.append(f"**[{name}]** {_doc(kind)}\n")
         rows = [(code(key), _default(each)) for key, each in kind.model_fields.items()]
         parts.append(table(("key", "default"), rows))
@@ -125,7 +126,7 @@ def exit_codes() -> str:
 
 
 def kind_of(annotation: object) -> str:
-    """A field's type in words of JSON: ``tuple[int, ...] | None`` is a list of integers, or null."""
+    """A field's type in words of JSON: ``tuple[int, ...]`` is a list of integers."""
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
     text = text.replace('"', "").strip()
     if text.endswith("| None"):
@@ -180,6 +181,8 @@ def defined(column: str, page: str, columns: Collection[str]) -> tuple[str, str]
             return meaning, heading
     for heading, text in zip(headings, texts, strict=True):
         for paragraph in text.split("\n\n"):
+            if paragraph.lstrip().startswith("|"):
+                continue
             prose = " ".join(paragraph.split()).removeprefix("* ")
             for sentence in re.split(r"(?<=[.:]) (?=[A-Z`*])", prose):
                 if f"`{column}`" in sentence:

@@ -60,10 +60,10 @@ def options(name: str) -> str:
         return f"`{name}` has no options.\n"
     said, kinds = arguments(cls.__doc__ or ""), typing.get_type_hints(cls)
     rows = [
-        (code(f.name), _default(f.default), _allowed(kinds[f.name]), said.get(f.name, ""))
+        (code(f.name), _default(f.default), said.get(f.name, ""), _allowed(kinds[f.name]))
         for f in fields
     ]
-    return table(("option", "default", "allowed", "meaning"), rows)
+    return table(("option", "default", "meaning", "allowed"), rows)
 
 
 def promises(name: str) -> str:

@@ -192,9 +192,11 @@ def defined(column: str, page: str, columns: Collection[str]) -> tuple[str, str]
 
 def _end_of_interval(column: str, columns: Collection[str]) -> str | None:
     base, _, end = column.rpartition("_")
-    if base not in columns or end not in ("low", "high"):
+    of, bootstrap, _ = base.partition("_bootstrap")
+    if of not in columns or end not in ("low", "high"):
         return None
-    return f"{'lower' if end == 'low' else 'upper'} end of the interval of {code(base)}"
+    kind = "bootstrap interval" if bootstrap else "interval"
+    return f"{'lower' if end == 'low' else 'upper'} end of the {kind} of {code(of)}"
 
 
 def anchor(heading: str) -> str:

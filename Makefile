@@ -7,7 +7,7 @@ MUTANTS_ARGS ?=
 NAME :=
 STORED = results/reference/$(NAME)
 
-.PHONY: help install check test test-slow test-wheel mutants smoke bench gate report reference
+.PHONY: help install check test test-slow test-wheel mutants docs smoke bench gate report reference
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile
@@ -31,6 +31,12 @@ test: install    ## the default test suite (CPU, no network), two processes
 
 test-slow: install   ## the tests of minutes
 	$(PYTHON) -m pytest -q -m slow
+
+docs: .venv/.docs   ## the docs site: builds site/, ends at any warning
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
+.venv/.docs: .venv/.installed
+	$(PYTHON) -m pip install -q -c constraints.txt -e '.[docs]'
+	touch $@
 
 mutants: install   ## plant known wrong lines, count those that tests notice (MUTANTS_ARGS="--jobs 4")
 	$(PYTHON) -m tests.mutants $(MUTANTS_ARGS)

@@ -1,0 +1,67 @@
+"""The page of all verbs and options, from the command line itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from typer.main import get_command
+
+import cli
+from docs.generate.tables import code, table
+
+Command = Any
+"""A command or a group of them; typer ships a click of its own and exports none of its types."""
+
+
+def command_line() -> str:
+    """Every verb under its heading of ``bench --help``: what it does, its usage, its options."""
+    group = get_command(cli.app)
+    panels: dict[str, list[str]] = {}
+    for words, command, context in verbs(group):
+        panel = str(group.commands[words[0]].rich_help_panel)  # type: ignore[attr-defined]
+        panels.setdefault(panel, []).append(_section(words, command, context))
+    parts = [f"## {panel}\n\n" + "\n".join(sections) for panel, sections in panels.items()]
+    return "\n".join(parts)
+
+
+def verbs(group: Command) -> Iterator[tuple[tuple[str, ...], Command, Any]]:
+    """Every command that can be called: its words after ``bench``, itself, its context."""
+    top = group.make_context("bench", ["ls", "runs"])
+    for name, command in group.commands.items():
+        context = type(top)(command, parent=top, info_name=name)
+        below = getattr(command, "commands", None)
+        if below is None:
+            yield (name,), command, context
+            continue
+        for verb, inner in below.items():
+            yield (name, verb), inner, type(top)(inner, parent=context, info_name=verb)
+
+
+def parameters(*words: str) -> list[Any]:
+    """The options and arguments of a verb.
+
+    Args:
+        words: what stands after ``bench``.
+    """
+    return next(c.params for each, c, _ in verbs(get_command(cli.app)) if each == words)
+
+
+def _section(words: tuple[str, ...], command: Command, context: Any) -> str:
+    usage = " ".join(command.get_usage(context).removeprefix("Usage: ").split())
+    lines = [f"### bench {' '.join(words)}", "", _prose(command.help or ""), ""]
+    lines += ["```text", usage, "```", ""]
+    parameters = [p for p in command.get_params(context) if p.name != "help"]
+    records = [record for p in parameters if (record := p.get_help_record(context))]
+    if records:
+        rows = [(code(name), _prose(said)) for name, said in records]
+        lines.append(table(("option", "meaning"), rows))
+    return "\n".join(lines)
+
+
+def _prose(text: str) -> str:
+    """A help text as Markdown: its line breaks are not kept, its paragraphs are."""
+    paragraphs = re.split(r"\n\s*\n", text.strip())
+    joined = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    return re.sub(r"<(?=\w)", "&lt;", joined)

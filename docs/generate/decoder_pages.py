@@ -1,0 +1,171 @@
+"""What pages of decoders say from code and from reference runs; pages of those that have none."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import inspect
+import re
+import typing
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from bench.records.plan import Cell
+from bench.report.listing import lossless, needs
+from bench.settings.config import as_text
+from decoders.core import registry
+from decoders.core.decoder import Decoder
+from decoders.core.types import DecoderSpec, Sampling
+from docs.generate.places import DOCS, ROOT
+from docs.generate.tables import code, table
+
+_RUNS = {"0": "cpu-zoo", "0.7": "cpu-zoo-t07"}
+"""Stored runs by the temperature they were measured at."""
+_WORDS = {int: "integer", float: "number", bool: "true, false", str: "text"}
+
+
+def built_in() -> list[str]:
+    """Decoders of the repository by name, the baseline first."""
+    names = sorted(path.stem for path in (ROOT / "decoders").glob("[!_]*.py"))
+    return sorted(names, key=lambda name: name != "ar")
+
+
+def page_of(name: str) -> str:
+    """Where a decoder's page stands on the site."""
+    return f"decoders/{name}.md"
+
+
+def without_page() -> dict[str, str]:
+    """Pages, by their place, of decoders that nobody has written one for: what their code says."""
+    missing = [name for name in built_in() if not (DOCS / page_of(name)).is_file()]
+    return {page_of(name): plain_page(name) for name in missing}
+
+
+def index() -> str:
+    """A table of all decoders."""
+    rows = []
+    for name in built_in():
+        cls = _class(name)
+        link = f"[{code(name)}]({PurePosixPath(page_of(name)).name})"
+        rows.append((link, _summary(cls), lossless(cls), ", ".join(needs(cls)) or "-"))
+    return table(("decoder", "what it does", "lossless", "needs"), rows)
+
+
+def options(name: str) -> str:
+    """A table of a decoder's options, from its fields and its docstring."""
+    cls = _class(name)
+    fields = dataclasses.fields(cls)
+    if not fields:
+        return f"`{name}` has no options.\n"
+    said, kinds = arguments(cls.__doc__ or ""), typing.get_type_hints(cls)
+    rows = [
+        (code(f.name), _default(f.default), said.get(f.name, ""), _allowed(kinds[f.name]))
+        for f in fields
+    ]
+    return table(("option", "default", "meaning", "allowed"), rows)
+
+
+def promises(name: str) -> str:
+    """A table of what a decoder's cells guarantee, greedy and sampled, and what they need."""
+    cls = _class(name)
+    rows = []
+    for cell, spec in _cells(name):
+        decoder = registry.build(spec)
+        guaranteed = [
+            Cell(
+                cell=cell,
+                lossless=decoder.lossless,
+                comparable_to_ar=decoder.comparable_to_ar(Sampling(temperature=temperature)),
+            ).guarantee
+            for temperature in (0.0, 1.0)
+        ]
+        usual = "yes" if cls.by_default else "no"
+        written = ":".join([cell, *(f"{key}={value}" for key, value in spec.options.items())])
+        rows.append((code(written), *map(str, guaranteed), ", ".join(needs(cls)) or "-", usual))
+    headings = ("decoder", "guarantee, greedy", "guarantee, sampled", "needs", "runs by default")
+    return table(headings, rows)
+
+
+def measured(name: str) -> str:
+    """A table of what the reference runs measured of a decoder, by family."""
+    rows = []
+    for temperature, run in _RUNS.items():
+        with (ROOT / "results" / "reference" / run / "summary.csv").open(encoding="utf-8") as file:
+            summary = list(csv.DictReader(file))
+        for row in summary:
+            if row["decoder"].partition("@")[0] == name:
+                family = row["family"] if row["family"] != "all" else "**all**"
+                rows.append((row["decoder"], temperature, family, *_numbers(row)))
+    if not rows:
+        return f"No reference run has `{name}` yet: `bench run --decoders {name}` measures it.\n"
+    headings = ("decoder", "temperature", "family", "speed-up [95 %]", "tokens per call", "quality")
+    return table(headings, rows)
+
+
+def arguments(docstring: str) -> dict[str, str]:
+    """What the ``Args:`` section of a docstring says of each argument."""
+    _, _, section = inspect.cleandoc(docstring).partition("Args:\n")
+    section = re.split(r"^\S", section, maxsplit=1, flags=re.MULTILINE)[0]
+    said: dict[str, str] = {}
+    name = ""
+    for line in section.splitlines():
+        if begun := re.match(r" {4}(\w+): (.*)", line):
+            name = begun[1]
+            said[name] = begun[2]
+        elif name:
+            said[name] += f" {line.strip()}"
+    return {name: text.strip() for name, text in said.items()}
+
+
+def _numbers(row: dict[str, str]) -> tuple[str, str, str]:
+    speedup = f"{float(row['speedup']):.2f}" if row["speedup"] else "-"
+    if row["speedup_low"] and row["decoder"] != "ar":
+        speedup += f" [{float(row['speedup_low']):.2f}, {float(row['speedup_high']):.2f}]"
+    quality = f"{float(row['quality']):.3f}" if row["quality"] else "-"
+    return speedup, f"{float(row['tokens_per_call']):.2f}", quality
+
+
+def _cells(name: str) -> Iterator[tuple[str, DecoderSpec]]:
+    """A decoder as it is, and those of its modes that have a row of their own."""
+    yield name, DecoderSpec(name=name)
+    for label, given in _class(name).showcase.items():
+        yield f"{name}@{label}", DecoderSpec(name=name, label=label, options=dict(given))
+
+
+def _class(name: str) -> type[Decoder]:
+    return registry.resolve(DecoderSpec(name=name))
+
+
+def _summary(cls: type[Decoder]) -> str:
+    return (cls.__doc__ or "").strip().partition("\n")[0]
+
+
+def _default(value: object) -> str:
+    """An option's default as it would be typed; empty where there is none or it is empty."""
+    if value is dataclasses.MISSING or value == "":
+        return ""
+    return code(as_text(value))
+
+
+def _allowed(kind: Any) -> str:
+    if typing.get_origin(kind) is Literal:
+        return ", ".join(map(code, typing.get_args(kind)))
+    return _WORDS.get(kind, "")
+
+
+def plain_page(name: str) -> str:
+    """A page made of what the code of a decoder says."""
+    module = inspect.getmodule(_class(name))
+    parts = [
+        f"# {name}",
+        inspect.cleandoc((module and module.__doc__) or _summary(_class(name))),
+        f"In code: [decoders/{name}.py](../../decoders/{name}.py).",
+        "## Guarantee",
+        promises(name),
+        "## Options",
+        options(name),
+        "## Measured",
+        measured(name),
+    ]
+    return "\n\n".join(parts)

@@ -1,0 +1,57 @@
+"""What mkdocs calls while it builds the site (``hooks`` of mkdocs.yml)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from docs.generate import decoder_pages, navigation, places
+from docs.generate.dialect import for_python_markdown
+from docs.generate.parts import decisions, filled
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Complete the navigation; take the address of the site from ``SITE_URL``, if it is set."""
+    config.nav = navigation.expanded(config.nav)
+    config.site_url = os.environ.get("SITE_URL") or config.site_url
+    return config
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add pages that are made of code, and what pages link to outside of ``docs/``."""
+    from mkdocs.structure.files import File, InclusionLevel
+
+    def add(place: str, content: str, **options: Any) -> None:
+        files.append(File.generated(config, place, content=content, **options))
+
+    made = {places.DECISIONS: decisions(), **decoder_pages.without_page()}
+    for place, content in made.items():
+        add(place, content)
+    listed = [places.path_of(place) for place in navigation.entries(config.nav)]
+    texts = places.pages() | {f"docs/{place}": content for place, content in made.items()}
+    texts |= {path: places.text_of(path) for path in listed if not path.startswith("docs/")}
+    for path in places.outside(texts):
+        place = places.place_of(path)
+        if places.is_image(path):
+            files.append(File.generated(config, place, abs_src_path=str(places.ROOT / path)))
+            continue
+        level = InclusionLevel.INCLUDED if path in listed else InclusionLevel.NOT_IN_NAV
+        content = places.text_of(path) if path.endswith(".md") else places.shown(path)
+        add(place, content, inclusion=level)
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
+    """Fill in what is made of code, and turn links and lists into the site's."""
+    path = places.path_of(page.file.src_uri)
+    text = filled(places.relinked(markdown, path), path)
+    return for_python_markdown(text)

@@ -1,0 +1,65 @@
+"""Parts of pages that are made of code: a page names one in a comment, which the site fills in.
+
+``<!-- made of code: columns -->`` alone on a line. A reader of the repository sees nothing of it,
+so the text before it says where the same stands: in ``--help``, or in a file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import PurePosixPath
+
+from docs.generate import command_line, decoder_pages, schema
+from docs.generate.places import DOCS
+
+_MARK = re.compile(r"^<!-- made of code: ([\w-]+) -->$", re.MULTILINE)
+
+PARTS: dict[str, Callable[[], str]] = {
+    "command-line": command_line.command_line,
+    "decoders": decoder_pages.index,
+    "columns": schema.columns,
+    "record": schema.record,
+    "files": schema.files,
+    "configuration": schema.configuration,
+    "gate": schema.gate,
+    "exit-codes": schema.exit_codes,
+}
+OF_A_DECODER: dict[str, Callable[[str], str]] = {
+    "promises": decoder_pages.promises,
+    "options": decoder_pages.options,
+    "measured": decoder_pages.measured,
+}
+"""Parts that are about the decoder whose page they stand in."""
+
+
+def filled(text: str, path: str) -> str:
+    """The page with all of its parts in their places.
+
+    Args:
+        text: Markdown.
+        path: of its file in the repository.
+
+    Raises:
+        ValueError: it names a part that there is not.
+    """
+
+    def part(mark: re.Match[str]) -> str:
+        name = mark[1]
+        if name in PARTS:
+            return PARTS[name]()
+        if name in OF_A_DECODER:
+            return OF_A_DECODER[name](PurePosixPath(path).stem)
+        known = ", ".join([*PARTS, *OF_A_DECODER])
+        raise ValueError(f"{path} asks for {name!r}, which nothing makes; there is: {known}")
+
+    return _MARK.sub(part, text)
+
+
+def decisions() -> str:
+    """The page of all decisions."""
+    files = sorted((DOCS / "adr").glob("[0-9]*.md"))
+    titles = [file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ") for file in files]
+    lines = [f"* [{title}]({file.name})" for file, title in zip(files, titles, strict=True)]
+    head = "# Decisions\n\nWhat was decided, why, and what follows from it, in the order of time."
+    return f"{head} What was tried stands in the [project log](../log.md).\n\n" + "\n".join(lines)

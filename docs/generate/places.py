@@ -1,0 +1,147 @@
+"""Where a file of the repository stands on the site, and what a relative link there becomes.
+
+Pages of ``docs/`` keep their places. What they link to outside of it comes along: a Markdown file
+as a page, an image as it is, any other text as a page that shows it. All of that stands below
+``repository/``, under the path it has in the repository. Links are written for readers of the
+repository and are turned into those of the site when it is built.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+DECISIONS = "adr/index.md"
+"""The page of all decisions, which is generated: readers of the repository see the folder."""
+_REPOSITORY = "repository/"
+_IMAGES = (".png", ".svg")
+_FENCED = re.compile(r"^( *)(```+|~~~+).*?^\1\2[ \t]*$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"(?P<before>\]\()(?P<target>[^)\s#]*)(?P<after>[^)]*\))")
+
+
+def pages() -> dict[str, str]:
+    """The pages that stand in ``docs/``: their paths in the repository, and their text."""
+    files = sorted(DOCS.rglob("*.md"))
+    return {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in files}
+
+
+def place_of(path: str) -> str:
+    """Where a file of the repository stands among the site's sources.
+
+    Args:
+        path: of a file, or of a folder that a link names, from the repository's root.
+
+    Raises:
+        ValueError: it is a folder without a page.
+    """
+    if path == "docs/adr":
+        return DECISIONS
+    if (ROOT / path).is_dir():
+        if not (ROOT / path / "README.md").is_file():
+            raise ValueError(f"{path} is a folder without a README.md: link to a file of it")
+        path = f"{path}/README.md"
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    shown = path.endswith((".md", *_IMAGES))
+    return f"{_REPOSITORY}{path}" if shown else f"{_REPOSITORY}{path}.md"
+
+
+def path_of(place: str) -> str:
+    """The file of the repository that stands at a place, `place_of` the other way round."""
+    if not place.startswith(_REPOSITORY):
+        return f"docs/{place}"
+    path = place.removeprefix(_REPOSITORY)
+    return path if (ROOT / path).is_file() else path.removesuffix(".md")
+
+
+def targets(text: str, path: str) -> list[str]:
+    """Paths in the repository that relative links lead to, those inside code aside.
+
+    Args:
+        text: Markdown of the file at `path`.
+        path: of that file, from the repository's root.
+    """
+    found = [_resolved(link["target"], path) for link in _LINK.finditer(_FENCED.sub("", text))]
+    return list(dict.fromkeys(target for target in found if target is not None))
+
+
+def outside(texts: Mapping[str, str]) -> list[str]:
+    """Files outside ``docs/`` among these pages, and all that they link to, and so on.
+
+    Args:
+        texts: Markdown by the path of its file in the repository.
+    """
+    asked = list(texts.items())
+    found = {path for path in texts if not path.startswith("docs/")}
+    while asked:
+        path, text = asked.pop()
+        for target in targets(text, path):
+            file = path_of(place_of(target))
+            if file.startswith("docs/") or file in found or not (ROOT / file).is_file():
+                continue
+            found.add(file)
+            if file.endswith(".md"):
+                asked.append((file, text_of(file)))
+    return sorted(found)
+
+
+def relinked(text: str, path: str) -> str:
+    """The same Markdown with the links of the site in place of those of the repository.
+
+    Args:
+        text: Markdown of the file at `path`.
+        path: of that file, from the repository's root.
+    """
+    here = PurePosixPath(place_of(path)).parent
+
+    def of_site(link: re.Match[str]) -> str:
+        target = _resolved(link["target"], path)
+        if target is None:
+            return link[0]
+        there = posixpath.relpath(place_of(target), here)
+        return f"{link['before']}{there}{link['after']}"
+
+    return "".join(
+        piece if fenced else _LINK.sub(of_site, piece) for fenced, piece in _pieces(text)
+    )
+
+
+def text_of(path: str) -> str:
+    """A file of the repository."""
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def shown(path: str) -> str:
+    """The page that shows a file of another kind than Markdown."""
+    text = text_of(path)
+    kind = {".py": "python", ".toml": "toml", ".yml": "yaml", ".json": "json"}
+    language = kind.get(PurePosixPath(path).suffix, "text")
+    head = f"---\ntitle: {PurePosixPath(path).name}\nsearch:\n  exclude: true\n---\n"
+    return f'{head}\n# `{path}`\n\n~~~~~~{{ .{language} linenums="1" }}\n{text}~~~~~~\n'
+
+
+def is_image(path: str) -> bool:
+    """Whether a file is copied as it is."""
+    return path.endswith(_IMAGES)
+
+
+def _pieces(text: str) -> Iterable[tuple[bool, str]]:
+    """Stretches of Markdown in order: whether one is fenced code, and its text."""
+    start = 0
+    for fence in _FENCED.finditer(text):
+        yield False, text[start : fence.start()]
+        yield True, fence[0]
+        start = fence.end()
+    yield False, text[start:]
+
+
+def _resolved(target: str, path: str) -> str | None:
+    """The path in the repository that a link leads to; None where it leads out, or to its page."""
+    if not target or ":" in target or target.startswith("/"):
+        return None
+    return os.path.normpath(PurePosixPath(path).parent / target)

@@ -1,0 +1,224 @@
+"""What the files of a run folder hold, from the types that are written to them."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Collection
+from itertools import pairwise
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from bench.compare.gate import Gate, Hard, Time, Verdicts
+from bench.errors import Exit
+from bench.records.environment import (
+    AdapterFacts,
+    Environment,
+    GitState,
+    Machine,
+    Models,
+    Process,
+    TorchSettings,
+)
+from bench.records.phases import PhasedAnswer
+from bench.records.plan import Block, Cell, Plan, PlannedPrompt
+from bench.records.prompts import Prompt, SkippedTurn
+from bench.records.record import SCHEMA, SampleRecord, StepColumns
+from bench.records.status import Difference, RunStatus
+from bench.settings.config import RunConfig
+from bench.stats.summary_row import SummaryRow
+from docs.generate.command_line import parameters
+from docs.generate.places import DOCS
+from docs.generate.tables import code, table
+
+FILES: dict[str, tuple[type, ...]] = {
+    "manifest.json": (Plan, Cell, PlannedPrompt, Block, SkippedTurn),
+    "prompts.jsonl": (Prompt,),
+    "run.json": (RunStatus, Difference),
+    "env.json": (Environment, Machine, TorchSettings, GitState, Models, AdapterFacts, Process),
+    "phases.json": (PhasedAnswer,),
+}
+"""The types that stand in a file, the outermost first."""
+_MEANINGS = {
+    Exit.DONE: "done; of `bench compare` also inconclusive",
+    Exit.FAILED: "failed at run time; what was measured is kept",
+    Exit.USAGE: "usage: the line says what was got and what is allowed",
+    Exit.REGRESSION: "a regression, or a decoder that is WRONG",
+    Exit.INVALID: "a broken invariant, a damaged or unfinished run, or inconclusive where asked",
+    Exit.UNAVAILABLE: "not comparable, or not available",
+    Exit.INTERRUPTED: "interrupted",
+}
+_NAMES = {"str": "text", "int": "integer", "float": "number", "bool": "true or false"}
+_PLURAL = {"text": "texts", "integer": "integers", "number": "numbers"}
+
+
+def columns() -> str:
+    """A table of the columns of summary.csv: type, formula, and where it is defined."""
+    page = _page("metrics.md")
+    names = [field.name for field in dataclasses.fields(SummaryRow)]
+    rows = []
+    for field in dataclasses.fields(SummaryRow):
+        meaning, heading = defined(field.name, page, names)
+        link = f"[{heading}](metrics.md#{anchor(heading)})"
+        kind = kind_of(field.type).removesuffix(", or null")
+        rows.append((code(field.name), kind, meaning.replace("](#", "](metrics.md#"), link))
+    return table(("column", "type", "formula or meaning", "defined under"), rows)
+
+
+def record() -> str:
+    """Tables of an answer and of its steps, with the words of docs/reporting.md."""
+    told = explained(_page("reporting.md"))
+    fields = [_row(f, told.get(f.name, "")) for f in dataclasses.fields(SampleRecord)]
+    steps = [_row(f, told.get(f"steps_{f.name}", "")) for f in dataclasses.fields(StepColumns)]
+    headings = ("field", "type", "meaning")
+    return "\n".join(
+        (
+            f"Schema {SCHEMA}. {_doc(SampleRecord)}\n",
+            table(headings, fields),
+            f"**steps** ({code('steps_NAME')} in samples.parquet). {_doc(StepColumns)}\n",
+            table(headings, steps),
+        )
+    )
+
+
+def files() -> str:
+    """Every other JSON file of a run folder, type by type."""
+    parts = []
+    for file, types in FILES.items():
+        parts.append(f"### {file}\n")
+        for kind in types:
+            parts.append(f"**{kind.__name__}.** {_doc(kind)}\n")
+            rows = [_row(field)[:2] for field in dataclasses.fields(kind)]
+            parts.append(table(("field", "type"), rows))
+    return "\n".join(parts)
+
+
+def configuration() -> str:
+    """A table of the keys of config.toml and the options that set them."""
+    given = {("adapters" if p.name == "adapter" else p.name): p for p in parameters("run")}
+    rows = []
+    for name, field in RunConfig.model_fields.items():
+        option = given.get(name)
+        words = ", ".join(map(code, option.opts)) if option else "-"
+        rows.append((code(name), words, _default(field), (option and option.help) or ""))
+    return f"{_doc(RunConfig)}\n\n" + table(("key", "option", "default", "meaning"), rows)
+
+
+def gate() -> str:
+    """A table for each table of a gate file."""
+    kinds: dict[str, type[BaseModel]] = {"hard": Hard, "time": Time, "verdict": Verdicts}
+    parts = []
+    for name, field in Gate.model_fields.items():
+        kind = kinds[name]
+        parts.append(f"**[{name}]** {_doc(kind)}\n")
+        rows = [(code(key), _default(each)) for key, each in kind.model_fields.items()]
+        parts.append(table(("key", "default"), rows))
+        assert isinstance(field.default, kind)
+    return "\n".join(parts)
+
+
+def exit_codes() -> str:
+    """A table of all exit codes."""
+    return table(("code", "meaning"), [(str(int(each)), _MEANINGS[each]) for each in Exit])
+
+
+def kind_of(annotation: object) -> str:
+    """A field's type in words of JSON: ``tuple[int, ...]`` is a list of integers."""
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    text = text.replace('"', "").strip()
+    if text.endswith("| None"):
+        return f"{kind_of(text.removesuffix('| None'))}, or null"
+    if listed := re.fullmatch(r"tuple\[(.+), \.\.\.\]", text):
+        inner = kind_of(listed[1])
+        return f"list of {_PLURAL.get(inner, inner)}"
+    if text.startswith(("Mapping", "Facts", "dict")):
+        return "object"
+    if " | " in text:
+        return " or ".join(kind_of(part) for part in text.split(" | "))
+    return _NAMES.get(text, text)
+
+
+def explained(page: str) -> dict[str, str]:
+    """What the first tables of a page say of each name in their first cells.
+
+    It stands in the column that is headed *formula*, or else in the second.
+    """
+    told: dict[str, str] = {}
+    lines = page.splitlines()
+    place = 1
+    for line, below in pairwise([*lines, ""]):
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
+        if not line.startswith("|") or len(cells) < 2:
+            continue
+        if re.match(r"\| ?:?-", below):
+            place = cells.index("formula") if "formula" in cells else 1
+            continue
+        for name in re.findall(r"`([a-z]\w*)`", cells[0]):
+            told.setdefault(name, cells[place])
+    return told
+
+
+def defined(column: str, page: str, columns: Collection[str]) -> tuple[str, str]:
+    """What a page says of a column, and the heading it stands under.
+
+    A row of a table goes before a sentence. Ends of the interval of another column say that.
+
+    Args:
+        column: the name.
+        page: Markdown.
+        columns: names of all columns.
+
+    Raises:
+        ValueError: the page does not name it.
+    """
+    sections = re.split(r"^#+ (.*)$", page, flags=re.MULTILINE)[1:]
+    headings, texts = sections[::2], sections[1::2]
+    for heading, text in zip(headings, texts, strict=True):
+        if meaning := explained(text).get(column):
+            return meaning, heading
+    for heading, text in zip(headings, texts, strict=True):
+        for paragraph in text.split("\n\n"):
+            if paragraph.lstrip().startswith("|"):
+                continue
+            prose = " ".join(paragraph.split()).removeprefix("* ")
+            for sentence in re.split(r"(?<=[.:]) (?=[A-Z`*])", prose):
+                if f"`{column}`" in sentence:
+                    return _end_of_interval(column, columns) or sentence, heading
+    raise ValueError(f"no heading of the page explains {column}")
+
+
+def _end_of_interval(column: str, columns: Collection[str]) -> str | None:
+    base, _, end = column.rpartition("_")
+    of, bootstrap, _ = base.partition("_bootstrap")
+    if of not in columns or end not in ("low", "high"):
+        return None
+    kind = "bootstrap interval" if bootstrap else "interval"
+    return f"{'lower' if end == 'low' else 'upper'} end of the {kind} of {code(of)}"
+
+
+def anchor(heading: str) -> str:
+    """What a link calls a heading."""
+    kept = re.sub(r"[^\w\s-]", "", heading.lower()).strip()
+    return re.sub(r"[\s]+", "-", kept)
+
+
+def _row(field: dataclasses.Field[Any], meaning: str = "") -> tuple[str, str, str]:
+    return code(field.name), kind_of(field.type), meaning
+
+
+def _default(field: Any) -> str:
+    value = field.get_default(call_default_factory=True)
+    if value is None or value is PydanticUndefined:
+        return "-"
+    return code(str(value).lower() if isinstance(value, bool) else value)
+
+
+def _doc(kind: type[Any] | type[BaseModel]) -> str:
+    return " ".join(inspect.cleandoc(kind.__doc__ or "").split())
+
+
+def _page(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")

@@ -1,0 +1,105 @@
+"""What pages of decoders say is what their classes and the reference runs say."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from decoders.core.registry import resolve
+from decoders.core.types import DecoderSpec
+from docs.generate import decoder_pages
+from docs.generate.places import DOCS, pages
+from docs.generate.schema import explained
+
+NAMES = decoder_pages.built_in()
+WRITTEN = sorted(path.stem for path in (DOCS / "decoders").glob("[!R]*.md"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_option_stands_with_its_default_and_meaning(name: str) -> None:
+    text = decoder_pages.options(name)
+    fields = dataclasses.fields(resolve(DecoderSpec(name=name)))
+    for field in fields:
+        (row,) = re.findall(rf"^\| `{field.name}` \| (.*) \| (.*) \| (.*) \|$", text, re.MULTILINE)
+        assert all(row[1:]), f"{name}:{field.name}: say under Args: of its class what it does"
+    assert fields or text == f"`{name}` has no options.\n"
+
+
+def test_options_tell_words_and_defaults_as_they_are_typed() -> None:
+    text = decoder_pages.options("idlm")
+    rows = {line.split("`")[1]: line for line in text.splitlines()[2:]}
+    assert rows["revise"].startswith("| `revise` | `remask` | what happens to kept tokens")
+    assert rows["revise"].endswith(" | `none`, `remask`, `edit` |")
+    assert rows["early_exit"].startswith("| `early_exit` | `true` | stop refining")
+    assert rows["early_exit"].endswith(" | true, false |")
+    assert rows["adapter"].startswith("| `adapter` |  | name of the adapter")
+
+
+def test_promises_follow_options_and_temperature() -> None:
+    text = decoder_pages.promises("idlm")
+    assert "| `idlm` | none | none | adapter | yes |" in text
+    assert "| `idlm@isd:mode=isd:stride=8` | same tokens | same distribution |" in text
+    assert "| `ptp` | same tokens | same tokens |" in decoder_pages.promises("ptp")
+    assert decoder_pages.promises("jacobi").endswith("| - | no |\n")
+
+
+def test_measured_numbers_are_those_of_the_reference_runs() -> None:
+    text = decoder_pages.measured("spec")
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    row = next(line for line in readme.splitlines() if line.startswith("| spec |"))
+    _, _, speedup, tokens, *_, quality, _ = [cell.strip() for cell in row.strip("|").split("|")]
+    shown = speedup.replace("x", "")
+    assert f"| spec | 0 | **all** | {shown} | {tokens} | {quality} |" in text
+    assert text.count("| 0.7 |") == 7
+    assert "No reference run has `jacobi`" in decoder_pages.measured("jacobi")
+
+
+def test_the_index_lists_every_decoder_with_a_page_to_open() -> None:
+    assert list(explained(decoder_pages.index())) == NAMES
+    assert NAMES[0] == "ar"
+    made = decoder_pages.without_page()
+    assert {*WRITTEN, *(Path(place).stem for place in made)} == set(NAMES)
+
+
+def test_a_decoder_without_a_page_gets_one_from_its_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(decoder_pages, "DOCS", tmp_path)
+    made = decoder_pages.without_page()
+    assert set(made) == {f"decoders/{name}.md" for name in NAMES}
+    page = made["decoders/jacobi.md"]
+    assert page.startswith("# jacobi\n\nJacobi decoding (Santilli et al. 2023, arXiv 2305.10427)")
+    assert "[decoders/jacobi.py](../../decoders/jacobi.py)" in page
+    assert "| `block` | `16` | B. | integer |" in page
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_page_holds_an_algorithm_of_ten_lines_its_parts_and_its_code(name: str) -> None:
+    text = pages()[f"docs/decoders/{name}.md"]
+    assert text.startswith(f"# {name}: ")
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert headings[:5] == ["How it works", "Guarantee", "Options", "When it wins", "Measured"]
+    assert headings[5:] == ([] if name == "ar" else ["Cite"])
+    for part in ("promises", "options", "measured"):
+        assert f"<!-- made of code: {part} -->" in text
+    for block in re.findall(r"```text\n(.*?)```", text, re.DOTALL):
+        assert len(block.splitlines()) <= 10
+    assert f"(../../decoders/{name}.py)" in text
+    assert name == "ar" or "https://arxiv.org/abs/" in text
+    assert "![" in text or "figure of it" in text
+
+
+def test_arguments_are_read_over_several_lines_and_end_with_their_section() -> None:
+    docstring = """Do it.
+
+    Args:
+        k: how
+            many.
+        name: which one: this.
+
+    Returns:
+        other: nothing.
+    """
+    assert decoder_pages.arguments(docstring) == {"k": "how many.", "name": "which one: this."}
+    assert decoder_pages.arguments("Do it.") == {}

@@ -1,0 +1,99 @@
+"""What pages show is what works: the short decoder, the set-up, the recipe, and every link."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from decoders.core.checks import check_decoder
+from decoders.core.decoder import Decoder
+from decoders.core.registry import build, parse_spec
+from docs.generate import decoder_pages, places
+from docs.generate.parts import OF_A_DECODER, PARTS, decisions, filled
+from docs.generate.schema import anchor
+
+ROOT = Path(__file__).parents[2]
+TEXTS = places.pages()
+
+
+def blocks(path: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", TEXTS[path], re.DOTALL | re.MULTILINE)
+
+
+def test_the_decoder_of_thirty_lines_meets_the_contract(tmp_path: Path) -> None:
+    source = blocks("docs/adding-a-decoder.md", "python")[0]
+    assert len(source.splitlines()) <= 30
+    file = tmp_path / "echo.py"
+    file.write_text(source, encoding="utf-8")
+    for options in ("", ":k=1", ":k=9"):
+        decoder: Decoder = build(parse_spec(f"{file}:Echo{options}"))
+        assert decoder.lossless
+        assert decoder.coupled
+        check_decoder(decoder)
+
+
+def test_the_quickstart_sets_up_as_the_readme_does() -> None:
+    readme = places.text_of("README.md").split("<!-- main -->")[1].split("```")[1]
+    assert blocks("docs/quickstart.md", "sh")[0] == readme.removeprefix("sh\n")
+
+
+def test_the_recipe_for_ci_is_a_workflow_that_may_write_nothing_and_runs_no_expression() -> None:
+    (text,) = blocks("docs/ci.md", "yaml")
+    workflow: dict[str, Any] = yaml.safe_load(text)
+    assert workflow["permissions"] == {"contents": "read"}
+    (job,) = workflow["jobs"].values()
+    scripts = [step["run"] for step in job["steps"] if "run" in step]
+    assert not any("${{" in script for script in scripts)
+    checkouts = [step for step in job["steps"] if "checkout" in step.get("uses", "")]
+    assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+    ours = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / ".github" / "workflows").glob("*.yml")
+    )
+    assert all(step["uses"] in ours for step in job["steps"] if "uses" in step)
+
+
+def test_the_files_that_the_recipe_stores_are_those_of_a_reference() -> None:
+    makefile = places.text_of("Makefile")
+    kept = re.search(r"addprefix \$\(RUN\)/,(.*?)\)", makefile)
+    assert kept is not None
+    stored = re.findall(r"\S+\.(?:toml|json|csv)", blocks("docs/ci.md", "sh")[0])
+    assert sorted([*stored, "report.md"]) == sorted(kept[1].split())  # nobody compares reports
+
+
+MADE = {f"docs/{place}": text for place, text in decoder_pages.without_page().items()}
+MADE["docs/adr/index.md"] = decisions()
+WHOLE = {path: filled(text, path) for path, text in {**TEXTS, **MADE}.items()}
+"""Every page with its parts; links are still those of the repository."""
+
+
+def anchors(text: str) -> list[str]:
+    prose = re.sub(r"^( *)```.*?^\1```", "", text, flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return [anchor(re.sub(r"\[(.*?)\]\(.*?\)", r"\1", heading)) for heading in headings]
+
+
+@pytest.mark.parametrize("path", WHOLE)
+def test_links_lead_to_pages_and_to_headings_that_are_there(path: str) -> None:
+    prose = re.sub(r"^( *)```.*?^\1```", "", WHOLE[path], flags=re.DOTALL | re.MULTILINE)
+    for target, name in re.findall(r"\]\(([^)\s#:]*)#?([^)\s:]*)\)", prose):
+        there = path if not target else str((ROOT / path).parent.joinpath(target).resolve())
+        there = there.removeprefix(f"{ROOT}/")
+        assert there in WHOLE or (ROOT / there).exists(), f"{path} links to {target}"
+        if name:
+            assert anchors(WHOLE[there]).count(name) == 1, f"{path} links to {target}#{name}"
+
+
+def test_every_part_is_asked_for_and_no_other() -> None:
+    asked = re.findall(r"<!-- made of code: (.*?) -->", "".join(TEXTS.values()))
+    assert set(asked) == {*PARTS, *OF_A_DECODER}
+    with pytest.raises(ValueError, match=r"docs/a\.md asks for 'colums', which nothing makes"):
+        filled("<!-- made of code: colums -->", "docs/a.md")
+
+
+def test_every_decision_is_listed_by_its_title() -> None:
+    text = decisions()
+    for file in (ROOT / "docs" / "adr").glob("0*.md"):
+        title = file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        assert f"* [{title}]({file.name})" in text

@@ -1,0 +1,91 @@
+"""The page of files and columns holds every column, field and key, with its meaning."""
+
+import dataclasses
+
+import pytest
+
+from bench.errors import Exit
+from bench.records.record import SampleRecord, StepColumns
+from bench.settings.config import RunConfig
+from bench.stats.summary_row import COLUMNS
+from docs.generate import schema
+
+
+def rows(markdown: str) -> dict[str, list[str]]:
+    lines = [line for line in markdown.splitlines() if line.startswith("| `")]
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return {each[0].strip(" `"): each[1:] for each in cells}
+
+
+def test_every_column_of_the_summary_has_a_type_a_meaning_and_a_definition() -> None:
+    found = rows(schema.columns())
+    assert list(found) == list(COLUMNS)
+    for column, (kind, meaning, link) in found.items():
+        assert kind in ("text", "integer", "number", "true or false"), column
+        assert len(meaning) > 5, column
+        assert link.startswith("["), column
+    assert found["tokens_per_call"][1].startswith("emitted / target calls, prefill")
+    assert found["speedup"][1].startswith("exp(mean over prompts")
+    assert found["speedup_low"][1] == "lower end of the interval of `speedup`"
+    assert found["speedup_bootstrap_high"][1] == (
+        "upper end of the bootstrap interval of `speedup`"
+    )
+    assert found["prompts_needed"][1].startswith("`prompts_needed` says how many more prompts")
+    assert found["prompts_needed"][2] == "[Intervals](metrics.md#intervals)"
+
+
+def test_every_field_of_a_record_is_told_by_the_page_on_reports() -> None:
+    found = rows(schema.record())
+    fields = [*dataclasses.fields(SampleRecord), *dataclasses.fields(StepColumns)]
+    assert set(found) == {field.name for field in fields}
+    silent = {name for name, (_, meaning) in found.items() if not meaning}
+    assert silent == {"steps", "scores"}, "say in docs/reporting.md what these fields hold"
+    assert found["tokens"][0] == "list of integers, or null"
+
+
+def test_every_key_of_the_configuration_stands_with_its_option_and_default() -> None:
+    found = rows(schema.configuration())
+    assert set(found) == set(RunConfig.model_fields)
+    assert found["limit"][0] == "`--limit`, `-L`"
+    assert found["quality_limit"][:2] == ["`--quality-limit`", "`40`"]
+    assert found["adapters"][0] == "`--adapter`"
+    assert found["columns"][0] == "-"
+
+
+def test_the_other_files_show_the_fields_of_their_types() -> None:
+    text = schema.files()
+    for file, types in schema.FILES.items():
+        part = text.split(f"### {file}\n", 1)[1].split("\n### ", 1)[0]
+        for kind in types:
+            assert f"**{kind.__name__}.**" in part
+            assert {field.name for field in dataclasses.fields(kind)} <= set(rows(part))
+    assert "`min_coverage` | `0.5`" in schema.gate()
+
+
+def test_every_exit_code_has_a_meaning() -> None:
+    text = schema.exit_codes()
+    for code in Exit:
+        assert f"| {int(code)} | " in text
+
+
+@pytest.mark.parametrize(
+    ("annotation", "words"),
+    [
+        ("str", "text"),
+        ("int | None", "integer, or null"),
+        ("tuple[float, ...] | None", "list of numbers, or null"),
+        ("Mapping[str, float] | None", "object, or null"),
+        ("tuple[Block, ...]", "list of Block"),
+        ("tuple[int | float, ...] | None", "list of integer or number, or null"),
+    ],
+)
+def test_types_are_told_in_words(annotation: str, words: str) -> None:
+    assert schema.kind_of(annotation) == words
+
+
+def test_a_column_that_no_page_explains_is_an_error() -> None:
+    page = "# A\n\n| `x` | y |\n|---|---|\n| `speed` | fast |\n\n## B\n\nFor `other` see `speed`."
+    assert schema.defined("speed", page, ["speed"]) == ("fast", "A")
+    assert schema.defined("other", page, ["other"]) == ("For `other` see `speed`.", "B")
+    with pytest.raises(ValueError, match="no heading of the page explains x"):
+        schema.defined("x", page, ["x"])  # a heading of a table explains nothing

@@ -7,6 +7,7 @@
     python tests/benchmarks/measure.py slots          # what 16 slots cost beside 16 plain rows
     python tests/benchmarks/measure.py ptp            # ptp's modes and options at T=0.7 and greedy
     python tests/benchmarks/measure.py half           # ptp in bfloat16, and where it parts from ar
+    python tests/benchmarks/measure.py stamps         # what stamping the end of every step costs
 
 Every figure is a ratio of measurements interleaved in one process, prompt by prompt, order swapped
 from one to the next; the interval is Student's t on log-ratios over prompts
@@ -24,6 +25,7 @@ import math
 import statistics
 import sys
 import time
+import timeit
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,6 +33,7 @@ from typing import Any, Literal, cast
 
 import torch
 
+from bench.machine.clock import Stopwatch, WallClock
 from bench.stats.intervals import cluster_mean
 from decoders.ar import Autoregressive
 from decoders.core.adapter.module import SlotAdapter
@@ -130,7 +133,7 @@ def paired(
     estimate = cluster_mean(logs, [str(index) for index in range(len(logs))])
     low, value, high = (math.exp(x or 0) for x in (estimate.low, estimate.value, estimate.high))
     print(
-        f"{name}: {value:.2f} [{low:.2f}, {high:.2f}] over {len(prompts)} prompts, "
+        f"{name}: {value:.3f} [{low:.3f}, {high:.3f}] over {len(prompts)} prompts, "
         f"same tokens on {same}"
     )
 
@@ -366,6 +369,39 @@ def sweep() -> None:
         )
 
 
+def stamps() -> None:
+    """Every step's end stamped, as the timing pass does, against the first one's alone."""
+    setup = Bench(60)
+    setup.target.attach("ptp", SlotAdapter.load(ZOO / "ptp"))
+    for decoder in (Speculative(), ParallelTokenPrediction()):
+        sampling = Sampling(max_new_tokens=MAX_NEW_TOKENS, stop_ids=setup.stops)
+        scheduler = Scheduler(decoder, setup.models, sampling)
+
+        def run(
+            prompt: Sequence[int], *, every: bool, scheduler: Scheduler = scheduler
+        ) -> list[int]:
+            with Stopwatch(WallClock()) as watch:
+
+                def first(index: int, number: int) -> None:
+                    if not number:
+                        watch.emitted(index, number)
+
+                (outcome,) = scheduler.run([prompt], on_emit=watch.emitted if every else first)
+            assert isinstance(outcome, Generation), outcome
+            return list(outcome.tokens)
+
+        paired(
+            f"{decoder.name}, first stamp / all stamps: times as fast",
+            setup.prompts * 4,
+            functools.partial(run, every=True),
+            functools.partial(run, every=False),
+        )
+    clock = WallClock()
+    with Stopwatch(clock) as watch:
+        spent_s = timeit.timeit(lambda: watch.emitted(0, 1), number=100_000)
+    print(f"one stamp: {spent_s * 1e4:.0f} ns")
+
+
 if __name__ == "__main__":
     jobs = {
         "transformers": against_transformers,
@@ -375,6 +411,7 @@ if __name__ == "__main__":
         "slots": slots,
         "ptp": ptp,
         "half": half,
+        "stamps": stamps,
     }
     if len(sys.argv) != 2 or sys.argv[1] not in jobs:
         raise SystemExit(f"usage: measure.py {'|'.join(jobs)}")

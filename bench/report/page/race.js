@@ -71,6 +71,7 @@ class Race {
     this.lay();
     this.showPace();
     this.seek(ended ? this.limit : this.at);
+    if (ended) for (const lane of lanes) lane.text.scrollTop = 0;
   }
 
   lay() {

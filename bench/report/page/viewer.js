@@ -22,7 +22,7 @@ class Viewer {
     this.race = new Race();
     this.lanes = [];
     this.found = [];
-    this.loaded = 0; // what was asked for last: an older answer that comes late is dropped
+    this.chosen = -1; // the prompt that was asked for last: an older one that comes late is dropped
     this.build();
     this.stage.addEventListener("keydown", (event) => this.key(event));
   }
@@ -76,23 +76,22 @@ class Viewer {
     this.found = [...prompts.keys()].filter((i) => fits(prompts[i]));
     this.prompt.replaceChildren(...this.found.map((i) => el("option", { value: i }, label(prompts[i]))));
     this.count.textContent = this.found.length ? `${this.found.length} of ${plural(prompts.length, "prompt")}` : "no prompt matches";
-    if (this.found.length) await this.open(this.found.includes(this.current) ? this.current : this.found[0]);
+    if (this.found.length) await this.open(this.found.includes(this.chosen) ? this.chosen : this.found[0]);
   }
 
   turn(by) {
-    const next = this.found[this.found.indexOf(this.current) + by];
+    const next = this.found[this.found.indexOf(this.chosen) + by];
     if (next !== undefined) this.open(next);
   }
 
   /** Unpack the answers to a prompt and show them as they ended. */
   async open(i) {
     this.prompt.value = i;
-    if (this.current === i) return;
+    if (this.chosen === i) return;
+    this.chosen = i;
     this.race.pause();
-    const turn = ++this.loaded;
     const answers = await unpack(i);
-    if (turn !== this.loaded) return;
-    this.current = i;
+    if (this.chosen !== i) return;
     const { text, repeat } = this.index.prompts[i];
     this.asked.textContent = text ?? "The run did not keep the texts of its prompts.";
     this.asked.title = `repeat ${repeat}`;

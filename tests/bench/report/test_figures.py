@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.transforms import Bbox
 
 from bench.records.plan import Plan
 from bench.records.run_folder import load_run
@@ -32,6 +36,30 @@ def test_every_figure_is_drawn_for_few_and_for_many_decoders(
     assert all(len(data) for _, data in drawn.values())
     names = [t.get_text().replace("\n", "") for t in drawn["speedup"][0].axes[0].get_yticklabels()]
     assert set(names) == set(cells)
+
+
+def test_the_last_digits_of_a_layout_change_no_byte(
+    synthetic_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = load_run(synthetic_run(conversations=6, repeats=1, quality=2))
+    frame = summary.summarise(run.records, run.plan)
+    lengths = summary.step_length_table(run.records, run.plan)
+    plain = ConstrainedLayoutEngine.execute
+    written = []
+    for noise in (0.0, 3e-13):  # what one process and the next differ by
+
+        def execute(engine: Any, figure: Figure, noise: float = noise) -> Any:
+            done = plain(engine, figure)
+            for axes in figure.axes:
+                left, bottom, width, height = axes.get_position().bounds
+                box = Bbox.from_bounds(left + noise, bottom - noise, width, height)
+                axes.set_position(box)
+            return done
+
+        monkeypatch.setattr(ConstrainedLayoutEngine, "execute", execute)
+        drawn = figures.draw_all(frame, lengths, summary.noise_floor(run.records))
+        written.append(figures.render(drawn["tokens_per_call"][0])["svg"])
+    assert written[0] == written[1]
 
 
 def test_a_figure_without_data_is_not_drawn() -> None:

@@ -35,7 +35,7 @@ def opened(page: Path) -> Iterator[Browser]:
     """A browser that shows the page, its viewer ready."""
     browser = Browser(page)
     try:
-        browser.wait("return 'ready' in document.documentElement.dataset")
+        browser.again()
         yield browser
     finally:
         browser.driver.quit()
@@ -45,7 +45,7 @@ class Browser:
     """One page in one browser; nothing is kept between two of them."""
 
     def __init__(self, page: Path) -> None:
-        """Start it and open the page."""
+        """Start it; `again` opens the page."""
         from selenium import webdriver
         from selenium.webdriver.chrome.options import Options
         from selenium.webdriver.chrome.service import Service
@@ -59,7 +59,11 @@ class Browser:
         service = Service(str(shutil.which("chromedriver")))
         self.driver: Any = webdriver.Chrome(options=options, service=service)
         self.send("Network.enable")
+
+    def again(self) -> None:
+        """Open the page anew and wait for its viewer."""
         self.driver.get(self.page)
+        self.wait("return 'ready' in document.documentElement.dataset")
 
     def send(self, command: str, **values: Any) -> Any:
         """A command of the DevTools protocol."""

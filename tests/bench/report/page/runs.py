@@ -45,7 +45,7 @@ def write_told_run(path: Path) -> Path:
     lines = [told(record).to_json() + "\n" for record in run.records]
     (path / "samples.jsonl").write_text("".join(lines), encoding="utf-8")
     pieces = {str(i): f" w{i}" for i in range(80)}
-    pieces |= {"3": BAD, "5": ENDS, "7": "\n", "60": " fell\n", "79": " {{7*7}} \u202e"}
+    pieces |= {"3": BAD, "5": ENDS, "7": "\n", "9": " {{7*7}} \u202e", "60": " fell\n"}
     (path / "vocab.json").write_text(json.dumps(pieces), encoding="utf-8")
     manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
     prompts = []

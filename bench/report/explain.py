@@ -19,7 +19,13 @@ from bench.report.findings import Findings
 from bench.report.speed_tables import one_sided
 from bench.report.tables import number
 from bench.stats.counters import Tally, by, ratio, timed
-from bench.stats.decompose import MOST_RESIDUAL, OVERHEAD, Decomposition, Split
+from bench.stats.decompose import (
+    MOST_RESIDUAL,
+    OVERHEAD,
+    Decomposition,
+    Split,
+    draft_length,
+)
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
 
@@ -34,6 +40,9 @@ _WORDS = {
 _UNVERIFIED = _WORDS | {"verify": "predicting"}
 """Of a decoder that verifies nothing."""
 Row = Mapping[str, Any]
+_ALWAYS = 0.9
+"""A decoder drafts as many each step if their mean is this share of the most; answers' ends cut."""
+_MOST_DRAFTS = 16
 
 
 def explain(findings: Findings) -> list[str]:
@@ -90,6 +99,7 @@ def _decoder(
     if split is not None:
         sentences.append(f"Its time: {_listed(split.shares, words)}.")
     drafted = _drafted_per_step(findings, row.decoder)
+    sentences += _other_lengths(findings, row.decoder, parts, drafted)
     bounds = _bounds(row, split, parts, drafted, words)
     if bounds:
         first, *others = [f"{what} ({number(speed, unit='x')})" for what, speed in bounds]
@@ -127,7 +137,7 @@ def _step(row: SummaryRow, parts: Decomposition | None, words: Mapping[str, str]
         f"A step after the first emits {parts.acceptance_length:.2f} tokens and costs "
         f"{parts.cost:.2f} tokens of {BASELINE}'s time: {words['verify']} {parts.verify:.2f}, "
         f"{words['draft']} {parts.draft:.2f}, overhead {parts.overhead:.2f}; that makes "
-        f"{parts.predicted:.2f}x."
+        f"{parts.predicted:.2f}x. It pays from {parts.cost:.2f} tokens a step on."
     ]
     if parts.residual is not None:
         text = f"Timed without instruments it was {parts.measured:.2f}x, a residual of "
@@ -136,6 +146,38 @@ def _step(row: SummaryRow, parts: Decomposition | None, words: Mapping[str, str]
             text += ": one of the two passes was disturbed, so read the parts with care"
         sentences.append(f"{text}.")
     return sentences
+
+
+def _other_lengths(
+    findings: Findings, decoder: str, parts: Decomposition | None, drafted: float | None
+) -> list[str]:
+    """How many drafts a step would be best, for a decoder that always drafts as many.
+
+    Where their number varies, the steps that draft far are not like the others: nothing is said.
+    """
+    table = findings.acceptance
+    mine = table[(table["family"] == ALL) & (table["decoder"] == decoder)].sort_values("position")
+    joint = [float(value) for value in mine["joint"].dropna()]
+    if parts is None or not drafted or round(drafted) > _MOST_DRAFTS or len(joint) < 2:
+        return []
+    if drafted < _ALWAYS * max(_draft_counts(findings, decoder), default=0):
+        return []
+    lengths = draft_length(parts, joint, drafted, _MOST_DRAFTS)
+    if lengths is None:
+        return []
+    best, seen, now = lengths.best, len(joint), round(drafted)
+    guess = f", if drafts after the {seen}th stood as often as it does" if best > seen else ""
+    return [
+        f"By its acceptance at each position and these costs, {best} drafts a step would be best"
+        f"{guess}: {lengths.speedups[best - 1]:.2f}x after the first token, with {now} as now "
+        f"{lengths.speedups[now - 1]:.2f}x."
+    ]
+
+
+def _draft_counts(findings: Findings, decoder: str) -> set[int]:
+    """The numbers of drafts that the steps of a decoder had."""
+    records = [r for r in timed(findings.run.records) if r.decoder == decoder]
+    return {count for r in records if r.steps is not None for count in r.steps.drafted}
 
 
 def _bounds(

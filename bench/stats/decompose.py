@@ -70,6 +70,53 @@ class Decomposition:
         return None if self.measured is None else self.measured / self.predicted - 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftLength:
+    """How a decoder would do with other numbers of drafts a step.
+
+    `speedups` are after the first token, for 1, 2, ... drafts a step.
+    """
+
+    speedups: tuple[float, ...]
+
+    @property
+    def best(self) -> int:
+        """The number of drafts with the highest speed-up; the smaller of two that are equal."""
+        return 1 + self.speedups.index(max(self.speedups))
+
+
+def draft_length(
+    parts: Decomposition, joint: Sequence[float], drafted: float, most: int = 0
+) -> DraftLength | None:
+    """What follows for other numbers of drafts a step from a run with one number of them.
+
+    With k drafts a step emits what it does beside its drafts, and the sum of the joint acceptances
+    up to k (Leviathan et al. 2023, arXiv 2211.17192, section 3, for unequal acceptances). Drafting
+    costs in proportion to k, and so does what verifying costs beyond a call of one row; overhead
+    stays.
+
+    Args:
+        parts: of the run.
+        joint: P(drafts 1..j all stand), j = 1, 2, ..., as measured.
+        drafted: mean number of drafts a step.
+        most: how far to go; beyond what was measured drafts stand as often as the last measured
+            one does after those before it (0: no further than measured).
+    """
+    if not joint or not drafted:
+        return None
+    last = joint[-1] / joint[-2] if len(joint) > 1 and joint[-2] else joint[-1]
+    beyond = [joint[-1] * last**more for more in range(1, most - len(joint) + 1)]
+    certain = parts.acceptance_length - sum(joint)
+    per_draft = (parts.draft + max(0.0, parts.verify - 1)) / drafted
+    fixed = min(parts.verify, 1.0) + parts.overhead
+    accepted = 0.0
+    speedups = []
+    for k, stands in enumerate([*joint, *beyond], start=1):
+        accepted += stands
+        speedups.append((certain + accepted) / (fixed + per_draft * k))
+    return DraftLength(speedups=tuple(speedups))
+
+
 def splits(
     answers: Sequence[PhasedAnswer], records: Iterable[SampleRecord], decoders: Iterable[str]
 ) -> list[Split]:

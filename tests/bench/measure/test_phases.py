@@ -419,6 +419,26 @@ def test_an_explanation_breaks_between_words_on_a_terminal_and_not_at_all_in_a_p
     assert " ".join(lines).split() == " ".join(paragraphs).split()
 
 
+def test_the_best_number_of_drafts_follows_from_acceptance_and_costs(
+    tmp_path: Path, record: Make
+) -> None:
+    """Two of four drafts always stand: two would cost 1.6 tokens for the same 3."""
+    path = hand_made(tmp_path / "run", record)
+    samples = path / "samples.jsonl"
+    rows = [json.loads(line) for line in samples.read_text().splitlines()]
+    for row in rows:
+        if row["decoder"] == "spec":
+            row["steps"]["accepted"] = [0, 2, 2, 2, 2]
+    samples.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = explained(path)
+    assert "2 drafts a step would be best: 1.88x after the first token, with 4 as now 1.50x" in text
+    for row in rows:
+        if row["decoder"] == "spec":
+            row["steps"]["drafted"] = [0, 4, 2, 2, 2]
+    samples.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "would be best" not in explained(path), "its steps do not all draft as many"
+
+
 def hand_made(path: Path, record: Make) -> Path:
     """A run folder of `timed_records`, one block, with `ANSWERS` as its second pass."""
     rows = [*timed_records(record)]
@@ -441,6 +461,7 @@ def test_it_says_where_the_time_went_and_what_would_help_most(tmp_path: Path, re
     assert "ar takes 1000.00 ms per token: 77% of its time are calls of the model" in text
     assert "emits 3.00 tokens and costs 2.00 tokens of ar's time" in text
     assert "verifying 1.20, drafting 0.60, overhead 0.20; that makes 1.50x" in text
+    assert "It pays from 2.00 tokens a step on." in text
     assert "a residual of +33.3 %: one of the two passes was disturbed" in text
     assert "Its time: 53% verifying, 27% drafting, 11% the prefill" in text
     # 13/7 as fast; if all 4 drafts stood, 3/5 of the steps would do: 13/7 / (1 - 8/9 * 2/5)

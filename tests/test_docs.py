@@ -15,9 +15,8 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "CONTRIBUTING.md"])
 REFERENCES = sorted((ROOT / "results" / "reference").rglob("config.toml"))
-SPEC = re.compile(
-    r"(?<![\w/.])((?:idlm|jacobi|nar|ptp_spec|ptp|spec)(?:@\w+)?(?::\w+=[\w.+-]*\w)+)"
-)
+DECODERS = "|".join(path.stem for path in (ROOT / "decoders").glob("[!_]*.py"))
+SPEC = re.compile(rf"(?<![\w/.])((?:{DECODERS})(?:@\w+)?(?::\w+=[\w.+-]*\w)+)")
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 
 

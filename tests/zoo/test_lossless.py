@@ -18,7 +18,7 @@ from tests.zoo.answers import edge_distance, held_out, sampling_for, tokens_of
 def test_ar_emits_what_transformers_generates(
     zoo: Models, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    prompts = held_out(tokenizer, 2)
+    prompts = held_out(tokenizer, 1)
     sampling = sampling_for(zoo, tokenizer)
     ours = tokens_of(Autoregressive(), zoo, prompts, sampling)
     assert isinstance(zoo.target, HFModel)
@@ -52,7 +52,7 @@ def test_a_batch_of_8_emits_the_same_tokens_as_each_alone(
 def test_greedy_drafts_leave_ars_tokens(
     zoo: Models, tokenizer: PreTrainedTokenizerBase, decoder: Decoder
 ) -> None:
-    prompts, sampling = held_out(tokenizer, 6), sampling_for(zoo, tokenizer)
+    prompts, sampling = held_out(tokenizer, 3), sampling_for(zoo, tokenizer)
     expected = tokens_of(Autoregressive(), zoo, prompts, sampling, 8)
     assert tokens_of(decoder, zoo, prompts, sampling, 8) == expected
 
@@ -61,7 +61,7 @@ def test_greedy_drafts_leave_ars_tokens(
 def test_coupled_drafts_leave_ars_tokens_for_the_same_seed(
     zoo: Models, tokenizer: PreTrainedTokenizerBase, top_k: int, top_p: float
 ) -> None:
-    prompts = held_out(tokenizer, 6)
+    prompts = held_out(tokenizer, 3)
     sampling = sampling_for(zoo, tokenizer, temperature=0.8, top_k=top_k, top_p=top_p, seed=7)
     expected = tokens_of(Autoregressive(), zoo, prompts, sampling, 8)
     for decoder in (Speculative(verify="coupled"), PromptLookup()):

@@ -55,7 +55,7 @@ def check_equal(
 def test_ptp_emits_ars_tokens(
     parallel: Models, tokenizer: PreTrainedTokenizerBase, warp: dict[str, float]
 ) -> None:
-    prompts = held_out(tokenizer, 2)
+    prompts = held_out(tokenizer, 1)
     check_equal(parallel, prompts, sampling_for(parallel, tokenizer, seed=5, **warp), 1)
 
 

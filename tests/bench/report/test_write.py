@@ -22,7 +22,9 @@ from bench.report.findings import Findings
 from bench.report.style import PAPER
 from bench.report.tables import ACCEPTED, EMITTED, Table, TableCell, percent
 from bench.report.write import print_summary, write_report
+from tests.bench.conftest import write_run
 
+CELLS = {"spec": 3.0, "ptp": 4.0}
 FIGURES = ("speedup", "tokens_per_call", "acceptance_length", "quality_speed")
 Write = Callable[..., Path]
 
@@ -357,10 +359,21 @@ LEFT = {"cell": "spec", "num_answers": 3, "num_compared": 28, "num_wrong": 2, "e
 VALID = {"status": "complete", "verdict": "VALID", "reasons": [], "warnings": []}
 
 
-@pytest.fixture
-def wrong_run(synthetic_run: Write) -> Path:
-    """A run in which `spec` is wrong and `ptp` is not, as an older version left it."""
-    path = synthetic_run(status=VALID | {"differences": [LEFT]})
+@pytest.fixture(scope="module")
+def wrong_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in which `spec` is wrong and `ptp` is not, as an older version left it; read it."""
+    status = VALID | {"differences": [LEFT]}
+    path = write_run(tmp_path_factory.mktemp("wrong") / "run", CELLS, status=status)
+    write_report(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def counted_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose status says how many records it has, with its report; copy it."""
+    status = VALID | {"num_records": 184}
+    path = write_run(tmp_path_factory.mktemp("counted") / "run", CELLS, status=status)
+    assert len(load_run(path).records) == 184
     write_report(path)
     return path
 
@@ -412,11 +425,10 @@ def test_a_wrong_decoder_is_kept_out_of_figures_and_a_line_says_so(wrong_run: Pa
 
 @pytest.mark.parametrize("cut", [0, 50])
 def test_lost_records_are_damage_and_what_was_written_of_them_is_kept(
-    synthetic_run: Write, cut: int
+    counted_run: Path, tmp_path: Path, cut: int
 ) -> None:
-    path = synthetic_run(status=VALID | {"num_records": 184})
-    assert len(load_run(path).records) == 184
-    write_report(path)
+    path = tmp_path / "run"
+    shutil.copytree(counted_run, path)
     kept = {name: (path / name).read_bytes() for name in ("samples.parquet", "summary.csv")}
     lines = (path / "samples.jsonl").read_text().splitlines(keepends=True)
     (path / "samples.jsonl").write_text("".join(lines[:cut]))

@@ -63,13 +63,13 @@ def answer(decoder: str, tokens: Sequence[int], rng: np.random.Generator) -> Gen
     while place < len(tokens):
         most = int(2 * mean - 1)
         took = min(len(tokens) - place, 1 + int(rng.binomial(most - 1, 0.5)) if most > 1 else 1)
-        given = tuple(tokens[place : place + took])
+        part = tuple(tokens[place : place + took])
         fell = tuple(rng.choice(SPEAKING, most - took).tolist()) if verifies else ()
         drafts = most if decoder.startswith("spec") else 0
         passes = tuple(rng.integers(0, 5, took).tolist()) if decoder in LOSSY else ()
         steps.append(
             StepEvent(
-                tokens=given,
+                tokens=part,
                 drafted=most - 1 if verifies else 0,
                 accepted=took - 1 if verifies else 0,
                 passes=3 if passes else 0,
@@ -90,9 +90,9 @@ def record(
     decoder: str, prompt: Prompt, tokens: Sequence[int], rng: np.random.Generator, **where: Any
 ) -> SampleRecord:
     """One answer with times of a machine on which a call takes some 20 ms."""
-    given = answer(decoder, tokens, rng)
-    each_s = 0.02 * (1 + 0.4 * np.array([s.draft_calls for s in given.steps]))
-    ends_s = np.cumsum(each_s * np.exp(rng.normal(0, 0.05, len(given.steps)))).tolist()
+    generation = answer(decoder, tokens, rng)
+    each_s = 0.02 * (1 + 0.4 * np.array([s.draft_calls for s in generation.steps]))
+    ends_s = np.cumsum(each_s * np.exp(rng.normal(0, 0.05, len(generation.steps)))).tolist()
     timed = where["kind"] == "timing"
     return SampleRecord(
         decoder=decoder,
@@ -103,10 +103,10 @@ def record(
         attempt=0,
         batch_size=1,
         num_prompt_tokens=len(prompt.ids),
-        tokens=given.tokens,
+        tokens=generation.tokens,
         text=" ".join(f"w{token}" for token in tokens),
-        stop=given.stop,
-        steps=StepColumns.of(given, ends_s if timed else ()),
+        stop=generation.stop,
+        steps=StepColumns.of(generation, ends_s if timed else ()),
         ttft_s=ends_s[0] if timed else None,
         total_s=ends_s[-1] + 1e-4 if timed else None,
         peak_memory_bytes=1_000_000_000 if timed else None,

@@ -125,15 +125,15 @@ class Recording(TableModel):
         return super().forward(calls)
 
 
-@pytest.mark.parametrize("told", [{"rejected": (1,)}, {"decided": (1,)}])
-def test_what_is_told_of_some_drafts_or_tokens_of_a_step_alone_is_caught(told: dict) -> None:
+@pytest.mark.parametrize("extra", [{"rejected": (1,)}, {"decided": (1,)}])
+def test_what_is_told_of_some_drafts_or_tokens_of_a_step_alone_is_caught(extra: dict) -> None:
     class Halfway(Speculative):
         def steps(self, request: Request) -> Steps:
             steps = super().steps(request)
             item = next(steps)
             while True:
                 if isinstance(item, Emit):
-                    yield dataclasses.replace(item, **told)
+                    yield dataclasses.replace(item, **extra)
                     item = next(steps)
                 else:
                     item = steps.send((yield item))

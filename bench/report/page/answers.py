@@ -68,10 +68,10 @@ def viewer(run: Run) -> Viewer | None:
         )
         for name in names
     }
-    kept = _within(packed, {name: _family(answers[name]) for name in names}, MOST_BYTES)
+    fitting = _within(packed, {name: _family(answers[name]) for name in names}, MOST_BYTES)
     pieces, problem = _pieces(run.path)
-    shown = [record for name in kept for record in answers[name].values()]
-    texts, lost = _texts(run.path, kept, pieces)
+    records = [record for name in fitting for record in answers[name].values()]
+    texts, lost = _texts(run.path, fitting, pieces)
     index = {
         "decoders": _decoders(order, run),
         "prompts": [
@@ -81,16 +81,16 @@ def viewer(run: Run) -> Viewer | None:
                 "repeat": _any(answers[name]).repeat,
                 "text": texts.get(name),
             }
-            for name in kept
+            for name in fitting
         ],
         "notes": [line for line in (problem, lost) if line],
     }
     return Viewer(
         index=pack(index),
-        pieces=pack({str(token): pieces(token) for token in sorted(answered_ids(shown))}),
-        chunks=tuple(packed[name] for name in kept),
-        num_prompts=len(kept),
-        num_left_out=len(names) - len(kept),
+        pieces=pack({str(token): pieces(token) for token in sorted(answered_ids(records))}),
+        chunks=tuple(packed[name] for name in fitting),
+        num_prompts=len(fitting),
+        num_left_out=len(names) - len(fitting),
     )
 
 
@@ -102,8 +102,8 @@ def chosen_answers(records: Iterable[SampleRecord]) -> dict[str, _Decoders]:
         if record.kind == "timing" and record.decoder != SECOND_BASELINE:
             repeats[record.prompt][record.repeat][record.decoder] = record
     return {
-        prompt: min(found.items(), key=lambda item: (_num_errors(item[1]), item[0]))[1]
-        for prompt, found in repeats.items()
+        prompt: min(tries.items(), key=lambda item: (_num_errors(item[1]), item[0]))[1]
+        for prompt, tries in repeats.items()
     }
 
 
@@ -183,13 +183,13 @@ def _within(packed: Mapping[str, str], families: Mapping[str, str], most: int) -
         for family in family_order(families.values())
     }
     turns = itertools.zip_longest(*queues.values())
-    kept, size = set(), 0
+    fitting, size = set(), 0
     for name in (name for turn in turns for name in turn if name is not None):
         size += len(packed[name])
         if size > most:
             break
-        kept.add(name)
-    return [name for name in packed if name in kept]
+        fitting.add(name)
+    return [name for name in packed if name in fitting]
 
 
 def _pieces(run_dir: Path) -> tuple[Callable[[int], str], str | None]:

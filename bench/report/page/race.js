@@ -41,8 +41,8 @@ class Race {
       area.addEventListener("pointerleave", () => this.point(null));
     }
     this.cards.addEventListener("click", (event) => {
-      const found = this.stepAt(event.target);
-      if (found && !String(getSelection())) this.seek(found.lane.ends[found.number]);
+      const place = this.stepAt(event.target);
+      if (place && !String(getSelection())) this.seek(place.lane.ends[place.number]);
     });
   }
 
@@ -176,7 +176,7 @@ class Race {
   }
 
   point(target) {
-    const found = this.stepAt(target);
-    for (const lane of this.racing) light(lane, found?.lane === lane ? found.number : null);
+    const place = this.stepAt(target);
+    for (const lane of this.racing) light(lane, place?.lane === lane ? place.number : null);
   }
 }

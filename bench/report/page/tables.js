@@ -11,8 +11,8 @@ function cellText(cell) {
 
 /** The number that a text begins with, NaN where it begins with none. */
 function leading(text) {
-  const found = text.replaceAll(",", "").match(/^[-+−]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?/i);
-  return found ? Number(found[0].replace("−", "-")) : NaN;
+  const number = text.replaceAll(",", "").match(/^[-+−]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?/i);
+  return number ? Number(number[0].replace("−", "-")) : NaN;
 }
 
 /** Order of two texts: what is unknown last, whichever way round. */
@@ -72,7 +72,7 @@ function csvOf(table) {
     const split = cells.map((cell) => cell.match(INTERVAL));
     if (!split.some(Boolean)) return [[text, ...cells.map(plain)]];
     const name = text.replace(/ \[.*\]$/, "");
-    const part = (which) => split.map((found, j) => plain(found ? found[which] : which === 1 ? cells[j] : ""));
+    const part = (which) => split.map((parts, j) => plain(parts ? parts[which] : which === 1 ? cells[j] : ""));
     return [[name, ...part(1)], [`${name} low`, ...part(2)], [`${name} high`, ...part(3)]];
   }).flat();
   const quote = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);

@@ -21,7 +21,7 @@ class Viewer {
     this.hidden = new Set([...index.decoders.keys()].filter((i) => i >= MOST_AT_FIRST));
     this.race = new Race();
     this.lanes = [];
-    this.found = [];
+    this.matches = [];
     this.chosen = -1; // the prompt that was asked for last: an older one that comes late is dropped
     this.build();
     this.stage.addEventListener("keydown", (event) => this.key(event));
@@ -73,14 +73,14 @@ class Viewer {
       return words.every((word) => all.includes(word));
     };
     const { prompts } = this.index;
-    this.found = [...prompts.keys()].filter((i) => fits(prompts[i]));
-    this.prompt.replaceChildren(...this.found.map((i) => el("option", { value: i }, label(prompts[i]))));
-    this.count.textContent = this.found.length ? `${this.found.length} of ${plural(prompts.length, "prompt")}` : "no prompt matches";
-    if (this.found.length) await this.open(this.found.includes(this.chosen) ? this.chosen : this.found[0]);
+    this.matches = [...prompts.keys()].filter((i) => fits(prompts[i]));
+    this.prompt.replaceChildren(...this.matches.map((i) => el("option", { value: i }, label(prompts[i]))));
+    this.count.textContent = this.matches.length ? `${this.matches.length} of ${plural(prompts.length, "prompt")}` : "no prompt matches";
+    if (this.matches.length) await this.open(this.matches.includes(this.chosen) ? this.chosen : this.matches[0]);
   }
 
   turn(by) {
-    const next = this.found[this.found.indexOf(this.chosen) + by];
+    const next = this.matches[this.matches.indexOf(this.chosen) + by];
     if (next !== undefined) this.open(next);
   }
 

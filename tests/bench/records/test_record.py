@@ -37,12 +37,12 @@ def read_again(record: SampleRecord) -> StepColumns:
 
 def test_a_record_keeps_what_fell_what_decided_and_when(record: Make) -> None:
     answer = rejecting((), (7, 8))
-    told = dataclasses.replace(answer.steps[1], decided=(2,))
-    answer = dataclasses.replace(answer, steps=(answer.steps[0], told))
+    second = dataclasses.replace(answer.steps[1], decided=(2,))
+    answer = dataclasses.replace(answer, steps=(answer.steps[0], second))
     steps = StepColumns.of(answer, (0.0312344, 0.25))
-    kept = record(steps=steps, tokens=answer.tokens)
-    assert broken_invariants(kept, 9) == ()
-    read = read_again(kept)
+    written = record(steps=steps, tokens=answer.tokens)
+    assert broken_invariants(written, 9) == ()
+    read = read_again(written)
     assert read.rejected == ((), (7, 8))
     assert read.decided == ((), (2,))
     assert read.ended_s == (0.031234, 0.25)

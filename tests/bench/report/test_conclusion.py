@@ -47,12 +47,12 @@ def test_a_decoder_of_the_same_distribution_is_not_said_to_keep_tokens() -> None
 
 @pytest.mark.parametrize(("low", "high"), [(0.9, 1.3), (None, None), (1.0, 1.3), (0.7, 0.9)])
 def test_a_speedup_that_is_not_shown_is_not_claimed(low: Any, high: Any) -> None:
-    found = conclusion(summary(row("spec", 1.1, low, high), row("ptp", 0.5, 0.4, 0.6)))
-    assert found.startswith(
+    said = conclusion(summary(row("spec", 1.1, low, high), row("ptp", 0.5, 0.4, 0.6)))
+    assert said.startswith(
         "No decoder with a guarantee is shown to be faster than ar: the fastest of 2, spec "
         "measures 1.10 times as fast as ar ("
     )
-    assert ("interval" in found) == (low is not None)
+    assert ("interval" in said) == (low is not None)
 
 
 def test_a_wrong_decoder_is_named_and_never_the_fastest() -> None:

@@ -76,10 +76,10 @@ class Browser:
     def wait(self, script: str) -> Any:
         """What a script returns as soon as that is true; an error after half a minute."""
         until = time.monotonic() + _PATIENCE_S
-        while not (found := self.ask(script)):
+        while not (answer := self.ask(script)):
             assert time.monotonic() < until, f"never true: {script}"
             time.sleep(0.02)
-        return found
+        return answer
 
     def ready_ms(self) -> float:
         """Milliseconds from the beginning of the page's loading to the viewer's standing."""

@@ -24,7 +24,7 @@ Make = Callable[..., SampleRecord]
 Write = Callable[..., Path]
 
 
-def given(run: Run) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]], dict[str, str]]:
+def handed_over(run: Run) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]], dict[str, str]]:
     """The index, the answers by prompt, the pieces."""
     made = viewer(run)
     assert made is not None
@@ -36,7 +36,7 @@ def given(run: Run) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]], di
 
 def test_every_answer_of_the_viewer_is_that_of_its_record(told_run: Path) -> None:
     run = load_run(told_run)
-    index, chunks, _ = given(run)
+    index, chunks, _ = handed_over(run)
     names = [decoder["name"] for decoder in index["decoders"]]
     assert names == ["ar", "ptp", "spec", "idlm"]
     repeats = {prompt["name"]: prompt["repeat"] for prompt in index["prompts"]}
@@ -46,9 +46,9 @@ def test_every_answer_of_the_viewer_is_that_of_its_record(told_run: Path) -> Non
         if r.kind == "timing" and r.repeat == repeats[r.prompt]
     }
     assert len(chunks) == 14
-    for prompt, found in chunks.items():
-        assert [names[answer["d"]] for answer in found] == names
-        for answer in found:
+    for prompt, lanes in chunks.items():
+        assert [names[answer["d"]] for answer in lanes] == names
+        for answer in lanes:
             record = records[prompt, names[answer["d"]]]
             steps = record.steps
             assert steps is not None
@@ -62,22 +62,22 @@ def test_every_answer_of_the_viewer_is_that_of_its_record(told_run: Path) -> Non
             assert "spread" not in answer
             for name in ("drafted", "accepted", "rejected", "decided"):
                 column = getattr(steps, name)
-                kept = [list(x) if isinstance(x, tuple) else x for x in column]
-                assert answer.get(name, []) == (kept if any(column) else []), name
-    assert any("rejected" in a for found in chunks.values() for a in found)
-    assert {names[a["d"]] for found in chunks.values() for a in found if "decided" in a} == {"idlm"}
+                recorded = [list(x) if isinstance(x, tuple) else x for x in column]
+                assert answer.get(name, []) == (recorded if any(column) else []), name
+    assert any("rejected" in a for lanes in chunks.values() for a in lanes)
+    assert {names[a["d"]] for lanes in chunks.values() for a in lanes if "decided" in a} == {"idlm"}
 
 
 def test_every_id_that_is_shown_has_its_piece_and_prompts_have_their_text(told_run: Path) -> None:
-    index, chunks, pieces = given(load_run(told_run))
+    index, chunks, pieces = handed_over(load_run(told_run))
     vocabulary = json.loads((told_run / "vocab.json").read_text())
-    shown = {
+    ids = {
         token
-        for found in chunks.values()
-        for answer in found
+        for lanes in chunks.values()
+        for answer in lanes
         for token in (*answer["tokens"], *itertools.chain(*answer.get("rejected", [])))
     }
-    assert {str(token) for token in shown} == set(pieces)
+    assert {str(token) for token in ids} == set(pieces)
     assert pieces["60"] == vocabulary["60"]
     assert "\u202e" not in "".join(pieces.values())
     first = index["prompts"][0]
@@ -87,7 +87,7 @@ def test_every_id_that_is_shown_has_its_piece_and_prompts_have_their_text(told_r
 def test_decoders_have_the_colours_of_the_figures_and_say_what_they_guarantee(
     told_run: Path,
 ) -> None:
-    decoders = given(load_run(told_run))[0]["decoders"]
+    decoders = handed_over(load_run(told_run))[0]["decoders"]
     palette = colours(["ar", "ptp", "spec", "idlm"])
     assert {d["name"]: d["colour"] for d in decoders} == palette
     assert {d["name"]: d["guarantee"] for d in decoders} == {
@@ -135,7 +135,7 @@ def test_records_of_before_are_shown_without_what_they_do_not_tell(synthetic_run
         dataclasses.replace(r, steps=r.steps and without(r.steps, "ended_s", "rejected", "decided"))
         for r in load_run(path).records
     ]
-    _, chunks, _ = given(load_run(rewrite(path, records)))
+    _, chunks, _ = handed_over(load_run(rewrite(path, records)))
     for answer in itertools.chain(*chunks.values()):
         assert not {"rejected", "decided"} & set(answer)
         assert answer.get("spread") is True
@@ -164,8 +164,8 @@ def test_what_does_not_fit_is_left_out_family_by_family_in_turn(
     assert len(set(families)) == 6
     assert max(map(families.count, families)) - min(map(families.count, families)) <= 1
     names = [prompt["name"] for prompt in unpack(whole.index)["prompts"]]
-    kept = [prompt["name"] for prompt in unpack(half.index)["prompts"]]
-    assert kept == [name for name in names if name in kept]
+    fitting = [prompt["name"] for prompt in unpack(half.index)["prompts"]]
+    assert fitting == [name for name in names if name in fitting]
 
 
 def test_damaged_texts_leave_ids_and_a_note(told_run: Path, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_damaged_texts_leave_ids_and_a_note(told_run: Path, tmp_path: Path) -> N
     (tmp_path / "vocab.json").write_text("{")
     changed = (tmp_path / "prompts.jsonl").read_text().replace("[3, 5, 10]", "[3, 5, 11]")
     (tmp_path / "prompts.jsonl").write_text(changed)
-    index, _, pieces = given(load_run(tmp_path))
+    index, _, pieces = handed_over(load_run(tmp_path))
     assert pieces["3"] == "<3>"
     assert index["prompts"][0]["text"] is None
     assert [re.sub(r":.*", "", note) for note in index["notes"]] == [

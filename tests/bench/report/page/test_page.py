@@ -87,12 +87,12 @@ def page(chromium: Browser) -> Browser:
 
 
 def state(page: Browser) -> dict[str, Any]:
-    found: dict[str, Any] = page.ask(STATE)
-    rows: dict[str, dict[str, str]] = {name: {} for name in found["names"]}
-    for cell, texts in found["cells"]:
+    now: dict[str, Any] = page.ask(STATE)
+    rows: dict[str, dict[str, str]] = {name: {} for name in now["names"]}
+    for cell, texts in now["cells"]:
         for name, text in zip(rows, texts, strict=True):
             rows[name][cell] = text
-    return found | {"rows": rows}
+    return now | {"rows": rows}
 
 
 def answers(run: Run, prompt: int) -> Mapping[str, SampleRecord]:
@@ -135,9 +135,9 @@ def test_at_the_end_the_counts_are_those_of_the_records(page: Browser, told_run:
     run = load_run(told_run)
     rows = state(page)["rows"]
     assert list(rows) == state(page)["cards"] == ORDER
-    found = answers(run, 0)
-    each_s = {name: (r.total_s or 0) / len(r.tokens or ()) for name, r in found.items()}
-    for name, record in found.items():
+    records = answers(run, 0)
+    each_s = {name: (r.total_s or 0) / len(r.tokens or ()) for name, r in records.items()}
+    for name, record in records.items():
         tally = Tally.of(record)
         assert rows[name]["tokens"] == f"{tally.emitted}/{tally.emitted}"
         assert rows[name]["calls"] == str(tally.target_calls)
@@ -146,8 +146,8 @@ def test_at_the_end_the_counts_are_those_of_the_records(page: Browser, told_run:
 
 
 def test_it_plays_at_the_relative_speed_of_the_records(page: Browser, told_run: Path) -> None:
-    found = answers(load_run(told_run), 0)
-    longest_us = max(round(1e6 * (record.total_s or 0)) for record in found.values())
+    records = answers(load_run(told_run), 0)
+    longest_us = max(round(1e6 * (record.total_s or 0)) for record in records.values())
     page.select("#speed", "4")
     began = time.perf_counter()
     page.press(SPACE)
@@ -160,7 +160,7 @@ def test_it_plays_at_the_relative_speed_of_the_records(page: Browser, told_run: 
     for _, now in seen:
         # what is shown fits one moment: that of the lane that runs longest
         at_us = 1e3 * max(float(row["ms"]) for row in now["rows"].values())
-        for name, record in found.items():
+        for name, record in records.items():
             assert record.steps is not None
             ends = [1e6 * end_s for end_s in record.steps.ended_s]
             tokens = [0, *itertools.accumulate(record.steps.emitted)]
@@ -182,7 +182,7 @@ def test_it_plays_at_the_relative_speed_of_the_records(page: Browser, told_run: 
 def test_colours_are_of_steps_and_what_fell_and_what_was_refined_is_marked(
     page: Browser, told_run: Path
 ) -> None:
-    found = answers(load_run(told_run), 0)
+    records = answers(load_run(told_run), 0)
     script = """
     const card = [...document.querySelectorAll(".card")][arguments[0]];
     return [...card.querySelectorAll(".step")].map((step) => ({
@@ -194,7 +194,7 @@ def test_colours_are_of_steps_and_what_fell_and_what_was_refined_is_marked(
     }));
     """
     for place, name in enumerate(ORDER):
-        steps = found[name].steps
+        steps = records[name].steps
         assert steps is not None
         shown = page.ask(script, place)
         assert [each["tokens"] for each in shown] == list(steps.emitted)
@@ -216,9 +216,9 @@ def test_the_keys_do_what_is_said_of_them(page: Browser, told_run: Path) -> None
     page.press(HOME)
     assert state(page)["at"] == 0
     assert {row["tokens"].split("/")[0] for row in state(page)["rows"].values()} == {"0"}
-    found = answers(load_run(told_run), 0)
+    records = answers(load_run(told_run), 0)
     ends = sorted(
-        {round(e, 6) for r in found.values() for e in (r.steps.ended_s if r.steps else ())}
+        {round(e, 6) for r in records.values() for e in (r.steps.ended_s if r.steps else ())}
     )
     page.press(RIGHT, RIGHT, RIGHT)
     assert state(page)["moment"].startswith(f"{1e3 * ends[2]:.1f} ms")
@@ -450,15 +450,15 @@ def contrasts(page: Browser) -> dict[str, float]:
       const clear = colour === "rgba(0, 0, 0, 0)" && node.parentElement;
       return clear ? under(node.parentElement) : colour;
     };
-    const found = {};
+    const worst = {};
     for (const selector of selectors) {
       for (const node of document.querySelectorAll(selector)) {
         const [a, b] = [luminance(getComputedStyle(node).color), luminance(under(node))];
         const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-        found[selector] = Math.min(found[selector] ?? 99, ratio);
+        worst[selector] = Math.min(worst[selector] ?? 99, ratio);
       }
     }
-    return found;
+    return worst;
     """
     selectors = (
         ".lead",
@@ -470,9 +470,9 @@ def contrasts(page: Browser) -> dict[str, float]:
         "button",
         ".race .cell",
     )
-    found: dict[str, float] = page.ask(script, selectors)
-    assert set(found) == set(selectors)
-    return found
+    ratios: dict[str, float] = page.ask(script, selectors)
+    assert set(ratios) == set(selectors)
+    return ratios
 
 
 # ---------------------------------------------------------------- other runs

@@ -77,8 +77,8 @@ def test_a_page_without_timed_answers_says_so(told_run: Path, tmp_path: Path) ->
     run = tmp_path / told_run.name
     shutil.copytree(told_run, run)
     lines = (run / "samples.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-    kept = [line for line in lines if '"kind":"quality"' in line]
-    (run / "samples.jsonl").write_text("".join(kept), encoding="utf-8")
+    untimed = [line for line in lines if '"kind":"quality"' in line]
+    (run / "samples.jsonl").write_text("".join(untimed), encoding="utf-8")
     write_report(run)
     assert "No prompt was timed." in page_of(run)
     assert "chunk-" not in page_of(run).replace("chunk-${name}", "")

@@ -110,7 +110,7 @@ def test_a_decoder_tells_the_very_drafts_that_fell(spec: str, temperature: float
             drafts = verifying[len(verifying) - step.drafted :]
             assert step.rejected == drafts[step.accepted :]
             num_fallen += len(step.rejected)
-    assert num_fallen > 0 or (not temperature and "ngram" in spec)  # greedy text goes in circles
+    assert num_fallen > 0
 
 
 class Recording(TableModel):

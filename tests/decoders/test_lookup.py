@@ -171,7 +171,7 @@ def test_answers_have_the_exact_distribution_of_the_table(
 @pytest.mark.parametrize("batch_size", [1, 2, 5])
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
 def test_batches_of_unequal_prompts_have_ars_tokens(batch_size: int, temperature: float) -> None:
-    models = Models(target=TableModel(5, seed=3, max_length=400))
+    models = Models(target=TableModel(8, seed=3, max_length=400))
     sampling = Sampling(
         temperature=temperature, top_p=0.9, max_new_tokens=50, stop_ids=frozenset({4})
     )

@@ -5,6 +5,7 @@ Nothing heavy at module level: the command line imports this to show its help.
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable
 from enum import StrEnum
@@ -68,7 +69,11 @@ def report(
     from bench.report.write import print_findings, write_report
 
     folder = find_run(run_dir, output)
-    code = print_findings(write_report(folder, reference), Console())
+    gc.disable()  # a large run has millions of numbers, and no cycle of them to be collected
+    try:
+        code = print_findings(write_report(folder, reference), Console())
+    finally:
+        gc.enable()
     _say_where(folder)
     raise typer.Exit(code)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -69,7 +70,7 @@ def pieces_of(run_dir: Path) -> Callable[[int], str]:
         pieces = {}
     except ValueError as error:
         raise BenchError(f"{path} is damaged: {error}", Exit.INVALID) from error
-    return lambda token: printable(str(pieces.get(str(token), f"<{token}>")))
+    return cache(lambda token: printable(str(pieces.get(str(token), f"<{token}>"))))
 
 
 class Tokenizer(Protocol):

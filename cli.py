@@ -14,6 +14,7 @@ import typer
 from bench.cli import make, measure, read, regression
 from bench.cli.group import VerbGroup
 from bench.errors import BenchError, Exit, room_for
+from bench.machine.openmp import shorten_spinning
 from training import cli as training
 
 app = typer.Typer(
@@ -27,6 +28,7 @@ app = typer.Typer(
 
 def main() -> None:
     """Entry point of the console script: known errors become one line and an exit code."""
+    shorten_spinning()
     try:
         with room_for("what this command computes at once"):
             app()

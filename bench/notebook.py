@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from bench.errors import BenchError, Exit, did_you_mean
+from bench.machine.openmp import shorten_spinning
 from bench.progress import choose
 from bench.records.record import SampleRecord
 from bench.records.run_folder import find_run
@@ -203,6 +204,7 @@ def run(
         BenchError: for anything that stops it before something is measured.
         ValueError: an unknown `progress`.
     """
+    shorten_spinning()
     from bench.runs import run as measure
 
     file = None if config is None else Path(config)

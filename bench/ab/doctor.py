@@ -20,6 +20,7 @@ from bench.errors import BenchError
 from bench.machine import env as environment
 from bench.machine.gpu import gpu_facts, gpu_handle, slowdown
 from bench.machine.load import LoadWatch
+from bench.machine.openmp import spinning
 from bench.stats.validity import MAX_OTHER_CORES
 
 _LOOK_S = 1.0
@@ -58,6 +59,7 @@ def examine(look_s: float = _LOOK_S) -> list[Check]:
     checks = [
         Check(name="processor", seen=str(machine.cpu)),
         threads(torch.get_num_threads(), machine.affinity, machine.cgroup_cpus),
+        waiting_threads(),
         governor(machine.governor),
         clock(psutil.cpu_freq(), _boost()),
         others(load.other_cores),
@@ -77,6 +79,12 @@ def threads(num: int, affinity: int | None, quota: float | None) -> Check:
     if num > allowed:
         return Check(name="threads", seen=seen, advice=f"run with --threads {max(1, int(allowed))}")
     return Check(name="threads", seen=seen)
+
+
+def waiting_threads() -> Check:
+    """How threads wait for each other (`bench.machine.openmp`)."""
+    seen, advice = spinning()
+    return Check(name="waiting threads", seen=seen, advice=advice)
 
 
 def governor(name: str | None) -> Check:

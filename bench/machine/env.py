@@ -25,6 +25,7 @@ from typing import Any
 import psutil
 
 from bench.machine.gpu import gpu_facts
+from bench.machine.openmp import SPIN_COUNT, WAIT_POLICY
 from bench.records.environment import (
     AdapterFacts,
     Environment,
@@ -45,7 +46,7 @@ PACKAGES = (
 VARIABLES = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUDA_VISIBLE_DEVICES",
     "CUBLAS_WORKSPACE_CONFIG", "PYTORCH_CUDA_ALLOC_CONF", "NVIDIA_TF32_OVERRIDE",
-    "TORCH_COMPILE_DISABLE",
+    "TORCH_COMPILE_DISABLE", WAIT_POLICY, SPIN_COUNT,
 )  # fmt: skip
 
 

@@ -66,8 +66,8 @@ def test_a_gpu_that_is_shared_or_slowed_down_is_told() -> None:
 def test_the_examination_looks_at_everything() -> None:
     checks = doctor.examine(look_s=0.05)
     names = [check.name for check in checks]
-    assert names[:7] == [
-        *("processor", "threads", "governor", "clock"),
+    assert names[:8] == [
+        *("processor", "threads", "waiting threads", "governor", "clock"),
         *("other load", "throttling", "memory"),
     ]
     assert json.dumps(doctor.to_json(checks, None), allow_nan=False)

@@ -1,0 +1,67 @@
+"""How threads wait for each other: set before torch is imported, never over the user's choice."""
+
+import os
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+from bench.ab.doctor import waiting_threads
+from bench.machine.env import VARIABLES
+from bench.machine.openmp import SPIN_COUNT, WAIT_POLICY, shorten_spinning
+
+
+@pytest.fixture
+def unset(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Neither variable is set, and torch looks as if nobody had imported it."""
+    for name in (WAIT_POLICY, SPIN_COUNT):
+        monkeypatch.setenv(name, "to be restored")
+        monkeypatch.delenv(name)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    return monkeypatch
+
+
+def test_threads_spin_shortly_where_nobody_chose(unset: pytest.MonkeyPatch) -> None:
+    assert shorten_spinning()
+    assert os.environ[SPIN_COUNT] == "10000"
+
+
+@pytest.mark.parametrize("name", [WAIT_POLICY, SPIN_COUNT])
+def test_what_the_user_chose_stays(unset: pytest.MonkeyPatch, name: str) -> None:
+    unset.setenv(name, "chosen")
+    assert not shorten_spinning()
+    assert os.environ[name] == "chosen"
+    assert {WAIT_POLICY, SPIN_COUNT} & set(os.environ) == {name}
+
+
+def test_nothing_is_set_that_nobody_would_read(unset: pytest.MonkeyPatch) -> None:
+    unset.setitem(sys.modules, "torch", ModuleType("torch"))
+    assert not shorten_spinning()
+    assert SPIN_COUNT not in os.environ
+
+
+def test_every_command_sets_it_before_torch_is_imported() -> None:
+    code = (
+        "import os, sys, cli\n"
+        "cli.app = lambda: print('torch' in sys.modules, os.environ.get('GOMP_SPINCOUNT'))\n"
+        "cli.main()"
+    )
+    env = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["False", "10000"]
+
+
+def test_a_run_records_it_and_the_doctor_tells_it(unset: pytest.MonkeyPatch) -> None:
+    assert {WAIT_POLICY, SPIN_COUNT} <= set(VARIABLES)
+    assert waiting_threads().advice == (
+        "export GOMP_SPINCOUNT=10000: spinning threads slow calls beside other load"
+    )
+    unset.setenv(SPIN_COUNT, "10000")
+    assert waiting_threads().good
+    unset.setenv(WAIT_POLICY, "passive")
+    assert not waiting_threads().good
+    unset.setenv(WAIT_POLICY, "active")
+    assert waiting_threads().good

@@ -2,9 +2,10 @@
 
 A Llama of one to three narrow layers with the target's tokenizer and tied embeddings, which begin
 as the target's own, projected on their principal directions. It learns the target's likeliest
-tokens after each prefix of its completions, at the temperature they were sampled at.
+tokens after each prefix of its completions, at the temperature they were sampled at, and, where the
+recipe says so, after each prefix of the prompts, at temperature 1.
 
-Letters: B rows, S places, P answer places, M places that count, D width, V vocabulary.
+Letters: B rows, S places, P taught places of a row, M places that count, D width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -48,13 +49,18 @@ class TargetTable(RecipeTable):
 
 
 class DraftTable(RecipeTable):
-    """[draft]: sizes of the draft model, and the seed of its first weights."""
+    """[draft]: sizes of the draft model, and the seed of its first weights.
+
+    Attributes:
+        initial: folder of a draft of these sizes to begin as, in place of fresh weights.
+    """
 
     width: Count = 128
     layers: Count = 2
     heads: Count = 4
     intermediate: Count = 384
     seed: Seed = 0
+    initial: str | None = None
 
 
 class DraftRunTable(RecipeTable):
@@ -62,6 +68,7 @@ class DraftRunTable(RecipeTable):
 
     Attributes:
         negatives: random words in each loss beside the `head_words`, so that none is forgotten.
+        prompt_weight: of a prompt's tokens in the loss, where those of an answer weigh 1.
     """
 
     num_steps: Count
@@ -74,6 +81,7 @@ class DraftRunTable(RecipeTable):
     teacher_top: Count = 16
     head_words: int = Field(default=0, ge=0)
     negatives: int = Field(default=0, ge=0)
+    prompt_weight: float = Field(default=0.0, ge=0, le=1)
     seed: Seed = 1
     eval_steps: Count = 100
     eval_rows: Count = 60
@@ -166,8 +174,9 @@ class DraftJob:
         if not isinstance(self.source, PoolSource) or self.source.facts["kind"] != "completions":
             raise ValueError("recipe: a draft is trained on [data] of kind 'completions'")
         self.trained = fresh_draft(target, recipe.draft)
+        everywhere = "-prompts" if recipe.run.prompt_weight else ""
         self._cache = TeacherCache(
-            state / f"teacher-{(self.taught_by or 'unknown')[-12:]}",
+            state / f"teacher-{(self.taught_by or 'unknown')[-12:]}{everywhere}",
             self._logits,
             recipe.run.teacher_top,
         )
@@ -176,44 +185,58 @@ class DraftJob:
     @torch.no_grad()
     def _logits(self, row: Row) -> Tensor:
         hidden, _ = self._target.context(torch.tensor([row.ids]))
-        logits: Tensor = self._head(hidden[0, _answer(row) - 1])
+        logits: Tensor = self._head(hidden[0, self._taught(row) - 1])
         return logits
+
+    def _taught(self, row: Row) -> Tensor:
+        """Places of the tokens that are learnt: the answer's, and the prompt's where it counts."""
+        return torch.arange(1, len(row.ids)) if self.run.prompt_weight else _answer(row)
 
     def pieces(self, progress: TrainingProgress) -> Iterator[Piece]:
         """Losses of this worker's groups of a step."""
         rows = sorted(self.source.rows(progress.step), key=lambda row: len(row.ids))
         rank, world = worker()
         rng = np.random.default_rng([self.run.seed, progress.step, rank])
-        weight = self.trained.lm_head.weight
+        words_of = self.trained.lm_head.weight
         for group in groups(rows[rank::world], self.run.max_tokens):
-            others = torch.from_numpy(rng.choice(len(weight), self.run.negatives, replace=False))
+            others = torch.from_numpy(rng.choice(len(words_of), self.run.negatives, replace=False))
             words = torch.unique(torch.cat([self._frequent, others]))
-            head = ShortHead(weight, words if self.run.head_words else words[:0])
+            head = ShortHead(words_of, words if self.run.head_words else words[:0])
             asked = self.run.label_share < 1  # labels alone need no teacher
             tops = [self._cache.top(row) for row in group] if asked else []
-            states, target, temperature = self._states(group)
+            places = [self._taught(row) for row in group]
+            states, target = self._states(group, places)
+            temperature, weight = self._importance(group, places)
             loss = taught_loss(
                 states,
                 head,
                 target,
                 _joined(tops) if asked else None,
-                torch.where(temperature > 0, temperature, GREEDY_TEMPERATURE),
-                torch.ones(len(target)),
+                temperature,
+                weight,
                 label_share=self.run.label_share,
                 overlap_share=0.0,
             )
             yield loss, len(target), sum(len(row.ids) for row in group)
 
-    def _states(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
-        """Hidden states ``[M, D]`` before answer tokens, those tokens, and their temperatures."""
+    def _states(self, rows: Sequence[Row], places: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Hidden states ``[M, D]`` before the tokens at each row's `places`, and those tokens."""
         width = max(len(row.ids) for row in rows)
         ids = torch.tensor([row.ids + [0] * (width - len(row.ids)) for row in rows])
         hidden = hidden_states(self.trained, ids, torch.float32)
-        places = [_answer(row) for row in rows]
         counts = torch.tensor([len(part) for part in places])
-        line, place = torch.arange(len(rows)).repeat_interleave(counts), torch.cat(places)
-        temperature = torch.tensor([row.temperature or 0.0 for row in rows])
-        return hidden[line, place - 1], ids[line, place], temperature[line]
+        line, place = torch.arange(len(rows)).repeat_interleave(counts), torch.cat(list(places))
+        return hidden[line, place - 1], ids[line, place]
+
+    def _importance(self, rows: Sequence[Row], places: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Temperatures and weights ``[M]`` of the tokens at each row's `places`."""
+        temperatures, weights = [], []
+        for row, part in zip(rows, places, strict=True):
+            own = torch.tensor(row.learn)[part]
+            of_answer = row.temperature or GREEDY_TEMPERATURE
+            temperatures.append(torch.where(own, of_answer, 1.0))
+            weights.append(torch.where(own, 1.0, self.run.prompt_weight))
+        return torch.cat(temperatures), torch.cat(weights)
 
     @torch.no_grad()
     def evaluate(self, progress: TrainingProgress) -> None:
@@ -221,7 +244,7 @@ class DraftJob:
         rows = rows_at(self.source.held_out(self.run.eval_rows), 0.0)
         stood, loss, count = [], 0.0, 0
         for row in rows:
-            states, target, _ = self._states([row])
+            states, target = self._states([row], [_answer(row)])
             logits = self.trained.lm_head(states)
             loss += torch.nn.functional.cross_entropy(logits, target, reduction="sum").item()
             count += len(target)
@@ -253,7 +276,11 @@ class DraftJob:
 
 
 def fresh_draft(target: Any, table: DraftTable) -> Any:
-    """A Llama of the recipe's sizes; its embeddings are the target's, projected to its width."""
+    """A Llama of the recipe's sizes; its embeddings are the target's, projected to its width.
+
+    Raises:
+        ValueError: the draft to begin as has other sizes.
+    """
     from transformers import LlamaConfig, LlamaForCausalLM
 
     of = target.config
@@ -274,6 +301,9 @@ def fresh_draft(target: Any, table: DraftTable) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(table.seed)  # noqa: TID251 - transformers draws from it; forked
         draft = LlamaForCausalLM(config)
+    if table.initial is not None:
+        _begin_as(draft, table.initial)
+        return draft
     words = target.get_input_embeddings().weight.detach().float()
     _, directions = torch.linalg.eigh(words.T @ words)  # ascending
     projected = words @ directions[:, -table.width :]
@@ -281,6 +311,14 @@ def fresh_draft(target: Any, table: DraftTable) -> Any:
         scale = projected.square().mean().sqrt()
         draft.model.embed_tokens.weight.copy_(projected * (config.initializer_range / scale))
     return draft
+
+
+def _begin_as(draft: Any, folder: str) -> None:
+    weights = open_checkpoint(folder, "AutoModelForCausalLM").state_dict()
+    sizes = {name: weight.shape for name, weight in draft.state_dict().items()}
+    if {name: weight.shape for name, weight in weights.items()} != sizes:
+        raise ValueError(f"recipe: draft.initial {folder} has other sizes than [draft] says")
+    draft.load_state_dict(weights)
 
 
 def leading_runs(right: Sequence[bool]) -> list[int]:

@@ -3,7 +3,7 @@
 A row of 100 answer tokens takes the teacher a second on one core and 10 kB here; a small model
 passes over its rows many times.
 
-Letters: P answer places of a row, T likeliest tokens.
+Letters: P taught places of a row, T likeliest tokens.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class TeacherCache:
     """Asks the teacher about a row's answer the first time, and remembers."""
 
     def __init__(self, folder: Path, logits: Callable[[Row], Tensor], num_top: int) -> None:
-        """`logits` gives ``[P, V]`` before the learnt tokens of a row (its first excepted)."""
+        """`logits` gives ``[P, V]`` before the taught tokens of a row."""
         self._folder, self._logits, self._num_top = folder / f"top{num_top}", logits, num_top
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def top(self, row: Row) -> Top:
-        """What the teacher finds likeliest at each answer place."""
+        """What the teacher finds likeliest at each taught place."""
         path = self._folder / f"{row_hash(row):016x}.npz"
         if not path.exists():
             top = self._logits(row).topk(self._num_top)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
@@ -19,8 +20,17 @@ from decoders.core.types import Sampling
 from decoders.spec import Speculative
 from tests.command_line import bench
 from tests.tiny_recipe import toml_of
-from training.adapter.draft import DraftTable, fresh_draft, leading_runs, train_draft
+from training.adapter.draft import (
+    DraftJob,
+    DraftRecipe,
+    DraftTable,
+    fresh_draft,
+    leading_runs,
+    train_draft,
+)
 from training.adapter.teacher_cache import TeacherCache
+from training.loop import TrainingProgress
+from training.reporter import Reporter
 from training.text.completion_file import Completion, write_completions
 from training.text.data import Row
 
@@ -137,3 +147,40 @@ def test_the_command_trains_and_refuses_in_one_line(tables: dict[str, Any], tmp_
     refused = bench("train", "draft", "--recipe", path, "--set", "draft.size=3")
     assert refused.code == 2
     assert "unknown key draft.size" in refused.err
+
+
+def test_prompts_are_learnt_at_their_own_weight_and_temperature(
+    tables: dict[str, Any], tmp_path: Path
+) -> None:
+    tables["run"] |= {"num_steps": 1, "prompt_weight": 0.25}
+    state = tmp_path / "prompted" / ".training"
+    with Reporter("none", "draft", tmp_path / "log.jsonl", "tokens") as reporter:
+        state.mkdir(parents=True)
+        job = DraftJob(DraftRecipe.of(tables), state, reporter, tables["model"]["path"])
+        row = Row([5, 6, 7, 8], [False, False, True, True], 0.7)
+        places = [torch.arange(1, 4)]
+        temperature, weight = job._importance([row], places)
+        assert temperature.tolist() == pytest.approx([1.0, 0.7, 0.7])
+        assert weight.tolist() == [0.25, 1.0, 1.0]
+        ((loss, num_targets, num_tokens), *_) = job.pieces(TrainingProgress())
+    assert num_targets > 0
+    assert num_targets < num_tokens
+    assert loss.isfinite()
+    (folder,) = state.glob("teacher-*-prompts/top4")
+    kept = [np.load(file)["ids"].shape for file in folder.iterdir()]
+    assert kept[0] == (13, 4)  # 2 + 12 tokens, the first of which nothing predicts
+
+
+def test_a_draft_begins_as_another_of_its_sizes_and_of_no_other(
+    tables: dict[str, Any], tmp_path: Path
+) -> None:
+    tables["run"]["num_steps"] = 2
+    train_draft(tables, tmp_path / "first", progress="none")
+    first = AutoModelForCausalLM.from_pretrained(tmp_path / "first")
+    target = AutoModelForCausalLM.from_pretrained(tables["model"]["path"])
+    table = DraftTable(**tables["draft"], initial=str(tmp_path / "first"))
+    begun = fresh_draft(target, table)
+    for name, weight in first.state_dict().items():
+        assert torch.equal(begun.state_dict()[name], weight.float()), name
+    with pytest.raises(ValueError, match="other sizes than"):
+        fresh_draft(target, table.model_copy(update={"width": 8}))

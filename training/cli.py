@@ -210,6 +210,39 @@ def train_inverse(
     typer.echo(str(result))
 
 
+@train.command("curve")
+def train_curve(
+    logs: Annotated[
+        list[Path], typer.Argument(help="training_log.jsonl of an adapter or draft, or its folder.")
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The figure: .png, .svg or .pdf.")
+    ] = Path("curve.png"),
+) -> None:
+    """How proposals grew with training, and what ten times more would give if it went on."""
+    from training.adapter.plots import plot_growth
+    from training.growth import read_growth
+
+    with _usage():
+        files = [log / "training_log.jsonl" if log.is_dir() else log for log in logs]
+        grown = [growth for file in files for growth in read_growth(file, _trained(file))]
+        plot_growth(grown, output)
+    for growth in grown:
+        value, low, high = growth.at(10 * growth.seen[-1])
+        typer.echo(
+            f"{growth.name}, {growth.kind}: {growth.values[-1]:.2f} stand after "
+            f"{growth.seen[-1] / 1e6:.2f} million; ten times as many give {growth.slope:+.2f} "
+            f"(standard error {growth.slope_error:.2f}): {value:.2f} [{low:.2f}, {high:.2f}]"
+        )
+    typer.echo(str(output))
+
+
+def _trained(log: Path) -> str:
+    """What a log is of, by its folder; a run in progress keeps it in ``.training`` there."""
+    parents = [folder.name for folder in log.absolute().parents]
+    return parents[parents[0] == ".training"]
+
+
 @imports.command("ptp")
 def import_ptp(
     checkpoint: Annotated[

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from decoders.core.adapter.config import AdapterConfig
+from training.growth import Growth
 from training.plots import COLORS, read_evaluations
 
 
@@ -37,19 +38,34 @@ def plot_adapters(configs: Mapping[str, AdapterConfig], output: Path) -> None:
     _save(figure, output)
 
 
-def plot_training(log: Path, output: Path) -> None:
-    """Draws the expected leading right predictions of 16 slots over slots trained on."""
-    reports = read_evaluations(log, "held_out")
+def plot_growth(grown: Sequence[Growth], output: Path) -> None:
+    """Draws leading proposals that stand over tokens or slots seen, and the line ten times on."""
     figure, (axes,) = _panels(1)
-    trained = [report["tokens"] / 1e6 for report in reports]
-    for kind, style, label in (("", "-", "T = 0.7, top-p 0.95"), ("greedy_", "--", "greedy")):
-        values = [report["held_out"][f"{kind}leading_16"] for report in reports]
-        if None not in values:
-            axes.plot(trained, values, style, color=COLORS[0], linewidth=1.8, label=label)
-    axes.set_xlabel("slots trained on (millions)")
-    axes.set_ylabel("leading right predictions of 16")
+    names = list(dict.fromkeys(growth.name for growth in grown))
+    colors = dict(zip(names, _cycle(len(names)), strict=True))
+    for growth in grown:
+        color, sampled = colors[growth.name], growth.kind == "sampled"
+        last = growth.seen[-1]
+        ahead = [last * 10 ** (step / 20) for step in range(21)]
+        line = [growth.at(seen) for seen in ahead]
+        axes.plot(
+            *(growth.seen, growth.values),
+            *("o" if sampled else "s",),
+            color=color,
+            markersize=4,
+            markerfacecolor="none" if sampled else color,
+            label=f"{growth.name}, {growth.kind}",
+        )
+        fitted = [growth.at(seen)[0] for seen in growth.seen]
+        axes.plot(growth.seen, fitted, "-", color=color, linewidth=1.4)
+        axes.plot(ahead, [value for value, _, _ in line], ":", color=color, linewidth=1.4)
+        low, high = [max(0.0, low) for _, low, _ in line], [high for _, _, high in line]
+        axes.fill_between(ahead, low, high, color=color, alpha=0.12, linewidth=0)
+    axes.set_xscale("log")
+    axes.set_xlabel("tokens or slots seen (dotted: ten times on)")
+    axes.set_ylabel("leading proposals that stand")
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False, fontsize=9)
+    axes.legend(frameon=False, fontsize=8, loc="upper left")
     _save(figure, output)
 
 

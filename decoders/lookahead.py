@@ -1,0 +1,187 @@
+"""Lookahead decoding (Fu et al. 2024, arXiv 2402.02057): n-grams gathered from Jacobi iterations.
+
+Every call does two things at once. In a window of W columns the target goes on with guesses of
+itself: level l of a column stands one place after level l - 1, and what the target says after the
+last level ends an n-gram of N tokens. And n-grams gathered so far whose first token is the last one
+of the answer are verified. Both are branches of one tree of rows; of the tokens only those stay
+that the target itself picks. No draft model and no adapter; AR's tokens for the same seed.
+
+Letters: W columns of the window, N tokens of an n-gram, G n-grams kept for a first token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from decoders.core import masks
+from decoders.core.decoder import Decoder, Request, Steps
+from decoders.core.registry import register
+from decoders.core.types import Emit
+
+_MOST_ROWS = 120
+"""Rows of a call that may be dropped again: what caches hold beyond prompt and budget."""
+
+
+@register("lookahead")
+@dataclass(frozen=True, kw_only=True)
+class Lookahead(Decoder):
+    """Gather n-grams from the target's own guesses ahead and verify them. Lossless, coupled.
+
+    A run that names no decoders leaves it out (`by_default`): it is measured where it is asked for.
+
+    Args:
+        window: W, columns of guesses ahead.
+        n: N, tokens of an n-gram; N - 1 of them are verified.
+        candidates: G, n-grams kept for a first token, the latest; all are verified at once.
+        from_prompt: whether the prompt's n-grams count as gathered.
+    """
+
+    window: int = 5
+    n: int = 4
+    candidates: int = 5
+    from_prompt: bool = True
+
+    by_default = False
+
+    def __post_init__(self) -> None:
+        """`ValueError` on an option out of range."""
+        self.demand(self.window >= 1, "window", "1 or above")
+        self.demand(self.n >= 2, "n", "2 or above")
+        self.demand(self.candidates >= 1, "candidates", "1 or above")
+        most = _MOST_ROWS // (self.n - 1) - self.candidates
+        allowed = f"at most {most} with n={self.n} and candidates={self.candidates}"
+        self.demand(self.window <= most, "window", allowed)
+
+    @property
+    def coupled(self) -> bool:
+        """Every token is the target's own pick for its uniform."""
+        return True
+
+    def steps(self, request: Request) -> Steps:
+        """Prefill, then look ahead and verify in every call, and drop what did not stand."""
+        target, left = request.target, request.sampling.max_new_tokens
+        result = yield target.call(request.prompt_ids)
+        emitted = result.picks
+        yield Emit(tokens=emitted)
+        pool = _Pool(self.n, self.candidates)
+        if self.from_prompt:
+            pool.gather([*request.prompt_ids, *emitted])
+        guesses = (request.prompt_ids * self.window)[-self.window :]
+        levels = [list(guesses)]
+        while True:
+            left -= len(emitted)
+            rows = _Rows(emitted[-1])
+            # the verifying call adds one token itself: verify at most what the budget still holds
+            longest = 0
+            for ngram in pool.after(emitted[-1]):
+                rows.add(ngram[: left - 1])
+                longest = max(longest, min(len(ngram), left - 1))
+            verified = len(rows.tokens)
+            last = rows.look_ahead(levels)
+            result = yield target.call(
+                rows.tokens,
+                read=(*range(verified), *last),
+                positions=[target.length + depth for depth in masks.depths(rows.parents)],
+                mask=masks.tree(rows.parents),
+            )
+            path = rows.path(result.picks[:verified])
+            target.keep(path)
+            emitted = (*(rows.tokens[row] for row in path[1:]), result.picks[path[-1]])
+            yield Emit(
+                tokens=emitted,
+                drafted=longest,
+                accepted=len(path) - 1,
+                rejected=rows.below(path[-1]),
+            )
+            self._move_on(levels, result.picks[verified:], pool)
+
+    def _move_on(self, levels: list[list[int]], said: Sequence[int], pool: _Pool) -> None:
+        """The window's next guesses: what the target said becomes the last level of all columns.
+
+        Once there are N - 1 levels, each column and what it ends in is an n-gram, and the first
+        level is left behind.
+        """
+        levels.append(list(said))
+        if len(levels) == self.n:
+            for column in zip(*levels, strict=True):
+                pool.add(column)
+            levels.pop(0)
+
+
+@dataclass(slots=True)
+class _Pool:
+    """The latest G continuations of N - 1 tokens for each first token, the latest last."""
+
+    n: int
+    candidates: int
+    _after: dict[int, dict[tuple[int, ...], None]] = field(default_factory=dict)
+
+    def add(self, ngram: Sequence[int]) -> None:
+        """Keep an n-gram; the one that was added longest ago goes where there are G."""
+        known = self._after.setdefault(ngram[0], {})
+        continuation = tuple(ngram[1:])
+        known.pop(continuation, None)
+        known[continuation] = None
+        if len(known) > self.candidates:
+            del known[next(iter(known))]
+
+    def gather(self, text: Sequence[int]) -> None:
+        """Add all n-grams of a text."""
+        for start in range(len(text) - self.n + 1):
+            self.add(text[start : start + self.n])
+
+    def after(self, token: int) -> tuple[tuple[int, ...], ...]:
+        """What is known to follow a token."""
+        return tuple(self._after.get(token, ()))
+
+
+class _Rows:
+    """The rows of a call: a tree whose first row is the last token of the answer."""
+
+    def __init__(self, last: int) -> None:
+        self.tokens, self.parents = [last], [masks.ROOT]
+        self._candidates: dict[tuple[int, int], int] = {}
+
+    def _append(self, token: int, parent: int) -> int:
+        self.tokens.append(token)
+        self.parents.append(parent)
+        return len(self.tokens) - 1
+
+    def add(self, continuation: Sequence[int]) -> None:
+        """A candidate after the first row; candidates that begin alike share rows."""
+        row = 0
+        for token in continuation:
+            child = self._candidates.get((row, token))
+            if child is None:
+                child = self._candidates[row, token] = self._append(token, row)
+            row = child
+
+    def look_ahead(self, levels: Sequence[Sequence[int]]) -> Sequence[int]:
+        """Add the window's columns; the rows of their last level.
+
+        The first level is a chain after the first row; in a column each level continues the last.
+        """
+        rows = [0]
+        for token in levels[0]:
+            rows.append(self._append(token, rows[-1]))
+        rows.pop(0)
+        for level in levels[1:]:
+            rows = [self._append(token, row) for token, row in zip(level, rows, strict=True)]
+        return rows
+
+    def path(self, picks: Sequence[int]) -> list[int]:
+        """The rows from the first on that the target's picks follow, one for each candidate row."""
+        rows = [0]
+        while (child := self._candidates.get((rows[-1], picks[rows[-1]]))) is not None:
+            rows.append(child)
+        return rows
+
+    def below(self, row: int) -> tuple[int, ...]:
+        """The tokens of the first candidate that goes on after `row`."""
+        tokens = []
+        for (parent, token), child in self._candidates.items():
+            if parent == row:
+                tokens.append(token)
+                row = child
+        return tuple(tokens)

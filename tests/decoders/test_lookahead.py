@@ -1,0 +1,128 @@
+"""Lookahead decoding: the tree of its rows, what it gathers, and AR's tokens out of it."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from bench.plan.select import built_in_cells
+from decoders.ar import Autoregressive
+from decoders.core import masks
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import Scheduler, generate
+from decoders.core.testing.table_model import TableModel
+from decoders.core.types import Call, Generation, Sampling
+from decoders.lookahead import Lookahead, _Pool, _Rows
+
+PROMPT = [1, 2, 3]
+GREEDY = Sampling(max_new_tokens=40)
+WARM = Sampling(temperature=0.9, max_new_tokens=40, seed=2)
+
+
+class Recording(TableModel):
+    """Remembers its calls."""
+
+    def __init__(self) -> None:
+        super().__init__(5, seed=1, scale=2.0)
+        self.seen: list[Call] = []
+
+    def forward(self, calls: Sequence[Call]) -> Tensor:
+        self.seen += calls
+        return super().forward(calls)
+
+
+class Cycle(TableModel):
+    """0, 1, …, V - 1, 0, … whatever came before the last token."""
+
+    def logits(self, context: Sequence[int]) -> Tensor:
+        return 50 * torch.eye(self.vocab_size)[(context[-1] + 1) % self.vocab_size]
+
+
+def answer_of(decoder: Lookahead | Autoregressive, sampling: Sampling) -> Generation:
+    return generate(decoder, PROMPT, sampling, Models(target=Recording()))
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("options", [{}, {"from_prompt": False}, {"window": 2, "n": 2}])
+def test_its_tokens_are_those_of_ar(sampling: Sampling, options: dict[str, int]) -> None:
+    answer = answer_of(Lookahead(**options), sampling)
+    assert answer.tokens == answer_of(Autoregressive(), sampling).tokens
+    assert sum(step.accepted for step in answer.steps) > 0
+
+
+def test_answers_of_a_batch_are_those_alone() -> None:
+    prompts = [[1, 2, 3], [4, 4, 0, 1], [2]]
+    models = Models(target=TableModel(5, seed=1, scale=2.0))
+    outcomes = Scheduler(Lookahead(), models, WARM, batch_size=3).run(prompts)
+    for prompt, outcome in zip(prompts, outcomes, strict=True):
+        assert isinstance(outcome, Generation)
+        alone = generate(Lookahead(), prompt, WARM, Models(target=Recording()))
+        assert outcome.tokens == alone.tokens
+
+
+def test_a_window_gathers_what_it_was_never_shown() -> None:
+    """A cycle of 23 tokens: nothing repeats in the prompt, all n-grams come from guesses."""
+    sampling = Sampling(max_new_tokens=60)
+    models = Models(target=Cycle(23))
+    answer = generate(Lookahead(from_prompt=False), [0, 7, 14, 3, 19], sampling, models)
+    assert answer.tokens == tuple((20 + place) % 23 for place in range(60))
+    assert max(len(step.tokens) for step in answer.steps) == 4  # an n-gram's rest and one pick
+    assert len(answer.steps) < 30
+
+
+def test_rows_are_a_tree_of_candidates_that_share_what_they_begin_with_and_of_the_window() -> None:
+    rows = _Rows(9)
+    for candidate in ([1, 2], [1, 3], [4, 2]):
+        rows.add(candidate)
+    assert rows.tokens == [9, 1, 2, 3, 4, 2]
+    assert rows.parents == [masks.ROOT, 0, 1, 1, 0, 4]
+    assert rows.look_ahead([[5, 6], [7, 8]]) == [8, 9]
+    assert rows.tokens[6:] == [5, 6, 7, 8]
+    assert rows.parents[6:] == [0, 6, 6, 7]  # a chain after the last token, then each column
+    assert masks.depths(rows.parents)[6:] == (1, 2, 2, 3)
+
+
+def test_the_path_follows_the_picks_and_never_into_the_window() -> None:
+    rows = _Rows(9)
+    for candidate in ([1, 2], [1, 3], [4, 2]):
+        rows.add(candidate)
+    rows.look_ahead([[8]])
+    assert rows.path([1, 3, 0, 0, 0, 0]) == [0, 1, 3]
+    assert rows.path([4, 0, 0, 0, 2, 0]) == [0, 4, 5]
+    assert rows.path([8, 0, 0, 0, 0, 0]) == [0]  # the window's token is no candidate
+    assert rows.below(0) == (1, 2)
+    assert rows.below(4) == (2,)
+    assert rows.below(3) == ()
+
+
+def test_the_latest_continuations_are_kept() -> None:
+    pool = _Pool(3, 2)
+    pool.gather([1, 2, 3, 1, 4, 5, 1, 2, 3, 1, 6, 6])
+    assert pool.after(1) == ((2, 3), (6, 6))
+    assert pool.after(2) == ((3, 1),)
+    assert pool.after(7) == ()
+
+
+def test_calls_read_no_more_than_they_need_and_leave_only_what_stands() -> None:
+    model = Recording()
+    answer = generate(Lookahead(window=3, n=3), PROMPT, GREEDY, Models(target=model))
+    length = len(PROMPT)
+    for call, step in zip(model.seen[1:], answer.steps[1:], strict=True):
+        assert len(call.read) <= 1 + 2 * 5 + 3
+        assert step.drafted <= 2
+        assert min(call.row_positions()) == length
+        length += len(step.tokens)
+    assert all(step.target_rows <= 1 + 2 * 5 + 2 * 3 for step in answer.steps[1:])
+
+
+def test_what_its_calls_cannot_hold_is_refused() -> None:
+    with pytest.raises(ValueError, match="at most 35 with n=4 and candidates=5"):
+        Lookahead(window=36)
+    with pytest.raises(ValueError, match="'n' of decoder 'lookahead' is 1; it must be 2 or above"):
+        Lookahead(n=1)
+
+
+def test_it_runs_where_it_is_named() -> None:
+    assert Lookahead().needs == ()
+    assert "lookahead" not in built_in_cells()

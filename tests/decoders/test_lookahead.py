@@ -1,6 +1,7 @@
 """Lookahead decoding: the tree of its rows, what it gathers, and AR's tokens out of it."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -45,7 +46,7 @@ def answer_of(decoder: Lookahead | Autoregressive, sampling: Sampling) -> Genera
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("options", [{}, {"from_prompt": False}, {"window": 2, "n": 2}])
-def test_its_tokens_are_those_of_ar(sampling: Sampling, options: dict[str, int]) -> None:
+def test_its_tokens_are_those_of_ar(sampling: Sampling, options: dict[str, Any]) -> None:
     answer = answer_of(Lookahead(**options), sampling)
     assert answer.tokens == answer_of(Autoregressive(), sampling).tokens
     assert sum(step.accepted for step in answer.steps) > 0

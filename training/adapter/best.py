@@ -1,6 +1,6 @@
-"""The weights of the best held-out report so far, kept beside the checkpoint.
+"""The weights of the best evaluation so far, kept beside the checkpoint.
 
-Judged by accepted tokens, not by loss: the expected number of leading correct slots.
+Judged by accepted tokens, not by loss: the expected number of leading correct slots or drafts.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from training.adapter.report import HeldOutReport
-
 
 class Best:
     """Keeps the best weights in one file."""
@@ -21,17 +19,17 @@ class Best:
         """Goes on from the file at `path` if there is one."""
         self.path = path
 
-    def offer(self, step: int, report: HeldOutReport, trained: nn.Module) -> None:
-        """Keeps these weights if their report is better than that of those kept."""
-        if self._kept_score() >= _score(report):
+    def offer(self, step: int, score: float, trained: nn.Module) -> None:
+        """Keeps these weights if their score is better than that of those kept."""
+        if self._kept_score() >= score:
             return
         partial = self.path.with_suffix(".partial")
-        torch.save({"score": _score(report), "step": step, "model": trained.state_dict()}, partial)
+        torch.save({"score": score, "step": step, "model": trained.state_dict()}, partial)
         partial.replace(self.path)
 
-    def better_than(self, report: HeldOutReport) -> dict[str, Tensor] | None:
-        """The weights kept, where their report was better than this one."""
-        if self._kept_score() <= _score(report):
+    def better_than(self, score: float) -> dict[str, Tensor] | None:
+        """The weights kept, where their score was better than this one."""
+        if self._kept_score() <= score:
             return None
         weights: dict[str, Tensor] = self._kept()["model"]
         return weights
@@ -42,10 +40,3 @@ class Best:
     def _kept(self) -> dict[str, Any]:
         kept: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
         return kept
-
-
-def _score(report: HeldOutReport) -> float:
-    """Mean of sampled and greedy windows, as far as there are both."""
-    leading = [report.leading_16, report.greedy_leading_16]
-    known = [value for value in leading if value is not None]
-    return sum(known) / len(known)

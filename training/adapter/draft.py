@@ -23,6 +23,7 @@ from pydantic import Field
 from torch import Tensor
 
 from decoders.core.hf.checkpoint import weights_sha256
+from training.adapter.best import Best
 from training.adapter.job import rows_at
 from training.adapter.lean_llama import LeanLlama
 from training.adapter.lean_loss import GREEDY_TEMPERATURE, ShortHead, taught_loss
@@ -37,6 +38,7 @@ from training.text.pool import PoolSource
 from training.text.sources import source_of
 from training.workers import keep_memory, worker
 
+BEST = "best.pt"
 MOST_DRAFTS = 4
 """How many drafts in a row an evaluation looks at."""
 
@@ -132,7 +134,7 @@ def train_draft(
     with Reporter(progress, "draft", state / "draft.jsonl", "tokens") as reporter:
         job = DraftJob(recipe, state, reporter, locate(recipe.model.path))
         if not resume:
-            for name in ("draft.pt", "draft.jsonl"):
+            for name in ("draft.pt", "draft.jsonl", BEST):
                 (state / name).unlink(missing_ok=True)
         run = recipe.run
         matrices = [p for p in job.trained.model.layers.parameters() if p.ndim == 2]
@@ -161,6 +163,7 @@ class DraftJob:
     def __init__(self, recipe: DraftRecipe, state: Path, reporter: Reporter, folder: str) -> None:
         """Opens the target in `folder` and the data (raises as `train_draft`)."""
         self.run, self.reporter, self.taught_by = recipe.run, reporter, weights_sha256(folder)
+        self._best, self._stood = Best(state / BEST), 0.0
         dtype = getattr(torch, recipe.model.dtype)
         target = open_checkpoint(folder, "AutoModelForCausalLM", dtype=dtype)
         tokenizer = open_checkpoint(folder, "AutoTokenizer")
@@ -264,12 +267,18 @@ class DraftJob:
         line = f"of {MOST_DRAFTS} drafts {held['drafts_that_stand']:.2f} stand, "
         line += f"agreement {held['agreement']:.3f}, loss {held['loss']:.3f}"
         self.reporter.evaluation(progress, line, record)
+        self._stood = sum(stood) / max(1, count)
+        self._best.offer(progress.step, self._stood, self.trained)
 
     def export(self, output: Path) -> None:
-        """Writes the model in float16, and whom it learnt from; its tokenizer is the target's."""
+        """Writes the best model in float16, and whom it learnt from; its tokenizer is the target's.
+
+        The best evaluation's: the one with the most drafts that stood.
+        """
         output.mkdir(parents=True, exist_ok=True)
         fresh = type(self.trained)(self.trained.config)
-        fresh.load_state_dict(self.trained.state_dict())
+        best = self._best.better_than(self._stood)
+        fresh.load_state_dict(self.trained.state_dict() if best is None else best)
         fresh.to(torch.float16).save_pretrained(output)
         facts = {"target_weights_sha256": self.taught_by}
         (output / "draft.json").write_text(f"{json.dumps(facts)}\n", encoding="utf-8")

@@ -145,7 +145,7 @@ class AdapterJob:
             }
             self.reporter.evaluation(progress, self.report.summary(), record)
             if self.best is not None:
-                self.best.offer(progress.step, self.report, self.student.adapter)
+                self.best.offer(progress.step, self.report.score, self.student.adapter)
 
     def held_out(self) -> HeldOutReport:
         """The report on held-out rows at the usual sampling, and on greedy windows if trained.
@@ -214,7 +214,7 @@ class AdapterJob:
         """
         report = self.report or self.held_out()
         trained = self.student.adapter
-        if self.best is not None and (chosen := self.best.better_than(report)) is not None:
+        if self.best is not None and (chosen := self.best.better_than(report.score)) is not None:
             trained.load_state_dict(chosen)
             report = self.held_out()
         config = dataclasses.replace(trained.config, base=base, measured=dataclasses.asdict(report))

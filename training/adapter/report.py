@@ -152,6 +152,13 @@ class HeldOutReport:
             }
         return fields
 
+    @property
+    def score(self) -> float:
+        """What the best is chosen by: leading slots of sampled and greedy windows, their mean."""
+        leading = [self.leading_16, self.greedy_leading_16]
+        known = [value for value in leading if value is not None]
+        return sum(known) / len(known)
+
     def every_few(self) -> list[float]:
         """Accuracy at about six slots."""
         shown = self.accuracy[:: self._every]

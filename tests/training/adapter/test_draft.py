@@ -184,3 +184,34 @@ def test_a_draft_begins_as_another_of_its_sizes_and_of_no_other(
         assert torch.equal(begun.state_dict()[name], weight.float()), name
     with pytest.raises(ValueError, match="other sizes than"):
         fresh_draft(target, table.model_copy(update={"width": 8}))
+
+
+@pytest.mark.parametrize(("last", "written"), [(0.4, 1), (0.6, 2)], ids=["before", "last"])
+def test_the_model_whose_drafts_stood_most_often_is_written(
+    tables: dict[str, Any], tmp_path: Path, last: float, written: int
+) -> None:
+    state = tmp_path / "out" / ".training"
+    state.mkdir(parents=True)
+    with Reporter("none", "draft", tmp_path / "log.jsonl", "tokens") as reporter:
+        job = DraftJob(DraftRecipe.of(tables), state, reporter, tables["model"]["path"])
+    weight = job.trained.model.norm.weight
+    for step, stood in ((1, 0.5), (2, last)):
+        weight.data.fill_(step)
+        job._stood = stood
+        job._best.offer(step, stood, job.trained)
+    job.export(tmp_path / "out")
+    kept = AutoModelForCausalLM.from_pretrained(tmp_path / "out").state_dict()
+    assert kept["model.norm.weight"].unique().tolist() == [written]
+
+
+def test_an_evaluation_offers_its_weights(tables: dict[str, Any], tmp_path: Path) -> None:
+    tables["run"] |= {"num_steps": 2, "eval_steps": 1}
+    train_draft(tables, tmp_path / "out", progress="none")
+    kept = torch.load(tmp_path / "out" / ".training" / "best.pt", weights_only=True)
+    assert kept["step"] == 1
+    assert (
+        kept["model"].keys()
+        == torch.load(tmp_path / "out" / ".training" / "draft.pt", weights_only=True)[
+            "model"
+        ].keys()
+    )

@@ -272,22 +272,24 @@ def test_a_recipe_that_names_none_of_the_new_keys_has_the_fingerprint_it_had(
 # ---------------------------------------------------------------- best and warm start
 
 
-def report(leading: float) -> HeldOutReport:
-    return HeldOutReport(
-        windows=1, accuracy=[], survival=[], leading_16=leading, calibration=(1.0, 0.0)
+def test_a_report_is_judged_by_sampled_and_greedy_windows_alike() -> None:
+    sampled = HeldOutReport(
+        windows=1, accuracy=[], survival=[], leading_16=0.5, calibration=(1.0, 0.0)
     )
+    assert sampled.score == 0.5
+    assert dataclasses.replace(sampled, greedy_leading_16=1.0).score == 0.75
 
 
-def test_the_weights_of_the_best_report_are_kept(tmp_path: Path) -> None:
+def test_the_weights_of_the_best_score_are_kept(tmp_path: Path) -> None:
     best, module = Best(tmp_path / "best.pt"), torch.nn.Linear(1, 1)
-    assert best.better_than(report(0.0)) is None
+    assert best.better_than(0.0) is None
     for step, leading in enumerate((0.3, 0.9, 0.5)):
         module.weight.data.fill_(step)
-        best.offer(step, report(leading), module)
-    kept = Best(tmp_path / "best.pt").better_than(report(0.5))
+        best.offer(step, leading, module)
+    kept = Best(tmp_path / "best.pt").better_than(0.5)
     assert kept is not None
     assert kept["weight"].item() == 1
-    assert best.better_than(report(0.9)) is None
+    assert best.better_than(0.9) is None
 
 
 def test_ptp_begins_as_the_isd_adapter_it_is_given(

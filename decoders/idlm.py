@@ -6,8 +6,9 @@
 * `isd`, introspective strided decoding (Introspective Diffusion Language Models, arXiv 2604.11035):
   one call verifies the last stride with the target's own rows and proposes the next with masks
   behind it. After a rejection these masks followed a wrong token, so the next round only proposes
-  (*cold*). The adapter is gated: the target is the base model itself, and the output keeps its
-  distribution.
+  (*cold*); with ``branches=all`` masks stand behind every spec, as in PTP's Partial Quadratic
+  Decoding, and no round is. The adapter is gated: the target is the base model itself, and the
+  output keeps its distribution.
 
 Letters: B tokens of a block, T passes, N the stride, K = N - 1 specs (proposed tokens).
 """
@@ -22,7 +23,13 @@ from torch import Tensor
 
 from decoders.core.adapter.config import Variant
 from decoders.core.decoder import Decoder, Request, Steps
-from decoders.core.drafting.mask_slots import block_call, mask_slots, places_after
+from decoders.core.drafting.mask_slots import (
+    block_call,
+    branch_mask,
+    branch_places,
+    branch_slots,
+    mask_slots,
+)
 from decoders.core.drafting.refinement import (
     Commit,
     MaskBlock,
@@ -34,15 +41,16 @@ from decoders.core.drafting.refinement import (
 )
 from decoders.core.drafting.verification import Verification, Verify, settle
 from decoders.core.registry import register
-from decoders.core.types import HIDDEN, Confidence, Emit, Sampling, Slots
+from decoders.core.types import Confidence, Emit, Sampling, Slots
 
 _Mode = Literal["refine", "isd"]
+_Branches = Literal["end", "all"]
 _READS = {
     "refine": (
         *("block", "max_passes", "commit", "schedule", "threshold", "revise", "edit_threshold"),
         *("confidence", "early_exit", "prefix", "tail"),
     ),
-    "isd": ("stride", "verify", "proposal", "lenience", "top"),
+    "isd": ("stride", "branches", "verify", "proposal", "lenience", "top"),
 }
 _COMMIT_READS = {
     "threshold": ("threshold",),
@@ -77,6 +85,8 @@ class IterativeDiffusion(Decoder):
         tail: what becomes of tokens the last pass is not sure of: it fills them in, or they are
             deferred to the next block, which begins with them.
         stride: N: at most N tokens a call, and no more than the adapter has slots and 1.
+        branches: where masks stand: behind the last spec (`end`, as published), or behind each, so
+            that there are proposals wherever verification stops (`all`; N times the masks).
         verify: how the target decides, see `decoders.core.drafting.verification`: `strict` keeps
             the distribution, `coupled` gives AR's very tokens; `relaxed`, `topk` and `none` are
             lossy.
@@ -99,6 +109,7 @@ class IterativeDiffusion(Decoder):
     prefix: Prefix = "running"
     tail: Tail = "defer"
     stride: int = 4
+    branches: _Branches = "end"
     verify: Verify = "strict"
     proposal: Literal["sample", "argmax"] = "sample"
     lenience: float = 0.5
@@ -213,18 +224,18 @@ class IterativeDiffusion(Decoder):
         specs: tuple[int, ...] = ()
         distributions: Sequence[Tensor] | None = None
         while True:
-            # this call gives a token beside the specs, and the call that verifies its own does
-            num_masks = max(0, min(most_masks, left - len(specs) - 2))
-            slots = mask_slots(
+            sizes = self._mask_counts(most_masks, len(specs), left)
+            slots = branch_slots(
                 self.adapter_name,
-                [HIDDEN] * num_masks,
-                anchor=(*fed, *specs)[-1],
+                sizes,
+                (*fed, *specs),
                 want="argmax" if by_argmax else rule.draft_want(sampling),
             )
             result = yield target.call(
                 (*fed, *specs),
                 slots=slots,
-                positions=places_after(target.length, len(fed) + len(specs), slots),
+                positions=branch_places(target.length, len(fed) + len(specs), sizes),
+                mask=branch_mask(len(fed), sizes),
                 want=rule.want(sampling),
                 read=range(-1 - len(specs), 0),
                 drafts=specs,
@@ -242,12 +253,20 @@ class IterativeDiffusion(Decoder):
             )
             left -= len(emitted)
             fed = emitted[-1:]
-            # masks that followed a rejected token are of no use: the next round is cold
-            stood = acceptance.accepted == len(specs)
-            specs = result.slot_picks if stood else ()
-            distributions = (
-                result.slot_probs.unbind() if stood and result.slot_probs is not None else None
-            )
+            # only masks behind the tokens that stood are of use: without any the next round is cold
+            start = sum(sizes[: acceptance.accepted])
+            behind = slice(start, start + sizes[acceptance.accepted])
+            specs = result.slot_picks[behind]
+            probs = result.slot_probs
+            distributions = None if probs is None or not specs else probs[behind].unbind()
+
+    def _mask_counts(self, most: int, num_specs: int, left: int) -> list[int]:
+        """Masks behind the last final token and behind each spec."""
+        # with m specs this call gives m + 1 tokens, and the call that verifies its own one more
+        counts = [max(0, min(most, left - m - 2)) for m in range(num_specs + 1)]
+        if self.branches == "end":
+            counts[:-1] = [0] * num_specs
+        return counts
 
     @property
     def _verification(self) -> Verification:

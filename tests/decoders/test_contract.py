@@ -45,6 +45,8 @@ SPECS = [
     "lookup@long:n=5:k=12",
     "idlm@isd:mode=isd",
     "idlm@coupled:mode=isd:verify=coupled:stride=8",
+    "idlm@all:mode=isd:branches=all",
+    "idlm@all_coupled:mode=isd:branches=all:verify=coupled:stride=3",
     "idlm@argmax:mode=isd:proposal=argmax:stride=2",
     "idlm@relaxed:mode=isd:verify=relaxed",
     "idlm@topk:mode=isd:verify=topk",

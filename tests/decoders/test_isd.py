@@ -125,11 +125,13 @@ def distance(
     return max(gaps)
 
 
+@pytest.mark.parametrize("branches", ["end", "all"])
 @pytest.mark.parametrize("proposal", ["sample", "argmax"])
 def test_strict_acceptance_has_the_exact_distribution(
-    proposal: str, monkeypatch: pytest.MonkeyPatch
+    proposal: str, branches: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert distance(isd(stride=2, proposal=proposal), monkeypatch) < 1e-6
+    decoder = isd(stride=2, proposal=proposal, branches=branches)
+    assert distance(decoder, monkeypatch) < 1e-6
 
 
 class Coin(TableModel):
@@ -304,10 +306,11 @@ def test_greedy_tokens_are_ars_and_a_random_test_at_temperature_zero_is_told_apa
     assert answer_at(0.0, isd(stride=stride), table()) != expected
 
 
+@pytest.mark.parametrize("branches", ["end", "all"])
 @pytest.mark.parametrize("proposal", ["sample", "argmax"])
 @pytest.mark.parametrize("stride", [2, 4, 8])
-def test_coupled_tokens_are_ars_for_every_seed(stride: int, proposal: str) -> None:
-    decoder = isd(stride=stride, verify="coupled", proposal=proposal)
+def test_coupled_tokens_are_ars_for_every_seed(stride: int, proposal: str, branches: str) -> None:
+    decoder = isd(stride=stride, verify="coupled", proposal=proposal, branches=branches)
     models, accepted = Models(target=table(0.1)), 0
     for seed, temperature in itertools.product(range(4), (0.5, 0.9, 1.3)):
         sampling = Sampling(temperature=temperature, top_p=0.9, max_new_tokens=24, seed=seed)
@@ -411,6 +414,29 @@ def test_rounds_are_laid_out_as_in_the_paper(stride: int, sampling: Sampling) ->
     assert [not step.drafted for step in answer.steps[1:-1]] == rejected[:-1]
     assert cold > 2
     assert verifying > 2
+
+
+def test_masks_behind_every_spec_leave_no_round_cold() -> None:
+    model, prompt = Recording(0.3), PROMPTS[0]
+    decoder, sampling = isd(stride=3, branches="all"), Sampling(max_new_tokens=40)
+    answer = generate(decoder, prompt, sampling, Models(target=model))
+    emitted = 0
+    for (length, call, places), step in zip(model.seen, answer.steps, strict=True):
+        num_specs = step.drafted
+        assert num_specs == (0 if emitted == 0 else min(2, 40 - emitted - 1))
+        sizes = [max(0, min(2, 40 - emitted - m - 2)) for m in range(num_specs + 1)]
+        if any(sizes):
+            assert call.slots is not None
+            assert call.slots.sizes == tuple(sizes)
+            assert call.slots.anchors == call.tokens[-len(sizes) :]
+        first = length + len(call.tokens)  # a branch's masks stand behind its token
+        behind = [first - num_specs + m + i for m, size in enumerate(sizes) for i in range(size)]
+        assert places == (*range(length, first), *behind)
+        emitted += len(step.tokens)
+    assert any(0 < step.accepted < step.drafted for step in answer.steps)
+    ends = generate(isd(stride=3), prompt, sampling, Models(target=Recording(0.3)))
+    assert answer.tokens == ends.tokens
+    assert len(answer.steps) < len(ends.steps)
 
 
 def test_a_stride_is_cut_to_what_the_adapter_was_trained_for() -> None:

@@ -58,24 +58,60 @@ class Bold(StrEnum):
 
 @app.command(rich_help_panel=PANEL)
 def report(
-    run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN...", help="A run folder, or `latest`; several for one table."),
+    ],
     reference: options.Published = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Of several runs. [default: OUTPUT/together]")
+    ] = None,
     output: options.Output = options.RESULTS,
 ) -> None:
-    """Write a run's tables, figures and report again; needs no model."""
+    """Write a run's tables, figures and report again, or one report of several runs."""
+    gc.disable()  # a large run has millions of numbers, and no cycle of them to be collected
+    try:
+        code = (
+            _report_one(runs[0], reference, folder, output)
+            if len(runs) == 1
+            else _report_together(runs, reference, folder or output / "together", output)
+        )
+    finally:
+        gc.enable()
+    raise typer.Exit(code)
+
+
+def _report_one(name: str, reference: str | None, folder: Path | None, output: Path) -> int:
     from rich.console import Console
 
+    from bench.errors import BenchError, Exit
     from bench.records.run_folder import find_run
     from bench.report.write import print_findings, write_report
 
-    folder = find_run(run_dir, output)
-    gc.disable()  # a large run has millions of numbers, and no cycle of them to be collected
-    try:
-        code = print_findings(write_report(folder, reference), Console())
-    finally:
-        gc.enable()
+    if folder is not None:
+        line = "--folder is for the report of several runs; that of one lies in the run's own"
+        raise BenchError(line, Exit.USAGE)
+    run_folder = find_run(name, output)
+    code = print_findings(write_report(run_folder, reference), Console())
+    _say_where(run_folder)
+    return int(code)
+
+
+def _report_together(names: list[str], reference: str | None, folder: Path, output: Path) -> int:
+    from rich.console import Console
+
+    from bench.errors import BenchError, Exit
+    from bench.report.joint.write import print_joint, write_joint
+    from bench.report.together import load_members
+
+    if reference is not None:
+        line = "--reference stands beneath the rows of one run: bench report RUN --reference NAME"
+        raise BenchError(line, Exit.USAGE)
+    members = load_members(names, output)
+    write_joint(members, folder)
+    code = print_joint(members, Console())
     _say_where(folder)
-    raise typer.Exit(code)
+    return int(code)
 
 
 @app.command(rich_help_panel=PANEL)

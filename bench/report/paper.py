@@ -16,12 +16,13 @@ import pandas as pd
 
 from bench.errors import BenchError, Exit, did_you_mean
 from bench.records.files import write_files
-from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG, Plan
+from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
 from bench.report import tables
 from bench.report.tables import UNKNOWN, known, number
+from bench.report.together import members_of, model_of, stored_floor
 from bench.stats.intervals import Estimate
 from bench.stats.side import Side
-from bench.stats.summary import ALL, noise_floor, summarise
+from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
 from bench.stats.validity import VALID
 from bench.text import latex as escaped
@@ -123,14 +124,15 @@ def write_paper(
         BenchError: where no speed-up was measured (exit 5), a label is for no decoder of the
             run or the columns asked for do not fit (2), or it cannot be written (1).
     """
-    from bench.report import figures  # matplotlib: only where something is drawn
+    from bench.report import dots, figures  # matplotlib: only where something is drawn
 
-    summary, floor = _numbers(side)
+    (member,) = members_of([side])
+    summary = member.summary
     for name in layout.labels:
         if name not in (there := list(dict.fromkeys(summary["decoder"]))):
             line = f"--label {name}: {side.name} has no such decoder; {did_you_mean(name, there)}"
             raise BenchError(line, Exit.USAGE)
-    drawn = figures.column_figure(summary, floor, WIDTHS[layout.venue], layout.labels)
+    drawn = dots.dots_figure([member], dots.SPEEDUP, WIDTHS[layout.venue], layout.labels)
     if drawn is None:
         raise BenchError(f"{side.name} measured no speed-up over ar", Exit.UNAVAILABLE)
     figure, data = drawn
@@ -140,25 +142,6 @@ def write_paper(
         "main.tex": latex(side, summary, layout, note).encode(),
     }
     return write_files(folder, made)
-
-
-def _numbers(side: Side) -> tuple[pd.DataFrame, Estimate]:
-    """The summary, and the A/A floor where there are records."""
-    if side.summary is not None:
-        return side.summary, _stored_floor(side.summary)
-    records = side.records or ()
-    summary = summarise(records, Plan(cells=side.planned), side.gold, side.wrong)
-    return summary, noise_floor(records)
-
-
-def _stored_floor(summary: pd.DataFrame) -> Estimate:
-    """The A/A floor as a summary keeps it; unknown in one that does not."""
-    first = next(iter(rows_of(summary, ALL)), None)
-    if first is None or first.aa_speedup is None:
-        return Estimate()
-    ends = (first.aa_low, first.aa_high)
-    low, high = (None, None) if None in ends else ends
-    return Estimate(value=first.aa_speedup, low=low, high=high)
 
 
 class Entry(NamedTuple):
@@ -299,21 +282,9 @@ def _caption(side: Side, summary: pd.DataFrame, layout: Layout, columns: Sequenc
         all_eligible = all(map(_eligible, rows))
         bold = " Bold: the best" + ("." if all_eligible else " of those that are not lossy.")
     return (
-        f"Decoders of {escaped(_model(side))}: {estimated}.{bold} {counts}{_setting(side)}."
-        f"{_floor(_stored_floor(summary))}{_qualified(side, summary, layout)}"
+        f"Decoders of {escaped(model_of(side))}: {estimated}.{bold} {counts}{_setting(side)}."
+        f"{_floor(stored_floor(summary))}{_qualified(side, summary, layout)}"
     )
-
-
-def _model(side: Side) -> str:
-    """The target by name and size: a hub's id as it is, of a folder its own name alone."""
-    source = str(side.config.get("model") or "an unnamed model")
-    local = Path(source).is_absolute() or source.startswith((".", "~")) or Path(source).is_dir()
-    name = Path(source).name if local else source
-    size = (side.env.models.target or {}).get("parameters")
-    if not isinstance(size, int):
-        return name
-    count = f"{size / 1e9:.1f}B" if size >= 1e9 else f"{size / 1e6:.1f}M"
-    return f"{name} ({count} parameters)"
 
 
 def _floor(floor: Estimate) -> str:

@@ -53,12 +53,14 @@ def load_members(names: Sequence[str], parent: Path) -> list[Member]:
     """Runs or stored references that can stand in one table, in the order given.
 
     Raises:
-        BenchError: one that is no run (exit 2), is damaged or invalid (4), measured no speed-up
-            (5), is there twice (2), or is about something else than the first (5).
+        BenchError: one that is no run (exit 2) or measured no speed-up (5); of several, one that is
+            damaged or invalid (4), there twice (2), or about something else than the first (5).
     """
     sides = [load_side(name, parent) for name in names]
     for place, side in enumerate(sides):
-        _refuse_useless(side)
+        if len(sides) > 1:
+            _refuse_invalid(side)
+        _refuse_empty(side)
         for before in sides[:place]:
             _refuse_twice(before, side)
         if place:
@@ -123,11 +125,14 @@ def decoders_of(members: Sequence[Member]) -> list[str]:
 # ---------------------------------------------------------------- what cannot stand together
 
 
-def _refuse_useless(side: Side) -> None:
+def _refuse_invalid(side: Side) -> None:
     if side.verdict in (DAMAGED, INVALID):
         why = f": {side.reasons[0]}" if side.reasons else ""
         line = f"{side.name} is {side.verdict} and stands beside no other run{why}"
         raise BenchError(line, EXIT_CODES[side.verdict])
+
+
+def _refuse_empty(side: Side) -> None:
     rows = rows_of(numbers(side)[0], ALL)
     if not any(row.decoder != BASELINE and row.speedup is not None for row in rows):
         raise BenchError(f"{side.name} measured no speed-up over {BASELINE}", Exit.UNAVAILABLE)

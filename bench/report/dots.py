@@ -14,9 +14,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from bench.records.plan import BASELINE
-from bench.report.figures import Drawn, beside, percents, styled
+from bench.report.figures import Drawn, beside, styled
 from bench.report.style import FAINT, GREY, INK, colours, lossy, marker, without_wrong
 from bench.report.together import Member, decoders_of
 from bench.stats.intervals import LEVEL
@@ -83,9 +84,8 @@ def dots_figure(
                 axes.axvspan(member.floor.low, member.floor.high, color=GREY, alpha=0.35, lw=0)
             if titled:
                 axes.set_title(member.label, fontsize=size)
-        last = grid[-1, 0]
-        last.set_xlabel(shown.label, fontsize=size)
-        _limit(last, pd.concat([data for _, data in there]), shown)
+        figure.supxlabel(shown.label, fontsize=size)
+        _scale(grid[-1, 0], pd.concat([data for _, data in there]), shown)
         _make_room(figure, list(grid[:, 0]))
     runs = [data.assign(run=member.name) for member, data in there]
     named = pd.concat(runs, ignore_index=True).drop(columns="mark")
@@ -151,14 +151,21 @@ def _text(value: float, shown: Number) -> str:
     return f"{100 * value:.1f}" if shown.share else f"{value:.2f}"
 
 
-def _limit(axes: Axes, data: pd.DataFrame, shown: Number) -> None:
-    """An axis from a little below what is drawn; texts beside points need room on the right."""
+def _scale(axes: Axes, data: pd.DataFrame, shown: Number) -> None:
+    """An axis from a little below what is drawn, with ticks where something is.
+
+    Right of the points is room for texts.
+    """
     ends = data[[shown.column, f"{shown.column}_low", f"{shown.column}_high"]].to_numpy(float)
     values = [*ends[~np.isnan(ends)], *([] if shown.neutral is None else [shown.neutral])]
-    low, span = min(values), max(max(values) - min(values), 0.02)
+    low, high = min(values), max(values)
+    span = max(high - low, 0.02)
     axes.set_xlim(low - 0.06 * span, low + 1.1 * span)
     if shown.share:
-        percents(axes.xaxis, 5)
+        axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low - 0.06 * span, high)
+    room = 0.02 * span
+    axes.set_xticks([tick for tick in ticks if low - 0.06 * span <= tick <= high + room])
 
 
 def _make_room(figure: Figure, grid: Sequence[Axes]) -> None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
 from bench.report.together import Member
 from bench.text import latex, portable
@@ -76,7 +77,8 @@ def of_model(name: object) -> tuple[str, ...]:
     known = next((key for start, key in _MODELS.items() if own.startswith(start)), None)
     if known:
         return (known,)
-    return (_hub_key(text),) if _HUB_ID.fullmatch(text) and text == str(name) else ()
+    hub = _HUB_ID.fullmatch(text) and text == str(name) and not Path(text).is_dir()
+    return (_hub_key(text),) if hub else ()
 
 
 def of_tasks(tasks: object) -> tuple[str, ...]:
@@ -101,7 +103,7 @@ def bibliography(members: Sequence[Member]) -> tuple[str, list[str]]:
         for cell, options in member.side.cells.items():
             keys |= dict.fromkeys(of_decoder(cell, options), "")
             if cell.split("@")[0] not in _DECODERS:
-                missing.append(f"decoder {cell}")
+                missing.append(f"decoder {portable(cell)}")
         adapters = config.get("adapters") or {}
         models = [config.get("model"), config.get("draft"), *adapters.values()]
         used = [("model", name, of_model(name)) for name in models if name]

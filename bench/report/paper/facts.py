@@ -94,7 +94,7 @@ def decoders(members: Members) -> str:
         for member in members:
             if cell in member.side.cells:
                 keys |= dict.fromkeys(citations.of_decoder(cell, member.side.cells[cell]))
-        cited = rf"~\cite{{{','.join(keys)}}}" if keys else ""
+        cited = rf"~\citep{{{','.join(keys)}}}" if keys else ""
         parts.append(rf"\texttt{{{latex(cell)}}}{cited}")
     return (
         f"Decoders: {', '.join(parts)}. All options of each are in the configuration files of the "
@@ -107,7 +107,7 @@ def data(members: Members) -> str:
     keys = dict.fromkeys(
         key for member in members for key in citations.of_tasks(member.side.config.get("tasks"))
     )
-    cited = rf"~\cite{{{','.join(keys)}}}" if keys else ""
+    cited = rf"~\citep{{{','.join(keys)}}}" if keys else ""
     sizes = {id(member.side): _sizes(member) for member in members}
     return f"Prompts{cited}: {said(members, lambda side: sizes[id(side)])}."
 
@@ -228,8 +228,8 @@ def code(members: Members) -> str:
     commit = said(members, lambda side: side.code and f"commit {side.code}") or "commit unknown"
     return (
         rf"Measured with \texttt{{decoding-bench}}{f' {version}' if version else ''}"
-        rf"~\cite{{{citations.HARNESS}}}, {commit}; "
-        r"\texttt{bench run --config config.toml} measures it again."
+        rf"~\citep{{{citations.HARNESS}}}, {commit}; "
+        r"\texttt{bench run -{}-config config.toml} measures it again."
     )
 
 

@@ -86,7 +86,7 @@ def reproducibility(members: Sequence[Member], venue: str) -> str:
         "\n".join(
             [
                 _WARNING,
-                r"\begingroup\emergencystretch=4em",
+                _OPENING,
                 opening + lines[0],
                 *lines[1:],
                 r"\par\endgroup",
@@ -99,11 +99,13 @@ def reproducibility(members: Sequence[Member], venue: str) -> str:
 def checklist(members: Sequence[Member], venue: str) -> str:
     """The facts by question, as a list."""
     title, questions = CHECKLISTS[venue]
-    lines = [f"% Facts {title}.", r"\begingroup\emergencystretch=4em", r"\begin{description}"]
+    lines = [f"% Facts {title}.", _OPENING, r"\begin{description}"]
     for question in questions:
         answer = " ".join(fact(members) for fact in question.facts)
         lines.append(rf"\item[{question.name}] {answer}")
     return "\n".join([_WARNING, *lines, r"\end{description}", r"\endgroup"]) + "\n"
 
 
+_OPENING = r"\providecommand{\citep}[1]{\cite{#1}}\begingroup\emergencystretch=4em"
+"""Without natbib, which the venues' styles load, citations are plain; long names may stretch."""
 _WARNING = "% Made of the records of runs by `bench paper`: check it, and shorten it."

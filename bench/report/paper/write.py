@@ -18,7 +18,6 @@ from bench.report.paper.table import Grid, caption_of, latex
 from bench.report.paper.texts import checklist, reproducibility
 from bench.report.together import Member, decoders_of, hardware, model_of
 from bench.report.write import csv_bytes
-from bench.stats.side import Side
 from bench.stats.summary import ALL
 from bench.stats.summary_row import rows_of
 from bench.text import latex as escaped
@@ -78,25 +77,32 @@ def _figures(members: Sequence[Member], layout: Layout) -> dict[str, bytes]:
 
 def _setting(members: Sequence[Member]) -> str:
     """How a caption begins: the model, prompts, sampling and machine, or that they stand by run."""
-    if len(members) > 1:
-        each = [f"{member.label}: {_of_one(member)}" for member in members]
-        return f"Decoders by run ({escaped(portable('; '.join(each)))})"
-    (member,) = members
-    return f"Decoders of {escaped(portable(f'{model_of(member.side)} ({_of_one(member)})'))}"
+    each = [[model_of(member.side), *_conditions(member)] for member in members]
+    common = [part for part in each[0] if all(part in parts for parts in each)]
+    if len(members) == 1:
+        text = f"Decoders of {common[0]} ({', '.join(common[1:])})"
+    else:
+        own = [
+            f"{member.label}: {', '.join(own)}" if own else member.label
+            for member, parts in zip(members, each, strict=True)
+            for own in [[part for part in parts if part not in (*common, member.label)]]
+        ]
+        all_with = f", all with {', '.join(common)}" if common else ""
+        text = f"Decoders by run{all_with} ({'; '.join(own)})"
+    return escaped(portable(text))
 
 
-def _of_one(member: Member) -> str:
-    rows = rows_of(member.summary, ALL)
-    prompts, repeats = (max(getattr(r, n) or 0 for r in rows) for n in ("prompts", "repeats"))
-    return ", ".join([f"{prompts} prompts", f"{repeats} repeats", *_conditions(member.side)])
-
-
-def _conditions(side: Side) -> list[str]:
-    """Temperature, batch size, dtype and machine, as far as they are known."""
+def _conditions(member: Member) -> list[str]:
+    """Prompts, repeats, temperature, batch size, dtype and machine, as far as they are known."""
+    rows, side = rows_of(member.summary, ALL), member.side
     config = side.config
+    counts = [
+        f"{max(getattr(row, name) or 0 for row in rows)} {name}" for name in ("prompts", "repeats")
+    ]
     parts = [
         f"{word} {config[key]}"
         for word, key in (("temperature", "temperature"), ("batch size", "batch_size"))
         if key in config
     ]
-    return [*parts, *filter(None, [config.get("dtype"), hardware(side)])]
+    dtype = config.get("dtype") or side.env.dtype
+    return [*counts, *parts, *filter(None, [dtype, hardware(side)])]

@@ -1,6 +1,6 @@
 """Minimal documents with the text block of each venue's style file, in Times, and LaTeX over them.
 
-The style files themselves cannot be shipped; class, margins, columns and fonts are as they set them.
+The style files cannot be shipped; class, margins, columns and fonts are as they set them.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def test_latex_holds_no_command_of_a_record(hostile_run: Path, tmp_path: Path) -
         text = file.read_text(encoding="utf-8")
         assert "\\input" not in text
         assert "\\frac" not in text
-        assert "textbackslash" in text
+        assert "textbackslash" in text or file.suffix == ".bib"
         assert "\x1b" not in text
 
 

@@ -82,9 +82,11 @@ def _matrix(members: Sequence[Member], title: str, note: str, make: _Make) -> Ta
 
 
 def _named(decoder: str, rows: Sequence[Mapping[str, SummaryRow]]) -> str:
-    """A decoder, with a word where it guarantees nothing."""
+    """A decoder, with a word where it guarantees nothing, or nobody knows what."""
     kinds = {each[decoder].guarantee for each in rows if decoder in each}
-    return f"{decoder} (lossy)" if NO_GUARANTEE in kinds else decoder
+    if NO_GUARANTEE in kinds:
+        return f"{decoder} (lossy)"
+    return f"{decoder} (guarantee unknown)" if kinds == {None} else decoder
 
 
 def _cell(row: SummaryRow | None, make: _Make) -> TableCell:

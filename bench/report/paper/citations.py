@@ -97,11 +97,13 @@ def _hub_key(name: str) -> str:
 
 def bibliography(members: Sequence[Member]) -> tuple[str, list[str]]:
     """The entries of what the runs used, and the names of what has none."""
-    keys, missing, hub = {HARNESS: ""}, [], {}
+    keys: dict[str, None] = {HARNESS: None}
+    missing: list[str] = []
+    hub: dict[str, str] = {}
     for member in members:
         config = member.side.config
         for cell, options in member.side.cells.items():
-            keys |= dict.fromkeys(of_decoder(cell, options), "")
+            keys |= dict.fromkeys(of_decoder(cell, options))
             if cell.split("@")[0] not in _DECODERS:
                 missing.append(f"decoder {portable(cell)}")
         adapters = config.get("adapters") or {}
@@ -109,7 +111,7 @@ def bibliography(members: Sequence[Member]) -> tuple[str, list[str]]:
         used = [("model", name, of_model(name)) for name in models if name]
         used.append(("tasks", config.get("tasks"), of_tasks(config.get("tasks"))))
         for kind, name, own in used:
-            keys |= dict.fromkeys(own, "")
+            keys |= dict.fromkeys(own)
             text = str(name).partition("=")[2] if kind == "tasks" else str(name)
             hub |= {key: _hub_entry(key, text) for key in own if key.startswith("hub_")}
             if name and not own:

@@ -104,7 +104,7 @@ def _best(rows: Sequence[SummaryRow], column: str) -> str | None:
 
 def eligible(row: SummaryRow) -> bool:
     """Whether a decoder's numbers can be called the best: it guarantees something."""
-    return row.guarantee not in (NO_GUARANTEE, WRONG)
+    return row.decoder == BASELINE or row.guarantee not in (None, NO_GUARANTEE, WRONG)
 
 
 def name_of(row: SummaryRow, layout: Layout) -> str:
@@ -287,7 +287,7 @@ def caption_of(members: Sequence[Member], layout: Layout, made: Grid, setting: s
     if layout.bold == "best":
         of = " of a run" if len(members) > 1 else ""
         bold = f" Bold: the best{of}" + (
-            "." if all(map(eligible, rows)) else " of those that are not lossy."
+            "." if all(map(eligible, rows)) else " of those that guarantee something."
         )
     return f"{setting}: {'; '.join(words)}.{bold}{_floors(members)}{_qualified(members, layout)}"
 
@@ -306,16 +306,17 @@ def _floors(members: Sequence[Member]) -> str:
 
 def _qualified(members: Sequence[Member], layout: Layout) -> str:
     """What a reader must know of decoders without a guarantee, and of runs that are not VALID."""
-    lossy, wrong = (
+    lossy, untold, wrong = (
         dict.fromkeys(
             layout.labels.get(row.decoder, row.decoder)
             for member in members
             for row in rows_of(member.summary, ALL)
-            if row.guarantee == kind
+            if row.guarantee == kind and row.decoder != BASELINE
         )
-        for kind in (NO_GUARANTEE, WRONG)
+        for kind in (NO_GUARANTEE, None, WRONG)
     )
     text = f" Lossy, without any guarantee: {', '.join(lossy)}." if lossy else ""
+    text += f" Not recorded is what these guarantee: {', '.join(untold)}." if untold else ""
     if wrong:
         text += f" {WRONG}, and left out of the figures: {', '.join(wrong)}."
     for member in members:

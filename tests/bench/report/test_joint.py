@@ -50,6 +50,16 @@ def test_tokens_that_nothing_verifies_are_marked() -> None:
     assert "*" not in cells["ptp"]
 
 
+def test_a_guarantee_that_is_not_recorded_is_not_made_up(tmp_path: Path) -> None:
+    members = stored("cpu-zoo", "cpu-zoo-passes")  # the second is of an older version
+    names = {row[0].text for row in matrices(members)["speedup"].rows}
+    assert {"ar", "nar (lossy)", "idlm@run-t2 (guarantee unknown)"} <= names
+    write_joint(members, tmp_path)
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "**cpu-zoo-passes** (VALID): Not recorded is what these guarantee: nar, " in text
+    assert "from None" not in text
+
+
 def test_what_no_run_knows_has_no_table(synthetic_run: Write) -> None:
     runs = [synthetic_run(name=name, quality=0) for name in ("a", "b")]
     assert "quality" not in matrices(load_members([*map(str, runs)], runs[0]))

@@ -27,6 +27,7 @@ _DECODERS: Mapping[str, tuple[str, ...]] = {
     "nar": ("gu2018nonautoregressive",),
     "idlm": ("yu2026introspective",),
     "jacobi": ("santilli2023accelerating",),
+    "lookahead": ("fu2024break",),
 }
 """By decoder; `ar` is nobody's."""
 _REFINEMENT = {

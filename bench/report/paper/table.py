@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from bench.errors import BenchError, Exit
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
-from bench.report import tables
 from bench.report.paper.layout import COLUMNS, EXPENDABLE, USUAL, WIDTHS, Layout
 from bench.report.tables import UNKNOWN, number
 from bench.report.together import Member
@@ -27,7 +26,7 @@ _SPARE = 0.98
 """How much of the column a table may fill: fonts called Times are not all equally wide."""
 _INTERVALS = ("speedup", "speedup_decode", "acceptance_length", "quality")
 """Columns that have an interval in the summary."""
-_NEEDED = ("speedup", "speedup_decode")
+NEEDED = ("speedup", "speedup_decode")
 """Those never printed without it."""
 
 
@@ -81,7 +80,7 @@ def grid(
 
 def _entry(row: SummaryRow, column: str, best: str | None, spread: Collection[str]) -> Entry:
     text, ends = _value(row, column), UNKNOWN
-    if column in spread and (column not in _NEEDED or row.decoder != BASELINE):
+    if column in spread and (column not in NEEDED or row.decoder != BASELINE):
         low, high = (row.value(f"{column}_{end}") for end in ("low", "high"))
         scale, spec = COLUMNS[column].scale, COLUMNS[column].spec
         if low is not None and high is not None:
@@ -138,7 +137,7 @@ def fitted(members: Sequence[Member], layout: Layout) -> tuple[Grid, tuple[float
             choices.append(tuple(column for column in choices[-1] if column != name))
     for sizes in (_SIZES[:-1], _SIZES):
         for columns in choices:
-            for spread in (_INTERVALS, _NEEDED):
+            for spread in (_INTERVALS, NEEDED):
                 made = grid(members, layout, columns, spread)
                 for size, space in sizes:
                     if width_of(made, size, space) <= room:
@@ -228,7 +227,7 @@ def _tell_left_out(
     bare = [
         f"the interval of {name}"
         for name in made.columns
-        if name in _INTERVALS and name not in (*made.spread, *_NEEDED)
+        if name in _INTERVALS and name not in (*made.spread, *NEEDED)
     ]
     if left_out or bare:
         note(f"left out, as a column of {venue} is narrow: {', '.join([*left_out, *bare])}")
@@ -271,56 +270,3 @@ def _cells(row: Sequence[Entry], made: Grid) -> list[str]:
         if column in made.spread:
             cells.append(entry.interval)
     return cells
-
-
-# ---------------------------------------------------------------- the caption
-
-
-def caption_of(members: Sequence[Member], layout: Layout, made: Grid, setting: str) -> str:
-    """What is estimated, with which model, what is bold and what is lossy; `setting` is LaTeX."""
-    rows = [row for member in members for row in rows_of(member.summary, ALL)]
-    words = []
-    for name in made.columns:
-        more = name in made.spread and name not in _NEEDED
-        words.append(COLUMNS[name].caption + (" with its 95\\,\\% interval" if more else ""))
-    bold = ""
-    if layout.bold == "best":
-        of = " of a run" if len(members) > 1 else ""
-        bold = f" Bold: the best{of}" + (
-            "." if all(map(eligible, rows)) else " of those that guarantee something."
-        )
-    return f"{setting}: {'; '.join(words)}.{bold}{_floors(members)}{_qualified(members, layout)}"
-
-
-def _floors(members: Sequence[Member]) -> str:
-    """The A/A floor of every run that has one."""
-    said = []
-    for member in members:
-        floor = member.floor
-        if floor.value is not None:
-            ends = "" if floor.low is None else f" {tables.interval(floor.low, floor.high)}"
-            of = f" ({escaped(member.label)})" if len(members) > 1 else ""
-            said.append(f"{floor.value:.2f}{ends}{of}")
-    return f" AR against a second AR in the same run: {', '.join(said)}." if said else ""
-
-
-def _qualified(members: Sequence[Member], layout: Layout) -> str:
-    """What a reader must know of decoders without a guarantee, and of runs that are not VALID."""
-    lossy, untold, wrong = (
-        dict.fromkeys(
-            layout.labels.get(row.decoder, row.decoder)
-            for member in members
-            for row in rows_of(member.summary, ALL)
-            if row.guarantee == kind and row.decoder != BASELINE
-        )
-        for kind in (NO_GUARANTEE, None, WRONG)
-    )
-    text = f" Lossy, without any guarantee: {', '.join(lossy)}." if lossy else ""
-    text += f" Not recorded is what these guarantee: {', '.join(untold)}." if untold else ""
-    if wrong:
-        text += f" {WRONG}, and left out of the figures: {', '.join(wrong)}."
-    for member in members:
-        if member.side.verdict not in ("VALID", WRONG):
-            what = f"The run {member.name}" if len(members) > 1 else "The run"
-            text += f" {what} is {member.side.verdict}."
-    return f" {escaped(text)}" if text else ""

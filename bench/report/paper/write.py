@@ -8,20 +8,18 @@ the venue's checklist asks for, and BibTeX entries. The same records give the sa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from bench.errors import BenchError, Exit, did_you_mean
 from bench.records.files import write_files
+from bench.report.paper.caption import caption_of
 from bench.report.paper.citations import bibliography
 from bench.report.paper.layout import WIDTHS, Layout
-from bench.report.paper.table import Grid, caption_of, latex
+from bench.report.paper.table import latex
 from bench.report.paper.texts import checklist, reproducibility
-from bench.report.together import Member, decoders_of, hardware, model_of
+from bench.report.together import Member, decoders_of
 from bench.report.write import csv_bytes
-from bench.stats.summary import ALL
-from bench.stats.summary_row import rows_of
-from bench.text import latex as escaped
-from bench.text import portable
 
 
 def write_paper(
@@ -47,11 +45,8 @@ def write_paper(
     if missing:
         note(f"no BibTeX entry is known for {', '.join(missing)}: add yours to references.bib")
 
-    def caption(made: Grid) -> str:
-        return caption_of(members, layout, made, _setting(members))
-
     texts = {
-        "main.tex": latex(members, layout, caption, note),
+        "main.tex": latex(members, layout, partial(caption_of, members, layout), note),
         "reproducibility.tex": reproducibility(members, layout.venue),
         "checklist.tex": checklist(members, layout.venue),
         "references.bib": references,
@@ -73,36 +68,3 @@ def _figures(members: Sequence[Member], layout: Layout) -> dict[str, bytes]:
             files[f"{name}.pdf"] = figures.render(figure)["pdf"]
             files[f"{name}.csv"] = csv_bytes(data)
     return files
-
-
-def _setting(members: Sequence[Member]) -> str:
-    """How a caption begins: the model, prompts, sampling and machine, or that they stand by run."""
-    each = [[model_of(member.side), *_conditions(member)] for member in members]
-    common = [part for part in each[0] if all(part in parts for parts in each)]
-    if len(members) == 1:
-        text = f"Decoders of {common[0]} ({', '.join(common[1:])})"
-    else:
-        own = [
-            f"{member.label}: {', '.join(own)}" if own else member.label
-            for member, parts in zip(members, each, strict=True)
-            for own in [[part for part in parts if part not in (*common, member.label)]]
-        ]
-        all_with = f", all with {', '.join(common)}" if common else ""
-        text = f"Decoders by run{all_with} ({'; '.join(own)})"
-    return escaped(portable(text))
-
-
-def _conditions(member: Member) -> list[str]:
-    """Prompts, repeats, temperature, batch size, dtype and machine, as far as they are known."""
-    rows, side = rows_of(member.summary, ALL), member.side
-    config = side.config
-    counts = [
-        f"{max(getattr(row, name) or 0 for row in rows)} {name}" for name in ("prompts", "repeats")
-    ]
-    parts = [
-        f"{word} {config[key]}"
-        for word, key in (("temperature", "temperature"), ("batch size", "batch_size"))
-        if key in config
-    ]
-    dtype = config.get("dtype") or side.env.dtype
-    return [*counts, *parts, *filter(None, [dtype, hardware(side)])]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from bench.errors import BenchError, Exit
+from bench.report.paper.caption import caption_of
 from bench.report.paper.layout import COLUMNS, WIDTHS, Layout, parse_layout
-from bench.report.paper.table import caption_of, grid, latex, width_of
+from bench.report.paper.table import grid, latex, width_of
 from bench.report.together import Member, load_members
 from bench.stats.intervals import Estimate
 from bench.stats.side import Side, load_side
@@ -34,7 +36,7 @@ def table(layout: Layout, *names: str, told: list[str] | None = None) -> str:
     return latex(
         members,
         layout,
-        lambda made: caption_of(members, layout, made, "Decoders"),
+        partial(caption_of, members, layout),
         ([] if told is None else told).append,
     )
 

@@ -19,6 +19,8 @@ from bench.cli import options
 
 app = typer.Typer()
 PANEL = "Read results"
+_TOGETHER = "together"
+"""The folder, beside runs, of what is made of several of them."""
 
 
 class _ListKind(StrEnum):
@@ -40,13 +42,14 @@ class _ExportFormat(StrEnum):
 
 
 class _Venue(StrEnum):
-    """Whose column width `bench paper` draws for."""
+    """For whose papers `bench paper` writes."""
 
     icml = "icml"
     acl = "acl"
     neurips = "neurips"
     iclr = "iclr"
     tmlr = "tmlr"
+    arxiv = "arxiv"
 
 
 class Bold(StrEnum):
@@ -58,24 +61,60 @@ class Bold(StrEnum):
 
 @app.command(rich_help_panel=PANEL)
 def report(
-    run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN...", help="A run folder, or `latest`; several for one table."),
+    ],
     reference: options.Published = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Of several runs. [default: OUTPUT/together]")
+    ] = None,
     output: options.Output = options.RESULTS,
 ) -> None:
-    """Write a run's tables, figures and report again; needs no model."""
+    """Write a run's tables, figures and report again, or one report of several runs."""
+    gc.disable()  # a large run has millions of numbers, and no cycle of them to be collected
+    try:
+        code = (
+            _report_one(runs[0], reference, folder, output)
+            if len(runs) == 1
+            else _report_together(runs, reference, folder or output / _TOGETHER, output)
+        )
+    finally:
+        gc.enable()
+    raise typer.Exit(code)
+
+
+def _report_one(name: str, reference: str | None, folder: Path | None, output: Path) -> int:
     from rich.console import Console
 
+    from bench.errors import BenchError, Exit
     from bench.records.run_folder import find_run
     from bench.report.write import print_findings, write_report
 
-    folder = find_run(run_dir, output)
-    gc.disable()  # a large run has millions of numbers, and no cycle of them to be collected
-    try:
-        code = print_findings(write_report(folder, reference), Console())
-    finally:
-        gc.enable()
+    if folder is not None:
+        line = "--folder is for the report of several runs; that of one lies in the run's own"
+        raise BenchError(line, Exit.USAGE)
+    run_folder = find_run(name, output)
+    code = print_findings(write_report(run_folder, reference), Console())
+    _say_where(run_folder)
+    return int(code)
+
+
+def _report_together(names: list[str], reference: str | None, folder: Path, output: Path) -> int:
+    from rich.console import Console
+
+    from bench.errors import BenchError, Exit
+    from bench.report.joint.write import print_joint, write_joint
+    from bench.report.together import load_members
+
+    if reference is not None:
+        line = "--reference stands beneath the rows of one run: bench report RUN --reference NAME"
+        raise BenchError(line, Exit.USAGE)
+    members = load_members(names, output)
+    write_joint(members, folder)
+    code = print_joint(members, Console())
     _say_where(folder)
-    raise typer.Exit(code)
+    return int(code)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -132,10 +171,11 @@ def export(
 
 @app.command(rich_help_panel=PANEL)
 def paper(
-    run_dir: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run folder, `latest`, or a reference.")
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN...", help="Run folders, `latest`, or stored references."),
     ],
-    venue: Annotated[_Venue, typer.Option(help="Whose column width.")] = _Venue.icml,
+    venue: Annotated[_Venue, typer.Option(help="Whose columns and checklist.")] = _Venue.icml,
     label: Annotated[
         list[str] | None,
         typer.Option(metavar="DECODER=TEXT", help="What to call a decoder. Repeatable."),
@@ -145,20 +185,25 @@ def paper(
         typer.Option(help="Numbers of the table, by their names in summary.csv, comma-separated."),
     ] = None,
     bold: Annotated[Bold, typer.Option(help="What is bold in a column.")] = Bold.best,
-    folder: Annotated[Path | None, typer.Option(help="[default: RUN/paper]")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="[default: RUN/paper; of several OUTPUT/together/paper]")
+    ] = None,
     output: options.Output = options.RESULTS,
 ) -> None:
-    """Write a figure and a booktabs table (LaTeX) that fit a venue's column."""
-    from bench.report.paper import parse_layout, write_paper
-    from bench.stats.side import load_side
+    """Write figures, table, texts and BibTeX for a venue's paper, of one run or several."""
+    from bench.report.paper.layout import parse_layout
+    from bench.report.paper.write import write_paper
+    from bench.report.together import load_members
 
     layout = parse_layout(venue.value, label or [], columns, bold.value)
-    side = load_side(run_dir, output)
+    members = load_members(runs, output)
+    own = members[0].side.path if len(members) == 1 else output / _TOGETHER
     note = partial(typer.echo, err=True)
-    for file in write_paper(side, folder or side.path / "paper", layout, note):
+    for file in write_paper(members, folder or own / "paper", layout, note):
         typer.echo(file)
-    for reason in side.reasons:
-        typer.echo(f"bench: {side.name} is {side.verdict}: {reason}", err=True)
+    for side in (member.side for member in members):
+        for reason in side.reasons:
+            typer.echo(f"bench: {side.name} is {side.verdict}: {reason}", err=True)
 
 
 @app.command(rich_help_panel=PANEL)

@@ -94,7 +94,7 @@ def refuse_reference(path: Path) -> None:
     if not (path / MANIFEST).is_file() and read_status(path).complete:
         line = (
             f"{path} is a stored reference, without plan and answers: "
-            "`bench compare` and `bench paper` read it, nothing else does"
+            "`bench compare`, `bench paper` and `bench report` of several read it, and nothing else"
         )
         raise BenchError(line, Exit.USAGE)
 

@@ -23,11 +23,13 @@ def conclusion(summary: pd.DataFrame) -> str:
     rows = [row for row in rows_of(summary, ALL) if row.decoder == BASELINE or known(row.speedup)]
     baseline = next((row for row in rows if row.decoder == BASELINE), None)
     others = [row for row in rows if row.decoder != BASELINE]
-    exact = [row for row in others if row.guarantee not in (NO_GUARANTEE, WRONG)]
+    exact = [row for row in others if row.guarantee not in (None, NO_GUARANTEE, WRONG)]
     lossy = [row for row in others if row.guarantee == NO_GUARANTEE]
+    untold = [row.decoder for row in others if row.guarantee is None]
     said = [
         *([_of_exact(exact)] if exact else []),
         *([_of_lossy(lossy, baseline)] if lossy else []),
+        *([f"Not recorded is what these guarantee: {', '.join(untold)}."] if untold else []),
         *(f"{r.decoder} claims to be lossless and is not." for r in others if r.guarantee == WRONG),
     ]
     return " ".join(said) or f"Nothing was held against {BASELINE}."

@@ -1,4 +1,4 @@
-"""The figures of a report; the only file of `bench` that imports matplotlib.
+"""The figures of a report; with `bench.report.dots` all of `bench` that imports matplotlib.
 
 Each function draws one figure from a summary and returns it with the numbers in it. A decoder has
 one colour in all of them (colour-blind-safe, the baseline grey) and is labelled where it is drawn.
@@ -78,9 +78,9 @@ def _round_places(figure: Figure) -> None:
         text.set_position((round(x, 6), round(y, 6)))
 
 
-def styled() -> AbstractContextManager[None]:
-    """Inside it figures look as `bench.report.style` says."""
-    return mpl.rc_context(dict(STYLE))  # type: ignore[arg-type]
+def styled(size: float = 9) -> AbstractContextManager[None]:
+    """Inside it figures look as `bench.report.style` says, in type of `size` points."""
+    return mpl.rc_context(dict(STYLE) | {"font.size": size})  # type: ignore[arg-type]
 
 
 def draw_all(summary: pd.DataFrame, lengths: pd.DataFrame, floor: Estimate) -> dict[str, Drawn]:
@@ -170,49 +170,6 @@ def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Drawn | None:
     axes.set_title("Speed-up by decoder")
     axes.set_title(legend, loc="right", fontsize=8, fontweight="normal", color=GREY)
     return figure, data
-
-
-def column_figure(
-    summary: pd.DataFrame, floor: Estimate, width: float, labels: Mapping[str, str]
-) -> Drawn | None:
-    """Speed-up by decoder for a text column of `width` inches: no title, small type.
-
-    `labels` are names to print in the place of decoders' own.
-    """
-    with mpl.rc_context(dict(STYLE) | {"font.size": 8}):  # type: ignore[arg-type]
-        drawn = speedup_figure(without_wrong(summary), floor)
-        if drawn is None:
-            return None
-        figure, data = drawn
-        (axes,) = figure.axes
-        figure.set_size_inches(width, 0.3 * len(data) + 0.7)
-        axes.set_title("")
-        axes.set_title("", loc="right")
-        axes.set_xlabel(f"speed-up over ar ({LEVEL} interval)", fontsize=8)
-        axes.tick_params(labelsize=8)
-        names = [label.get_text() for label in axes.get_yticklabels()]
-        for row, own in enumerate(data["decoder"]):
-            old, new = (textwrap.fill(text, 26) for text in (own, labels.get(own, own)))
-            names[row] = names[row].replace(old, new, 1)
-        axes.set_yticks(range(len(names)), names)
-        for text in axes.texts:
-            text.set_fontsize(7)
-        _make_room(figure, axes)
-    return drawn
-
-
-def _make_room(figure: Figure, axes: Axes) -> None:
-    """Move the right end of the axis until the texts beside points end within the figure."""
-    for text in axes.texts:
-        text.set_in_layout(False)
-    for _ in range(8):
-        figure.draw_without_rendering()
-        end = max(text.get_window_extent().x1 for text in axes.texts)
-        over = end - figure.bbox.x1 + 0.02 * figure.dpi
-        if over <= 0:
-            return
-        low, high = axes.get_xlim()
-        axes.set_xlim(low, high + 1.1 * (high - low) * over / (axes.bbox.width - over))
 
 
 def text_width(text: str, points: float, *, bold: bool = False) -> float:

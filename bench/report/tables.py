@@ -235,7 +235,7 @@ def basis(row: SummaryRow) -> str:
     dropped = number(row.pairs_dropped, ".0f")
     if dropped not in ("0", UNKNOWN):
         text += f", {dropped} pairs dropped for errors"
-    if row.pairs_decode != row.pairs and not grouped:
+    if row.pairs_decode not in (None, row.pairs) and not grouped:
         text += f", decode speed-up from {row.pairs_decode} (others ended in their first step)"
     if row.clusters == 1:
         one = "group of prompts" if grouped else "conversation"

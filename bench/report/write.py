@@ -83,7 +83,7 @@ def write_report(run_dir: Path, reference: str | None = None) -> Findings:
     findings = _findings(run_dir, reference)
     numbers = {
         "samples.parquet": _parquet(findings.run.records),
-        "summary.csv": _csv(findings.summary),
+        "summary.csv": csv_bytes(findings.summary),
     }
     if findings.verdict == DAMAGED:  # what was written before may be the last that is left of it
         numbers = {name: data for name, data in numbers.items() if not (run_dir / name).exists()}
@@ -92,7 +92,7 @@ def write_report(run_dir: Path, reference: str | None = None) -> Findings:
     shown = [(name, _caption(name, findings)) for name in vectors]
     inline = [(name, caption, vectors[name]) for name, caption in shown]
     texts = {
-        "report.md": _render("report.md.j2", findings, figures=shown).encode(),
+        "report.md": render_markdown("report.md.j2", r=findings, figures=shown).encode(),
         "report.html": render_page(findings, inline).encode(),
     }
     write_files(run_dir, figures | texts)
@@ -203,7 +203,7 @@ def _terminal_table(findings: Findings, shown: Sequence[str]) -> RichTable:
 # ---------------------------------------------------------------- files
 
 
-def _csv(frame: pd.DataFrame) -> bytes:
+def csv_bytes(frame: pd.DataFrame) -> bytes:
     """A CSV of six significant digits; unknown is empty."""
     return frame.to_csv(index=False, float_format="%.6g", lineterminator="\n").encode()
 
@@ -234,10 +234,10 @@ def _tables(findings: Findings) -> dict[str, bytes]:
     comment = "".join(f"% {latex(line)}\n" for line in (table.note, findings.floor_sentence))
     return {
         "tables/headline.md": f"{table.to_markdown()}\n\n{note}\n".encode(),
-        "tables/headline.csv": _csv(summary[summary["family"] == ALL]),
+        "tables/headline.csv": csv_bytes(summary[summary["family"] == ALL]),
         "tables/headline.tex": (comment + table.to_latex()).encode(),
-        "tables/acceptance_by_position.csv": _csv(findings.acceptance),
-        "tables/by_prompt.csv": _csv(findings.by_prompt),
+        "tables/acceptance_by_position.csv": csv_bytes(findings.acceptance),
+        "tables/by_prompt.csv": csv_bytes(findings.by_prompt),
     }
 
 
@@ -253,11 +253,12 @@ def _figures(findings: Findings) -> tuple[dict[str, str], dict[str, bytes]]:
         made = figures.render(figure)
         vectors[name] = made["svg"].decode()
         files |= {f"figures/{name}.{kind}": content for kind, content in made.items()}
-        files[f"figures/data/{name}.csv"] = _csv(data)
+        files[f"figures/data/{name}.csv"] = csv_bytes(data)
     return vectors, files
 
 
-def _render(template: str, findings: Findings, **context: object) -> str:
+def render_markdown(template: str, **context: object) -> str:
+    """A template of Markdown, filled; ``md`` makes text of records harmless."""
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         undefined=StrictUndefined,
@@ -266,4 +267,4 @@ def _render(template: str, findings: Findings, **context: object) -> str:
         keep_trailing_newline=True,
     )
     environment.filters["md"] = markdown
-    return environment.get_template(template).render(r=findings, **context)
+    return environment.get_template(template).render(**context)

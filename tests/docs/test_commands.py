@@ -85,7 +85,7 @@ def test_commands_are_found_over_lines_behind_comments_and_in_steps() -> None:
         ("run --temperature -1", "temperature"),
         ("ls dekoders", "decoders"),
         ("train ptp x", "unexpected extra argument"),
-        ("paper", "Missing parameter: run_dir"),
+        ("paper", "Missing parameter: runs"),
     ],
 )
 def test_a_command_that_is_not_one_is_refused(line: str, reason: str) -> None:

@@ -20,9 +20,12 @@ from bench.compare.show import to_markdown
 from bench.errors import BenchError, Exit
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
+from bench.report.joint.write import write_joint
 from bench.report.listing import list_decoders, list_runs
-from bench.report.paper import Layout, write_paper
+from bench.report.paper.layout import Layout
+from bench.report.paper.write import write_paper
 from bench.report.show import show_run
+from bench.report.together import load_members, members_of
 from bench.report.write import print_summary, write_report
 from bench.stats.side import load_side
 from bench.text import latex, markdown, printable
@@ -137,12 +140,35 @@ def test_markdown_holds_no_tag_link_or_cell_of_a_record(hostile_run: Path) -> No
 
 def test_latex_holds_no_command_of_a_record(hostile_run: Path, tmp_path: Path) -> None:
     side = load_side(str(hostile_run), hostile_run.parent)
-    write_paper(side, tmp_path / "paper", Layout(venue="neurips"))
-    for file in (tmp_path / "paper" / "main.tex", hostile_run / "tables" / "headline.tex"):
+    write_paper(members_of([side]), tmp_path / "paper", Layout(venue="neurips"))
+    names = ("main.tex", "reproducibility.tex", "checklist.tex", "references.bib")
+    written = [*(tmp_path / "paper" / name for name in names)]
+    for file in (*written, hostile_run / "tables" / "headline.tex"):
         text = file.read_text(encoding="utf-8")
         assert "\\input" not in text
         assert "\\frac" not in text
-        assert "textbackslash" in text
+        assert "textbackslash" in text or file.suffix == ".bib"
+        assert "\x1b" not in text
+
+
+def test_a_report_of_several_runs_obeys_no_record(hostile_run: Path, tmp_path: Path) -> None:
+    other = write_run(tmp_path / "<b>other</b>", {"spec": 3.0}, conversations=3, repeats=1)
+    status = json.loads((hostile_run / "run.json").read_text(encoding="utf-8"))
+    valid = tmp_path / "valid"
+    shutil.copytree(hostile_run, valid)
+    (valid / "run.json").write_text(json.dumps(status | {"verdict": "VALID"}), encoding="utf-8")
+    write_joint(load_members([str(valid), str(other)], tmp_path), tmp_path / "joint")
+    found = Tags()
+    found.feed((tmp_path / "joint" / "report.html").read_text(encoding="utf-8"))
+    assert not found.tags & {"img", "iframe", "object", "b"}
+    assert not [name for name, _ in found.attributes if name.startswith("on")]
+    assert not [value for _, value in found.attributes if "javascript:" in value.lower()]
+    text = (tmp_path / "joint" / "report.md").read_text(encoding="utf-8")
+    assert not re.search(r"<(script|img|b)\b", text)
+    assert "](javascript" not in text
+    assert "\x1b" not in text
+    for table in re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1
 
 
 @pytest.mark.parametrize("colours", [None, "truecolor"])

@@ -1,4 +1,4 @@
-"""The page itself: the template filled with a run's findings, its figures and its answers.
+"""The pages themselves: templates filled with findings, figures and answers.
 
 It asks nothing of the network and runs no code but its own, which its content security policy pins
 by hash: a tag in a record, were it ever to get through the escaping, would do nothing.
@@ -20,15 +20,31 @@ from bench.report.page.answers import viewer
 from bench.report.style import FAINT, INK, PAPER
 
 _FOLDER = files("bench.report.page")
-_TEMPLATE = "page.html.jinja"
-_STYLES = ("page.css", "viewer.css")
-_CODE = ("page.js", "tables.js", "chunks.js", "lanes.js", "race.js", "viewer.js", "open.js")
-"""The page's own code, in the order in which it is run."""
+_BASICS = ("page.js", "tables.js")
 
 
 def render_page(findings: Findings, figures: Sequence[tuple[str, str, str]]) -> str:
     """The HTML of a run; `figures` are (name, caption, SVG)."""
-    code = '"use strict";\n' + "\n".join(map(_text, _CODE))
+    return _fill(
+        "page.html.jinja",
+        ("page.css", "viewer.css"),
+        (*_BASICS, "chunks.js", "lanes.js", "race.js", "viewer.js", "open.js"),
+        r=findings,
+        figures=[(name, caption, inline_svg(svg, name)) for name, caption, svg in figures],
+        viewer=viewer(findings.run),
+    )
+
+
+def render_joint(figure: tuple[str, str] | None, **context: object) -> str:
+    """The HTML of several runs; the figure is (caption, SVG)."""
+    shown = figure and (figure[0], inline_svg(figure[1], "speedup"))
+    styles, code = ("page.css",), (*_BASICS, "open.js")
+    return _fill("joint.html.jinja", styles, code, figure=shown, **context)
+
+
+def _fill(template: str, styles: Sequence[str], code: Sequence[str], **context: object) -> str:
+    """A template of this folder with its style and, in the order in which it is run, its code."""
+    own = '"use strict";\n' + "\n".join(map(_text, code))
     environment = Environment(
         loader=FunctionLoader(_text),
         autoescape=True,
@@ -37,13 +53,11 @@ def render_page(findings: Findings, figures: Sequence[tuple[str, str, str]]) -> 
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    return environment.get_template(_TEMPLATE).render(
-        r=findings,
-        figures=[(name, caption, inline_svg(svg, name)) for name, caption, svg in figures],
-        viewer=viewer(findings.run),
-        policy=_policy(code),
-        style=Markup("\n".join(map(_text, _STYLES))),
-        code=Markup(code),
+    return environment.get_template(template).render(
+        policy=_policy(own),
+        style=Markup("\n".join(map(_text, styles))),
+        code=Markup(own),
+        **context,
     )
 
 

@@ -131,19 +131,3 @@ def test_a_label_under_few_panels_is_not_cut(synthetic_run: Callable[..., Path])
     (label,) = (text for text in figure.texts if "or more" in text.get_text())
     box = label.get_window_extent()
     assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
-
-
-@pytest.mark.parametrize("width", [3.03, 3.25, 6.5])
-def test_the_numbers_in_a_column_are_whole_beside_what_is_said_of_lossy_decoders(
-    synthetic_run: Callable[..., Path], width: float
-) -> None:
-    run = load_run(synthetic_run({"spec": 3.0, "nar": 9.0}, lossy=["nar"]))
-    frame = summary.summarise(run.records, run.plan)
-    drawn = figures.column_figure(frame, Estimate(), width, {})
-    assert drawn is not None
-    figure, _ = drawn
-    figure.draw_without_rendering()
-    (axes,) = figure.axes
-    assert len(axes.texts) == 2
-    assert all(text.get_window_extent().x1 <= figure.bbox.x1 for text in axes.texts)
-    assert axes.bbox.width > 0.4 * figure.bbox.width

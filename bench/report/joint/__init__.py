@@ -1,0 +1,4 @@
+"""One report of several runs.
+
+No torch here.
+"""

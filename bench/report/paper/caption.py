@@ -1,0 +1,100 @@
+"""The caption of a paper's table: what is estimated, from what, on what, and what to beware of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
+from bench.report import tables
+from bench.report.paper.layout import COLUMNS, Layout
+from bench.report.paper.table import NEEDED, Grid, eligible
+from bench.report.together import Member, hardware, model_of
+from bench.stats.summary import ALL
+from bench.stats.summary_row import rows_of
+from bench.stats.validity import VALID
+from bench.text import latex as escaped
+from bench.text import portable
+
+
+def caption_of(members: Sequence[Member], layout: Layout, made: Grid) -> str:
+    """What is estimated, with which model, what is bold and what is lossy, as LaTeX."""
+    rows = [row for member in members for row in rows_of(member.summary, ALL)]
+    words = []
+    for name in made.columns:
+        more = name in made.spread and name not in NEEDED
+        words.append(COLUMNS[name].caption + (" with its 95\\,\\% interval" if more else ""))
+    bold = ""
+    if layout.bold == "best":
+        of = " of a run" if len(members) > 1 else ""
+        bold = f" Bold: the best{of}" + (
+            "." if all(map(eligible, rows)) else " of those that guarantee something."
+        )
+    estimated = f"{_setting(members)}: {'; '.join(words)}."
+    return f"{estimated}{bold}{_floors(members)}{_qualified(members, layout)}"
+
+
+def _floors(members: Sequence[Member]) -> str:
+    """The A/A floor of every run that has one."""
+    said = []
+    for member in members:
+        floor = member.floor
+        if floor.value is not None:
+            ends = "" if floor.low is None else f" {tables.interval(floor.low, floor.high)}"
+            of = f" ({escaped(member.label)})" if len(members) > 1 else ""
+            said.append(f"{floor.value:.2f}{ends}{of}")
+    return f" AR against a second AR in the same run: {', '.join(said)}." if said else ""
+
+
+def _qualified(members: Sequence[Member], layout: Layout) -> str:
+    """What a reader must know of decoders without a guarantee, and of runs that are not VALID."""
+    lossy, untold, wrong = (
+        dict.fromkeys(
+            layout.labels.get(row.decoder, row.decoder)
+            for member in members
+            for row in rows_of(member.summary, ALL)
+            if row.guarantee == kind and row.decoder != BASELINE
+        )
+        for kind in (NO_GUARANTEE, None, WRONG)
+    )
+    text = f" Lossy, without any guarantee: {', '.join(lossy)}." if lossy else ""
+    text += f" Not recorded is what these guarantee: {', '.join(untold)}." if untold else ""
+    if wrong:
+        text += f" {WRONG}, and left out of the figures: {', '.join(wrong)}."
+    for member in members:
+        if member.side.verdict not in (VALID, WRONG):
+            what = f"The run {member.name}" if len(members) > 1 else "The run"
+            text += f" {what} is {member.side.verdict}."
+    return f" {escaped(text)}" if text else ""
+
+
+def _setting(members: Sequence[Member]) -> str:
+    """How a caption begins: the model, prompts, sampling and machine, or that they stand by run."""
+    each = [[model_of(member.side), *_conditions(member)] for member in members]
+    common = [part for part in each[0] if all(part in parts for parts in each)]
+    if len(members) == 1:
+        text = f"Decoders of {common[0]} ({', '.join(common[1:])})"
+    else:
+        own = [
+            f"{member.label}: {', '.join(own)}" if own else member.label
+            for member, parts in zip(members, each, strict=True)
+            for own in [[part for part in parts if part not in (*common, member.label)]]
+        ]
+        all_with = f", all with {', '.join(common)}" if common else ""
+        text = f"Decoders by run{all_with} ({'; '.join(own)})"
+    return escaped(portable(text))
+
+
+def _conditions(member: Member) -> list[str]:
+    """Prompts, repeats, temperature, batch size, dtype and machine, as far as they are known."""
+    rows, side = rows_of(member.summary, ALL), member.side
+    config = side.config
+    counts = [
+        f"{max(getattr(row, name) or 0 for row in rows)} {name}" for name in ("prompts", "repeats")
+    ]
+    parts = [
+        f"{word} {config[key]}"
+        for word, key in (("temperature", "temperature"), ("batch size", "batch_size"))
+        if key in config
+    ]
+    dtype = config.get("dtype") or side.env.dtype
+    return [*counts, *parts, *filter(None, [dtype, hardware(side)])]

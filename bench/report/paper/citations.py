@@ -1,0 +1,136 @@
+"""What runs are built on, as BibTeX: their decoders, models and data, and this harness.
+
+``references.bib`` holds every entry that is known; a paper is given those of its runs. A hub's
+model or data set without an entry gets one that names it; what is local or one's own is missing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from bench.report.together import Member
+from bench.text import latex, portable
+
+HARNESS = "decoding_bench"
+_SPECULATION = ("leviathan2023fast", "chen2023accelerating")
+_PTP = "draxler2026parallel"
+_DECODERS: Mapping[str, tuple[str, ...]] = {
+    "ar": (),
+    "spec": _SPECULATION,
+    "lookup": ("saxena2023prompt",),
+    "ptp": (_PTP,),
+    "ptp_spec": (_PTP, *_SPECULATION),
+    "nar": ("gu2018nonautoregressive",),
+    "idlm": ("yu2026introspective",),
+    "jacobi": ("santilli2023accelerating",),
+    "lookahead": ("fu2024break",),
+}
+"""By decoder; `ar` is nobody's."""
+_REFINEMENT = {
+    "cmlm": ("ghazvininejad2019mask",),
+    "quota": ("ghazvininejad2019mask", "nie2025large"),
+    "threshold": ("ghazvininejad2019mask", "wu2025fastdllm"),
+}
+"""What `idlm` in mode `refine` rests on, by the rule that commits tokens."""
+_MODELS = {
+    "zoo": HARNESS,
+    "smollm2": "allal2025smollm2",
+    "vicuna": "zheng2023judging",
+    "qwen2.5": "qwen2024qwen25",
+    "qwen3": "qwen2025qwen3",
+    "llama-2": "touvron2023llama2",
+    "llama-3": "grattafiori2024llama3",
+}
+"""By what the name of a model begins with, its owner's name aside."""
+_SPECBENCH = (
+    *("xia2024unlocking", "zheng2023judging", "bojar2014findings", "nallapati2016abstractive"),
+    *("kwiatkowski2019natural", "cobbe2021training", "karpukhin2020dense"),
+)
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_KEY = re.compile(r"@\w+\{([^,\s]+),")
+
+
+@cache
+def entries() -> dict[str, str]:
+    """Every known entry by its key."""
+    text = (files("bench.report.paper") / "references.bib").read_text(encoding="utf-8")
+    found = [(match[1], match.start()) for match in _KEY.finditer(text)]
+    ends = [start for _, start in found[1:]] + [len(text)]
+    return {key: text[start:end].strip() for (key, start), end in zip(found, ends, strict=True)}
+
+
+def of_decoder(cell: str, options: Mapping[str, str]) -> tuple[str, ...]:
+    """Keys for a decoder as it was configured; none for one's own."""
+    name = cell.split("@")[0]
+    if name == "idlm" and options.get("mode") == "refine":
+        return _REFINEMENT.get(options.get("commit", ""), _REFINEMENT["cmlm"])
+    return _DECODERS.get(name, ())
+
+
+def of_model(name: object) -> tuple[str, ...]:
+    """The key for a model; none for a folder that nothing is known of."""
+    text = portable(str(name)) if name else ""
+    own = text.rpartition("/")[2].lower()
+    known = next((key for start, key in _MODELS.items() if own.startswith(start)), None)
+    if known:
+        return (known,)
+    hub = _HUB_ID.fullmatch(text) and text == str(name) and not Path(text).is_dir()
+    return (_hub_key(text),) if hub else ()
+
+
+def of_tasks(tasks: object) -> tuple[str, ...]:
+    """Keys for the prompts; none for a file of one's own."""
+    source, _, what = str(tasks or "").partition("=")
+    if source == "specbench":
+        return _SPECBENCH
+    if source == "hf":
+        return (_hub_key(what),) if _HUB_ID.fullmatch(what) else ()
+    return (HARNESS,) if source and source != "jsonl" else ()
+
+
+def _hub_key(name: str) -> str:
+    return "hub_" + re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_").lower()
+
+
+def bibliography(members: Sequence[Member]) -> tuple[str, list[str]]:
+    """The entries of what the runs used, and the names of what has none."""
+    keys: dict[str, None] = {HARNESS: None}
+    missing: list[str] = []
+    hub: dict[str, str] = {}
+    for member in members:
+        config = member.side.config
+        for cell, options in member.side.cells.items():
+            keys |= dict.fromkeys(of_decoder(cell, options))
+            if cell.split("@")[0] not in _DECODERS:
+                missing.append(f"decoder {portable(cell)}")
+        adapters = config.get("adapters") or {}
+        models = [config.get("model"), config.get("draft"), *adapters.values()]
+        used = [("model", name, of_model(name)) for name in models if name]
+        used.append(("tasks", config.get("tasks"), of_tasks(config.get("tasks"))))
+        for kind, name, own in used:
+            keys |= dict.fromkeys(own)
+            text = str(name).partition("=")[2] if kind == "tasks" else str(name)
+            hub |= {key: _hub_entry(key, text) for key in own if key.startswith("hub_")}
+            if name and not own:
+                missing.append(f"{kind} {portable(str(name))}")
+    missing = list(dict.fromkeys(missing))
+    lines = [f"% no entry is known for {latex(name)}: add yours" for name in missing]
+    return "\n".join([*lines, *_printed(keys, hub)]) + "\n", missing
+
+
+def _printed(keys: Iterable[str], hub: Mapping[str, str]) -> list[str]:
+    known = entries() | dict(hub)
+    return [f"{known[key]}\n" for key in keys]
+
+
+def _hub_entry(key: str, name: str) -> str:
+    """An entry that names a model or data set of the hub, and its owner."""
+    owner = name.partition("/")[0]
+    return (
+        f"@misc{{{key},\n  title = {{{{{latex(name)}}}}},\n  author = {{{{{latex(owner)}}}}},\n"
+        "  howpublished = {Hugging Face Hub}\n}"
+    )

@@ -1,0 +1,87 @@
+"""What a venue sets, and what the user wants of table and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from bench.errors import BenchError, Exit, did_you_mean
+
+WIDTHS: Mapping[str, float] = {
+    "icml": 3.25,
+    "acl": 3.03,
+    "neurips": 5.5,
+    "iclr": 5.5,
+    "tmlr": 6.5,
+    "arxiv": 6.5,
+}
+"""Inches of a text column, by venue; docs/reporting.md says whose they are."""
+
+
+class Column(NamedTuple):
+    """A number of the summary as a column: its heading, the caption's words, its format."""
+
+    heading: str
+    caption: str
+    spec: str = ".2f"
+    scale: float = 1.0
+    best: Literal["most", "least"] = "most"
+
+
+COLUMNS: Mapping[str, Column] = {
+    "speedup": Column(
+        r"Speed-up",
+        "speed-up over autoregressive decoding (geometric mean over prompts of paired end-to-end "
+        "time per token, 95\\,\\% t-interval clustered by conversation)",
+    ),
+    "speedup_decode": Column("Decode", "speed-up from the first token on"),
+    "tokens_per_call": Column("Tok./call", "emitted tokens per target call"),
+    "acceptance_length": Column("Tok./step", "emitted tokens per step after prefill"),
+    "acceptance_rate": Column("Acc.", "accepted drafts in per cent", ".1f", 100),
+    "rows_per_token": Column("Rows/tok.", "target rows per emitted token", best="least"),
+    "ttft_s": Column("TTFT", "ms to the first token", ".1f", 1e3, best="least"),
+    "time_per_token_s": Column("ms/tok.", "ms per emitted token", ".2f", 1e3, best="least"),
+    "tokens_per_s": Column("Tok./s", "emitted tokens per second", ".0f"),
+    "peak_memory_bytes": Column("MB", "peak memory in MB", ".0f", 1e-6, best="least"),
+    "quality": Column("Quality", "quality in per cent", ".1f", 100),
+    "identical_to_ar": Column("Same", "answers identical to AR's in per cent", ".1f", 100),
+}
+"""What ``--columns`` may name."""
+USUAL = ("speedup", "tokens_per_call", "acceptance_length", "time_per_token_s", "quality")
+EXPENDABLE = ("time_per_token_s", "acceptance_length")
+"""What a narrow column does without, in this order, rather than in small type."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What a paper wants: `columns` None are the usual ones, as many as fit in readable type."""
+
+    venue: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    columns: tuple[str, ...] | None = None
+    bold: Literal["best", "none"] = "best"
+
+
+def parse_layout(
+    venue: str, labels: Sequence[str], columns: str | None, bold: Literal["best", "none"]
+) -> Layout:
+    """A layout from what was typed: labels as DECODER=TEXT, columns with commas between them.
+
+    Raises:
+        BenchError: exit 2 for a label of another form and a column that is none.
+    """
+    named = [label.partition("=") for label in labels]
+    for label, (name, _, text) in zip(labels, named, strict=True):
+        if not (name and text.strip()):
+            raise BenchError(f"--label {label}: write DECODER=TEXT", Exit.USAGE)
+    chosen = [name.strip() for name in columns.split(",")] if columns is not None else None
+    for name in chosen or ():
+        if name not in COLUMNS:
+            raise BenchError(f"no column {name!r}; {did_you_mean(name, COLUMNS)}", Exit.USAGE)
+    return Layout(
+        venue=venue,
+        labels={name: text.strip() for name, _, text in named},
+        columns=tuple(dict.fromkeys(chosen)) if chosen else None,
+        bold=bold,
+    )

@@ -1,0 +1,272 @@
+"""The table of a paper: booktabs, numbers in siunitx columns, intervals beside them.
+
+A group of rows per run, one line with its name above each where there are several. It is set in
+the largest type in which it fits the venue's column, which is computed here, in Times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+from bench.errors import BenchError, Exit
+from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
+from bench.report.paper.layout import COLUMNS, EXPENDABLE, USUAL, WIDTHS, Layout
+from bench.report.tables import UNKNOWN, number
+from bench.report.together import Member
+from bench.stats.summary import ALL
+from bench.stats.summary_row import SummaryRow, rows_of
+from bench.text import latex as escaped
+
+POINTS = 72.27
+"""TeX's points in an inch."""
+_SIZES = ((9.0, 6.0), (9.0, 4.0), (8.0, 4.0), (8.0, 3.0), (7.0, 3.0))
+"""Type and half the space between columns, in points: the first that fits is taken."""
+_SPARE = 0.98
+"""How much of the column a table may fill: fonts called Times are not all equally wide."""
+_INTERVALS = ("speedup", "speedup_decode", "acceptance_length", "quality")
+"""Columns that have an interval in the summary."""
+NEEDED = ("speedup", "speedup_decode")
+"""Those never printed without it."""
+
+
+class Entry(NamedTuple):
+    """One number of the table with its interval, as printed; in bold or not."""
+
+    text: str
+    interval: str = ""
+    bold: bool = False
+
+
+class Grid(NamedTuple):
+    """The entries by run and row, the first of each being the decoder's name.
+
+    `spread` holds the columns whose intervals are printed.
+    """
+
+    columns: tuple[str, ...]
+    groups: list[tuple[str, list[list[Entry]]]]
+    spread: frozenset[str]
+
+
+def grid(
+    members: Sequence[Member],
+    layout: Layout,
+    columns: Sequence[str],
+    spread: Collection[str] = _INTERVALS,
+) -> Grid:
+    """The table over all families; the best of a run in a column is bold, or nothing is.
+
+    The best is what prints best among decoders that guarantee something of their answers, ar among
+    them; equal prints are all best, unless all are equal. Intervals of `spread` are printed where
+    a row has one.
+    """
+    groups = []
+    for member in members:
+        rows = rows_of(member.summary, ALL)
+        best = {name: _best(rows, name) if layout.bold == "best" else None for name in columns}
+        made = [
+            [Entry(name_of(row, layout)), *(_entry(row, c, best[c], spread) for c in columns)]
+            for row in rows
+        ]
+        groups.append((member.label, made))
+    there = {
+        column
+        for place, column in enumerate(columns, start=1)
+        if any(row[place].interval for _, rows in groups for row in rows)
+    }
+    return Grid(tuple(columns), groups, frozenset(there))
+
+
+def _entry(row: SummaryRow, column: str, best: str | None, spread: Collection[str]) -> Entry:
+    text, ends = _value(row, column), UNKNOWN
+    if column in spread and (column not in NEEDED or row.decoder != BASELINE):
+        low, high = (row.value(f"{column}_{end}") for end in ("low", "high"))
+        scale, spec = COLUMNS[column].scale, COLUMNS[column].spec
+        if low is not None and high is not None:
+            ends = f"[{number(low, spec, scale)}, {number(high, spec, scale)}]"
+    return Entry(text, "" if ends == UNKNOWN else ends, text == best and eligible(row))
+
+
+def _value(row: SummaryRow, column: str) -> str:
+    kind = COLUMNS[column]
+    return number(row.value(column), kind.spec, kind.scale)
+
+
+def _best(rows: Sequence[SummaryRow], column: str) -> str | None:
+    chosen = [row for row in rows if eligible(row) and row.value(column) is not None]
+    choose = max if COLUMNS[column].best == "most" else min
+    if len({_value(row, column) for row in chosen}) < 2:
+        return None
+    return _value(choose(chosen, key=lambda row: row.value(column) or 0.0), column)
+
+
+def eligible(row: SummaryRow) -> bool:
+    """Whether a decoder's numbers can be called the best: it guarantees something."""
+    return row.decoder == BASELINE or row.guarantee not in (None, NO_GUARANTEE, WRONG)
+
+
+def name_of(row: SummaryRow, layout: Layout) -> str:
+    """A decoder as the paper calls it, one that is wrong named so."""
+    name = layout.labels.get(row.decoder, row.decoder)
+    return f"{name} ({WRONG})" if row.guarantee == WRONG else name
+
+
+# ---------------------------------------------------------------- the room there is
+
+
+def wanted(members: Sequence[Member], layout: Layout) -> tuple[str, ...]:
+    """The columns asked for, or the usual ones; times of several runs stand in no one column."""
+    if layout.columns is not None:
+        return layout.columns
+    return tuple(name for name in USUAL if len(members) == 1 or not name.endswith("_s"))
+
+
+def fitted(members: Sequence[Member], layout: Layout) -> tuple[Grid, tuple[float, float]]:
+    """The table, and the type and space in which it fits the venue's column.
+
+    Before a column is left out its neighbours' intervals are, but for those of speed-ups.
+
+    Raises:
+        BenchError: the columns asked for do not fit (exit 2).
+    """
+    room = WIDTHS[layout.venue] * POINTS * _SPARE
+    choices = [wanted(members, layout)]
+    if layout.columns is None:
+        for name in EXPENDABLE:
+            choices.append(tuple(column for column in choices[-1] if column != name))
+    for sizes in (_SIZES[:-1], _SIZES):
+        for columns in choices:
+            for spread in (_INTERVALS, NEEDED):
+                made = grid(members, layout, columns, spread)
+                for size, space in sizes:
+                    if width_of(made, size, space) <= room:
+                        return made, (size, space)
+    least = width_of(made, *_SIZES[-1])
+    raise BenchError(
+        f"the table takes {least:.0f} pt in its smallest type, and a column of {layout.venue} has "
+        f"{room:.0f}: name fewer --columns ({', '.join(columns)}), or shorter a --label",
+        Exit.USAGE,
+    )
+
+
+def width_of(made: Grid, size: float, space: float) -> float:
+    """Width of the table in TeX's points, set in Times.
+
+    A siunitx column reserves room for the most digits before and after the point.
+    """
+    from bench.report.figures import text_width
+
+    def widest(texts: Sequence[str], *, bold: bool = False) -> float:
+        return max((text_width(text, size, bold=bold) for text in texts), default=0.0)
+
+    rows = [row for _, group in made.groups for row in group]
+    total = widest(["Decoder", *(row[0].text for row in rows)])
+    for place, column in enumerate(made.columns, start=1):
+        before, after = _digits(made, place)
+        whole = widest(["0" * before + ("." + "0" * after if after else "")])
+        if column in made.spread:
+            whole += widest(["\u00a0"]) + widest([row[place].interval for row in rows])
+        total += 2 * space + max(whole, widest([COLUMNS[column].heading]))
+    return total
+
+
+def _digits(made: Grid, place: int) -> tuple[int, int]:
+    """The most digits of a column before and after the point."""
+    texts = [row[place].text for _, rows in made.groups for row in rows]
+    parts = [text.partition(".") for text in texts if text != UNKNOWN]
+    return (
+        max((len(whole) for whole, _, _ in parts), default=1),
+        max((len(rest) for _, _, rest in parts), default=0),
+    )
+
+
+# ---------------------------------------------------------------- as LaTeX
+
+
+def latex(
+    members: Sequence[Member],
+    layout: Layout,
+    caption: Callable[[Grid], str],
+    note: Callable[[str], None] = lambda _: None,
+) -> str:
+    """The table in its environment, its caption above it; it fits the venue's column.
+
+    Raises:
+        BenchError: see `fitted`.
+    """
+    made, (size, space) = fitted(members, layout)
+    _tell_left_out(made, wanted(members, layout), layout.venue, note)
+    width = WIDTHS[layout.venue] * POINTS
+    lines = [
+        f"% {layout.venue}: fits {width:.1f} pt in Times; "
+        r"needs \usepackage{booktabs,siunitx} (siunitx 3)",
+        r"\begin{table}[t]",
+        rf"\caption{{{caption(made)}}}",
+        r"\label{tab:decoders}",
+        r"\medskip",
+        r"\centering",
+        r"\sisetup{mode=text,reset-text-series=false,group-digits=none}",
+        rf"\fontsize{{{size:g}}}{{{1.2 * size:g}}}\selectfont",
+        rf"\setlength{{\tabcolsep}}{{{space:g}pt}}",
+        rf"\begin{{tabular}}{{@{{}}l{''.join(_shapes(made))}@{{}}}}",
+        r"\toprule",
+        " & ".join(["Decoder", *_headings(made)]) + r" \\",
+        *_body(made),
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _tell_left_out(
+    made: Grid, asked: Sequence[str], venue: str, note: Callable[[str], None]
+) -> None:
+    left_out = [name for name in asked if name not in made.columns]
+    bare = [
+        f"the interval of {name}"
+        for name in made.columns
+        if name in _INTERVALS and name not in (*made.spread, *NEEDED)
+    ]
+    if left_out or bare:
+        note(f"left out, as a column of {venue} is narrow: {', '.join([*left_out, *bare])}")
+
+
+def _shapes(made: Grid) -> list[str]:
+    """The column types: numbers stand by their points, intervals to the right of them."""
+    shapes = []
+    for place, column in enumerate(made.columns, start=1):
+        before, after = _digits(made, place)
+        interval = "@{~}l" if column in made.spread else ""
+        shapes.append(f"S[table-format={before}.{after}]{interval}")
+    return shapes
+
+
+def _headings(made: Grid) -> list[str]:
+    names = [(column, escaped(COLUMNS[column].heading)) for column in made.columns]
+    return [
+        rf"\multicolumn{{2}}{{c}}{{{name}}}" if column in made.spread else f"{{{name}}}"
+        for column, name in names
+    ]
+
+
+def _body(made: Grid) -> list[str]:
+    """Rows by run, each with its name above where there are several."""
+    lines, wide = [], 1 + len(made.columns) + len(made.spread)
+    for label, rows in made.groups:
+        lines.append(r"\midrule")
+        if len(made.groups) > 1:
+            lines.append(rf"\multicolumn{{{wide}}}{{@{{}}l}}{{\emph{{{escaped(label)}}}}} \\")
+        lines += [" & ".join(_cells(row, made)) + r" \\" for row in rows]
+    return lines
+
+
+def _cells(row: Sequence[Entry], made: Grid) -> list[str]:
+    cells = [escaped(row[0].text)]
+    for entry, column in zip(row[1:], made.columns, strict=True):
+        text = "{--}" if entry.text == UNKNOWN else entry.text
+        cells.append(rf"\bfseries {text}" if entry.bold else text)
+        if column in made.spread:
+            cells.append(entry.interval)
+    return cells

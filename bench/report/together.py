@@ -1,0 +1,265 @@
+"""Several runs side by side: which may stand together, what they are called, how they differ.
+
+A speed-up is a ratio of two decoders of one run, so speed-ups of several runs can stand in one
+table. Their times cannot be pooled, and nothing here does. No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bench.errors import BenchError, Exit
+from bench.records.plan import BASELINE, Plan, place_of
+from bench.stats.intervals import Estimate
+from bench.stats.side import Side, load_side
+from bench.stats.summary import ALL, noise_floor, summarise
+from bench.stats.summary_row import rows_of
+from bench.stats.validity import DAMAGED, EXIT_CODES, INVALID
+from bench.text import portable
+
+_DIGITS = 12
+"""Hexadecimal digits of a hash that are shown."""
+_ASKED = {
+    "tasks": "speed-ups and scores are of other prompts",
+    "protocol": "tokens are counted by other rules",
+    "fixed_length": "answers end by another rule",
+}
+"""Settings in which runs of one table must agree, and why."""
+_PACKAGES = ("decoding-bench", "torch", "transformers", "tokenizers", "numpy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A run among others.
+
+    `name` is its folder's, made unique; `label` is what columns are headed with: the model's where
+    every run has another one, else the run's name. `summary` and `floor` are its numbers, its
+    decoders named as `told_apart` says.
+    """
+
+    side: Side
+    name: str
+    label: str
+    summary: pd.DataFrame
+    floor: Estimate
+
+
+def load_members(names: Sequence[str], parent: Path) -> list[Member]:
+    """Runs or stored references that can stand in one table, in the order given.
+
+    Raises:
+        BenchError: one that is no run (exit 2) or measured no speed-up (5); of several, one that is
+            damaged or invalid (4), there twice (2), or about something else than the first (5).
+    """
+    sides = [load_side(name, parent) for name in names]
+    for place, side in enumerate(sides):
+        if len(sides) > 1:
+            _refuse_invalid(side)
+        _refuse_empty(side)
+        for before in sides[:place]:
+            _refuse_twice(before, side)
+        if place:
+            _refuse_unlike(sides[0], side)
+    return members_of(sides)
+
+
+def members_of(sides: Sequence[Side]) -> list[Member]:
+    """The runs with their names and numbers."""
+    runs = _unique([side.name for side in sides])
+    models = [model_of(side) for side in sides]
+    labels = models if len(set(models)) == len(models) else runs
+    made = []
+    for side, name, label, renamed in zip(sides, runs, labels, told_apart(sides), strict=True):
+        summary, floor = numbers(side)
+        summary = summary.assign(decoder=summary["decoder"].map(lambda d, r=renamed: r.get(d, d)))
+        made.append(Member(side=side, name=name, label=label, summary=summary, floor=floor))
+    return made
+
+
+def numbers(side: Side) -> tuple[pd.DataFrame, Estimate]:
+    """A run's summary and its A/A floor; a stored reference keeps both."""
+    if side.summary is not None:
+        return side.summary, stored_floor(side.summary)
+    records = side.records or ()
+    summary = summarise(records, Plan(cells=side.planned), side.gold, side.wrong)
+    return summary, noise_floor(records)
+
+
+def stored_floor(summary: pd.DataFrame) -> Estimate:
+    """The A/A floor as a summary keeps it; unknown in one that does not."""
+    first = next(iter(rows_of(summary, ALL)), None)
+    if first is None or first.aa_speedup is None:
+        return Estimate()
+    ends = (first.aa_low, first.aa_high)
+    low, high = (None, None) if None in ends else ends
+    return Estimate(value=first.aa_speedup, low=low, high=high)
+
+
+def model_of(side: Side) -> str:
+    """The target by name and size: a hub's id as it is, of a folder its own name alone."""
+    source = str(side.config.get("model") or "an unnamed model")
+    local = Path(source).is_absolute() or source.startswith((".", "~")) or Path(source).is_dir()
+    name = Path(source).name if local else source
+    size = (side.env.models.target or {}).get("parameters")
+    if not isinstance(size, int):
+        return name
+    count = f"{size / 1e9:.1f}B" if size >= 1e9 else f"{size / 1e6:.1f}M"
+    return f"{name} ({count} parameters)"
+
+
+def decoders_of(members: Sequence[Member]) -> list[str]:
+    """All decoders, the baseline first, by what they guarantee, else as the runs have them."""
+    places: dict[str, int] = {}
+    for member in members:
+        for row in rows_of(member.summary, ALL):
+            place = -1 if row.decoder == BASELINE else place_of(row.guarantee)
+            places[row.decoder] = max(place, places.get(row.decoder, place))
+    return sorted(places, key=places.__getitem__)
+
+
+# ---------------------------------------------------------------- what cannot stand together
+
+
+def _refuse_invalid(side: Side) -> None:
+    if side.verdict in (DAMAGED, INVALID):
+        why = f": {side.reasons[0]}" if side.reasons else ""
+        line = f"{side.name} is {side.verdict} and stands beside no other run{why}"
+        raise BenchError(line, EXIT_CODES[side.verdict])
+
+
+def _refuse_empty(side: Side) -> None:
+    rows = rows_of(numbers(side)[0], ALL)
+    if not any(row.decoder != BASELINE and row.speedup is not None for row in rows):
+        raise BenchError(f"{side.name} measured no speed-up over {BASELINE}", Exit.UNAVAILABLE)
+
+
+def _refuse_twice(first: Side, second: Side) -> None:
+    """One run under two names: the same folder, or a reference that was stored of it."""
+    times = [
+        (s.status.started_utc, s.status.finished_utc, s.status.revision, s.config)
+        for s in (first, second)
+    ]
+    copied = times[0] == times[1] and None not in times[0][:2]
+    if copied or first.path.resolve() == second.path.resolve():
+        line = f"{first.path} and {second.path} are one run: name it once"
+        raise BenchError(line, Exit.USAGE)
+
+
+def _refuse_unlike(first: Side, other: Side) -> None:
+    """What is measured must be one thing; how it was measured may differ, and is told."""
+    for key, why in _ASKED.items():
+        ours, theirs = first.config.get(key), other.config.get(key)
+        if (key != "protocol" and None in (ours, theirs)) or ours == theirs:
+            continue
+        _cannot(first, other, f"{key} is {ours} in one and {theirs} in the other: {why}")
+    sizes = [side.config.get("batch_size") for side in (first, other)]
+    if None not in sizes and (sizes[0] == 1) != (sizes[1] == 1):
+        why = "a speed-up at batch size 1 is of answers, above it of whole groups"
+        _cannot(first, other, f"batch_size is {sizes[0]} in one and {sizes[1]} in the other: {why}")
+
+
+def _cannot(first: Side, other: Side, why: str) -> None:
+    line = f"{first.name} and {other.name} cannot be in one table: {portable(why)}"
+    raise BenchError(f"{line}; report each by itself", Exit.UNAVAILABLE)
+
+
+# ---------------------------------------------------------------- names and differences
+
+
+def told_apart(sides: Sequence[Side]) -> list[dict[str, str]]:
+    """New names of decoders whose options differ between the runs, per run: ``spec (k 8)``.
+
+    Options that a run does not state (an older version had fewer) are taken to be the same.
+    """
+    made: list[dict[str, str]] = [{} for _ in sides]
+    for cell in dict.fromkeys(cell for side in sides for cell in side.cells):
+        having = [side.cells[cell] for side in sides if cell in side.cells]
+        differing = [key for key in _keys(having) if len({o[key] for o in having if key in o}) > 1]
+        for side, names in zip(sides, made, strict=True):
+            options = side.cells.get(cell, {})
+            parts = [f"{key} {options[key]}" for key in differing if key in options]
+            if parts:
+                names[cell] = f"{cell} ({', '.join(parts)})"
+    return made
+
+
+def _keys(maps: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(key for each in maps for key in each))
+
+
+def identity(side: Side) -> dict[str, str]:
+    """What a run is: model, work, sampling, machine, software and code; unknown facts are absent.
+
+    No absolute path is in it.
+    """
+    env, config = side.env, side.config
+    models = {role: _short(env.models.weights_of(role)) for role in ("target", "draft")}
+    adapters = {
+        f"{name} adapter": _short(facts.weights_sha256)
+        for name, facts in (env.models.adapters or {}).items()
+    }
+    facts: dict[str, object] = {
+        "model": model_of(side),
+        **{f"{role} weights": digest for role, digest in models.items()},
+        **adapters,
+        **{key.replace("_", " "): config.get(key) for key in _SETTINGS},
+        "hardware": hardware(side),
+        "threads": env.torch.threads,
+        "GPU driver": env.gpu_driver,
+        "comparability key": side.key,
+        "system": env.machine.system and f"{env.machine.system} {env.machine.release or ''}",
+        "Python": env.python,
+        **{name: env.packages.get(name) for name in _PACKAGES},
+        "commit": side.code,
+        "started": side.status.started_utc,
+        "verdict": side.verdict,
+    }
+    return {key: portable(str(value)).strip() for key, value in facts.items() if value is not None}
+
+
+_SETTINGS = (
+    *("tasks", "limit", "quality_limit", "repeats", "batch_size", "max_new_tokens"),
+    *("temperature", "top_p", "top_k", "seed", "dtype", "attention", "protocol", "fixed_length"),
+)
+
+
+def hardware(side: Side) -> str | None:
+    """The GPU, or the processor with its cores."""
+    machine = side.env.machine
+    if side.env.gpu_name or not machine.cpu:
+        return side.env.gpu_name
+    cores = machine.affinity or machine.logical_cores
+    return f"{machine.cpu}, {cores} cores" if cores else machine.cpu
+
+
+def _short(digest: str | None) -> str | None:
+    return digest and digest.rpartition(":")[2][:_DIGITS]
+
+
+def facts_of(members: Sequence[Member]) -> list[tuple[str, list[str | None]]]:
+    """Every fact of the runs' identities with its value in each; None where it is not known."""
+    each = [identity(member.side) for member in members]
+    return [(key, [facts.get(key) for facts in each]) for key in _keys(each)]
+
+
+def differences(members: Sequence[Member]) -> list[tuple[str, list[str | None]]]:
+    """Those facts that are not the same in all of the runs."""
+    return [(key, values) for key, values in facts_of(members) if len(set(values)) > 1]
+
+
+def same_machine(members: Sequence[Member]) -> bool:
+    """Whether all were measured on one kind of machine and setup, as far as is known."""
+    return None not in (keys := {member.side.key for member in members}) and len(keys) == 1
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """The names, those that occur again with their number."""
+    return [
+        name if names.index(name) == place else f"{name} ({names[: place + 1].count(name)})"
+        for place, name in enumerate(names)
+    ]

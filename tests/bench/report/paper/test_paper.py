@@ -1,0 +1,115 @@
+"""`bench paper`: figures at column width with real fonts, a table, texts; the same bytes again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bench.errors import BenchError, Exit
+from bench.report.paper.layout import WIDTHS, Layout
+from bench.report.paper.write import write_paper
+from bench.report.together import Member, load_members
+from tests.bench.report.paper.test_table import stored
+
+FIGURES = ("speedup", "tokens_per_step", "quality")
+FILES = {
+    *(f"{name}.{kind}" for name in FIGURES for kind in ("pdf", "csv")),
+    *("main.tex", "reproducibility.tex", "checklist.tex", "references.bib"),
+}
+Write = Callable[..., Path]
+
+
+def written(members: list[Member], folder: Path, venue: str = "icml") -> dict[str, bytes]:
+    return {f.name: f.read_bytes() for f in write_paper(members, folder, Layout(venue=venue))}
+
+
+def test_a_run_gives_figures_their_numbers_a_table_and_texts(
+    reported_run: Path, tmp_path: Path
+) -> None:
+    members = load_members([str(reported_run)], tmp_path)
+    files = written(members, tmp_path / "icml")
+    assert files.keys() == FILES
+    for name in FIGURES:
+        box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+)", files[f"{name}.pdf"])
+        assert box is not None
+        assert float(box[1]) / 72 == pytest.approx(WIDTHS["icml"], abs=0.01)
+        assert b"/Type3" not in files[f"{name}.pdf"]
+        assert b"/FontFile2" in files[f"{name}.pdf"]  # TrueType
+    assert list(pd.read_csv(tmp_path / "icml" / "speedup.csv")["decoder"]) == ["nar", "spec"]
+    text = files["main.tex"].decode()
+    for needed in (r"\toprule", r"\midrule", r"\bottomrule", r"\caption{", r"\label{tab:decoders}"):
+        assert needed in text
+    assert r"95\,\% t-interval" in text
+    assert re.search(r"AR against a second AR in the same run: [\d.]+ \[[\d.]+, [\d.]+\]", text)
+
+
+@pytest.mark.parametrize("venue", WIDTHS)
+def test_writing_again_gives_the_same_bytes(venue: str, tmp_path: Path) -> None:
+    members = stored("cpu-zoo", "cpu-zoo-ptp")
+    assert written(members, tmp_path / "a", venue) == written(
+        stored("cpu-zoo", "cpu-zoo-ptp"), tmp_path / "b", venue
+    )
+
+
+def test_a_stored_reference_is_enough(tmp_path: Path) -> None:
+    text = written(stored(), tmp_path, "acl")["main.tex"].decode()
+    setting = "28 prompts, 3 repeats, temperature 0.0, batch size 1, float32, AMD EPYC, 2 cores"
+    assert f"Decoders of zoo (2.2M parameters) ({setting}): speed-up" in text
+
+
+def test_a_caption_of_several_runs_says_once_what_they_share(tmp_path: Path) -> None:
+    members = stored("cpu-zoo", "cpu-zoo-t07")
+    text = written(members, tmp_path, "neurips")["main.tex"].decode()
+    assert text.count("AMD EPYC") == 1
+    assert "(cpu-zoo: temperature 0.0; cpu-zoo-t07: temperature 0.7)" in text
+    data = pd.read_csv(tmp_path / "speedup.csv")
+    assert list(dict.fromkeys(data["run"])) == ["cpu-zoo", "cpu-zoo-t07"]
+
+
+def test_a_run_of_the_baseline_alone_is_refused(synthetic_run: Write, tmp_path: Path) -> None:
+    run = synthetic_run({}, quality=0)
+    with pytest.raises(BenchError, match="no speed-up over ar") as refused:
+        load_members([str(run)], tmp_path)
+    assert refused.value.exit_code == Exit.UNAVAILABLE
+
+
+def test_quality_that_was_not_scored_has_no_figure(synthetic_run: Write, tmp_path: Path) -> None:
+    members = load_members([str(synthetic_run(quality=0))], tmp_path)
+    assert written(members, tmp_path / "p").keys() == FILES - {"quality.pdf", "quality.csv"}
+
+
+def test_a_label_for_no_decoder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="no such decoder; did you mean 'ptp'"):
+        write_paper(stored(), tmp_path, Layout(venue="icml", labels={"ptpp": "x"}))
+
+
+def test_a_figure_has_the_labels_of_its_paper(reported_run: Path, tmp_path: Path) -> None:
+    members = load_members([str(reported_run)], tmp_path)
+    plain, csv, *_ = write_paper(members, tmp_path / "a", Layout(venue="icml"))
+    named = Layout(venue="icml", labels={"spec": "Ours"})
+    other, again, *_ = write_paper(members, tmp_path / "b", named)
+    assert plain.read_bytes() != other.read_bytes()
+    assert csv.read_bytes() == again.read_bytes()
+
+
+def test_wrong_and_lossy_decoders_are_named_and_a_wrong_one_is_not_drawn(
+    synthetic_run: Write, tmp_path: Path
+) -> None:
+    left = {"cell": "spec", "num_answers": 1, "num_compared": 2, "num_wrong": 1, "example": "c"}
+    status = {"status": "complete", "verdict": "VALID", "differences": [left]}
+    run = synthetic_run({"spec": 3.0, "ptp": 4.0, "nar": 5.0}, status=status, lossy=["nar"])
+    text = written(load_members([str(run)], tmp_path), tmp_path / "p")["main.tex"].decode()
+    assert list(pd.read_csv(tmp_path / "p" / "speedup.csv")["decoder"]) == ["ptp", "nar"]
+    assert "Lossy, without any guarantee: nar. WRONG, and left out of the figures: spec." in text
+    (row,) = [line for line in text.splitlines() if line.startswith("spec (WRONG)")]
+    assert "bfseries" not in row
+
+
+def test_an_unfinished_run_is_called_so(synthetic_run: Write, tmp_path: Path) -> None:
+    run = synthetic_run(status={"status": "interrupted", "verdict": None})
+    text = written(load_members([str(run)], tmp_path), tmp_path / "p")["main.tex"].decode()
+    assert "The run is INCOMPLETE." in text

@@ -1,0 +1,153 @@
+"""The table of `bench paper`: numbers by their points, intervals, and within the venue's column."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bench.errors import BenchError, Exit
+from bench.report.paper.caption import caption_of
+from bench.report.paper.layout import COLUMNS, WIDTHS, Layout, parse_layout
+from bench.report.paper.table import grid, latex, width_of
+from bench.report.together import Member, load_members
+from bench.stats.intervals import Estimate
+from bench.stats.side import Side, load_side
+
+ROOT = Path(__file__).parents[4]
+REFERENCES = ROOT / "results" / "reference"
+LABELS = {"ptp": "PTP (ours)", "idlm@isd": "I-DLM, strided"}
+
+
+def stored(*names: str) -> list[Member]:
+    return load_members([str(REFERENCES / name) for name in names or ("cpu-zoo",)], ROOT)
+
+
+def made_up(summary: pd.DataFrame) -> list[Member]:
+    side: Side = load_side(str(REFERENCES / "cpu-zoo"), ROOT)
+    return [Member(side=side, name="run", label="run", summary=summary, floor=Estimate())]
+
+
+def table(layout: Layout, *names: str, told: list[str] | None = None) -> str:
+    members = stored(*names)
+    return latex(
+        members,
+        layout,
+        partial(caption_of, members, layout),
+        ([] if told is None else told).append,
+    )
+
+
+def test_every_venue_has_a_table_that_fits_it_with_its_caption_above() -> None:
+    texts = {venue: table(Layout(venue=venue, labels=LABELS)) for venue in WIDTHS}
+    assert texts["icml"] != texts["neurips"]
+    for text in texts.values():
+        assert text.index(r"\caption{") < text.index(r"\begin{tabular}")
+    # what does not fit in readable type is left out, and told
+    told: list[str] = []
+    assert "ms/tok." not in table(Layout(venue="acl", labels=LABELS), told=told)
+    assert told == [
+        "left out, as a column of acl is narrow: time_per_token_s, "
+        "the interval of acceptance_length, the interval of quality"
+    ]
+    assert "ms/tok." in texts["neurips"]
+
+
+def test_numbers_stand_in_siunitx_columns_with_their_intervals_beside_them() -> None:
+    rows = pd.read_csv(REFERENCES / "cpu-zoo" / "summary.csv").to_dict("records")
+    (spec,) = (row for row in rows if (row["decoder"], row["family"]) == ("spec", "all"))
+    text = table(parse_layout("neurips", [], "speedup,quality,ttft_s", "none"))
+    assert "S[table-format=1.2]@{~}lS[table-format=2.1]@{~}lS[table-format=2.1]@{}}" in text
+    ends = f"[{spec['speedup_low']:.2f}, {spec['speedup_high']:.2f}]"
+    quality = f"{100 * spec['quality']:.1f} & [{100 * spec['quality_low']:.1f}, "
+    assert f"\nspec & {spec['speedup']:.2f} & {ends} & {quality}" in text
+    assert "\nar & 1.00 &  & " in text  # the baseline against itself has no interval
+
+
+def test_what_is_unknown_is_no_number_for_siunitx() -> None:
+    assert "& {--} &" in table(Layout(venue="neurips"), "cpu-zoo", "cpu-zoo-ptp")
+
+
+def test_several_runs_are_groups_of_rows_without_times_of_different_runs() -> None:
+    text = table(Layout(venue="neurips"), "cpu-zoo", "cpu-zoo-t07")
+    first, second = (text.index(rf"\emph{{{name}}}") for name in ("cpu-zoo", "cpu-zoo-t07"))
+    assert text.count("\nptp & ") == 2
+    assert first < text.index("\nptp & ") < second
+    assert text.count(r"\midrule") == 2
+    assert "ms/tok." not in text
+    assert "Bold: the best of a run of those that guarantee something" in text
+    assert "ms/tok." in table(
+        parse_layout("neurips", [], "time_per_token_s", "best"), "cpu-zoo", "cpu-zoo-t07"
+    )
+
+
+def test_what_nobody_knows_to_be_lossless_is_not_called_best() -> None:
+    text = table(Layout(venue="neurips"), "cpu-zoo-passes")
+    assert "Not recorded is what these guarantee: nar, idlm@block-t2" in text
+    bold = [row.split(" & ")[0] for row in text.splitlines() if r"& \bfseries" in row]
+    assert set(bold) <= {"ar"}
+
+
+def test_columns_that_cannot_fit_are_refused_with_their_width() -> None:
+    with pytest.raises(BenchError, match=r"takes \d+ pt .* icml has 230: name fewer") as refused:
+        table(Layout(venue="icml", columns=tuple(COLUMNS)))
+    assert refused.value.exit_code == Exit.USAGE
+
+
+def test_columns_labels_and_bold_are_those_that_were_asked_for() -> None:
+    layout = parse_layout("neurips", ["ptp=PTP (ours)"], "tokens_per_call,quality,ttft_s", "best")
+    text = table(layout)
+    assert r"Decoder & {Tok./call} & \multicolumn{2}{c}{Quality} & {TTFT} \\" in text
+    assert "\nPTP (ours) & 3.85 & " in text
+    assert "Speed-up" not in text
+    assert r"\bfseries" in text
+    assert r"\bfseries" not in table(parse_layout("neurips", [], "tokens_per_call", "none"))
+
+
+def test_the_best_of_a_column_is_bold_and_lossy_decoders_do_not_compete() -> None:
+    summary = pd.DataFrame(
+        {
+            "decoder": ["ar", "a", "b", "nar"],
+            "family": "all",
+            "tokens_per_call": [1.0, 3.0, 2.0, 9.0],
+            "time_per_token_s": [4e-3, 3e-3, 2e-3, 1e-3],
+            "quality": [0.9, 0.9, 0.9, 0.5],
+            "guarantee": ["same tokens", "same tokens", "same distribution", "none"],
+        }
+    )
+    names = ("tokens_per_call", "time_per_token_s", "quality")
+    ((_, rows),) = grid(made_up(summary), Layout(venue="icml"), names).groups
+    bold = {(row[0].text, i) for row in rows for i, entry in enumerate(row) if entry.bold}
+    assert bold == {("a", 1), ("b", 2)}
+    ((_, rows),) = grid(made_up(summary), Layout(venue="icml", bold="none"), names).groups
+    assert not any(entry.bold for row in rows for entry in row)
+
+
+def test_the_width_counts_the_most_digits_before_and_after_the_point() -> None:
+    def width(*values: float) -> float:
+        names = [f"d{i}" for i in range(len(values))]
+        summary = pd.DataFrame({"decoder": names, "family": "all", "tokens_per_s": values})
+        return width_of(grid(made_up(summary), Layout(venue="icml"), ["tokens_per_s"]), 9, 6)
+
+    assert width(123456789.0, 1.0) == pytest.approx(width(123456789.0), abs=1e-6)
+    # a digit of Times is half its size wide
+    assert width(1234567890.0) - width(123456789.0) == pytest.approx(4.5, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("labels", "columns", "said"),
+    [
+        (["ptp"], None, "--label ptp: write DECODER=TEXT"),
+        (["=x"], None, "write DECODER=TEXT"),
+        ([], "speedup,speed", "no column 'speed'; did you mean 'speedup'"),
+    ],
+)
+def test_a_layout_that_cannot_be_is_one_line(
+    labels: list[str], columns: str | None, said: str
+) -> None:
+    with pytest.raises(BenchError, match=re.escape(said)) as refused:
+        parse_layout("icml", labels, columns, "best")
+    assert refused.value.exit_code == Exit.USAGE

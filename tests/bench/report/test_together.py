@@ -1,0 +1,166 @@
+"""Several runs side by side: who may stand together, what they are called, what they differ in."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.errors import BenchError, Exit
+from bench.report.together import (
+    decoders_of,
+    differences,
+    identity,
+    load_members,
+    model_of,
+    same_machine,
+    told_apart,
+)
+from bench.stats.side import load_side
+
+ROOT = Path(__file__).parents[3]
+REFERENCES = ROOT / "results" / "reference"
+Write = Callable[..., Path]
+
+
+def configured(run: Path, **settings: object) -> Path:
+    lines = [f"{key} = {json.dumps(value)}\n" for key, value in settings.items()]
+    (run / "config.toml").write_text("".join(lines), encoding="utf-8")
+    return run
+
+
+def with_options(run: Path, cell: str, **options: object) -> Path:
+    plan = json.loads((run / "manifest.json").read_text())
+    for each in plan["cells"]:
+        if each["cell"] == cell:
+            each["options"] = options
+    (run / "manifest.json").write_text(json.dumps(plan))
+    return run
+
+
+def refused(*runs: Path) -> BenchError:
+    with pytest.raises(BenchError) as told:
+        load_members([str(run) for run in runs], Path("nowhere"))
+    assert "\n" not in told.value.message
+    return told.value
+
+
+def test_runs_of_one_model_are_called_by_their_names_and_others_by_the_model(
+    synthetic_run: Write,
+) -> None:
+    one = configured(synthetic_run(name="one"), model="org/small")
+    two = configured(synthetic_run(name="two"), model="org/large")
+    assert [m.label for m in load_members([str(one), str(two)], one)] == ["org/small", "org/large"]
+    configured(two, model="org/small")
+    assert [m.label for m in load_members([str(one), str(two)], one)] == ["one", "two"]
+
+
+def test_runs_of_one_name_are_numbered(synthetic_run: Write, tmp_path: Path) -> None:
+    one = synthetic_run(name="a/run")
+    two = synthetic_run(name="b/run", seed=1)
+    assert [m.name for m in load_members([str(one), str(two)], tmp_path)] == ["run", "run (2)"]
+
+
+def test_a_run_is_not_there_twice(synthetic_run: Write, tmp_path: Path) -> None:
+    run = synthetic_run()
+    (tmp_path / "link").symlink_to(run)
+    assert refused(run, tmp_path / "link").exit_code == Exit.USAGE
+    # nor is what was stored of it
+    copy = tmp_path / "copy"
+    shutil.copytree(REFERENCES / "cpu-zoo", copy)
+    told = refused(REFERENCES / "cpu-zoo", copy)
+    assert told.message.endswith("are one run: name it once")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        (
+            {"tasks": "zoo"},
+            {"tasks": "specbench"},
+            "tasks is zoo in one and specbench in the other",
+        ),
+        ({}, {"protocol": "specbench"}, "protocol is None in one"),
+        ({"fixed_length": False}, {"fixed_length": True}, "answers end by another rule"),
+        ({"batch_size": 1}, {"batch_size": 8}, "above it of whole groups"),
+    ],
+)
+def test_what_measured_something_else_is_refused_in_a_line(
+    one: dict[str, Any], other: dict[str, Any], said: str, synthetic_run: Write
+) -> None:
+    runs = [
+        configured(synthetic_run(name=name), model="m", **settings)
+        for name, settings in (("one", one), ("other", other))
+    ]
+    told = refused(*runs)
+    assert told.exit_code == Exit.UNAVAILABLE
+    assert "one and other cannot be in one table" in told.message
+    assert said in told.message
+
+
+def test_other_batch_sizes_above_one_may_stand_together(synthetic_run: Write) -> None:
+    runs = [
+        configured(synthetic_run(name=f"b{size}", batch_size=size), batch_size=size)
+        for size in (2, 4)
+    ]
+    assert ("batch size", ["2", "4"]) in differences(load_members([*map(str, runs)], runs[0]))
+
+
+def test_what_is_damaged_or_measured_no_speedup_is_refused(synthetic_run: Write) -> None:
+    good, alone = synthetic_run(name="good"), synthetic_run({}, name="alone")
+    assert "alone measured no speed-up over ar" in refused(good, alone).message
+    damaged = synthetic_run(name="damaged")
+    status = json.loads((damaged / "run.json").read_text())
+    (damaged / "run.json").write_text(json.dumps(status | {"num_records": 10_000}))
+    told = refused(good, damaged)
+    assert told.exit_code == Exit.INVALID
+    assert "damaged is DAMAGED and stands beside no other run" in told.message
+
+
+def test_one_name_is_one_decoder(synthetic_run: Write) -> None:
+    one = with_options(synthetic_run(name="one"), "spec", k=4, verify="rejection")
+    two = with_options(synthetic_run(name="two"), "spec", k=8, verify="rejection")
+    members = load_members([str(one), str(two)], one)
+    assert set(decoders_of(members)) == {"ar", "spec (k 4)", "spec (k 8)", "ptp"}
+    assert "spec (k 8)" in set(members[1].summary["decoder"])
+    assert "spec" not in set(members[1].summary["decoder"])
+
+
+def test_options_that_a_run_does_not_state_set_nothing_apart(synthetic_run: Write) -> None:
+    one = with_options(synthetic_run(name="one"), "spec", k=4)
+    two = with_options(synthetic_run(name="two"), "spec", k=4, verify="rejection")
+    sides = [load_side(str(run), one) for run in (one, two)]
+    assert told_apart(sides) == [{}, {}]
+
+
+def test_differences_are_those_that_are_not_the_same_in_all(tmp_path: Path) -> None:
+    names = [str(REFERENCES / name) for name in ("cpu-zoo", "cpu-zoo-t07", "cpu-zoo-ptp")]
+    members = load_members(names, tmp_path)
+    told = dict(differences(members))
+    assert told["temperature"] == ["0.0", "0.7", "0.7"]
+    assert told["limit"] == ["24", "24", "48"]
+    assert not {"model", "target weights", "commit", "torch", "hardware"} & set(told)
+    assert same_machine(members)
+
+
+def test_machines_of_unknown_kind_are_not_taken_for_the_same(synthetic_run: Write) -> None:
+    keys: list[dict[str, Any]] = [{}, {}, {"comparability_key": "a"}, {"comparability_key": "b"}]
+    runs = [synthetic_run(name=f"r{i}", env=env) for i, env in enumerate(keys)]
+    members = load_members([*map(str, runs)], runs[0])
+    assert not same_machine(members[:2])
+    assert not same_machine(members[2:])
+    assert same_machine([members[2], members[2]])
+
+
+def test_an_identity_holds_no_absolute_path(synthetic_run: Write) -> None:
+    run = configured(
+        synthetic_run(), model="/home/somebody/models/tiny", tasks="jsonl=/srv/x.jsonl"
+    )
+    facts = identity(load_side(str(run), run))
+    assert model_of(load_side(str(run), run)) == "tiny"
+    assert "/home" not in str(facts)
+    assert facts["tasks"] == "jsonl=x.jsonl"

@@ -9,12 +9,10 @@ from __future__ import annotations
 import dataclasses
 import io
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table as RichTable
@@ -28,12 +26,12 @@ from bench.records.run_folder import load_run
 from bench.report.findings import Findings
 from bench.report.page.render import render_page
 from bench.report.tables import ACCEPTED, EMITTED, Table, entropy_sentence
+from bench.report.template import render
 from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL
 from bench.stats.validity import DAMAGED, EXIT_CODES, VALID
 from bench.text import latex, markdown
 
-_TEMPLATES = Path(str(files("bench.report"))) / "templates"
 _CAPTIONS = {
     "speedup": f"Speed-up over ar by decoder: geometric mean over prompts with {LEVEL} intervals. "
     "The grey band is the A/A noise floor.",
@@ -92,7 +90,7 @@ def write_report(run_dir: Path, reference: str | None = None) -> Findings:
     shown = [(name, _caption(name, findings)) for name in vectors]
     inline = [(name, caption, vectors[name]) for name, caption in shown]
     texts = {
-        "report.md": _render("report.md.j2", findings, figures=shown).encode(),
+        "report.md": render("report.md.j2", findings, figures=shown).encode(),
         "report.html": render_page(findings, inline).encode(),
     }
     write_files(run_dir, figures | texts)
@@ -255,15 +253,3 @@ def _figures(findings: Findings) -> tuple[dict[str, str], dict[str, bytes]]:
         files |= {f"figures/{name}.{kind}": content for kind, content in made.items()}
         files[f"figures/data/{name}.csv"] = _csv(data)
     return vectors, files
-
-
-def _render(template: str, findings: Findings, **context: object) -> str:
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["md"] = markdown
-    return environment.get_template(template).render(r=findings, **context)

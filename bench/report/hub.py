@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from bench.errors import BenchError, Exit
-from bench.report.answers import answers, as_csv, as_parquet
+from bench.report.answers import answers, as_parquet
 from bench.report.extras import optional
 from bench.report.findings import Findings
 from bench.report.template import render
@@ -22,11 +22,14 @@ from bench.text import portable
 
 _CARD = "README.md"
 _TABLES = (
-    ("summary", "data/summary.csv", "a row per decoder and family, and one for all families"),
+    ("summary", "data/summary.parquet", "a row per decoder and family, and one for all families"),
     ("answers", "data/answers.parquet", "a row per answer: what was counted and timed"),
-    ("by_prompt", "data/by_prompt.csv", "what speed-ups are means of, per decoder and prompt"),
+    ("by_prompt", "data/by_prompt.parquet", "what speed-ups are means of, per decoder and prompt"),
 )
-"""What the viewer offers, the first one by default: name, file, and what it holds."""
+"""What the viewer offers, the first one by default: name, file, and what it holds.
+
+All are of one kind of file, as readers take that of the first for all of them.
+"""
 _SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"))
 """The hub's names of sizes, each below a number of rows."""
 _LARGEST = "1M<n<10M"
@@ -45,8 +48,8 @@ def dataset(findings: Findings, licence: str | None, repo: str | None) -> dict[s
     """
     frame = answers(findings.run.records)
     frame["error"] = [portable(text) if text else text for text in frame["error"]]
-    contents = (as_csv(findings.summary), as_parquet(frame), as_csv(findings.by_prompt))
-    tables = {file: data for (_, file, _), data in zip(_TABLES, contents, strict=True)}
+    frames = (findings.summary, frame, findings.by_prompt)
+    tables = {file: as_parquet(each) for (_, file, _), each in zip(_TABLES, frames, strict=True)}
     figures = _figures(findings.run.path)
     card = render(
         "dataset_card.md.j2",

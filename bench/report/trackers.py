@@ -14,11 +14,11 @@ import io
 import json
 import logging
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from bench.errors import BenchError, Exit
@@ -225,16 +225,9 @@ def to_trackio(runs: Sequence[TrackedRun], project: str, folder: Path | None) ->
     if remote is not None:
         line = f"{remote} is set, and export --to trackio writes a local store alone"
         raise BenchError(f"{line}; unset it, then `trackio sync` sends the project", Exit.USAGE)
-    if folder is not None:
-        _made(folder)
-        os.environ[TRACKIO_DIR] = str(folder.resolve())  # read when the package is imported
-    store = Path(os.environ[TRACKIO_DIR])
-    if "trackio" in sys.modules:
-        opened = Path(sys.modules["trackio"].utils.TRACKIO_DIR)
-        if opened.resolve() != store.resolve():
-            line = f"trackio is already open on {opened} in this process"
-            raise BenchError(f"{line}; export to that folder, or in a new one", Exit.USAGE)
-    trackio = optional("trackio", "trackio", "trackio")
+    store = Path(os.environ[TRACKIO_DIR]) if folder is None else folder
+    trackio = _trackio_on(store.resolve())
+    _made(store)
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # it tells of each run
             for run in runs:
@@ -246,6 +239,24 @@ def to_trackio(runs: Sequence[TrackedRun], project: str, folder: Path | None) ->
     if lost:  # it warns where it cannot write, and goes on
         raise BenchError(f"Trackio has not stored {', '.join(lost)} in {store}; is it writable?")
     return str(store)
+
+
+def _trackio_on(store: Path) -> ModuleType:
+    """The package, which takes its folder from the environment when it is imported."""
+    before = os.environ.get(TRACKIO_DIR)
+    os.environ[TRACKIO_DIR] = str(store)
+    try:
+        trackio = optional("trackio", "trackio", "trackio")
+    finally:
+        if before is None:
+            del os.environ[TRACKIO_DIR]
+        else:
+            os.environ[TRACKIO_DIR] = before
+    opened = Path(trackio.utils.TRACKIO_DIR)
+    if opened.resolve() != store:
+        line = f"trackio is already open on {opened} in this process"
+        raise BenchError(f"{line}; export to that folder, or in a new process", Exit.USAGE)
+    return trackio
 
 
 def _into_trackio(trackio: Any, project: str, run: TrackedRun) -> None:

@@ -118,7 +118,7 @@ def explain(
 def export(
     run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
     to: Annotated[_ExportFormat, typer.Option("--to", help="Format.")],
-    folder: Annotated[Path | None, typer.Option(help="[default: RUN/export]")] = None,
+    folder: Annotated[Path | None, typer.Option(help="[default: in RUN/export]")] = None,
     project: Annotated[
         str | None,
         typer.Option(help="Of mlflow, trackio: experiment, project. [default: decoding-bench]"),

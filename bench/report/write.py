@@ -135,6 +135,8 @@ def print_findings(findings: Findings, console: Console) -> Exit:
         console.print(_fitting_table(findings, console))
         console.print(Text(findings.basis, style="dim"))
         console.print(Text(findings.floor_sentence, style="dim"))
+        if findings.resolution:
+            console.print(Text(findings.resolution, style="dim"))
         console.print(Text(entropy_sentence(findings.summary), style="dim"))
         if findings.needs:
             console.print(Text(f"wide intervals: {'; '.join(findings.needs)}", style="dim"))

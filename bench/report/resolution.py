@@ -1,8 +1,8 @@
 """What a run can tell apart: a sentence on how small a difference its intervals still show.
 
-Of a speed-up with the interval [low, high] the half-width is the factor ``sqrt(high / low)``, as its
-interval is one of logarithms. A difference from the baseline by less than that factor leaves 1
-within an interval as wide, so it is not shown. Of a quality it is half the interval, in points.
+Half the interval [low, high] of a speed-up is the factor ``sqrt(high / low)``, as it is an interval
+of logarithms: around a decoder that differs from the baseline by less, one as wide holds 1, and no
+difference is shown. Of a quality it is half the interval, in points.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def resolution(summary: pd.DataFrame) -> str:
         num = _numbers([row.quality_prompts for row in rows if row.decoder in quality])
         width = _range(quality, " points")
         parts.append(f"in quality below {width} cannot be told apart with {num} held-out prompts")
-    return f"Resolution: differences {'; '.join(parts)}." if parts else ""
+    return f"Resolution: differences from {BASELINE} {'; '.join(parts)}." if parts else ""
 
 
 def speed_width(row: SummaryRow) -> float | None:
@@ -47,7 +47,7 @@ def speed_width(row: SummaryRow) -> float | None:
 
 
 def quality_width(row: SummaryRow) -> float | None:
-    """Half the interval of a quality in points; None where there is none, or all answers score 1."""
+    """Half the interval of a quality in points; None where it is unknown, or all scores are one."""
     low, high = row.quality_low, row.quality_high
     if low is None or high is None or low == high:
         return None

@@ -93,8 +93,9 @@ def test_a_decoder_that_raises_leaves_a_row(scored: Any, decoder_file: Any) -> N
 
 
 def test_the_target_reads_an_answer_that_several_decoders_gave_once(
-    scored: Any, monkeypatch: pytest.MonkeyPatch
+    scored: Any, decoder_file: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """`spec` gives ar's answers; one that says the same whatever it is asked gives others."""
     read: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
 
     def reading(target: Any, prompt: Any, tokens: Any) -> quality.TargetScores:
@@ -102,9 +103,15 @@ def test_the_target_reads_an_answer_that_several_decoders_gave_once(
         return target_scores(target, prompt, tokens)
 
     monkeypatch.setattr(quality, "target_scores", reading)
-    records, setup, asked, _ = scored(decoders="spec,spec@k2:k=2")
+    same = decoder_file(
+        "yield request.target.call(request.prompt_ids)\nwhile True:\n    yield Emit(tokens=(70,))"
+    )
+    records, setup, asked, _ = scored(decoders=f"spec,{same}")
+    assert not [r.error for r in records if r.error]
     answers = {(r.prompt, r.tokens) for r in records}
-    assert len(answers) < len(records) == 3 * len(asked)
+    assert len(answers) == 2 * len(asked)
+    assert len({r.tokens for r in records if r.decoder not in ("ar", "spec")}) == 1
+    assert len(records) == 3 * len(asked)
     assert len(read) == len(set(read)) == len(answers)
     prompts = {prompt.name: prompt.ids for prompt in asked}
     for r in records:

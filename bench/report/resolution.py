@@ -33,8 +33,8 @@ def resolution(summary: pd.DataFrame) -> str:
         )
     if quality:
         num = _numbers([row.quality_prompts for row in rows if row.decoder in quality])
-        width = _range(quality, " points")
-        parts.append(f"in quality below {width} cannot be told apart with {num} held-out prompts")
+        points = _range(quality, " points")
+        parts.append(f"in quality below {points} cannot be told apart with {num} held-out prompts")
     return f"Resolution: differences from {BASELINE} {'; '.join(parts)}." if parts else ""
 
 

@@ -56,7 +56,7 @@ OPTIONS: dict[str, Any] = {
         int | None, typer.Option("--limit", "-L", help="Conversations to time. [default: zoo 24]")
     ],
     "quality_limit": Annotated[
-        int | None, typer.Option(help="Held-out prompts per family to score. [default: 40]")
+        int | None, typer.Option(help="Held-out prompts per family to score. [default: 40, zoo 20]")
     ],
     "phase_limit": Annotated[
         int | None, typer.Option(help="Prompts to split the time of, afterwards. [default: 6]")

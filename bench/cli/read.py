@@ -39,6 +39,10 @@ class _ExportFormat(StrEnum):
     github_action_benchmark = "github-action-benchmark"
     csv = "csv"
     parquet = "parquet"
+    mlflow = "mlflow"
+    trackio = "trackio"
+    hub = "hub"
+    eval_results = "eval-results"
 
 
 class _Venue(StrEnum):
@@ -153,18 +157,39 @@ def explain(
 def export(
     run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
     to: Annotated[_ExportFormat, typer.Option("--to", help="Format.")],
-    folder: Annotated[Path | None, typer.Option(help="[default: RUN/export]")] = None,
+    folder: Annotated[Path | None, typer.Option(help="[default: in RUN/export]")] = None,
+    project: Annotated[
+        str | None,
+        typer.Option(help="Of mlflow, trackio: experiment, project. [default: decoding-bench]"),
+    ] = None,
+    repo: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OWNER/NAME",
+            help="A dataset of the Hugging Face hub: hub uploads to it, eval-results link to it.",
+        ),
+    ] = None,
+    licence: Annotated[
+        str | None, typer.Option("--license", metavar="ID", help="Of hub: the card's licence.")
+    ] = None,
+    benchmark: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FAMILY=OWNER/DATASET#TASK",
+            help="Of eval-results: the hub's benchmark of a family. Repeatable.",
+        ),
+    ] = None,
     output: options.Output = options.RESULTS,
 ) -> None:
-    """Write a run's numbers in the format of another tool."""
+    """Write a run's numbers in the format of another tool, a tracker or the Hugging Face hub."""
     from bench.records.run_folder import find_run, load_run
-    from bench.report.export import export as write
+    from bench.report.export import Choices, deliver
     from bench.report.findings import Findings
 
-    run_folder = find_run(run_dir, output)
-    findings = Findings(load_run(run_folder))
-    for file in write(findings, to.value, folder or run_folder / "export"):
-        typer.echo(file)
+    findings = Findings(load_run(find_run(run_dir, output)))
+    choices = Choices(project=project, repo=repo, licence=licence, benchmarks=benchmark or ())
+    for place in deliver(findings, to.value, folder, choices):
+        typer.echo(place)
     for reason in findings.validity.reasons:
         typer.echo(f"bench: {findings.name} is {findings.verdict}: {reason}", err=True)
 

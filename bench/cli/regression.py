@@ -62,7 +62,7 @@ def compare(
     *("max_new_tokens", "temperature", "seed", "dtype", "device", "threads", "config"),
     quality_limit=Annotated[
         int | None,
-        typer.Option(help="Prompts per family to score. [default: 8; with --config its, or 40]"),
+        typer.Option(help="Prompts per family to score. [default: 8; with --config as run]"),
     ],
     repeats=Annotated[int | None, typer.Option(help="Every two in fresh processes. [default: 6]")],
 )

@@ -3,13 +3,14 @@
 It answers "how good", never "how fast": its prompts are many and its batches large, so that the
 scores mean something. One line per decoder and prompt is written as soon as the answer is there;
 a resumed run asks only for what is missing. The baseline's second arm takes no part. Beside the
-score stands what the target says of the answer: its likelihood, token by token.
+score stands what the target says of the answer: its likelihood, token by token. An answer that
+several decoders gave (all those that keep the baseline's tokens) is read by the target once.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, MutableMapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -31,6 +32,8 @@ _NO_BLOCK = -1
 """The block number of quality records: they belong to none."""
 _LIKELIHOOD_ROWS = 64
 """Rows of the vocabulary's size that are read at a time."""
+_ReadAnswers = MutableMapping[tuple[str, tuple[int, ...]], "TargetScores"]
+"""What the target said, by the prompt's name and the answer's tokens."""
 
 
 def score_quality(
@@ -50,10 +53,11 @@ def score_quality(
     if not prompts:
         return
     progress.start("quality", len(prompts) * len(setup.arms), len(done))
+    read: _ReadAnswers = {}
     for cell, arm in setup.arms.items():
         left = [prompt for prompt in prompts if (cell, prompt.name) not in done]
         if left:
-            _score_arm(setup, cell, arm, left, writer, progress, attempt, errors)
+            _score_arm(setup, cell, arm, left, writer, progress, attempt, errors, read)
         writer.sync()
 
 
@@ -66,11 +70,12 @@ def _score_arm(
     progress: Progress,
     attempt: int,
     errors: ErrorLog | None,
+    read: _ReadAnswers,
 ) -> None:
     num_rows = batch_size(setup)
 
     def write(index: int, outcome: Outcome) -> None:
-        record = _record(setup, cell, prompts[index], outcome, attempt, num_rows)
+        record = _record(setup, cell, prompts[index], outcome, attempt, num_rows, read)
         writer.record(record)
         if errors is not None and isinstance(outcome, Exception):
             errors.add(record, outcome)
@@ -82,7 +87,13 @@ def _score_arm(
 
 
 def _record(
-    setup: Setup, cell: str, prompt: Prompt, outcome: Outcome, attempt: int, num_rows: int
+    setup: Setup,
+    cell: str,
+    prompt: Prompt,
+    outcome: Outcome,
+    attempt: int,
+    num_rows: int,
+    read: _ReadAnswers,
 ) -> SampleRecord:
     record = SampleRecord(
         kind="quality",
@@ -101,7 +112,10 @@ def _record(
     )
     record = answered(setup, record, outcome)
     if record.tokens:
-        of_target = target_scores(setup.models.target, prompt.ids, record.tokens)
+        answer = (prompt.name, record.tokens)
+        if answer not in read:
+            read[answer] = target_scores(setup.models.target, prompt.ids, record.tokens)
+        of_target = read[answer]
         if of_target.nll != of_target.nll:
             error = "FloatingPointError: the target's logits for this answer are NaN"
             return dataclasses.replace(

@@ -27,6 +27,10 @@ _GROUPS_PER_BATCH = 4
 """Prompts of a block at batch size B, in units of B: the scheduler refills while it drains."""
 _BATCH_ON_CPU = 8
 _BATCH_ON_GPU = 32
+_BATCH_OF_SMALL = 32
+"""On a CPU, of a model so small that what a call costs is its overhead."""
+_SMALL = 50_000_000
+"""Weights of such a model at most: 32 caches of it are small, too."""
 
 
 def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[str, Prompt]]:
@@ -180,7 +184,10 @@ def _groups(
 
 def batch_size(setup: Setup) -> int:
     """Sequences at a time in untimed passes."""
-    return _BATCH_ON_GPU if setup.on_gpu else _BATCH_ON_CPU
+    if setup.on_gpu:
+        return _BATCH_ON_GPU
+    num_weights = (setup.facts.get("target") or {}).get("parameters")
+    return _BATCH_ON_CPU if num_weights is None or num_weights > _SMALL else _BATCH_OF_SMALL
 
 
 def baseline_answers(setup: Setup, prompts: Sequence[Prompt]) -> list[str | None]:

@@ -3,15 +3,18 @@
 ``pytest-benchmark`` writes one benchmark per decoder, a round per answer, in seconds per token,
 with the counters as extra info; its own `compare` reads the file. ``github-action-benchmark``
 writes two files, as that action takes one direction a file. A decoder that claims to be lossless
-and is not is in neither. ``csv`` and ``parquet`` hold one row per answer. No torch here.
+and is not is in neither. ``csv`` and ``parquet`` hold one row per answer. ``mlflow`` and
+``trackio`` fill stores of trackers (`bench.report.trackers`), ``hub`` and ``eval-results`` are what
+the Hugging Face hub takes (`bench.report.hub`, `bench.report.eval_results`). No torch here.
 """
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,17 +23,30 @@ import pandas as pd
 
 from bench.errors import BenchError, Exit
 from bench.records.files import write_files
-from bench.records.record import SampleRecord
-from bench.report import speed_tables
+from bench.report import hub, speed_tables
+from bench.report.answers import answers, as_csv, as_parquet
+from bench.report.eval_results import eval_results
 from bench.report.findings import Findings
 from bench.report.style import without_wrong
 from bench.report.tables import number, promise
+from bench.report.trackers import (
+    MLFLOW_URI,
+    PROJECT,
+    TRACKIO_DIR,
+    TrackedRun,
+    to_mlflow,
+    to_trackio,
+    tracked_runs,
+)
 from bench.stats import times
-from bench.stats.counters import Tally, by
+from bench.stats.counters import by
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
 
-Format = Literal["pytest-benchmark", "github-action-benchmark", "csv", "parquet"]
+Format = Literal[
+    "pytest-benchmark", "github-action-benchmark", "csv", "parquet", "hub", "eval-results"
+]
+Tracker = Literal["mlflow", "trackio"]
 COUNTERS = (
     *("tokens_per_call", "tpf", "acceptance_length", "acceptance_rate", "rows_per_token"),
     *("identical_to_ar", "quality", "peak_memory_bytes", "prompts", "repeats", "errors"),
@@ -42,16 +58,83 @@ _BIGGER = (
     ("tokens per step", "tokens", "acceptance_length", 1.0),
     ("quality", "%", "quality", 100.0),
 )
+_TRACKERS: Mapping[str, tuple[Callable[[Sequence[TrackedRun], str, Path | None], str], str]] = {
+    "mlflow": (to_mlflow, MLFLOW_URI),
+    "trackio": (to_trackio, TRACKIO_DIR),
+}
+"""What writes into each, and the variable that says where its store is."""
+_REPO = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def export(findings: Findings, kind: Format, folder: Path) -> list[Path]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What single formats take; None (or empty) where it was not said.
+
+    Attributes:
+        project: of ``mlflow`` and ``trackio``: the experiment or project.
+        repo: ``OWNER/NAME`` of a dataset: ``hub`` is for it, ``eval-results`` link to it.
+        licence: of ``hub``: the card's licence.
+        benchmarks: of ``eval-results``: ``FAMILY=OWNER/DATASET[#TASK]``.
+    """
+
+    project: str | None = None
+    repo: str | None = None
+    licence: str | None = None
+    benchmarks: Sequence[str] = ()
+
+    def refuse_for(self, kind: Format | Tracker) -> None:
+        """Refuse what the format does not take.
+
+        Raises:
+            BenchError: exit 2.
+        """
+        for option, given, kinds in (
+            ("--project", self.project, ("mlflow", "trackio")),
+            ("--repo", self.repo, ("hub", "eval-results")),
+            ("--license", self.licence, ("hub",)),
+            ("--benchmark", self.benchmarks, ("eval-results",)),
+        ):
+            if given and kind not in kinds:
+                line = f"{option} is for --to {' and '.join(kinds)}, not for {kind}"
+                raise BenchError(f"{line}; leave it out", Exit.USAGE)
+        if self.repo and not _REPO.fullmatch(self.repo):
+            line = f"--repo {self.repo!r} is not OWNER/NAME of a dataset of the Hugging Face hub"
+            raise BenchError(line, Exit.USAGE)
+
+
+def deliver(
+    findings: Findings, kind: Format | Tracker, folder: Path | None, choices: Choices
+) -> list[str]:
+    """All that `bench export` does; returns where it is seen.
+
+    `folder` is None: ``export`` in the run's folder (for a tracker, if its environment names no
+    store), in it one of the format's own where the files have fixed names.
+
+    Raises:
+        BenchError: what `export`, `track` and `hub.upload` raise.
+    """
+    own = findings.run.path / "export"
+    if kind == "mlflow" or kind == "trackio":
+        return [track(findings, kind, folder, choices)]
+    folder = folder or (own / kind if kind in ("hub", "eval-results") else own)
+    files = export(findings, kind, folder, choices)
+    places = [str(file) for file in files]
+    if kind == "hub" and choices.repo is not None:
+        places.append(hub.upload(folder, files, choices.repo, f"Run {findings.name}"))
+    return places
+
+
+def export(
+    findings: Findings, kind: Format, folder: Path, choices: Choices | None = None
+) -> list[Path]:
     """Write a run in one format into `folder`; returns the files.
 
     Raises:
-        BenchError: where nothing was measured (exit 5) or it cannot be written (1).
+        BenchError: where an option is not for the format (exit 2), nothing was measured (5) or it
+            cannot be written (1).
     """
-    if not findings.run.records:
-        raise BenchError(f"{findings.name} has no answers to export", Exit.UNAVAILABLE)
+    choices = choices or Choices()
+    _refuse(findings, kind, choices)
     made: dict[str, bytes]
     if kind == "pytest-benchmark":
         made = {"pytest-benchmark.json": _json(pytest_benchmark(findings))}
@@ -60,50 +143,39 @@ def export(findings: Findings, kind: Format, folder: Path) -> list[Path]:
             "smaller-is-better.json": _json(_action_entries(findings.summary, _SMALLER)),
             "bigger-is-better.json": _json(_action_entries(findings.summary, _BIGGER)),
         }
+    elif kind == "hub":
+        made = hub.dataset(findings, choices.licence, choices.repo)
+    elif kind == "eval-results":
+        made = eval_results(findings, choices.benchmarks, choices.repo)
     else:
         frame = answers(findings.run.records)
-        made = {f"answers.{kind}": _csv(frame) if kind == "csv" else _parquet(frame)}
+        made = {f"answers.{kind}": as_csv(frame) if kind == "csv" else as_parquet(frame)}
     return write_files(folder, made)
 
 
-def answers(records: Sequence[SampleRecord]) -> pd.DataFrame:
-    """One row per answer: what it was, what was counted, what the clock said."""
-    rows = []
-    for record in records:
-        tally, steps = Tally.of(record), record.steps
-        done = steps is not None
-        seconds = record.total_s
-        rows.append(
-            {
-                "pass": record.kind,
-                "decoder": record.decoder,
-                "family": record.family,
-                "prompt": record.prompt,
-                "prompt_hash": record.prompt_hash,
-                "repeat": record.repeat,
-                "seed": record.seed,
-                "batch_size": record.batch_size,
-                "num_prompt_tokens": record.num_prompt_tokens,
-                "tokens": tally.emitted if done else None,
-                "target_calls": tally.target_calls if done else None,
-                "target_rows": sum(steps.target_rows) if steps else None,
-                "draft_calls": sum(steps.draft_calls) if steps else None,
-                "steps": len(steps.emitted) if steps else None,
-                "drafted": tally.drafted if done else None,
-                "accepted": tally.accepted if done else None,
-                "ttft_s": record.ttft_s,
-                "total_s": seconds,
-                "group_s": record.group_s,
-                "time_per_token_s": seconds / tally.emitted if seconds and tally.emitted else None,
-                "peak_memory_bytes": record.peak_memory_bytes,
-                "stop": record.stop,
-                "error": record.error,
-                **{f"score_{name}": value for name, value in (record.scores or {}).items()},
-            }
-        )
-    frame = pd.DataFrame(rows)
-    whole = ["tokens", "target_calls", "target_rows", "draft_calls", "steps", "drafted", "accepted"]
-    return frame.astype(dict.fromkeys([*whole, "peak_memory_bytes"], "Int64"))
+def track(
+    findings: Findings, kind: Tracker, folder: Path | None, choices: Choices | None = None
+) -> str:
+    """Write a run into a tracker's store; returns what its own commands call the store.
+
+    `folder` is None: where the tracker's environment says, else ``export`` in the run's folder.
+
+    Raises:
+        BenchError: where an option is not for the tracker (exit 2), nothing was measured or the
+            tracker is not installed (5), or its store refuses (1).
+    """
+    choices = choices or Choices()
+    _refuse(findings, kind, choices)
+    write, variable = _TRACKERS[kind]
+    if folder is None and not os.environ.get(variable):
+        folder = findings.run.path / "export" / kind
+    return write(tracked_runs(findings), choices.project or PROJECT, folder)
+
+
+def _refuse(findings: Findings, kind: Format | Tracker, choices: Choices) -> None:
+    choices.refuse_for(kind)
+    if not findings.run.records:
+        raise BenchError(f"{findings.name} has no answers to export", Exit.UNAVAILABLE)
 
 
 def pytest_benchmark(findings: Findings) -> dict[str, Any]:
@@ -202,13 +274,3 @@ def _floor(row: SummaryRow, column: str) -> str:
 
 def _json(data: object) -> bytes:
     return (json.dumps(data, indent=1) + "\n").encode()
-
-
-def _csv(frame: pd.DataFrame) -> bytes:
-    return frame.to_csv(index=False, lineterminator="\n").encode()
-
-
-def _parquet(frame: pd.DataFrame) -> bytes:
-    buffer = io.BytesIO()
-    frame.to_parquet(buffer, index=False)
-    return buffer.getvalue()

@@ -19,6 +19,7 @@ from bench.records.plan import BASELINE, WRONG
 from bench.records.run_folder import Run
 from bench.report import quality_tables, references, speed_tables, tables
 from bench.report.conclusion import conclusion
+from bench.report.resolution import resolution
 from bench.report.style import without_wrong
 from bench.report.tables import Table, TableCell, number
 from bench.settings.protocol import departures
@@ -96,6 +97,11 @@ class Findings:
     def floor_sentence(self) -> str:
         """The A/A line that stands under the main table."""
         return tables.floor_sentence(self.floor)
+
+    @property
+    def resolution(self) -> str:
+        """How small a difference the run can show; empty where it has no interval."""
+        return resolution(self.summary)
 
     @cached_property
     def headline(self) -> Table:

@@ -9,12 +9,10 @@ from __future__ import annotations
 import dataclasses
 import io
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table as RichTable
@@ -28,12 +26,12 @@ from bench.records.run_folder import load_run
 from bench.report.findings import Findings
 from bench.report.page.render import render_page
 from bench.report.tables import ACCEPTED, EMITTED, Table, entropy_sentence
+from bench.report.template import render_markdown
 from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL
 from bench.stats.validity import DAMAGED, EXIT_CODES, VALID
 from bench.text import latex, markdown
 
-_TEMPLATES = Path(str(files("bench.report"))) / "templates"
 _CAPTIONS = {
     "speedup": f"Speed-up over ar by decoder: geometric mean over prompts with {LEVEL} intervals. "
     "The grey band is the A/A noise floor.",
@@ -137,6 +135,8 @@ def print_findings(findings: Findings, console: Console) -> Exit:
         console.print(_fitting_table(findings, console))
         console.print(Text(findings.basis, style="dim"))
         console.print(Text(findings.floor_sentence, style="dim"))
+        if findings.resolution:
+            console.print(Text(findings.resolution, style="dim"))
         console.print(Text(entropy_sentence(findings.summary), style="dim"))
         if findings.needs:
             console.print(Text(f"wide intervals: {'; '.join(findings.needs)}", style="dim"))
@@ -255,16 +255,3 @@ def _figures(findings: Findings) -> tuple[dict[str, str], dict[str, bytes]]:
         files |= {f"figures/{name}.{kind}": content for kind, content in made.items()}
         files[f"figures/data/{name}.csv"] = csv_bytes(data)
     return vectors, files
-
-
-def render_markdown(template: str, **context: object) -> str:
-    """A template of Markdown, filled; ``md`` makes text of records harmless."""
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["md"] = markdown
-    return environment.get_template(template).render(**context)

@@ -40,6 +40,8 @@ ZOO = "zoo"
 """The embedded default, as `--model`, `--draft` and `--tasks` name it."""
 _ZOO_LIMIT = 24
 """Conversations timed by default when the tasks are the zoo's."""
+_ZOO_QUALITY_LIMIT = 20
+"""Prompts scored per family by default then: the main job is to end within two minutes."""
 
 _OTHER_TASKS = ("specbench", "jsonl=", "hf=")
 
@@ -157,9 +159,11 @@ def load_config(file: Path | None, overrides: Mapping[str, object]) -> RunConfig
     values = {**PRESETS.get(str(values.get("protocol")), {}), **values}
     config = _validated(values)
     outside = [t for t in config.tasks.split(",") if t.strip().startswith(_OTHER_TASKS)]
-    if config.limit is None and not outside:
-        config = config.with_values(limit=_ZOO_LIMIT)
-    return config
+    if outside:
+        return config
+    zoo = {"limit": _ZOO_LIMIT, "quality_limit": _ZOO_QUALITY_LIMIT}
+    missing = {key: value for key, value in zoo.items() if values.get(key) is None}
+    return config.with_values(**missing) if missing else config
 
 
 def parse_adapters(texts: Sequence[str] | None) -> dict[str, str] | None:

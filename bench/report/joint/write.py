@@ -27,8 +27,9 @@ from bench.report.joint.tables import alike, frame, machines, matrices, unlike
 from bench.report.page.render import render_joint
 from bench.report.style import WIDTH
 from bench.report.tables import Table
+from bench.report.template import render_markdown
 from bench.report.together import Member, differences
-from bench.report.write import csv_bytes, render_markdown
+from bench.report.write import csv_bytes
 from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL
 from bench.stats.summary_row import rows_of

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from bench.measure import quality
-from bench.measure.quality import score_quality
-from bench.plan.make import baseline_answers, make_plan
+from bench.measure.quality import score_quality, target_scores
+from bench.plan.make import baseline_answers, batch_size, make_plan
 from bench.plan.select import choose_decoders
 from bench.records.files import SampleWriter, read_lines
 from bench.records.record import SampleRecord
@@ -90,6 +90,44 @@ def test_a_decoder_that_raises_leaves_a_row(scored: Any, decoder_file: Any) -> N
     assert {r.error for r in errors} == {"ValueError: no"}
     assert {r.scores for r in errors} == {None}
     assert len(errors) == 4
+
+
+def test_the_target_reads_an_answer_that_several_decoders_gave_once(
+    scored: Any, decoder_file: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`spec` gives ar's answers; one that says the same whatever it is asked gives others."""
+    read: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+
+    def reading(target: Any, prompt: Any, tokens: Any) -> quality.TargetScores:
+        read.append((tuple(prompt), tuple(tokens)))
+        return target_scores(target, prompt, tokens)
+
+    monkeypatch.setattr(quality, "target_scores", reading)
+    same = decoder_file(
+        "yield request.target.call(request.prompt_ids)\nwhile True:\n    yield Emit(tokens=(70,))"
+    )
+    records, setup, asked, _ = scored(decoders=f"spec,{same}")
+    assert not [r.error for r in records if r.error]
+    answers = {(r.prompt, r.tokens) for r in records}
+    assert len(answers) == 2 * len(asked)
+    assert len({r.tokens for r in records if r.decoder not in ("ar", "spec")}) == 1
+    assert len(records) == 3 * len(asked)
+    assert len(read) == len(set(read)) == len(answers)
+    prompts = {prompt.name: prompt.ids for prompt in asked}
+    for r in records:
+        alone = target_scores(setup.models.target, prompts[r.prompt], r.tokens)
+        assert (r.nll, r.agreement, r.entropy) == alone
+
+
+@pytest.mark.parametrize(
+    ("num_weights", "expected"), [(None, 8), (2_200_000, 32), (50_000_000, 32), (50_000_001, 8)]
+)
+def test_small_models_answer_more_prompts_at_a_time_on_a_cpu(
+    scored: Any, num_weights: int | None, expected: int
+) -> None:
+    _, setup, _, _ = scored()
+    facts = {"target": {"parameters": num_weights}}
+    assert batch_size(dataclasses.replace(setup, facts=facts)) == expected
 
 
 def test_a_limit_of_zero_skips_the_pass(scored: Any) -> None:

@@ -25,7 +25,7 @@ def refusal(file: Path | None = None, **overrides: Any) -> str:
 def test_the_defaults_are_those_of_the_contract() -> None:
     config = load_config(None, {})
     assert (config.model, config.tasks, config.limit, config.quality_limit) == (
-        "zoo", "zoo", 24, 40,
+        "zoo", "zoo", 24, 20,
     )  # fmt: skip
     assert (config.repeats, config.batch_size, config.max_new_tokens, config.seed) == (3, 1, 256, 0)
     assert (config.temperature, config.top_p, config.top_k) == (0, 1, 0)
@@ -267,3 +267,27 @@ def test_no_decoder_at_all_is_not_every_decoder(decoders: object) -> None:
 def test_a_temperature_is_0_or_one_that_logits_can_be_divided_by() -> None:
     assert load_config(None, {"temperature": 1e-6}).temperature == 1e-6
     assert "neither 0 (greedy) nor 1e-06 or above" in refusal(temperature=1e-30)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "given", "expected"),
+    [
+        ("zoo", {}, 20),
+        ("qa,rag", {}, 20),
+        ("qa", {"quality_limit": 40}, 40),
+        ("qa", {"limit": 3}, 20),
+        ("jsonl=a.jsonl", {}, 40),
+        ("specbench=question.jsonl", {}, 40),
+    ],
+)
+def test_the_zoos_own_tasks_are_scored_on_fewer_prompts(
+    tasks: str, given: dict[str, int], expected: int
+) -> None:
+    assert load_config(None, {"tasks": tasks, **given}).quality_limit == expected
+
+
+def test_a_file_decides_how_many_prompts_are_scored(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("quality_limit = 40\n", encoding="utf-8")
+    assert load_config(file, {}).quality_limit == 40
+    assert load_config(file, {"quality_limit": 3}).quality_limit == 3

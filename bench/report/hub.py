@@ -1,0 +1,130 @@
+"""`bench export --to hub`: a run as a dataset of the Hugging Face hub, in a folder ready to upload.
+
+``README.md`` is the dataset card: its front matter names the tables, so that the hub's viewer and
+`datasets.load_dataset` find them (https://huggingface.co/docs/hub/datasets-cards). Neither prompts
+nor answers are in it as texts or ids: whose they are, a run does not know. No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench.errors import BenchError, Exit
+from bench.report.answers import answers, as_parquet
+from bench.report.extras import optional
+from bench.report.findings import Findings
+from bench.report.template import render_markdown
+from bench.text import portable
+
+_CARD = "README.md"
+_TABLES = (
+    ("summary", "data/summary.parquet", "a row per decoder and family, and one for all families"),
+    ("answers", "data/answers.parquet", "a row per answer: what was counted and timed"),
+    ("by_prompt", "data/by_prompt.parquet", "what speed-ups are means of, per decoder and prompt"),
+)
+"""What the viewer offers, the first one by default: name, file, and what it holds.
+
+All are of one kind of file, as readers take that of the first for all of them.
+"""
+_SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"))
+"""The hub's names of sizes, each below a number of rows."""
+_LARGEST = "1M<n<10M"
+
+
+def dataset(findings: Findings, licence: str | None, repo: str | None) -> dict[str, bytes]:
+    """The files of the folder by their path in it.
+
+    Args:
+        findings: the run.
+        licence: the hub's identifier of one, such as ``cc-by-4.0``; None leaves it open.
+        repo: ``OWNER/NAME`` that it will have there, for the card's example.
+
+    Raises:
+        BenchError: a figure of the run cannot be read (exit 1).
+    """
+    frame = answers(findings.run.records)
+    frame["error"] = [portable(text) if text else text for text in frame["error"]]
+    frames = (findings.summary, frame, findings.by_prompt)
+    tables = {file: as_parquet(each) for (_, file, _), each in zip(_TABLES, frames, strict=True)}
+    figures = _figures(findings.run.path)
+    card = render_markdown(
+        "dataset_card.md.j2",
+        r=findings,
+        front=_front_matter(findings, len(frame), licence),
+        tables=_TABLES,
+        figures=sorted(figures),
+        repo=repo or "OWNER/NAME",
+    )
+    return {_CARD: card.encode(), **tables, **figures}
+
+
+def _front_matter(findings: Findings, num_rows: int, licence: str | None) -> str:
+    """The card's YAML: what the hub files a dataset under, and which tables it shows."""
+    data: dict[str, Any] = {"pretty_name": f"decoding-bench: {portable(findings.name)}"}
+    if licence is not None:
+        data["license"] = licence
+    data |= {
+        "task_categories": ["text-generation"],
+        "tags": ["benchmark", "decoding-bench", "speculative-decoding"],
+        "size_categories": [next((name for top, name in _SIZES if num_rows < top), _LARGEST)],
+        "configs": [
+            {
+                "config_name": name,
+                "data_files": [{"split": "train", "path": file}],
+                **({"default": True} if place == 0 else {}),
+            }
+            for place, (name, file, _) in enumerate(_TABLES)
+        ],
+    }
+    text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    return text
+
+
+def _figures(run_dir: Path) -> dict[str, bytes]:
+    """The figures that the run's report has, as PNG."""
+    try:
+        return {
+            f"figures/{file.name}": file.read_bytes()
+            for file in sorted((run_dir / "figures").glob("*.png"))
+        }
+    except OSError as error:
+        raise BenchError(f"cannot read the figures of {run_dir}: {error.strerror}") from error
+
+
+def upload(folder: Path, files: Sequence[Path], repo: str, message: str) -> str:
+    """Commit files of a folder to a dataset repository; one that is not there is made, private.
+
+    The token is what `huggingface_hub` finds: ``HF_TOKEN``, or that of ``hf auth login``.
+
+    Returns:
+        Where the commit is seen.
+
+    Raises:
+        BenchError: there is no token or the package is missing (exit 5), or the hub refuses (1).
+    """
+    hub = optional("huggingface_hub", "hub --repo", "hub")
+    if hub.get_token() is None:
+        line = f"no token for the Hugging Face hub, so nothing was sent to {repo}"
+        advice = "set HF_TOKEN or `hf auth login`; the folder is written"
+        raise BenchError(f"{line}; {advice}", Exit.UNAVAILABLE)
+    api = hub.HfApi()
+    try:
+        api.create_repo(repo, repo_type="dataset", private=True, exist_ok=True)
+        commit = api.create_commit(
+            repo_id=repo,
+            repo_type="dataset",
+            operations=[
+                hub.CommitOperationAdd(file.relative_to(folder).as_posix(), str(file))
+                for file in files
+            ],
+            commit_message=message,
+        )
+    except Exception as error:  # the client's own, of HTTP, of names, of files
+        reason = f"{type(error).__name__}: {error}"
+        line = f"the Hugging Face hub took nothing for {repo}: {reason}; the folder is written"
+        raise BenchError(line) from error
+    return str(commit.commit_url)

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from training.workers import worker
+from training.workers import give_memory_back, worker
 
 _KEEP_CHECKPOINT = "the checkpoint was made by another recipe; delete it or use that recipe"
 
@@ -164,6 +164,7 @@ class Loop:
         self._saved_step = self.progress.step
         if worker()[0] == 0:
             self._save()
+        give_memory_back()
         if worker()[1] > 1:
             dist.barrier()
 

@@ -20,11 +20,14 @@ LOG_EVERY = 50
 class Reporter:
     """Shows progress in one style and logs every `LOG_EVERY` steps and every evaluation.
 
+    The style ``none`` shows nothing and logs all the same; without a log nothing is told at all, as
+    it is with all workers but the first.
+
     Raises:
         ValueError: unknown style.
     """
 
-    def __init__(self, style: str, name: str, log: Path, unit: str = "tokens") -> None:
+    def __init__(self, style: str, name: str, log: Path | None, unit: str = "tokens") -> None:
         self.style = decided(style)
         self.name, self.log, self.unit = name, log, unit
         self._recent: list[float] = []
@@ -64,8 +67,6 @@ class Reporter:
 
     def step(self, loss: float, progress: TrainingProgress) -> None:
         """Tells one step's mean loss (nats per answer token)."""
-        if self.style == "none":
-            return
         if not math.isnan(loss):
             self._recent = [*self._recent[-99:], loss]
         mean = sum(self._recent) / max(1, len(self._recent))
@@ -73,7 +74,7 @@ class Reporter:
             self._write({"loss": round(mean, 5), **_standing(progress)})
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=progress.step, loss=f"{mean:.3f}")
-        elif time.monotonic() - self._shown > _PLAIN_EVERY_S:
+        elif self.style != "none" and time.monotonic() - self._shown > _PLAIN_EVERY_S:
             self._shown = time.monotonic()
             first, began_s = self._first
             to_do = self._num_steps - progress.step
@@ -85,21 +86,22 @@ class Reporter:
 
     def evaluation(self, progress: TrainingProgress, line: str, record: dict[str, Any]) -> None:
         """Tells an evaluation: one line to read, the record to the log."""
-        if self.style == "none":
-            return
         self._write({**record, **_standing(progress), "peak_bytes": peak_memory()})
         self._say(f"{self.name} step {progress.step} {line}")
 
     def look(self, progress: TrainingProgress, answers: dict[str, list[tuple[str, str]]]) -> None:
         """Keeps a few answers for a look."""
-        if self.style != "none":
-            self._write({"answers": answers, "step": progress.step}, ".answers.jsonl")
+        self._write({"answers": answers, "step": progress.step}, ".answers.jsonl")
 
     def _write(self, record: dict[str, Any], suffix: str = ".jsonl") -> None:
+        if self.log is None:
+            return
         with self.log.with_suffix(suffix).open("a", encoding="utf-8") as file:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
     def _say(self, line: str) -> None:
+        if self.style == "none":
+            return
         if self._bar is not None:
             self._bar.console.print(line)
         else:

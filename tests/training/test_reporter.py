@@ -34,3 +34,16 @@ def test_a_plain_line_says_how_long_is_left_at_this_runs_pace(
     now[0] += 20.0
     told.step(1.5, TrainingProgress(step=110, tokens=500, seconds=10.0))
     assert capsys.readouterr().err == "x step 110/200 loss 1.500 50 tokens/s, 3 min 0 s left\n"
+
+
+def test_a_quiet_run_keeps_its_log_and_a_further_worker_has_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for log in (tmp_path / "x.jsonl", None):
+        told = Reporter("none", "x", log)
+        told.start(50, TrainingProgress())
+        told.step(1.5, TrainingProgress(step=50, tokens=500, seconds=10.0))
+        told.evaluation(TrainingProgress(step=50), "a line", {"held_out": {}})
+    assert capsys.readouterr().err == ""
+    assert len((tmp_path / "x.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["x.jsonl"]

@@ -91,7 +91,7 @@ def _tallies_of(
     if (draft := folder / "draft").is_dir():
         model = {"path": str(draft), "teacher": recipe.model.teacher or recipe.model.path}
         recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update=model)})
-    reporter = Reporter("none", "adapter", folder / "log.jsonl")
+    reporter = Reporter("none", "adapter", None)
     job, _ = build_job(recipe, folder, torch.device("cpu"), reporter, adapter)
     return adapter, [job.tally(), *([job.tally(greedy=True)] if greedy else [])]
 

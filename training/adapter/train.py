@@ -144,7 +144,8 @@ def _train(
 ) -> None:
     keep_memory()
     state, rank = output / ".training", worker()[0]
-    reporter = Reporter(progress if rank == 0 else "none", "adapter", state / LOG, "slots")
+    style, log = (progress, state / LOG) if rank == 0 else ("none", None)
+    reporter = Reporter(style, "adapter", log, "slots")
     deadline = None if stop_after_s is None else time.monotonic() + stop_after_s
     with reporter:
         job, base = build_job(recipe, output, _device(device), reporter, locate=locate)

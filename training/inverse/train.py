@@ -97,7 +97,7 @@ def _train(tables: dict[str, Any], output: Path, progress: str, stop_after_s: fl
     first = worker()[0] == 0
     for name, model in models.items():
         log = output / ".training" / f"{name}.jsonl"
-        with Reporter(progress if first else "none", name, log) as reporter:
+        with Reporter(progress if first else "none", name, log if first else None) as reporter:
             job = InverseJob(name, model, trips, run, reporter)
             path = output / ".training" / f"{name}.pt"
             if not loop_of(job, tables, path).train(deadline):

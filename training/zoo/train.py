@@ -94,9 +94,9 @@ def _run_models(
     tokenizer = saved_tokenizer(output / ".training" / "tokenizer")
     deadline = None if stop_after_s is None else time.monotonic() + stop_after_s
     for name in MODELS:
-        reporter = Reporter(
-            progress if worker()[0] == 0 else "none", name, output / ".training" / f"{name}.jsonl"
-        )
+        log = output / ".training" / f"{name}.jsonl"
+        first = worker()[0] == 0
+        reporter = Reporter(progress if first else "none", name, log if first else None)
         run = ZooJob(recipe, name, tokenizer, output, torch.device(device), reporter)
         with reporter:
             if not run.loop.train(deadline):

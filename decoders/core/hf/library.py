@@ -1,0 +1,43 @@
+"""A module as transformers made it, beside one that was prepared for our own calls.
+
+`HFModel` lays the weights of linear layers side by side, wraps these layers and hooks decoder
+layers. A loop of transformers should not gain or lose by any of that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+from decoders.core.adapter.gating import decoder_layers, linear_layers
+
+
+@torch.no_grad()
+def library_copy(module: Any) -> Any:
+    """A copy of a causal LM of transformers without our wrappers, hooks and weight layout.
+
+    Weights that lie in memory as they were loaded are shared, those that were moved are copied.
+    """
+    memo: dict[int, Any] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        own = tensor if tensor.is_contiguous() else _laid_out(tensor)
+        memo[id(tensor)] = own
+    copied = copy.deepcopy(module, memo)
+    for layer in linear_layers(copied).values():
+        vars(layer).pop("forward", None)
+    with contextlib.suppress(ValueError):  # unknown layers were not hooked either
+        for layer in decoder_layers(copied):
+            layer._forward_pre_hooks.clear()
+            layer._forward_pre_hooks_with_kwargs.clear()
+    return copied
+
+
+def _laid_out(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's values in the usual order of memory; a parameter stays one."""
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(tensor.contiguous(), requires_grad=False)
+    return tensor.contiguous()

@@ -85,7 +85,7 @@ class Transformers(SelfDriven):
 
     @property
     def batches(self) -> bool:
-        """transformers drafts for one sequence at a time; a custom loop may know no other."""
+        """Its library drafts for one sequence at a time; a custom loop may know no other."""
         return self.kind == "generate" and not self.custom
 
     @property
@@ -94,7 +94,12 @@ class Transformers(SelfDriven):
         return not self.batches
 
     def check_models(self, models: Models) -> None:
-        """`ValueError` for an exit layer that is not there, or a custom loop that cannot load."""
+        """Make ready what is not timed; `ValueError` where it cannot be.
+
+        That is for an exit layer that is not there, and a custom loop that cannot be loaded.
+        """
+        for model in (models.target, models.draft):
+            assert model is None or model.library_module is not None
         if self.custom:
             self._loop()
         if self.kind == "early-exit":

@@ -12,7 +12,7 @@ draft      calls of the draft model, and target calls whose tokens nobody reads:
 verify     all other target calls
 sampling   from logits to what the decoder is sent: warping, picking, verifying
 scheduler  choosing and merging calls, cutting and counting what is emitted
-other      the decoder's own code
+other      the decoder's own code; all of a loop that runs its models itself, after the prefill
 =========  =========================================================================================
 
 They add up to the whole. Letters: B sequences at a time.
@@ -39,7 +39,7 @@ from bench.records.plan import Block, Plan
 from bench.records.prompts import Prompt
 from bench.records.record import SCHEMA
 from bench.records.run_folder import load_records
-from decoders.core.decoder import Steps
+from decoders.core.decoder import Answer, SelfDriven, Steps
 from decoders.core.engine.forward import forward
 from decoders.core.engine.readout import Readout, read_out
 from decoders.core.engine.scheduler import Scheduler
@@ -205,6 +205,11 @@ def phased_scheduler(arm: Arm, sampling: Sampling, batch_size: int, clock: Phase
         with clock.within("sampling"):
             return read_out(logits, parts, sampling)
 
+    def phased_answer(answers: Sequence[Answer]) -> None:
+        assert isinstance(arm.decoder, SelfDriven)
+        with clock.within("other"):
+            arm.decoder.answer(answers)
+
     return Scheduler(
         arm.decoder,
         arm.models,
@@ -213,6 +218,7 @@ def phased_scheduler(arm: Arm, sampling: Sampling, batch_size: int, clock: Phase
         steps=lambda request: _phased_steps(arm.decoder.steps(request), clock),
         forward=phased_forward,
         read_out=phased_read_out,
+        answer=phased_answer,
     )
 
 

@@ -145,7 +145,7 @@ class Scheduler:
                 active.append(job)
                 if self._answer is None:
                     deadline.guard(job, job.advance, None)
-            if self._answer is not None:
+            if self._answer is not None and active:
                 for group in [active] if self._batches else [[job] for job in active]:
                     answer_group(self._answer, group, deadline)
             elif deadline.due:

@@ -21,7 +21,11 @@ from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaLis
 
 from decoders.core.decoder import Answer, Role
 from decoders.core.hf.custom import CustomLoop
+from decoders.core.hf.library import library_copy
+from decoders.core.hf.quiet import no_warnings
 from decoders.core.types import Emit, Sampling
+
+_settings: Any = GenerationConfig  # untyped
 
 
 def run_generate(
@@ -43,7 +47,7 @@ def run_generate(
     """
     request = answers[0].request
     module = request.target.model.library_module
-    module.generation_config = GenerationConfig(**(assistant or {}))
+    module.generation_config = _settings(**(assistant or {}))
     ids, mask = _padded([answer.request.prompt_ids for answer in answers], module.device)
     given: dict[str, Any] = {
         "input_ids": ids,
@@ -52,9 +56,10 @@ def run_generate(
     }
     course = _Course(answers, ids.shape[1], verifies=verifies)
     with ExitStack() as stack:
+        stack.enter_context(no_warnings())
         if request.draft is not None:
             helper = _apart(request.draft.model.library_module, module)
-            helper.generation_config = GenerationConfig(**(assistant or {}))
+            helper.generation_config = _settings(**(assistant or {}))
             given["assistant_model"] = helper
             stack.enter_context(_hooked(helper, "draft", course))
         stack.enter_context(_hooked(module, "target", course))
@@ -67,7 +72,7 @@ def run_generate(
             course.finish(custom.run(module, **given, stopping_criteria=criteria))
 
 
-def _config(sampling: Sampling, options: Mapping[str, Any]) -> GenerationConfig:
+def _config(sampling: Sampling, options: Mapping[str, Any]) -> Any:
     """The generation config of a sampling, which leaves nothing to the model's own."""
     drawn: dict[str, Any] = {"do_sample": False}
     if not sampling.greedy:
@@ -78,7 +83,7 @@ def _config(sampling: Sampling, options: Mapping[str, Any]) -> GenerationConfig:
             "top_p": sampling.top_p,
         }
     stops = sorted(sampling.stop_ids)
-    return GenerationConfig(
+    return _settings(
         **drawn,
         **options,
         max_new_tokens=sampling.max_new_tokens,
@@ -98,11 +103,7 @@ def _padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Ten
 
 def _apart(helper: Any, module: Any) -> Any:
     """The draft model's module; another one of the same weights where the target drafts itself."""
-    if helper is not module:
-        return helper
-    from decoders.core.hf.library import library_copy
-
-    return library_copy(helper)
+    return helper if helper is not module else library_copy(helper)
 
 
 @contextmanager
@@ -221,7 +222,7 @@ class _Streamer:
         """Everything has been put."""
 
 
-class _Criterion(StoppingCriteria):  # type: ignore[misc]
+class _Criterion(StoppingCriteria):
     """Stops nothing: it sees the text ``[B, T]`` whenever a loop asks whether to stop."""
 
     def __init__(self, course: _Course) -> None:

@@ -8,19 +8,20 @@ Letters: B sequences, N rows of a call, T cache positions, V vocabulary.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationConfig, GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
 Law = Callable[[Sequence[int]], Tensor]
 
 
-class TableConfig(PretrainedConfig):  # type: ignore[misc]
+class TableConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
     """Two layers, of which the first is an exit: with it alone the table is another one."""
 
     model_type = "table"
@@ -52,12 +53,12 @@ class _Body(nn.Module):
         for number, tokens in enumerate(seen.tolist()):
             shown = [1] * len(tokens) if attention_mask is None else attention_mask[number].tolist()
             for end in range(len(tokens) - num_rows + 1, len(tokens) + 1):
-                rows.append(law([t for t, is_shown in zip(tokens[:end], shown) if is_shown]))
+                rows.append(law(list(itertools.compress(tokens[:end], shown))))
         hidden = torch.stack(rows).view(*input_ids.shape, -1)
         return BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=past_key_values)
 
 
-class TableModule(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
+class TableModule(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]
     """A causal LM of transformers whose logits ``[B, N, V]`` are given functions of the context."""
 
     config_class = TableConfig
@@ -66,20 +67,18 @@ class TableModule(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
 
     def __init__(self, whole: Law, early: Law, *, vocab_size: int, max_length: int) -> None:
         """`whole` gives logits ``[V]`` after a context, `early` those of the exit layer."""
-        super().__init__(
-            TableConfig(
-                vocab_size=vocab_size,
-                num_hidden_layers=2,
-                exit_layer=1,
-                hidden_size=vocab_size,
-                num_attention_heads=1,
-                max_position_embeddings=max_length,
-            )
-        )
+        sizes: dict[str, Any] = {
+            "vocab_size": vocab_size,
+            "num_hidden_layers": 2,
+            "exit_layer": 1,
+            "hidden_size": vocab_size,
+            "num_attention_heads": 1,
+            "max_position_embeddings": max_length,
+        }
+        super().__init__(TableConfig(**sizes))
         self.model = _Body(self.config, whole, early)
         self.anchor = nn.Parameter(torch.zeros(1), requires_grad=False)  # says device and dtype
-        self.generation_config = GenerationConfig()
-        self.eval()
+        self.requires_grad_(False)
 
     def forward(
         self,
@@ -93,8 +92,6 @@ class TableModule(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
     ) -> CausalLMOutputWithPast:
         """See the class."""
         del position_ids, use_cache  # places are those of the cache
-        out = self.model(
-            input_ids, attention_mask=attention_mask, past_key_values=past_key_values
-        )
+        out = self.model(input_ids, attention_mask=attention_mask, past_key_values=past_key_values)
         logits = out.last_hidden_state[:, -logits_to_keep or None :]
         return CausalLMOutputWithPast(logits=logits, past_key_values=out.past_key_values)

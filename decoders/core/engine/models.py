@@ -38,7 +38,7 @@ class Models:
 
 
 def check_models(decoder: Decoder, models: Models, name: str) -> AdapterConfig | None:
-    """The adapter of a decoder called `name`, if any; `ValueError` where models do not do for it."""
+    """The adapter of a decoder called `name`, if any; `ValueError` where models will not do."""
     if "draft" in decoder.needs:
         check_draft(name, models)
     adapter = find_adapter(decoder, models)

@@ -1,7 +1,7 @@
 """The terminal is the caller's: transformers writes to it while it reads, writes and runs models.
 
-Its switch for bars (`transformers.utils.logging`) reaches some of them; the bar over the tensors of a GGUF
-file is tqdm's own.
+Its switch for bars (`transformers.utils.logging`) reaches some of them; the bar over the tensors of
+a GGUF file is tqdm's own.
 """
 
 from __future__ import annotations

@@ -25,7 +25,6 @@ from decoders.core.model import Session
 from decoders.core.sampling import pick, warp
 from decoders.core.types import BLANK, HIDDEN, Call, Sampling, Slots
 
-
 _EARLY_AGREEMENT = 0.6
 
 

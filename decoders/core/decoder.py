@@ -146,7 +146,10 @@ class Answer(Protocol):
         """Whether it met a stop id or its budget: what is emitted later is dropped."""
 
     def ran(self, role: Role, num_rows: int) -> None:
-        """Count a forward pass of one model over `num_rows` rows of this sequence."""
+        """A forward pass of one model over `num_rows` rows of this sequence begins: count it."""
+
+    def passed(self) -> None:
+        """It is over."""
 
     def emit(self, emit: Emit) -> None:
         """End a step, as a yielded `Emit` does; its time is that of this call."""

@@ -128,11 +128,15 @@ def _hooked(module: Any, role: Role, course: _Course) -> Iterator[None]:
         drafts = role == "draft" or config.num_hidden_layers < num_layers
         course.ran("draft" if drafts else "target", fed, named.get("past_key_values"))
 
-    handle = body.register_forward_pre_hook(hook, with_kwargs=True)
+    handles = (
+        body.register_forward_pre_hook(hook, with_kwargs=True),
+        body.register_forward_hook(lambda *_: course.passed()),
+    )
     try:
         yield
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
 
 
 class _Course:
@@ -157,6 +161,11 @@ class _Course:
         if self._verifies and role == "target":
             self._fed = fed
             self._cached = 0 if cache is None else int(cache.get_seq_length())
+
+    def passed(self) -> None:
+        """The pass is over."""
+        for answer in self._answers:
+            answer.passed()
 
     def step(self, tokens: Sequence[Sequence[int]]) -> None:
         """The loop went on by `tokens`, as many for every sequence."""

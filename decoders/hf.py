@@ -103,7 +103,7 @@ class Transformers(SelfDriven):
         if self.custom:
             self._loop()
         if self.kind == "early-exit":
-            self._exit(models.target.library_module)
+            self._check_exit(models.target.library_module)
 
     def answer(self, answers: Sequence[Answer]) -> None:
         """One `generate()` for all: what it is told is all that the kinds differ in."""
@@ -132,6 +132,16 @@ class Transformers(SelfDriven):
         from decoders.core.hf.custom import load_custom
 
         return load_custom(self.custom, self.function)
+
+    def _check_exit(self, module: Any) -> None:
+        from decoders.core.hf.library import stops_early
+
+        self._exit(module)
+        if not stops_early(module):
+            raise ValueError(
+                f"{self.name}:kind=early-exit cannot run on {type(module).__name__}: in "
+                "transformers its body always runs all its layers"
+            )
 
     def _exit(self, module: Any) -> int:
         """How many layers draft."""

@@ -73,7 +73,10 @@ def run_generate(
 
 
 def _config(sampling: Sampling, options: Mapping[str, Any]) -> Any:
-    """The generation config of a sampling, which leaves nothing to the model's own."""
+    """The generation config of a sampling, which leaves nothing to the model's own.
+
+    No token is padding: where one is, an assistant is not shown it, be it part of the text or not.
+    """
     drawn: dict[str, Any] = {"do_sample": False}
     if not sampling.greedy:
         drawn = {
@@ -82,13 +85,11 @@ def _config(sampling: Sampling, options: Mapping[str, Any]) -> Any:
             "top_k": sampling.top_k,
             "top_p": sampling.top_p,
         }
-    stops = sorted(sampling.stop_ids)
     return _settings(
         **drawn,
         **options,
         max_new_tokens=sampling.max_new_tokens,
-        eos_token_id=stops or None,
-        pad_token_id=stops[0] if stops else 0,
+        eos_token_id=sorted(sampling.stop_ids) or None,
         use_cache=True,
     )
 
@@ -137,6 +138,7 @@ def _hooked(module: Any, role: Role, course: _Course) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+        config.num_hidden_layers = num_layers  # an early exit that is interrupted leaves its own
 
 
 class _Course:

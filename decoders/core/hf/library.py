@@ -36,6 +36,29 @@ def library_copy(module: Any) -> Any:
     return copied
 
 
+@torch.no_grad()
+def stops_early(module: Any) -> bool:
+    """Whether a module's body runs as many layers as its config says, which early exits rest on.
+
+    True where its layers are not found.
+    """
+    try:
+        last = decoder_layers(module)[-1]
+    except ValueError:
+        return True
+    ran: list[None] = []
+    config = module.base_model.config
+    num_layers = config.num_hidden_layers
+    hook = last.register_forward_pre_hook(lambda *_: ran.append(None))
+    try:
+        config.num_hidden_layers = num_layers - 1
+        module(torch.zeros(1, 1, dtype=torch.int64, device=module.device), use_cache=False)
+    finally:
+        config.num_hidden_layers = num_layers
+        hook.remove()
+    return not ran
+
+
 def _laid_out(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor's values in the usual order of memory; a parameter stays one."""
     if isinstance(tensor, nn.Parameter):

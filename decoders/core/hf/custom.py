@@ -44,9 +44,10 @@ class CustomLoop:
             return self.function(model=module, **{**usual, **given})
 
 
-@functools.cache
 def load_custom(path: str, function: str) -> CustomLoop:
     """The loop at `path`: a folder that holds ``custom_generate/generate.py``, or a Python file.
+
+    It is loaded once, and again where the file has changed.
 
     Args:
         path: of a folder or a file here; nothing is fetched.
@@ -55,6 +56,12 @@ def load_custom(path: str, function: str) -> CustomLoop:
     Raises:
         ValueError: in one line where there is none, or it cannot be loaded.
     """
+    file = Path(path) / _FILE if Path(path).is_dir() else Path(path)
+    return _load(path, function, file.stat().st_mtime_ns if file.is_file() else 0)
+
+
+@functools.cache
+def _load(path: str, function: str, _changed_ns: int) -> CustomLoop:
     place = Path(path)
     if place.is_dir():
         if not (place / _FILE).is_file():

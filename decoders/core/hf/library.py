@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -36,12 +37,21 @@ def library_copy(module: Any) -> Any:
     return copied
 
 
+_stop_early: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+
+
 @torch.no_grad()
 def stops_early(module: Any) -> bool:
     """Whether a module's body runs as many layers as its config says, which early exits rest on.
 
-    True where its layers are not found.
+    True where its layers are not found. A module is tried once.
     """
+    if module not in _stop_early:
+        _stop_early[module] = _tried(module)
+    return _stop_early[module]
+
+
+def _tried(module: Any) -> bool:
     try:
         last = decoder_layers(module)[-1]
     except ValueError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
@@ -58,7 +60,7 @@ def test_assisted_generation_accepts_what_spec_accepts(
 def test_a_user_of_transformers_runs_ours_and_has_the_same_ids(
     zoo: Models, tokenizer: PreTrainedTokenizerBase, spec: str
 ) -> None:
-    model = AutoModelForCausalLM.from_pretrained(ROOT / "zoo" / "target", dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(ROOT / "zoo" / "target", dtype=torch.float32)
     loop = transformers_generate(
         spec, draft=ROOT / "zoo" / "draft", adapters={"ptp": ROOT / "zoo" / "ptp"}, seed=3
     )
@@ -69,7 +71,7 @@ def test_a_user_of_transformers_runs_ours_and_has_the_same_ids(
     decoder = build(parse_spec(spec))
     for prompt in held_out(tokenizer, 1)[:3]:
         ids = torch.tensor([prompt])
-        asked = {
+        asked: dict[str, Any] = {
             "attention_mask": torch.ones_like(ids),
             "max_new_tokens": sampling.max_new_tokens,
             "eos_token_id": sorted(sampling.stop_ids),

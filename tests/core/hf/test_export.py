@@ -72,7 +72,7 @@ def test_sampled_ids_are_ours_of_that_seed(spec: str, adapter: Path) -> None:
     sampling = Sampling(
         temperature=0.8, top_k=20, top_p=0.9, max_new_tokens=24, stop_ids=frozenset({STOP}), seed=4
     )
-    drawn = {"do_sample": True, "temperature": 0.8, "top_k": 20, "top_p": 0.9}
+    drawn: dict[str, Any] = {"do_sample": True, "temperature": 0.8, "top_k": 20, "top_p": 0.9}
     given = generated(model, custom_generate=ours(spec, adapter, seed=4), **drawn)
     width, models = max(map(len, PROMPTS)), Models(target=HFModel(fresh("llama")))
     for row, prompt in zip(given.tolist(), PROMPTS, strict=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from decoders.core.decoder import Answer, Need, SelfDriven
@@ -92,6 +93,14 @@ class Transformers(SelfDriven):
     def alike_in_batches(self) -> bool:
         """Sequences of a batch draw from one stream of numbers."""
         return not self.batches
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The code of a custom loop."""
+        folder = Path(self.custom) / "custom_generate"
+        if self.custom and folder.is_dir():
+            return tuple(str(file) for file in sorted(folder.rglob("*.py")))
+        return (self.custom,) if self.custom else ()
 
     def check_models(self, models: Models) -> None:
         """Make ready what is not timed; `ValueError` where it cannot be.

@@ -126,6 +126,11 @@ class Decoder:
                     f"{' or '.join(readers)}, not to {option}={chosen}{instead}"
                 )
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Files with code that its options name, and that it runs."""
+        return ()
+
     def check_models(self, models: Models) -> None:
         """`ValueError` where it cannot run on these models, whose presence is settled already."""
 

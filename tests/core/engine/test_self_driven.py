@@ -20,7 +20,7 @@ SAMPLING = Sampling(max_new_tokens=5, stop_ids=frozenset({STOP}))
 
 @dataclass(frozen=True, kw_only=True)
 class Counting(SelfDriven):
-    """Says 1, 2, 1, 2 … two tokens a pass; may refuse a prompt that begins with `bad`."""
+    """Says 0, 0, 1, 1 … two tokens a pass; may refuse a prompt that begins with `bad`."""
 
     at_once: bool = True
     bad: int = -1
@@ -38,7 +38,7 @@ class Counting(SelfDriven):
                 answer.ran("target", 3)
                 answer.ran("draft", 2)
                 answer.passed()
-                answer.emit(Emit(tokens=(1, 2), drafted=1, accepted=1))
+                answer.emit(Emit(tokens=(number, number), drafted=1, accepted=1))
             if all(answer.ended for answer in answers):
                 return
 
@@ -53,7 +53,7 @@ def run(decoder: SelfDriven, prompts: Sequence[Sequence[int]], batch_size: int) 
 
 def test_what_it_emits_is_cut_at_the_budget_and_its_passes_are_counted_to_there() -> None:
     answer = generate(Counting(), [3], SAMPLING, models())
-    assert answer.tokens == (1, 2, 1, 2, 1)
+    assert answer.tokens == (0, 0, 1, 1, 2)
     assert answer.stop == "length"
     assert [step.accepted for step in answer.steps] == [1, 1, 1]
     assert [(s.target_calls, s.target_rows) for s in answer.steps] == [(1, 3)] * 3

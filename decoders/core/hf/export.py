@@ -35,7 +35,11 @@ from decoders.core.hf.model import HFModel
 from decoders.core.registry import build, parse_spec
 from decoders.core.types import CallResult, Emit, Generation, Sampling
 
-_WARPERS = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
+_WARPERS = {
+    TemperatureLogitsWarper: "temperature",
+    TopKLogitsWarper: "top_k",
+    TopPLogitsWarper: "top_p",
+}
 _output: Any = GenerateDecoderOnlyOutput  # wants a LongTensor, which no annotation of ours gives
 _CUTS = (MaxLengthCriteria, EosTokenCriteria)
 
@@ -160,7 +164,7 @@ class TransformersGenerate:
 
     def _sampling(self, config: Any, num_prompt: int, processors: Sequence[Any]) -> Sampling:
         """What a prepared generation config asks for."""
-        beyond = [type(asked).__name__ for asked in processors if not isinstance(asked, _WARPERS)]
+        beyond = [type(asked).__name__ for asked in processors if not _is_of(asked, config)]
         if (config.num_beams or 1) > 1:
             beyond.append(f"num_beams={config.num_beams}")
         if beyond:
@@ -199,6 +203,13 @@ class TransformersGenerate:
         if isinstance(self._draft, str | Path):
             return HFModel.load(self._draft, dtype=target.dtype, device=target.device)
         return _wrapped(self._draft)
+
+
+def _is_of(processor: Any, config: Any) -> bool:
+    """Whether a processor is one that `generate` made of a generation config's own sampling."""
+    option = _WARPERS.get(type(processor))
+    own = option is not None and getattr(processor, option) == getattr(config, option)
+    return bool(config.do_sample) and own
 
 
 class _Stopped(Exception):

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import StoppingCriteria, StoppingCriteriaList, set_seed
+from transformers import (
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    TemperatureLogitsWarper,
+    set_seed,
+)
 
 from decoders import transformers_generate
 from decoders.ar import Autoregressive
@@ -22,6 +28,7 @@ from tests.tiny_models import fresh, slot_adapter
 
 PROMPTS = [[3, 4, 5, 3, 4], [7], [9, 8, 7, 6, 5, 4, 3]]
 STOP = 11
+OTHER = LogitsProcessorList([TemperatureLogitsWarper(0.5)])
 
 
 @pytest.fixture
@@ -166,6 +173,8 @@ def test_it_is_a_decoder_of_ours_again(tmp_path: Path) -> None:
     [
         ({"repetition_penalty": 1.3}, "cannot have RepetitionPenaltyLogitsProcessor: leave out"),
         ({"min_p": 0.1, "do_sample": True}, "cannot have MinPLogitsWarper"),
+        ({"logits_processor": OTHER}, "cannot have TemperatureLogitsWarper"),
+        ({"logits_processor": OTHER, "do_sample": True}, "cannot have TemperatureLogitsWarper"),
         ({"num_beams": 2}, "cannot have num_beams=2"),
     ],
 )

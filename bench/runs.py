@@ -24,7 +24,7 @@ from bench.measure.timing import Runner
 from bench.plan.identity import check_identity
 from bench.plan.make import batch_size, make_plan
 from bench.plan.precision import computed_in
-from bench.plan.select import choose_decoders
+from bench.plan.select import build_decoder, choose_decoders
 from bench.plan.setup import Setup, open_setup
 from bench.progress import Progress
 from bench.records.environment import Environment, Process, write_environment
@@ -47,7 +47,7 @@ from bench.records.run_folder import (
 )
 from bench.records.status import COMPLETE, STATUS, RunStatus, write_status
 from bench.records.vocabulary import write_vocabulary
-from bench.settings.config import RunConfig, load_config
+from bench.settings.config import RunConfig, load_config, spec_of
 from bench.stats.validity import DAMAGED, EXIT_CODES, INCOMPLETE, VALID, judge
 from bench.verify.differences import differences
 
@@ -161,12 +161,14 @@ def _resume(run_dir: Path, progress: Progress, opener: Opener, reporter: Reporte
 
 
 def _refuse_code_of(run_dir: Path, config: RunConfig) -> None:
-    """A run folder holds data: a decoder's file inside of it is not run (exit 2)."""
-    for spec in config.specs:
-        path, is_file, _ = spec.name.rpartition(":")
-        if is_file and Path(path).resolve().is_relative_to(run_dir.resolve()):
-            line = f"{run_dir} names code inside of itself ({path}), which is not run"
-            raise BenchError(line, Exit.USAGE)
+    """A run folder holds data: a decoder's or loop's file inside of it is not run (exit 2)."""
+    for cell, options in (config.decoders or {}).items():
+        path, is_file, _ = spec_of(cell, options).name.rpartition(":")
+        named = [path] if is_file else build_decoder(cell, options).sources
+        for file in named:
+            if Path(file).resolve().is_relative_to(run_dir.resolve()):
+                line = f"{run_dir} names code inside of itself ({file}), which is not run"
+                raise BenchError(line, Exit.USAGE)
 
 
 def _plan(

@@ -2,13 +2,16 @@
 
 On a CPU that is the sum of them. On CUDA it is the allocator's peak since the counter was reset,
 less what belongs to models and adapters that are loaded and not used: activations count there.
+
+A decoder that runs its models itself uses none of our caches, and how large its own become only an
+allocator knows: on a CPU its peak is unknown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from decoders.core.decoder import Decoder
+from decoders.core.decoder import Decoder, SelfDriven
 from decoders.core.engine.models import Models
 from decoders.core.model import Model
 
@@ -19,33 +22,41 @@ class PeakMemory:
     def __init__(self, loaded: Models, used: Models, decoder: Decoder) -> None:
         """`loaded` are all models in memory, `used` those of the decoder at hand."""
         self._loaded, self._used, self._decoder = loaded, used, decoder
+        self._self_driven = isinstance(decoder, SelfDriven)
         self._on_gpu = loaded.target.device.type == "cuda"
         if self._on_gpu:
             import torch
 
             torch.cuda.reset_peak_memory_stats(loaded.target.device)
 
-    def peak_bytes(self) -> int:
-        """Bytes, see the top of this file."""
+    def peak_bytes(self) -> int | None:
+        """Bytes, see the top of this file; None where they are unknown."""
         used = self._used_bytes()
         if not self._on_gpu:
-            return used
+            return None if self._self_driven else used
         import torch
 
         models = (self._loaded.target, self._loaded.draft)
-        everything = sum(_bytes(model, model.adapters) for model in models if model is not None)
+        everything = sum(
+            _bytes(model, model.adapters, cache=True) for model in models if model is not None
+        )
         return torch.cuda.max_memory_allocated(self._loaded.target.device) - (everything - used)
 
     def _used_bytes(self) -> int:
         name, of = self._decoder.adapter_name, self._decoder.adapter_of
         models = {"target": self._used.target, "draft": self._used.draft}
         return sum(
-            _bytes(model, [name] if name is not None and role == of else [])
+            _bytes(
+                model,
+                [name] if name is not None and role == of else [],
+                cache=not self._self_driven,
+            )
             for role, model in models.items()
             if model is not None
         )
 
 
-def _bytes(model: Model, adapters: Iterable[str]) -> int:
-    """Of a model, its cache and some of its adapters."""
-    return model.weight_bytes + model.cache_bytes() + sum(map(model.adapter_bytes, adapters))
+def _bytes(model: Model, adapters: Iterable[str], *, cache: bool) -> int:
+    """Of a model, some of its adapters and, if asked for, its cache."""
+    held = model.cache_bytes() if cache else 0
+    return model.weight_bytes + held + sum(map(model.adapter_bytes, adapters))

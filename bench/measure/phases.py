@@ -9,10 +9,11 @@ the phases are cut by functions that this pass hands to its own scheduler.
 =========  =========================================================================================
 prefill    all up to the first emit (at batch size > 1: target calls on an empty cache)
 draft      calls of the draft model, and target calls whose tokens nobody reads: slots that propose
-verify     all other target calls
+verify     all other target calls; what drafts and verifies in a loop of its own is what it says
 sampling   from logits to what the decoder is sent: warping, picking, verifying
 scheduler  choosing and merging calls, cutting and counting what is emitted
-other      the decoder's own code
+other      the decoder's own code; of one that runs its models itself all but their passes: its
+           loop, its sampling and the model's head
 =========  =========================================================================================
 
 They add up to the whole. Letters: B sequences at a time.
@@ -39,7 +40,7 @@ from bench.records.plan import Block, Plan
 from bench.records.prompts import Prompt
 from bench.records.record import SCHEMA
 from bench.records.run_folder import load_records
-from decoders.core.decoder import Steps
+from decoders.core.decoder import Answer, Role, SelfDriven, Steps
 from decoders.core.engine.forward import forward
 from decoders.core.engine.readout import Readout, read_out
 from decoders.core.engine.scheduler import Scheduler
@@ -205,6 +206,11 @@ def phased_scheduler(arm: Arm, sampling: Sampling, batch_size: int, clock: Phase
         with clock.within("sampling"):
             return read_out(logits, parts, sampling)
 
+    def phased_answer(answers: Sequence[Answer]) -> None:
+        assert isinstance(arm.decoder, SelfDriven)
+        with clock.within("other"):
+            arm.decoder.answer([_PhasedAnswer(answer, clock) for answer in answers])
+
     return Scheduler(
         arm.decoder,
         arm.models,
@@ -213,7 +219,30 @@ def phased_scheduler(arm: Arm, sampling: Sampling, batch_size: int, clock: Phase
         steps=lambda request: _phased_steps(arm.decoder.steps(request), clock),
         forward=phased_forward,
         read_out=phased_read_out,
+        answer=phased_answer,
     )
+
+
+class _PhasedAnswer:
+    """An answer in the making whose forward passes are charged to their phases.
+
+    Those of a batch pass together: that each switches to the phase it is in already does no harm.
+    """
+
+    def __init__(self, answer: Answer, clock: PhaseClock) -> None:
+        self._answer, self._clock = answer, clock
+        self.request, self.emit = answer.request, answer.emit
+
+    @property
+    def ended(self) -> bool:
+        return self._answer.ended
+
+    def ran(self, role: Role, num_rows: int) -> None:
+        self._answer.ran(role, num_rows)
+        self._clock.switch("draft" if role == "draft" else "verify")
+
+    def passed(self) -> None:
+        self._clock.switch("other")
 
 
 def _phase(call: Call, target: Model) -> str:

@@ -150,7 +150,7 @@ class Runner:
 
     def _timed(
         self, arm: Arm, prompts: Sequence[Prompt], sampling: Sampling
-    ) -> tuple[list[Outcome], Stopwatch, int]:
+    ) -> tuple[list[Outcome], Stopwatch, int | None]:
         """Answers of one arm, the stopwatch around them, and the peak memory in bytes."""
         ids = [prompt.ids for prompt in prompts]
         batch_size = self.setup.config.batch_size
@@ -180,7 +180,7 @@ class Runner:
         )
 
     def _filled(
-        self, record: SampleRecord, outcome: Outcome, watch: Stopwatch, peak: int
+        self, record: SampleRecord, outcome: Outcome, watch: Stopwatch, peak: int | None
     ) -> SampleRecord:
         if isinstance(outcome, Exception):
             return answered(self.setup, record, outcome)

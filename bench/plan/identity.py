@@ -68,10 +68,12 @@ def _refuse(why: str) -> None:
 
 
 def _code_hash(setup: Setup) -> str:
-    """The hash of `_MEASURING`, and of the decoders that were brought along."""
+    """The hash of `_MEASURING`, and of the decoders and loops that were brought along."""
     files = [file for pattern in _MEASURING for file in sorted(ROOT.glob(pattern))]
-    decoders = {Path(inspect.getfile(type(arm.decoder))) for arm in setup.arms.values()}
-    return source_hash([*files, *sorted(decoders - set(files))])
+    decoders = [arm.decoder for arm in setup.arms.values()]
+    brought = {Path(inspect.getfile(type(decoder))) for decoder in decoders}
+    brought |= {Path(file) for decoder in decoders for file in decoder.sources}
+    return source_hash([*files, *sorted(brought - set(files))])
 
 
 def _facts_hash(facts: Mapping[str, Any] | None) -> str | None:

@@ -25,7 +25,7 @@ from bench.records.plan import BASELINE, SECOND_BASELINE, Cell
 from bench.records.vocabulary import Codec
 from bench.settings.config import RunConfig, spec_of
 from decoders.core.decoder import Decoder
-from decoders.core.engine.models import Models, check_draft, find_adapter
+from decoders.core.engine.models import Models, check_models
 from decoders.core.hf.checkpoint import weights_sha256
 from decoders.core.types import Sampling
 
@@ -218,9 +218,7 @@ def _arm(
     decoder = build_decoder(cell, options)
     used = models if "draft" in decoder.needs else Models(target=models.target)
     try:
-        if "draft" in decoder.needs:
-            check_draft(cell, models)
-        find_adapter(decoder, used)
+        check_models(decoder, used, cell)
     except ValueError as error:
         raise BenchError(str(error), Exit.USAGE) from error
     spec = spec_of(cell, options)

@@ -104,8 +104,12 @@ def lossless(cls: type[Decoder]) -> str:
 
 def needs(cls: type[Decoder]) -> list[str]:
     """What a decoder asks for beside the target, an adapter with its default name."""
+    asked: object = cls.needs
+    if isinstance(asked, property):
+        return [] if asked is vars(Decoder)["needs"] else ["by options"]
+    assert isinstance(asked, tuple)
     names = {field.name: field.default for field in dataclasses.fields(cls)}
-    return [f"{need} {names[need]}".strip() if need == "adapter" else need for need in cls.needs]
+    return [f"{need} {names[need]}".strip() if need == "adapter" else need for need in asked]
 
 
 def list_tasks() -> Table:

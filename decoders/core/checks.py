@@ -175,8 +175,11 @@ def _numpy_state() -> str:
 
 
 def check_batch_equals_alone(decoder: Decoder) -> None:
-    """A sequence's answer is the same alone and in a batch of any size, steps included."""
-    for temperature in (0.0, 0.9):
+    """A sequence's answer is the same alone and in a batch of any size, steps included.
+
+    Greedy only where the sequences of a batch share their draws (`Decoder.alike_in_batches`).
+    """
+    for temperature in (0.0, 0.9) if decoder.alike_in_batches else (0.0,):
         sampling, models = _sampling(temperature), _models(decoder)
         alone = [generate(decoder, prompt, sampling, models) for prompt in _PROMPTS]
         for batch_size in (2, 3, 8):

@@ -3,25 +3,27 @@
 A decoder's options are its dataclass fields and nothing else (numbers, names, paths), so that a
 spec of text rebuilds it. It never runs a model: it yields a `Call`, is sent the `CallResult`, and
 ends every step with an `Emit`. The scheduler runs calls, merges them over sequences, cuts at EOS
-and budget, and counts.
+and budget, and counts. A `SelfDriven` one is the exception: a library's own loop, taken as it is.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from decoders.core.model import Session
 from decoders.core.types import Call, CallResult, Emit, Sampling
 
 if TYPE_CHECKING:
     from decoders.core.adapter.config import AdapterConfig, Variant
+    from decoders.core.engine.models import Models
     from decoders.core.sampling import Uniforms
 
 Steps = Generator[Call | Emit, CallResult, None]
 Need = Literal["draft", "adapter"]
+Role = Literal["target", "draft"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,18 +49,24 @@ class Decoder:
 
     Attributes:
         name: set by `@register`.
-        needs: what else the decoder asks for: a draft model, or the adapter that its option
-            ``adapter`` names, attached to the model `adapter_of` says.
+        adapter_of: the model that its adapter is attached to.
         showcase: options by label that deserve a row of their own: where no decoders are named,
             NAME@LABEL runs beside NAME.
         by_default: whether it runs where no decoders are named; False: where it is named.
     """
 
     name: ClassVar[str] = ""
-    needs: ClassVar[tuple[Need, ...]] = ()
-    adapter_of: ClassVar[Literal["target", "draft"]] = "target"
+    adapter_of: ClassVar[Role] = "target"
     showcase: ClassVar[Mapping[str, Mapping[str, str]]] = {}
     by_default: ClassVar[bool] = True
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What else it asks for: a draft model, or the adapter that its option ``adapter`` names.
+
+        A class whose options do not change it says ``needs = ("draft",)``.
+        """
+        return ()
 
     @property
     def adapter_name(self) -> str | None:
@@ -82,6 +90,11 @@ class Decoder:
     def coupled(self) -> bool:
         """Whether the same seed gives AR's very tokens at any temperature."""
         return False
+
+    @property
+    def alike_in_batches(self) -> bool:
+        """Whether a sampled answer is the same alone and in a batch (a greedy one always is)."""
+        return True
 
     def comparable_to_ar(self, sampling: Sampling) -> bool:
         """Whether "identical to AR" is defined: greedy, or coupled at any temperature."""
@@ -113,6 +126,57 @@ class Decoder:
                     f"{' or '.join(readers)}, not to {option}={chosen}{instead}"
                 )
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Files with code that its options name, and that it runs."""
+        return ()
+
+    def check_models(self, models: Models) -> None:
+        """`ValueError` where it cannot run on these models, whose presence is settled already."""
+
     def steps(self, request: Request) -> Steps:
         """Generate one answer: yield calls and emits, without end (the scheduler cuts)."""
         raise NotImplementedError(f"{type(self).__name__} must define steps(request)")
+
+
+class Answer(Protocol):
+    """An answer in the making, as a `SelfDriven` decoder sees it."""
+
+    @property
+    def request(self) -> Request:
+        """What is asked."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it met a stop id or its budget: what is emitted later is dropped."""
+
+    def ran(self, role: Role, num_rows: int) -> None:
+        """A forward pass of one model over `num_rows` rows of this sequence begins: count it."""
+
+    def passed(self) -> None:
+        """It is over."""
+
+    def emit(self, emit: Emit) -> None:
+        """End a step, as a yielded `Emit` does; its time is that of this call."""
+
+
+class SelfDriven(Decoder):
+    """A decoder that runs its models itself, with a cache of its own, from prompt to end.
+
+    So a library's own loop takes part: it tells of its forward passes and emits as it goes, and
+    what is cut, counted and timed is so by the same code as for all others. Its sequences are not
+    merged with others: `answer` has up to B of them where it says `batches`, else one at a time.
+    """
+
+    @property
+    def batches(self) -> bool:
+        """Whether `answer` takes several sequences at once."""
+        return False
+
+    def answer(self, answers: Sequence[Answer]) -> None:
+        """Give all answers; whoever returns before EOS or budget has failed."""
+        raise NotImplementedError(f"{type(self).__name__} must define answer(answers)")
+
+    def steps(self, request: Request) -> Steps:
+        """Not asked of a decoder that runs by itself."""
+        raise TypeError(f"{type(self).__name__} runs by itself and has no steps")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from decoders.core.types import EXACT, AcceptanceRule, Call, Slots, Want
 
@@ -48,6 +48,13 @@ class Model(Protocol):
 
     def adapter_bytes(self, name: str) -> int:
         """Bytes of an attached adapter."""
+
+    @property
+    def library_module(self) -> Any:
+        """The same weights as a module of transformers that nothing of ours is wrapped around.
+
+        It is for loops that are not ours (`SelfDriven`), and keeps no state between two of them.
+        """
 
     def cache_bytes(self) -> int:
         """Bytes of the preallocated KV cache (0 before `reserve`)."""

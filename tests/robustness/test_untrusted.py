@@ -264,6 +264,26 @@ def test_a_run_folder_brings_no_code_with_it(
     assert not mark.exists()
 
 
+def test_a_run_folder_brings_no_custom_loop_with_it(
+    poison: tuple[Path, Path], small: Any, opener: Any, progress: Any, tmp_path: Path
+) -> None:
+    file, mark = poison
+    config = small(repeats=1, limit=2, quality_limit=0)
+    ended = bench_run.run(config, tmp_path / "r", progress(stop_at=5), opener)
+    folder = ended.run_dir / "loop" / "custom_generate"
+    folder.mkdir(parents=True)
+    stored = (ended.run_dir / "config.toml").read_text(encoding="utf-8")
+    for inside in (ended.run_dir / "poison.py", folder / "generate.py"):
+        shutil.copy(file, inside)
+        named = folder.parent if inside.parent == folder else inside
+        text = f'{stored}[decoders."hf@mine"]\ncustom = "{named}"\n'
+        (ended.run_dir / "config.toml").write_text(text, encoding="utf-8")
+        with pytest.raises(BenchError, match="names code inside of itself") as caught:
+            bench_run.resume(ended.run_dir, progress(), opener)
+        assert caught.value.exit_code == Exit.USAGE
+    assert not mark.exists()
+
+
 # ---------------------------------------------------------------- checkpoints
 
 

@@ -37,6 +37,15 @@ class Models:
         return (self.target,) if self.draft is None else (self.target, self.draft)
 
 
+def check_models(decoder: Decoder, models: Models, name: str) -> AdapterConfig | None:
+    """The adapter of a decoder called `name`, if any; `ValueError` where models will not do."""
+    if "draft" in decoder.needs:
+        check_draft(name, models)
+    adapter = find_adapter(decoder, models)
+    decoder.check_models(models)
+    return adapter
+
+
 def check_draft(name: str, models: Models) -> None:
     """`ValueError` unless there is a draft model of the target's vocabulary."""
     if models.draft is None:

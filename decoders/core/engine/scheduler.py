@@ -16,11 +16,12 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from decoders.core.decoder import Decoder, Request, Steps
+from decoders.core.decoder import Answer, Decoder, Request, SelfDriven, Steps
 from decoders.core.engine.deadline import Deadline
 from decoders.core.engine.forward import forward
-from decoders.core.engine.models import Models, check_draft, find_adapter
+from decoders.core.engine.models import Models, check_models
 from decoders.core.engine.readout import Readout, joined, read_out, readouts
+from decoders.core.engine.self_driven import answer_group
 from decoders.core.engine.sequence import RunningSequence
 from decoders.core.model import Session
 from decoders.core.types import Call, CallResult, Generation, Outcome, Sampling
@@ -48,6 +49,7 @@ class Scheduler:
         steps: Callable[[Request], Steps] | None = None,
         forward: Forward = forward,
         read_out: _ReadOut = read_out,
+        answer: Callable[[Sequence[Answer]], None] | None = None,
     ) -> None:
         """Of one decoder; no session is opened before `run`.
 
@@ -61,18 +63,21 @@ class Scheduler:
                 place of the engine's, so that an instrument may stand around each.
             forward: logits of merged calls.
             read_out: from logits to what each sequence asked for.
+            answer: in the place of `SelfDriven.answer`, likewise.
 
         Raises:
             ValueError: the decoder needs a model or an adapter that is missing or unfit.
         """
-        if "draft" in decoder.needs:
-            check_draft(decoder.name, models)
-        self._adapter = find_adapter(decoder, models)
+        self._adapter = check_models(decoder, models, decoder.name)
         self._models, self._sampling, self._batch_size = models, sampling, batch_size
         self._draft = models.draft if "draft" in decoder.needs else None
         self._deadline = Deadline() if deadline is None else deadline
         self._steps = decoder.steps if steps is None else steps
         self._forward, self._read_out = forward, read_out
+        self._answer, self._batches = None, False
+        if isinstance(decoder, SelfDriven):
+            self._answer = decoder.answer if answer is None else answer
+            self._batches = decoder.batches
 
     def run(
         self,
@@ -138,8 +143,12 @@ class Scheduler:
                     continue
                 job = self._begin(index, prompt, sampling, on_emit)
                 active.append(job)
-                deadline.guard(job, job.advance, None)
-            if deadline.due:
+                if self._answer is None:
+                    deadline.guard(job, job.advance, None)
+            if self._answer is not None and active:
+                for group in [active] if self._batches else [[job] for job in active]:
+                    answer_group(self._answer, group, deadline)
+            elif deadline.due:
                 deadline.stop_the_latest(active)
             runnable = [job for job in active if job.pending is not None]
             if runnable:

@@ -1,5 +1,7 @@
 """One sequence on its way: its coroutine, the call it waits for, what it has emitted.
 
+To a decoder that runs its models itself (`SelfDriven`) it is the `Answer`, and has no coroutine.
+
 The cut at EOS and budget, the clipping of `accepted` and all counting happen here. Whatever a
 decoder yields or raises ends its own answer at most.
 """
@@ -10,7 +12,7 @@ from collections.abc import Callable, Sequence
 from types import GeneratorType, TracebackType
 
 from decoders.core.adapter.config import AdapterConfig
-from decoders.core.decoder import Request, Steps
+from decoders.core.decoder import Request, Role, Steps
 from decoders.core.engine.readout import not_a_number
 from decoders.core.model import Model
 from decoders.core.sampling import Uniforms
@@ -59,7 +61,7 @@ class RunningSequence:
         self._target = target.open()
         self._draft = None if draft is None else draft.open()
         self._begin = steps
-        self._request = Request(
+        self.request = Request(
             prompt_ids=tuple(prompt),
             sampling=sampling,
             target=self._target,
@@ -68,17 +70,42 @@ class RunningSequence:
             adapter=adapter,
         )
         self._steps: Steps | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what was emitted and counted; nothing has been fed to a session."""
         self._tokens: list[int] = []
         self._events: list[StepEvent] = []
         self._counted = (0, 0, 0, 0)
+        self._ran = [0, 0, 0, 0]
         self._empty_emits = self.idle_calls = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has an outcome."""
+        return self.outcome is not None
+
+    def ran(self, role: Role, num_rows: int) -> None:
+        """See `Answer.ran`; what runs after the end is no work of this answer."""
+        if self.outcome is None:
+            place = 0 if role == "target" else 2
+            self._ran[place] += 1
+            self._ran[place + 1] += num_rows
+
+    def passed(self) -> None:
+        """See `Answer.passed`; who times the passes of a loop stands here."""
+
+    def emit(self, emit: Emit) -> None:
+        """See `Answer.emit`."""
+        if self.outcome is None:
+            self._record(emit)
 
     def advance(self, result: CallResult | None) -> None:
         """Send a result and run the coroutine up to its next call, or to its end."""
         self.pending = None
         try:
             if self._steps is None:
-                self._steps = self._begin(self._request)
+                self._steps = self._begin(self.request)
             item = next(self._steps) if result is None else self._steps.send(result)
             while isinstance(item, Emit):
                 self._record(item)
@@ -90,7 +117,7 @@ class RunningSequence:
         except StopIteration:
             self.outcome = RuntimeError("decoder returned before EOS or budget; yield until cut")
         except (Exception, SystemExit) as error:
-            self.fail(_as_exception(error))
+            self.fail(as_exception(error))
 
     def take(self, result: CallResult) -> None:
         """Go on with the result of the pending call, unless there were no numbers behind it."""
@@ -120,7 +147,7 @@ class RunningSequence:
                 self._steps.close()
         except (Exception, SystemExit) as error:
             if self.outcome is None or isinstance(self.outcome, Generation):
-                self.fail(_as_exception(error))
+                self.fail(as_exception(error))
 
     def release(self) -> None:
         """Give the cache rows back."""
@@ -187,10 +214,11 @@ class RunningSequence:
         return tokens[:left], "length" if len(tokens) >= left else None
 
     def _counts(self) -> tuple[int, int, int, int]:
-        target, draft = self._target, self._draft
+        target, draft, ran = self._target, self._draft, self._ran
+        calls, rows = target.calls + ran[0], target.rows + ran[1]
         if draft is None:
-            return target.calls, target.rows, 0, 0
-        return target.calls, target.rows, draft.calls, draft.rows
+            return calls, rows, ran[2], ran[3]
+        return calls, rows, draft.calls + ran[2], draft.rows + ran[3]
 
 
 def _check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], vocab_size: int) -> None:
@@ -210,7 +238,7 @@ def _check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], vocab_siz
                 )
 
 
-def _as_exception(error: BaseException) -> Exception:
+def as_exception(error: BaseException) -> Exception:
     """A decoder's error as an outcome; one that calls `sys.exit` ends its answer, not the run."""
     if isinstance(error, Exception):
         return error

@@ -37,6 +37,7 @@ from decoders.core.hf.architecture import Architecture, token_ids
 from decoders.core.hf.attention import MaskBuilder, Masks
 from decoders.core.hf.cache import KVStore
 from decoders.core.hf.checkpoint import find_checkpoint, unavailable
+from decoders.core.hf.library import library_copy
 from decoders.core.hf.quiet import no_bars
 from decoders.core.model import Session
 from decoders.core.types import Call
@@ -104,6 +105,7 @@ class HFModel:
         self._cache = _StoreCache()
         self._open: list[Session] = []
         self._capacity = 0
+        self._library: Any = None
         self._gated: GatedModule | None = None
         if grouped is None:
             grouped = self.device.type == "cpu" and not compile
@@ -184,6 +186,13 @@ class HFModel:
     def adapter_bytes(self, name: str) -> int:
         """Bytes that an attached adapter holds, merged weights included."""
         return self._adapters[name].num_bytes
+
+    @property
+    def library_module(self) -> Any:
+        """The module as transformers made it; on a CPU it holds linear layers of its own."""
+        if self._library is None:
+            self._library = library_copy(self.module)
+        return self._library
 
     @property
     def weight_bytes(self) -> int:

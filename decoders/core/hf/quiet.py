@@ -1,7 +1,7 @@
-"""No progress bars but the caller's: transformers draws its own while it reads and writes models.
+"""The terminal is the caller's: transformers writes to it while it reads, writes and runs models.
 
-Its switch (`transformers.utils.logging`) reaches some of them; the bar over the tensors of a GGUF
-file is tqdm's own.
+Its switch for bars (`transformers.utils.logging`) reaches some of them; the bar over the tensors of
+a GGUF file is tqdm's own.
 """
 
 from __future__ import annotations
@@ -32,3 +32,15 @@ def no_bars() -> Iterator[None]:
         bars.__init__ = made
         if shown:
             log.enable_progress_bar()
+
+
+@contextmanager
+def no_warnings() -> Iterator[None]:
+    """Inside, transformers logs errors alone; afterwards what it did before."""
+    log: Any = logging  # untyped
+    before = log.get_verbosity()
+    log.set_verbosity_error()
+    try:
+        yield
+    finally:
+        log.set_verbosity(before)

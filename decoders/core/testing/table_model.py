@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,8 @@ from decoders.core.adapter.config import MASKED, AdapterConfig, Variant
 from decoders.core.model import Session
 from decoders.core.sampling import pick, warp
 from decoders.core.types import BLANK, HIDDEN, Call, Sampling, Slots
+
+_EARLY_AGREEMENT = 0.6
 
 
 class TableModel:
@@ -63,6 +66,7 @@ class TableModel:
         self.adapters: dict[str, AdapterConfig] = {}
         self._errors: dict[str, float] = {}
         self._picked: dict[tuple[tuple[int, ...], float, tuple[float, float]], int] = {}
+        self._library: Any = None
 
     def attach(
         self, name: str, error: float, variant: Variant = "o-ptp", *, standalone: bool = False
@@ -92,6 +96,20 @@ class TableModel:
     def holds(self, num_rows: int, capacity: int) -> bool:
         """See `Model.holds`."""
         return num_rows <= len(self._sessions) and capacity <= self._capacity
+
+    @property
+    def library_module(self) -> Any:
+        """See `Model.library_module`; with its first layer alone it is a draft of itself."""
+        if self._library is None:
+            from decoders.core.testing.table_module import TableModule
+
+            early = TableModel(
+                self.vocab_size, self._seed + 1000, agree_with=self, agreement=_EARLY_AGREEMENT
+            )
+            self._library = TableModule(
+                self.logits, early.logits, vocab_size=self.vocab_size, max_length=self.max_length
+            )
+        return self._library
 
     def reserve(self, num_rows: int, capacity: int) -> None:
         """See `Model.reserve`."""

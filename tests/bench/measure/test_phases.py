@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,11 @@ from bench.report.findings import Findings
 from bench.report.speed_tables import one_sided, split
 from bench.report.write import write_report
 from bench.stats.decompose import Split, decompositions, splits
+from decoders.core.decoder import Answer, SelfDriven
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.sampling import Uniforms
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import Generation
+from decoders.core.types import Emit, Generation, Sampling
 from decoders.idlm import IterativeDiffusion
 from tests import unreported as bench_run
 
@@ -128,6 +129,34 @@ def test_every_call_is_charged_to_what_it_is_for(
     assert clock.seconds["draft"] == fed["draft"]
     assert clock.seconds["verify"] == 100 * fed["verify"]
     assert clock.seconds["prefill"] == 10 * fed["prefill"]
+
+
+def test_passes_of_a_loop_that_runs_by_itself_are_charged_to_what_they_are_for(
+    small: Any, opener: Any, progress: Any
+) -> None:
+    now = Ticks()
+
+    class Loop(SelfDriven):
+        def answer(self, answers: Sequence[Answer]) -> None:
+            (answer,) = answers
+            while not answer.ended:
+                now.time_s += 1.0
+                for role, seconds in (("draft", 10.0), ("target", 100.0)):
+                    answer.ran("draft" if role == "draft" else "target", 1)
+                    now.time_s += seconds
+                    answer.passed()
+                answer.emit(Emit(tokens=(5,)))
+
+    setup = opener(choose_decoders(small(decoders="ar"), progress().note))
+    arm = dataclasses.replace(setup.arm("ar"), decoder=Loop())
+    sampling, clock = Sampling(max_new_tokens=4), PhaseClock(now)
+    clock.start()
+    (answer,) = phased_scheduler(arm, sampling, 1, clock).run([[3]], on_emit=clock.emitted)
+    clock.switch("scheduler")
+    assert isinstance(answer, Generation)
+    assert [(step.target_calls, step.draft_calls) for step in answer.steps] == [(1, 1)] * 4
+    spent = {phase: s for phase, s in clock.seconds.items() if s}
+    assert spent == {"prefill": 111.0, "other": 3.0, "draft": 30.0, "verify": 300.0}
 
 
 def test_a_decoders_own_code_is_other_and_nothing_else_is(

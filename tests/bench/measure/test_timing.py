@@ -362,3 +362,24 @@ def test_peak_memory_counts_the_models_a_decoder_uses_and_no_others(measured: An
     loaded, plain = models(target, draft), build_decoder("ar", {})
     assert PeakMemory(loaded, models(target), plain).peak_bytes() == 110
     assert PeakMemory(loaded, models(target, draft), plain).peak_bytes() == 132
+    assert PeakMemory(loaded, models(target), build_decoder("hf", {})).peak_bytes() is None
+
+
+def test_on_a_gpu_our_idle_caches_are_no_memory_of_a_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class OnGpu:
+        device = type("Device", (), {"type": "cuda"})()
+        weight_bytes, adapters = 100, ("ptp",)
+
+        def cache_bytes(self) -> int:
+            return 10
+
+        def adapter_bytes(self, _: str) -> int:
+            return 5
+
+    monkeypatch.setattr("torch.cuda.reset_peak_memory_stats", lambda _: None)
+    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda _: 1000)
+    models: Any = type("M", (), {"target": OnGpu(), "draft": None})()
+    assert PeakMemory(models, models, build_decoder("ar", {})).peak_bytes() == 1000 - 5
+    assert PeakMemory(models, models, build_decoder("hf", {})).peak_bytes() == 1000 - 5 - 10

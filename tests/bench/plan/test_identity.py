@@ -74,3 +74,20 @@ def test_every_module_of_a_folder_belongs_to_the_code_or_none_does(
         before = identity_of(setup)["code"]
         edit(module)
         assert (identity_of(setup)["code"] != before) is measures, module
+
+
+@pytest.mark.parametrize("name", ["loop.py", "loop/custom_generate/generate.py"])
+def test_a_custom_loop_belongs_to_the_code(
+    tmp_path: Path, small: Any, opener: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    modules = str(tmp_path / "modules")
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", modules)
+    file = tmp_path / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("def generate(model, input_ids, **_): ...\n", encoding="utf-8")
+    custom = tmp_path / Path(name).parts[0]
+    setup = opener(choose_decoders(small(decoders=f"hf:custom={custom}"), print))
+    before = identity_of(setup)["code"]
+    assert identity_of(setup)["code"] == before
+    edit(file)
+    assert identity_of(setup)["code"] != before

@@ -1,0 +1,245 @@
+"""Our decoders as loops of transformers: ``model.generate(…, custom_generate=…)``.
+
+    from decoders import transformers_generate
+    spec = transformers_generate("spec:k=4", draft="path/of/a/draft")
+    ids = model.generate(**inputs, max_new_tokens=64, custom_generate=spec)
+
+`generate` prepares prompts, budget, stop ids and sampling; the decoder answers on the user's own
+module with our cache. What a decoder cannot honour is refused, never left out.
+
+Letters: B sequences, T tokens of the widest prompt or answer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.generation.logits_process import (
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+from decoders.core.adapter.module import SlotAdapter
+from decoders.core.decoder import Request, SelfDriven, Steps
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import Scheduler
+from decoders.core.hf.model import HFModel
+from decoders.core.registry import build, parse_spec
+from decoders.core.types import CallResult, Emit, Generation, Sampling
+
+_WARPERS = {
+    TemperatureLogitsWarper: "temperature",
+    TopKLogitsWarper: "top_k",
+    TopPLogitsWarper: "top_p",
+}
+_output: Any = GenerateDecoderOnlyOutput  # wants a LongTensor, which no annotation of ours gives
+_CUTS = (MaxLengthCriteria, EosTokenCriteria)
+
+
+def transformers_generate(
+    decoder: str,
+    *,
+    draft: Any = None,
+    adapters: Mapping[str, str | Path] | None = None,
+    seed: int | None = None,
+) -> TransformersGenerate:
+    """A decoder as what `custom_generate` of transformers takes.
+
+    Args:
+        decoder: a spec as on the command line, such as ``ptp`` or ``spec:k=4``.
+        draft: the draft model it needs: a module of transformers, a folder or a hub id.
+        adapters: folders of the adapters it needs, by the name that its option says.
+        seed: of its draws; None: every call takes one from torch's global generator, which
+            `transformers.set_seed` sets. The n-th of equal prompts of a batch has the seed + n.
+
+    Raises:
+        ValueError: for an unknown decoder or option, or where it needs what was not given.
+    """
+    return TransformersGenerate(decoder, draft, dict(adapters or {}), seed)
+
+
+class TransformersGenerate:
+    """Made by `transformers_generate`; holds the models it last ran on.
+
+    Linear layers of a module that has an adapter are wrapped in place; they compute what they did.
+    """
+
+    def __init__(
+        self, decoder: str, draft: Any, adapters: Mapping[str, str | Path], seed: int | None
+    ) -> None:
+        """See `transformers_generate`; models are opened when there is a module."""
+        self._decoder = build(parse_spec(decoder))
+        if isinstance(self._decoder, SelfDriven):
+            raise ValueError(f"{decoder} is a loop of transformers already: use it there")
+        self._draft, self._adapters, self._seed = draft, adapters, seed
+        self._models: Models | None = None
+        self._module: Any = None
+        name, adapter = self._decoder.name, self._decoder.adapter_name
+        if "draft" in self._decoder.needs and draft is None:
+            raise ValueError(f"decoder {name!r} needs a draft model: pass draft=MODEL-OR-FOLDER")
+        if adapter is not None and adapter not in adapters:
+            raise ValueError(
+                f"decoder {name!r} needs an adapter named {adapter!r}: "
+                f"pass adapters={{{adapter!r}: FOLDER}}"
+            )
+
+    def __call__(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: Sequence[Any] = (),
+        stopping_criteria: Sequence[Any] = (),
+        generation_config: Any = None,
+        **inputs: Any,
+    ) -> Any:
+        """Answer as `generate` does: ids ``[B, T]``, prompts included, filled up on the right.
+
+        Of `inputs` the mask and the cache are looked at. They have no names in the signature: what
+        a custom loop names there, and the library's own does not, `generate` leaves unprepared.
+
+        Raises:
+            ValueError: for processors, criteria or a cache that the decoder cannot honour, and
+                whatever the decoder raises.
+        """
+        cache, mask = inputs.get("past_key_values"), inputs.get("attention_mask")
+        if cache is not None and cache.get_seq_length():
+            raise ValueError(f"{self._decoder.name} begins with an empty cache of its own")
+        sampling = self._sampling(generation_config, input_ids.shape[1], logits_processor)
+        texts = input_ids.tolist()
+        shown = [[1] * len(ids) for ids in texts]
+        if mask is not None:
+            shown = mask.tolist()
+        prompts = [
+            [token for token, is_shown in zip(ids, row, strict=True) if is_shown]
+            for ids, row in zip(texts, shown, strict=True)
+        ]
+        criteria = [asked for asked in stopping_criteria if not isinstance(asked, _CUTS)]
+        answers = self._answers(model, prompts, sampling, criteria)
+        pad = getattr(generation_config, "_pad_token_tensor", None)
+        filler = 0 if pad is None else int(pad)
+        longest = max(map(len, answers))
+        added = [answer + [filler] * (longest - len(answer)) for answer in answers]
+        ids = torch.cat([input_ids, torch.tensor(added, device=input_ids.device)], 1)
+        if generation_config.return_dict_in_generate:
+            return _output(sequences=ids)
+        return ids
+
+    def _answers(
+        self,
+        model: Any,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        criteria: Sequence[Any],
+    ) -> list[list[int]]:
+        """The answers' ids."""
+
+        def asked(request: Request) -> Steps:
+            return _asked(self._decoder.steps(request), request, criteria)
+
+        steps = asked if criteria else None
+        models = self._open(model)
+        scheduler = Scheduler(self._decoder, models, sampling, len(prompts), steps=steps)
+        again: Counter[tuple[int, ...]] = Counter()
+        seeds = []
+        for prompt in map(tuple, prompts):
+            seeds.append(sampling.seed + again[prompt])
+            again[prompt] += 1
+        answers = []
+        for outcome in scheduler.run(prompts, seeds=seeds):
+            if isinstance(outcome, _Stopped):
+                answers.append(outcome.tokens)
+            elif isinstance(outcome, Generation):
+                answers.append(list(outcome.tokens))
+            else:
+                raise outcome
+        return answers
+
+    def _sampling(self, config: Any, num_prompt: int, processors: Sequence[Any]) -> Sampling:
+        """What a prepared generation config asks for."""
+        beyond = [type(asked).__name__ for asked in processors if not _is_of(asked, config)]
+        if (config.num_beams or 1) > 1:
+            beyond.append(f"num_beams={config.num_beams}")
+        if beyond:
+            raise ValueError(
+                f"{self._decoder.name} draws by temperature, top_k and top_p alone; it cannot have "
+                f"{', '.join(beyond)}: leave out what asks for it"
+            )
+        stops = getattr(config, "_eos_token_tensor", None)
+        drawn: dict[str, Any] = {}
+        if config.do_sample:
+            drawn = {
+                "temperature": 1.0 if config.temperature is None else config.temperature,
+                "top_k": config.top_k or 0,
+                "top_p": 1.0 if config.top_p is None else config.top_p,
+                "seed": int(torch.randint(2**62, ())) if self._seed is None else self._seed,
+            }
+        return Sampling(
+            max_new_tokens=config.max_length - num_prompt,
+            stop_ids=frozenset() if stops is None else frozenset(stops.tolist()),
+            **drawn,
+        )
+
+    def _open(self, model: Any) -> Models:
+        """The models around a module, made when it is a new one."""
+        if self._models is None or self._module is not model:
+            target = _wrapped(model)
+            draft = None if self._draft is None else self._open_draft(target)
+            for name, folder in self._adapters.items():
+                attached = target if self._decoder.adapter_of == "target" else draft
+                assert attached is not None
+                attached.attach(name, SlotAdapter.load(folder))
+            self._models, self._module = Models(target=target, draft=draft), model
+        return self._models
+
+    def _open_draft(self, target: HFModel) -> HFModel:
+        if isinstance(self._draft, str | Path):
+            return HFModel.load(self._draft, dtype=target.dtype, device=target.device)
+        return _wrapped(self._draft)
+
+
+def _is_of(processor: Any, config: Any) -> bool:
+    """Whether a processor is one that `generate` made of a generation config's own sampling."""
+    option = _WARPERS.get(type(processor))
+    own = option is not None and getattr(processor, option) == getattr(config, option)
+    return bool(config.do_sample) and own
+
+
+class _Stopped(Exception):
+    """A stopping criterion ended an answer after `tokens`."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        super().__init__("stopped by a criterion")
+        self.tokens = tokens
+
+
+def _asked(steps: Steps, request: Request, criteria: Sequence[Any]) -> Steps:
+    """A decoder's steps, with the criteria asked after every one that did not end the answer."""
+    tokens: list[int] = []
+    result: CallResult | None = None
+    while True:
+        item = next(steps) if result is None else steps.send(result)
+        result = yield item
+        if isinstance(item, Emit):
+            tokens += item.tokens
+            ids = torch.tensor([[*request.prompt_ids, *tokens]], device=request.target.model.device)
+            if any(bool(torch.as_tensor(asked(ids, None)).all()) for asked in criteria):
+                raise _Stopped(tokens)
+
+
+def _wrapped(module: Any) -> HFModel:
+    """A module of the user's as a model: its mode and what of it is trained stay as they are."""
+    was_training = module.training
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    model = HFModel(module, grouped=False)
+    module.train(was_training)
+    for parameter in trained:
+        parameter.requires_grad_(True)
+    return model

@@ -1,0 +1,246 @@
+"""A loop of transformers as a decoder's: `generate()` runs, and what happens in it is told.
+
+Forward passes are counted where they run: a hook stands on the body of the target, and of the
+draft model. Tokens are emitted where transformers hands them to a streamer (or asks its stopping
+criteria, which is all that a custom loop is sure to do), so a step is a turn of its loop.
+
+Letters: B sequences, N rows of a pass, T tokens of the widest prompt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
+
+from decoders.core.decoder import Answer, Role
+from decoders.core.hf.custom import CustomLoop
+from decoders.core.hf.library import library_copy
+from decoders.core.hf.quiet import no_warnings
+from decoders.core.types import Emit, Sampling
+
+_settings: Any = GenerationConfig  # untyped
+
+
+def run_generate(
+    answers: Sequence[Answer],
+    options: Mapping[str, Any],
+    *,
+    assistant: Mapping[str, Any] | None = None,
+    verifies: bool = False,
+    custom: CustomLoop | None = None,
+) -> None:
+    """Answer by transformers' `generate` on the target's own module, all sequences as one batch.
+
+    Args:
+        answers: what is asked; their samplings differ in the seed alone.
+        options: what the generation config says beside sampling, budget and stop ids.
+        assistant: the generation config of the draft model, which then drafts; None: none does.
+        verifies: whether its passes carry drafts, which are then told.
+        custom: what runs in the place of the library's own loops.
+    """
+    request = answers[0].request
+    module = request.target.model.library_module
+    module.generation_config = _settings(**(assistant or {}))
+    ids, mask = _padded([answer.request.prompt_ids for answer in answers], module.device)
+    given: dict[str, Any] = {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "generation_config": _config(request.sampling, options),
+    }
+    course = _Course(answers, ids.shape[1], verifies=verifies)
+    with ExitStack() as stack:
+        stack.enter_context(no_warnings())
+        if request.draft is not None:
+            helper = _apart(request.draft.model.library_module, module)
+            helper.generation_config = _settings(**(assistant or {}))
+            given["assistant_model"] = helper
+            stack.enter_context(_hooked(helper, "draft", course))
+        stack.enter_context(_hooked(module, "target", course))
+        if custom is not None or not request.sampling.greedy:
+            stack.enter_context(_seeded(answers, module.device))
+        if custom is None:
+            module.generate(**given, streamer=_Streamer(course))
+        else:
+            criteria = StoppingCriteriaList([_Criterion(course)])
+            course.finish(custom.run(module, **given, stopping_criteria=criteria))
+
+
+def _config(sampling: Sampling, options: Mapping[str, Any]) -> Any:
+    """The generation config of a sampling, which leaves nothing to the model's own.
+
+    No token is padding: where one is, an assistant is not shown it, be it part of the text or not.
+    """
+    drawn: dict[str, Any] = {"do_sample": False}
+    if not sampling.greedy:
+        drawn = {
+            "do_sample": True,
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+        }
+    return _settings(
+        **drawn,
+        **options,
+        max_new_tokens=sampling.max_new_tokens,
+        eos_token_id=sorted(sampling.stop_ids) or None,
+        use_cache=True,
+    )
+
+
+def _padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Prompts ``[B, T]``, filled up on the left, and which of it are tokens of theirs."""
+    width = max(map(len, prompts))
+    ids = [[0] * (width - len(prompt)) + list(prompt) for prompt in prompts]
+    shown = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    return torch.tensor(ids, device=device), torch.tensor(shown, device=device)
+
+
+def _apart(helper: Any, module: Any) -> Any:
+    """The draft model's module; another one of the same weights where the target drafts itself."""
+    return helper if helper is not module else library_copy(helper)
+
+
+@contextmanager
+def _seeded(answers: Sequence[Answer], device: torch.device) -> Iterator[None]:
+    """Draws of torch's global generator as the seeds and prompts say; it is put back in the end."""
+    firsts = [answer.request.uniforms.at("draw", 0) for answer in answers]
+    digest = hashlib.blake2b(repr(firsts).encode(), digest_size=7).digest()
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(int.from_bytes(digest, "little"))  # noqa: TID251  (forked, put back)
+        yield
+
+
+@contextmanager
+def _hooked(module: Any, role: Role, course: _Course) -> Iterator[None]:
+    """Tell of every pass of a module's body; of fewer layers than it has is one that drafts."""
+    body, config = module.base_model, module.base_model.config
+    num_layers = config.num_hidden_layers
+
+    def hook(_: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        ids = args[0] if args else named.get("input_ids")
+        fed = named["inputs_embeds"] if ids is None else ids
+        drafts = role == "draft" or config.num_hidden_layers < num_layers
+        course.ran("draft" if drafts else "target", fed, named.get("past_key_values"))
+
+    handles = (
+        body.register_forward_pre_hook(hook, with_kwargs=True),
+        body.register_forward_hook(lambda *_: course.passed()),
+    )
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        config.num_hidden_layers = num_layers  # an early exit that is interrupted leaves its own
+
+
+class _Course:
+    """What has happened in a loop so far."""
+
+    def __init__(self, answers: Sequence[Answer], width: int, *, verifies: bool) -> None:
+        self._answers, self._verifies = answers, verifies
+        self._lengths = [len(answer.request.prompt_ids) for answer in answers]
+        self._width = width
+        self._num_passes = {"target": 0, "draft": 0}
+        self._fed: Tensor | None = None
+        self._cached = 0
+
+    def ran(self, role: Role, fed: Tensor, cache: Any) -> None:
+        """A pass over `fed` ``[B, N]`` (or its embeddings ``[B, N, D]``) after what is cached."""
+        num_rows = fed.shape[1]
+        whole = not self._num_passes[role] and num_rows >= self._width
+        self._num_passes[role] += 1
+        for answer, length in zip(self._answers, self._lengths, strict=True):
+            padding = self._width - length if whole else 0
+            answer.ran(role, num_rows - padding)
+        if self._verifies and role == "target":
+            self._fed = fed
+            self._cached = 0 if cache is None else int(cache.get_seq_length())
+
+    def passed(self) -> None:
+        """The pass is over."""
+        for answer in self._answers:
+            answer.passed()
+
+    def step(self, tokens: Sequence[Sequence[int]]) -> None:
+        """The loop went on by `tokens`, as many for every sequence."""
+        if not self._num_passes["target"]:
+            raise RuntimeError("the loop gave tokens without a forward pass of the target's body")
+        drafts = self._drafts()
+        for answer, own in zip(self._answers, tokens, strict=True):
+            pairs = zip(own, drafts, strict=False)
+            accepted = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+            answer.emit(
+                Emit(
+                    tokens=tuple(own),
+                    drafted=len(drafts),
+                    accepted=accepted,
+                    rejected=tuple(drafts[accepted:]),
+                )
+            )
+        self._width += len(tokens[0])
+
+    def grown(self, ids: Tensor) -> None:
+        """The loop holds ``[B, T]`` tokens now, prompts included."""
+        if ids.shape[1] > self._width:
+            self.step(ids[:, self._width :].tolist())
+
+    def finish(self, ids: Any) -> None:
+        """A custom loop is through; what it has not shown on the way is a last step.
+
+        Raises:
+            ValueError: for what is no text that begins with the prompt.
+        """
+        ids = getattr(ids, "sequences", ids)
+        num_prompt = self._lengths[0]
+        whole = isinstance(ids, Tensor) and ids.dim() == 2 and len(ids) == len(self._answers)
+        prompt = list(self._answers[0].request.prompt_ids)
+        if not whole or ids[0, :num_prompt].tolist() != prompt:
+            raise ValueError(
+                "the custom loop returned no ids [1, T] that begin with its prompt; return what "
+                "generate() returns for a decoder-only model: prompt and answer"
+            )
+        self.grown(ids)
+
+    def _drafts(self) -> list[int]:
+        """What of the target's last pass was drafts: all it was fed beyond the text so far."""
+        if self._fed is None:
+            return []
+        num_drafts = self._cached + self._fed.shape[1] - self._width
+        return [int(token) for token in self._fed[0, self._fed.shape[1] - num_drafts :].tolist()]
+
+
+class _Streamer:
+    """Where transformers puts the prompts, and then the tokens ``[B]`` or ``[1, K]`` of a turn."""
+
+    def __init__(self, course: _Course) -> None:
+        self._course, self._begun = course, False
+
+    def put(self, value: Tensor) -> None:
+        """Prompts first, then what a turn of the loop gave."""
+        if self._begun:
+            self._course.step(value.tolist() if value.dim() == 2 else value[:, None].tolist())
+        self._begun = True
+
+    def end(self) -> None:
+        """Everything has been put."""
+
+
+class _Criterion(StoppingCriteria):
+    """Stops nothing: it sees the text ``[B, T]`` whenever a loop asks whether to stop."""
+
+    def __init__(self, course: _Course) -> None:
+        self._course = course
+
+    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
+        """See `StoppingCriteria`."""
+        del scores
+        self._course.grown(input_ids)
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)

@@ -1,0 +1,76 @@
+"""A module as transformers made it, beside one that was prepared for our own calls.
+
+`HFModel` lays the weights of linear layers side by side, wraps these layers and hooks decoder
+layers. A loop of transformers should not gain or lose by any of that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from decoders.core.adapter.gating import decoder_layers, linear_layers
+
+
+@torch.no_grad()
+def library_copy(module: Any) -> Any:
+    """A copy of a causal LM of transformers without our wrappers, hooks and weight layout.
+
+    Weights that lie in memory as they were loaded are shared, those that were moved are copied.
+    """
+    memo: dict[int, Any] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        own = tensor if tensor.is_contiguous() else _laid_out(tensor)
+        memo[id(tensor)] = own
+    copied = copy.deepcopy(module, memo)
+    for layer in linear_layers(copied).values():
+        vars(layer).pop("forward", None)
+    with contextlib.suppress(ValueError):  # unknown layers were not hooked either
+        for layer in decoder_layers(copied):
+            layer._forward_pre_hooks.clear()
+            layer._forward_pre_hooks_with_kwargs.clear()
+    return copied
+
+
+_stop_early: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+
+
+@torch.no_grad()
+def stops_early(module: Any) -> bool:
+    """Whether a module's body runs as many layers as its config says, which early exits rest on.
+
+    True where its layers are not found. A module is tried once.
+    """
+    if module not in _stop_early:
+        _stop_early[module] = _tried(module)
+    return _stop_early[module]
+
+
+def _tried(module: Any) -> bool:
+    try:
+        last = decoder_layers(module)[-1]
+    except ValueError:
+        return True
+    ran: list[None] = []
+    config = module.base_model.config
+    num_layers = config.num_hidden_layers
+    hook = last.register_forward_pre_hook(lambda *_: ran.append(None))
+    try:
+        config.num_hidden_layers = num_layers - 1
+        module(torch.zeros(1, 1, dtype=torch.int64, device=module.device), use_cache=False)
+    finally:
+        config.num_hidden_layers = num_layers
+        hook.remove()
+    return not ran
+
+
+def _laid_out(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's values in the usual order of memory; a parameter stays one."""
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(tensor.contiguous(), requires_grad=False)
+    return tensor.contiguous()

@@ -1,0 +1,171 @@
+"""The loops of transformers' own `generate()` (Wolf et al. 2020, arXiv 1910.03771) as decoders.
+
+What a reader would use instead of ours, in the same run: `generate` (one token per call),
+`assisted` (a draft model), `lookup` (prompt lookup), `early-exit` (the target's own first layers
+draft, LayerSkip, arXiv 2404.16710), or a `custom_generate` loop of anybody's. transformers runs the
+module as it made it, with its own cache, loop, warping and draws. A step is a turn of its loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from decoders.core.decoder import Answer, Need, SelfDriven
+from decoders.core.registry import register
+
+if TYPE_CHECKING:
+    from decoders.core.engine.models import Models
+    from decoders.core.hf.custom import CustomLoop
+
+_DRAFTED = {"assisted": 4, "lookup": 5, "early-exit": 4}
+_MATCHED = 3
+
+
+@register("hf")
+@dataclass(frozen=True, kw_only=True)
+class Transformers(SelfDriven):
+    """Answer by transformers' own generate() with its own cache. Lossless but for custom loops.
+
+    A run that names no decoders leaves it out (`by_default`): it is measured where it is asked for.
+
+    Args:
+        kind: the loop: one token per call, a draft model, prompt lookup, or the target's own first
+            layers as a draft.
+        k: tokens drafted per step; 0: as many as our own decoder of that kind drafts (4, and 5 for
+            lookup).
+        n: tokens that lookup matches at most; 0: 3, as our `lookup` does.
+        exit_layer: layers that draft; 0: those that the model's config names as trained for it.
+        schedule: how transformers changes k from step to step (of one answer).
+        confidence: a draft below this probability ends its step's drafts; 0: none does.
+        custom: a folder or Python file whose `custom_generate` loop runs; its code is executed.
+        function: the loop's name in that file.
+    """
+
+    kind: Literal["generate", "assisted", "lookup", "early-exit"] = "generate"
+    k: int = 0
+    n: int = 0
+    exit_layer: int = 0
+    schedule: Literal["constant", "heuristic", "heuristic_transient"] = "constant"
+    confidence: float = 0.0
+    custom: str = ""
+    function: str = "generate"
+
+    by_default = False
+
+    def __post_init__(self) -> None:
+        """Fill in k and n; `ValueError` on an option out of range, or that the kind does not read.
+
+        They are filled in so that records say what ran.
+        """
+        drafting = ("k", "schedule", "confidence")
+        reads = {
+            "generate": ("custom", "function"),
+            "assisted": drafting,
+            "lookup": ("k", "n"),
+            "early-exit": (*drafting, "exit_layer"),
+        }
+        self.demand_read("kind", reads)
+        for option in ("k", "n", "exit_layer"):
+            self.demand(getattr(self, option) >= 0, option, "0 (the usual) or above")
+        self.demand(0 <= self.confidence <= 1, "confidence", "from 0 (off) to 1")
+        object.__setattr__(self, "k", self.k or _DRAFTED.get(self.kind, 0))
+        object.__setattr__(self, "n", self.n or (_MATCHED if self.kind == "lookup" else 0))
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Assisted generation has a draft model."""
+        return ("draft",) if self.kind == "assisted" else ()
+
+    @property
+    def lossless(self) -> bool:
+        """Of a custom loop nothing is known."""
+        return not self.custom
+
+    @property
+    def batches(self) -> bool:
+        """Its library drafts for one sequence at a time; a custom loop may know no other."""
+        return self.kind == "generate" and not self.custom
+
+    @property
+    def alike_in_batches(self) -> bool:
+        """Sequences of a batch draw from one stream of numbers."""
+        return not self.batches
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The code of a custom loop."""
+        folder = Path(self.custom) / "custom_generate"
+        if self.custom and folder.is_dir():
+            return tuple(str(file) for file in sorted(folder.rglob("*.py")))
+        return (self.custom,) if self.custom else ()
+
+    def check_models(self, models: Models) -> None:
+        """Make ready what is not timed; `ValueError` where it cannot be.
+
+        That is for an exit layer that is not there, and a custom loop that cannot be loaded.
+        """
+        for model in (models.target, models.draft):
+            assert model is None or model.library_module is not None
+        if self.custom:
+            self._loop()
+        if self.kind == "early-exit":
+            self._check_exit(models.target.library_module)
+
+    def answer(self, answers: Sequence[Answer]) -> None:
+        """One `generate()` for all: what it is told is all that the kinds differ in."""
+        from decoders.core.hf.generation import run_generate  # transformers takes a while to load
+
+        target = answers[0].request.target.model.library_module
+        assistant = {
+            "num_assistant_tokens": self.k,
+            "num_assistant_tokens_schedule": self.schedule,
+            "assistant_confidence_threshold": self.confidence,
+        }
+        if self.custom:
+            run_generate(answers, {}, custom=self._loop())
+        elif self.kind == "generate":
+            run_generate(answers, {})
+        elif self.kind == "lookup":
+            matched = {"prompt_lookup_num_tokens": self.k, "max_matching_ngram_size": self.n}
+            run_generate(answers, matched, verifies=True)
+        elif self.kind == "early-exit":
+            layers = {"assistant_early_exit": self._exit(target)}
+            run_generate(answers, layers, assistant=assistant, verifies=True)
+        else:
+            run_generate(answers, {}, assistant=assistant, verifies=True)
+
+    def _loop(self) -> CustomLoop:
+        from decoders.core.hf.custom import load_custom
+
+        return load_custom(self.custom, self.function)
+
+    def _check_exit(self, module: Any) -> None:
+        from decoders.core.hf.library import stops_early
+
+        self._exit(module)
+        if not stops_early(module):
+            raise ValueError(
+                f"{self.name}:kind=early-exit cannot run on {type(module).__name__}: in "
+                "transformers its body always runs all its layers"
+            )
+
+    def _exit(self, module: Any) -> int:
+        """How many layers draft."""
+        config = module.config.get_text_config()
+        most = config.num_hidden_layers - 1
+        layer = self.exit_layer or getattr(config, "exit_layer", 0)
+        if not layer:
+            raise ValueError(
+                f"{self.name}:kind=early-exit needs a model with a trained exit layer, and this "
+                "one's config.json names none (exit_layer); where it has one, give its number: "
+                f"exit_layer=1 to {most}"
+            )
+        if layer > most:
+            raise ValueError(
+                f"{self.name}:exit_layer={layer}: the model has {most + 1} layers; the first 1 to "
+                f"{most} of them may draft"
+            )
+        return int(layer)

@@ -28,6 +28,7 @@ _DECODERS: Mapping[str, tuple[str, ...]] = {
     "idlm": ("yu2026introspective",),
     "jacobi": ("santilli2023accelerating",),
     "lookahead": ("fu2024break",),
+    "hf": ("wolf2020transformers",),
 }
 """By decoder; `ar` is nobody's."""
 _REFINEMENT = {
@@ -36,6 +37,12 @@ _REFINEMENT = {
     "threshold": ("ghazvininejad2019mask", "wu2025fastdllm"),
 }
 """What `idlm` in mode `refine` rests on, by the rule that commits tokens."""
+_LOOPS = {
+    "assisted": _SPECULATION,
+    "lookup": ("saxena2023prompt",),
+    "early-exit": ("elhoushi2024layerskip",),
+}
+"""What a loop of `hf` rests on beside its library, by its kind."""
 _MODELS = {
     "zoo": HARNESS,
     "smollm2": "allal2025smollm2",
@@ -68,7 +75,8 @@ def of_decoder(cell: str, options: Mapping[str, str]) -> tuple[str, ...]:
     name = cell.split("@")[0]
     if name == "idlm" and options.get("mode") == "refine":
         return _REFINEMENT.get(options.get("commit", ""), _REFINEMENT["cmlm"])
-    return _DECODERS.get(name, ())
+    own = _DECODERS.get(name, ())
+    return (*own, *_LOOPS.get(options.get("kind", ""), ())) if name == "hf" else own
 
 
 def of_model(name: object) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ def test_every_decoder_is_cited_by_what_its_page_cites(name: str) -> None:
     _, _, cited = page.partition("## Cite")
     papers = set(re.findall(r"\[arXiv ([\d.]+)\]", cited))
     options = [{}, *({"mode": "refine", "commit": c} for c in ("cmlm", "quota", "threshold"))]
+    options += ({"kind": kind} for kind in ("assisted", "lookup", "early-exit"))
     mine = {key for each in options for key in of_decoder(name, each)}
     ours = {number for key in mine for number in re.findall(r"arXiv:([\d.]+)", entries()[key])}
     assert ours <= papers | {"2211.17192", "2302.01318"}

@@ -125,8 +125,9 @@ class CostFacts:
         memory_bandwidth: the same with more bytes than any cache holds.
         copy_bandwidth: bytes read and written per second by a plain copy, to compare.
         matrix_rate: floating-point operations per second of a product of large matrices.
-        replay: seconds of a call of `replayed` without any Python (a captured graph, or
-            compiled); None: see `no_replay`.
+        replay: seconds of the call `replayed` as a captured graph, or compiled; None: see
+            `no_replay`.
+        beside_replay: of the same call made as ever, by turns with the replay.
         replay_by: how it was replayed.
         no_replay: why there is none.
     """
@@ -141,6 +142,7 @@ class CostFacts:
     copy_bandwidth: Measured | None = None
     matrix_rate: Measured | None = None
     replay: Measured | None = None
+    beside_replay: Measured | None = None
     replayed: CostCell | None = None
     replay_by: str | None = None
     no_replay: str | None = None

@@ -72,8 +72,17 @@ class CostCurve:
         """Whether that lies within what was measured (or below the smallest context)."""
         return any(
             cell.rows >= rows and cell.context >= context and cell.sequences >= sequences
-            for cell in self.points
+            for cell in self._outermost
         )
+
+    @cached_property
+    def _outermost(self) -> list[CostCell]:
+        """The cells that no other contains."""
+        return [
+            cell
+            for cell in self.points
+            if not any(other != cell and other.contains(cell) for other in self.points)
+        ]
 
     def row_cost(self, context: float, sequences: float = 1) -> float:
         """What one more row adds to a call, in calls of one row: the mean over a proposal's."""

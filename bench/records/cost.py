@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -256,6 +257,13 @@ def read_cost(folder: Path) -> tuple[CostFacts, Environment]:
         line = f"{folder} is no cost folder: it has no {missing}; `bench cost` makes one"
         raise BenchError(line, Exit.USAGE)
     return facts, read_environment(folder)
+
+
+def folder_name(facts: CostFacts, env: Environment) -> str:
+    """What a cost folder is called unless told otherwise: model, dtype, device."""
+    name = Path(facts.name).name if "/" in facts.name else facts.name
+    words = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{name}-{env.dtype}-{env.device}")
+    return f"cost-{words}"
 
 
 def same_plan(facts: CostFacts, other: CostFacts) -> bool:

@@ -23,6 +23,8 @@ PANEL = "Find the limit"
 
 _MOST = 1_000_000
 """No axis goes further."""
+_WIDE = 200
+"""Columns of a table that is piped."""
 _COST = "A folder that `bench cost` wrote."
 
 
@@ -48,7 +50,8 @@ def cost(
         bool, typer.Option(help="Also time one captured call (on a CPU it is compiled: minutes).")
     ] = True,
     run: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Draw this run's decoders on the figure.")
+        str | None,
+        typer.Option(metavar="RUN", help="Draw its decoders; find their best k."),
     ] = None,
     folder: Annotated[
         Path | None,
@@ -60,9 +63,16 @@ def cost(
     """Measure what a call costs by rows, sequences and context, and what the machine allows."""
     from bench.measure.cost import measure_cost
     from bench.measure.cost_subject import open_subject
-    from bench.records.cost import folder_name
+    from bench.records.cost import folder_name, write_choices
     from bench.records.run_folder import find_run, load_run
-    from bench.report.cost import curve_table, machine_lines, points_of, write_cost
+    from bench.report.cost import (
+        best_drafts,
+        curve_table,
+        machine_lines,
+        points_of,
+        write_cost,
+    )
+    from bench.report.findings import Findings
     from bench.stats.cost_curve import load_cost
 
     if shape is not None and given["model"] is not None:
@@ -75,9 +85,15 @@ def cost(
         display.note(f"writing to {made}")
         facts = measure_cost(subject, made, display)
     measured = load_cost(made)
-    points, why = ([], None) if shown_run is None else points_of(shown_run, measured)
+    points, lines = [], machine_lines(facts)
+    if shown_run is not None:
+        points, why = points_of(shown_run, measured)
+        best = {} if why else best_drafts(Findings(shown_run), measured)
+        lines += [why] if why else []
+        lines += [f"{name}: {k} drafts a step would be best" for name, k in best.items()]
+        write_choices(made, best)
     write_cost(measured, points)
-    typer.echo("\n".join([*machine_lines(facts), *([why] if why else [])]))
+    typer.echo("\n".join(lines))
     _print_table(curve_table(measured))
     typer.echo(f"{made / 'cost.md'}  {made / 'cost.csv'}  {made / 'figures'}")
 
@@ -150,9 +166,12 @@ def _print_table(lines: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    console = Console()
+    if not console.is_terminal:
+        console.width = _WIDE
     table = Table(box=None, pad_edge=False, header_style="bold")
     for place, heading in enumerate(lines[0]):
         table.add_column(Text(heading), justify="right" if place else "left", no_wrap=True)
     for line in lines[1:]:
         table.add_row(*map(Text, line))
-    Console().print(table)
+    console.print(table)

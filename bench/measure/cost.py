@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from bench.errors import BenchError, Exit
 from bench.machine.clock import Clock
+from bench.machine.load import Load
 from bench.measure.call_times import Sequences, timed
 from bench.measure.probes import Probe
 from bench.measure.timing import frozen_garbage
@@ -59,7 +60,8 @@ class Subject:
     """What is measured: a model, the machine, and how both are known to the cost folder.
 
     `replayer` is None where nothing can be replayed: `facts` say why. `room_bytes` is the memory
-    that is free once the model is loaded.
+    that is free once the model is loaded. `lap` says what other processes did since it was last
+    asked (`LoadWatch.lap`).
     """
 
     model: Model
@@ -69,6 +71,7 @@ class Subject:
     probes: Sequence[Probe]
     room_bytes: float
     replayer: Replayer | None = None
+    lap: Callable[[], Load] | None = None
 
 
 def measure_cost(subject: Subject, folder: Path, progress: Progress) -> CostFacts:
@@ -149,10 +152,13 @@ class _Measurement:
         wanted = [cell for cell in self._grid.cells if cell not in self._left_out]
         total, done = len(wanted) * self._grid.rounds, len(self._visited)
         self._progress.start("calls", total, min(done, total))
+        before = set(self._visited)
         for number in range(self._grid.rounds):
             self._read_machine(number)
             for group in _in_order(_by_sequences(wanted), number):
                 self._visit_all(_in_order(group, number), number)
+            if any(at == number for _, at in self._visited - before):
+                self._read_load(number)
         try:
             self._replay()
         except (RuntimeError, NotImplementedError) as error:  # what compilers raise
@@ -186,6 +192,12 @@ class _Measurement:
             value = probe.per_second(self._subject.clock)
             for what in probe.what:
                 self._keep_reading(what, number, value)
+
+    def _read_load(self, number: int) -> None:
+        """What else the machine did in a round, of which some was measured just now."""
+        other = None if self._subject.lap is None else self._subject.lap().other_cores
+        if other is not None and ("other_cores", number) not in self._read:
+            self._keep_reading("other_cores", number, other)
 
     def _keep_reading(self, what: str, number: int, value: float) -> None:
         self._read.add((what, number))

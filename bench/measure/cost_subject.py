@@ -16,6 +16,7 @@ from bench.machine import env as environment
 from bench.machine.clock import WallClock
 from bench.machine.env import ROOT
 from bench.machine.gpu import gpu_handle
+from bench.machine.load import LoadWatch
 from bench.measure.cost import Replayer, Subject
 from bench.measure.probes import make_probes
 from bench.plan.precision import usual_dtype, usual_on_cpu
@@ -71,6 +72,7 @@ def open_subject(
         probes=make_probes(work.weight_bytes, dtype=model.dtype, device=device, room_bytes=room),
         room_bytes=room,
         replayer=replayer,
+        lap=LoadWatch(gpu_handle(str(device))).lap,
     )
 
 

@@ -6,6 +6,7 @@
 ``env.json``        the machine, as in a run folder
 ``calls.jsonl``     append-only, one event a line: a `Visit`, a cell `LeftOut`, a `Reading`
 ``cost.csv``        a row a cell: median, interval, limits (`bench.stats.cost_curve`)
+``choices.json``    the best number of drafts of a run's decoders, where one was given
 ==================  ===============================================================================
 
 ``machine.json``, ``env.json`` and ``cost.csv`` are enough to use it. No torch here.
@@ -26,6 +27,7 @@ from bench.records.json_file import parse, read_json
 from bench.records.record import SCHEMA
 
 MACHINE, CALLS, CURVE = "machine.json", "calls.jsonl", "cost.csv"
+CHOICES = "choices.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -131,6 +133,8 @@ class CostFacts:
         beside_replay: of the same call made as ever, by turns with the replay.
         replay_by: how it was replayed.
         no_replay: why there is none.
+        other_cores: CPU time that other processes took while this was measured, in cores.
+        complete: whether nothing is missing.
     """
 
     schema: int = SCHEMA
@@ -147,6 +151,7 @@ class CostFacts:
     replayed: CostCell | None = None
     replay_by: str | None = None
     no_replay: str | None = None
+    other_cores: Measured | None = None
     complete: bool = False
 
 
@@ -275,3 +280,22 @@ def _plan(facts: CostFacts) -> CostFacts:
     return replace(
         CostFacts(work=facts.work, grid=facts.grid), name=facts.name, target=dict(facts.target)
     )
+
+
+def write_choices(folder: Path, drafts: Mapping[str, int]) -> None:
+    """Replace choices.json: the best number of drafts of decoders, by name.
+
+    Raises:
+        BenchError: exit 1.
+    """
+    write_json(folder / CHOICES, {"schema": SCHEMA, "drafts": dict(drafts)})
+
+
+def read_choices(folder: Path) -> dict[str, int]:
+    """The best number of drafts of decoders, by name; empty where nobody asked.
+
+    Raises:
+        BenchError: exit 4 on a damaged file.
+    """
+    data = read_json(folder / CHOICES) or {}
+    return parse(dict[str, int], data.get("drafts", {}), folder / CHOICES)

@@ -12,14 +12,18 @@ from bench.records.files import write_files
 from bench.records.phases import read_phases
 from bench.records.run_folder import Run
 from bench.report.cost_figure import cost_figure
+from bench.report.explain import best_lengths, drafted_per_step
 from bench.report.figures import render
+from bench.report.findings import Findings
 from bench.stats import summary as sums
 from bench.stats.cost_curve import Cost, break_even_rate, limits
 from bench.stats.intervals import LEVEL
-from bench.stats.limit import OperatingPoint, mismatch, operating_points
+from bench.stats.limit import OperatingPoint, mismatch, operating_points, relative_at
 from bench.text import markdown
 
 Rows = Sequence[Sequence[str]]
+_BUSY = 0.5
+"""Cores of other processes, as for the validity of a run."""
 _FIGURE = "figures/call_time"
 
 
@@ -60,6 +64,19 @@ def points_of(run: Run, cost: Cost) -> tuple[list[OperatingPoint], str | None]:
     return points, None if points else f"{run.path.name} has no second pass of single answers"
 
 
+def best_drafts(findings: Findings, cost: Cost) -> dict[str, int]:
+    """The best number of drafts of every decoder that always drafts as many, by its cell."""
+    parts = {item.decoder: item for item in findings.decompositions}
+    relative = relative_at(cost, findings.run.records)
+    found = {
+        decoder: best_lengths(
+            findings, decoder, parts.get(decoder), drafted_per_step(findings, decoder), relative
+        )
+        for decoder in findings.decoders
+    }
+    return {decoder: each[0].best for decoder, each in found.items() if each is not None}
+
+
 def machine_lines(facts: CostFacts) -> list[str]:
     """What the machine can do, and both limits of the smallest call."""
     lines = [
@@ -83,6 +100,9 @@ def machine_lines(facts: CostFacts) -> list[str]:
         lines.append(text + (f", {1e3 * bound:.3g} ms by the roofline" if bound else ""))
     elif facts.no_replay is not None:
         lines.append(f"no replay: {facts.no_replay}")
+    if facts.other_cores is not None and facts.other_cores.value > _BUSY:
+        busy = f"{facts.other_cores.value:.1f} cores"
+        lines.append(f"the machine was busy: other processes took {busy}, so times are noisy")
     return lines
 
 

@@ -30,6 +30,7 @@ def cost_figure(cost: Cost, points: Sequence[OperatingPoint] = ()) -> Drawn:
             for place, (value, lines) in enumerate(chosen.groupby(by)):
                 _draw(axes, lines, f"{value}", _LINES[place % len(_LINES)])
             axes.set(xscale="log", yscale="log")
+            axes.yaxis.set_major_formatter("{x:g}")
             axes.grid(visible=True)
         left.set_title("1 sequence, by context (tokens)", fontsize=9)
         right.set_title(f"context {first_context}, by sequences", fontsize=9)

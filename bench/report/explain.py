@@ -7,7 +7,7 @@ cost nothing, all else as it was. No torch here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -25,6 +25,7 @@ from bench.stats.decompose import (
     MOST_RESIDUAL,
     OVERHEAD,
     Decomposition,
+    DraftLength,
     Split,
     draft_length,
 )
@@ -110,7 +111,7 @@ def _decoder(
     ]
     if split is not None:
         sentences.append(f"Its time: {_listed(split.shares, words)}.")
-    drafted = _drafted_per_step(findings, row.decoder)
+    drafted = drafted_per_step(findings, row.decoder)
     sentences += _other_lengths(findings, row.decoder, parts, drafted, cost)
     bounds = _bounds(row, split, parts, drafted, words)
     if bounds:
@@ -167,22 +168,13 @@ def _other_lengths(
     drafted: float | None,
     cost: Cost | None,
 ) -> list[str]:
-    """How many drafts a step would be best, for a decoder that always drafts as many.
-
-    Where their number varies, the steps that draft far are not like the others: nothing is said.
-    """
-    table = findings.acceptance
-    mine = table[(table["family"] == ALL) & (table["decoder"] == decoder)].sort_values("position")
-    joint = [float(value) for value in mine["joint"].dropna()]
-    if parts is None or not drafted or round(drafted) > _MOST_DRAFTS or len(joint) < 2:
-        return []
-    if drafted < _ALWAYS * max(_draft_counts(findings, decoder), default=0):
-        return []
+    """How many drafts a step would be best."""
     relative = None if cost is None else relative_at(cost, findings.run.records)
-    lengths = draft_length(parts, joint, drafted, _MOST_DRAFTS, relative)
-    if lengths is None:
+    found = best_lengths(findings, decoder, parts, drafted, relative)
+    if found is None or not drafted:
         return []
-    best, seen, now = lengths.best, len(joint), round(drafted)
+    lengths, seen = found
+    best, now = lengths.best, round(drafted)
     guess = f", if drafts after the {seen}th stood as often as it does" if best > seen else ""
     costs = "these costs" if relative is None else f"the costs measured in {cost_name(cost)}"
     return [
@@ -190,6 +182,29 @@ def _other_lengths(
         f"{guess}: {lengths.speedups[best - 1]:.2f}x after the first token, with {now} as now "
         f"{lengths.speedups[now - 1]:.2f}x."
     ]
+
+
+def best_lengths(
+    findings: Findings,
+    decoder: str,
+    parts: Decomposition | None,
+    drafted: float | None,
+    relative: Callable[[float], float] | None,
+) -> tuple[DraftLength, int] | None:
+    """What other numbers of drafts would give, and how many positions that rests on.
+
+    For a decoder that always drafts as many: where their number varies, the steps that draft far
+    are not like the others, and nothing is said.
+    """
+    table = findings.acceptance
+    mine = table[(table["family"] == ALL) & (table["decoder"] == decoder)].sort_values("position")
+    joint = [float(value) for value in mine["joint"].dropna()]
+    if parts is None or not drafted or round(drafted) > _MOST_DRAFTS or len(joint) < 2:
+        return None
+    if drafted < _ALWAYS * max(_draft_counts(findings, decoder), default=0):
+        return None
+    lengths = draft_length(parts, joint, drafted, _MOST_DRAFTS, relative)
+    return None if lengths is None else (lengths, len(joint))
 
 
 def _draft_counts(findings: Findings, decoder: str) -> set[int]:
@@ -240,7 +255,7 @@ def _prefill_share(row: SummaryRow) -> float | None:
     return min(1.0, row.ttft_s * answers / (row.time_per_token_s * row.tokens))
 
 
-def _drafted_per_step(findings: Findings, decoder: str) -> float | None:
+def drafted_per_step(findings: Findings, decoder: str) -> float | None:
     """Drafts per step after the first; None where nothing is drafted."""
     cells = by(findings.run.records, lambda record: record.decoder)
     tally = Tally.pool(timed(cells.get(decoder, [])))

@@ -17,6 +17,7 @@ from bench.errors import BenchError, Exit
 
 if TYPE_CHECKING:
     from bench.records.cost import Grid
+    from bench.stats.limit import OperatingPoint
 
 app = typer.Typer()
 PANEL = "Find the limit"
@@ -85,7 +86,8 @@ def cost(
         display.note(f"writing to {made}")
         facts = measure_cost(subject, made, display)
     measured = load_cost(made)
-    points, lines = [], machine_lines(facts)
+    points: Sequence[OperatingPoint] = []
+    lines = machine_lines(facts)
     if shown_run is not None:
         points, why = points_of(shown_run, measured)
         best = {} if why else best_drafts(Findings(shown_run), measured)

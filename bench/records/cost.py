@@ -155,6 +155,13 @@ class CostFacts:
     complete: bool = False
 
 
+READINGS = (
+    *("bandwidth", "memory_bandwidth", "copy_bandwidth", "matrix_rate"),
+    *("replay", "beside_replay", "other_cores"),
+)
+"""Fields of `CostFacts` that are medians of what is read once a round."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
     """A cell in one round: seconds of its calls, the median of a few."""
@@ -174,7 +181,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What the machine did in one round: `what` is a field of `CostFacts`."""
+    """What the machine did in one round: `what` is one of `READINGS`."""
 
     what: str
     round: int

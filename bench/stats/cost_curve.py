@@ -17,11 +17,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from bench.errors import BenchError, Exit
-from bench.records.cost import CURVE, Calls, CostCell, CostFacts, LeftOut, Measured, read_cost
+from bench.records.cost import (
+    CURVE,
+    READINGS,
+    Calls,
+    CostCell,
+    CostFacts,
+    LeftOut,
+    Measured,
+    read_cost,
+)
 from bench.records.environment import Environment
 from bench.stats.intervals import median_interval
 
@@ -177,10 +187,10 @@ def with_readings(facts: CostFacts, calls: Calls) -> CostFacts:
     by_what: dict[str, list[float]] = {}
     for reading in calls.readings:
         by_what.setdefault(reading.what, []).append(reading.value)
-    known = CostFacts.__dataclass_fields__
-    return replace(
-        facts, **{what: measured(values) for what, values in by_what.items() if what in known}
-    )
+    found: dict[str, Any] = {
+        what: measured(values) for what, values in by_what.items() if what in READINGS
+    }
+    return replace(facts, **found)
 
 
 def table_of(facts: CostFacts, calls: Calls) -> pd.DataFrame:
@@ -267,6 +277,6 @@ def load_cost(folder: Path) -> Cost:
     return Cost(path=folder, facts=facts, env=env, table=table, curve=curve)
 
 
-def _cell(row: Mapping[str, object]) -> CostCell:
-    rows, sequences, context = (int(str(row[name])) for name in ("rows", "sequences", "context"))
+def _cell(row: Mapping[Any, Any]) -> CostCell:
+    rows, sequences, context = (int(row[name]) for name in ("rows", "sequences", "context"))
     return CostCell(rows=rows, sequences=sequences, context=context)

@@ -14,6 +14,7 @@ from bench.records.run_folder import Run
 from bench.stats import times
 from bench.stats.cost_curve import Cost, limits
 from bench.stats.counters import ratio, timed
+from bench.stats.project import steps_by_answer
 
 _SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
 """What a call's cost follows from, beside dtype and machine: weights may be any."""
@@ -106,7 +107,7 @@ def operating_points(
     Calls are counted in the timed answers to the same prompts in the same repeat. Where no draft
     model is called, what is charged to drafting are target calls too.
     """
-    counted = {(r.decoder, r.prompt, r.repeat): r.steps for r in timed(records)}
+    counted = steps_by_answer(records)
     points = []
     for decoder in decoders:
         spent_s, calls, rows = 0.0, 0, 0

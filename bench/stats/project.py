@@ -107,21 +107,25 @@ def project(
         each = decode_time_per_token_s(units)
         if not base or each is None:
             continue
-        theirs = [timed_units(real.get(name, [])) for name in (BASELINE, decoder)]
+        base_there, there = (timed_units(real.get(name, [])) for name in (BASELINE, decoder))
         made.append(
             Projection(
                 decoder=decoder,
-                speedup=paired_speedup(base, units, lambda unit: unit.decode_time_per_token),
+                speedup=paired_speedup(base, units, _decode_time),
                 time_per_token_s=each,
                 rows_per_call=_rows_per_call(mine),
                 beyond=_beyond(mine, terms),
-                measured=paired_speedup(*theirs, lambda unit: unit.decode_time_per_token)
-                if all(theirs)
+                measured=paired_speedup(base_there, there, _decode_time)
+                if base_there and there
                 else None,
-                measured_time_s=decode_time_per_token_s(theirs[1]),
+                measured_time_s=decode_time_per_token_s(there),
             )
         )
     return made
+
+
+def _decode_time(unit: Unit) -> float | None:
+    return unit.decode_time_per_token
 
 
 # ---------------------------------------------------------------- a trace on a curve
@@ -220,7 +224,7 @@ def draft_shares(
 
     Draft calls are counted in the timed answers to the same prompts in the same repeat.
     """
-    counted = {(r.decoder, r.prompt, r.repeat): r.steps for r in timed(records)}
+    counted = steps_by_answer(records)
     by_decoder = _by_decoder(answers)
     base = by_decoder.get(BASELINE, [])
     call_s = ratio(
@@ -239,6 +243,13 @@ def draft_shares(
         if calls and call_s:
             found[decoder] = spent_s / calls / call_s
     return found
+
+
+def steps_by_answer(
+    records: Iterable[SampleRecord],
+) -> dict[tuple[str, str, int | None], StepColumns | None]:
+    """Steps of timed answers by decoder, prompt and repeat, as the second pass names them."""
+    return {(r.decoder, r.prompt, r.repeat): r.steps for r in timed(records)}
 
 
 def _by_decoder(answers: Sequence[PhasedAnswer]) -> dict[str, list[PhasedAnswer]]:

@@ -19,7 +19,15 @@ TARGET = {"architecture": "L", "layers": 1, "hidden_size": 2, "vocab_size": 3, "
 
 def test_bench_cost_measures_a_shape_and_a_second_time_nothing(tmp_path: Path):
     fresh("llama-gqa").config.save_pretrained(tmp_path / "tiny")
-    command = ("cost", "--shape", tmp_path / "tiny", "--device", "cpu", *SMALL, "--no-replay")
+    command: tuple[object, ...] = (
+        "cost",
+        "--shape",
+        tmp_path / "tiny",
+        "--device",
+        "cpu",
+        *SMALL,
+        "--no-replay",
+    )
     command += ("--output", tmp_path / "results", "--progress", "none")
     first = bench(*command)
     assert first.code == 0, first.err

@@ -86,7 +86,7 @@ def _inferring(run: Replay) -> Replay:
 
 def _graph(work: Replay) -> Replay:
     """A CUDA graph of it; the logits it returns are overwritten by the next replay."""
-    side = torch.cuda.Stream()
+    side: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(_WARM):

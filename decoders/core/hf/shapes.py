@@ -52,6 +52,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """SmolLM2-135M, Llama-3.2-1B and Qwen3-8B."""
+_MODELS: Any = AutoModelForCausalLM  # its `from_config` has no types
 _SPREAD = 0.02
 
 
@@ -72,7 +73,7 @@ def config_of(shape: str | Path) -> Any:
 def count_weights(config: Any) -> int:
     """How many weights a model of a configuration has, tied ones counted once."""
     with torch.device("meta"), no_init_weights():
-        module = AutoModelForCausalLM.from_config(config)
+        module = _MODELS.from_config(config)
     module.tie_weights()
     return sum(parameter.numel() for parameter in module.parameters())
 
@@ -90,9 +91,7 @@ def random_model(
         ValueError: for an architecture that `HFModel` cannot run.
     """
     with torch.device(device), no_init_weights():
-        module = AutoModelForCausalLM.from_config(
-            config, dtype=dtype, attn_implementation=attn_implementation
-        )
+        module = _MODELS.from_config(config, dtype=dtype, attn_implementation=attn_implementation)
     module.tie_weights()
     generator = torch.Generator(device).manual_seed(0)
     with torch.no_grad():

@@ -1,6 +1,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -37,7 +38,7 @@ class TimedModel:
         self.num_rows, self.capacity = num_rows, capacity
 
     def open(self):
-        session = Session(self, len(self.sessions), self.capacity)
+        session = Session(cast(Any, self), len(self.sessions), self.capacity)
         self.sessions.append(session)
         self.written[session] = set()
         return session
@@ -79,7 +80,7 @@ def subject(grid=GRID, stop_after=None, room_bytes=1e9, replayer=None, **env):
         replayed=CostCell(rows=1, sequences=1, context=20),
     )
     return Subject(
-        model=model,
+        model=cast(Any, model),
         facts=facts,
         env=Environment(schema=1, **{"comparability_key": "here", **env}),
         clock=clock,

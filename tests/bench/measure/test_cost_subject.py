@@ -1,7 +1,6 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 from bench.errors import BenchError
 from bench.measure.cost import measure_cost
@@ -84,4 +83,4 @@ def test_the_zoos_shape_is_the_zoos(tmp_path: Path):
     opened = open_subject(load_config(None, {"device": "cpu"}), TINY, shape="zoo", replay=False)
     loaded = open_subject(load_config(None, {"device": "cpu"}), TINY, replay=False)
     assert opened.facts.work == loaded.facts.work
-    assert opened.model.dtype == torch.float32
+    assert opened.facts.target["dtype"] == "float32"

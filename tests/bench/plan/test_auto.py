@@ -28,6 +28,7 @@ def test_the_cost_of_a_row_is_read_off_the_curve_at_the_runs_batch_size(cost, ba
         seconds(CostCell(rows=rows, sequences=batch_size, context=10)) for rows in (1, 16)
     )
     expected = (sixteen / one - 1) / 15
+    assert chosen.decoders is not None
     assert float(chosen.decoders["ptp"]["row_cost"]) == pytest.approx(expected, rel=1e-3)
     assert any(note.startswith("ptp: row_cost=auto is 0.") for note in notes)
 
@@ -36,6 +37,7 @@ def test_how_many_drafts_is_what_a_run_said_by_cell_or_by_name(cost):
     write_choices(cost, {"spec": 5, "spec@long": 9})
     config = config_of("spec:k=auto,spec@long:k=auto,spec@other:k=auto", cost)
     chosen = resolved(config, lambda note: None).decoders
+    assert chosen is not None
     ks = {cell: options["k"] for cell, options in chosen.items()}
     assert ks == {"spec": "5", "spec@long": "9", "spec@other": "5"}
 
@@ -43,6 +45,7 @@ def test_how_many_drafts_is_what_a_run_said_by_cell_or_by_name(cost):
 def test_the_stored_configuration_says_the_number_and_resolves_to_itself(cost):
     write_choices(cost, {"spec": 5})
     chosen = choose_decoders(config_of("spec:k=auto", cost), lambda note: None)
+    assert chosen.decoders is not None
     assert chosen.decoders["spec"]["k"] == "5"
     assert "auto" not in chosen.to_toml()
     assert choose_decoders(chosen, lambda note: None) == chosen

@@ -87,7 +87,7 @@ def test_limits_are_bytes_over_bandwidth_and_operations_over_rate():
     assert bounds.memory_s == pytest.approx((1000 + 2 * 104 * 10) / 100)
     # a row attends to the context, itself and the rows before it: 102.5 tokens on average
     assert bounds.compute_s == pytest.approx(8 * (500 + 102.5 * 2) / 50)
-    assert bounds.roofline_s == max(bounds.memory_s, bounds.compute_s)
+    assert bounds.roofline_s == bounds.compute_s
     assert limits(FACTS, cell(1)).roofline_s is None
 
 

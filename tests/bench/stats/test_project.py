@@ -28,6 +28,7 @@ def answers(conversation, first, second, *, drafting=True, **fields):
     calls, rows = (1, 1, 1), (10, 4, 3)
     mine = make_record("mine", emitted, calls=calls, rows=rows, conversation=conversation, **fields)
     if drafting:
+        assert mine.steps is not None
         steps = replace(mine.steps, draft_calls=(0, 3, 2), draft_rows=(0, 12, 2))
         mine = replace(mine, steps=steps)
     return [base, mine]

@@ -45,7 +45,7 @@ def test_where_no_compiler_is_a_line_says_so(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert "no-such-compiler" in str(replay.missing_compiler())
     monkeypatch.delenv("CXX")
-    monkeypatch.setattr(replay.shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
     assert replay.missing_compiler() is None
 
 

@@ -19,16 +19,8 @@ TARGET = {"architecture": "L", "layers": 1, "hidden_size": 2, "vocab_size": 3, "
 
 def test_bench_cost_measures_a_shape_and_a_second_time_nothing(tmp_path: Path):
     fresh("llama-gqa").config.save_pretrained(tmp_path / "tiny")
-    command: tuple[object, ...] = (
-        "cost",
-        "--shape",
-        tmp_path / "tiny",
-        "--device",
-        "cpu",
-        *SMALL,
-        "--no-replay",
-    )
-    command += ("--output", tmp_path / "results", "--progress", "none")
+    where = ("--shape", tmp_path / "tiny", "--device", "cpu", "--output", tmp_path / "results")
+    command = ("cost", *where, *SMALL, "--no-replay", "--progress", "none")
     first = bench(*command)
     assert first.code == 0, first.err
     (folder,) = (tmp_path / "results").iterdir()

@@ -1,13 +1,18 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bench.cli.measure import _print_limit as print_limit
 from bench.records.cost import CALLS, read_choices
-from bench.report.cost import curve_table, write_cost
-from bench.stats.cost_curve import load_cost
+from bench.records.phases import PHASES, PHASES_FILE
+from bench.records.run_folder import load_run
+from bench.report.cost import best_drafts, curve_table, points_of, write_cost
+from bench.report.findings import Findings
+from bench.stats.cost_curve import CostCurve, load_cost
 from bench.stats.limit import OperatingPoint
 from tests.command_line import bench
 from tests.made_up_cost import GRID, seconds, write_cost_folder
@@ -125,3 +130,67 @@ def test_explain_says_how_near_ar_is_to_the_limit_where_the_folder_fits(tmp_path
 
 def test_a_folder_without_choices_has_none(tmp_path):
     assert read_choices(write_cost_folder(tmp_path / "cost")) == {}
+
+
+def with_second_pass(run: Path) -> Path:
+    """Phases in which a call of ar takes 1 ms, one of spec 1.4 ms and its drafting nothing."""
+    answers = []
+    for record in load_run(run).records:
+        if record.kind != "timing" or record.repeat or record.decoder == "ar@aa":
+            continue
+        assert record.steps is not None
+        later = len(record.steps.emitted) - 1
+        call_s = 1e-3 if record.decoder == "ar" else 1.4e-3
+        answers.append(
+            {
+                "decoder": record.decoder,
+                "prompts": [record.prompt],
+                "seconds": {**dict.fromkeys(PHASES, 0.0), "verify": later * call_s},
+                "emitted": sum(record.steps.emitted),
+                "later_emitted": sum(record.steps.emitted[1:]),
+                "later_steps": later,
+                "repeat": 0,
+            }
+        )
+    (run / PHASES_FILE).write_text(json.dumps({"answers": answers}))
+    return run
+
+
+def test_where_rows_are_dear_a_run_wants_fewer_drafts_than_where_they_are_free(
+    tmp_path, synthetic_run
+):
+    findings = Findings(load_run(with_second_pass(synthetic_run({"spec": 3.0}))))
+    dear = load_cost(write_cost_folder(tmp_path / "cost"))
+    free = replace(dear, curve=CostCurve(points=dict.fromkeys(dear.curve.points, 1e-3)))
+    steep = {cell: 1e-3 * cell.rows for cell in dear.curve.points}
+    few = best_drafts(findings, replace(dear, curve=CostCurve(points=steep)))
+    assert few["spec"] < best_drafts(findings, dear)["spec"]
+    assert best_drafts(findings, dear)["spec"] <= best_drafts(findings, free)["spec"]
+
+
+def test_a_runs_decoders_stand_on_the_curve_of_their_own_model_and_machine(tmp_path, synthetic_run):
+    env = {"models": {"target": TARGET}, "comparability_key": "here"}
+    run = load_run(with_second_pass(synthetic_run({"spec": 3.0}, env=env)))
+    points, why = points_of(run, load_cost(write_cost_folder(tmp_path / "here", TARGET, "here")))
+    assert why is None
+    assert {point.decoder: point.rows for point in points} == {"ar": 1, "spec": 8}
+    assert [point.seconds for point in points] == pytest.approx([1e-3, 1.4e-3])
+    none, why = points_of(run, load_cost(write_cost_folder(tmp_path / "there", TARGET, "there")))
+    assert not none
+    assert "another machine" in str(why)
+
+
+def test_a_run_that_was_given_a_curve_prints_ars_share_of_the_limit(
+    tmp_path, synthetic_run, capsys
+):
+    env = {"models": {"target": TARGET}, "comparability_key": "here"}
+    run = synthetic_run({"spec": 3.0}, env=env)
+    print_limit(run)
+    assert capsys.readouterr().out == ""
+    cost = write_cost_folder(tmp_path / "cost", TARGET, "here")
+    (run / "config.toml").write_text(f'model = "zoo"\ncost = "{cost}"\n')
+    print_limit(run)
+    assert "Its share of the limit" in capsys.readouterr().out
+    (cost / "cost.csv").unlink()  # the run is measured, and stands without it
+    print_limit(run)
+    assert "no cost folder" in capsys.readouterr().err

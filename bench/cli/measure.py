@@ -98,4 +98,21 @@ def verify(
 def _conclude(ended: RunResult) -> None:
     """Print the table and where everything lies, and end with the run's exit code."""
     print_run(ended.run_dir)
+    _print_limit(ended.run_dir)
     raise typer.Exit(int(ended.exit_code))
+
+
+def _print_limit(run_dir: Path) -> None:
+    """How near ar came to what the machine allows, where the run was given a cost folder."""
+    from bench.records.run_folder import load_run, read_config
+
+    folder = read_config(run_dir).get("cost")
+    if folder is None:
+        return
+    from bench.report.limits import limit_lines
+    from bench.stats.cost_curve import load_cost
+
+    try:
+        typer.echo("\n".join(limit_lines(load_run(run_dir), load_cost(Path(str(folder))))))
+    except BenchError as error:  # the run is measured and stands
+        typer.echo(f"bench: {error.message}", err=True)

@@ -90,6 +90,10 @@ OPTIONS: dict[str, Any] = {
     "overlong": Annotated[
         str | None, typer.Option(help="Prompts past the context: skip or truncate.")
     ],
+    "cost": Annotated[
+        str | None,
+        typer.Option(help="Folder of `bench cost`: for options that are auto, and ar's limit."),
+    ],
     "protocol": Annotated[
         str | None, typer.Option(help="specbench: its questions, template and counting.")
     ],

@@ -141,6 +141,9 @@ def show(
 @app.command(rich_help_panel=PANEL)
 def explain(
     run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
+    cost: Annotated[
+        Path | None, typer.Option(help="A measured curve: a `bench cost` folder.")
+    ] = None,
     output: options.Output = options.RESULTS,
 ) -> None:
     """Say in words where the time went and what would help most."""
@@ -149,8 +152,10 @@ def explain(
     from bench.records.run_folder import find_run, load_run
     from bench.report.explain import print_explanation
     from bench.report.findings import Findings
+    from bench.stats.cost_curve import load_cost
 
-    print_explanation(Findings(load_run(find_run(run_dir, output))), Console())
+    measured = None if cost is None else load_cost(cost)
+    print_explanation(Findings(load_run(find_run(run_dir, output))), Console(), measured)
 
 
 @app.command(rich_help_panel=PANEL)

@@ -15,8 +15,13 @@ def usual_dtype(config: RunConfig, device: str, source: str) -> str:
     """The dtype of a target at `source` on a kind of device (``cpu``, ``cuda``)."""
     if device == "cuda":
         return protocol.DTYPE if config.protocol == "specbench" else "bfloat16"
-    num_weights = count_weights(source) if has_bfloat16() else None
-    return "bfloat16" if (num_weights or 0) > _HALF_FROM else "float32"
+    return usual_on_cpu(count_weights(source) if has_bfloat16() else None)
+
+
+def usual_on_cpu(num_weights: int | None) -> str:
+    """The dtype of a model of so many weights (None: unknown) on a CPU."""
+    halved = (num_weights or 0) > _HALF_FROM and has_bfloat16()
+    return "bfloat16" if halved else "float32"
 
 
 def computed_in(asked: RunConfig, opened: RunConfig) -> str:

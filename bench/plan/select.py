@@ -10,6 +10,7 @@ from typing import Any
 import decoders as built_in
 from bench.errors import BenchError, Exit
 from bench.plan.adapters import embedded_adapters, embedded_draft, how_to_get, shelf_of
+from bench.plan.auto import resolved
 from bench.records.plan import BASELINE, SECOND_BASELINE
 from bench.settings.config import RunConfig, as_text, spec_of
 from decoders.core import registry
@@ -27,11 +28,11 @@ def choose_decoders(config: RunConfig, note: Note) -> RunConfig:
     adapters that no decoder takes are left out, so that the stored configuration says what ran.
 
     Raises:
-        BenchError: exit 2 for an unknown decoder or option, an unmet need of a named one, or a
-            given adapter that none of them takes.
+        BenchError: exit 2 for an unknown decoder or option, an unmet need of a named one, a given
+            adapter that none of them takes, or what `resolved` refuses.
     """
     given = tuple(config.adapters)
-    config = _with_embedded(config)
+    config = _with_embedded(resolved(config, note))
     named = config.decoders is not None
     cells = dict(config.decoders) if config.decoders else built_in_cells()
     if SECOND_BASELINE in cells:

@@ -163,9 +163,14 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 class SampleWriter:
     """Appends whole lines to samples.jsonl; one that cannot be written leaves no trace."""
 
-    def __init__(self, run_dir: Path, write: Callable[[int, bytes], int] = os.write) -> None:
-        """Open the file, cutting off a damaged end (`write` is injected by tests)."""
-        self.path = run_dir / SAMPLES
+    def __init__(
+        self,
+        run_dir: Path,
+        write: Callable[[int, bytes], int] = os.write,
+        name: str = SAMPLES,
+    ) -> None:
+        """Open the file `name`, cutting off a damaged end (`write` is injected by tests)."""
+        self.path = run_dir / name
         self._write = write
         _, whole = read_lines(self.path)
         try:

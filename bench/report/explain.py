@@ -7,7 +7,7 @@ cost nothing, all else as it was. No torch here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -16,16 +16,20 @@ from rich.text import Text
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
 from bench.report import speed_tables, tables
 from bench.report.findings import Findings
+from bench.report.limits import cost_name, limit_lines
 from bench.report.speed_tables import one_sided
 from bench.report.tables import number
+from bench.stats.cost_curve import Cost
 from bench.stats.counters import Tally, by, ratio, timed
 from bench.stats.decompose import (
     MOST_RESIDUAL,
     OVERHEAD,
     Decomposition,
+    DraftLength,
     Split,
     draft_length,
 )
+from bench.stats.limit import relative_at
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
 
@@ -45,8 +49,12 @@ _ALWAYS = 0.9
 _MOST_DRAFTS = 16
 
 
-def explain(findings: Findings) -> list[str]:
-    """The explanation, a paragraph a decoder; the baseline's first."""
+def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
+    """The explanation, a paragraph a decoder; the baseline's first.
+
+    `cost` is a measured curve: the best number of drafts follows its shape, and ar's share of the
+    machine's limit is said where it is of the run's own model and machine.
+    """
     if findings.summary.empty:
         return ["Nothing is measured yet."]
     splits = {split.decoder: split for split in findings.splits}
@@ -57,8 +65,9 @@ def explain(findings: Findings) -> list[str]:
         name = row.decoder
         if name == BASELINE:
             lines.append(_baseline(row, splits.get(name)))
+            lines += limit_lines(findings.run, cost) if cost is not None else []
         else:
-            lines.append(_decoder(findings, row, splits.get(name), made.get(name)))
+            lines.append(_decoder(findings, row, splits.get(name), made.get(name), cost))
     if not splits:
         lines.append(
             "This run has no second pass (phases.json), so how a step's cost splits into draft, "
@@ -68,9 +77,9 @@ def explain(findings: Findings) -> list[str]:
     return lines
 
 
-def print_explanation(findings: Findings, console: Console) -> None:
+def print_explanation(findings: Findings, console: Console, cost: Cost | None = None) -> None:
     """Print it: lines end between words on a terminal, and with the paragraph where it is piped."""
-    text = Text("\n\n".join(explain(findings)))
+    text = Text("\n\n".join(explain(findings, cost)))
     console.print(text, soft_wrap=not console.is_terminal)
 
 
@@ -86,7 +95,11 @@ def _baseline(row: SummaryRow, split: Split | None) -> str:
 
 
 def _decoder(
-    findings: Findings, row: SummaryRow, split: Split | None, parts: Decomposition | None
+    findings: Findings,
+    row: SummaryRow,
+    split: Split | None,
+    parts: Decomposition | None,
+    cost: Cost | None,
 ) -> str:
     aside = speed_tables.beside(row)
     words = _WORDS if tables.kind_of_step(row) == "accepted" else _UNVERIFIED
@@ -98,8 +111,8 @@ def _decoder(
     ]
     if split is not None:
         sentences.append(f"Its time: {_listed(split.shares, words)}.")
-    drafted = _drafted_per_step(findings, row.decoder)
-    sentences += _other_lengths(findings, row.decoder, parts, drafted)
+    drafted = drafted_per_step(findings, row.decoder)
+    sentences += _other_lengths(findings, row.decoder, parts, drafted, cost)
     bounds = _bounds(row, split, parts, drafted, words)
     if bounds:
         first, *others = [f"{what} ({number(speed, unit='x')})" for what, speed in bounds]
@@ -149,29 +162,49 @@ def _step(row: SummaryRow, parts: Decomposition | None, words: Mapping[str, str]
 
 
 def _other_lengths(
-    findings: Findings, decoder: str, parts: Decomposition | None, drafted: float | None
+    findings: Findings,
+    decoder: str,
+    parts: Decomposition | None,
+    drafted: float | None,
+    cost: Cost | None,
 ) -> list[str]:
-    """How many drafts a step would be best, for a decoder that always drafts as many.
+    """How many drafts a step would be best."""
+    relative = None if cost is None else relative_at(cost, findings.run.records)
+    found = best_lengths(findings, decoder, parts, drafted, relative)
+    if found is None or not drafted:
+        return []
+    lengths, seen = found
+    best, now = lengths.best, round(drafted)
+    guess = f", if drafts after the {seen}th stood as often as it does" if best > seen else ""
+    costs = "these costs" if relative is None else f"the costs measured in {cost_name(cost)}"
+    return [
+        f"By its acceptance at each position and {costs}, {best} drafts a step would be best"
+        f"{guess}: {lengths.speedups[best - 1]:.2f}x after the first token, with {now} as now "
+        f"{lengths.speedups[now - 1]:.2f}x."
+    ]
 
-    Where their number varies, the steps that draft far are not like the others: nothing is said.
+
+def best_lengths(
+    findings: Findings,
+    decoder: str,
+    parts: Decomposition | None,
+    drafted: float | None,
+    relative: Callable[[float], float] | None,
+) -> tuple[DraftLength, int] | None:
+    """What other numbers of drafts would give, and how many positions that rests on.
+
+    For a decoder that always drafts as many: where their number varies, the steps that draft far
+    are not like the others, and nothing is said.
     """
     table = findings.acceptance
     mine = table[(table["family"] == ALL) & (table["decoder"] == decoder)].sort_values("position")
     joint = [float(value) for value in mine["joint"].dropna()]
     if parts is None or not drafted or round(drafted) > _MOST_DRAFTS or len(joint) < 2:
-        return []
+        return None
     if drafted < _ALWAYS * max(_draft_counts(findings, decoder), default=0):
-        return []
-    lengths = draft_length(parts, joint, drafted, _MOST_DRAFTS)
-    if lengths is None:
-        return []
-    best, seen, now = lengths.best, len(joint), round(drafted)
-    guess = f", if drafts after the {seen}th stood as often as it does" if best > seen else ""
-    return [
-        f"By its acceptance at each position and these costs, {best} drafts a step would be best"
-        f"{guess}: {lengths.speedups[best - 1]:.2f}x after the first token, with {now} as now "
-        f"{lengths.speedups[now - 1]:.2f}x."
-    ]
+        return None
+    lengths = draft_length(parts, joint, drafted, _MOST_DRAFTS, relative)
+    return None if lengths is None else (lengths, len(joint))
 
 
 def _draft_counts(findings: Findings, decoder: str) -> set[int]:
@@ -222,7 +255,7 @@ def _prefill_share(row: SummaryRow) -> float | None:
     return min(1.0, row.ttft_s * answers / (row.time_per_token_s * row.tokens))
 
 
-def _drafted_per_step(findings: Findings, decoder: str) -> float | None:
+def drafted_per_step(findings: Findings, decoder: str) -> float | None:
     """Drafts per step after the first; None where nothing is drafted."""
     cells = by(findings.run.records, lambda record: record.decoder)
     tally = Tally.pool(timed(cells.get(decoder, [])))

@@ -58,9 +58,10 @@ class RunConfig(BaseModel):
     phase once all are timed (0: none). `timeout` is how many seconds an answer may take (None: a
     limit that no honest decoder meets, see `bench.machine.deadline`). `columns` maps what a prompt
     needs to the columns of a ``jsonl=`` or ``hf=`` source; a file may say it as ``[tasks.jsonl]``
-    with ``path``. `protocol` sets what is not set otherwise (`bench.settings.protocol`);
-    `reference` names published numbers that the report prints beside the run's own
-    (`bench.report.references`).
+    with ``path``. `cost` is a folder of `bench cost`: options that are ``auto`` are read off it,
+    and ar's share of the machine's limit is printed. `protocol` sets what is not set otherwise
+    (`bench.settings.protocol`); `reference` names published numbers that the report prints beside
+    the run's own (`bench.report.references`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -88,6 +89,7 @@ class RunConfig(BaseModel):
     fixed_length: bool = False
     timeout: Seconds | None = None
     overlong: Literal["skip", "truncate"] = "skip"
+    cost: Text | None = None
     protocol: Literal["specbench"] | None = None
     reference: str | None = None
     run_name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._+@-]+$")

@@ -9,7 +9,7 @@ No torch here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.records.phases import PHASES, PhasedAnswer
@@ -86,14 +86,18 @@ class DraftLength:
 
 
 def draft_length(
-    parts: Decomposition, joint: Sequence[float], drafted: float, most: int = 0
+    parts: Decomposition,
+    joint: Sequence[float],
+    drafted: float,
+    most: int = 0,
+    relative: Callable[[float], float] | None = None,
 ) -> DraftLength | None:
     """What follows for other numbers of drafts a step from a run with one number of them.
 
     With k drafts a step emits what it does beside its drafts, and the sum of the joint acceptances
     up to k (Leviathan et al. 2023, arXiv 2211.17192, section 3, for unequal acceptances). Drafting
-    costs in proportion to k, and so does what verifying costs beyond a call of one row; overhead
-    stays.
+    costs in proportion to k, and so does what verifying costs beyond a call of one row, unless a
+    measured curve says what it costs; overhead stays.
 
     Args:
         parts: of the run.
@@ -101,20 +105,30 @@ def draft_length(
         drafted: mean number of drafts a step.
         most: how far to go; beyond what was measured drafts stand as often as the last measured
             one does after those before it (0: no further than measured).
+        relative: what a call of so many rows costs in calls of one, as measured
+            (`bench.stats.cost_curve`); its shape counts, the run's own cost is its level.
     """
     if not joint or not drafted:
         return None
     last = joint[-1] / joint[-2] if len(joint) > 1 and joint[-2] else joint[-1]
     beyond = [joint[-1] * last**more for more in range(1, most - len(joint) + 1)]
     certain = parts.acceptance_length - sum(joint)
-    per_draft = (parts.draft + max(0.0, parts.verify - 1)) / drafted
-    fixed = min(parts.verify, 1.0) + parts.overhead
     accepted = 0.0
     speedups = []
     for k, stands in enumerate([*joint, *beyond], start=1):
         accepted += stands
-        speedups.append((certain + accepted) / (fixed + per_draft * k))
+        cost = _verify(parts, drafted, k, relative) + parts.draft / drafted * k + parts.overhead
+        speedups.append((certain + accepted) / cost)
     return DraftLength(speedups=tuple(speedups))
+
+
+def _verify(
+    parts: Decomposition, drafted: float, k: int, relative: Callable[[float], float] | None
+) -> float:
+    """What verifying k drafts costs, in ar's seconds per token."""
+    if relative is None:
+        return min(parts.verify, 1.0) + max(0.0, parts.verify - 1) / drafted * k
+    return parts.verify * relative(k + 1) / relative(drafted + 1)
 
 
 def splits(

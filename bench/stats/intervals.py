@@ -177,6 +177,20 @@ def bootstrap(sums: Floats, statistic: Callable[[Floats], Floats]) -> list[tuple
     return [(low, high) for low, high in ends]
 
 
+def median_interval(values: Sequence[float]) -> Estimate:
+    """Median with the interval between two order statistics, whatever the distribution.
+
+    The k-th smallest and the k-th largest of n values enclose the median unless fewer than k of
+    them fall on one side of it, which is binomial(n, 1/2). Below six values: no interval.
+    """
+    if not values:
+        return Estimate()
+    ordered, count = sorted(values), len(values)
+    place = int(stats.binom.ppf((1 - CONFIDENCE) / 2, count, 0.5))  # P(X < place) <= 2.5 %
+    middle = Estimate(value=median(values), num=count, clusters=count)
+    return replace(middle, low=ordered[place - 1], high=ordered[-place]) if place else middle
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
     """Log ratios of baseline time / arm time, one per prompt, with the conversation of each."""

@@ -33,6 +33,7 @@ def test_verbs_stand_under_the_headings_of_the_help() -> None:
     assert headings == [
         "## Measure",
         "## Read results",
+        "## Find the limit",
         "## Make models and adapters",
         "## Guard against regressions",
     ]

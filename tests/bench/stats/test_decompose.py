@@ -73,3 +73,26 @@ def test_beyond_what_was_measured_drafts_stand_as_often_as_the_last() -> None:
 def test_without_drafts_there_is_nothing_to_say() -> None:
     assert draft_length(parts(4), [], 4.0) is None
     assert draft_length(parts(4), joint(4), 0.0) is None
+
+
+def test_a_measured_curve_says_what_other_numbers_of_rows_cost() -> None:
+    """Calls of up to four rows cost as one does, larger ones twice as much."""
+
+    def relative(rows: float) -> float:
+        return 1.0 if rows <= 4 else 2.0
+
+    ran = parts(2, draft=0.0, row=0.0)
+    lengths = draft_length(ran, joint(2), 2.0, 8, relative)
+    assert lengths is not None
+    assert lengths.best == 3
+    emitted = 1 + 0.8 + 0.8**2 + 0.8**3
+    assert lengths.speedups[2] == pytest.approx(emitted / (1 + 0.05))
+    assert lengths.speedups[3] == pytest.approx((emitted + 0.8**4) / (2 + 0.05))
+
+
+def test_the_runs_own_cost_is_the_level_of_a_measured_curve() -> None:
+    ran = parts(4, row=0.1)
+    lengths = draft_length(ran, joint(4), 4.0, 4, lambda rows: 3 + rows)
+    assert lengths is not None
+    assert lengths.speedups[3] == pytest.approx(ran.predicted)
+    assert lengths.speedups[0] == pytest.approx(1.8 / (1.4 * 5 / 8 + 0.1 + 0.05))

@@ -1,0 +1,179 @@
+"""The verbs about limits: `bench cost` and `bench project`: parse, call, print.
+
+Nothing heavy at module level: the command line imports this to show its help.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench.cli import options
+from bench.errors import BenchError, Exit
+
+if TYPE_CHECKING:
+    from bench.records.cost import Grid
+    from bench.stats.limit import OperatingPoint
+
+app = typer.Typer()
+PANEL = "Find the limit"
+
+_MOST = 1_000_000
+"""No axis goes further."""
+_WIDE = 200
+"""Columns of a table that is piped."""
+_COST = "A folder that `bench cost` wrote."
+
+
+@app.command(rich_help_panel=PANEL)
+@options.configured("model", *options.MACHINE)
+def cost(
+    given: options.Given,
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            help="Random weights of a shape: zoo, smollm2-135m, llama-1b, qwen3-8b, or a folder "
+            "with a config.json."
+        ),
+    ] = None,
+    rows: Annotated[str, typer.Option(help="Rows of a sequence.")] = "1,2,4,8,16,32,64,128,256",
+    sequences: Annotated[str, typer.Option(help="Sequences at once.")] = "1,4,16,64",
+    contexts: Annotated[str, typer.Option(help="Tokens in the cache.")] = "128,512,2048,8192",
+    rounds: Annotated[int, typer.Option(help="Visits of every cell; six make an interval.")] = 7,
+    longest: Annotated[
+        float, typer.Option(help="Seconds; dearer calls and all larger ones are left out.")
+    ] = 1.0,
+    replay: Annotated[
+        bool, typer.Option(help="Also time one captured call (on a CPU it is compiled: minutes).")
+    ] = True,
+    run: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Draw its decoders; find their best k."),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Where to; one that was stopped goes on. [default: results/cost-MODEL…]"),
+    ] = None,
+    output: options.Output = options.RESULTS,
+    progress: options.Progressing = options.ProgressStyle.auto,
+) -> None:
+    """Measure what a call costs by rows, sequences and context, and what the machine allows."""
+    from bench.measure.cost import measure_cost
+    from bench.measure.cost_subject import open_subject
+    from bench.records.cost import folder_name, write_choices
+    from bench.records.run_folder import find_run, load_run
+    from bench.report.cost import (
+        best_drafts,
+        curve_table,
+        machine_lines,
+        points_of,
+        write_cost,
+    )
+    from bench.report.findings import Findings
+    from bench.stats.cost_curve import load_cost
+
+    if shape is not None and given["model"] is not None:
+        raise BenchError("--model and --shape exclude each other; give one of them", Exit.USAGE)
+    grid = _grid(rows, sequences, contexts, rounds, longest)
+    shown_run = None if run is None else load_run(find_run(run, output))
+    with options.display(progress) as display:
+        subject = open_subject(options.configuration(given), grid, shape=shape, replay=replay)
+        made = folder or output / folder_name(subject.facts, subject.env)
+        display.note(f"writing to {made}")
+        facts = measure_cost(subject, made, display)
+    measured = load_cost(made)
+    points: Sequence[OperatingPoint] = []
+    lines = machine_lines(facts)
+    if shown_run is not None:
+        points, why = points_of(shown_run, measured)
+        best = {} if why else best_drafts(Findings(shown_run), measured)
+        lines += [why] if why else []
+        lines += [f"{name}: {k} drafts a step would be best" for name, k in best.items()]
+        write_choices(made, best)
+    write_cost(measured, points)
+    typer.echo("\n".join(lines))
+    _print_table(curve_table(measured))
+    typer.echo(f"{made / 'cost.md'}  {made / 'cost.csv'}  {made / 'figures'}")
+
+
+@app.command(rich_help_panel=PANEL)
+def project(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
+    cost: Annotated[Path, typer.Option(help=_COST)],
+    draft_cost: Annotated[Path | None, typer.Option(help="The same of the draft model.")] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="A real run of that model and machine: the error."),
+    ] = None,
+    sequences: Annotated[int, typer.Option(help="Answers decoded at once, in step.")] = 1,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write it to a file.")] = None,
+    output: options.Output = options.RESULTS,
+) -> None:
+    """Say what a run's acceptance would give on another model's or machine's cost curve."""
+    from bench.records.files import write_text
+    from bench.records.run_folder import find_run, load_run
+    from bench.report.projection import projected
+    from bench.settings.bounds import BatchSize, check
+    from bench.stats.cost_curve import load_cost
+
+    check(sequences, BatchSize, "--sequences")
+    made = projected(
+        load_run(find_run(run, output)),
+        load_cost(cost),
+        draft=None if draft_cost is None else load_cost(draft_cost),
+        against=None if against is None else load_run(find_run(against, output)),
+        sequences=sequences,
+    )
+    _print_table(made.table())
+    typer.echo("\n".join(made.notes))
+    if json_file is not None:
+        write_text(json_file, json.dumps(made.to_json(), indent=1) + "\n")
+
+
+def _grid(rows: str, sequences: str, contexts: str, rounds: int, longest: float) -> Grid:
+    """The grid of the options; one row and one sequence are always in it: all else is held to it.
+
+    Raises:
+        BenchError: exit 2.
+    """
+    from bench.records.cost import Grid
+    from bench.settings.bounds import Repeats, Seconds, check
+
+    check(rounds, Repeats, "--rounds")
+    check(longest, Seconds, "--longest")
+    return Grid(
+        rows=_numbers(rows, "--rows", {1}),
+        sequences=_numbers(sequences, "--sequences", {1}),
+        contexts=_numbers(contexts, "--contexts", set()),
+        rounds=rounds,
+        longest_s=longest,
+    )
+
+
+def _numbers(text: str, name: str, always: set[int]) -> tuple[int, ...]:
+    """Ascending whole numbers from a list with commas."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and 0 < int(word) <= _MOST for word in words):
+        line = f"{name} {text!r} is no list of whole numbers from 1 to {_MOST}, e.g. 1,8,64"
+        raise BenchError(line, Exit.USAGE)
+    return tuple(sorted(always | {int(word) for word in words}))
+
+
+def _print_table(lines: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = _WIDE
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for place, heading in enumerate(lines[0]):
+        table.add_column(Text(heading), justify="right" if place else "left", no_wrap=True)
+    for line in lines[1:]:
+        table.add_row(*map(Text, line))
+    console.print(table)

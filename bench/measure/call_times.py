@@ -1,0 +1,83 @@
+"""Calls of a cell: sessions whose caches are filled as far as it needs, and their time.
+
+The cache is filled once for a number of sequences, with keys and values of real tokens: memory that
+was never written is shared by the system, and reads faster than memory does.
+
+Letters: B sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Self
+
+from bench.machine.clock import Clock, Stopwatch
+from bench.records.cost import CostCell
+from decoders.core.model import Model, Session
+from decoders.core.types import Call
+
+_PREFIX = 16
+"""Tokens that are really fed; the rest of a cache are copies of their keys and values."""
+
+
+class Sequences:
+    """B open sessions of a model whose caches are filled as far as some cells need."""
+
+    def __init__(self, model: Model, cells: Collection[CostCell]) -> None:
+        self._model = model
+        (self._count,) = {cell.sequences for cell in cells}
+        self._context = max(cell.context for cell in cells)
+        self._capacity = max(cell.context + cell.rows for cell in cells)
+        self._sessions: list[Session] = []
+
+    def __enter__(self) -> Self:
+        self._model.reserve(self._count, self._capacity)
+        self._sessions = [self._model.open() for _ in range(self._count)]
+        try:
+            self._fill()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        while self._sessions:
+            self._model.close(self._sessions.pop())
+
+    def _fill(self) -> None:
+        """A short prompt in every sequence, and copies of what it left up to the whole context."""
+        fed = min(_PREFIX, self._context)
+        self._model.forward(
+            [session.call(self._tokens(fed), read=()) for session in self._sessions]
+        )
+        for session in self._sessions:
+            have = fed
+            while have < self._context:
+                count = min(have, self._context - have)
+                self._model.gather(session, range(count), have)
+                have += count
+
+    def _tokens(self, count: int) -> list[int]:
+        """Some ids: which ones does not matter."""
+        return [(7 + 31 * place) % self._model.vocab_size for place in range(count)]
+
+    def calls(self, cell: CostCell) -> list[Call]:
+        """The call of a cell, one part a sequence."""
+        for session in self._sessions:
+            session.length = cell.context  # what the cache holds there was written by `_fill`
+        return [
+            session.call(self._tokens(cell.rows), want="logits", read=range(cell.rows))
+            for session in self._sessions
+        ]
+
+    def timed(self, cell: CostCell, clock: Clock) -> float:
+        """Seconds of one call."""
+        calls = self.calls(cell)
+        return timed(lambda: self._model.forward(calls), clock)
+
+
+def timed(work: Callable[[], object], clock: Clock) -> float:
+    """Seconds of some work."""
+    with Stopwatch(clock) as watch:
+        work()
+    return watch.total_s

@@ -1,0 +1,154 @@
+"""What `bench cost` measures, opened: a model or a shape with random weights, and the probes.
+
+Letters: H heads, D their width.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import psutil
+import torch
+
+from bench.errors import BenchError, Exit, room_for
+from bench.machine import env as environment
+from bench.machine.clock import WallClock
+from bench.machine.env import ROOT
+from bench.machine.gpu import gpu_handle
+from bench.machine.load import LoadWatch
+from bench.measure.cost import Replayer, Subject
+from bench.measure.probes import make_probes
+from bench.plan.precision import usual_dtype, usual_on_cpu
+from bench.plan.setup import checkpoint, open_device
+from bench.records.cost import CostCell, CostFacts, Grid, Work
+from bench.settings.config import ZOO, RunConfig
+from decoders.core.hf.model import HFModel
+
+_SMALLER = "take a smaller --dtype (bfloat16) or shape, or another --device"
+
+
+def open_subject(
+    config: RunConfig, grid: Grid, *, shape: str | None = None, replay: bool = True
+) -> Subject:
+    """Load the model that `config` names, or make one of a `shape`, and everything around it.
+
+    Args:
+        config: its model, dtype, device, threads and attention count.
+        grid: what to measure.
+        shape: a name of `decoders.core.hf.shapes.SHAPES`, ``zoo``, or a folder with a config.json;
+            None: the configuration's model.
+        replay: whether to capture a call.
+
+    Raises:
+        BenchError: for a missing model or device (exit 5), an unknown shape (2), or memory that
+            does not hold it (1).
+    """
+    device = open_device(config.device)
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    model = _random(config, device, shape) if shape else _loaded(config, device)
+    facts = {**model.facts, "random_weights": shape is not None}
+    dtype = str(facts["dtype"])
+    work = work_of(model)
+    room = _free_bytes(device)
+    replayer, no_replay, replay_by = _replayer(model) if replay else (None, "not asked for", None)
+    smallest = CostCell(rows=1, sequences=1, context=grid.contexts[0])
+    return Subject(
+        model=model,
+        facts=CostFacts(
+            name=shape or config.model,
+            target=facts,
+            work=work,
+            grid=grid,
+            replayed=smallest,
+            replay_by=replay_by,
+            no_replay=no_replay,
+        ),
+        env=environment.capture(
+            device=str(device), dtype=dtype, models={"target": facts}, gpu=gpu_handle(str(device))
+        ),
+        clock=WallClock.for_device(str(device)),
+        probes=make_probes(work.weight_bytes, dtype=model.dtype, device=device, room_bytes=room),
+        room_bytes=room,
+        replayer=replayer,
+        lap=LoadWatch(gpu_handle(str(device))).lap,
+    )
+
+
+def _loaded(config: RunConfig, device: torch.device) -> HFModel:
+    source = checkpoint(config.model, "target")
+    dtype = config.dtype or usual_dtype(config, device.type, source)
+    try:
+        with room_for(f"the weights of {source} in {dtype} on {device}", _SMALLER):
+            return HFModel.load(
+                source,
+                dtype=getattr(torch, dtype),
+                device=device,
+                attn_implementation=config.attention,
+            )
+    except ValueError as error:
+        raise BenchError(str(error), Exit.UNAVAILABLE) from error
+
+
+def _random(config: RunConfig, device: torch.device, shape: str) -> HFModel:
+    from decoders.core.hf import shapes
+
+    folder = ROOT / ZOO / "target"
+    try:
+        shaped = shapes.config_of(folder if shape == ZOO else shape)
+    except ValueError as error:
+        raise BenchError(str(error), Exit.USAGE) from error
+    usual = "bfloat16"
+    if device.type == "cpu":
+        usual = usual_on_cpu(shapes.count_weights(shaped))
+    dtype = config.dtype or usual
+    with room_for(f"the weights of {shape} in {dtype} on {device}", _SMALLER):
+        return shapes.random_model(
+            shaped,
+            dtype=getattr(torch, dtype),
+            device=device,
+            attn_implementation=config.attention,
+        )
+
+
+def work_of(model: HFModel) -> Work:
+    """What a call of a model reads and computes, from its weights and its cache.
+
+    An embedding table is looked up, not read, unless it is the head's weight too.
+    """
+    module: Any = model.module
+    table, head = module.get_input_embeddings().weight, module.get_output_embeddings().weight
+    tied = head.data_ptr() == table.data_ptr()
+    looked_up = [part.weight for part in module.modules() if isinstance(part, torch.nn.Embedding)]
+    tables = {weight.data_ptr() for weight in looked_up} - ({table.data_ptr()} if tied else set())
+    read = {
+        weight.data_ptr(): weight
+        for weight in module.parameters()
+        if weight.data_ptr() not in tables
+    }.values()
+    config = module.config.get_text_config()
+    planes = model.architecture.planes
+    return Work(
+        weight_bytes=sum(weight.nbytes for weight in read),
+        token_bytes=sum(heads * width for heads, width in planes) * model.dtype.itemsize,
+        row_flops=2 * sum(weight.numel() for weight in read if weight.ndim > 1),
+        # scores and their sum over values: two products of D in every head that asks
+        pair_flops=sum(2 * config.num_attention_heads * width for _, width in planes),
+    )
+
+
+def _free_bytes(device: torch.device) -> float:
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    return float(psutil.virtual_memory().available)
+
+
+def _replayer(model: HFModel) -> tuple[Replayer | None, str | None, str | None]:
+    """What replays a call, why there is none, and how it is called."""
+    from decoders.core.hf.replay import capture, missing_compiler
+
+    if model.device.type == "cuda":
+        return partial(capture, model), None, "CUDA graph"
+    missing = missing_compiler()
+    return (None, missing, None) if missing else (partial(capture, model), None, "torch.compile")

@@ -1,0 +1,108 @@
+"""What a machine can do, measured as decoding uses it: matrix-vector products over many matrices.
+
+A step of one row reads every weight matrix once and none twice, so bandwidth is bytes per second
+of products of a vector with matrices that each are read once: a plain copy writes as much as it
+reads, runs with other instructions, and says something else. Two sets of matrices: one as large as
+the model's weights (those of a small model stay in a cache between calls, as they do while it
+decodes), and one larger than caches are. The matrix rate is that of a product of large matrices.
+
+Letters: D width of a square matrix, R rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from bench.machine.clock import Clock, Stopwatch
+
+_ROWS = 1024
+_SHARE_OF_ROOM = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    """D of the matrices that are read and of those that are multiplied, bytes beyond any cache."""
+
+    read: int
+    multiplied: int
+    beyond_caches: int
+
+
+_CPU = _Sizes(read=1024, multiplied=2048, beyond_caches=2**29)
+_CUDA = _Sizes(read=8192, multiplied=8192, beyond_caches=2**32)
+"""Wide matrices: reading one takes longer than launching its kernel."""
+_SMALL_READS_ON_CUDA = 4
+"""A set of fewer matrices would time launches there: memory's bandwidth is taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """A piece of work and how much it is, in bytes or operations; `what` it reads."""
+
+    what: tuple[str, ...]
+    amount: float
+    run: Callable[[], object]
+
+    @torch.inference_mode()
+    def per_second(self, clock: Clock) -> float:
+        """Run it twice; the second time counts."""
+        self.run()
+        with Stopwatch(clock) as watch:
+            self.run()
+        return self.amount / watch.total_s
+
+
+def make_probes(
+    weight_bytes: int, *, dtype: torch.dtype, device: torch.device, room_bytes: float
+) -> list[Probe]:
+    """The probes for a model of so many bytes; together they hold a quarter of the room at most."""
+    sizes = _CUDA if device.type == "cuda" else _CPU
+    most = min(sizes.beyond_caches, int(room_bytes * _SHARE_OF_ROOM))
+    matrix_bytes = sizes.read**2 * dtype.itemsize
+    count = max(1, most // matrix_bytes)
+    own = min(count, max(1, round(weight_bytes / matrix_bytes)))
+    matrices = [
+        torch.full((sizes.read, sizes.read), 1 / sizes.read, dtype=dtype, device=device)
+        for _ in range(count)
+    ]
+    alike = own == count or (device.type == "cuda" and own < _SMALL_READS_ON_CUDA)
+    probes = [_reading(("memory_bandwidth", *(("bandwidth",) if alike else ())), matrices)]
+    if not alike:
+        probes.append(_reading(("bandwidth",), matrices[:own]))
+    return [*probes, _copying(matrices), _multiplying(sizes.multiplied, dtype, device)]
+
+
+def _reading(what: tuple[str, ...], matrices: list[Tensor]) -> Probe:
+    vector = torch.ones(1, matrices[0].shape[1], dtype=matrices[0].dtype, device=matrices[0].device)
+
+    def run() -> None:
+        for matrix in matrices:
+            linear(vector, matrix)
+
+    return Probe(what=what, amount=sum(matrix.nbytes for matrix in matrices), run=run)
+
+
+def _copying(matrices: list[Tensor]) -> Probe:
+    half = len(matrices) // 2
+    pairs = list(zip(matrices[:half], matrices[half:], strict=False))
+    pairs = pairs or [(matrices[0], matrices[0].clone())]
+
+    def run() -> None:
+        for source, target in pairs:
+            target.copy_(source)
+
+    amount = sum(source.nbytes + target.nbytes for source, target in pairs)
+    return Probe(what=("copy_bandwidth",), amount=amount, run=run)
+
+
+def _multiplying(width: int, dtype: torch.dtype, device: torch.device) -> Probe:
+    rows = torch.full((_ROWS, width), 1.0, dtype=dtype, device=device)
+    matrix = torch.full((width, width), 1 / width, dtype=dtype, device=device)
+    return Probe(
+        what=("matrix_rate",), amount=2 * _ROWS * width**2, run=lambda: linear(rows, matrix)
+    )

@@ -1,0 +1,308 @@
+"""A cost folder: how long a model's calls take on a machine, as `bench cost` measures it.
+
+==================  ===============================================================================
+``machine.json``    the model's work, the grid, and what the machine can do (`CostFacts`); written
+                    before the first measurement, and again when all is measured
+``env.json``        the machine, as in a run folder
+``calls.jsonl``     append-only, one event a line: a `Visit`, a cell `LeftOut`, a `Reading`
+``cost.csv``        a row a cell: median, interval, limits (`bench.stats.cost_curve`)
+``choices.json``    the best number of drafts of a run's decoders, where one was given
+==================  ===============================================================================
+
+``machine.json``, ``env.json`` and ``cost.csv`` are enough to use it. No torch here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from bench.errors import BenchError, Exit
+from bench.records.environment import Environment, read_environment
+from bench.records.files import lines_of, write_json
+from bench.records.json_file import parse, read_json
+from bench.records.record import SCHEMA
+
+MACHINE, CALLS, CURVE = "machine.json", "calls.jsonl", "cost.csv"
+CHOICES = "choices.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class CostCell:
+    """One kind of call: `sequences` of `rows` rows each, after `context` tokens in the cache."""
+
+    sequences: int
+    context: int
+    rows: int
+
+    @property
+    def total_rows(self) -> int:
+        """Rows of all sequences."""
+        return self.rows * self.sequences
+
+    def contains(self, other: CostCell) -> bool:
+        """Whether it is at least as large along every axis."""
+        return (
+            self.rows >= other.rows
+            and self.sequences >= other.sequences
+            and self.context >= other.context
+        )
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows x {self.sequences} sequences after {self.context} tokens"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """What is measured, ascending along each axis, and how far it may go.
+
+    A cell whose call takes longer than `longest_s` is left out, and so are all that contain it.
+    """
+
+    rows: tuple[int, ...]
+    sequences: tuple[int, ...]
+    contexts: tuple[int, ...]
+    rounds: int
+    longest_s: float
+
+    @property
+    def cells(self) -> list[CostCell]:
+        """All of them, ascending."""
+        return [
+            CostCell(sequences=sequences, context=context, rows=rows)
+            for sequences in self.sequences
+            for context in self.contexts
+            for rows in self.rows
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a call of a model has to read and to compute, whatever runs it.
+
+    Attributes:
+        weight_bytes: weights that every call reads: all but an embedding table that is no head.
+        token_bytes: keys and values of a token in the cache.
+        row_flops: of a row, in products with weights: two per weight.
+        pair_flops: of a row and a token that it attends to.
+    """
+
+    weight_bytes: int
+    token_bytes: int
+    row_flops: int
+    pair_flops: int
+
+    def bytes_of(self, cell: CostCell) -> int:
+        """Weights once, and the cache of every sequence once."""
+        tokens = cell.sequences * (cell.context + cell.rows)
+        return self.weight_bytes + tokens * self.token_bytes
+
+    def flops_of(self, cell: CostCell) -> float:
+        """Products with weights, and attention to the context and the rows before."""
+        seen = cell.context + (cell.rows + 1) / 2
+        return cell.total_rows * (self.row_flops + seen * self.pair_flops)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A median over rounds with its 95 % interval (None: too few rounds)."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    num: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostFacts:
+    """All of machine.json.
+
+    Attributes:
+        name: of the model, as it was given.
+        target: its facts, as in env.json's ``models``.
+        bandwidth: bytes per second of matrix-vector products with many different matrices, each
+            read once, that together are as large as the model's weights.
+        memory_bandwidth: the same with more bytes than any cache holds.
+        copy_bandwidth: bytes read and written per second by a plain copy, to compare.
+        matrix_rate: floating-point operations per second of a product of large matrices.
+        replay: seconds of the call `replayed` as a captured graph, or compiled; None: see
+            `no_replay`.
+        beside_replay: of the same call made as ever, by turns with the replay.
+        replay_by: how it was replayed.
+        no_replay: why there is none.
+        other_cores: CPU time that other processes took while this was measured, in cores.
+        complete: whether nothing is missing.
+    """
+
+    schema: int = SCHEMA
+    name: str = ""
+    target: Mapping[str, Any] = field(default_factory=dict)
+    work: Work
+    grid: Grid
+    bandwidth: Measured | None = None
+    memory_bandwidth: Measured | None = None
+    copy_bandwidth: Measured | None = None
+    matrix_rate: Measured | None = None
+    replay: Measured | None = None
+    beside_replay: Measured | None = None
+    replayed: CostCell | None = None
+    replay_by: str | None = None
+    no_replay: str | None = None
+    other_cores: Measured | None = None
+    complete: bool = False
+
+
+READINGS = (
+    *("bandwidth", "memory_bandwidth", "copy_bandwidth", "matrix_rate"),
+    *("replay", "beside_replay", "other_cores"),
+)
+"""Fields of `CostFacts` that are medians of what is read once a round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """A cell in one round: seconds of its calls, the median of a few."""
+
+    cell: CostCell
+    round: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A cell that is not measured, and why."""
+
+    cell: CostCell
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What the machine did in one round: `what` is one of `READINGS`."""
+
+    what: str
+    round: int
+    value: float
+
+
+Event = TypeVar("Event", Visit, LeftOut, Reading)
+_KINDS: Mapping[str, type[Visit] | type[LeftOut] | type[Reading]] = {
+    "call": Visit,
+    "left_out": LeftOut,
+    "reading": Reading,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """What calls.jsonl holds; of what occurs twice the first counts."""
+
+    visits: tuple[Visit, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    readings: tuple[Reading, ...] = ()
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Of a cost folder; empty where nothing is measured yet.
+
+        Raises:
+            BenchError: exit 4 on a damaged line.
+        """
+        visits: dict[tuple[CostCell, int], Visit] = {}
+        left_out: dict[CostCell, LeftOut] = {}
+        readings: dict[tuple[str, int], Reading] = {}
+        for number, (line, _) in enumerate(lines_of(folder / CALLS), start=1):
+            kind = _KINDS.get(str(line.pop("event", None)))
+            if kind is None:
+                continue
+            event = parse(kind, line, f"{folder / CALLS} line {number}")
+            if isinstance(event, Visit):
+                visits.setdefault((event.cell, event.round), event)
+            elif isinstance(event, LeftOut):
+                left_out.setdefault(event.cell, event)
+            else:
+                readings.setdefault((event.what, event.round), event)
+        return cls(
+            visits=tuple(visits.values()),
+            left_out=tuple(left_out.values()),
+            readings=tuple(readings.values()),
+        )
+
+
+def event_of(event: Visit | LeftOut | Reading) -> tuple[str, dict[str, Any]]:
+    """The kind and the fields of an event's line."""
+    kind = next(name for name, kind in _KINDS.items() if isinstance(event, kind))
+    return kind, asdict(event)
+
+
+def write_facts(folder: Path, facts: CostFacts) -> None:
+    """Replace machine.json.
+
+    Raises:
+        BenchError: exit 1.
+    """
+    write_json(folder / MACHINE, asdict(facts))
+
+
+def read_facts(folder: Path) -> CostFacts | None:
+    """Of a cost folder; None where there is no machine.json.
+
+    Raises:
+        BenchError: it is damaged (exit 4), or of an unknown schema (5).
+    """
+    data = read_json(folder / MACHINE)
+    return None if data is None else parse(CostFacts, data, folder / MACHINE)
+
+
+def read_cost(folder: Path) -> tuple[CostFacts, Environment]:
+    """Facts and machine of a cost folder that a user names.
+
+    Raises:
+        BenchError: there is none (exit 2), or it is damaged (4).
+    """
+    facts = read_facts(folder)
+    if facts is None or not (folder / CURVE).is_file():
+        missing = MACHINE if facts is None else CURVE
+        line = f"{folder} is no cost folder: it has no {missing}; `bench cost` makes one"
+        raise BenchError(line, Exit.USAGE)
+    return facts, read_environment(folder)
+
+
+def folder_name(facts: CostFacts, env: Environment) -> str:
+    """What a cost folder is called unless told otherwise: model, dtype, device."""
+    name = Path(facts.name).name if "/" in facts.name else facts.name
+    words = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{name}-{env.dtype}-{env.device}")
+    return f"cost-{words}"
+
+
+def same_plan(facts: CostFacts, other: CostFacts) -> bool:
+    """Whether two measurements are of one model on one grid, by what is known beforehand."""
+    return _plan(facts) == _plan(other)
+
+
+def _plan(facts: CostFacts) -> CostFacts:
+    return replace(
+        CostFacts(work=facts.work, grid=facts.grid), name=facts.name, target=dict(facts.target)
+    )
+
+
+def write_choices(folder: Path, drafts: Mapping[str, int]) -> None:
+    """Replace choices.json: the best number of drafts of decoders, by name.
+
+    Raises:
+        BenchError: exit 1.
+    """
+    write_json(folder / CHOICES, {"schema": SCHEMA, "drafts": dict(drafts)})
+
+
+def read_choices(folder: Path) -> dict[str, int]:
+    """The best number of drafts of decoders, by name; empty where nobody asked.
+
+    Raises:
+        BenchError: exit 4 on a damaged file.
+    """
+    data = read_json(folder / CHOICES) or {}
+    return parse(dict[str, int], data.get("drafts", {}), folder / CHOICES)

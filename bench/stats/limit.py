@@ -1,0 +1,129 @@
+"""How near a run's ar came to what the machine allows, by a cost folder of its model. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bench.records.cost import CostCell
+from bench.records.environment import Environment
+from bench.records.phases import PhasedAnswer
+from bench.records.plan import BASELINE
+from bench.records.record import SampleRecord
+from bench.records.run_folder import Run
+from bench.stats import times
+from bench.stats.cost_curve import Cost, limits
+from bench.stats.counters import ratio, timed
+from bench.stats.project import steps_by_answer
+
+_SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
+"""What a call's cost follows from, beside dtype and machine: weights may be any."""
+
+
+def mismatch(cost: Cost, env: Environment) -> str | None:
+    """Why a run's times cannot be held against a cost folder, in words; None: they can."""
+    facts = env.models.target or {}
+    for what in _SHAPE:
+        ours, theirs = cost.facts.target.get(what), facts.get(what)
+        if ours != theirs:
+            return f"it is of another model ({what} is {ours}, the run's {theirs})"
+    if cost.env.comparability_key != env.comparability_key:
+        return "it was measured on another machine or setup (dtype and threads included)"
+    return None
+
+
+def mean_context(records: Sequence[SampleRecord]) -> float | None:
+    """Tokens in the cache when a call of ar begins, on average over those after the first."""
+    calls, seen = 0, 0.0
+    for record in timed(records):
+        if record.decoder != BASELINE or record.steps is None:
+            continue
+        later = len(record.steps.emitted) - 1
+        calls += later
+        seen += later * (record.num_prompt_tokens + (later - 1) / 2)
+    return ratio(seen, calls)
+
+
+def relative_at(cost: Cost, records: Sequence[SampleRecord]) -> Callable[[float], float]:
+    """What a call of some rows costs in calls of one, at a run's mean context."""
+    context = mean_context(records) or 0.0
+    return lambda rows: cost.curve.relative(rows, context)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArLimit:
+    """ar's seconds a token after the first, and three smaller ones.
+
+    `call_s` is a call of the model alone, `replay_s` one without its Python (None: not measured),
+    `memory_s` bytes over bandwidth (None: not measured).
+    """
+
+    context: float
+    token_s: float
+    call_s: float
+    replay_s: float | None
+    memory_s: float | None
+
+
+def ar_limit(cost: Cost, run: Run) -> ArLimit | None:
+    """Of a run that decoded one sequence at a time; None where it has no times of that."""
+    records = [record for record in run.records if record.decoder == BASELINE]
+    token_s = times.decode_time_per_token_s(times.timed_units(records))
+    context = mean_context(records)
+    if token_s is None or context is None:
+        return None
+    facts = cost.facts
+    call_s = cost.curve.seconds(1, context)
+    replay_s = None
+    if facts.replay is not None and facts.beside_replay is not None:
+        # what a replay saves does not grow with the context: it is Python
+        replay_s = max(
+            facts.replay.value, call_s - (facts.beside_replay.value - facts.replay.value)
+        )
+    bounds = limits(facts, CostCell(rows=1, sequences=1, context=round(context)))
+    return ArLimit(
+        context=context,
+        token_s=token_s,
+        call_s=call_s,
+        replay_s=replay_s,
+        memory_s=bounds.memory_s,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatingPoint:
+    """What a decoder's target calls were like in a run, after its first step, on average."""
+
+    decoder: str
+    rows: float
+    seconds: float
+
+
+def operating_points(
+    answers: Sequence[PhasedAnswer], records: Sequence[SampleRecord], decoders: Sequence[str]
+) -> list[OperatingPoint]:
+    """Mean rows and seconds of a target call, from the second pass of answers decoded alone.
+
+    Calls are counted in the timed answers to the same prompts in the same repeat. Where no draft
+    model is called, what is charged to drafting are target calls too.
+    """
+    counted = steps_by_answer(records)
+    points = []
+    for decoder in decoders:
+        spent_s, calls, rows = 0.0, 0, 0
+        for answer in answers:
+            if answer.decoder != decoder or len(answer.prompts) != 1:
+                continue
+            steps = counted.get((decoder, answer.prompts[0], answer.repeat))
+            if steps is None:
+                continue
+            drafting = any(steps.draft_calls)
+            spent_s += answer.seconds.get("verify", 0.0)
+            spent_s += 0.0 if drafting else answer.seconds.get("draft", 0.0)
+            calls += sum(steps.target_calls[1:])
+            rows += sum(steps.target_rows[1:])
+        if calls:
+            points.append(
+                OperatingPoint(decoder=decoder, rows=rows / calls, seconds=spent_s / calls)
+            )
+    return points

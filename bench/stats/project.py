@@ -1,0 +1,259 @@
+"""What a run's traces would give on another model's or machine's cost curve.
+
+A trace is what each step of an answer did: calls and rows of target and draft, tokens emitted. Its
+time is put together again from a curve: every target call costs what the curve says of its rows
+after the tokens that are in the cache by then, every draft call what the draft's curve says or,
+without one, the share of a one-row target call that it was in the run. What neither is (sampling,
+the scheduler, the decoder's own code) is taken over in seconds a step. Only what follows the first
+token is projected: AR / decoder is held against the run's `speedup_decode`.
+
+Taken as given: the acceptance (another model's text is accepted as this one's was); that calls of a
+step have equally many rows; that a slot row costs what a token row does, and an adapter nothing.
+No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bench.records.phases import PhasedAnswer
+from bench.records.plan import BASELINE
+from bench.records.record import SampleRecord, StepColumns
+from bench.stats import counters
+from bench.stats.cost_curve import CostCurve
+from bench.stats.counters import ratio, timed
+from bench.stats.decompose import OVERHEAD
+from bench.stats.intervals import Estimate, paired_speedup
+from bench.stats.times import Unit, decode_time_per_token_s, timed_units
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a projection rests on.
+
+    Attributes:
+        curve: of the target.
+        draft: the draft's curve; None: `draft_share` of a target's call of one row.
+        sequences: how many answers are decoded at once, in step with each other.
+        overhead_s: seconds a step by decoder, beside its calls.
+        draft_share: what a draft call was in the run, by decoder, in ar's calls.
+    """
+
+    curve: CostCurve
+    draft: CostCurve | None = None
+    sequences: int = 1
+    overhead_s: Mapping[str, float] = field(default_factory=dict)
+    draft_share: Mapping[str, float] = field(default_factory=dict)
+
+    def can(self, records: Iterable[SampleRecord], decoder: str) -> bool:
+        """Whether what a decoder drafts with has a cost."""
+        drafts = any(r.steps is not None and any(r.steps.draft_calls[1:]) for r in records)
+        return not drafts or self.draft is not None or decoder in self.draft_share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projection:
+    """One decoder on the curve.
+
+    `measured` is a real run's speed-up after the first token, `error` projected over measured, less
+    1, as is `time_error` of the time per token. `beyond` is the share of its calls that lie beyond
+    what the curve measured.
+    """
+
+    decoder: str
+    speedup: Estimate
+    time_per_token_s: float
+    rows_per_call: float
+    beyond: float
+    measured: Estimate | None = None
+    measured_time_s: float | None = None
+
+    @property
+    def error(self) -> float | None:
+        """Of the speed-up; None where there is nothing to hold it against."""
+        value = None if self.measured is None else self.measured.value
+        return self.speedup.value / value - 1 if value and self.speedup.value else None
+
+    @property
+    def time_error(self) -> float | None:
+        """Of the time per token after the first."""
+        return self.time_per_token_s / self.measured_time_s - 1 if self.measured_time_s else None
+
+
+def project(
+    records: Sequence[SampleRecord],
+    terms: Terms,
+    decoders: Iterable[str],
+    against: Sequence[SampleRecord] = (),
+) -> list[Projection]:
+    """Every decoder whose calls have a cost, ar first.
+
+    Args:
+        records: a run's; answers that were decoded several at a time count like others.
+        terms: costs.
+        decoders: which, in order.
+        against: records of a real run on that model and machine.
+    """
+    cells = counters.by(timed(records), lambda record: record.decoder)
+    real = counters.by(against, lambda record: record.decoder)
+    base = _units(cells.get(BASELINE, []), terms, BASELINE)
+    made = []
+    for decoder in decoders:
+        mine = cells.get(decoder, [])
+        if not terms.can(mine, decoder):
+            continue
+        units = _units(mine, terms, decoder)
+        each = decode_time_per_token_s(units)
+        if not base or each is None:
+            continue
+        base_there, there = (timed_units(real.get(name, [])) for name in (BASELINE, decoder))
+        made.append(
+            Projection(
+                decoder=decoder,
+                speedup=paired_speedup(base, units, _decode_time),
+                time_per_token_s=each,
+                rows_per_call=_rows_per_call(mine),
+                beyond=_beyond(mine, terms),
+                measured=paired_speedup(base_there, there, _decode_time)
+                if base_there and there
+                else None,
+                measured_time_s=decode_time_per_token_s(there),
+            )
+        )
+    return made
+
+
+def _decode_time(unit: Unit) -> float | None:
+    return unit.decode_time_per_token
+
+
+# ---------------------------------------------------------------- a trace on a curve
+
+
+def _units(records: Iterable[SampleRecord], terms: Terms, decoder: str) -> list[Unit]:
+    """Answers with the time that the curve gives them after their first token."""
+    units = []
+    for record in records:
+        steps = record.steps
+        if steps is None or len(steps.emitted) < 2:
+            continue
+        later = sum(steps.emitted[1:])
+        units.append(
+            Unit(
+                key=record.prompt,
+                cluster=record.conversation,
+                family=record.family,
+                repeat=record.repeat,
+                ok=later > 0,
+                tokens=sum(steps.emitted),
+                decode_tokens=later,
+                decode_seconds=_decode_s(steps, record.num_prompt_tokens, terms, decoder),
+            )
+        )
+    return units
+
+
+def _decode_s(steps: StepColumns, num_prompt_tokens: int, terms: Terms, decoder: str) -> float:
+    """Seconds of all steps after the first."""
+    overhead_s, share = terms.overhead_s.get(decoder, 0.0), terms.draft_share.get(decoder, 0.0)
+    total_s = 0.0
+    for step, context in _contexts(steps, num_prompt_tokens):
+        total_s += overhead_s + _calls_s(
+            terms.curve, steps.target_calls[step], steps.target_rows[step], context, terms
+        )
+        num_drafts = steps.draft_calls[step]
+        if terms.draft is not None:
+            rows = steps.draft_rows[step]
+            total_s += _calls_s(terms.draft, num_drafts, rows, context, terms)
+        elif num_drafts:
+            total_s += num_drafts * share * terms.curve.seconds(1, context, terms.sequences)
+    return total_s
+
+
+def _calls_s(curve: CostCurve, calls: int, rows: int, context: int, terms: Terms) -> float:
+    return calls * curve.seconds(rows / calls, context, terms.sequences) if calls else 0.0
+
+
+def _contexts(steps: StepColumns, num_prompt_tokens: int) -> Iterable[tuple[int, int]]:
+    """Every later step with the tokens in the cache when it begins: all but the last emitted."""
+    have = num_prompt_tokens + steps.emitted[0] - 1
+    for step in range(1, len(steps.emitted)):
+        yield step, have
+        have += steps.emitted[step]
+
+
+def _rows_per_call(records: Sequence[SampleRecord]) -> float:
+    steps = [record.steps for record in records if record.steps is not None]
+    calls = sum(sum(each.target_calls[1:]) for each in steps)
+    return (ratio(sum(sum(each.target_rows[1:]) for each in steps), calls)) or 0.0
+
+
+def _beyond(records: Sequence[SampleRecord], terms: Terms) -> float:
+    """Share of the later target calls that the curve does not cover."""
+    outside = calls = 0
+    for record in records:
+        if record.steps is None:
+            continue
+        for step, context in _contexts(record.steps, record.num_prompt_tokens):
+            num = record.steps.target_calls[step]
+            calls += num
+            rows = record.steps.target_rows[step] / num if num else 0
+            outside += 0 if terms.curve.covers(rows, context, terms.sequences) else num
+    return ratio(outside, calls) or 0.0
+
+
+# ---------------------------------------------------------------- what a run says of its costs
+
+
+def overheads_s(answers: Sequence[PhasedAnswer]) -> dict[str, float]:
+    """Seconds a later step by decoder that are neither calls nor the prefill, as measured."""
+    found = {}
+    for decoder, mine in _by_decoder(answers).items():
+        spent_s = sum(answer.seconds.get(phase, 0.0) for answer in mine for phase in OVERHEAD)
+        steps = sum(answer.later_steps for answer in mine)
+        if steps:
+            found[decoder] = spent_s / steps
+    return found
+
+
+def draft_shares(
+    answers: Sequence[PhasedAnswer], records: Iterable[SampleRecord]
+) -> dict[str, float]:
+    """Seconds of a draft call over those of ar's target call, by decoder, as measured.
+
+    Draft calls are counted in the timed answers to the same prompts in the same repeat.
+    """
+    counted = steps_by_answer(records)
+    by_decoder = _by_decoder(answers)
+    base = by_decoder.get(BASELINE, [])
+    call_s = ratio(
+        sum(answer.seconds.get("verify", 0.0) for answer in base),
+        sum(answer.later_steps for answer in base),
+    )
+    found = {}
+    for decoder, mine in by_decoder.items():
+        spent_s, calls = 0.0, 0
+        for answer in mine:
+            steps = [counted.get((decoder, prompt, answer.repeat)) for prompt in answer.prompts]
+            if any(each is None for each in steps):
+                continue
+            spent_s += answer.seconds.get("draft", 0.0)
+            calls += sum(sum(each.draft_calls[1:]) for each in steps if each is not None)
+        if calls and call_s:
+            found[decoder] = spent_s / calls / call_s
+    return found
+
+
+def steps_by_answer(
+    records: Iterable[SampleRecord],
+) -> dict[tuple[str, str, int | None], StepColumns | None]:
+    """Steps of timed answers by decoder, prompt and repeat, as the second pass names them."""
+    return {(r.decoder, r.prompt, r.repeat): r.steps for r in timed(records)}
+
+
+def _by_decoder(answers: Sequence[PhasedAnswer]) -> dict[str, list[PhasedAnswer]]:
+    groups: dict[str, list[PhasedAnswer]] = {}
+    for answer in answers:
+        groups.setdefault(answer.decoder, []).append(answer)
+    return groups

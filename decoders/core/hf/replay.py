@@ -1,0 +1,103 @@
+"""One call of a model again and again without the Python around it: how fast it could be.
+
+What the module was fed in a real call is kept, and its work on just that is captured: as a CUDA
+graph on a GPU, else through `torch.compile`. A replay writes the same cache entries and gives the
+same logits.
+
+Letters: N rows of the call, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoders.core.hf.model import HFModel
+from decoders.core.types import Call
+
+Replay = Callable[[], Tensor]
+"""Runs the call; logits ``[B * N, V]`` in the model's dtype."""
+_WARM = 3
+_COMPILERS = ("g++", "clang++", "c++")
+
+
+def missing_compiler() -> str | None:
+    """Why `torch.compile` cannot make code for a CPU here; None: it can."""
+    given = os.environ.get("CXX")
+    wanted = (given,) if given else _COMPILERS
+    if any(shutil.which(name) for name in wanted):
+        return None
+    return f"no C++ compiler ({', '.join(wanted)}) for torch.compile on a CPU"
+
+
+@torch.inference_mode()
+def capture(model: HFModel, calls: Sequence[Call], backend: str = "inductor") -> Replay:
+    """Make calls once as ever, and return their work alone.
+
+    It holds as long as the model's cache is not allocated anew. The calls read all of their rows.
+
+    Args:
+        model: theirs.
+        calls: as `HFModel.forward` takes them; they are committed.
+        backend: of `torch.compile`, on a CPU.
+    """
+    module, base = model.module, model.module.base_model
+    hidden = model.architecture.reads_hidden
+    fed: dict[str, Any] = {}
+
+    def keep(_module: Any, _args: Any, kwargs: dict[str, Any]) -> None:
+        fed.update(kwargs)
+
+    hook = (base if hidden else module).register_forward_pre_hook(keep, with_kwargs=True)
+    try:
+        model.forward(calls)
+    finally:
+        hook.remove()
+    head = module.get_output_embeddings()
+
+    def work() -> Tensor:
+        if not hidden:
+            logits: Tensor = module(**fed).logits.flatten(0, 1)
+            return logits
+        states: Tensor = base(**fed).last_hidden_state.flatten(0, 1)
+        return torch.as_tensor(head(states))
+
+    if model.device.type == "cuda":
+        return _graph(work)
+    return _inferring(torch.compile(work, dynamic=False, backend=backend))
+
+
+def _inferring(run: Replay) -> Replay:
+    """Warmed up, and without autograd."""
+
+    @torch.inference_mode()
+    def replay() -> Tensor:
+        return run()
+
+    for _ in range(_WARM):
+        replay()
+    return replay
+
+
+def _graph(work: Replay) -> Replay:
+    """A CUDA graph of it; the logits it returns are overwritten by the next replay."""
+    side: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(_WARM):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        logits = work()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return logits
+
+    return replay

@@ -1,0 +1,65 @@
+from pathlib import Path
+
+import pytest
+
+from bench.errors import BenchError
+from bench.plan.auto import resolved
+from bench.plan.select import choose_decoders
+from bench.records.cost import CostCell, write_choices
+from bench.settings.config import load_config
+from tests.made_up_cost import seconds, write_cost_folder
+
+
+def config_of(decoders, cost=None, **values):
+    return load_config(None, {"decoders": decoders, "cost": cost and str(cost), **values})
+
+
+@pytest.fixture
+def cost(tmp_path: Path) -> Path:
+    return write_cost_folder(tmp_path / "cost")
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_the_cost_of_a_row_is_read_off_the_curve_at_the_runs_batch_size(cost, batch_size):
+    notes: list[str] = []
+    config = config_of("ptp:row_cost=auto", cost, batch_size=batch_size)
+    chosen = choose_decoders(config, notes.append)
+    one, sixteen = (
+        seconds(CostCell(rows=rows, sequences=batch_size, context=10)) for rows in (1, 16)
+    )
+    expected = (sixteen / one - 1) / 15
+    assert chosen.decoders is not None
+    assert float(chosen.decoders["ptp"]["row_cost"]) == pytest.approx(expected, rel=1e-3)
+    assert any(note.startswith("ptp: row_cost=auto is 0.") for note in notes)
+
+
+def test_how_many_drafts_is_what_a_run_said_by_cell_or_by_name(cost):
+    write_choices(cost, {"spec": 5, "spec@long": 9})
+    config = config_of("spec:k=auto,spec@long:k=auto,spec@other:k=auto", cost)
+    chosen = resolved(config, lambda note: None).decoders
+    assert chosen is not None
+    ks = {cell: options["k"] for cell, options in chosen.items()}
+    assert ks == {"spec": "5", "spec@long": "9", "spec@other": "5"}
+
+
+def test_the_stored_configuration_says_the_number_and_resolves_to_itself(cost):
+    write_choices(cost, {"spec": 5})
+    chosen = choose_decoders(config_of("spec:k=auto", cost), lambda note: None)
+    assert chosen.decoders is not None
+    assert chosen.decoders["spec"]["k"] == "5"
+    assert "auto" not in chosen.to_toml()
+    assert choose_decoders(chosen, lambda note: None) == chosen
+
+
+def test_auto_without_a_curve_or_without_a_run_is_one_line(cost):
+    with pytest.raises(BenchError, match="give --cost a folder") as missing:
+        choose_decoders(config_of("spec:k=auto"), lambda note: None)
+    assert missing.value.exit_code == 2
+    with pytest.raises(BenchError, match="bench cost --run RUN") as unknown:
+        choose_decoders(config_of("spec:k=auto", cost), lambda note: None)
+    assert unknown.value.exit_code == 2
+
+
+def test_a_cost_folder_that_is_none_is_found_out_before_anything_is_measured(tmp_path):
+    with pytest.raises(BenchError, match="no cost folder"):
+        choose_decoders(config_of("spec", tmp_path), lambda note: None)

@@ -1,0 +1,165 @@
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.errors import BenchError
+from bench.records.cost import (
+    CURVE,
+    Calls,
+    CostCell,
+    CostFacts,
+    Grid,
+    LeftOut,
+    Measured,
+    Reading,
+    Visit,
+    Work,
+    write_facts,
+)
+from bench.stats.cost_curve import (
+    CostCurve,
+    break_even_rate,
+    csv_of,
+    limits,
+    load_cost,
+    table_of,
+    tokens_per_step,
+    with_readings,
+)
+from bench.stats.intervals import median_interval
+
+WORK = Work(weight_bytes=1000, token_bytes=10, row_flops=500, pair_flops=2)
+GRID = Grid(rows=(1, 4, 16), sequences=(1, 4), contexts=(100, 200), rounds=7, longest_s=1.0)
+FACTS = CostFacts(name="made up", work=WORK, grid=GRID)
+
+
+def truth(cell):
+    """Seconds linear along each axis: interpolation must be exact."""
+    return 1 + 0.1 * cell.rows + 0.01 * cell.context + 0.5 * cell.sequences
+
+
+CURVE_OF_TRUTH = CostCurve(points={cell: truth(cell) for cell in GRID.cells})
+
+
+def cell(rows, context=100, sequences=1):
+    return CostCell(rows=rows, context=context, sequences=sequences)
+
+
+def visits(cells=GRID.cells, rounds=GRID.rounds, value=truth):
+    return tuple(Visit(cell=c, round=r, seconds=value(c)) for c in cells for r in range(rounds))
+
+
+@pytest.mark.parametrize("at", [(1, 100, 1), (7, 130, 2), (16, 200, 4), (40, 900, 9)])
+def test_a_curve_that_is_linear_along_each_axis_is_met_everywhere_also_beyond_its_ends(at):
+    rows, context, sequences = at
+    expected = truth(cell(rows, context, sequences))
+    assert CURVE_OF_TRUTH.seconds(rows, context, sequences) == pytest.approx(expected)
+
+
+def test_below_the_smallest_context_a_call_takes_what_it_takes_there():
+    assert CURVE_OF_TRUTH.seconds(4, 3) == pytest.approx(truth(cell(4)))
+
+
+def test_noise_at_the_end_of_a_curve_never_makes_larger_calls_cheaper():
+    curve = CostCurve(points={cell(1): 1.0, cell(2): 3.0, cell(4): 2.0})
+    assert curve.seconds(400, 100) == 2.0
+    assert curve.seconds(3, 100) == 2.5
+
+
+def test_a_curve_covers_what_was_measured_and_no_hole_of_its_grid():
+    holed = {c: t for c, t in CURVE_OF_TRUTH.points.items() if c != cell(16, 200, 4)}
+    assert CostCurve(points=holed).covers(16, 150, 1)
+    assert not CostCurve(points=holed).covers(16, 150, 2)
+    assert not CURVE_OF_TRUTH.covers(17, 100)
+
+
+def test_the_cost_of_a_row_is_the_slope_over_a_call_of_one_row():
+    one = truth(cell(1))
+    assert CURVE_OF_TRUTH.row_cost(100) == pytest.approx(0.1 / one)
+    assert CostCurve(points={cell(1): 2.0}).row_cost(100) == 0
+
+
+def test_limits_are_bytes_over_bandwidth_and_operations_over_rate():
+    facts = replace(FACTS, bandwidth=Measured(value=100.0), matrix_rate=Measured(value=50.0))
+    bounds = limits(facts, cell(4, context=100, sequences=2))
+    assert bounds.memory_s == pytest.approx((1000 + 2 * 104 * 10) / 100)
+    # a row attends to the context, itself and the rows before it: 102.5 tokens on average
+    assert bounds.compute_s == pytest.approx(8 * (500 + 102.5 * 2) / 50)
+    assert bounds.roofline_s == bounds.compute_s
+    assert limits(FACTS, cell(1)).roofline_s is None
+
+
+@pytest.mark.parametrize(("rate", "drafts"), [(0.5, 1), (0.7, 4), (0.93, 12)])
+def test_at_the_break_even_rate_a_step_emits_exactly_what_it_costs(rate, drafts):
+    geometric = (1 - rate ** (drafts + 1)) / (1 - rate)
+    assert tokens_per_step(rate, drafts) == pytest.approx(geometric)
+    assert break_even_rate(geometric, drafts) == pytest.approx(rate)
+
+
+def test_drafts_that_cost_more_than_they_can_give_never_pay_and_free_ones_always_do():
+    assert break_even_rate(5.01, 4) is None
+    assert break_even_rate(5.0, 4) == pytest.approx(1)
+    assert break_even_rate(1.0, 4) == 0
+
+
+def test_the_interval_of_a_median_lies_between_order_statistics_and_needs_six_values():
+    assert median_interval([3.0, 1.0, 2.0]).low is None
+    six = median_interval([6.0, 1.0, 5.0, 2.0, 4.0, 3.0])
+    assert (six.value, six.low, six.high) == (3.5, 1, 6)
+    ten = median_interval([float(v) for v in range(1, 11)])
+    assert (ten.low, ten.high) == (2, 9)
+    # below the low end lie fewer than 2 of 10 with probability 11/1024, below the third 56/1024
+    assert sum(math.comb(10, k) for k in range(2)) / 1024 < 0.025
+    assert sum(math.comb(10, k) for k in range(3)) / 1024 > 0.025
+    assert median_interval([]).value is None
+
+
+def test_the_table_has_medians_and_the_reason_of_what_was_left_out():
+    large = cell(16, 200, 4)
+    known = [c for c in GRID.cells if c != large]
+    disturbed = (*visits(known), Visit(cell=cell(4), round=7, seconds=99.0))
+    table = table_of(FACTS, Calls(visits=disturbed, left_out=(LeftOut(cell=large, reason="dear"),)))
+    assert len(table) == len(GRID.cells)
+    row = table[(table["rows"] == 4) & (table["context"] == 100) & (table["sequences"] == 1)]
+    assert row["seconds"].item() == pytest.approx(truth(cell(4)))
+    assert row["rounds"].item() == 8
+    assert row["relative"].item() == pytest.approx(truth(cell(4)) / truth(cell(1)))
+    assert table["left_out"].dropna().tolist() == ["dear"]
+    assert table["seconds"].isna().sum() == 1
+
+
+def written(folder, table):
+    write_facts(folder, FACTS)
+    (folder / CURVE).write_bytes(csv_of(table))
+    return folder
+
+
+def test_a_cost_folder_is_read_back_as_it_was_written(tmp_path: Path):
+    table = table_of(FACTS, Calls(visits=visits()))
+    cost = load_cost(written(tmp_path, table))
+    assert cost.facts == FACTS
+    assert cost.curve.points == pytest.approx(dict(CURVE_OF_TRUTH.points))
+    assert cost.left_out == []
+
+
+def test_a_folder_without_a_curve_or_with_a_damaged_one_is_one_line(tmp_path: Path):
+    with pytest.raises(BenchError, match="no cost folder") as missing:
+        load_cost(tmp_path)
+    assert missing.value.exit_code == 2
+    table = table_of(FACTS, Calls(visits=visits([c for c in GRID.cells if c.rows > 1])))
+    with pytest.raises(BenchError, match="calls of one row") as damaged:
+        load_cost(written(tmp_path, table))
+    assert damaged.value.exit_code == 4
+    (tmp_path / CURVE).write_text("rows\n1\n")
+    with pytest.raises(BenchError, match="damaged"):
+        load_cost(tmp_path)
+
+
+def test_readings_of_the_machine_become_medians():
+    values = [3.0, 1.0, 2.0, 5.0, 4.0, 6.0]
+    calls = Calls(
+        readings=tuple(Reading(what="bandwidth", round=r, value=v) for r, v in enumerate(values))
+    )
+    assert with_readings(FACTS, calls).bandwidth == Measured(value=3.5, low=1, high=6, num=6)

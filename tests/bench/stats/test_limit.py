@@ -1,0 +1,109 @@
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from bench.records.cost import CostFacts, Grid, Measured, Work
+from bench.records.environment import Environment, Models
+from bench.records.phases import PhasedAnswer
+from bench.report.limits import limit_lines
+from bench.stats.cost_curve import Cost, CostCurve
+from bench.stats.limit import ar_limit, mean_context, mismatch, operating_points
+from tests.bench.conftest import make_record
+
+TARGET = {
+    "architecture": "Llama",
+    "layers": 2,
+    "hidden_size": 8,
+    "vocab_size": 11,
+    "parameters": 99,
+}
+ENV = Environment(models=Models(target=TARGET), comparability_key="here")
+GRID = Grid(rows=(1,), sequences=(1,), contexts=(0, 100), rounds=1, longest_s=1.0)
+FACTS = CostFacts(
+    name="made up",
+    target=TARGET,
+    work=Work(weight_bytes=1000, token_bytes=10, row_flops=2, pair_flops=0),
+    grid=GRID,
+    bandwidth=Measured(value=10_000.0),
+    replay=Measured(value=0.5),
+    beside_replay=Measured(value=0.8),
+)
+CURVE = CostCurve(points={cell: 1 + 0.01 * cell.context for cell in GRID.cells})
+COST = Cost(path=Path("made-up"), facts=FACTS, env=ENV, table=pd.DataFrame(), curve=CURVE)
+
+
+def run_of(*records, env=ENV) -> Any:
+    return SimpleNamespace(records=records, env=env, path=Path("run"))
+
+
+# ten prompt tokens, then steps with 10, 11, 12 and 13 tokens in the cache
+AR = make_record("ar", (1,) * 5, ttft_s=1.0, total_s=1.0 + 4 * 2.0)
+
+
+def test_the_mean_context_is_that_of_calls_after_the_first():
+    assert mean_context([AR]) == pytest.approx(11.5)
+    longer = make_record("ar", (1, 1), num_prompt_tokens=100)
+    assert mean_context([AR, longer]) == pytest.approx((4 * 11.5 + 100) / 5)
+    assert mean_context([make_record("spec", (1, 1))]) is None
+
+
+def test_ar_is_held_against_a_call_a_replay_and_the_bandwidth():
+    found = ar_limit(COST, run_of(AR))
+    assert found is not None
+    assert found.token_s == pytest.approx(2.0)
+    assert found.call_s == pytest.approx(1.115)
+    # a replay saves 0.3 s of a call, whatever the context
+    assert found.replay_s == pytest.approx(0.815)
+    # 11.5 rounds to the even 12
+    assert found.memory_s == pytest.approx((1000 + 13 * 10) / 10_000)
+
+
+def test_the_sentence_has_shares_of_the_time_measured():
+    (line,) = limit_lines(run_of(AR), COST)
+    assert "2000.00 ms per token" in line
+    assert "6% by reading weights and cache once (113.00 ms)" in line
+    assert "41% by replaying one captured call" in line
+    assert "56% by a call of the model alone" in line
+
+
+def test_of_another_machine_or_model_nothing_is_claimed():
+    elsewhere = replace(ENV, comparability_key="there")
+    other = replace(ENV, models=Models(target={**TARGET, "layers": 3}))
+    assert mismatch(COST, ENV) is None
+    assert "another machine" in str(mismatch(COST, elsewhere))
+    assert "layers is 2, the run's 3" in str(mismatch(COST, other))
+    (line,) = limit_lines(run_of(AR, env=elsewhere), COST)
+    assert "another machine" in line
+    assert "%" not in line
+
+
+def test_a_run_of_groups_has_no_time_to_hold_against_the_limit():
+    group = make_record("ar", (1,) * 5, batch_size=2, ttft_s=None, total_s=None, group_s=3.0)
+    (line,) = limit_lines(run_of(group), COST)
+    assert "not known" in line
+
+
+def test_operating_points_are_mean_rows_and_seconds_of_a_target_call():
+    mine = make_record("ptp", (1, 3, 1), calls=(1, 2, 1), rows=(10, 12, 4))
+    spec = make_record("spec", (1, 3, 1), calls=(1, 1, 1), rows=(10, 5, 5))
+    assert spec.steps is not None
+    spec = replace(spec, steps=replace(spec.steps, draft_calls=(0, 4, 4)))
+    answers = [
+        PhasedAnswer(
+            decoder=decoder,
+            prompts=("c0#1",),
+            seconds={"verify": 4.0, "draft": 2.0, "prefill": 50.0},
+            emitted=5,
+            later_emitted=4,
+            later_steps=2,
+            repeat=0,
+        )
+        for decoder in ("ptp", "spec")
+    ]
+    ptp, drafting = operating_points(answers, [mine, spec], ["ptp", "spec"])
+    assert (ptp.rows, ptp.seconds) == pytest.approx((16 / 3, 6 / 3))
+    assert (drafting.rows, drafting.seconds) == pytest.approx((5, 4 / 2))

@@ -1,0 +1,56 @@
+"""A cost folder of a made-up curve, written as `bench cost` writes one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.records.cost import (
+    CURVE,
+    Calls,
+    CostCell,
+    CostFacts,
+    Grid,
+    Measured,
+    Visit,
+    Work,
+    write_facts,
+)
+from bench.records.environment import Environment, Models, write_environment
+from bench.stats.cost_curve import csv_of, table_of
+
+GRID = Grid(rows=(1, 4, 16), sequences=(1, 4), contexts=(10, 100), rounds=6, longest_s=1.0)
+
+
+def seconds(cell: CostCell) -> float:
+    """1 ms, and 0.1 ms a row."""
+    return 1e-3 + 1e-4 * cell.rows * cell.sequences
+
+
+def write_cost_folder(
+    folder: Path, target: Mapping[str, Any] | None = None, key: str | None = None
+) -> Path:
+    """The folder; `target` and `key` are the model and machine it claims to be of."""
+    folder.mkdir(parents=True)
+    facts = CostFacts(
+        name="made up",
+        target=target or {},
+        work=Work(weight_bytes=10**6, token_bytes=100, row_flops=10**6, pair_flops=10),
+        grid=GRID,
+        bandwidth=Measured(value=1e10, num=6),
+        matrix_rate=Measured(value=1e11, num=6),
+        no_replay="made up",
+        complete=True,
+    )
+    visits = tuple(
+        Visit(cell=cell, round=number, seconds=seconds(cell))
+        for cell in GRID.cells
+        for number in range(GRID.rounds)
+    )
+    write_facts(folder, facts)
+    write_environment(
+        folder, Environment(schema=1, models=Models(target=target), comparability_key=key)
+    )
+    (folder / CURVE).write_bytes(csv_of(table_of(facts, Calls(visits=visits))))
+    return folder

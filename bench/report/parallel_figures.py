@@ -6,8 +6,6 @@ from decoders that refine blocks.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
 from bench.records.plan import BASELINE
@@ -87,10 +85,7 @@ def passes_figure(summary: pd.DataFrame) -> Drawn | None:
         axes.set_ylim(0, 1.04)
         percents(axes.yaxis, 4)
         whole(axes.xaxis, 4)
-    for index, curve in enumerate(reversed(curves)):
-        at = (0.97, 0.06 + 0.12 * index)
-        text: dict[str, Any] = {"color": palette[curves[curve][0]], "ha": "right", "fontsize": 8}
-        grid[-1].text(*at, curve, transform=grid[-1].transAxes, **text)
+    key(figure, list(dict.fromkeys(data["decoder"])), palette, marks)
     figure.supxlabel("passes per block (grey line: ar)", fontsize=9)
     figure.supylabel("quality", fontsize=9)
     return figure, data.reset_index(drop=True)

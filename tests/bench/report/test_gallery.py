@@ -22,7 +22,7 @@ def test_each_figure_is_drawn_or_said_to_be_left_out_with_the_reason(synthetic_r
     made = draw_all(Findings(load_run(synthetic_run())))
     left_out = {line.split(" (")[0]: line for line in made.left_out}
     assert all("\n" not in line for line in made.left_out)
-    assert set(left_out) == {"speedup_by_length", "time_split", "entropy", "passes"}
+    assert set(left_out) == {"time_split", "entropy", "passes"}
     assert not set(left_out) & set(made.drawn)
     assert set(made.captions) == set(made.drawn)
     assert left_out["time_split"] == "time_split (there was no second pass)"

@@ -164,11 +164,9 @@ class Results:
     @cached_property
     def figures(self) -> Drawings:
         """The figures of the report, by name."""
-        from bench.report import figures, parallel_figures
+        from bench.report.gallery import draw_all
 
-        numbers = self.findings
-        drawn = figures.draw_all(numbers.summary, numbers.lengths, numbers.floor)
-        drawn |= parallel_figures.draw_all(numbers.summary)
+        drawn = draw_all(self.findings).drawn
         return Drawings([Drawing(name, *parts) for name, parts in drawn.items()])
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The figures of a report; with `bench.report.dots` all of `bench` that imports matplotlib.
+"""Figures of speed and counters, and what all figures are made of (`bench.report.gallery`).
 
 Each function draws one figure from a summary and returns it with the numbers in it. A decoder has
 one colour in all of them (colour-blind-safe, the baseline grey) and is labelled where it is drawn.
@@ -11,36 +11,33 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import MappingProxyType
 from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
 from matplotlib.textpath import text_to_path
-from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from bench.records.plan import BASELINE
+from bench.report.axes import canvas, name_rows, panels, percents, whole
 from bench.report.style import (
     FAINT,
     GREY,
     INK,
     STYLE,
-    WIDTH,
     bar,
     colours,
     footnotes,
     lossy,
+    marked,
     marker,
-    place,
-    without_wrong,
 )
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.summary import ALL, family_order
@@ -49,8 +46,10 @@ Drawn = tuple[Figure, pd.DataFrame]
 """A figure and the numbers in it."""
 _MOST_BARS = 16
 _MEASURED_AT = 100
-_WHOLE = [1, 2, 5, 10]
-"""Steps between ticks that read as whole per cents."""
+SANS = 1.3
+"""How much wider than Times the type of figures is, at most."""
+_KEY_ROW = 0.19
+"""Inches of a row of names above a figure."""
 
 
 def render(figure: Figure) -> dict[str, bytes]:
@@ -83,30 +82,10 @@ def styled(size: float = 9) -> AbstractContextManager[None]:
     return mpl.rc_context(dict(STYLE) | {"font.size": size})  # type: ignore[arg-type]
 
 
-def draw_all(summary: pd.DataFrame, lengths: pd.DataFrame, floor: Estimate) -> dict[str, Drawn]:
-    """Every figure there is data for, by file name, each with its data.
-
-    Decoders that claim to be lossless and are not are left out, which a line under it says.
-    """
-    shown = without_wrong(summary)
-    lengths = lengths[lengths["decoder"].isin(shown["decoder"])]
-    with styled():
-        drawn = {
-            "speedup": speedup_figure(shown, floor),
-            "tokens_per_call": _tokens_per_call_figure(shown),
-            "acceptance_length": acceptance_length_figure(lengths, shown),
-            "quality_speed": quality_speed_figure(shown),
-        }
-        return annotated(drawn, summary)
-
-
-def annotated(drawn: Mapping[str, Drawn | None], summary: pd.DataFrame) -> dict[str, Drawn]:
-    """The figures there are, made higher for the lines that stand under them."""
-    there = {name: figure for name, figure in drawn.items() if figure is not None}
-    notes = footnotes(summary)
-    for figure, _ in there.values() if notes else ():
+def annotate(figure: Figure, summary: pd.DataFrame, *, hollow: bool) -> None:
+    """Write under a figure what is `hollow` in it, where anything is, and who is left out."""
+    if notes := footnotes(summary, hollow=hollow):
         _write_under(figure, notes)
-    return there
 
 
 def _write_under(figure: Figure, notes: Sequence[tuple[str, str]]) -> None:
@@ -133,7 +112,7 @@ def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Drawn | None:
 
     The fastest comes first, but lossy ones come last, beneath a line.
     """
-    data = _overall(summary, ["speedup", "speedup_low", "speedup_high", "prompts", "guarantee"])
+    data = overall(summary, ["speedup", "speedup_low", "speedup_high", "prompts", "guarantee"])
     data = data[data["decoder"] != BASELINE].dropna(subset=["speedup"])
     if data.empty:
         return None
@@ -163,7 +142,7 @@ def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Drawn | None:
     num_exact = len(data) - data["decoder"].isin(marks).sum()
     if 0 < num_exact < len(data):
         axes.axhline(num_exact - 0.5, color=FAINT, lw=0.8, ls=(0, (4, 3)))
-    _name_rows(axes, list(data["decoder"]), marks)
+    name_rows(axes, list(data["decoder"]), marks)
     axes.set_xlabel(
         f"times as fast as ar, end to end (geometric mean of prompts, {LEVEL} interval)"
     )
@@ -181,7 +160,7 @@ def text_width(text: str, points: float, *, bold: bool = False) -> float:
     return float(width) * points / _MEASURED_AT
 
 
-def _tokens_per_call_figure(summary: pd.DataFrame) -> Drawn | None:
+def tokens_per_call_figure(summary: pd.DataFrame) -> Drawn | None:
     """Tokens per target call: one panel per family, one bar per decoder."""
     data = summary[["decoder", "family", "tokens_per_call"]].dropna().reset_index(drop=True)
     if data.empty:
@@ -203,7 +182,7 @@ def _tokens_per_call_figure(summary: pd.DataFrame) -> Drawn | None:
         axes.set_xlim(0, top * 1.3)
         axes.axvline(1, color=INK, lw=0.6, alpha=0.5)
         whole(axes.xaxis, 3)
-        _name_rows(axes, [f"{name} (lossy)" if name in marks else name for name in decoders])
+        name_rows(axes, marked(decoders, marks))
     figure.supxlabel("tokens per target call, prefill included (ar is 1)", fontsize=9)
     return figure, data
 
@@ -241,88 +220,48 @@ def acceptance_length_figure(lengths: pd.DataFrame, summary: pd.DataFrame) -> Dr
     return figure, lengths.reset_index(drop=True)
 
 
-def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
-    """Quality against speed-up, both with intervals; up and to the right is better."""
-    ends = ("", "_low", "_high")
-    names = [f"{name}{end}" for name in ("speedup", "quality") for end in ends] + ["guarantee"]
-    data = _overall(summary, names).dropna(subset=["speedup", "quality"]).reset_index(drop=True)
-    if data.empty:
-        return None
-    palette, marks = colours(list(summary["decoder"].unique())), lossy(summary)
-    figure, axes = canvas(3.9)
-    for row in data.to_dict("records"):
-        (x, y), colour = (row["speedup"], row["quality"]), palette[row["decoder"]]
-        axes.plot([row["speedup_low"], row["speedup_high"]], [y, y], color=colour, lw=1.2)
-        axes.plot([x, x], [row["quality_low"], row["quality_high"]], color=colour, lw=1.2)
-        axes.plot(x, y, ms=7, zorder=3, **marker(colour, hollow=row["decoder"] in marks))
-    axes.margins(0.12)
-    axes.grid(visible=True)
-    bottom, top = axes.get_ylim()
-    spare = max(0.0, 0.1 - (top - bottom)) / 2  # at least ten points: a hair is no difference
-    highest = min(top + spare, 1.012)  # a share has no more than 100 %
-    axes.set_ylim(bottom - spare - max(0.0, top + spare - highest), highest)
-    percents(axes.yaxis, 7)
-    axes.set_xlabel(f"times as fast as ar, end to end ({LEVEL} interval)")
-    axes.set_ylabel(f"quality (mean of families, {LEVEL} interval)")
-    axes.set_title("Quality against speed")
-    texts = [f"{name} (lossy)" if name in marks else name for name in data["decoder"]]
-    _label_points(figure, axes, data, texts, palette)
-    return figure, data
-
-
-def _overall(summary: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+def overall(summary: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """The columns of the summary over all families, a row per decoder."""
     chosen: pd.DataFrame = summary.loc[summary["family"] == ALL, ["decoder", *columns]]
     return chosen
 
 
-def canvas(height: float) -> tuple[Figure, Axes]:
-    """A figure of one panel, as wide as a text column; `height` in inches."""
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    return figure, figure.subplots()
+def key(
+    figure: Figure, decoders: Sequence[str], palette: Mapping[str, str], marks: Collection[str]
+) -> None:
+    """Names of decoders with their colours above a figure, made higher for them."""
+    names = marked(decoders, marks)
+    handles = [
+        Line2D([], [], ls="", ms=6, label=name, **marker(palette[own], hollow=own in marks))
+        for own, name in zip(decoders, names, strict=True)
+    ]
+    width, height = figure.get_size_inches()
+    columns = _columns(names, float(width))
+    figure.set_size_inches(width, height + _KEY_ROW * math.ceil(len(names) / columns))
+    figure.legend(
+        handles=handles,
+        loc="outside upper left",
+        ncols=columns,
+        frameon=False,
+        handletextpad=0.1,
+        columnspacing=1.0,
+        borderpad=0.1,
+    )
+
+
+def _columns(names: Sequence[str], width: float) -> int:
+    """The most columns in which names, downwards, fit into so many inches."""
+    widths = [text_width(name, 9) * SANS / 72 + 0.32 for name in names]
+    for columns in range(len(names), 1, -1):
+        if sum(max(column) for column in np.array_split(widths, columns)) < width:
+            return columns
+    return 1
 
 
 def several_families(column: pd.Series) -> list[str]:
     """Families in their order and then all together, which alone stands for a single one."""
     families = [f for f in family_order(column) if f != ALL] + [ALL]
     return families[-1:] if len(families) == 2 else families
-
-
-def _name_rows(
-    axes: Axes, decoders: Sequence[str], marks: Mapping[str, str] = MappingProxyType({})
-) -> None:
-    """Decoders down the side, the first on top; long names wrap, and marks stand beneath."""
-    names = [
-        "\n".join([*textwrap.wrap(name, 26), *([marks[name]] if name in marks else [])])
-        for name in decoders
-    ]
-    axes.set_yticks(range(len(decoders)), names)
-    axes.set_ylim(len(decoders) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-
-
-def panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
-    """A grid of at most four panels a row, each `height` inches high, with shared axes."""
-    columns = min(4, count)
-    rows = math.ceil(count / columns)
-    size = (WIDTH * max(columns, 3) / 4, height * rows + 0.35)
-    figure = Figure(figsize=size, layout="constrained")
-    grid = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
-    for index, axes in enumerate(grid):
-        axes.set_visible(index < count)
-        axes.tick_params(labelsize=8, labelbottom=index + columns >= count)
-    return figure, grid[:count]
-
-
-def whole(axis: Axis, most: int) -> None:
-    """At most so many ticks, at whole numbers."""
-    axis.set_major_locator(MaxNLocator(most, integer=True))
-
-
-def percents(axis: Axis, most: int) -> None:
-    """At most so many ticks, at whole per cents of fractions."""
-    axis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axis.set_major_locator(MaxNLocator(most, steps=_WHOLE))
 
 
 def beside(
@@ -339,41 +278,3 @@ def beside(
     if colour is not None:
         how["color"] = colour
     axes.annotate(text, point, (gap, 0), textcoords="offset points", **how)
-
-
-def _label_points(
-    figure: Figure,
-    axes: Axes,
-    data: pd.DataFrame,
-    texts: Sequence[str],
-    palette: Mapping[str, str],
-) -> None:
-    """Write each point's text next to it, with a thin line where it had to move away."""
-    figure.draw_without_rendering()
-    points, obstacles = [], []
-    for row in data.to_dict("records"):
-        at = [row["speedup"], row["quality"]]
-        low, high = ([row[f"speedup_{end}"], row[f"quality_{end}"]] for end in ("low", "high"))
-        ends = [at, np.where(np.isnan(low), at, low), np.where(np.isnan(high), at, high)]
-        (x, y), (left, bottom), (right, top) = axes.transData.transform(np.array(ends))
-        points.append((x, y))
-        obstacles += [(x - 6, y - 6, x + 6, y + 6)]
-        obstacles += [(left, y - 2, right, y + 2), (x - 2, bottom, x + 2, top)]
-    unit = figure.dpi / 72
-    sizes = [(len(text) * 5.6 * unit, 11.0 * unit) for text in texts]
-    frame = axes.get_window_extent()
-    boxes = place(points, sizes, obstacles, (frame.x0, frame.y0, frame.x1, frame.y1))
-    to_axes = axes.transAxes.inverted().transform
-    for text, name, (x, y), box in zip(texts, data["decoder"], points, boxes, strict=True):
-        nearest = (min(max(x, box[0]), box[2]), min(max(y, box[1]), box[3]))
-        line = {"arrowstyle": "-", "color": palette[name], "lw": 0.7, "shrinkB": 4}
-        axes.annotate(
-            text,
-            tuple(to_axes((x, y))),
-            tuple(to_axes(((box[0] + box[2]) / 2, (box[1] + box[3]) / 2))),
-            xycoords="axes fraction",
-            textcoords="axes fraction",
-            ha="center",
-            va="center",
-            arrowprops=line if math.dist((x, y), nearest) > 14 else None,
-        )

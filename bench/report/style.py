@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -59,6 +59,8 @@ WIDTH = 6.8
 
 _Box = tuple[float, float, float, float]
 """Left, bottom, right, top."""
+NEAR = 14.0
+"""Pixels between a point and its box from which on a line joins them."""
 _GAPS = (9.0, 16.0, 26.0, 38.0, 54.0, 72.0)
 _ANGLES = tuple(
     math.radians(angle) for angle in (0, 30, -30, 180, 150, -150, 60, -60, 90, -90, 120, -120)
@@ -86,31 +88,41 @@ def lossy(summary: pd.DataFrame) -> dict[str, str]:
     }
 
 
+def marked(decoders: Iterable[str], marks: Container[str]) -> list[str]:
+    """Names of decoders, those that are marked as lossy said to be."""
+    return [f"{name} (lossy)" if name in marks else name for name in decoders]
+
+
 def without_wrong(summary: pd.DataFrame) -> pd.DataFrame:
     """The summary of what figures show: no decoder that claims to be lossless and is not."""
     return summary[summary["guarantee"] != WRONG]
 
 
-def footnotes(summary: pd.DataFrame) -> list[tuple[str, str]]:
+def footnotes(summary: pd.DataFrame, *, hollow: bool = True) -> list[tuple[str, str]]:
     """What stands under a figure, with its colour: what is hollow, and who is left out."""
     marks = {name: what.removeprefix("lossy").strip(", ") for name, what in lossy(summary).items()}
     marked = "; ".join(f"{name}: {what}" if what else name for name, what in marks.items())
     left_out = dict.fromkeys(summary.loc[summary["guarantee"] == WRONG, "decoder"])
-    return [(f"hollow: lossy, no guarantee ({marked})", GREY)] * bool(marked) + [
+    return [(f"hollow: lossy, no guarantee ({marked})", GREY)] * (hollow and bool(marked)) + [
         (f"left out: {name} is {WRONG}: it claims to be lossless and is not", RED)
         for name in left_out
     ]
 
 
 def colours(decoders: Sequence[str]) -> dict[str, str]:
-    """One colour per decoder: a built-in name's own, spare ones (in order) for all others."""
+    """One colour per decoder: a built-in name's own, spare ones (in order) for all others.
+
+    A label of a built-in has the name's colour where neither the name itself nor another label is
+    there before it.
+    """
     taken: dict[str, str] = {}
     names = {BASELINE, *(decoder.split("@")[0] for decoder in decoders)}
     spare = [*_SPARE, *(colour for name, colour in _FIXED.items() if name not in names)]
     left = 0
+    plain = {_FIXED[decoder] for decoder in decoders if decoder in _FIXED}
     for decoder in decoders:
         own = _FIXED.get(decoder.split("@")[0])
-        if own is None or own in taken.values():
+        if own is None or (decoder not in _FIXED and own in {*plain, *taken.values()}):
             own, left = spare[left % len(spare)], left + 1
         taken[decoder] = own
     return taken
@@ -124,17 +136,51 @@ def place(
 ) -> list[_Box]:
     """One box of the given size (width, height) per point, in the points' order.
 
-    `obstacles` are boxes not to cover (points, whiskers); a box outside `bounds` costs most.
+    `obstacles` are boxes not to cover (points, whiskers); a box outside `bounds` costs most. Of
+    places that cover nothing, one is taken where no line from a box to its point (`leader`) runs
+    through another box, and then the nearest.
     """
     placed: dict[int, _Box] = {}
+    lines: list[_Box] = []
     crowded = sorted(range(len(points)), key=lambda i: (-_neighbours(points, i), i))
     for i in crowded:
         boxes = [
             (rank, _around(points[i], sizes[i], g, a)) for rank, (g, a) in enumerate(_places())
         ]
         taken = [*obstacles, *placed.values()]
-        placed[i] = min(boxes, key=lambda b: _cost(b[1], taken, bounds) + b[0])[1]
+        costs = [
+            (
+                round(_cost(box, taken, bounds), 6),
+                rank + _crossed(points[i], box, placed.values(), lines),
+            )
+            for rank, box in boxes
+        ]
+        placed[i] = boxes[costs.index(min(costs))][1]
+        lines += leader(points[i], placed[i])
     return [placed[i] for i in range(len(points))]
+
+
+def leader(point: tuple[float, float], box: _Box) -> list[_Box]:
+    """The line from a point to a box that had to move away, as small boxes; none where it is near.
+
+    What lies upon the point itself is left out.
+    """
+    (x, y), near = point, (min(max(point[0], box[0]), box[2]), min(max(point[1], box[1]), box[3]))
+    far = math.dist(point, near)
+    if far <= NEAR:
+        return []
+    ways = [step / far for step in range(8, int(far), 3)]
+    at = [(x + way * (near[0] - x), y + way * (near[1] - y)) for way in ways]
+    return [(x - 1.5, y - 1.5, x + 1.5, y + 1.5) for x, y in at]
+
+
+def _crossed(
+    point: tuple[float, float], box: _Box, others: Iterable[_Box], lines: Iterable[_Box]
+) -> float:
+    """Area of other boxes that the line to a box covers, and of lines that the box covers."""
+    mine = leader(point, box)
+    through = sum(overlap(part, other) for other in others for part in mine)
+    return 10 * (through + sum(overlap(box, line) for line in lines))
 
 
 def _places() -> list[tuple[float, float]]:

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from bench.errors import Exit
 from bench.records.files import write_files
-from bench.records.plan import NO_GUARANTEE, WRONG
+from bench.records.plan import NO_GUARANTEE
 from bench.records.record import SampleRecord, fields_of
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
@@ -32,15 +32,6 @@ from bench.stats.summary import ALL
 from bench.stats.validity import DAMAGED, EXIT_CODES, VALID
 from bench.text import latex, markdown
 
-_CAPTIONS = {
-    "speedup": f"Speed-up over ar by decoder: geometric mean over prompts with {LEVEL} intervals. "
-    "The grey band is the A/A noise floor.",
-    "tokens_per_call": "Tokens per target call by family, prefill included.",
-    "acceptance_length": "How many tokens a step emits; the dashed line is the mean.",
-    "quality_speed": f"Quality against speed-up, with {LEVEL} intervals: up and right is better.",
-    "entropy": "Tokens per forward by family, against how unsure ar is of its next token there.",
-    "passes": "Quality against how often a block was predicted; the grey line is ar.",
-}
 _TERMINAL = {
     "decoder": "decoder",
     "guarantee": "\n\nguarantee",
@@ -86,24 +77,14 @@ def write_report(run_dir: Path, reference: str | None = None) -> Findings:
     if findings.verdict == DAMAGED:  # what was written before may be the last that is left of it
         numbers = {name: data for name, data in numbers.items() if not (run_dir / name).exists()}
     write_files(run_dir, numbers | _tables(findings))
-    vectors, figures = _figures(findings)
-    shown = [(name, _caption(name, findings)) for name in vectors]
-    inline = [(name, caption, vectors[name]) for name, caption in shown]
+    inline, left_out, figures = _figures(findings)
+    shown = {"figures": [(name, caption) for name, caption, _ in inline], "left_out": left_out}
     texts = {
-        "report.md": render_markdown("report.md.j2", r=findings, figures=shown).encode(),
-        "report.html": render_page(findings, inline).encode(),
+        "report.md": render_markdown("report.md.j2", r=findings, **shown).encode(),
+        "report.html": render_page(findings, inline, left_out).encode(),
     }
     write_files(run_dir, figures | texts)
     return findings
-
-
-def _caption(name: str, findings: Findings) -> str:
-    """What a figure shows, how lossy decoders are marked, and who is left out of it."""
-    lines = [_CAPTIONS[name]]
-    if (findings.summary["guarantee"] == NO_GUARANTEE).any():
-        lines.append("Hollow: lossy, no guarantee.")
-    lines += [f"Left out: {cell} is {WRONG}." for cell in findings.wrong]
-    return " ".join(lines)
 
 
 def _findings(run_dir: Path, reference: str | None) -> Findings:
@@ -241,17 +222,18 @@ def _tables(findings: Findings) -> dict[str, bytes]:
     }
 
 
-def _figures(findings: Findings) -> tuple[dict[str, str], dict[str, bytes]]:
-    """Draw what there is data for; returns the SVG by figure name, and every file."""
-    from bench.report import figures, parallel_figures
+def _figures(
+    findings: Findings,
+) -> tuple[list[tuple[str, str, str]], Sequence[str], dict[str, bytes]]:
+    """Draw what there is data for: (name, caption, SVG) of each; what is left out; every file."""
+    from bench.report import figures, gallery
 
-    drawn = figures.draw_all(findings.summary, findings.lengths, findings.floor)
-    drawn |= parallel_figures.draw_all(findings.summary)
-    vectors: dict[str, str] = {}
+    made = gallery.draw_all(findings)
+    inline: list[tuple[str, str, str]] = []
     files: dict[str, bytes] = {}
-    for name, (figure, data) in drawn.items():
-        made = figures.render(figure)
-        vectors[name] = made["svg"].decode()
-        files |= {f"figures/{name}.{kind}": content for kind, content in made.items()}
+    for name, (figure, data) in made.drawn.items():
+        kinds = figures.render(figure)
+        inline.append((name, made.captions[name], kinds["svg"].decode()))
+        files |= {f"figures/{name}.{kind}": content for kind, content in kinds.items()}
         files[f"figures/data/{name}.csv"] = csv_bytes(data)
-    return vectors, files
+    return inline, made.left_out, files

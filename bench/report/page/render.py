@@ -23,14 +23,17 @@ _FOLDER = files("bench.report.page")
 _BASICS = ("page.js", "tables.js")
 
 
-def render_page(findings: Findings, figures: Sequence[tuple[str, str, str]]) -> str:
-    """The HTML of a run; `figures` are (name, caption, SVG)."""
+def render_page(
+    findings: Findings, figures: Sequence[tuple[str, str, str]], left_out: Sequence[str]
+) -> str:
+    """The HTML of a run; `figures` are (name, caption, SVG), `left_out` says which are not."""
     return _fill(
         "page.html.jinja",
         ("page.css", "viewer.css"),
         (*_BASICS, "chunks.js", "lanes.js", "race.js", "viewer.js", "open.js"),
         r=findings,
         figures=[(name, caption, inline_svg(svg, name)) for name, caption, svg in figures],
+        left_out=left_out,
         viewer=viewer(findings.run),
     )
 

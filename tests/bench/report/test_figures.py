@@ -12,14 +12,17 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.transforms import Bbox
 
-from bench.records.plan import Plan
 from bench.records.run_folder import load_run
-from bench.report import figures
+from bench.report import figures, gallery
+from bench.report.findings import Findings
 from bench.report.style import GREY, colours, overlap, place
 from bench.stats import summary
 from bench.stats.intervals import Estimate
 
-NAMES = {"speedup", "tokens_per_call", "acceptance_length", "quality_speed"}
+NAMES = {
+    *("overview", "speedup", "quality_speed", "tokens_per_call", "acceptance_length"),
+    *("acceptance_by_position", "latency", "memory"),
+}
 TWELVE = [f"spec@k{k}" for k in range(1, 8)] + ["nar", "idlm@refine", "idlm@isd", "ptp", "a-" * 20]
 
 
@@ -29,9 +32,7 @@ def test_every_figure_is_drawn_for_few_and_for_many_decoders(
 ) -> None:
     means = {cell: 1.5 + 0.4 * i for i, cell in enumerate(cells)}
     run = load_run(synthetic_run(means, conversations=6, repeats=1, quality=2))
-    frame = summary.summarise(run.records, run.plan)
-    lengths = summary.step_length_table(run.records, run.plan)
-    drawn = figures.draw_all(frame, lengths, summary.noise_floor(run.records))
+    drawn = gallery.draw_all(Findings(run)).drawn
     assert set(drawn) == NAMES
     assert all(len(data) for _, data in drawn.values())
     names = [t.get_text().replace("\n", "") for t in drawn["speedup"][0].axes[0].get_yticklabels()]
@@ -43,7 +44,6 @@ def test_the_last_digits_of_a_layout_change_no_byte(
 ) -> None:
     run = load_run(synthetic_run(conversations=6, repeats=1, quality=2))
     frame = summary.summarise(run.records, run.plan)
-    lengths = summary.step_length_table(run.records, run.plan)
     plain = ConstrainedLayoutEngine.execute
     written = []
     for noise in (0.0, 3e-13):  # what one process and the next differ by
@@ -57,21 +57,11 @@ def test_the_last_digits_of_a_layout_change_no_byte(
             return done
 
         monkeypatch.setattr(ConstrainedLayoutEngine, "execute", execute)
-        drawn = figures.draw_all(frame, lengths, summary.noise_floor(run.records))
-        written.append(figures.render(drawn["tokens_per_call"][0])["svg"])
+        with figures.styled():
+            drawn = figures.tokens_per_call_figure(frame)
+        assert drawn is not None
+        written.append(figures.render(drawn[0])["svg"])
     assert written[0] == written[1]
-
-
-def test_a_figure_without_data_is_not_drawn() -> None:
-    empty = summary.summarise([], Plan())
-    assert figures.draw_all(empty, summary.step_length_table([], Plan()), Estimate()) == {}
-
-
-def test_the_baseline_alone_has_no_speedup_to_draw(synthetic_run: Callable[..., Path]) -> None:
-    run = load_run(synthetic_run({}, conversations=6, repeats=1, quality=0))
-    frame = summary.summarise(run.records, run.plan)
-    lengths = summary.step_length_table(run.records, run.plan)
-    assert set(figures.draw_all(frame, lengths, Estimate())) == {"tokens_per_call"}
 
 
 def test_decoders_keep_their_colours_and_share_none() -> None:
@@ -81,6 +71,7 @@ def test_decoders_keep_their_colours_and_share_none() -> None:
     alone = colours(["ar", "lookup"])["lookup"]
     assert alone == colours(["ar", "mine", "idlm", "idlm@isd", "spec", "lookup"])["lookup"]
     assert len(set(palette.values())) == len(palette)
+    assert colours(["ar", "idlm@isd", "idlm"])["idlm"] == colours(["ar", "idlm"])["idlm"]
 
 
 def test_labels_cover_neither_points_nor_each_other() -> None:
@@ -93,21 +84,6 @@ def test_labels_cover_neither_points_nor_each_other() -> None:
         assert all(overlap(box, mark) == 0 for mark in marks)
         assert all(overlap(box, other) == 0 for other in boxes[i + 1 :])
         assert math.isclose(overlap(box, frame), 50 * 11)
-
-
-def test_a_name_stays_off_the_whisker_where_quality_has_no_interval(
-    synthetic_run: Callable[..., Path],
-) -> None:
-    run = load_run(synthetic_run({"spec": 2.0}, conversations=6, repeats=1, quality=1))
-    drawn = figures.quality_speed_figure(summary.summarise(run.records, run.plan))
-    assert drawn is not None
-    figure, data = drawn
-    assert data["quality_low"].isna().all()
-    (axes,) = figure.axes
-    for text, row in zip(axes.texts, data.to_dict("records"), strict=True):
-        _, height = axes.transAxes.transform(text.get_position())
-        _, whisker = axes.transData.transform((row["speedup"], row["quality"]))
-        assert row["decoder"] == "ar" or abs(height - whisker) > 5
 
 
 def test_a_speedup_of_exactly_one_has_an_axis(synthetic_run: Callable[..., Path]) -> None:

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from bench.report import figures
-from bench.report.parallel_figures import draw_all
-from bench.report.style import PAPER
+from bench.report.parallel_figures import entropy_figure, passes_figure
+from bench.report.style import PAPER, without_wrong
 
 ENTROPY = {"qa": 0.1, "rag": 0.2, "translation": 0.4, "mt_bench": 1.1, "summarization": 1.4}
 PASSES = {"nar": 1.0, "idlm@p2": 2.0, "idlm@p4": 4.0, "idlm@p8": 8.0}
@@ -28,23 +28,29 @@ def summary() -> pd.DataFrame:
     return frame.assign(guarantee=frame["decoder"].map({"ar": "same tokens", "ptp": "same tokens"}))
 
 
+def drawn(made: figures.Drawn | None) -> figures.Drawn:
+    assert made is not None
+    return made
+
+
 def test_gain_is_drawn_against_the_entropy_of_ars_own_answers() -> None:
     frame = summary()
     frame.loc[frame["decoder"] != "ar", "base_entropy"] = 9.0  # of theirs: not what is meant
-    figure, data = draw_all(frame)["entropy"]
+    figure, data = drawn(entropy_figure(frame))
     assert set(data["decoder"]) == {"ptp", *PASSES}
     mine = data[data["decoder"] == "ptp"]
     assert list(mine["entropy"]) == sorted(ENTROPY.values())
     assert list(mine["tpf"]) == pytest.approx([4 - 2 * e for e in sorted(ENTROPY.values())])
-    written = {text.get_text() for text in figure.axes[0].texts}
-    assert {"ptp", "nar", "idlm@p8"} <= written
+    (legend,) = figure.legends
+    assert {text.get_text() for text in legend.get_texts()} == {"ptp", *PASSES}
     assert figures.render(figure)["png"]
 
 
 def test_lossy_decoders_are_rings_and_wrong_ones_are_left_out_with_a_line() -> None:
     frame = summary().fillna({"guarantee": "none"})
     frame.loc[frame["decoder"] == "ptp", "guarantee"] = "WRONG"
-    figure, data = draw_all(frame)["entropy"]
+    figure, data = drawn(entropy_figure(without_wrong(frame)))
+    figures.annotate(figure, frame, hollow=True)
     assert set(data["decoder"]) == set(PASSES)
     assert {line.get_markerfacecolor() for line in figure.axes[0].lines[:4]} == {PAPER}
     under = [text.get_text() for text in figure.texts]
@@ -54,8 +60,18 @@ def test_lossy_decoders_are_rings_and_wrong_ones_are_left_out_with_a_line() -> N
     )
 
 
+def test_families_have_no_order_that_a_line_could_follow() -> None:
+    figure, _ = drawn(entropy_figure(summary()))
+    points = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
+    assert len(points) == 1 + len(PASSES)
+    assert {line.get_linestyle() for line in points} == {"None"}
+    first = [float(np.asarray(line.get_xdata())[0]) for line in points]
+    assert first == sorted(set(first))  # beside one another in each family
+    assert max(map(abs, first)) < 0.5
+
+
 def test_quality_is_drawn_against_passes_with_ar_as_the_line_above() -> None:
-    figure, data = draw_all(summary())["passes"]
+    figure, data = drawn(passes_figure(summary()))
     assert sorted(data[data["family"] == "qa"]["passes_per_block"]) == [1, 2, 4, 8]
     assert len([axes for axes in figure.axes if axes.get_visible()]) == len(ENTROPY) + 1
     lines = [np.asarray(line.get_ydata()).tolist() for line in figure.axes[0].lines]
@@ -67,19 +83,21 @@ def test_quality_is_drawn_against_passes_with_ar_as_the_line_above() -> None:
 def test_labels_that_differ_in_their_last_number_are_a_curve() -> None:
     frame = summary()
     names = {"idlm@p2": "idlm@a-t2", "idlm@p4": "idlm@a-t4", "idlm@p8": "idlm@a"}
-    figure, _ = draw_all(frame.replace({"decoder": names}))["passes"]
-    written = {text.get_text() for axes in figure.axes for text in axes.texts}
-    assert {"idlm@a-t…", "idlm@a", "nar"} <= written
+    figure, _ = drawn(passes_figure(frame.replace({"decoder": names})))
+    (legend,) = figure.legends
+    names_above = {text.get_text() for text in legend.get_texts()}
+    assert names_above == {"nar", "idlm@a-t2", "idlm@a-t4", "idlm@a"}
     lines = [np.asarray(line.get_ydata()).tolist() for line in figure.axes[0].lines]
     assert pytest.approx([0.5, 0.7, 0.8]) in lines
 
 
 def test_two_decoders_of_blocks_are_no_curve() -> None:
     frame = summary()
-    assert "passes" not in draw_all(frame[frame["decoder"].isin(["ar", "nar", "idlm@p2"])])
+    assert passes_figure(frame[frame["decoder"].isin(["ar", "nar", "idlm@p2"])]) is None
 
 
 def test_neither_is_drawn_without_what_it_shows() -> None:
     frame = summary().assign(base_entropy=None, passes_per_block=None)
     frame = frame.astype({"base_entropy": "float64", "passes_per_block": "float64"})
-    assert draw_all(frame) == {}
+    assert entropy_figure(frame) is None
+    assert passes_figure(frame) is None

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from bench.errors import BenchError
 from bench.records.run_folder import load_run
-from bench.report import figures
+from bench.report import gallery
 from bench.report.findings import Findings
 from bench.report.style import PAPER
 from bench.report.tables import ACCEPTED, EMITTED, Table, TableCell, percent
@@ -25,7 +25,10 @@ from bench.report.write import print_summary, write_report
 from tests.bench.conftest import write_run
 
 CELLS = {"spec": 3.0, "ptp": 4.0}
-FIGURES = ("speedup", "tokens_per_call", "acceptance_length", "quality_speed")
+FIGURES = (
+    *("overview", "speedup", "quality_speed", "tokens_per_call", "acceptance_length"),
+    *("acceptance_by_position", "latency", "memory"),
+)
 Write = Callable[..., Path]
 
 
@@ -468,7 +471,7 @@ def test_guarantees_group_the_rows_and_name_what_a_step_emits(synthetic_run: Wri
 def test_lossy_decoders_are_hollow_stand_last_and_say_their_quality(synthetic_run: Write) -> None:
     path = synthetic_run({"idlm": 9.0, "spec": 3.0}, lossy=["idlm"])
     findings = Findings(load_run(path))
-    drawn = figures.draw_all(findings.summary, findings.lengths, findings.floor)
+    drawn = dict(gallery.draw_all(findings).drawn)
     figure, data = drawn["speedup"]
     assert list(data["decoder"]) == ["spec", "idlm"]
     assert data["speedup"].is_monotonic_increasing
@@ -480,6 +483,7 @@ def test_lossy_decoders_are_hollow_stand_last_and_say_their_quality(synthetic_ru
     assert axes.get_yticklabels()[1].get_text() == f"idlm\n{said}"
     titles = [axes.get_title("left") for axes in drawn["acceptance_length"][0].axes]
     assert titles == ["spec", f"idlm\n{said}"]
+    assert "idlm" not in set(drawn.pop("acceptance_by_position")[1]["decoder"])
     for figure, _ in drawn.values():
         figure.draw_without_rendering()
         texts = {text.get_text(): text.get_window_extent() for text in figure.texts}

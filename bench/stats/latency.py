@@ -1,0 +1,55 @@
+"""How long a reader waits: for the first token, and from one chunk of tokens to the next.
+
+A *chunk* is what one step emits; a step that emits nothing gives the next one its time. Answers
+timed alone have these times, those of a group have none. No torch here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from bench.records.record import SampleRecord
+from bench.stats.counters import timed
+
+PERCENTILES = (*range(100), 99.5, 99.9, 100)
+FIRST, BETWEEN = "first token", "between chunks"
+
+
+def between_chunks_s(record: SampleRecord) -> list[float]:
+    """Seconds between the ends of steps that emitted tokens, one after the other."""
+    steps = record.steps
+    if steps is None or not steps.ended_s:
+        return []
+    told = zip(steps.ended_s, steps.emitted, strict=True)
+    ends = [end_s for end_s, emitted in told if emitted]
+    return [after - before for before, after in itertools.pairwise(ends)]
+
+
+def latency_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> pd.DataFrame:
+    """Percentiles of both waits, pooled over a decoder's answers: `n` waits, seconds.
+
+    The percentile p is the least wait that p per cent of all do not exceed, so every one was
+    measured; 0 is the shortest.
+    """
+    waits: dict[tuple[str, str], list[float]] = {}
+    for record in timed(records):
+        first = [] if record.ttft_s is None else [record.ttft_s]
+        for what, more in ((FIRST, first), (BETWEEN, between_chunks_s(record))):
+            waits.setdefault((what, record.decoder), []).extend(more)
+    rows = [
+        {"decoder": decoder, "wait": what, "n": len(some), "percentile": p, "seconds": value}
+        for decoder in decoders
+        for what in (FIRST, BETWEEN)
+        if (some := waits.get((what, decoder)))
+        for p, value in zip(PERCENTILES, _percentiles(some), strict=True)
+    ]
+    return pd.DataFrame(rows, columns=["decoder", "wait", "n", "percentile", "seconds"])
+
+
+def _percentiles(values: Sequence[float]) -> list[float]:
+    shares = np.array(PERCENTILES) / 100
+    return [float(value) for value in np.quantile(values, shares, method="inverted_cdf")]

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from bench.report.figures import Drawn, panels, styled
+from bench.report.axes import panels
+from bench.report.figures import Drawn, styled
 from bench.report.style import INK, colours
 from bench.stats.cost_curve import Cost
 from bench.stats.limit import OperatingPoint

@@ -386,7 +386,7 @@ def test_an_adapter_is_asked_for_by_the_modes_name_unless_another_is_given() -> 
         (
             "idlm:mode=isd:block=8",
             "option 'block' of decoder 'idlm' is 8, but it belongs to mode=refine, not to "
-            "mode=isd, which reads stride, verify, proposal, lenience, top",
+            "mode=isd, which reads stride, branches, verify, proposal, lenience, top",
         ),
         (
             "ptp:budget=5",

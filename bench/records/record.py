@@ -110,7 +110,9 @@ class SampleRecord:
     mean entropy of its distributions (nats). `recounted` is the length of the baseline's answer as
     Spec-Bench counts it (`bench.settings.protocol`), under its protocol only. With `error` set,
     everything measured is None; `error_at` is where in its file the decoder raised it or stood, as
-    ``FILE.py:LINE``.
+    ``FILE.py:LINE``. `worker` measured it on `node` (a hash that names a machine), where work was
+    handed out to several; `machine` is the comparability key of the part of a merged run it is
+    from.
     """
 
     kind: Kind
@@ -141,6 +143,9 @@ class SampleRecord:
     recounted: int | None = None
     error: str | None = None
     error_at: str | None = None
+    worker: str | None = None
+    node: str | None = None
+    machine: str | None = None
     schema: int = SCHEMA
 
     @property
@@ -202,7 +207,7 @@ _FIELDS: tuple[tuple[Any, bool, Sequence[str]], ...] = (
     (str, False, ("kind", "decoder", "family", "conversation", "prompt_hash")),
     (int, False, ("turn", "repeat", "seed", "block", "order", "attempt")),
     (int, False, ("batch_size", "num_prompt_tokens")),
-    (str, True, ("text", "stop", "error", "error_at")),
+    (str, True, ("text", "stop", "error", "error_at", "worker", "node", "machine")),
     (_REAL, True, ("ttft_s", "total_s", "group_s", "nll", "agreement", "entropy")),
     (int, True, ("peak_memory_bytes", "recounted")),
 )

@@ -23,6 +23,7 @@ from bench.measure.quality import ADVICE, score_quality
 from bench.measure.timing import Runner
 from bench.plan.identity import check_identity
 from bench.plan.make import batch_size, make_plan
+from bench.plan.part import parse_part, part_of
 from bench.plan.precision import computed_in
 from bench.plan.select import build_decoder, choose_decoders
 from bench.plan.setup import Setup, open_setup
@@ -80,15 +81,19 @@ def run(
     opener: Opener = open_setup,
     reporter: Reporter = _report_of,
     spread: Spread = ALONE,
+    part: str | None = None,
 ) -> RunResult:
     """Measure what `config` asks for, in a new folder under `parent`, and have it reported.
 
-    `spread` says how many workers measure it; by default this process does.
+    `spread` says how many workers measure it; by default this process does. `part` (``I/N``) is
+    measured of it alone.
 
     Raises:
         BenchError: for anything that stops it before the plan is written (the folder is then
             removed again), and for a disk that cannot be written to.
     """
+    if part is not None:
+        parse_part(part)
     config = choose_decoders(config, progress.note)
     team = Team(spread, opener, config.threads)
     config = team.shared_out(config)
@@ -98,7 +103,7 @@ def run(
     run_dir = create_run_dir(parent, _stem(config), begun)
     with only_writer(run_dir):
         try:
-            planned = _plan(config, run_dir, progress, opener)
+            planned = _plan(config, run_dir, progress, opener, part)
         except BaseException:
             _remove(run_dir)
             raise
@@ -186,12 +191,18 @@ def _refuse_code_of(run_dir: Path, config: RunConfig) -> None:
 
 
 def _plan(
-    config: RunConfig, run_dir: Path, progress: Progress, opener: Opener
+    config: RunConfig,
+    run_dir: Path,
+    progress: Progress,
+    opener: Opener,
+    part: str | None = None,
 ) -> tuple[Setup, Plan, dict[str, Prompt]]:
     """Open the models and write the plan: the manifest last, with which the run is planned."""
     setup = opener(config)
     progress.note(computed_in(config, setup.config))
     plan, prompts = make_plan(setup, _name(config), progress)
+    if part is not None:
+        plan = part_of(plan, part)
     write_prompts(run_dir, list(prompts.values()))
     write_text(run_dir / CONFIG, setup.config.to_toml())
     write_environment(run_dir, _environment(setup))

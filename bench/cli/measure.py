@@ -31,6 +31,7 @@ def run(
     executor: options.Executing = options.Kind.local,
     workers: options.Workers = 1,
     executor_option: options.Executors = None,
+    part: options.Part = None,
     progress: options.Progressing = options.ProgressStyle.auto,
 ) -> None:
     """Compare decoders: tokens per call, latency, memory and quality, with intervals."""
@@ -44,7 +45,7 @@ def run(
             return
         from bench import runs
 
-        ended = runs.run(chosen, output, shown, spread=spread)
+        ended = runs.run(chosen, output, shown, spread=spread, part=part)
     _conclude(ended)
 
 

@@ -42,6 +42,11 @@ Executors = Annotated[
     ),
 ]
 
+Part = Annotated[
+    str | None,
+    typer.Option(help="I/N: measure a part; `bench merge` joins them.", rich_help_panel=_SPREAD),
+]
+
 Published = Annotated[
     str | None, typer.Option(help="Published numbers beside ours, e.g. specbench-a100-7b.")
 ]

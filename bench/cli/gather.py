@@ -5,6 +5,7 @@ Nothing heavy at module level: the command line imports this to show its help.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -34,3 +35,20 @@ def merge(
     for line in notes:
         typer.echo(f"bench: {line}", err=True)
     raise typer.Exit(code)
+
+
+@app.command(rich_help_panel=PANEL)
+def index(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder of runs.")],
+) -> None:
+    """Write a page for a folder of runs: the latest verdict of every branch, curves, search."""
+    from bench.errors import BenchError, Exit
+    from bench.report.index import write_index
+
+    if not folder.is_dir():
+        line = f"there is no folder {folder}; bench index takes the parent of run folders"
+        raise BenchError(line, Exit.USAGE)
+    page, history = write_index(folder)
+    if history.empty:
+        typer.echo(f"bench: {folder} holds no run", err=True)
+    typer.echo(page)

@@ -43,6 +43,7 @@ from bench.records.run_folder import (
     CONFIG,
     create_run_dir,
     load_run,
+    outlines,
     point_latest,
     refuse_reference,
 )
@@ -262,7 +263,7 @@ def _fill(
     if writer.num_cut:
         progress.note(f"{writer.num_cut} damaged bytes at the end of {SAMPLES} were cut off")
         writer.event("cut", num_bytes=writer.num_cut)
-    records = load_run(run_dir).records
+    records = outlines(run_dir, plan)
     finished = {record.block for record in records if record.kind == "timing"}
     left = [block for block in plan.blocks if block.block not in finished]
     if attempt:

@@ -39,7 +39,7 @@ from bench.records.phases import PHASES, PHASES_FILE, PhasedAnswer, read_phases
 from bench.records.plan import Block, Plan
 from bench.records.prompts import Prompt
 from bench.records.record import SCHEMA
-from bench.records.run_folder import load_records
+from bench.records.run_folder import outlines
 from decoders.core.decoder import Answer, Role, SelfDriven, Steps
 from decoders.core.engine.forward import forward
 from decoders.core.engine.readout import Readout, read_out
@@ -97,7 +97,7 @@ class SecondPass:
         self, setup: Setup, plan: Plan, prompts: Mapping[str, Prompt], run_dir: Path
     ) -> None:
         """Of a run that is resumed, what it has is kept (raises as `read_phases`)."""
-        self._setup, self._prompts, self._run_dir = setup, prompts, run_dir
+        self._setup, self._plan, self._prompts, self._run_dir = setup, plan, prompts, run_dir
         self._answers = list(read_phases(run_dir))
         chosen = _chosen_blocks(plan, setup.config.phase_limit)
         have = {(answer.prompts, answer.repeat) for answer in self._answers}
@@ -135,7 +135,7 @@ class SecondPass:
         """Ask what was not asked: the run was stopped between a block's end and its phases."""
         if not self._missing:
             return
-        records = [r for r in load_records(self._run_dir) if r.kind == "timing" and r.error]
+        records = [r for r in outlines(self._run_dir, self._plan) if r.kind == "timing" and r.error]
         progress.start("phases", len(self._missing))
         with frozen_garbage():
             for block in list(self._missing.values()):

@@ -22,6 +22,9 @@ SCHEMA = 1
 
 Kind = Literal["timing", "quality"]
 
+Shared = dict[tuple[Any, ...], tuple[Any, ...]]
+"""Columns of integers by themselves: a real one may equal one of integers and is not among them."""
+
 MOST_REJECTED = 32
 """Ids of rejected drafts that a record keeps of one step, and (below) of one answer."""
 MOST_REJECTED_IN_ALL = 1024
@@ -164,8 +167,11 @@ class SampleRecord:
         return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+    def from_dict(cls, data: Mapping[str, Any], shared: Shared | None = None) -> Self:
         """Rebuild a record from a parsed line.
+
+        Columns of integers that are in `shared` already are taken from there, others are put into
+        it: decoders that keep AR's tokens, and repeats, have many in common.
 
         Raises:
             ValueError: on another schema, or a field that is missing, unknown or of a type that
@@ -177,9 +183,9 @@ class SampleRecord:
             )
         fields = dict(data)
         if (tokens := fields.get("tokens")) is not None:
-            fields["tokens"] = _numbers("tokens", tokens, int)
+            fields["tokens"] = _shared(_numbers("tokens", tokens, int), shared)
         if (steps := fields.get("steps")) is not None:
-            fields["steps"] = _steps(steps)
+            fields["steps"] = _steps(steps, shared)
         if (scores := fields.get("scores")) is not None:
             _demand(isinstance(scores, dict), "scores", scores)
             _numbers("scores", list(scores.values()), float)
@@ -217,12 +223,19 @@ _LISTS = ("rejected", "decided")
 _KINDS_OF: Mapping[type, set[type]] = {int: {int}, float: {int, float}}
 
 
-def _steps(data: object) -> StepColumns:
+def _shared(column: tuple[Any, ...], shared: Shared | None) -> tuple[Any, ...]:
+    """The column, as the same object wherever it occurs."""
+    return column if shared is None else shared.setdefault(column, column)
+
+
+def _steps(data: object, shared: Shared | None) -> StepColumns:
     """The steps of a parsed line (raises as `SampleRecord.from_dict`)."""
     if not isinstance(data, dict):
         raise ValueError(f"a record's steps are {data!r}")
     try:
-        steps = StepColumns(**{name: _column(name, data[name]) for name in data})
+        columns = {name: _column(name, data[name]) for name in data}
+        whole = {k: v if k in _REAL_COLUMNS else _shared(v, shared) for k, v in columns.items()}
+        steps = StepColumns(**whole)
     except TypeError as error:
         raise ValueError(f"a record's steps are not those of this version: {error}") from error
     for field in dataclasses.fields(steps):

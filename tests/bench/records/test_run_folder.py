@@ -277,7 +277,9 @@ def test_columns_that_are_equal_are_kept_once(folder: Path, record: Make) -> Non
 
 
 def test_integers_and_reals_are_never_shared(record: Make) -> None:
-    steps = replace(record("ar").steps, overlap=(1.0,), alpha=(1.0,), tested=(1,), emitted=(1,))
+    given = record("ar").steps
+    assert given is not None
+    steps = replace(given, overlap=(1.0,), alpha=(1.0,), tested=(1,), emitted=(1,))
     steps = StepColumns(**{name: value[:1] for name, value in fields_of(steps).items()})
     line = json.loads(replace(record("ar"), steps=steps).to_json())
     back = SampleRecord.from_dict(line, {})

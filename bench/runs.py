@@ -19,15 +19,16 @@ from bench.machine import env as environment
 from bench.machine.gpu import gpu_handle
 from bench.machine.load import LoadWatch
 from bench.measure.phases import SecondPass
-from bench.measure.quality import score_quality
+from bench.measure.quality import ADVICE, score_quality
 from bench.measure.timing import Runner
 from bench.plan.identity import check_identity
 from bench.plan.make import batch_size, make_plan
+from bench.plan.part import parse_part, part_of
 from bench.plan.precision import computed_in
 from bench.plan.select import build_decoder, choose_decoders
 from bench.plan.setup import Setup, open_setup
 from bench.progress import Progress
-from bench.records.environment import Environment, Process, write_environment
+from bench.records.environment import Environment, Process, read_environment, write_environment
 from bench.records.failures import ERRORS, ErrorLog
 from bench.records.files import (
     SAMPLES,
@@ -42,14 +43,18 @@ from bench.records.run_folder import (
     CONFIG,
     create_run_dir,
     load_run,
+    outlines,
     point_latest,
     refuse_reference,
 )
 from bench.records.status import COMPLETE, STATUS, RunStatus, write_status
 from bench.records.vocabulary import write_vocabulary
 from bench.settings.config import RunConfig, load_config, spec_of
+from bench.settings.spread import ALONE, Spread
 from bench.stats.validity import DAMAGED, EXIT_CODES, INCOMPLETE, VALID, judge
 from bench.verify.differences import differences
+from bench.workers.spread import Passes
+from bench.workers.team import Team
 
 Opener = Callable[[RunConfig], Setup]
 Reporter = Callable[[Path], None]
@@ -76,25 +81,34 @@ def run(
     progress: Progress,
     opener: Opener = open_setup,
     reporter: Reporter = _report_of,
+    spread: Spread = ALONE,
+    part: str | None = None,
 ) -> RunResult:
     """Measure what `config` asks for, in a new folder under `parent`, and have it reported.
+
+    `spread` says how many workers measure it; by default this process does. `part` (``I/N``) is
+    measured of it alone.
 
     Raises:
         BenchError: for anything that stops it before the plan is written (the folder is then
             removed again), and for a disk that cannot be written to.
     """
+    if part is not None:
+        parse_part(part)
     config = choose_decoders(config, progress.note)
+    team = Team(spread, opener, config.threads)
+    config = team.shared_out(config)
     began = _utc()
     opening = RunStatus(status="opening", started_utc=began).to_json()
     begun = {CONFIG: config.to_toml(), STATUS: json.dumps(opening) + "\n"}
     run_dir = create_run_dir(parent, _stem(config), begun)
     with only_writer(run_dir):
         try:
-            planned = _plan(config, run_dir, progress, opener)
+            planned = _plan(config, run_dir, progress, opener, part)
         except BaseException:
             _remove(run_dir)
             raise
-        status = _measure(*planned, run_dir, progress, attempt=0, began=began)
+        status = _measure(*planned, run_dir, progress, team, attempt=0, began=began)
         return _report(run_dir, status, bool(status.num_records), progress, reporter)
 
 
@@ -103,10 +117,12 @@ def resume(
     progress: Progress,
     opener: Opener = open_setup,
     reporter: Reporter = _report_of,
+    spread: Spread = ALONE,
 ) -> RunResult:
     """Complete a run that stopped; one that is complete says so and is left as it is.
 
-    The exit code is that of the run as it then stands, whoever measured what of it.
+    It may go on with another executor, and another number of workers. The exit code is that of the
+    run as it then stands, whoever measured what of it.
 
     One that was killed before it was planned is planned now, one that was killed while its report
     was written has it written.
@@ -118,17 +134,20 @@ def resume(
     """
     with only_writer(run_dir):
         remove_scratch(run_dir)
-        return _resume(run_dir, progress, opener, reporter)
+        return _resume(run_dir, progress, opener, reporter, spread)
 
 
-def _resume(run_dir: Path, progress: Progress, opener: Opener, reporter: Reporter) -> RunResult:
+def _resume(
+    run_dir: Path, progress: Progress, opener: Opener, reporter: Reporter, spread: Spread
+) -> RunResult:
     if (run_dir / STATUS).is_file() and not (run_dir / MANIFEST).is_file():
         refuse_reference(run_dir)
         progress.note(f"{run_dir} was stopped before anything was planned: it begins now")
         config = load_config(run_dir / CONFIG, {})
         _refuse_code_of(run_dir, config)
-        planned = _plan(config, run_dir, progress, opener)
-        status = _measure(*planned, run_dir, progress, attempt=0)
+        team = Team(spread, opener, config.threads)
+        planned = _plan(team.shared_out(config), run_dir, progress, opener)
+        status = _measure(*planned, run_dir, progress, team, attempt=0)
         return _report(run_dir, status, bool(status.num_records), progress, reporter)
     stopped = load_run(run_dir)
     validity = judge(stopped)
@@ -150,12 +169,13 @@ def _resume(run_dir: Path, progress: Progress, opener: Opener, reporter: Reporte
     prompts = read_prompts(run_dir)
     config = load_config(run_dir / CONFIG, {})
     _refuse_code_of(run_dir, config)
+    team = Team(spread, opener, config.threads)
     setup = opener(config)
     check_identity(setup, stopped.plan, prompts, stopped.env, _environment(setup))
     attempts = [stopped.status.attempts or 0, *(r.attempt + 1 for r in stopped.records)]
     began = stopped.status.started_utc
     status = _measure(
-        setup, stopped.plan, prompts, run_dir, progress, attempt=max(attempts), began=began
+        setup, stopped.plan, prompts, run_dir, progress, team, attempt=max(attempts), began=began
     )
     return _report(run_dir, status, bool(status.num_records), progress, reporter)
 
@@ -172,12 +192,18 @@ def _refuse_code_of(run_dir: Path, config: RunConfig) -> None:
 
 
 def _plan(
-    config: RunConfig, run_dir: Path, progress: Progress, opener: Opener
+    config: RunConfig,
+    run_dir: Path,
+    progress: Progress,
+    opener: Opener,
+    part: str | None = None,
 ) -> tuple[Setup, Plan, dict[str, Prompt]]:
     """Open the models and write the plan: the manifest last, with which the run is planned."""
     setup = opener(config)
     progress.note(computed_in(config, setup.config))
     plan, prompts = make_plan(setup, _name(config), progress)
+    if part is not None:
+        plan = part_of(plan, part)
     write_prompts(run_dir, list(prompts.values()))
     write_text(run_dir / CONFIG, setup.config.to_toml())
     write_environment(run_dir, _environment(setup))
@@ -196,6 +222,7 @@ def _measure(
     prompts: Mapping[str, Prompt],
     run_dir: Path,
     progress: Progress,
+    team: Team,
     *,
     attempt: int,
     began: str | None = None,
@@ -207,7 +234,7 @@ def _measure(
     try:
         try:
             with SampleWriter(run_dir) as writer:
-                _fill(setup, plan, prompts, run_dir, writer, progress, attempt)
+                _fill(setup, plan, prompts, run_dir, writer, progress, team, attempt)
             how = COMPLETE
         except KeyboardInterrupt:
             how = "interrupted"
@@ -229,20 +256,34 @@ def _fill(
     run_dir: Path,
     writer: SampleWriter,
     progress: Progress,
+    team: Team,
     attempt: int,
 ) -> None:
     """Measure what is missing: unfinished blocks as a whole, then unanswered quality prompts."""
     if writer.num_cut:
         progress.note(f"{writer.num_cut} damaged bytes at the end of {SAMPLES} were cut off")
         writer.event("cut", num_bytes=writer.num_cut)
-    records = load_run(run_dir).records
+    records = outlines(run_dir, plan)
     finished = {record.block for record in records if record.kind == "timing"}
     left = [block for block in plan.blocks if block.block not in finished]
     if attempt:
         for block in left:
             writer.event("supersede", block=block.block, before_attempt=attempt)
-    watch = LoadWatch(gpu_handle(str(setup.models.target.device)))
     errors, second = ErrorLog(run_dir), SecondPass(setup, plan, prompts, run_dir)
+    if team.executor is not None:
+        passes = Passes(
+            setup=setup,
+            plan=plan,
+            prompts=prompts,
+            opener=team.opener,
+            key=read_environment(run_dir).comparability_key,
+            attempt=attempt,
+            left=left,
+            records=records,
+        )
+        passes.fill(team.executor, team.spread.workers, writer, errors, second, progress)
+        return
+    watch = LoadWatch(gpu_handle(str(setup.models.target.device)))
     runner = Runner(
         setup,
         prompts,
@@ -258,8 +299,7 @@ def _fill(
     second.complete(progress)
     asked = [prompts[planned.prompt] for planned in plan.in_pass("quality")]
     done = {(record.decoder, record.prompt) for record in records if record.kind == "quality"}
-    advice = "lower --max-new-tokens, or leave it out: --quality-limit 0"
-    with room_for(f"the quality pass, {batch_size(setup)} answers at a time,", advice):
+    with room_for(f"the quality pass, {batch_size(setup)} answers at a time,", ADVICE):
         score_quality(setup, asked, writer, progress, attempt=attempt, done=done, errors=errors)
 
 

@@ -47,3 +47,20 @@ def test_the_gpu_runs_no_code_of_a_fork() -> None:
     condition = WORKFLOW["jobs"]["gpu"]["if"]
     assert "head.repo.full_name == github.repository" in condition
     assert "bench-gpu" in condition
+
+
+def test_the_page_of_runs_is_made_with_verbs_and_options_that_exist() -> None:
+    from typer.main import get_command
+
+    import cli
+
+    docs = yaml.safe_load((ROOT / ".github" / "workflows" / "docs.yml").read_text(encoding="utf-8"))
+    commands = get_command(cli.app).commands  # type: ignore[attr-defined]
+    scripts = [step.get("run", "") for step in docs["jobs"]["build"]["steps"]]
+    used = [pair for script in scripts for pair in re.findall(r"bin/bench (\w+)(.*)", script)]
+    assert [verb for verb, _ in used] == ["run", "index"]
+    for verb, rest in used:
+        known = {name for parameter in commands[verb].params for name in parameter.opts}
+        assert set(re.findall(r"(?<= )--[\w-]+", rest)) <= known
+    assert not any("${{" in script for script in scripts)
+    assert docs["permissions"] == {"contents": "read"}

@@ -31,6 +31,7 @@ from bench.plan.make import make_plan
 from bench.plan.select import choose_decoders
 from bench.plan.setup import Setup, open_setup
 from bench.progress import Silent
+from bench.records.files import LineCollector
 from bench.records.plan import Block
 from bench.records.prompts import Prompt, read_prompts
 from bench.records.record import SampleRecord
@@ -39,29 +40,6 @@ from bench.settings.config import load_config
 from bench.verify.differences import differences
 
 Answer = dict[str, Any]
-
-
-class LineCollector:
-    """Takes records and events as a `SampleWriter` does, and keeps them as JSON lines."""
-
-    def __init__(self) -> None:
-        self.lines: list[Answer] = []
-
-    def record(self, record: SampleRecord) -> None:
-        """Keep one record."""
-        self.lines.append(json.loads(record.to_json()))
-
-    def event(self, event: str, **fields: object) -> None:
-        """Keep one event."""
-        self.lines.append({"event": event, **fields})
-
-    def sync(self) -> None:
-        """Nothing: the parent writes."""
-
-    def take(self) -> list[Answer]:
-        """All that was kept since the last time."""
-        lines, self.lines = self.lines, []
-        return lines
 
 
 class Worker:
@@ -109,7 +87,7 @@ class Worker:
         self._runner = Runner(
             setup,
             self._prompts,
-            self._kept,  # type: ignore[arg-type]
+            self._kept,
             Silent(),
             attempt=0,
             lap=self._watch.lap,
@@ -126,13 +104,17 @@ class Worker:
         self._runner.measure(
             Block(block=block, repeat=repeat, prompts=tuple(prompts), order=(cell,))
         )
-        return {"lines": self._kept.take()}
+        return {"lines": self._lines()}
 
     def quality(self, names: Sequence[str]) -> Answer:
         """The untimed pass over `names`."""
         asked = [self._prompts[name] for name in names]
-        score_quality(self._setup, asked, self._kept, Silent(), attempt=0)  # type: ignore[arg-type]
-        return {"lines": self._kept.take()}
+        score_quality(self._setup, asked, self._kept, Silent(), attempt=0)
+        return {"lines": self._lines()}
+
+    def _lines(self) -> list[Answer]:
+        """What was measured since the last time, as JSON data."""
+        return [json.loads(line) for line in self._kept.take()]
 
     def finish(self, lines: Sequence[Mapping[str, Any]]) -> Answer:
         """What a reader needs beside this side's records: pieces of text, lossless or not."""

@@ -13,6 +13,7 @@ import typer
 from bench.cli import options
 from bench.cli.read import print_run
 from bench.errors import BenchError, Exit
+from bench.settings.spread import spread_of
 
 if TYPE_CHECKING:
     from bench.runs import RunResult
@@ -27,10 +28,15 @@ def run(
     given: options.Given,
     output: options.Output = options.RESULTS,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and an ETA.")] = False,
+    executor: options.Executing = options.Kind.local,
+    workers: options.Workers = 1,
+    executor_option: options.Executors = None,
+    part: options.Part = None,
     progress: options.Progressing = options.ProgressStyle.auto,
 ) -> None:
     """Compare decoders: tokens per call, latency, memory and quality, with intervals."""
     chosen = options.configuration(given)
+    spread = spread_of(executor, workers, executor_option)
     with options.display(progress) as shown:
         if dry_run:
             from bench.plan.dry_run import dry_run as plan_only
@@ -39,7 +45,7 @@ def run(
             return
         from bench import runs
 
-        ended = runs.run(chosen, output, shown)
+        ended = runs.run(chosen, output, shown, spread=spread, part=part)
     _conclude(ended)
 
 
@@ -47,14 +53,18 @@ def run(
 def resume(
     run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
     output: options.Output = options.RESULTS,
+    executor: options.Executing = options.Kind.local,
+    workers: options.Workers = 1,
+    executor_option: options.Executors = None,
     progress: options.Progressing = options.ProgressStyle.auto,
 ) -> None:
     """Complete a run that was interrupted or killed; nothing is measured twice."""
     from bench import runs
     from bench.records.run_folder import find_run
 
+    spread = spread_of(executor, workers, executor_option)
     with options.display(progress) as shown:
-        ended = runs.resume(find_run(run_dir, output), shown)
+        ended = runs.resume(find_run(run_dir, output), shown, spread=spread)
     _conclude(ended)
 
 

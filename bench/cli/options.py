@@ -15,17 +15,37 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bench.progress import ProgressStyle as ProgressStyle
+from bench.settings.spread import Kind as Kind
 
 if TYPE_CHECKING:
     from bench.progress import Progress
     from bench.settings.config import RunConfig
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
+_SPREAD = "Several workers"
 RESULTS = Path("results")
 """Where runs lie unless told otherwise."""
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="Parent of run folders.")]
 Progressing = Annotated[ProgressStyle, typer.Option(help="Live bar, plain lines, or nothing.")]
+
+Executing = Annotated[
+    Kind, typer.Option("--executor", help="Who starts the workers.", rich_help_panel=_SPREAD)
+]
+Workers = Annotated[
+    int, typer.Option("--workers", help="Blocks measured at once.", rich_help_panel=_SPREAD)
+]
+Executors = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--executor-option", help="KEY=VALUE for ray or submitit.", rich_help_panel=_SPREAD
+    ),
+]
+
+Part = Annotated[
+    str | None,
+    typer.Option(help="I/N: measure a part; `bench merge` joins them.", rich_help_panel=_SPREAD),
+]
 
 Published = Annotated[
     str | None, typer.Option(help="Published numbers beside ours, e.g. specbench-a100-7b.")

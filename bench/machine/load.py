@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,8 +35,12 @@ class LoadWatch:
     def __init__(self, handle: object | None = None) -> None:
         """Look for the first time; `handle` is an NVML handle, where there is one."""
         self._handle = handle
-        self._own = os.getpid()
+        self._own = {os.getpid()}
         self._look()
+
+    def ignore(self, pids: Collection[int]) -> None:
+        """From the next look on pass over these processes: workers of the same run."""
+        self._own = {os.getpid(), *pids}
 
     def lap(self) -> Load:
         """The load since the last look."""
@@ -53,7 +58,7 @@ class LoadWatch:
     def _look(self) -> None:
         used_s: dict[tuple[int, float], float] = {}
         for process in psutil.process_iter():
-            if process.pid == self._own:
+            if process.pid in self._own:
                 continue
             try:
                 times = process.cpu_times()

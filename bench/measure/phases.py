@@ -39,7 +39,7 @@ from bench.records.phases import PHASES, PHASES_FILE, PhasedAnswer, read_phases
 from bench.records.plan import Block, Plan
 from bench.records.prompts import Prompt
 from bench.records.record import SCHEMA
-from bench.records.run_folder import load_records
+from bench.records.run_folder import outlines
 from decoders.core.decoder import Answer, Role, SelfDriven, Steps
 from decoders.core.engine.forward import forward
 from decoders.core.engine.readout import Readout, read_out
@@ -97,7 +97,7 @@ class SecondPass:
         self, setup: Setup, plan: Plan, prompts: Mapping[str, Prompt], run_dir: Path
     ) -> None:
         """Of a run that is resumed, what it has is kept (raises as `read_phases`)."""
-        self._setup, self._prompts, self._run_dir = setup, prompts, run_dir
+        self._setup, self._plan, self._prompts, self._run_dir = setup, plan, prompts, run_dir
         self._answers = list(read_phases(run_dir))
         chosen = _chosen_blocks(plan, setup.config.phase_limit)
         have = {(answer.prompts, answer.repeat) for answer in self._answers}
@@ -108,15 +108,24 @@ class SecondPass:
     def after(self, block: Block, failed: Collection[str]) -> None:
         """Ask the prompts of a block that was just timed, if it is one of those chosen.
 
-        Cells that `failed` there are not asked again. Every arm answers in an order of its own.
+        Cells that `failed` there are not asked again.
         """
-        if self._missing.pop(block.block, None) is None:
-            return
-        cells = [cell for cell in self._setup.arms if cell not in failed]
-        for cell in random.Random(f"phases {block.block}").sample(cells, len(cells)):
-            answer = self._measured(cell, block)
-            if answer is not None:
-                self._answers.append(answer)
+        if block.block in self._missing:
+            self.keep(block, phases_of(self._setup, self._prompts, block, failed))
+
+    @property
+    def missing(self) -> Mapping[int, Block]:
+        """The blocks that are still to be asked, by number."""
+        return self._missing
+
+    def keep(self, block: Block, answers: Sequence[PhasedAnswer]) -> None:
+        """Write what was measured of a block, here or by a worker.
+
+        Raises:
+            BenchError: exit 1, where that cannot be written.
+        """
+        del self._missing[block.block]
+        self._answers += answers
         data = [dataclasses.asdict(answer) for answer in self._answers]
         write_json(
             self._run_dir / PHASES_FILE, {"schema": SCHEMA, "phases": PHASES, "answers": data}
@@ -126,25 +135,38 @@ class SecondPass:
         """Ask what was not asked: the run was stopped between a block's end and its phases."""
         if not self._missing:
             return
-        records = [r for r in load_records(self._run_dir) if r.kind == "timing" and r.error]
+        records = [r for r in outlines(self._run_dir, self._plan) if r.kind == "timing" and r.error]
         progress.start("phases", len(self._missing))
         with frozen_garbage():
             for block in list(self._missing.values()):
                 self.after(block, {r.decoder for r in records if r.block == block.block})
                 progress.step()
 
-    def _measured(self, cell: str, block: Block) -> PhasedAnswer | None:
-        """One arm's answers to a block, by phase; None where one of them failed."""
-        setup, clock = self._setup, PhaseClock(self._setup.clock.now)
-        num_rows, sampling = setup.config.batch_size, setup.repeated(block.repeat)
-        scheduler = phased_scheduler(setup.arms[cell], sampling, num_rows, clock)
-        ids = [self._prompts[name].ids for name in block.prompts]
-        with Stopwatch(setup.clock):
-            clock.start()
-            outcomes = scheduler.run(ids, on_emit=clock.emitted if num_rows == 1 else None)
-            clock.switch("scheduler")
-        done = [outcome for outcome in outcomes if isinstance(outcome, Generation)]
-        return _answer(cell, block, done, clock) if len(done) == len(ids) else None
+
+def phases_of(
+    setup: Setup, prompts: Mapping[str, Prompt], block: Block, failed: Collection[str]
+) -> list[PhasedAnswer]:
+    """Answers to a block by phase, of the arms that did not fail, in an order of their own."""
+    cells = [cell for cell in setup.arms if cell not in failed]
+    shuffled = random.Random(f"phases {block.block}").sample(cells, len(cells))
+    answers = [_measured(setup, prompts, cell, block) for cell in shuffled]
+    return [answer for answer in answers if answer is not None]
+
+
+def _measured(
+    setup: Setup, prompts: Mapping[str, Prompt], cell: str, block: Block
+) -> PhasedAnswer | None:
+    """One arm's answers to a block, by phase; None where one of them failed."""
+    clock = PhaseClock(setup.clock.now)
+    num_rows, sampling = setup.config.batch_size, setup.repeated(block.repeat)
+    scheduler = phased_scheduler(setup.arms[cell], sampling, num_rows, clock)
+    ids = [prompts[name].ids for name in block.prompts]
+    with Stopwatch(setup.clock):
+        clock.start()
+        outcomes = scheduler.run(ids, on_emit=clock.emitted if num_rows == 1 else None)
+        clock.switch("scheduler")
+    done = [outcome for outcome in outcomes if isinstance(outcome, Generation)]
+    return _answer(cell, block, done, clock) if len(done) == len(ids) else None
 
 
 def _chosen_blocks(plan: Plan, limit: int) -> list[Block]:

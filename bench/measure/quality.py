@@ -19,8 +19,8 @@ from bench.measure.timing import answered
 from bench.plan.make import batch_size
 from bench.plan.setup import Arm, Setup
 from bench.progress import Progress
-from bench.records.failures import ErrorLog
-from bench.records.files import SampleWriter
+from bench.records.failures import Tracebacks
+from bench.records.files import Sink
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from decoders.core.engine.scheduler import Scheduler
@@ -28,6 +28,8 @@ from decoders.core.model import Model
 from decoders.core.types import Outcome
 from specbench_tasks.scorers import score
 
+ADVICE = "lower --max-new-tokens, or leave it out: --quality-limit 0"
+"""What helps where this pass does not fit into memory."""
 _NO_BLOCK = -1
 """The block number of quality records: they belong to none."""
 _LIKELIHOOD_ROWS = 64
@@ -39,12 +41,12 @@ _ReadAnswers = MutableMapping[tuple[str, tuple[int, ...]], "TargetScores"]
 def score_quality(
     setup: Setup,
     prompts: Sequence[Prompt],
-    writer: SampleWriter,
+    writer: Sink,
     progress: Progress,
     *,
     attempt: int,
     done: Collection[tuple[str, str]] = (),
-    errors: ErrorLog | None = None,
+    errors: Tracebacks | None = None,
 ) -> None:
     """Answer and score `prompts` with every arm, but for the (cell, prompt) pairs in `done`.
 
@@ -66,10 +68,10 @@ def _score_arm(
     cell: str,
     arm: Arm,
     prompts: Sequence[Prompt],
-    writer: SampleWriter,
+    writer: Sink,
     progress: Progress,
     attempt: int,
-    errors: ErrorLog | None,
+    errors: Tracebacks | None,
     read: _ReadAnswers,
 ) -> None:
     num_rows = batch_size(setup)

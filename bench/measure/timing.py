@@ -22,8 +22,8 @@ from bench.machine.load import Load
 from bench.machine.memory import PeakMemory
 from bench.plan.setup import Arm, Setup
 from bench.progress import Progress
-from bench.records.failures import ErrorLog, error_line, place_of
-from bench.records.files import SampleWriter
+from bench.records.failures import Tracebacks, error_line, place_of
+from bench.records.files import Sink
 from bench.records.plan import BASELINE, Block
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord, StepColumns
@@ -45,12 +45,12 @@ class Runner:
         self,
         setup: Setup,
         prompts: Mapping[str, Prompt],
-        writer: SampleWriter,
+        writer: Sink,
         progress: Progress,
         *,
         attempt: int,
         lap: Callable[[], Load],
-        errors: ErrorLog | None = None,
+        errors: Tracebacks | None = None,
         after: Callable[[Block, Collection[str]], None] | None = None,
     ) -> None:
         """`lap` says what the load was since it was last asked (see `bench.machine.load`).
@@ -67,10 +67,7 @@ class Runner:
         """Warm up, then measure `blocks` in order; `num_done` answers are there already."""
         if not blocks:
             return
-        names = dict.fromkeys(name for block in blocks for name in block.prompts)
-        prompts = [self.prompts[name] for name in names]
-        self._reserve(prompts)
-        self.warm_up(prompts)
+        self.prepare(blocks)
         num_left = sum(len(block.prompts) * len(block.order) for block in blocks)
         self.progress.start("timing", num_done + num_left, num_done)
         with frozen_garbage():
@@ -78,6 +75,13 @@ class Runner:
             for block in blocks:
                 self.measure(block)
                 gc.collect()
+
+    def prepare(self, blocks: Sequence[Block]) -> None:
+        """Reserve caches for what is asked in `blocks`, and warm up (raises as `run`)."""
+        names = dict.fromkeys(name for block in blocks for name in block.prompts)
+        prompts = [self.prompts[name] for name in names]
+        self._reserve(prompts)
+        self.warm_up(prompts)
 
     def measure(self, block: Block) -> None:
         """All cells of one block in its order; the block counts once the last line is written.

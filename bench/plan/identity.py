@@ -28,6 +28,7 @@ from bench.records.prompts import Prompt
 _MEASURING = (
     *("decoders/**/*.py", "specbench_tasks/**/*.py"),
     *(f"bench/{floor}/*.py" for floor in ("settings", "records", "machine", "plan", "measure")),
+    "bench/workers/*.py",
     "bench/runs.py",
 )
 """The modules that decide what a run measures, as patterns below the root."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import traceback
 from pathlib import Path
+from typing import Protocol
 
 from bench.records.files import cannot_write
 from bench.records.record import SampleRecord
@@ -42,6 +43,30 @@ def place_of(error: Exception, decoder: Decoder) -> str | None:
     return None
 
 
+class Tracebacks(Protocol):
+    """Who keeps the tracebacks of failed answers."""
+
+    def add(self, record: SampleRecord, error: Exception) -> None:
+        """Keep one."""
+
+
+class TraceCollector:
+    """Keeps them as texts, for an `ErrorLog` elsewhere."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._kept: list[tuple[str, str]] = []
+
+    def add(self, record: SampleRecord, error: Exception) -> None:
+        """Keep one."""
+        self._kept.append(_told(record, error))
+
+    def take(self) -> tuple[tuple[str, str], ...]:
+        """All that was kept since the last time: what failed, and its traceback."""
+        kept, self._kept = self._kept, []
+        return tuple(kept)
+
+
 class ErrorLog:
     """Appends the traceback behind every failed answer; one that was seen before is named only."""
 
@@ -56,9 +81,10 @@ class ErrorLog:
         Raises:
             BenchError: exit 1, where that cannot be written.
         """
-        pass_ = "quality" if record.kind == "quality" else f"repeat {record.repeat}"
-        name = printable(f"{record.decoder}, {record.prompt}, {pass_}, attempt {record.attempt}")
-        trace = printable("".join(traceback.format_exception(error)))
+        self.keep(*_told(record, error))
+
+    def keep(self, name: str, trace: str) -> None:
+        """Append one that a `TraceCollector` kept (raises as `add`)."""
         first = self._seen.setdefault(trace, name)
         text = trace if first == name else f"as in {first}\n"
         try:
@@ -66,3 +92,10 @@ class ErrorLog:
                 file.write(f"{name}\n{text}\n")
         except OSError as failed:
             raise cannot_write(self._path, failed) from failed
+
+
+def _told(record: SampleRecord, error: Exception) -> tuple[str, str]:
+    """What failed, in a line, and its traceback; both are harmless text."""
+    pass_ = "quality" if record.kind == "quality" else f"repeat {record.repeat}"
+    name = printable(f"{record.decoder}, {record.prompt}, {pass_}, attempt {record.attempt}")
+    return name, printable("".join(traceback.format_exception(error)))

@@ -13,9 +13,10 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from bench.errors import BenchError, Exit
 from bench.records.record import SampleRecord
@@ -160,6 +161,53 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
 
 
+class Sink(Protocol):
+    """Where what is measured goes: a `SampleWriter`, or a list that becomes its lines later."""
+
+    def record(self, record: SampleRecord) -> None:
+        """Take one record."""
+
+    def event(self, event: str, **fields: object) -> None:
+        """Take one event."""
+
+    def sync(self) -> None:
+        """All of a block is there."""
+
+
+class LineCollector:
+    """Takes records and events, and keeps them as the lines that a `SampleWriter` would write.
+
+    A `worker` on a `node` has its name in every record and event.
+    """
+
+    def __init__(self, worker: str | None = None, node: str | None = None) -> None:
+        """Begin with none."""
+        self._worker, self._node = worker, node
+        self._event = {} if worker is None else {"worker": worker}
+        self.lines: list[str] = []
+
+    def record(self, record: SampleRecord) -> None:
+        """Keep one record."""
+        self.lines.append(replace(record, worker=self._worker, node=self._node).to_json())
+
+    def event(self, event: str, **fields: object) -> None:
+        """Keep one event."""
+        self.lines.append(event_line(event, **fields, **self._event))
+
+    def sync(self) -> None:
+        """Nothing: somebody else writes."""
+
+    def take(self) -> tuple[str, ...]:
+        """All that was kept since the last time."""
+        lines, self.lines = self.lines, []
+        return tuple(lines)
+
+
+def event_line(event: str, **fields: object) -> str:
+    """An event as one line of JSON, without the newline."""
+    return json.dumps({"event": event, **fields}, separators=(",", ":"))
+
+
 class SampleWriter:
     """Appends whole lines to samples.jsonl; one that cannot be written leaves no trace."""
 
@@ -172,7 +220,7 @@ class SampleWriter:
         """Open the file `name`, cutting off a damaged end (`write` is injected by tests)."""
         self.path = run_dir / name
         self._write = write
-        _, whole = read_lines(self.path)
+        whole = sum(length for _, length in lines_of(self.path))
         try:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
             self.num_cut = os.fstat(self._fd).st_size - whole
@@ -192,7 +240,12 @@ class SampleWriter:
 
     def event(self, event: str, **fields: object) -> None:
         """Append one event line."""
-        self._append(json.dumps({"event": event, **fields}, separators=(",", ":")))
+        self._append(event_line(event, **fields))
+
+    def lines(self, lines: Sequence[str]) -> None:
+        """Append what a `LineCollector` kept, in one write: all of it or nothing."""
+        if lines:
+            self._append("\n".join(lines))
 
     def sync(self) -> None:
         """Make the lines so far survive a power cut; at most once in `_SYNC_EVERY_S` seconds.

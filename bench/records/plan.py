@@ -9,6 +9,8 @@ The plan is written to ``manifest.json`` before the first measurement. No torch 
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -89,7 +91,11 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All of manifest.json. `identity` holds hashes of what a resumed run must find unchanged."""
+    """All of manifest.json. `identity` holds hashes of what a resumed run must find unchanged.
+
+    Of a part of a plan (``bench run --part 2/4``) `parts` says which, and `whole` is the digest of
+    the whole plan; a merged run has several parts, and none where it is whole.
+    """
 
     name: str | None = None
     created_utc: str | None = None
@@ -99,6 +105,19 @@ class Plan:
     blocks: tuple[Block, ...] = ()
     skipped: tuple[SkippedTurn, ...] = ()
     identity: Mapping[str, str | None] | None = None
+    parts: tuple[str, ...] = ()
+    whole: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hexadecimal digits of what the whole plan asks of whom, in which order."""
+        if self.whole is not None:
+            return self.whole
+        asked = [(p.prompt, p.hash, p.passes) for p in self.prompts]
+        blocks = [asdict(block) for block in self.blocks]
+        cells = [(c.cell, c.name, dict(c.options)) for c in self.cells]
+        text = json.dumps([asked, blocks, cells], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def to_manifest(self) -> dict[str, Any]:
         """The plan as JSON data."""

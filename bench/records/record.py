@@ -22,6 +22,9 @@ SCHEMA = 1
 
 Kind = Literal["timing", "quality"]
 
+Shared = dict[tuple[Any, ...], tuple[Any, ...]]
+"""Columns of integers by themselves: a real one may equal one of integers and is not among them."""
+
 MOST_REJECTED = 32
 """Ids of rejected drafts that a record keeps of one step, and (below) of one answer."""
 MOST_REJECTED_IN_ALL = 1024
@@ -110,7 +113,9 @@ class SampleRecord:
     mean entropy of its distributions (nats). `recounted` is the length of the baseline's answer as
     Spec-Bench counts it (`bench.settings.protocol`), under its protocol only. With `error` set,
     everything measured is None; `error_at` is where in its file the decoder raised it or stood, as
-    ``FILE.py:LINE``.
+    ``FILE.py:LINE``. `worker` measured it on `node` (a hash that names a machine), where work was
+    handed out to several; `machine` is the comparability key of the part of a merged run it is
+    from.
     """
 
     kind: Kind
@@ -141,6 +146,9 @@ class SampleRecord:
     recounted: int | None = None
     error: str | None = None
     error_at: str | None = None
+    worker: str | None = None
+    node: str | None = None
+    machine: str | None = None
     schema: int = SCHEMA
 
     @property
@@ -159,8 +167,11 @@ class SampleRecord:
         return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+    def from_dict(cls, data: Mapping[str, Any], shared: Shared | None = None) -> Self:
         """Rebuild a record from a parsed line.
+
+        Columns of integers that are in `shared` already are taken from there, others are put into
+        it: decoders that keep AR's tokens, and repeats, have many in common.
 
         Raises:
             ValueError: on another schema, or a field that is missing, unknown or of a type that
@@ -172,9 +183,9 @@ class SampleRecord:
             )
         fields = dict(data)
         if (tokens := fields.get("tokens")) is not None:
-            fields["tokens"] = _numbers("tokens", tokens, int)
+            fields["tokens"] = _shared(_numbers("tokens", tokens, int), shared)
         if (steps := fields.get("steps")) is not None:
-            fields["steps"] = _steps(steps)
+            fields["steps"] = _steps(steps, shared)
         if (scores := fields.get("scores")) is not None:
             _demand(isinstance(scores, dict), "scores", scores)
             _numbers("scores", list(scores.values()), float)
@@ -202,7 +213,7 @@ _FIELDS: tuple[tuple[Any, bool, Sequence[str]], ...] = (
     (str, False, ("kind", "decoder", "family", "conversation", "prompt_hash")),
     (int, False, ("turn", "repeat", "seed", "block", "order", "attempt")),
     (int, False, ("batch_size", "num_prompt_tokens")),
-    (str, True, ("text", "stop", "error", "error_at")),
+    (str, True, ("text", "stop", "error", "error_at", "worker", "node", "machine")),
     (_REAL, True, ("ttft_s", "total_s", "group_s", "nll", "agreement", "entropy")),
     (int, True, ("peak_memory_bytes", "recounted")),
 )
@@ -212,12 +223,19 @@ _LISTS = ("rejected", "decided")
 _KINDS_OF: Mapping[type, set[type]] = {int: {int}, float: {int, float}}
 
 
-def _steps(data: object) -> StepColumns:
+def _shared(column: tuple[Any, ...], shared: Shared | None) -> tuple[Any, ...]:
+    """The column, as the same object wherever it occurs."""
+    return column if shared is None else shared.setdefault(column, column)
+
+
+def _steps(data: object, shared: Shared | None) -> StepColumns:
     """The steps of a parsed line (raises as `SampleRecord.from_dict`)."""
     if not isinstance(data, dict):
         raise ValueError(f"a record's steps are {data!r}")
     try:
-        steps = StepColumns(**{name: _column(name, data[name]) for name in data})
+        columns = {name: _column(name, data[name]) for name in data}
+        whole = {k: v if k in _REAL_COLUMNS else _shared(v, shared) for k, v in columns.items()}
+        steps = StepColumns(**whole)
     except TypeError as error:
         raise ValueError(f"a record's steps are not those of this version: {error}") from error
     for field in dataclasses.fields(steps):

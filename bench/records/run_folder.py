@@ -35,12 +35,14 @@ from bench.errors import BenchError, Exit
 from bench.records.environment import Environment, read_environment
 from bench.records.files import SAMPLES, cannot_write, lines_of, write_text
 from bench.records.plan import MANIFEST, Plan, read_plan
-from bench.records.record import SampleRecord
+from bench.records.record import SampleRecord, Shared
 from bench.records.status import STATUS, RunStatus, read_status
 
 CONFIG = "config.toml"
 
 _Event = Mapping[str, Any]
+_NO_ANSWER = dict.fromkeys(("tokens", "text", "steps", "scores"))
+"""What an outline lacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,16 +106,29 @@ def load_records(run_dir: Path | str) -> list[SampleRecord]:
     return list(load_run(run_dir).records)
 
 
-def _read_samples(run_dir: Path) -> tuple[list[SampleRecord], tuple[_Event, ...]]:
+def outlines(run_dir: Path, plan: Plan) -> tuple[SampleRecord, ...]:
+    """The effective records without what was answered: who was asked what, and whether it failed.
+
+    They take memory by the number of answers, however long these are: a run that goes on needs no
+    more (raises as `load_run`).
+    """
+    return _effective_records(*_read_samples(run_dir, outline=True), plan)
+
+
+def _read_samples(
+    run_dir: Path, *, outline: bool = False
+) -> tuple[list[SampleRecord], tuple[_Event, ...]]:
     """All records and events, line by line: what was parsed of a large file is not all kept."""
     records: list[SampleRecord] = []
     events: list[_Event] = []
+    shared: Shared = {}
     try:
         for line, _ in lines_of(run_dir / SAMPLES):
             if "event" in line:
                 events.append(line)
             else:
-                records.append(SampleRecord.from_dict(line))
+                kept = {**line, **_NO_ANSWER} if outline else line
+                records.append(SampleRecord.from_dict(kept, shared))
     except ValueError as error:
         raise BenchError(f"cannot read the records: {error}", Exit.UNAVAILABLE) from error
     return records, tuple(events)

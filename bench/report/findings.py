@@ -17,13 +17,13 @@ import pandas as pd
 from bench.records.phases import PhasedAnswer, read_phases
 from bench.records.plan import BASELINE, WRONG
 from bench.records.run_folder import Run
-from bench.report import quality_tables, references, speed_tables, tables
+from bench.report import quality_tables, references, speed_tables, tables, worker_tables
 from bench.report.conclusion import conclusion
 from bench.report.resolution import resolution
 from bench.report.style import without_wrong
 from bench.report.tables import Table, TableCell, number
 from bench.settings.protocol import departures
-from bench.stats import decompose, estimates
+from bench.stats import decompose, estimates, workers
 from bench.stats import summary as sums
 from bench.stats.decompose import Decomposition, Split
 from bench.stats.intervals import LEVEL, Estimate
@@ -132,6 +132,16 @@ class Findings:
             speed_tables.parts(self.decompositions),
         )
         return self._marked(made)
+
+    @cached_property
+    def part_tables(self) -> list[Table]:
+        """What workers and machines measured apart; empty where one process measured it all."""
+        records = self.run.records
+        made = (
+            worker_tables.by_machine(workers.machines(records, self.decoders)),
+            worker_tables.by_worker(workers.workers(records, self.decoders)),
+        )
+        return [table for table in made if table is not None]
 
     @cached_property
     def reference_table(self) -> Table | None:

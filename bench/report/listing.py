@@ -196,7 +196,7 @@ def run_facts(parent: Path) -> list[dict[str, Any]]:
     for folder in run_folders(parent):
         status, plan = _readable(read_status, folder), _readable(read_plan, folder)
         config = _readable(read_config, folder) or {}
-        num_records = _num_records(folder / "samples.jsonl")
+        num_records = num_records_of(folder)
         facts.append(
             {
                 "run": folder.name,
@@ -308,10 +308,10 @@ def _readable(read: Callable[[Path], T], folder: Path) -> T | None:
         return None
 
 
-def _num_records(file: Path) -> int:
-    """Records in the file, events and a torn last line not counted."""
+def num_records_of(folder: Path) -> int:
+    """Records of a run folder, events and a torn last line not counted."""
     try:
-        lines = file.read_bytes().split(b"\n")[:-1]
+        with (folder / "samples.jsonl").open("rb") as file:
+            return sum(line.endswith(b"\n") and not line.startswith(b'{"event"') for line in file)
     except OSError:
         return 0
-    return sum(not line.startswith(b'{"event"') for line in lines)

@@ -7,7 +7,6 @@ needed. Every file is replaced as a whole, so a reader never sees half of one.
 from __future__ import annotations
 
 import dataclasses
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -21,10 +20,10 @@ from rich.text import Text
 from bench.errors import Exit
 from bench.records.files import write_files
 from bench.records.plan import NO_GUARANTEE
-from bench.records.record import SampleRecord, fields_of
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
 from bench.report.page.render import render_page
+from bench.report.parquet import samples_parquet
 from bench.report.tables import ACCEPTED, EMITTED, Table, entropy_sentence
 from bench.report.template import render_markdown
 from bench.stats.intervals import LEVEL
@@ -71,7 +70,7 @@ def write_report(run_dir: Path, reference: str | None = None) -> Findings:
     """
     findings = _findings(run_dir, reference)
     numbers = {
-        "samples.parquet": _parquet(findings.run.records),
+        "samples.parquet": samples_parquet(findings.run.records),
         "summary.csv": csv_bytes(findings.summary),
     }
     if findings.verdict == DAMAGED:  # what was written before may be the last that is left of it
@@ -187,26 +186,6 @@ def _terminal_table(findings: Findings, shown: Sequence[str]) -> RichTable:
 def csv_bytes(frame: pd.DataFrame) -> bytes:
     """A CSV of six significant digits; unknown is empty."""
     return frame.to_csv(index=False, float_format="%.6g", lineterminator="\n").encode()
-
-
-def _parquet(records: Sequence[SampleRecord]) -> bytes:
-    """The records as a flat table: steps as list columns `steps_*`, scores as `score_*`."""
-    rows: list[dict[str, object]] = []
-    for record in records:
-        row = fields_of(record)
-        steps, scores = row.pop("steps"), row.pop("scores")
-        row |= {
-            f"steps_{name}": value for name, value in (fields_of(steps) if steps else {}).items()
-        }
-        row |= {f"score_{name}": value for name, value in (scores or {}).items()}
-        rows.append(row)
-    columns = [field.name for field in dataclasses.fields(SampleRecord)]
-    frame = pd.DataFrame(rows, columns=None if rows else columns)
-    if "peak_memory_bytes" in frame:
-        frame["peak_memory_bytes"] = frame["peak_memory_bytes"].astype("Int64")
-    buffer = io.BytesIO()
-    frame.to_parquet(buffer, index=False)
-    return buffer.getvalue()
 
 
 def _tables(findings: Findings) -> dict[str, bytes]:

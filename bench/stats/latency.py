@@ -14,6 +14,7 @@ import pandas as pd
 
 from bench.records.record import SampleRecord
 from bench.stats.counters import timed
+from bench.stats.times import within_a_machine
 
 PERCENTILES = (*range(100), 99.5, 99.9, 100)
 FIRST, BETWEEN = "first token", "between chunks"
@@ -36,7 +37,7 @@ def latency_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> p
     measured; 0 is the shortest.
     """
     waits: dict[tuple[str, str], list[float]] = {}
-    for record in timed(records):
+    for record in within_a_machine(timed(records)):
         first = [] if record.ttft_s is None else [record.ttft_s]
         for what, more in ((FIRST, first), (BETWEEN, between_chunks_s(record))):
             waits.setdefault((what, record.decoder), []).extend(more)

@@ -51,8 +51,10 @@ class Unit:
 def timed_units(records: Iterable[SampleRecord]) -> list[Unit]:
     """The timed units among one decoder's records, failed ones included, in order of repeats.
 
-    `family` of a group that mixes families is None: its makespan belongs to none of them.
+    `family` of a group that mixes families is None: its makespan belongs to none of them. Of a
+    merged run there are none where its records are of several machines: their times do not pool.
     """
+    records = within_a_machine(records)
     groups: defaultdict[tuple[int, int], list[SampleRecord]] = defaultdict(list)
     units: list[Unit] = []
     for record in records:
@@ -64,6 +66,12 @@ def timed_units(records: Iterable[SampleRecord]) -> list[Unit]:
             units.append(_answer_unit(record))
     units.extend(_group_unit(group) for group in groups.values())
     return sorted(units, key=lambda unit: (unit.repeat, unit.key))
+
+
+def within_a_machine(records: Iterable[SampleRecord]) -> list[SampleRecord]:
+    """The records, or none of them where they are of several machines."""
+    chosen = list(records)
+    return [] if len({record.machine for record in chosen}) > 1 else chosen
 
 
 def _answer_unit(record: SampleRecord) -> Unit:
@@ -121,5 +129,5 @@ def decode_time_per_token_s(units: Iterable[Unit]) -> float | None:
 
 def ttft_s(records: Iterable[SampleRecord]) -> float | None:
     """Time to first token: mean over answers of the seconds from request start to first token."""
-    times = [r.ttft_s for r in timed(records) if r.ttft_s is not None]
+    times = [r.ttft_s for r in within_a_machine(timed(records)) if r.ttft_s is not None]
     return ratio(sum(times), len(times))

@@ -15,7 +15,8 @@ makes no verdict: it is written down as a warning.
 *Loaded* blocks are those during which other processes used more than `MAX_OTHER_CORES` cores.
 *Drift* is how much slower the baseline became from the first to the last third of the blocks: the
 median, over prompts timed in both, of the log ratio of its times per token (both arms pooled); it
-needs `_MIN_DRIFT_PROMPTS` such prompts. No torch here.
+needs `_MIN_DRIFT_PROMPTS` such prompts. Of a run with workers it is the largest of any of theirs
+(`bench.stats.workers`), and who drifts is named. No torch here.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from bench.records.record import SampleRecord, broken_invariants
 from bench.records.run_folder import Run
 from bench.records.status import RunStatus
 from bench.stats.adapter_fit import training_warnings
+from bench.stats.workers import Part, workers
 
 MAX_OTHER_CORES = 0.5
 _MAX_DRIFT = 0.05
@@ -75,7 +77,10 @@ def judge(run: Run) -> Validity:
     loads = _loads(run)
     cores = [load["other_cores"] for load in loads if load["other_cores"] is not None]
     num_loaded = sum(used > MAX_OTHER_CORES for used in cores)
-    drift = clock_drift(run)
+    parts = workers(run.records, [])
+    drift = max((p.drift for p in parts if p.drift is not None), key=abs, default=None)
+    if not parts:
+        drift = clock_drift(run)
     errors = [record for record in run.records if record.error is not None]
     return Validity(
         verdict=next((verdict for verdict, lines in reasons.items() if lines), VALID),
@@ -83,7 +88,8 @@ def judge(run: Run) -> Validity:
         warnings=(
             *_difference_lines(run.status, wrong=False),
             *_error_warnings(errors),
-            *_noise_warnings(loads, num_loaded, max(cores, default=0.0), drift),
+            *_noise_warnings(loads, num_loaded, max(cores, default=0.0), None if parts else drift),
+            *_worker_warnings(parts),
             *_repeat_warnings(run.records),
             *training_warnings(run.config, run.env.models),
         ),
@@ -260,6 +266,25 @@ def _noise_warnings(
             f"the baseline took {abs(drift):.0%} {change} time per token at the end of the run "
             "than at its start: the machine's speed drifted"
         )
+    return warnings
+
+
+def _worker_warnings(parts: Iterable[Part]) -> list[str]:
+    """Workers whose times are not steady, by name."""
+    warnings = []
+    for part in parts:
+        if part.drift is not None and abs(part.drift) > _MAX_DRIFT:
+            change = "more" if part.drift > 0 else "less"
+            warnings.append(
+                f"worker {part.title} drifted: the baseline took {abs(part.drift):.0%} {change} "
+                "time per token at the end of its blocks than at their start"
+            )
+        floor = part.floor.value
+        if floor is not None and part.floor.differs_from_one and abs(floor - 1) > _MAX_DRIFT:
+            warnings.append(
+                f"worker {part.title} is not steady: ar against itself gave {floor:.2f}x "
+                f"[{part.floor.low:.2f}, {part.floor.high:.2f}] there"
+            )
     return warnings
 
 

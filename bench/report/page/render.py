@@ -45,6 +45,11 @@ def render_joint(figure: tuple[str, str] | None, **context: object) -> str:
     return _fill("joint.html.jinja", styles, code, figure=shown, **context)
 
 
+def render_index(**context: object) -> str:
+    """The HTML of a folder of runs."""
+    return _fill("index.html.jinja", ("page.css",), (*_BASICS, "search.js", "open.js"), **context)
+
+
 def _fill(template: str, styles: Sequence[str], code: Sequence[str], **context: object) -> str:
     """A template of this folder with its style and, in the order in which it is run, its code."""
     own = '"use strict";\n' + "\n".join(map(_text, code))

@@ -1,0 +1,54 @@
+"""The verbs that gather runs: `bench merge` and `bench index`: parse, call, print.
+
+Nothing heavy at module level: the command line imports this to show its help.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.cli import options
+from bench.cli.read import PANEL, print_run
+
+app = typer.Typer()
+
+
+@app.command(rich_help_panel=PANEL)
+def merge(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Parts of one plan.")],
+    output: options.Output = options.RESULTS,
+) -> None:
+    """Join parts of a run that several machines measured: counters pool, times within each."""
+    from bench.errors import BenchError, Exit
+    from bench.records.run_folder import find_run
+    from bench.report.merge import merge as join
+    from bench.report.write import write_report
+
+    if len(runs) < 2:
+        raise BenchError(f"bench merge takes two runs or more, and was given {runs[0]}", Exit.USAGE)
+    folder, notes = join([find_run(run, output) for run in runs], output)
+    write_report(folder)
+    code = print_run(folder)
+    for line in notes:
+        typer.echo(f"bench: {line}", err=True)
+    raise typer.Exit(code)
+
+
+@app.command(rich_help_panel=PANEL)
+def index(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder of runs.")],
+) -> None:
+    """Write a page for a folder of runs: the latest verdict of every branch, curves, search."""
+    from bench.errors import BenchError, Exit
+    from bench.report.index import write_index
+
+    if not folder.is_dir():
+        line = f"there is no folder {folder}; bench index takes the parent of run folders"
+        raise BenchError(line, Exit.USAGE)
+    page, history = write_index(folder)
+    if history.empty:
+        typer.echo(f"bench: {folder} holds no run", err=True)
+    typer.echo(page)

@@ -1,0 +1,137 @@
+"""``history.parquet``: a row for each run and decoder, kept also when the run folder is gone.
+
+A folder of runs is read into it, and what it had of other runs stays: that is how a dashboard grows
+from a CI that measures one run at a time. No torch here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bench.errors import BenchError, Exit
+from bench.records.environment import read_environment
+from bench.records.files import write_bytes
+from bench.records.run_folder import read_config
+from bench.records.status import RunStatus, read_status
+from bench.report.listing import num_records_of, run_folders, standing
+from bench.stats.summary import ALL
+
+HISTORY = "history.parquet"
+NUMBERS = (
+    *("speedup", "speedup_low", "speedup_high", "tokens_per_call", "acceptance_length"),
+    *("acceptance_rate", "quality", "identical_to_ar"),
+)
+"""Columns of summary.csv that are kept, of family `all`."""
+_FACTS = (
+    *("run", "started_utc", "verdict", "reasons", "branch", "commit", "dirty"),
+    *("model", "tasks", "device", "dtype", "key", "series", "decoder", "guarantee"),
+)
+COLUMNS = (*_FACTS, *NUMBERS)
+_UNLIKE = ("run_name", "decoders", "device", "threads", "adapters", "cost", "reference", "timeout")
+"""Settings that do not make another series: what is asked, and of what, does."""
+
+
+def gather(folder: Path) -> pd.DataFrame:
+    """The history of a folder of runs: what its file has, and the runs that lie there now.
+
+    Of a run that both have, the folder counts. Oldest first.
+
+    Raises:
+        BenchError: the file is damaged (exit 4).
+    """
+    now = pd.DataFrame([row for run in run_folders(folder) for row in _rows(run)], columns=COLUMNS)
+    before = read_history(folder / HISTORY)
+    before = before[~before["run"].isin(now["run"])]
+    both = [frame for frame in (before, now) if not frame.empty]
+    joined = pd.concat(both, ignore_index=True) if both else now
+    joined = joined.sort_values(["started_utc", "run"], kind="stable", ignore_index=True)
+    return _typed(joined)
+
+
+def read_history(file: Path) -> pd.DataFrame:
+    """The rows of a history file; none where there is none.
+
+    Raises:
+        BenchError: it is damaged (exit 4).
+    """
+    if not file.is_file():
+        return pd.DataFrame(columns=list(COLUMNS))
+    try:
+        return _typed(pd.read_parquet(file).reindex(columns=list(COLUMNS)))
+    except (OSError, ValueError, KeyError) as error:
+        line = f"{file} is damaged: {error}; delete it, and what lies beside it is read again"
+        raise BenchError(line, Exit.INVALID) from error
+
+
+def write_history(file: Path, history: pd.DataFrame) -> None:
+    """Replace a history file.
+
+    Raises:
+        BenchError: exit 1.
+    """
+    buffer = io.BytesIO()
+    history.to_parquet(buffer, index=False)
+    write_bytes(file, buffer.getvalue())
+
+
+def _typed(frame: pd.DataFrame) -> pd.DataFrame:
+    numbers = dict.fromkeys(NUMBERS, "float64")
+    texts = dict.fromkeys((name for name in _FACTS if name != "dirty"), "string")
+    return frame.astype(numbers | texts | {"dirty": "boolean"})
+
+
+def _rows(run: Path) -> list[dict[str, Any]]:
+    """A run's rows; one without a decoder where nothing of it can be read."""
+    try:
+        status, env, config = read_status(run), read_environment(run), read_config(run)
+    except BenchError as error:
+        return [{"run": run.name, "verdict": "DAMAGED", "reasons": error.message}]
+    facts = {
+        "run": run.name,
+        "started_utc": status.started_utc,
+        "verdict": _verdict(run, status),
+        "reasons": "; ".join(status.reasons) or None,
+        "branch": status.revision or env.git.branch,
+        "commit": env.git.commit,
+        "dirty": env.git.dirty,
+        "model": config.get("model"),
+        "tasks": config.get("tasks"),
+        "device": env.gpu_name or env.machine.cpu or env.device,
+        "dtype": env.dtype,
+        "key": env.comparability_key,
+        "series": _series(config, env.dtype),
+    }
+    summary = _summary(run / "summary.csv")
+    return [facts | row for row in summary] or [facts]
+
+
+def _verdict(run: Path, status: RunStatus) -> str:
+    """As `bench ls runs` says it; a stored reference has its summary and no records."""
+    kept = (run / "manifest.json").is_file()
+    return standing(status, num_records_of(run) if kept else status.num_records or 0)
+
+
+def _summary(file: Path) -> list[dict[str, Any]]:
+    """Every decoder over all families; none where there is no summary that can be read."""
+    try:
+        summary = pd.read_csv(file)
+        overall = summary[summary["family"] == ALL]
+    except (OSError, ValueError, KeyError):
+        return []
+    chosen = overall.reindex(columns=["decoder", "guarantee", *NUMBERS])
+    rows: list[dict[str, Any]] = json.loads(chosen.to_json(orient="records"))
+    return rows
+
+
+def _series(config: Mapping[str, Any], dtype: str | None) -> str:
+    """Eight hexadecimal digits of what was asked of which model: what stands in one curve."""
+    asked = {key: value for key, value in config.items() if key not in _UNLIKE}
+    text = json.dumps([asked, dtype], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -1,0 +1,124 @@
+"""What a run and its workers say to each other. No torch here.
+
+A worker answers one request after another: `Hail` with `Hello`, `Opening` with `Opened`, a `Job`
+with `Done`, and any of them with `Failed`. They are pickled on the way, and nothing is written by a
+worker: what it measured comes back as a whole, so that one that dies leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bench.records.phases import PhasedAnswer
+from bench.records.plan import Block
+from bench.records.prompts import Prompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hail:
+    """What is asked first: where are you?"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """Where a worker runs: `node` names the machine (a hash), `cores` those it may use."""
+
+    node: str
+    pid: int
+    cores: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What a worker opens, and how it measures.
+
+    `opener` makes the `Setup` of the configuration `config` (TOML). `cores` are those it is pinned
+    to, `gpu` the one it sees (None: as it is). `identity` and `key` are the run's, of code and
+    weights and of the machine with its setup: a worker that has others refuses. `blocks` are those
+    to come: caches are reserved for their prompts, and warmed up with.
+    """
+
+    opener: Callable[[Any], Any]
+    config: str
+    prompts: Mapping[str, Prompt]
+    blocks: tuple[Block, ...]
+    identity: Mapping[str, str | None]
+    key: str | None
+    attempt: int
+    worker: str
+    cores: tuple[int, ...] = ()
+    gpu: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A worker is ready: its models are open, and it is warm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeBlock:
+    """Time a block with all its cells; where `phased`, split its time by phase afterwards."""
+
+    block: Block
+    phased: bool = False
+
+    def __str__(self) -> str:
+        return f"block {self.block.block}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitBlock:
+    """Split the time of a block that was timed before, without the cells that `failed` there."""
+
+    block: Block
+    failed: frozenset[str]
+
+    def __str__(self) -> str:
+        return f"the phases of block {self.block.block}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScorePrompts:
+    """Answer prompts of the quality pass with every cell, but for (cell, prompt) in `done`."""
+
+    prompts: tuple[str, ...]
+    done: frozenset[tuple[str, str]]
+
+    def __str__(self) -> str:
+        return f"the quality pass over {', '.join(self.prompts)}"
+
+
+Job = TimeBlock | SplitBlock | ScorePrompts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A job for a worker, beside which the processes `peers` of the same run work on its node."""
+
+    job: Job
+    peers: tuple[int, ...] = ()
+
+
+Request = Hail | Opening | Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What a job gave: lines of samples.jsonl, tracebacks by what failed, seconds by phase."""
+
+    lines: tuple[str, ...] = ()
+    errors: tuple[tuple[str, str], ...] = ()
+    phases: tuple[PhasedAnswer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """Why a worker cannot go on, in a line, and the exit code it calls for."""
+
+    message: str
+    exit_code: int
+
+
+Answer = Hello | Opened | Done | Failed

@@ -1,0 +1,90 @@
+"""Workers as actors of a Ray cluster: one actor for each, which lives as long as the run.
+
+Ray places them and says which are gone. Its own restarts are off: a worker's models and job are
+its own, and the crew starts another. https://docs.ray.io (actors, `ray.wait`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from bench.machine.env import ROOT
+from bench.workers.executor import package, unknown_option
+from bench.workers.messages import Answer, Request
+from bench.workers.worker import Worker
+
+_NUMBERS = ("num_cpus", "num_gpus", "memory")
+_OPTIONS = ("address", *_NUMBERS)
+
+
+class RayExecutor:
+    """Actors of the cluster at ``address``, or of one that is begun here."""
+
+    def __init__(self, options: Mapping[str, str], num_workers: int, threads: int | None) -> None:
+        """Connect.
+
+        Raises:
+            BenchError: Ray is not installed (exit 5), or an option is unknown (2).
+        """
+        self._ray: Any = package("ray")
+        for name in options:
+            if name not in _OPTIONS:
+                raise unknown_option(name, list(_OPTIONS))
+        self._wanted = {name: float(options[name]) for name in _NUMBERS if name in options}
+        self._threads = threads
+        self._began = not self._ray.is_initialized()
+        if self._began:
+            address = options.get("address") or os.environ.get("RAY_ADDRESS")
+            beginning = {} if address else {"num_cpus": os.cpu_count(), "include_dashboard": False}
+            self._ray.init(
+                address=address,
+                log_to_driver=False,
+                logging_level="ERROR",
+                runtime_env={"env_vars": {"PYTHONPATH": _path()}},
+                **beginning,
+            )
+        self._num_workers = num_workers
+        self._actors: dict[str, Any] = {}
+        self._asked: dict[Any, str] = {}
+
+    def threads(self, num_workers: int) -> int:
+        """The cluster's cores, shared out."""
+        cores = int(self._ray.cluster_resources().get("CPU", 1))
+        return self._threads or max(1, cores // num_workers)
+
+    def start(self, worker: str) -> None:
+        """Ask for an actor; it begins once there is room for it."""
+        wanted = {"num_cpus": self.threads(self._num_workers), **self._wanted}
+        kind = self._ray.remote(Worker).options(max_restarts=0, max_task_retries=0, **wanted)
+        self._actors[worker] = kind.remote()
+
+    def ask(self, worker: str, request: Request) -> None:
+        """Send a request."""
+        self._asked[self._actors[worker].answer.remote(request)] = worker
+
+    def wait(self) -> tuple[str, Answer | None]:
+        """The next answer, or who is gone."""
+        ready, _ = self._ray.wait(list(self._asked), num_returns=1)
+        worker = self._asked.pop(ready[0])
+        try:
+            answer: Answer = self._ray.get(ready[0])
+        except self._ray.exceptions.RayError:
+            self._ray.kill(self._actors.pop(worker))
+            return worker, None
+        return worker, answer
+
+    def stop(self) -> None:
+        """End all actors, and the cluster where it was begun here."""
+        for actor in self._actors.values():
+            self._ray.kill(actor)
+        self._actors.clear()
+        self._asked.clear()
+        if self._began:
+            self._ray.shutdown()
+
+
+def _path() -> str:
+    """Where the actors find this code: as here, so all nodes see the same checkout."""
+    return os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)

@@ -1,0 +1,111 @@
+"""Workers as jobs of submitit: of Slurm, or processes of this machine (``cluster=local``).
+
+submitit writes the job and asks Slurm to run it; the job then calls back over a socket and is a
+worker until the run hangs up. https://github.com/facebookincubator/submitit
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import threading
+from collections.abc import Mapping
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener
+from queue import SimpleQueue
+from typing import Any
+
+from bench.workers.executor import package
+from bench.workers.links import Links, serve
+from bench.workers.messages import Answer, Request
+
+_LOOK_EVERY_S = 1.0
+"""How often the queue is asked about jobs that have not called yet."""
+
+
+class SubmititExecutor:
+    """Jobs that call back."""
+
+    def __init__(self, options: Mapping[str, str], threads: int | None) -> None:
+        """Listen; `options` are ``folder``, ``cluster``, and parameters of submitit's.
+
+        Raises:
+            BenchError: submitit is not installed (exit 5).
+        """
+        submitit: Any = package("submitit")
+        given = dict(options)
+        cluster = given.pop("cluster", None)
+        folder = given.pop("folder", ".submitit")
+        self._threads = threads or 1
+        self._jobs_of = submitit.AutoExecutor(folder=folder, cluster=cluster)
+        numbers = {key: int(v) if v.isdigit() else v for key, v in given.items()}
+        self._jobs_of.update_parameters(
+            **{"name": "bench", "cpus_per_task": self._threads, "timeout_min": 24 * 60, **numbers}
+        )
+        self._key = secrets.token_bytes(32)
+        host = "127.0.0.1" if cluster in ("local", "debug") else socket.gethostname()
+        self._listener = Listener((host, 0), authkey=self._key)
+        self._links = Links()
+        self._jobs: dict[str, Any] = {}
+        self._kept: dict[str, Request] = {}
+        self._called: SimpleQueue[tuple[str, Connection]] = SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def threads(self, num_workers: int) -> int:
+        """As given, or one: what a node has is not known yet."""
+        return self._threads
+
+    def start(self, worker: str) -> None:
+        """Submit a job."""
+        address = self._listener.address
+        self._jobs[worker] = self._jobs_of.submit(_call, address, self._key, worker)
+
+    def ask(self, worker: str, request: Request) -> None:
+        """Send a request, once the worker has called."""
+        if worker in self._kept or not self._links.has(worker):
+            self._kept[worker] = request
+        else:
+            self._links.ask(worker, request)
+
+    def wait(self) -> tuple[str, Answer | None]:
+        """The next answer, or who is gone."""
+        while True:
+            while not self._called.empty():
+                worker, connection = self._called.get()
+                self._links.add(worker, connection)
+                self._links.ask(worker, self._kept.pop(worker))
+            said = self._links.wait(_LOOK_EVERY_S)
+            if said is not None:
+                return said
+            for worker in self._kept:
+                if self._jobs[worker].done() and self._called.empty():
+                    del self._kept[worker]
+                    return worker, None
+
+    def stop(self) -> None:
+        """Cancel all jobs, and let go of those that listen."""
+        self._links.close()
+        self._listener.close()
+        for job in self._jobs.values():
+            with contextlib.suppress(Exception):  # it has ended, or Slurm is not there: no matter
+                job.cancel(check=False)
+        self._jobs.clear()
+
+    def _listen(self) -> None:
+        """Take calls until the listener is closed; who does not know the key is not taken."""
+        while True:
+            try:
+                connection = self._listener.accept()
+                self._called.put((str(connection.recv()), connection))
+            except (AuthenticationError, EOFError):
+                continue
+            except OSError:
+                return
+
+
+def _call(address: tuple[str, int], key: bytes, worker: str) -> None:
+    """What a job does: call back, say who it is, and work."""
+    with Client(address, authkey=key) as connection:
+        connection.send(worker)
+        serve(connection)

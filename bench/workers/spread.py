@@ -1,0 +1,200 @@
+"""The passes of a run, handed to workers: what a run's own process does while they measure.
+
+It writes the lines that come back, whole blocks at a time, and shows how far they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.errors import BenchError, Exit
+from bench.measure.phases import SecondPass
+from bench.plan.make import batch_size
+from bench.plan.setup import Setup
+from bench.progress import Progress
+from bench.records.failures import ErrorLog
+from bench.records.files import SampleWriter
+from bench.records.plan import Block, Plan
+from bench.records.prompts import Prompt
+from bench.records.record import SampleRecord
+from bench.workers.crew import Crew
+from bench.workers.executor import Executor
+from bench.workers.messages import Done, Hello, Job, Opening, ScorePrompts, SplitBlock, TimeBlock
+
+
+@dataclass(kw_only=True)
+class _Ledger:
+    """Writes what comes back from workers."""
+
+    writer: SampleWriter
+    errors: ErrorLog
+    second: SecondPass
+    progress: Progress
+    attempt: int
+
+    def joined(self, worker: str, hello: Hello, opening: Opening) -> None:
+        """An event says where and how it measures."""
+        self.writer.event(
+            "worker",
+            worker=worker,
+            node=hello.node,
+            cores=list(opening.cores or hello.cores),
+            gpu=opening.gpu,
+            attempt=self.attempt,
+        )
+
+    def done(self, worker: str, job: Job, done: Done) -> None:
+        """Lines first: what lies in the folder counts."""
+        self.writer.lines(done.lines)
+        self.writer.sync()
+        for name, trace in done.errors:
+            self.errors.keep(name, trace)
+        if isinstance(job, SplitBlock) or (isinstance(job, TimeBlock) and job.phased):
+            self.second.keep(job.block, done.phases)
+        if isinstance(job, SplitBlock):
+            self.progress.step(worker)
+        else:
+            num = sum(not line.startswith('{"event"') for line in done.lines)
+            self.progress.step(worker, num)
+
+    def lost(self, worker: str, job: Job | None) -> None:
+        """A line for whoever watches, an event for whoever reads."""
+        again = f"; {job} runs again elsewhere" if job else ""
+        self.progress.note(f"worker {worker} is gone{again}")
+        block = job.block.block if isinstance(job, TimeBlock) else None
+        self.writer.event("lost", worker=worker, block=block, attempt=self.attempt)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passes:
+    """What is left of a run, and what its workers need: `fill` measures it with an executor."""
+
+    setup: Setup
+    plan: Plan
+    prompts: Mapping[str, Prompt]
+    opener: Callable[[Any], Setup]
+    key: str | None
+    attempt: int
+    left: Sequence[Block]
+    records: Sequence[SampleRecord]
+
+    def fill(
+        self,
+        executor: Executor,
+        num_workers: int,
+        writer: SampleWriter,
+        errors: ErrorLog,
+        second: SecondPass,
+        progress: Progress,
+    ) -> None:
+        """Time the blocks that are left, split the time of some, then score what is not scored.
+
+        Timed and untimed work never run at once: the second begins when the first has ended.
+
+        Raises:
+            BenchError: what `Crew.run` does, and what cannot be written (exit 1).
+        """
+        jobs = self._timing(second)
+        scoring = self._scoring()
+        if not jobs and not scoring:
+            return
+        ledger = _Ledger(
+            writer=writer, errors=errors, second=second, progress=progress, attempt=self.attempt
+        )
+        num_workers = max(1, min(num_workers, max(len(jobs), len(scoring))))
+        progress.note(f"{num_workers} worker(s) open the models")
+        prefix = f"r{self.attempt}w" if self.attempt else "w"  # names are a run's, not a process's
+        crew = Crew(executor, num_workers, self._opening(num_workers), ledger, prefix)
+        try:
+            if jobs:
+                num_left = sum(len(block.prompts) * len(block.order) for block in self.left)
+                done = self.plan.num_answers - num_left
+                progress.start("timing", self.plan.num_answers, done)
+                crew.run(jobs)
+            if scoring:
+                num_done = sum(record.kind == "quality" for record in self.records)
+                asked = len(self.plan.in_pass("quality")) * len(self.setup.arms)
+                progress.start("quality", asked, num_done)
+                crew.run(scoring)
+        finally:
+            crew.close()
+
+    def _opening(self, num_workers: int) -> Callable[[str, Hello, int], Opening]:
+        config = self.setup.config
+        threads = config.threads or 1
+
+        def opening(worker: str, hello: Hello, place: int) -> Opening:
+            gpus = _num_gpus() if self.setup.on_gpu and num_workers > 1 else 0
+            return Opening(
+                opener=self.opener,
+                config=config.to_toml(),
+                prompts=self.prompts,
+                blocks=tuple(self.left),
+                identity=self.plan.identity or {},
+                key=self.key,
+                attempt=self.attempt,
+                worker=worker,
+                cores=cores_of(place, threads, hello.cores),
+                gpu=place % gpus if gpus > 1 else None,
+            )
+
+        return opening
+
+    def _timing(self, second: SecondPass) -> list[Job]:
+        """Blocks in the plan's order, and before them what a stopped run left unsplit."""
+        unsplit = second.missing
+        left = {block.block for block in self.left}
+        failed = _failed_cells(self.records)
+        jobs: list[Job] = [
+            SplitBlock(block=block, failed=frozenset(failed.get(number, ())))
+            for number, block in unsplit.items()
+            if number not in left
+        ]
+        return jobs + [TimeBlock(block=b, phased=b.block in unsplit) for b in self.left]
+
+    def _scoring(self) -> list[Job]:
+        """Prompts of the quality pass in groups as large as a batch; without those scored."""
+        cells = list(self.setup.arms)
+        done = {(r.decoder, r.prompt) for r in self.records if r.kind == "quality"}
+        names = [planned.prompt for planned in self.plan.in_pass("quality")]
+        names = [name for name in names if any((cell, name) not in done for cell in cells)]
+        size = batch_size(self.setup)
+        groups = [tuple(names[i : i + size]) for i in range(0, len(names), size)]
+        return [
+            ScorePrompts(prompts=g, done=frozenset(key for key in done if key[1] in g))
+            for g in groups
+        ]
+
+
+def _failed_cells(records: Iterable[SampleRecord]) -> dict[int, set[str]]:
+    """The cells that failed, by block."""
+    failed: dict[int, set[str]] = {}
+    for record in records:
+        if record.kind == "timing" and record.error:
+            failed.setdefault(record.block, set()).add(record.decoder)
+    return failed
+
+
+def cores_of(place: int, threads: int, cores: Collection[int]) -> tuple[int, ...]:
+    """The cores of a place: as many as it has threads, of its own while there are any.
+
+    Raises:
+        BenchError: exit 2 where a place needs more cores than its node has.
+    """
+    if not cores:
+        return ()
+    have = sorted(cores)
+    if threads > len(have):
+        line = f"a worker of {threads} threads is on a node of {len(have)} cores; lower --threads"
+        raise BenchError(line, Exit.USAGE)
+    num_places = len(have) // threads
+    first = place % num_places * threads
+    return tuple(have[first : first + threads])
+
+
+def _num_gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count()

@@ -1,0 +1,169 @@
+"""A worker: it opens the models once, and then measures what it is handed, block by block.
+
+It is the process of `bench run` without its folder: the same setup, runner, second pass and quality
+pass, whose lines go back to who asked. No torch at import time: it says where it runs first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import tomllib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from bench.errors import BenchError, Exit
+from bench.progress import Silent
+from bench.records.failures import TraceCollector
+from bench.records.files import LineCollector
+from bench.settings.config import load_config
+from bench.workers.messages import (
+    Answer,
+    Done,
+    Failed,
+    Hail,
+    Hello,
+    Job,
+    Opened,
+    Opening,
+    Request,
+    ScorePrompts,
+    SplitBlock,
+    TimeBlock,
+    Work,
+)
+
+if TYPE_CHECKING:
+    from bench.plan.setup import Setup
+
+
+class Worker:
+    """Answers requests, one after another; a `Hail` and an `Opening` come before all work."""
+
+    def answer(self, request: Request) -> Answer:
+        """What a request gives; whatever goes wrong is an answer too."""
+        try:
+            if isinstance(request, Hail):
+                return Hello(node=node(), pid=os.getpid(), cores=cores())
+            if isinstance(request, Opening):
+                return self._open(request)
+            return self._work(request)
+        except BenchError as error:
+            return Failed(message=error.message, exit_code=error.exit_code)
+        except Exception as error:  # the run says which worker failed, and how
+            line = f"{type(error).__name__}: {error}"
+            return Failed(message=line, exit_code=int(Exit.FAILED))
+
+    def _open(self, opening: Opening) -> Opened:
+        """Load the models on the cores or the GPU of this worker, and warm up.
+
+        Raises:
+            BenchError: exit 5 where code, models or machine are not the run's.
+        """
+        whole = cores()
+        if opening.cores:
+            os.sched_setaffinity(0, opening.cores)
+        if opening.gpu is not None:  # read when CUDA starts, which it has not
+            os.environ["CUDA_VISIBLE_DEVICES"] = str(opening.gpu)
+        from bench.machine.gpu import gpu_handle
+        from bench.machine.load import LoadWatch
+        from bench.measure.timing import Runner, frozen_garbage
+
+        self._setup = setup = opening.opener(load_config(None, tomllib.loads(opening.config)))
+        _refuse_other(setup, opening, len(whole))
+        self._attempt, self._prompts = opening.attempt, opening.prompts
+        self._lines = LineCollector(worker=opening.worker, node=node())
+        self._errors = TraceCollector()
+        self._failed: set[str] = set()
+        self._watch = LoadWatch(gpu_handle(str(setup.models.target.device)))
+        self._runner = Runner(
+            setup,
+            opening.prompts,
+            self._lines,
+            Silent(),
+            attempt=opening.attempt,
+            lap=self._watch.lap,
+            errors=self._errors,
+            after=lambda _, failed: self._failed.update(failed),
+        )
+        if opening.blocks:
+            self._runner.prepare(opening.blocks)
+        self._frozen = frozen_garbage()
+        self._frozen.__enter__()
+        return Opened()
+
+    def _work(self, work: Work) -> Done:
+        self._watch.ignore(work.peers)
+        phases = self._done(work.job)
+        return Done(lines=self._lines.take(), errors=self._errors.take(), phases=tuple(phases))
+
+    def _done(self, job: Job) -> list[Any]:
+        """Do a job; returns the seconds by phase that it was to measure."""
+        import gc
+
+        from bench.errors import room_for
+        from bench.measure.phases import phases_of
+        from bench.measure.quality import ADVICE, score_quality
+        from bench.plan.make import batch_size
+
+        setup, prompts = self._setup, self._prompts
+        gc.collect()
+        if isinstance(job, TimeBlock):
+            self._failed.clear()
+            self._watch.lap()  # what was before is no load of this block
+            self._runner.measure(job.block)
+            return phases_of(setup, prompts, job.block, self._failed) if job.phased else []
+        if isinstance(job, SplitBlock):
+            return list(phases_of(setup, prompts, job.block, job.failed))
+        assert isinstance(job, ScorePrompts)
+        asked = [prompts[name] for name in job.prompts]
+        with room_for(f"the quality pass, {batch_size(setup)} answers at a time,", ADVICE):
+            score_quality(
+                setup,
+                asked,
+                self._lines,
+                Silent(),
+                attempt=self._attempt,
+                done=job.done,
+                errors=self._errors,
+            )
+        return []
+
+
+def _refuse_other(setup: Setup, opening: Opening, num_cores: int) -> None:
+    """`BenchError` (exit 5) where this is not what the run began with.
+
+    The machine counts with all of its cores: that workers are pinned to some does not make another.
+    """
+    from bench.machine import env as environment
+    from bench.machine.gpu import gpu_handle
+    from bench.plan.identity import identity_of
+
+    now = identity_of(setup)
+    for what, then in opening.identity.items():
+        if now.get(what) != then:
+            line = f"the {what} on node {node()} is not the one of this run"
+            raise BenchError(f"{line}; give all nodes the same checkout and models", 5)
+    device = str(setup.models.target.device)
+    env = environment.capture(
+        device=device,
+        dtype=setup.config.dtype or "float32",
+        models=setup.facts,
+        gpu=gpu_handle(device),
+    )
+    env = replace(env, machine=replace(env.machine, affinity=num_cores))
+    if opening.key is not None and environment.comparability_key(env) != opening.key:
+        line = f"node {node()} is another machine than the one the run was planned on"
+        advice = "measure a part there (`bench run --part I/N`) and join the parts: `bench merge`"
+        raise BenchError(f"{line}; {advice}", Exit.UNAVAILABLE)
+
+
+def node() -> str:
+    """Eight hexadecimal digits that name this machine, and do not tell its name."""
+    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+
+
+def cores() -> tuple[int, ...]:
+    """The cores this process may use; none where the system does not say."""
+    return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()

@@ -1,0 +1,91 @@
+"""What workers measured apart: floors, speed-ups and drift of each."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bench.records.record import SampleRecord, StepColumns
+from bench.report.worker_tables import by_machine, by_worker
+from bench.stats import times
+from bench.stats.workers import drifts, machines, workers
+
+STEPS = StepColumns(
+    emitted=(1, 9), drafted=(0, 0), accepted=(0, 0), target_calls=(1, 9), target_rows=(5, 9),
+    draft_calls=(0, 0), draft_rows=(0, 0),
+)  # fmt: skip
+
+
+def record(worker: str | None, decoder: str, block: int, prompt: int, seconds: float) -> Any:
+    return SampleRecord(
+        kind="timing", decoder=decoder, family="qa", conversation=f"c{prompt}", turn=1,
+        prompt_hash="x", repeat=block // 20, seed=0, block=block, order=0, attempt=0, batch_size=1,
+        num_prompt_tokens=5, tokens=tuple(range(10)), steps=STEPS, ttft_s=seconds / 10,
+        total_s=seconds, worker=worker, node="ab",
+    )  # fmt: skip
+
+
+def measured(pace: Any, floor: Any = lambda worker: 1.0) -> list[SampleRecord]:
+    """60 blocks of 20 prompts of unlike lengths, dealt to two workers at random."""
+    draw, records = random.Random(0), []
+    for block in range(60):
+        worker, prompt = draw.choice(["w0", "w1"]), block * 7 % 20
+        second = (1 + prompt) * pace(worker, block) * draw.uniform(0.98, 1.02)
+        for decoder, factor in (("ar", 1.0), ("ar@aa", 1 / floor(worker)), ("spec", 0.5)):
+            noisy = second * factor * draw.uniform(0.98, 1.02)
+            records.append(record(worker, decoder, block, prompt, noisy))
+    return records
+
+
+def test_a_worker_that_becomes_slower_is_told_from_one_that_is_slow() -> None:
+    steady = measured(lambda worker, block: 1.5 if worker == "w0" else 1.0)
+    assert all(abs(drift) < 0.05 for drift in drifts(steady, lambda r: r.worker).values())
+    slower = measured(lambda worker, block: 1 + 0.4 * block / 60 if worker == "w1" else 1.0)
+    found = drifts(slower, lambda r: r.worker)
+    assert found["w1"] > 0.15
+    assert abs(found["w0"]) < 0.1 < found["w1"]
+
+
+def test_each_worker_has_its_own_floor_and_speed_ups() -> None:
+    parts = workers(measured(lambda *_: 1.0, lambda w: 1.2 if w == "w1" else 1.0), ["ar", "spec"])
+    assert [part.name for part in parts] == ["w0", "w1"]
+    assert sum(part.num_blocks for part in parts) == 60
+    assert [part.floor.value for part in parts] == [
+        pytest.approx(1.0, abs=0.02),
+        pytest.approx(1.2, abs=0.02),
+    ]
+    assert [part.floor.differs_from_one for part in parts] == [False, True]
+    assert all(part.speedups["spec"].value == pytest.approx(2, abs=0.03) for part in parts)
+    table = by_worker(parts)
+    assert table is not None
+    assert [row[0].text for row in table.rows] == ["w0", "w1"]
+    assert [row[3].bad for row in table.rows] == [False, True]
+
+
+def test_one_process_has_no_workers_and_few_blocks_no_drift() -> None:
+    assert workers([record(None, "ar", 0, 0, 1.0)], ["ar"]) == []
+    assert by_worker([]) is None
+    few = [r for r in measured(lambda *_: 1.0) if r.block < 10]
+    assert all(part.drift is None for part in workers(few, ["ar"]))
+
+
+def test_times_of_two_machines_do_not_pool_and_counters_do() -> None:
+    records = [
+        replace(r, machine="fast" if r.block % 2 else "slow") for r in measured(lambda *_: 1.0)
+    ]
+    ar = [r for r in records if r.decoder == "ar"]
+    assert times.timed_units(ar) == []
+    assert times.ttft_s(ar) is None
+    assert len(times.timed_units(r for r in ar if r.machine == "fast")) == 30
+    parts = machines(records, ["ar", "spec"])
+    assert [part.name for part in parts] == ["fast", "slow"]
+    assert all(part.speedups["spec"].value == pytest.approx(2, abs=0.05) for part in parts)
+    table = by_machine(parts)
+    assert table is not None
+    assert table.headings[0] == "machine"
+    same = [replace(r, machine="one") for r in records]
+    assert machines(same, ["ar"]) == []
+    assert len(times.timed_units(r for r in same if r.decoder == "ar")) == 60

@@ -1,0 +1,116 @@
+"""The executors of other schedulers, as they really run: a local Ray cluster, submitit's jobs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from bench.errors import BenchError, Exit
+from bench.records.run_folder import Run, load_run
+from bench.settings.config import load_config
+from bench.settings.spread import Kind, Spread
+from bench.stats.validity import VALID
+from tests import unreported as bench_run
+from tests.conftest import RecordedProgress
+from tests.worker_tables import open_here, open_slowly
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+TABLES = {"model": "t", "draft": "t", "decoders": "spec", "tasks": "qa,math_reasoning"}
+SIZES = {"limit": 4, "quality_limit": 3, "repeats": 2, "max_new_tokens": 12, "threads": 1}
+
+
+def counted(run: Run) -> dict[Any, Any]:
+    """Ids and counters by what was asked; nothing is there twice."""
+    found = {}
+    for r in run.records:
+        steps = r.steps
+        counters = steps and (steps.emitted, steps.drafted, steps.accepted, steps.target_rows)
+        found[r.kind, r.decoder, r.prompt, r.repeat] = (r.tokens, r.scores, counters)
+    assert len(found) == len(run.records)
+    return found
+
+
+class Killing(RecordedProgress):
+    """Kills a process whose command line holds a word, once there are two of them."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__()
+        self._word = word
+        self.killed = 0
+
+    def step(self, detail: str = "", num: int = 1) -> None:
+        super().step(detail, num)
+        if self.killed:
+            return
+        below = psutil.Process().children(recursive=True)
+        named = [c.pid for c in below if self._word in " ".join(c.cmdline())]
+        if len(named) > 1:
+            self.killed = named[0]
+            os.kill(self.killed, signal.SIGKILL)
+
+
+def spread(kind: Kind, folder: Path) -> Spread:
+    options = {"cluster": "local", "folder": str(folder)} if kind == Kind.submitit else {}
+    return Spread(kind=kind, workers=2, options=options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"), [(Kind.ray, "ray::Worker"), (Kind.submitit, "submitit.core._submit")]
+)
+def test_a_run_on_two_workers_one_of_which_is_killed_is_that_of_one_process(
+    kind: Kind, word: str, tmp_path: Path
+) -> None:
+    pytest.importorskip(kind.value)
+    config = load_config(None, {**TABLES, **SIZES})
+    alone = bench_run.run(config, tmp_path / "alone", RecordedProgress(), open_here)
+    shown = Killing(word)
+    two = spread(kind, tmp_path / "jobs")
+    ended = bench_run.run(config, tmp_path / "two", shown, open_slowly, spread=two)
+    run = load_run(ended.run_dir)
+    assert shown.killed
+    assert ended.exit_code == Exit.DONE
+    assert run.status.verdict == VALID
+    assert counted(run) == counted(load_run(alone.run_dir))
+    assert {r.worker for r in run.records} <= {"w0", "w1", "w2"}
+    assert sum("is gone" in note for note in shown.notes) == 1
+
+
+def test_the_zoos_decoders_count_on_a_ray_cluster_as_they_do_in_one_process(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("ray")
+    values = {"decoders": "ptp,spec", "tasks": "qa", "limit": 3, "repeats": 1, "threads": 1}
+    config = load_config(None, {**values, "quality_limit": 2, "max_new_tokens": 24})
+    alone = bench_run.run(config, tmp_path / "alone", RecordedProgress())
+    two = spread(Kind.ray, tmp_path)
+    ended = bench_run.run(config, tmp_path / "two", RecordedProgress(), spread=two)
+    run = load_run(ended.run_dir)
+    assert counted(run) == counted(load_run(alone.run_dir))
+    assert run.status.verdict == VALID
+    assert run.env.comparability_key == load_run(alone.run_dir).env.comparability_key
+
+
+def test_an_option_that_ray_does_not_know_is_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    wrong = Spread(kind=Kind.ray, workers=1, options={"adress": "auto"})
+    with pytest.raises(
+        BenchError, match="unknown executor option 'adress'; did you mean"
+    ) as raised:
+        bench_run.run(
+            load_config(None, {**TABLES, **SIZES}),
+            tmp_path,
+            RecordedProgress(),
+            open_here,
+            spread=wrong,
+        )
+    assert raised.value.exit_code == Exit.USAGE

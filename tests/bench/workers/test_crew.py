@@ -1,0 +1,126 @@
+"""The queue alone: who gets what, and which place on a node a worker has."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import pytest
+
+from bench.errors import BenchError
+from bench.records.plan import Block
+from bench.workers.crew import Crew
+from bench.workers.messages import (
+    Answer,
+    Done,
+    Failed,
+    Hail,
+    Hello,
+    Opened,
+    Opening,
+    Request,
+    TimeBlock,
+    Work,
+)
+
+
+class Scripted:
+    """Workers on nodes by turns; those in `dead` are gone at their first job."""
+
+    def __init__(self, nodes: list[str], dead: set[str], unborn: int = 0) -> None:
+        self._nodes, self._dead, self._unborn = deque(nodes), dead, unborn
+        self._asked: deque[tuple[str, Request]] = deque()
+
+    def threads(self, num_workers: int) -> int:
+        return 1
+
+    def start(self, worker: str) -> None:
+        pass
+
+    def ask(self, worker: str, request: Request) -> None:
+        self._asked.append((worker, request))
+
+    def wait(self) -> tuple[str, Answer | None]:
+        worker, request = self._asked.popleft()
+        if isinstance(request, Hail):
+            if self._unborn:
+                self._unborn -= 1
+                return worker, None
+            return worker, Hello(node=self._nodes.popleft(), pid=1, cores=(0, 1))
+        if isinstance(request, Opening):
+            return worker, Opened()
+        assert isinstance(request, Work)
+        if worker in self._dead:
+            self._dead.discard(worker)
+            return worker, None
+        return worker, Done(lines=(worker,))
+
+    def stop(self) -> None:
+        pass
+
+
+class Told:
+    """A ledger that remembers."""
+
+    def __init__(self) -> None:
+        self.blocks: list[int] = []
+        self.places: dict[str, int] = {}
+        self.lost_by: list[str] = []
+
+    def opening(self, worker: str, hello: Hello, place: int) -> Opening:
+        self.places[worker] = place
+        plain: dict[str, Any] = {"opener": print, "config": "", "prompts": {}, "blocks": ()}
+        return Opening(**plain, identity={}, key=None, attempt=0, worker=worker)
+
+    def joined(self, *_: Any) -> None:
+        pass
+
+    def done(self, worker: str, job: Any, done: Done) -> None:
+        assert done.lines == (worker,)
+        self.blocks.append(job.block.block)
+
+    def lost(self, worker: str, job: Any) -> None:
+        self.lost_by.append(worker)
+
+
+def jobs(num: int) -> list[TimeBlock]:
+    plain: dict[str, Any] = {"repeat": 0, "prompts": (), "order": ()}
+    return [TimeBlock(block=Block(block=number, **plain)) for number in range(num)]
+
+
+def test_every_block_is_done_once_and_the_dead_ones_place_is_free_again() -> None:
+    told, executor = Told(), Scripted(["a", "a", "b", "a"], {"w1"})
+    crew = Crew(executor, 3, told.opening, told)
+    crew.run(jobs(7))
+    assert sorted(told.blocks) == list(range(7))
+    assert told.lost_by == ["w1"]
+    assert told.places == {"w0": 0, "w1": 1, "w2": 0, "w3": 1}
+
+
+def test_workers_stay_for_the_next_queue() -> None:
+    told, executor = Told(), Scripted(["a", "a"], set())
+    crew = Crew(executor, 2, told.opening, told)
+    crew.run(jobs(3))
+    crew.run(jobs(3))
+    assert sorted(told.blocks) == [0, 0, 1, 1, 2, 2]
+    assert len(told.places) == 2
+
+
+def test_workers_that_die_at_birth_are_replaced_but_not_for_ever() -> None:
+    told = Told()
+    Crew(Scripted(["a"], set(), unborn=2), 1, told.opening, told).run(jobs(1))
+    assert told.blocks == [0]
+    with pytest.raises(BenchError, match="3 workers died before they began, w2 the last"):
+        Crew(Scripted(["a"], set(), unborn=3), 1, told.opening, told).run(jobs(1))
+
+
+def test_what_a_worker_cannot_do_ends_the_run_with_its_line() -> None:
+    class Refusing(Scripted):
+        def wait(self) -> tuple[str, Answer | None]:
+            worker, answer = super().wait()
+            return worker, Failed(message="no room", exit_code=5) if answer == Opened() else answer
+
+    told = Told()
+    with pytest.raises(BenchError, match="worker w0: no room") as raised:
+        Crew(Refusing(["a"], set()), 1, told.opening, told).run(jobs(1))
+    assert raised.value.exit_code == 5

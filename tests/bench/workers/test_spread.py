@@ -1,0 +1,259 @@
+"""A run spread over workers is the run of one process, whoever dies meanwhile."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from bench.errors import BenchError, Exit
+from bench.records.failures import ERRORS
+from bench.records.phases import read_phases
+from bench.records.run_folder import Run, load_run
+from bench.settings.config import load_config
+from bench.settings.spread import Kind, Spread, spread_of
+from bench.stats.validity import VALID
+from bench.workers import team
+from bench.workers.messages import ScorePrompts, TimeBlock
+from bench.workers.spread import cores_of
+from bench.workers.team import open_executor
+from tests import unreported as bench_run
+from tests.bench.workers.in_process import InProcess
+from tests.conftest import RecordedProgress
+from tests.worker_tables import open_here, open_slowly
+
+pytestmark = pytest.mark.usefixtures("quick")
+TWO = Spread(workers=2)
+Key = tuple[str, str, str, int]
+
+
+def config(**values: Any) -> Any:
+    plain = {"model": "t", "draft": "t", "decoders": "spec", "tasks": "qa,math_reasoning"}
+    sizes = {"limit": 4, "quality_limit": 3, "repeats": 2, "max_new_tokens": 12, "threads": 1}
+    return load_config(None, plain | sizes | values)
+
+
+def answers(run: Run) -> dict[Key, Any]:
+    """What was answered and counted, by what was asked; nothing is there twice."""
+    found: dict[Key, Any] = {
+        (r.kind, r.decoder, r.prompt, r.repeat): (r.tokens, r.text, r.seed, r.scores, r.order)
+        for r in run.records
+    }
+    assert len(found) == len(run.records)
+    return found
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Run:
+    ended = bench_run.run(config(), tmp_path / "alone", RecordedProgress(), open_here)
+    return load_run(ended.run_dir)
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes the next runs use an `InProcess` executor."""
+
+    def use(*arguments: Any, **values: Any) -> InProcess:
+        executor = InProcess(*arguments, **values)
+        monkeypatch.setattr(team, "open_executor", lambda *_: executor)
+        return executor
+
+    return use
+
+
+def test_two_workers_give_the_answers_of_one_process(
+    alone: Run, in_process: Any, tmp_path: Path
+) -> None:
+    executor, shown = in_process(), RecordedProgress()
+    ended = bench_run.run(config(), tmp_path / "two", shown, open_here, spread=TWO)
+    run = load_run(ended.run_dir)
+    assert ended.exit_code == Exit.DONE
+    assert run.status.verdict == VALID
+    assert answers(run) == answers(alone)
+    assert [b.order for b in run.plan.blocks] == [b.order for b in alone.plan.blocks]
+    assert {r.worker for r in run.records} == {"w0", "w1"}
+    assert {r.worker for r in alone.records} == {None}
+    assert all(r.node for r in run.records)
+    assert executor.stopped == 1
+    steps = [r.steps and (r.steps.emitted, r.steps.accepted) for r in alone.records]
+    assert Counter(steps) == Counter(
+        r.steps and (r.steps.emitted, r.steps.accepted) for r in run.records
+    )
+    asked = {(a.decoder, a.prompts, a.repeat) for a in read_phases(run.path)}
+    assert asked == {(a.decoder, a.prompts, a.repeat) for a in read_phases(alone.path)}
+
+
+def test_a_block_is_measured_by_one_worker_beside_which_its_peers_are_no_load(
+    in_process: Any, tmp_path: Path
+) -> None:
+    executor = in_process()
+    ended = bench_run.run(config(), tmp_path, RecordedProgress(), open_here, spread=TWO)
+    run = load_run(ended.run_dir)
+    for block in run.plan.blocks:
+        assert len({r.worker for r in run.records if r.block == block.block}) == 1
+    assert all(work.peers == (os.getpid(), os.getpid()) for work in executor.works[2:])
+    loads = [event for event in run.events if event["event"] == "load"]
+    assert {event["worker"] for event in loads} == {"w0", "w1"}
+    joined = [event for event in run.events if event["event"] == "worker"]
+    assert [event["worker"] for event in joined] == ["w0", "w1"]
+    kinds = [type(work.job) for work in executor.works]
+    assert kinds == sorted(kinds, key=[TimeBlock, ScorePrompts].index), "scoring beside timing"
+
+
+def test_twenty_runs_whose_workers_die_are_complete_with_nothing_lost_and_nothing_double(
+    alone: Run, in_process: Any, tmp_path: Path
+) -> None:
+    whole, num_dead = answers(alone), 0
+    for trial in range(20):
+        draw = random.Random(trial)
+        dead: list[str] = []
+
+        def dies(worker: str, _: int, draw: Any = draw, dead: list[str] = dead) -> bool:
+            if len(dead) < 2 and draw.randrange(4) == 0:
+                dead.append(worker)
+                return True
+            return False
+
+        in_process(dies)
+        shown = RecordedProgress()
+        spread = Spread(workers=draw.choice([2, 3]))
+        ended = bench_run.run(config(), tmp_path / str(trial), shown, open_here, spread=spread)
+        run = load_run(ended.run_dir)
+        assert answers(run) == whole
+        assert run.status.verdict == VALID
+        lost = [event["worker"] for event in run.events if event["event"] == "lost"]
+        assert lost == dead
+        assert sum("is gone" in note for note in shown.notes) == len(dead)
+        num_dead += len(dead)
+    assert num_dead > 20
+
+
+def test_a_block_that_kills_every_worker_ends_the_run_and_is_named(
+    in_process: Any, tmp_path: Path
+) -> None:
+    in_process(lambda worker, number: True)
+    one = Spread(workers=1, kind=Kind.ray)
+    with pytest.raises(BenchError, match="3 workers died during block 0, w") as raised:
+        bench_run.run(config(), tmp_path, RecordedProgress(), open_here, spread=one)
+    assert raised.value.exit_code == Exit.FAILED
+
+
+def test_a_run_goes_on_with_more_workers_and_then_alone(
+    alone: Run, in_process: Any, tmp_path: Path
+) -> None:
+    stopping = RecordedProgress(stop_at=14)
+    ended = bench_run.run(config(), tmp_path / "run", stopping, open_here)
+    assert ended.exit_code == Exit.INTERRUPTED
+    in_process()
+    shown = RecordedProgress(stop_at=4)
+    ended = bench_run.resume(ended.run_dir, shown, open_here, spread=Spread(workers=3))
+    assert ended.exit_code == Exit.INTERRUPTED
+    assert bench_run.resume(ended.run_dir, RecordedProgress(), open_here).exit_code == Exit.DONE
+    run = load_run(ended.run_dir)
+    assert answers(run) == answers(alone)
+    assert len({r.worker for r in run.records}) > 2
+    assert {r.attempt for r in run.records} == {0, 1, 2}
+
+
+def test_a_failing_decoder_leaves_its_errors_and_tracebacks(
+    in_process: Any, tmp_path: Path, decoder_file: Any
+) -> None:
+    in_process()
+    spec = decoder_file("raise ValueError('no')\nyield")
+    chosen = config(decoders=spec, draft=None)
+    ended = bench_run.run(chosen, tmp_path / "r", RecordedProgress(), open_here, spread=TWO)
+    run = load_run(ended.run_dir)
+    assert ended.exit_code == Exit.FAILED
+    failed = [r for r in run.records if r.error]
+    assert {r.decoder.rpartition(":")[2] for r in failed} == {"Mine@mine"}
+    assert {r.error_at for r in failed} == {"mine.py:12"}
+    assert "ValueError: no" in (run.path / ERRORS).read_text()
+
+
+def test_a_worker_on_another_machine_refuses_and_says_what_to_do(
+    in_process: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_process()
+    monkeypatch.setattr("bench.machine.env._cpu_model", iter(["one", "another"]).__next__)
+    with pytest.raises(BenchError, match=r"worker w0: node .* another machine.*bench merge") as r:
+        bench_run.run(config(), tmp_path, RecordedProgress(), open_here, spread=TWO)
+    assert r.value.exit_code == Exit.UNAVAILABLE
+
+
+def test_places_on_a_node_have_cores_of_their_own() -> None:
+    assert [cores_of(place, 2, [3, 4, 5, 6, 9]) for place in range(3)] == [(3, 4), (5, 6), (3, 4)]
+    assert cores_of(0, 1, ()) == ()
+    with pytest.raises(BenchError, match="4 threads is on a node of 2 cores"):
+        cores_of(0, 4, [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("spread", "says"),
+    [
+        (lambda: spread_of(Kind.local, 0, None), "--workers 0 is not allowed; use 1 or more"),
+        (lambda: spread_of(Kind.ray, 1, ["address"]), "'address' is not KEY=VALUE"),
+        (lambda: spread_of(Kind.local, 2, ["a=b"]), "--executor local has no options"),
+        (lambda: open_executor(Spread(workers=99), 1).threads(99), "at most --workers"),
+    ],
+)
+def test_what_cannot_be_spread_is_one_line(spread: Any, says: str) -> None:
+    with pytest.raises(BenchError, match=says) as raised:
+        spread()
+    assert raised.value.exit_code == Exit.USAGE
+
+
+@pytest.mark.parametrize("kind", ["ray", "submitit"])
+def test_an_executor_that_is_not_installed_is_one_line(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> Any:
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr("importlib.import_module", missing)
+    with pytest.raises(BenchError, match=rf"pip install 'decoding-bench\[{kind}\]'") as raised:
+        open_executor(Spread(kind=Kind(kind), workers=2), 1)
+    assert raised.value.exit_code == Exit.UNAVAILABLE
+
+
+# ---------------------------------------------------------------- processes
+
+needs_cores = pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="two workers are pinned to a core each"
+)
+
+
+class Killing(RecordedProgress):
+    """Kills one worker, with SIGKILL, when two have answered."""
+
+    killed = 0
+
+    def step(self, detail: str = "", num: int = 1) -> None:
+        super().step(detail, num)
+        children = psutil.Process().children()
+        workers = [child for child in children if "bench.workers.local" in child.cmdline()]
+        if len(set(self.details)) > 1 and not self.killed:
+            self.killed = workers[0].pid
+            os.kill(self.killed, signal.SIGKILL)
+
+
+@needs_cores
+def test_a_worker_killed_amid_its_block_costs_that_block_alone(tmp_path: Path) -> None:
+    alone = bench_run.run(config(repeats=6), tmp_path / "alone", RecordedProgress(), open_here)
+    shown = Killing()
+    ended = bench_run.run(config(repeats=6), tmp_path / "killed", shown, open_slowly, spread=TWO)
+    run = load_run(ended.run_dir)
+    assert shown.killed
+    assert answers(run) == answers(load_run(alone.run_dir))
+    assert run.status.verdict == VALID
+    assert len([event for event in run.events if event["event"] == "lost"]) == 1
+    joined = {e["worker"]: e["cores"] for e in run.events if e["event"] == "worker"}
+    assert {"w0", "w1"} <= set(joined)
+    assert sorted(joined["w0"] + joined["w1"]) == sorted(os.sched_getaffinity(0))[:2]
+    children = psutil.Process().children()
+    assert not [child for child in children if "bench.workers.local" in child.cmdline()]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from rich.console import Console
 
 from bench.compare.compare import compare
@@ -328,6 +329,19 @@ def test_a_pickle_beside_safetensors_is_not_even_read(tiny_model: Path, tmp_path
     assert load(folder).vocab_size
     assert load_tokenizer(folder).eos_token_id is not None
     assert not mark.exists()
+
+
+def test_weights_that_are_missing_are_refused_and_not_made_up(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    weights = load_file(folder / "model.safetensors")
+    lost = [name for name in weights if "down_proj" in name or "model.norm" in name]
+    kept = {name: value for name, value in weights.items() if name not in lost}
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=f"lacks weights of its architecture .{min(lost)}"):
+        load(folder)
 
 
 def test_code_beside_a_checkpoint_is_not_run(tiny_model: Path, tmp_path: Path) -> None:

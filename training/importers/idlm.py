@@ -179,15 +179,23 @@ def _as_qwen3(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _empty(config: Mapping[str, Any]) -> Any:
-    """A Qwen3 of this configuration without weights."""
+    """A Qwen3 of this configuration without weights.
+
+    Raises:
+        ValueError: in one line where it is none.
+    """
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     if config.get("model_type") not in ("sdar", "qwen3"):
         raise ValueError(
             f"model_type is {config.get('model_type')!r}; sdar (I-DLM) and qwen3 can be imported"
         )
-    with torch.device("meta"):
-        return Qwen3ForCausalLM(Qwen3Config.from_dict(_as_qwen3(config)))
+    try:
+        with torch.device("meta"):
+            return Qwen3ForCausalLM(Qwen3Config.from_dict(_as_qwen3(config)))
+    except Exception as error:  # of a damaged one the library raises whatever its fields lead to
+        line = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{MODEL_CONFIG} is no configuration of Qwen3: {line}") from error
 
 
 def _weight_files(folder: Path) -> dict[str, Path]:

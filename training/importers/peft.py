@@ -114,7 +114,11 @@ def _build(folder: Path, settings: Mapping[str, Any], factors: Mapping[str, Tens
     hashed = _metadata(folder / SLOTS_WEIGHTS).get(FACTORS_HASH)
     same = alpha == written.alpha and hashed == factors_hash(factors)
     measured = written.measured if same else {}
-    adapter = SlotAdapter(dataclasses.replace(written, rank=rank, alpha=alpha, measured=measured))
+    config = dataclasses.replace(written, rank=rank, alpha=alpha, measured=measured)
+    try:
+        adapter = SlotAdapter(config)
+    except (TypeError, RuntimeError) as error:  # sizes that are none, or that nothing holds
+        raise ValueError(f"{SLOTS_CONFIG} cannot be used: {_line(error)}") from error
     state = adapter.state_dict() | slots
     for name in parts.low:
         key = name.replace(".", "/")

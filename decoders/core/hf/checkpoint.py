@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ SOURCE = "source.json"
 """What a folder that was converted from a GGUF file says of it."""
 CONVERTED = 1
 """Format of such folders; raised when a conversion would come out differently."""
+_OF_MEMORY = re.compile(r"out of memory|allocate memory|enough memory", re.IGNORECASE)
 _STRETCHES, _STRETCH_BYTES = 64, 2**16
 _MOST_HEADER_BYTES = 10**8  # the format's own limit
 
@@ -65,6 +67,11 @@ def unavailable(path_or_id: str | Path, what: str, error: Exception) -> ValueErr
     )
 
 
+def is_of_memory(error: Exception) -> bool:
+    """Whether there was no room for weights: nothing is wrong with their files."""
+    return isinstance(error, MemoryError) or bool(_OF_MEMORY.search(str(error)))
+
+
 def weights_sha256(path: str | Path, limit_bytes: int = 2**30) -> str | None:
     """SHA-256 over a checkpoint's weight files in name order; None where none are found.
 
@@ -107,10 +114,10 @@ def count_weights(path: str | Path) -> int | None:
             length = int.from_bytes(stream.read(8), "little")
             try:
                 header = json.loads(stream.read(min(length, _MOST_HEADER_BYTES)))
-            except ValueError:
+                facts = [header[name] for name in header if name != "__metadata__"]
+                total += sum(math.prod(fact["shape"]) for fact in facts)
+            except (ValueError, TypeError, KeyError):  # whoever loads it will say so
                 return None
-        shapes = (facts["shape"] for name, facts in header.items() if name != "__metadata__")
-        total += sum(math.prod(shape) for shape in shapes)
     return total or None
 
 

@@ -196,7 +196,7 @@ def export(
     from bench.report.findings import Findings
 
     choices = Choices(project=project, repo=repo, licence=licence, benchmarks=benchmark or ())
-    if to is _ExportFormat.peft:
+    if to.value == "peft":
         choices.refuse_for(to.value)
         _export_adapter(Path(run_dir).expanduser(), folder)
         return

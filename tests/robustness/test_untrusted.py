@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from rich.console import Console
+from safetensors.torch import load_file, save_file
 
 from bench.compare.compare import compare
 from bench.compare.gate import load_gate

@@ -140,8 +140,7 @@ class HFModel:
         source = find_checkpoint(path_or_id, "model", "config.json")
         try:
             with no_bars():  # the terminal belongs to the caller
-                module: Any
-                module, loaded = AutoModelForCausalLM.from_pretrained(
+                both: Any = AutoModelForCausalLM.from_pretrained(
                     source,
                     dtype=dtype,
                     attn_implementation=attn_implementation,
@@ -149,6 +148,7 @@ class HFModel:
                     trust_remote_code=False,
                     output_loading_info=True,
                 )
+                module, loaded = both
         except Exception as error:  # of a damaged folder the library raises whatever comes of it
             if is_of_memory(error):
                 raise

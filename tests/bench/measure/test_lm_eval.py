@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.measure import evaluate as evaluating
 from bench.measure.evaluate import EvalRequest, Evaluation, evaluate
 from bench.measure.quality import target_scores
 from bench.plan.select import choose_decoders
@@ -300,7 +299,7 @@ def test_without_the_package_it_says_what_to_install(
     def missing(name: str) -> None:
         raise ImportError(f"No module named {name!r}")
 
-    monkeypatch.setattr(evaluating.importlib, "import_module", missing)
+    monkeypatch.setattr("importlib.import_module", missing)
     asked = EvalRequest(tasks=["gsm8k"], drawn={})
     with pytest.raises(BenchError, match=r"needs the package lm_eval.*decoding-bench\[eval\]"):
         evaluate(configured("ar"), asked, tmp_path, progress(), opened)

@@ -93,7 +93,12 @@ def list_run(tmp_path: Path) -> Callable[[float], Path]:
 
     def write(temperature: float) -> Path:
         path = write_run(tmp_path / "run", {"ptp": 3.0, "nar": 6.0}, lossy=["nar"])
-        place = {"family": "replace", "kind": "quality", "block": -1, "text": "A, B, C"}
+        place: dict[str, Any] = {
+            "family": "replace",
+            "kind": "quality",
+            "block": -1,
+            "text": "A, B, C",
+        }
         place |= {"ttft_s": None, "total_s": None, "scores": {"right_list": 0.5}}
         records = [
             make_record("ar", emitted=(1,) * 11, conversation="replace-0", **place),

@@ -11,11 +11,14 @@ from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from bench.cli import options
+
+if TYPE_CHECKING:
+    from bench.report.export import Format, Tracker
 
 app = typer.Typer()
 PANEL = "Read results"
@@ -196,12 +199,12 @@ def export(
     from bench.report.findings import Findings
 
     choices = Choices(project=project, repo=repo, licence=licence, benchmarks=benchmark or ())
-    if to.value == "peft":
+    if to is _ExportFormat.peft:
         choices.refuse_for(to.value)
         _export_adapter(Path(run_dir).expanduser(), folder)
         return
     findings = Findings(load_run(find_run(run_dir, output)))
-    for place in deliver(findings, to.value, folder, choices):
+    for place in deliver(findings, cast("Format | Tracker", to.value), folder, choices):
         typer.echo(place)
     for reason in findings.validity.reasons:
         typer.echo(f"bench: {findings.name} is {findings.verdict}: {reason}", err=True)

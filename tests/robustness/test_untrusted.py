@@ -331,6 +331,19 @@ def test_a_pickle_beside_safetensors_is_not_even_read(tiny_model: Path, tmp_path
     assert not mark.exists()
 
 
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_model.bin"])
+def test_an_adapter_of_peft_beside_a_model_is_not_applied_unasked(
+    tiny_model: Path, tmp_path: Path, name: str
+) -> None:
+    folder, mark = tmp_path / "model", tmp_path / "ran"
+    shutil.copytree(tiny_model, folder)
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 1}')
+    torch.save({"weights": Payload(mark)}, folder / name)
+    with pytest.raises(ValueError, match="has an adapter of PEFT; merge it"):
+        load(folder)
+    assert not mark.exists()
+
+
 def test_weights_that_are_missing_are_refused_and_not_made_up(
     tiny_model: Path, tmp_path: Path
 ) -> None:

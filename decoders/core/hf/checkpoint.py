@@ -18,6 +18,9 @@ SOURCE = "source.json"
 CONVERTED = 1
 """Format of such folders; raised when a conversion would come out differently."""
 _OF_MEMORY = re.compile(r"out of memory|allocate memory|enough memory", re.IGNORECASE)
+_ADAPTER = "adapter_config.json"
+MERGE_IT = "merge it into the weights first, or move adapter_config.json away"
+"""transformers would apply it unasked where peft is installed, and pass it over elsewhere."""
 _STRETCHES, _STRETCH_BYTES = 64, 2**16
 _MOST_HEADER_BYTES = 10**8  # the format's own limit
 
@@ -31,7 +34,8 @@ def find_checkpoint(path_or_id: str | Path, what: str, *needed: str) -> str:
         needed: files of which the folder must hold one.
 
     Raises:
-        ValueError: in one line for a folder that is missing or holds none of them.
+        ValueError: in one line for a folder that is missing or holds none of them, or a model's
+            that has an adapter of PEFT beside it.
     """
     given = str(path_or_id)
     folder = Path(given).expanduser()
@@ -41,6 +45,8 @@ def find_checkpoint(path_or_id: str | Path, what: str, *needed: str) -> str:
                 f"{what} {given!r}: that folder has no {' or '.join(needed)}; "
                 "give a folder written by save_pretrained, or a hub id"
             )
+        if what == "model" and (folder / _ADAPTER).is_file():
+            raise ValueError(f"model {given!r}: that folder has an adapter of PEFT; {MERGE_IT}")
         return str(folder)
     if is_local(given):
         raise ValueError(

@@ -35,7 +35,12 @@ from decoders.core.adapter.weights import GroupedWeights
 from decoders.core.hf.architecture import Architecture, token_ids
 from decoders.core.hf.attention import MaskBuilder, Masks
 from decoders.core.hf.cache import KVStore
-from decoders.core.hf.checkpoint import find_checkpoint, is_of_memory, unavailable
+from decoders.core.hf.checkpoint import (
+    MERGE_IT,
+    find_checkpoint,
+    is_of_memory,
+    unavailable,
+)
 from decoders.core.hf.library import library_copy
 from decoders.core.hf.quiet import no_bars
 from decoders.core.model import Session
@@ -149,6 +154,8 @@ class HFModel:
                     output_loading_info=True,
                 )
                 module, loaded = both
+            if getattr(module, "_hf_peft_config_loaded", False):
+                raise ValueError(f"it has an adapter of PEFT; {MERGE_IT}")
         except Exception as error:  # of a damaged folder the library raises whatever comes of it
             if is_of_memory(error):
                 raise

@@ -5,6 +5,7 @@ Nothing heavy at module level: the command line imports this to show its help.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -144,12 +145,21 @@ def evaluate(
     chosen = options.configuration({**given, "decoders": decoder})
     with options.display(progress) as shown:
         ended = answer(chosen, request, output, shown)
-    from lm_eval.utils import make_table
-
-    typer.echo(make_table(dict(ended.results)))
+    _print_scores(ended.rows)
     for note in ended.notes:
         typer.echo(f"bench: {note}", err=True)
     typer.echo(ended.folder / "results.json")
+
+
+def _print_scores(rows: Sequence[tuple[str, str, str, str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("task", "metric", "filter", "value", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table)
 
 
 def _conclude(ended: RunResult) -> None:

@@ -61,6 +61,20 @@ class Evaluation:
     folder: Path
     notes: Sequence[str]
 
+    @property
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Task, metric, filter of the answer, value with its standard error: as text."""
+        rows = []
+        for task, scores in (self.results.get("results") or {}).items():
+            for name, value in scores.items():
+                metric, comma, kind = name.partition(",")
+                if not comma or metric.endswith("_stderr") or not isinstance(value, int | float):
+                    continue
+                error = scores.get(f"{metric}_stderr,{kind}")
+                spread = f" ± {error:.4f}" if isinstance(error, float) else ""
+                rows.append((task, metric, kind, f"{value:.4f}{spread}"))
+        return rows
+
 
 def evaluate(
     config: RunConfig,

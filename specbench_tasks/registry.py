@@ -3,6 +3,7 @@
 ===================  ===============================================================================
 ``zoo``              all six embedded families (the default)
 ``qa,translation``   these families of the zoo
+``copy,shuffle``     lists (copy, replace, shuffle), alone or with families of the zoo
 ``specbench[=PATH]`` Spec-Bench's 480 questions: a file, or downloaded once and cached
 ``jsonl=PATH``       any JSONL file (column mapping: `specbench_tasks.tabular`)
 ``hf=ID``            any Hugging Face dataset: a hub id, or a local file or folder
@@ -24,12 +25,14 @@ from specbench_tasks.generators import NUM_ZOO_CONVERSATIONS, zoo_conversations
 from specbench_tasks.loaders import load_hf, load_jsonl, load_specbench
 from specbench_tasks.specbench import NUM_QUESTIONS
 from specbench_tasks.subset import held_out, spread
-from specbench_tasks.task import FAMILIES, OTHER, Conversation
+from specbench_tasks.task import FAMILIES, LISTS, OTHER, Conversation
 
 _DEFAULT_ZOO_LIMIT = 24
 _DEFAULT_QUALITY_LIMIT = 40
 _SOURCES = ("zoo", "specbench", "jsonl", "hf")
 _HF_KEYS = ("config", "split")
+_NAMED = (*FAMILIES, *LISTS)
+"""Embedded families that may be named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +41,7 @@ class TaskSet:
 
     `timing` goes round the families, so that a run cut short has seen all of them; `quality` goes
     family by family and holds scorable conversations only. `families` are those of either, in
-    `FAMILIES`' order, ``other`` last. `name` has no absolute path in it.
+    `FAMILIES`' order, lists and ``other`` last. `name` has no absolute path in it.
     """
 
     name: str
@@ -69,7 +72,7 @@ def load_tasks(
     """The conversations that `spec` names (see the top of this file).
 
     Args:
-        spec: a source, or names of zoo families, separated by commas.
+        spec: a source, or names of embedded families, separated by commas.
         limit: conversations to time, spread evenly over the families; None is 24 for the zoo and
             all of any other source.
         quality_limit: prompts (turns) per family in the quality pass; None is 40, 0 is none. At
@@ -89,7 +92,7 @@ def load_tasks(
     name, conversations = _conversations(spec, columns or {})
     by_family = {
         family: [c for c in conversations if c.family == family]
-        for family in (*FAMILIES, OTHER)
+        for family in (*_NAMED, OTHER)
         if any(c.family == family for c in conversations)
     }
     if limit is None:
@@ -113,7 +116,7 @@ def list_tasks() -> tuple[_TaskInfo, ...]:
             source="embedded",
             licence="Apache-2.0",
         )
-        for family in FAMILIES
+        for family in _NAMED
     ]
     return (
         _TaskInfo(
@@ -156,14 +159,14 @@ def _conversations(spec: str, columns: Mapping[str, str]) -> tuple[str, list[Con
     names = [name.strip() for name in spec.split(",") if name.strip()]
     for name in names:
         _check_name(name)
-    if names and all(name in FAMILIES for name in names):
-        chosen = [family for family in FAMILIES if family in names]
-        name = "zoo" if len(chosen) == len(FAMILIES) else f"zoo:{','.join(chosen)}"
+    if names and all(name in _NAMED for name in names):
+        chosen = [family for family in _NAMED if family in names]
+        name = "zoo" if tuple(chosen) == FAMILIES else f"zoo:{','.join(chosen)}"
         return name, [c for family in chosen for c in zoo_conversations(family)]
     if len(names) != 1:
         raise ValueError(
             f"--tasks got {spec!r}; give one source ({', '.join(_spelled())}), or names of zoo "
-            f"families ({', '.join(FAMILIES)}), not both"
+            f"families ({', '.join(_NAMED)}), not both"
         )
     source, _, value = names[0].partition("=")
     if source == "jsonl":
@@ -185,9 +188,9 @@ def _spelled() -> tuple[str, ...]:
 
 def _check_name(name: str) -> None:
     source, equals, value = name.partition("=")
-    allowed = (*_SOURCES, *FAMILIES)
+    allowed = (*_SOURCES, *_NAMED)
     if source not in allowed:
-        known = ", ".join((*_spelled(), *FAMILIES))
+        known = ", ".join((*_spelled(), *_NAMED))
         raise ValueError(f"unknown task {source!r}; {nearest(source, allowed)}available: {known}")
     if source in ("jsonl", "hf") and not value:
         raise ValueError(

@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-from specbench_tasks.task import FAMILIES, Constraint, GoldAnswer
+from specbench_tasks.generators.lists import items_of
+from specbench_tasks.task import Constraint, GoldAnswer
 
 PRIMARY: dict[str, str] = {
     "mt_bench": "constraints_met",
@@ -22,6 +23,9 @@ PRIMARY: dict[str, str] = {
     "qa": "contains_answer",
     "math_reasoning": "exact_number",
     "rag": "contains_answer",
+    "copy": "right_list",
+    "replace": "right_list",
+    "shuffle": "right_list",
 }
 """The metric that stands for a family's quality."""
 _CONSTRAINT_KINDS = (
@@ -124,7 +128,7 @@ def corpus_scores(
 
 def _check_family(family: str) -> None:
     if family not in PRIMARY:
-        raise ValueError(f"unknown family {family!r}; use one of {', '.join(FAMILIES)}")
+        raise ValueError(f"unknown family {family!r}; use one of {', '.join(PRIMARY)}")
 
 
 def _need(module: str, package: str, family: str) -> ModuleType:
@@ -166,6 +170,16 @@ def _summary(output: str, reference: GoldAnswer) -> dict[str, float]:
     }
 
 
+def _list(output: str, reference: GoldAnswer) -> dict[str, float]:
+    got = items_of(output)
+    return {"right_list": float(any(got == items_of(gold) for gold in reference.answers))}
+
+
+def _reordered(output: str, reference: GoldAnswer) -> dict[str, float]:
+    got, given = items_of(output), items_of(reference.answers[0])
+    return {"right_list": float(got != given and sorted(got) == sorted(given))}
+
+
 def _translation(output: str, reference: GoldAnswer) -> dict[str, float]:
     sacrebleu = _need("sacrebleu", "sacrebleu", "translation")
     golds = list(reference.answers)
@@ -198,4 +212,7 @@ _SCORERS: dict[str, Callable[[str, GoldAnswer], dict[str, float]]] = {
     "qa": _answered,
     "math_reasoning": _math,
     "rag": _answered,
+    "copy": _list,
+    "replace": _list,
+    "shuffle": _reordered,
 }

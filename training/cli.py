@@ -273,3 +273,17 @@ def import_idlm(
 
     with _usage():
         typer.echo(idlm.import_idlm(checkpoint, output, base=base, stride=stride, mask_id=mask_id))
+
+
+@imports.command("peft")
+def import_peft(
+    folder: Annotated[
+        Path, typer.Argument(help="What `bench export --to peft` wrote, or PEFT saved since.")
+    ],
+    output: Annotated[Path, typer.Argument(help="Folder of the adapter; must be new.")],
+) -> None:
+    """Turn an adapter in PEFT's format into ours; `bench export --to peft` is the way back."""
+    from training.importers import peft
+
+    with _usage():
+        typer.echo(peft.import_peft(folder, output))

@@ -74,11 +74,13 @@ def read_recipe(path: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"recipe {path} cannot be read: {error}") from error
     base = tables.pop("extends", None)
     if base is None:
         return tables
+    if not isinstance(base, str):
+        raise ValueError(f"recipe {path} extends {base!r}; give the name of a recipe beside it")
     above = (*above, path.name)
     if base in above:
         raise ValueError(f"recipe {path} extends itself ({' > '.join((*above, base))})")

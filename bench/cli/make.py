@@ -1,10 +1,11 @@
-"""The verb that brings models: `bench fetch`; training adds its own (`training.cli`).
+"""The verbs `bench fetch` and `bench new-decoder`; training adds its own (`training.cli`).
 
 Nothing heavy at module level: the command line imports this to show its help.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -26,3 +27,17 @@ def fetch(
     with options.display(progress) as shown:
         folder = bring(name, shown)
     typer.echo(folder)
+
+
+@app.command(rich_help_panel=PANEL)
+def new_decoder(
+    name: Annotated[str, typer.Argument(help="Of the file; small letters, digits and _.")],
+    folder: Annotated[Path, typer.Option(help="Where to write.")] = Path(),
+) -> None:
+    """Write a working decoder of your own to start from, and its test."""
+    from bench.plan.new_decoder import new_decoder as write
+
+    files, class_name = write(name, folder)
+    for file in files:
+        typer.echo(file)
+    typer.echo(f"bench run --decoders {files[0]}:{class_name}")

@@ -1,10 +1,11 @@
-"""The verbs that measure: `bench run`, `bench resume` and `bench verify`: parse, call, print.
+"""The verbs that measure: `bench run`, `resume`, `verify` and `eval`: parse, call, print.
 
 Nothing heavy at module level: the command line imports this to show its help.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -103,6 +104,72 @@ def verify(
     if json is not None:
         report.write(json)
     raise typer.Exit(int(report.exit_code))
+
+
+@app.command("eval", rich_help_panel=PANEL)
+@options.configured(
+    *("model", "draft", "adapter", "limit", "batch_size", *options.SAMPLING, *options.MACHINE),
+    *("timeout", "config"),
+    limit=Annotated[
+        int | None, typer.Option("--limit", "-L", help="Documents of each task. [default: all]")
+    ],
+    max_new_tokens=Annotated[int | None, typer.Option(help="[default: the task's]")],
+    temperature=Annotated[float | None, typer.Option(help="0: greedy. [default: the task's]")],
+    top_p=Annotated[float | None, typer.Option(help="1 is off. [default: the task's]")],
+    top_k=Annotated[int | None, typer.Option(help="0 is off. [default: the task's]")],
+    seed=Annotated[int | None, typer.Option(help="Of answers. [default: 0]")],
+    batch_size=Annotated[int | None, typer.Option(help="[default: as many as are usual here]")],
+)
+def evaluate(
+    given: options.Given,
+    tasks: Annotated[str, typer.Option("--tasks", "-t", help="lm-eval's, comma-separated.")],
+    decoder: Annotated[str, typer.Option(help="NAME[@LABEL][:option=value]…, one.")] = "ar",
+    num_fewshot: Annotated[
+        int | None, typer.Option(help="Examples before each. [default: the task's]")
+    ] = None,
+    include: Annotated[Path | None, typer.Option(help="Folder of task files of yours.")] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Without the chat template.")] = False,
+    output: options.Output = options.RESULTS,
+    progress: options.Progressing = options.ProgressStyle.auto,
+) -> None:
+    """Answer lm-eval's tasks with a decoder: quality on tasks that nobody here made."""
+    from bench.measure.evaluate import EvalRequest
+    from bench.measure.evaluate import evaluate as answer
+
+    names = {"max_new_tokens": "max_gen_toks"}
+    drawn = {
+        names.get(name, name): given[name]
+        for name in ("max_new_tokens", "temperature", "top_p", "top_k")
+        if given[name] is not None
+    }
+    if given["temperature"] is not None:
+        drawn["do_sample"] = given["temperature"] > 0
+    request = EvalRequest(
+        tasks=[name.strip() for name in tasks.split(",") if name.strip()],
+        folder=include,
+        limit=given["limit"],
+        num_fewshot=num_fewshot,
+        plain=plain,
+        drawn=drawn,
+    )
+    chosen = options.configuration({**given, "decoders": decoder})
+    with options.display(progress) as shown:
+        ended = answer(chosen, request, output, shown)
+    _print_scores(ended.rows)
+    for note in ended.notes:
+        typer.echo(f"bench: {note}", err=True)
+    typer.echo(ended.folder / "results.json")
+
+
+def _print_scores(rows: Sequence[tuple[str, str, str, str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("task", "metric", "filter", "value", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table)
 
 
 def _conclude(ended: RunResult) -> None:

@@ -11,11 +11,14 @@ from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from bench.cli import options
+
+if TYPE_CHECKING:
+    from bench.report.export import Format, Tracker
 
 app = typer.Typer()
 PANEL = "Read results"
@@ -43,6 +46,7 @@ class _ExportFormat(StrEnum):
     trackio = "trackio"
     hub = "hub"
     eval_results = "eval-results"
+    peft = "peft"
 
 
 class _Venue(StrEnum):
@@ -160,7 +164,10 @@ def explain(
 
 @app.command(rich_help_panel=PANEL)
 def export(
-    run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
+    run_dir: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="A run folder, or `latest`; of peft an adapter's."),
+    ],
     to: Annotated[_ExportFormat, typer.Option("--to", help="Format.")],
     folder: Annotated[Path | None, typer.Option(help="[default: in RUN/export]")] = None,
     project: Annotated[
@@ -186,17 +193,33 @@ def export(
     ] = None,
     output: options.Output = options.RESULTS,
 ) -> None:
-    """Write a run's numbers in the format of another tool, a tracker or the Hugging Face hub."""
+    """Write a run for another tool, a tracker or the Hugging Face hub; or an adapter for PEFT."""
     from bench.records.run_folder import find_run, load_run
     from bench.report.export import Choices, deliver
     from bench.report.findings import Findings
 
-    findings = Findings(load_run(find_run(run_dir, output)))
     choices = Choices(project=project, repo=repo, licence=licence, benchmarks=benchmark or ())
-    for place in deliver(findings, to.value, folder, choices):
+    if to is _ExportFormat.peft:
+        choices.refuse_for(to.value)
+        _export_adapter(Path(run_dir).expanduser(), folder)
+        return
+    findings = Findings(load_run(find_run(run_dir, output)))
+    for place in deliver(findings, cast("Format | Tracker", to.value), folder, choices):
         typer.echo(place)
     for reason in findings.validity.reasons:
         typer.echo(f"bench: {findings.name} is {findings.verdict}: {reason}", err=True)
+
+
+def _export_adapter(adapter: Path, folder: Path | None) -> None:
+    from bench.errors import BenchError, Exit
+    from decoders.core.adapter.peft import to_peft
+
+    try:
+        files = to_peft(adapter, folder or adapter / "export" / "peft")
+    except ValueError as error:
+        raise BenchError(str(error), Exit.USAGE) from error
+    for file in files:
+        typer.echo(file)
 
 
 @app.command(rich_help_panel=PANEL)

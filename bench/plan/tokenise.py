@@ -159,6 +159,11 @@ def _encode(
         ids = tokenizer.encode("\n".join(said), add_special_tokens=True, verbose=False)
     if not ids and bos is not None:
         return [bos]
+    return without_doubled_bos(ids, bos)
+
+
+def without_doubled_bos(ids: list[int], bos: int | None) -> list[int]:
+    """Ids that begin with one BOS where a template and the tokenizer both gave one."""
     while bos is not None and ids[:2] == [bos, bos]:
         ids = ids[1:]
     return ids

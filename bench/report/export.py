@@ -82,7 +82,7 @@ class Choices:
     licence: str | None = None
     benchmarks: Sequence[str] = ()
 
-    def refuse_for(self, kind: Format | Tracker) -> None:
+    def refuse_for(self, kind: str) -> None:
         """Refuse what the format does not take.
 
         Raises:

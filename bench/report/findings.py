@@ -17,7 +17,14 @@ import pandas as pd
 from bench.records.phases import PhasedAnswer, read_phases
 from bench.records.plan import BASELINE, WRONG
 from bench.records.run_folder import Run
-from bench.report import quality_tables, references, speed_tables, tables, worker_tables
+from bench.report import (
+    ceiling_table,
+    quality_tables,
+    references,
+    speed_tables,
+    tables,
+    worker_tables,
+)
 from bench.report.conclusion import conclusion
 from bench.report.resolution import resolution
 from bench.report.style import without_wrong
@@ -240,7 +247,8 @@ class Findings:
             quality_tables.text,
             quality_tables.area,
         )
-        return self._marked(kind(self.summary) for kind in kinds)
+        made = [kind(self.summary) for kind in kinds]
+        return self._marked([*made, ceiling_table.ceilings(self.run, self.summary)])
 
     @cached_property
     def acceptance_table(self) -> Table | None:
@@ -298,6 +306,7 @@ class Findings:
         ]
         lines += quality_tables.shortfalls(summary)
         lines += quality_tables.looping(summary)
+        lines += ceiling_table.caveat(run)
         lines += speed_tables.one_sided(self.splits)
         if run.config.get("protocol"):
             left = departures(run.config, len(run.plan.in_pass("timing")))

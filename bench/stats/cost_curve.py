@@ -267,7 +267,7 @@ def load_cost(folder: Path) -> Cost:
         table = pd.read_csv(io.BytesIO((folder / CURVE).read_bytes()))
         known = table[table["seconds"].notna()]
         points = {_cell(row): float(row["seconds"]) for row in known.to_dict("records")}
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise BenchError(f"{folder / CURVE} is damaged: {error}", Exit.INVALID) from error
     curve = CostCurve(points=points)
     singles = {replace(cell, rows=1) for cell in points}

@@ -47,7 +47,7 @@ def decoder_order(
 
 
 def family_order(families: Iterable[str]) -> list[str]:
-    """Families in the order Spec-Bench reports them, unknown ones after them by name."""
+    """Families in the order Spec-Bench reports them, lists and unknown ones after them by name."""
     present = set(families)
     return [f for f in FAMILIES if f in present] + sorted(present - set(FAMILIES))
 

@@ -25,6 +25,15 @@ Steps = Generator[Call | Emit, CallResult, None]
 Need = Literal["draft", "adapter"]
 Role = Literal["target", "draft"]
 
+INTERFACE = 1
+"""Version of what a decoder is given and may yield: `Decoder`, `Request`, sessions, calls, emits.
+
+It rises when a decoder written for the version before might not run any more; what is added (a
+field with a default, a `want`) raises nothing. docs/adding-a-decoder.md has the promise.
+"""
+OLDEST_INTERFACE = 1
+"""The oldest that still runs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -53,9 +62,11 @@ class Decoder:
         showcase: options by label that deserve a row of their own: where no decoders are named,
             NAME@LABEL runs beside NAME.
         by_default: whether it runs where no decoders are named; False: where it is named.
+        interface: the version of this interface that it was written for; who says none means 1.
     """
 
     name: ClassVar[str] = ""
+    interface: ClassVar[int] = 1
     adapter_of: ClassVar[Role] = "target"
     showcase: ClassVar[Mapping[str, Mapping[str, str]]] = {}
     by_default: ClassVar[bool] = True

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeVar
 
-from decoders.core.decoder import Decoder
+from decoders.core.decoder import INTERFACE, OLDEST_INTERFACE, Decoder
 from decoders.core.nearest import nearest
 from decoders.core.types import DecoderSpec
 
@@ -98,6 +98,7 @@ def resolve(spec: DecoderSpec) -> type[Decoder]:
 def build(spec: DecoderSpec) -> Decoder:
     """The decoder a spec describes, its option texts converted to the fields' types."""
     cls = resolve(spec)
+    _check_interface(cls, spec.name)
     kinds = typing.get_type_hints(cls)
     allowed = [field.name for field in dataclasses.fields(cls)]
     options = {}
@@ -112,6 +113,17 @@ def build(spec: DecoderSpec) -> Decoder:
         return cls(**options)
     except TypeError as error:
         raise ValueError(f"decoder {spec.name!r} cannot be made: {error}") from error
+
+
+def _check_interface(cls: type[Decoder], name: str) -> None:
+    """`ValueError` for a decoder of an interface that this version does not know."""
+    if cls.interface not in range(OLDEST_INTERFACE, INTERFACE + 1):
+        page = "see docs/adding-a-decoder.md for what changed"
+        advice = "update decoding-bench" if cls.interface > INTERFACE else page
+        raise ValueError(
+            f"decoder {name!r} was written for version {cls.interface} of the decoder interface; "
+            f"this one knows {OLDEST_INTERFACE} to {INTERFACE}: {advice}"
+        )
 
 
 def _convert(text: str, kind: Any, what: str) -> Any:

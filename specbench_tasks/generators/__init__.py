@@ -1,4 +1,6 @@
-"""Prompts with references for the six families, drawn from seeded grammars (standard library only).
+"""Prompts with references, drawn from seeded grammars (standard library only).
+
+Six families are the zoo; lists (`specbench_tasks.generators.lists`) are asked for by name.
 
 `generate` gives endless training (or held-out) examples; `zoo_conversations` is the fixed held-out
 test set. Which split a prompt belongs to is decided by its content alone (see `base.split_of`).
@@ -10,6 +12,7 @@ import random
 from collections.abc import Iterator
 
 from specbench_tasks.generators import (
+    lists,
     math_reasoning,
     mt_bench,
     qa,
@@ -18,7 +21,7 @@ from specbench_tasks.generators import (
     translation,
 )
 from specbench_tasks.generators.base import SPLITS, Draw, Split
-from specbench_tasks.task import FAMILIES, Conversation, Example
+from specbench_tasks.task import Conversation, Example
 
 DRAWS: dict[str, Draw] = {
     "mt_bench": mt_bench.draw,
@@ -27,6 +30,9 @@ DRAWS: dict[str, Draw] = {
     "qa": qa.draw,
     "math_reasoning": math_reasoning.draw,
     "rag": rag.draw,
+    "copy": lists.draw_copy,
+    "replace": lists.draw_replace,
+    "shuffle": lists.draw_shuffle,
 }
 NUM_ZOO_CONVERSATIONS = 120
 ZOO_SEED = 20_240_115
@@ -40,7 +46,7 @@ def generate(family: str, split: Split, seed: int) -> Iterator[Example]:
         ValueError: unknown family or split.
     """
     if family not in DRAWS:
-        raise ValueError(f"unknown family {family!r}; use one of {', '.join(FAMILIES)}")
+        raise ValueError(f"unknown family {family!r}; use one of {', '.join(DRAWS)}")
     if split not in SPLITS:
         raise ValueError(f"unknown split {split!r}; use one of {', '.join(SPLITS)}")
     return _examples(family, split, seed, f"{family}-{split}-{seed}")

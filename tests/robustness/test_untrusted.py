@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from safetensors.torch import load_file, save_file
 
 from bench.compare.compare import compare
 from bench.compare.gate import load_gate
@@ -328,6 +329,32 @@ def test_a_pickle_beside_safetensors_is_not_even_read(tiny_model: Path, tmp_path
     assert load(folder).vocab_size
     assert load_tokenizer(folder).eos_token_id is not None
     assert not mark.exists()
+
+
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_model.bin"])
+def test_an_adapter_of_peft_beside_a_model_is_not_applied_unasked(
+    tiny_model: Path, tmp_path: Path, name: str
+) -> None:
+    folder, mark = tmp_path / "model", tmp_path / "ran"
+    shutil.copytree(tiny_model, folder)
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 1}')
+    torch.save({"weights": Payload(mark)}, folder / name)
+    with pytest.raises(ValueError, match="has an adapter of PEFT; merge it"):
+        load(folder)
+    assert not mark.exists()
+
+
+def test_weights_that_are_missing_are_refused_and_not_made_up(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    weights = load_file(folder / "model.safetensors")
+    lost = [name for name in weights if "down_proj" in name or "model.norm" in name]
+    kept = {name: value for name, value in weights.items() if name not in lost}
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=f"lacks weights of its architecture .{min(lost)}"):
+        load(folder)
 
 
 def test_code_beside_a_checkpoint_is_not_run(tiny_model: Path, tmp_path: Path) -> None:

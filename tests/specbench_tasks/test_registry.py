@@ -10,7 +10,7 @@ import pytest
 
 from specbench_tasks.registry import TaskSet, list_tasks, load_tasks
 from specbench_tasks.subset import even_shares, scorable
-from specbench_tasks.task import FAMILIES, Conversation
+from specbench_tasks.task import FAMILIES, LISTS, Conversation
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 QUESTIONS = SHARED / "data" / "spec_bench" / "question.jsonl"
@@ -170,7 +170,7 @@ def test_even_shares_fill_small_places_and_give_remainders_to_the_first() -> Non
 
 def test_the_listing_names_every_family_and_source_and_its_counts_are_true() -> None:
     infos = {info.name: info for info in list_tasks()}
-    assert set(FAMILIES) | {"zoo", "specbench[=PATH]", "jsonl=PATH", "hf=ID"} == set(infos)
+    assert {*FAMILIES, *LISTS} | {"zoo", "specbench[=PATH]", "jsonl=PATH", "hf=ID"} == set(infos)
     assert infos["zoo"].num_conversations == len(load_tasks(limit=10_000).timing)
     assert infos["rag"].num_conversations == len(load_tasks("rag", limit=10_000).timing)
 

@@ -94,7 +94,7 @@ def import_idlm(
 
 def _of_model(checkpoint: Path, model: Path, stride: int, mask_id: int) -> SlotAdapter:
     """Writes the model as Qwen3's, and returns an adapter that has a mask and nothing else."""
-    config = _read_json(checkpoint / MODEL_CONFIG)
+    config = read_json(checkpoint / MODEL_CONFIG)
     module = _empty(config)
     files = _weight_files(checkpoint)
     expected = {name: tuple(part.shape) for name, part in module.state_dict().items()}
@@ -120,7 +120,7 @@ def _of_model(checkpoint: Path, model: Path, stride: int, mask_id: int) -> SlotA
 
 def _of_lora(checkpoint: Path, base: Path, stride: int, mask_id: int) -> SlotAdapter:
     """The gated adapter of a LoRA; layers that it leaves alone get no delta."""
-    peft, parts = _read_json(checkpoint / PEFT_CONFIG), Parts()
+    peft, parts = read_json(checkpoint / PEFT_CONFIG), Parts()
     if odd := next((key for key in RESCALING if peft.get(key) and key != "modules_to_save"), None):
         raise ValueError(f"{PEFT_CONFIG} sets {odd}; plain LoRA of one rank can be imported")
     rows: Tensor | None = None
@@ -136,7 +136,7 @@ def _of_lora(checkpoint: Path, base: Path, stride: int, mask_id: int) -> SlotAda
             raise ValueError(f"{key}: a weight that is not known here")
     if not parts.low:
         raise ValueError(f"{str(checkpoint)!r} holds no LoRA weight")
-    module = _empty(_read_json(base / MODEL_CONFIG))
+    module = _empty(read_json(base / MODEL_CONFIG))
     shapes, rank = factor_shapes(parts, peft.get("r"))
     known = layer_shapes(module)
     for name, shape in shapes.items():
@@ -179,15 +179,23 @@ def _as_qwen3(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _empty(config: Mapping[str, Any]) -> Any:
-    """A Qwen3 of this configuration without weights."""
+    """A Qwen3 of this configuration without weights.
+
+    Raises:
+        ValueError: in one line where it is none.
+    """
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     if config.get("model_type") not in ("sdar", "qwen3"):
         raise ValueError(
             f"model_type is {config.get('model_type')!r}; sdar (I-DLM) and qwen3 can be imported"
         )
-    with torch.device("meta"):
-        return Qwen3ForCausalLM(Qwen3Config.from_dict(_as_qwen3(config)))
+    try:
+        with torch.device("meta"):
+            return Qwen3ForCausalLM(Qwen3Config.from_dict(_as_qwen3(config)))
+    except Exception as error:  # of a damaged one the library raises whatever its fields lead to
+        line = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{MODEL_CONFIG} is no configuration of Qwen3: {line}") from error
 
 
 def _weight_files(folder: Path) -> dict[str, Path]:
@@ -234,7 +242,12 @@ def _row(path: Path, name: str, index: int) -> Tensor:
     return row
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """A file that holds one object.
+
+    Raises:
+        ValueError: in one line for any other.
+    """
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -31,7 +31,9 @@ def _measure_zoo(zoo: Path, num: int = _NUM_PROMPTS) -> dict[str, Any]:
 
     encoder = Encoder(AutoTokenizer.from_pretrained(zoo / "target"))
     models = {
-        name: AutoModelForCausalLM.from_pretrained(zoo / name, dtype=torch.float32)
+        name: AutoModelForCausalLM.from_pretrained(
+            zoo / name, dtype=torch.float32, use_safetensors=True
+        )
         for name in ("target", "draft")
     }
     result: dict[str, Any] = {"prompts_per_family": num}

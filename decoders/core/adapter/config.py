@@ -80,6 +80,11 @@ class AdapterConfig:
         _demand(self.code in CODES, "code", self.code, ", ".join(CODES))
         _demand(self.order == "vocabulary", "order", self.order, "vocabulary")
         _demand(self.num_slots >= 1, "num_slots", self.num_slots, "1 or above")
+        _demand(self.width >= 1, "width", self.width, "1 or above")
+        _demand(self.embedding_hidden >= 0, "embedding_hidden", self.embedding_hidden, "0 or above")
+        for name, shape in self.layers.items():
+            fits = len(shape) == 2 and min(shape) >= 1
+            _demand(fits, f"layers.{name}", shape, "two sizes of 1 or above")
         plain = self.code != "dyadic" and (self.conditioned or self.embedding_hidden)
         _demand(not plain, "code", self.code, "dyadic for conditioned or embedding_hidden")
         alone = self.standalone and not (self.anchored and self.variant == "o-ptp")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,10 @@ SOURCE = "source.json"
 """What a folder that was converted from a GGUF file says of it."""
 CONVERTED = 1
 """Format of such folders; raised when a conversion would come out differently."""
+_OF_MEMORY = re.compile(r"out of memory|allocate memory|enough memory", re.IGNORECASE)
+_ADAPTER = "adapter_config.json"
+MERGE_IT = "merge it into the weights first, or move adapter_config.json away"
+"""transformers would apply it unasked where peft is installed, and pass it over elsewhere."""
 _STRETCHES, _STRETCH_BYTES = 64, 2**16
 _MOST_HEADER_BYTES = 10**8  # the format's own limit
 
@@ -29,7 +34,8 @@ def find_checkpoint(path_or_id: str | Path, what: str, *needed: str) -> str:
         needed: files of which the folder must hold one.
 
     Raises:
-        ValueError: in one line for a folder that is missing or holds none of them.
+        ValueError: in one line for a folder that is missing or holds none of them, or a model's
+            that has an adapter of PEFT beside it.
     """
     given = str(path_or_id)
     folder = Path(given).expanduser()
@@ -39,6 +45,8 @@ def find_checkpoint(path_or_id: str | Path, what: str, *needed: str) -> str:
                 f"{what} {given!r}: that folder has no {' or '.join(needed)}; "
                 "give a folder written by save_pretrained, or a hub id"
             )
+        if what == "model" and (folder / _ADAPTER).is_file():
+            raise ValueError(f"model {given!r}: that folder has an adapter of PEFT; {MERGE_IT}")
         return str(folder)
     if is_local(given):
         raise ValueError(
@@ -63,6 +71,11 @@ def unavailable(path_or_id: str | Path, what: str, error: Exception) -> ValueErr
         f"{what} {str(path_or_id)!r} is neither a local folder nor available from the hub; check "
         f"the name and the network, or download it and give its folder ({lines[0]})"
     )
+
+
+def is_of_memory(error: Exception) -> bool:
+    """Whether there was no room for weights: nothing is wrong with their files."""
+    return isinstance(error, MemoryError) or bool(_OF_MEMORY.search(str(error)))
 
 
 def weights_sha256(path: str | Path, limit_bytes: int = 2**30) -> str | None:
@@ -107,10 +120,10 @@ def count_weights(path: str | Path) -> int | None:
             length = int.from_bytes(stream.read(8), "little")
             try:
                 header = json.loads(stream.read(min(length, _MOST_HEADER_BYTES)))
-            except ValueError:
+                facts = [header[name] for name in header if name != "__metadata__"]
+                total += sum(math.prod(fact["shape"]) for fact in facts)
+            except (ValueError, TypeError, KeyError):  # whoever loads it will say so
                 return None
-        shapes = (facts["shape"] for name, facts in header.items() if name != "__metadata__")
-        total += sum(math.prod(shape) for shape in shapes)
     return total or None
 
 

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache, DynamicCache
@@ -36,7 +35,12 @@ from decoders.core.adapter.weights import GroupedWeights
 from decoders.core.hf.architecture import Architecture, token_ids
 from decoders.core.hf.attention import MaskBuilder, Masks
 from decoders.core.hf.cache import KVStore
-from decoders.core.hf.checkpoint import find_checkpoint, unavailable
+from decoders.core.hf.checkpoint import (
+    MERGE_IT,
+    find_checkpoint,
+    is_of_memory,
+    unavailable,
+)
 from decoders.core.hf.library import library_copy
 from decoders.core.hf.quiet import no_bars
 from decoders.core.model import Session
@@ -133,22 +137,35 @@ class HFModel:
         Attention None is sdpa where the architecture has it, else eager; `facts` says which.
 
         Raises:
-            ValueError: in one line for a missing checkpoint or an unknown attention.
+            ValueError: in one line for a checkpoint that is missing, damaged or lacks weights, or
+                an unknown attention.
         """
         if attn_implementation not in (None, "sdpa", "eager"):
             raise ValueError(f"attention {attn_implementation!r} is not one of sdpa, eager")
         source = find_checkpoint(path_or_id, "model", "config.json")
         try:
             with no_bars():  # the terminal belongs to the caller
-                module: Any = AutoModelForCausalLM.from_pretrained(
+                both: Any = AutoModelForCausalLM.from_pretrained(
                     source,
                     dtype=dtype,
                     attn_implementation=attn_implementation,
                     use_safetensors=True,
                     trust_remote_code=False,
+                    output_loading_info=True,
                 )
-        except (OSError, ValueError, SafetensorError) as error:
+                module, loaded = both
+            if getattr(module, "_hf_peft_config_loaded", False):
+                raise ValueError(f"it has an adapter of PEFT; {MERGE_IT}")
+        except Exception as error:  # of a damaged folder the library raises whatever comes of it
+            if is_of_memory(error):
+                raise
             raise unavailable(path_or_id, "model", error) from error
+        if lacking := sorted(loaded["missing_keys"]):  # else they would be random
+            missing = f"{lacking[0]} and {len(lacking) - 1} more" if lacking[1:] else lacking[0]
+            raise ValueError(
+                f"model {str(path_or_id)!r} lacks weights of its architecture ({missing}); give a "
+                "whole folder of save_pretrained"
+            )
         return cls(module.to(device), compile=compile)
 
     @property

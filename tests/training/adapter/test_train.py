@@ -469,6 +469,12 @@ def test_a_recipe_may_extend_another(tmp_path: Path) -> None:
         read_recipe(tmp_path / "f.toml")
     with pytest.raises(ValueError, match=r"extends itself \(h\.toml > h\.toml\)"):
         read_recipe(tmp_path / "h.toml")
+    (tmp_path / "i.toml").write_text("extends = 3\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="extends 3; give the name of a recipe beside it"):
+        read_recipe(tmp_path / "i.toml")
+    (tmp_path / "j.toml").write_bytes(b"\xff = 1\n")
+    with pytest.raises(ValueError, match=r"recipe .*j\.toml cannot be read: 'utf-8'"):
+        read_recipe(tmp_path / "j.toml")
     (tmp_path / "d.toml").write_text('extends = "e.toml"\n', encoding="utf-8")
     with pytest.raises(ValueError, match=r"e\.toml cannot be read"):
         read_recipe(tmp_path / "d.toml")

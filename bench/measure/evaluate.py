@@ -1,0 +1,216 @@
+"""`bench eval`: lm-eval's own tasks, answered by a decoder of ours.
+
+A folder ``results/eval-DECODER-UTC`` keeps ``config.toml``, every answer as soon as it is there
+(``answers.jsonl``), lm-eval's ``results.json`` and its ``samples_TASK.jsonl``. No torch or lm_eval
+at import time.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.errors import BenchError, Exit
+from bench.progress import Progress
+from bench.records.files import cannot_write, write_text
+from bench.records.plan import BASELINE
+from bench.records.run_folder import CONFIG, create_run_dir
+from bench.settings.config import RunConfig
+
+if TYPE_CHECKING:
+    from bench.plan.setup import Setup
+
+ANSWERS, RESULTS = "answers.jsonl", "results.json"
+_INSTALL = "pip install 'decoding-bench[eval]'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalRequest:
+    """What is asked.
+
+    Attributes:
+        tasks: names of lm-eval's tasks or groups.
+        folder: with task files of one's own, or None.
+        limit: documents of each task; None: all.
+        num_fewshot: examples before each; None: as the task says.
+        plain: whether the model's chat template is left out.
+        drawn: options of drawing that go before the task's own, by lm-eval's names.
+    """
+
+    tasks: Sequence[str]
+    folder: Path | None = None
+    limit: int | None = None
+    num_fewshot: int | None = None
+    plain: bool = False
+    drawn: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What came of it: lm-eval's results, where they lie, and what to know of them."""
+
+    results: Mapping[str, Any]
+    folder: Path
+    notes: Sequence[str]
+
+    @property
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Task, metric, filter of the answer, value with its standard error: as text."""
+        rows = []
+        for task, scores in (self.results.get("results") or {}).items():
+            for name, value in scores.items():
+                metric, comma, kind = name.partition(",")
+                if not comma or metric.endswith("_stderr") or not isinstance(value, int | float):
+                    continue
+                error = scores.get(f"{metric}_stderr,{kind}")
+                spread = f" ± {error:.4f}" if isinstance(error, float) else ""
+                rows.append((task, metric, kind, f"{value:.4f}{spread}"))
+        return rows
+
+
+def evaluate(
+    config: RunConfig,
+    request: EvalRequest,
+    parent: Path,
+    progress: Progress,
+    opener: Callable[[RunConfig], Setup] | None = None,
+) -> Evaluation:
+    """Answer tasks with the one decoder that `config` names, and have lm-eval score them.
+
+    Raises:
+        BenchError: without lm_eval, or where data cannot be had (exit 5); for an unknown task, one
+            that asks what no decoder gives, or not exactly one decoder (2); for an answer that
+            failed (1).
+    """
+    harness = _lm_eval()
+    cells = list(config.decoders or {})
+    if len(cells) != 1:
+        line = f"--decoder names {len(cells)} decoders; name one, and evaluate them one by one"
+        raise BenchError(line, Exit.USAGE)
+    cell = cells[0]
+    tasks = _known_tasks(request)
+    from bench.measure.lm_eval_model import DecoderLM
+    from bench.plan.make import batch_size
+    from bench.plan.select import choose_decoders
+    from bench.plan.setup import open_setup
+
+    config = choose_decoders(config, progress.note)
+    setup = (opener or open_setup)(config)
+    templated = bool(setup.tokenizer.chat_template) and not request.plain
+    stem = f"eval-{cell.partition(':')[0].replace('/', '-')}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    folder = create_run_dir(parent, stem, {CONFIG: setup.config.to_toml()})
+    progress.note(f"writing to {folder}")
+    with _removed_if_empty(folder), _lines(folder / ANSWERS) as write:
+        model = DecoderLM(
+            setup,
+            cell,
+            templated=templated,
+            batch_size=batch_size(setup) if config.batch_size == 1 else config.batch_size,
+            write=write,
+            progress=progress,
+        )
+        results = _asked(
+            harness.simple_evaluate,
+            model=model,
+            tasks=list(request.tasks),
+            task_manager=tasks,
+            num_fewshot=request.num_fewshot,
+            limit=request.limit,
+            gen_kwargs=dict(request.drawn) or None,
+            apply_chat_template=templated,
+            log_samples=True,
+        )
+    facts = {"decoder": cell, "chat_template": templated, "models": dict(setup.facts)}
+    _store(folder, results, facts)
+    notes = [] if not model.num_cut else [f"{model.num_cut} prompts lost their beginning to fit"]
+    if cell != BASELINE and setup.arms[cell].cell.guarantee == "none":
+        notes.append(f"{cell} guarantees nothing: these are its scores, not the model's")
+    return Evaluation(results=results, folder=folder, notes=notes)
+
+
+def _lm_eval() -> Any:
+    """The package.
+
+    Raises:
+        BenchError: it is not installed (exit 5).
+    """
+    try:
+        return importlib.import_module("lm_eval")
+    except ImportError as error:
+        line = f"bench eval needs the package lm_eval ({error}); install it with: {_INSTALL}"
+        raise BenchError(line, Exit.UNAVAILABLE) from error
+
+
+def _known_tasks(request: EvalRequest) -> Any:
+    """lm-eval's index of tasks, in which all that are asked for are."""
+    if request.folder is not None and not request.folder.is_dir():
+        raise BenchError(f"--include {request.folder}: there is no such folder", Exit.USAGE)
+    make = importlib.import_module("lm_eval.tasks").TaskManager
+    manager = None
+    if request.folder is not None:  # without the thousands of theirs, where that does
+        manager = make(include_path=str(request.folder), include_defaults=False)
+        if not set(request.tasks) <= set(manager.all_tasks):
+            manager = make(include_path=str(request.folder))
+    manager = manager or make()
+    unknown = [name for name in request.tasks if name not in manager.all_tasks]
+    if unknown or not request.tasks:
+        near = difflib.get_close_matches("".join(unknown[:1]), manager.all_tasks, 3)
+        hint = f"did you mean {', '.join(near)}?" if near else "lm-eval ls tasks lists them"
+        line = f"lm-eval has no task {unknown[0]!r}" if unknown else "no task is named"
+        raise BenchError(f"{line}; {hint}", Exit.USAGE)
+    return manager
+
+
+def _asked(simple_evaluate: Callable[..., Any], **options: Any) -> Any:
+    """What lm-eval makes of it; data that cannot be had, or a package of a task, is one line."""
+    try:
+        return simple_evaluate(**options)
+    except (BenchError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # of tasks and data of others: anything
+        line = f"lm-eval: {type(error).__name__}: {error}"
+        raise BenchError(line[:500], Exit.UNAVAILABLE) from error
+
+
+@contextmanager
+def _removed_if_empty(folder: Path) -> Iterator[None]:
+    """A folder goes again where what was to be in it failed before the first answer."""
+    try:
+        yield
+    except BaseException:
+        if not (folder / ANSWERS).stat().st_size:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def _lines(path: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """What appends whole lines to a file, each out of our hands at once."""
+    with path.open("a", encoding="utf-8") as file:
+
+        def write(data: Mapping[str, Any]) -> None:
+            try:
+                file.write(json.dumps(data, ensure_ascii=False) + "\n")
+                file.flush()
+            except OSError as error:
+                raise cannot_write(path, error) from error
+
+        yield write
+
+
+def _store(folder: Path, results: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    """lm-eval's results, and the samples of each task, as JSON."""
+    kept = {name: value for name, value in results.items() if name != "samples"}
+    text = json.dumps({**kept, "decoding_bench": facts}, indent=1, default=str)
+    write_text(folder / RESULTS, text + "\n")
+    for task, samples in (results.get("samples") or {}).items():
+        lines = [json.dumps(sample, ensure_ascii=False, default=str) for sample in samples]
+        write_text(folder / f"samples_{task}.jsonl", "".join(line + "\n" for line in lines))

@@ -1,0 +1,264 @@
+"""A decoder as a model of EleutherAI's lm-evaluation-harness: its tasks, our ways of decoding.
+
+`generate_until` is answered by the decoder; likelihoods are the target's, as a decoder has none of
+its own. Texts become tokens as `bench.plan.tokenise` makes them, and answers are drawn with the
+same positional uniforms: the answer to a prompt is the one that `bench run` gives.
+
+Imports lm_eval (the extra ``eval``): only `bench.measure.evaluate` imports this, when asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from lm_eval.api.model import LM
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
+from bench.errors import BenchError, Exit
+from bench.measure.quality import target_scores
+from bench.plan.setup import Setup
+from bench.plan.tokenise import without_doubled_bos
+from bench.progress import Progress
+from bench.records.prompts import ids_hash
+from decoders.core.decoder import Request, SelfDriven, Steps
+from decoders.core.engine.scheduler import Scheduler
+from decoders.core.types import CallResult, Emit, Generation, Outcome, Sampling
+
+Write = Callable[[Mapping[str, Any]], None]
+"""Takes an answer as it is there: JSON data."""
+_ALLOWED = ("until", "do_sample", "temperature", "top_p", "top_k", "max_gen_toks")
+_ALIASES = {"max_new_tokens": "max_gen_toks", "max_tokens": "max_gen_toks"}
+_NEUTRAL = {"num_beams": 1, "repetition_penalty": 1.0}
+"""What a task may also say, at values that change nothing."""
+
+
+class DecoderLM(LM):  # type: ignore[misc]
+    """One arm of a setup; `templated`: prompts come with the chat template applied."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        cell: str,
+        *,
+        templated: bool,
+        batch_size: int,
+        write: Write,
+        progress: Progress,
+    ) -> None:
+        """`write` is given every answer at once; nothing of a stopped evaluation is lost."""
+        super().__init__()
+        self._setup, self._arm = setup, setup.arms[cell]
+        self._cell, self._templated, self._batch_size = cell, templated, batch_size
+        self._write, self._progress = write, progress
+        self._tokenizer: Any = setup.tokenizer
+        self.num_cut = 0
+        """How many prompts lost their beginning to fit the context."""
+
+    # ------------------------------------------------------------ answers
+
+    def generate_until(self, requests: Sequence[Any]) -> list[str]:
+        """The decoder's answers, each up to the first of its task's stop strings."""
+        groups: dict[tuple[tuple[str, ...], Sampling], list[int]] = {}
+        for index, request in enumerate(requests):
+            groups.setdefault(self._asked(request.args[1]), []).append(index)
+        self._progress.start(f"answers of {self._cell}", len(requests))
+        texts = [""] * len(requests)
+        for (until, sampling), indices in groups.items():
+            self._answer(until, sampling, {i: requests[i] for i in indices}, texts)
+        return texts
+
+    def _answer(
+        self,
+        until: tuple[str, ...],
+        sampling: Sampling,
+        requests: Mapping[int, Any],
+        texts: list[str],
+    ) -> None:
+        """Answer requests that are drawn alike and end alike."""
+        arm = self._arm
+        most = self._setup.models.target.max_length - sampling.max_new_tokens
+        if most < 1:
+            self._refuse(f"max_gen_toks {sampling.max_new_tokens} leave no room for a prompt")
+        places = list(requests)
+        prompts = [self._fitting(self._encode(requests[i].args[0]), most) for i in places]
+
+        failed: list[Exception] = []
+
+        def finish(index: int, outcome: Outcome) -> None:
+            if isinstance(outcome, Exception):
+                failed.append(outcome)
+                return
+            place = places[index]
+            texts[place] = cut(self._text(outcome.tokens), until)
+            self._note(requests[place], prompts[index], outcome, texts[place])
+
+        steps = None
+        if until and sampling.stop_ids and not isinstance(arm.decoder, SelfDriven):
+            steps = ending_at(arm.decoder.steps, self._text, until, min(sampling.stop_ids))
+        scheduler = Scheduler(
+            arm.decoder, arm.models, sampling, self._batch_size, arm.deadline, steps=steps
+        )
+        with arm.deadline.ticking():
+            scheduler.run(prompts, on_finish=finish)
+        if failed:  # now that all others are written
+            told = f"{type(failed[0]).__name__}: {failed[0]}"
+            raise BenchError(f"{self._cell} failed on {len(failed)} of {len(places)}: {told}")
+
+    def _note(self, request: Any, prompt: Sequence[int], answer: Generation, text: str) -> None:
+        facts = {"task": request.task_name, "doc": request.doc_id, "prompt": ids_hash(prompt)}
+        self._write({**facts, "tokens": answer.tokens, "text": text})
+        self._progress.step(self._cell)
+
+    def _asked(self, options: Mapping[str, Any]) -> tuple[tuple[str, ...], Sampling]:
+        """Stop strings, and how to draw: by the task's options (greedy unless it samples)."""
+        given = {_ALIASES.get(name, name): value for name, value in options.items()}
+        for name, value in given.items():
+            if name not in _ALLOWED and _NEUTRAL.get(name, object()) != value:
+                allowed = ", ".join(_ALLOWED)
+                self._refuse(f"it asks for {name}={value!r}; decoders know {allowed}")
+        until = given.get("until") or ()
+        strings = tuple([until] if isinstance(until, str) else until)
+        temperature = given.get("temperature")
+        sampled = given.get("do_sample", bool(temperature))
+        own = self._setup.sampling
+        try:
+            sampling = replace(
+                own,
+                temperature=float(1.0 if temperature is None else temperature) if sampled else 0.0,
+                top_p=float(given.get("top_p") or 1.0) if sampled else 1.0,
+                top_k=int(given.get("top_k") or 0) if sampled else 0,
+                max_new_tokens=int(given.get("max_gen_toks") or own.max_new_tokens),
+                stop_ids=own.stop_ids | self._special(strings),
+            )
+        except (TypeError, ValueError) as error:
+            self._refuse(str(error))
+        return strings, sampling
+
+    def _special(self, strings: Sequence[str]) -> frozenset[int]:
+        """Stop strings that are special tokens: no text of an answer shows these."""
+        special = set(self._tokenizer.all_special_ids)
+        encoded = [
+            self._tokenizer.encode(text, add_special_tokens=False) for text in strings if text
+        ]
+        return frozenset(ids[0] for ids in encoded if len(ids) == 1 and ids[0] in special)
+
+    def _refuse(self, why: str) -> None:
+        raise BenchError(f"the task cannot be answered by {self._cell}: {why}", Exit.USAGE)
+
+    # ------------------------------------------------------------ likelihoods
+
+    def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
+        """The target's log-probability of each continuation, and whether it is its likeliest."""
+        self._progress.start("likelihoods by the target", len(requests))
+        results = []
+        for request in requests:
+            context, continuation = request.args
+            bare = context.rstrip()
+            continuation = context[len(bare) :] + continuation
+            whole = self._encode(bare + continuation)
+            start = len(self._encode(bare)) if bare else 0
+            prompt = whole[:start] or self._prefix()
+            results.append(self._likelihood(prompt, whole[start:]))
+            facts = {"task": request.task_name, "doc": request.doc_id}
+            self._write({**facts, "log_likelihood": results[-1][0], "greedy": results[-1][1]})
+            self._progress.step("target")
+        return results
+
+    def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
+        """The target's log-probability of whole texts, in windows as long as its context."""
+        totals = []
+        for request in requests:
+            windows = get_rolling_token_windows(
+                token_list=self._tokenizer.encode(request.args[0], add_special_tokens=False),
+                prefix_token=self._prefix()[0],
+                max_seq_len=self._setup.models.target.max_length - 1,
+                context_len=1,
+            )
+            parts = [self._likelihood(*make_disjoint_window(window)) for window in windows]
+            totals.append(sum(value for value, _ in parts))
+        return totals
+
+    def _likelihood(self, prompt: Sequence[int], tokens: Sequence[int]) -> tuple[float, bool]:
+        if not tokens:
+            return 0.0, True
+        models = self._arm.models
+        prompt = self._fitting(list(prompt), models.target.max_length - len(tokens))
+        models.ensure(1, len(prompt) + len(tokens))
+        said = target_scores(models.target, prompt, tokens)
+        return -said.nll * len(tokens), said.agreement == 1
+
+    # ------------------------------------------------------------ texts
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """A conversation as one text, by the tokenizer's template."""
+        return str(
+            self._tokenizer.apply_chat_template(
+                chat_history,
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=not add_generation_prompt,
+            )
+        )
+
+    def chat_template(self, chat_template: bool | str = False) -> str:
+        """The template that is applied, for lm-eval's records."""
+        return str(self._tokenizer.chat_template or "") if chat_template else ""
+
+    @property
+    def tokenizer_name(self) -> str:
+        """For lm-eval's records."""
+        return str(getattr(self._tokenizer, "name_or_path", "")).replace("/", "__")
+
+    def _encode(self, text: str) -> list[int]:
+        ids = self._tokenizer.encode(text, add_special_tokens=not self._templated, verbose=False)
+        return without_doubled_bos(ids, self._tokenizer.bos_token_id) or self._prefix()
+
+    def _prefix(self) -> list[int]:
+        """What stands before a text that has nothing before it."""
+        bos = self._tokenizer.bos_token_id
+        return [min(self._setup.sampling.stop_ids, default=0) if bos is None else bos]
+
+    def _fitting(self, ids: list[int], most: int) -> list[int]:
+        """The last `most` of the ids, as lm-eval's own models cut prompts."""
+        self.num_cut += len(ids) > most
+        return ids[max(0, len(ids) - most) :]
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        kept = [token for token in tokens if token not in self._setup.sampling.stop_ids]
+        return str(self._tokenizer.decode(kept, skip_special_tokens=True))
+
+
+def cut(text: str, until: Sequence[str]) -> str:
+    """A text up to where the first of some strings begins."""
+    for string in until:
+        if string:
+            text = text.split(string)[0]
+    return text
+
+
+def ending_at(
+    steps: Callable[[Request], Steps],
+    text: Callable[[Sequence[int]], str],
+    until: Sequence[str],
+    stop: int,
+) -> Callable[[Request], Steps]:
+    """A decoder's steps, with the stop token `stop` once the answer holds one of some strings."""
+
+    def asked(request: Request) -> Steps:
+        inner = steps(request)
+        tokens: list[int] = []
+        result: CallResult | None = None
+        while True:
+            item = next(inner) if result is None else inner.send(result)
+            result = yield item
+            if isinstance(item, Emit) and item.tokens:
+                tokens += item.tokens
+                said = text(tokens)
+                if any(string and string in said for string in until):
+                    yield Emit(tokens=(stop,))
+
+    return asked

@@ -1,0 +1,87 @@
+"""`bench new-decoder`: a decoder of one's own in a file that works, and its test.
+
+The file is `bench/plan/starter.py` under another name: what is written is what is checked here. No
+torch.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+import sys
+from pathlib import Path
+
+from bench.errors import BenchError, Exit
+from bench.plan import starter
+from decoders.core.registry import names
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_TAKEN = {"bench", "cli", "decoders", "specbench_tasks", "training", "torch", "numpy", "pytest"}
+"""Modules that a file of that name would stand in front of."""
+_TEST = '''"""{class_name} keeps the contract of decoders: `pytest test_{name}.py`."""
+
+from pathlib import Path
+
+import pytest
+
+from decoders.core.checks import check_decoder
+from decoders.core.registry import build
+from decoders.core.types import DecoderSpec
+
+FILE = Path(__file__).with_name("{name}.py")
+
+
+def made(k: int):
+    """The decoder as `bench run --decoders {name}.py:{class_name}:k=…` makes it."""
+    return build(DecoderSpec(name=f"{{FILE}}:{class_name}", options={{"k": str(k)}}))
+
+
+@pytest.mark.parametrize("k", [1, 4])
+def test_it_meets_the_contract(k):
+    check_decoder(made(k))
+
+
+def test_an_option_out_of_range_is_refused():
+    with pytest.raises(ValueError, match="option 'k'"):
+        made(0)
+'''
+
+
+def new_decoder(name: str, folder: Path) -> tuple[list[Path], str]:
+    """Write ``NAME.py`` and ``test_NAME.py``; returns them, and the class's name.
+
+    Raises:
+        BenchError: for a name that is none or is taken, files that are there, or a folder that is
+            not (exit 2).
+    """
+    _check_name(name)
+    if not folder.is_dir():
+        raise BenchError(f"--folder {folder}: there is no such folder; make it first", Exit.USAGE)
+    class_name = "".join(part.capitalize() for part in name.split("_"))
+    source = Path(starter.__file__).read_text(encoding="utf-8")
+    texts = {
+        f"{name}.py": source.replace("Starter", class_name).replace("starter", name),
+        f"test_{name}.py": _TEST.format(name=name, class_name=class_name),
+    }
+    files = [folder / file for file in texts]
+    if there := [file for file in files if file.exists()]:
+        line = f"{there[0]} is there already and is not overwritten; take another NAME or --folder"
+        raise BenchError(line, Exit.USAGE)
+    for file, text in zip(files, texts.values(), strict=True):
+        try:
+            file.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise BenchError(f"{file} cannot be written: {error}", Exit.FAILED) from error
+    return files, class_name
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name.startswith("test_"):
+        line = f"{name!r} names no decoder; use small letters, digits and _, such as my_decoder"
+        raise BenchError(line, Exit.USAGE)
+    if name in names():
+        line = f"there is a decoder {name!r} already; take another name (bench ls decoders)"
+        raise BenchError(line, Exit.USAGE)
+    if name in _TAKEN or name in sys.stdlib_module_names:
+        line = f"{name}.py would stand in front of the module {name!r}; take another name"
+        raise BenchError(line, Exit.USAGE)

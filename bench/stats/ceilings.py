@@ -1,0 +1,82 @@
+"""The ceiling of a decoder that fills places in parallel, on lists (`specbench_tasks.ceilings`).
+
+Which items of an answer were drawn without a look at one another is in its record: those that one
+pass over a block decided. The target's own token of a pass is drawn in the same call, so it counts
+with that pass. Whoever records no passes predicts nothing in parallel unverified, and has no
+ceiling. No torch here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean
+
+from bench.records.record import SampleRecord
+from specbench_tasks.ceilings import ceiling
+from specbench_tasks.generators.lists import NUM_ITEMS
+from specbench_tasks.task import LISTS
+
+Piece = Callable[[int], str]
+"""The text of a token id."""
+
+
+def holds(config: Mapping[str, object]) -> bool:
+    """Whether ceilings hold of a run: its tokens are drawn from the distributions as they are."""
+    warp = (config.get("temperature", 0), config.get("top_p", 1), config.get("top_k", 0))
+    return warp == (1, 1, 0)
+
+
+def on_lists(records: Iterable[SampleRecord]) -> list[SampleRecord]:
+    """Scored answers to lists that were filled in passes."""
+    return [
+        record
+        for record in records
+        if record.kind == "quality"
+        and record.family in LISTS
+        and record.steps is not None
+        and any(record.steps.passes)
+        and record.steps.decided
+    ]
+
+
+def mean_ceiling(records: Sequence[SampleRecord], piece: Piece) -> float | None:
+    """The mean ceiling of one decoder's answers in one family; None where no answer is a list."""
+    grouped = [(record.family, groups(record, piece)) for record in records]
+    values = [ceiling(family, sizes) for family, sizes in grouped if sizes]
+    return fmean(values) if values else None
+
+
+def groups(record: SampleRecord, piece: Piece) -> tuple[int, ...]:
+    """How many items each pass decided, in order; empty for an answer of other than n items.
+
+    An item is a capital letter on its own, and belongs to the token that holds it.
+    """
+    steps, tokens = record.steps, record.tokens
+    assert steps is not None
+    if tokens is None or len(tokens) != sum(map(len, steps.decided)):
+        return ()
+    text, owners = "", list[int]()
+    for index, token in enumerate(tokens):
+        text += piece(token)
+        owners += [index] * (len(text) - len(owners))
+    passes = _passes(steps.decided, steps.passes)
+    letters = [place for place, sign in enumerate(text) if "A" <= sign <= "Z"]
+    if len(letters) != NUM_ITEMS:
+        return ()
+    sizes = Counter(passes[owners[place]] for place in letters)
+    return tuple(sizes[key] for key in sorted(sizes))
+
+
+def _passes(decided: Sequence[Sequence[int]], finished: Sequence[int]) -> list[tuple[int, int]]:
+    """(block, pass) of every token; a block ends with the step that says its passes."""
+    made: list[tuple[int, int]] = []
+    block = latest = 0
+    for numbers, passes in zip(decided, finished, strict=True):
+        for number in numbers:
+            # the target's own token (0) is of the pass after those that came before it
+            made.append((block, number or latest + 1))
+            latest = max(latest, number)
+        if passes:
+            block, latest = block + 1, 0
+    return made

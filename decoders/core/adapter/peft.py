@@ -1,0 +1,114 @@
+"""An adapter in PEFT's format: `peft` loads its factors, a file of ours beside them its slots.
+
+=============================  =================================================================
+``adapter_config.json``        a LoRA of PEFT, of the *activated* kind
+``adapter_model.safetensors``  its A and B, by PEFT's names
+``slots.json``                 the adapter's configuration, as in ``adapter.json``
+``slots.safetensors``          what feeds slots: embedding of u, numbers of slots
+=============================  =================================================================
+
+Activated LoRA (aLoRA, arXiv 2504.12397) leaves the base weights alone up to an offset from the end
+of a sequence and adds B A behind it: our gate, where slots are the last rows. Whoever runs the
+model in PEFT gives slots as the last of ``inputs_embeds``, and their number as ``alora_offsets``.
+The invocation token, by which PEFT finds that offset in a text, is one that no text holds, so that
+token rows stay the base model's own. PEFT itself is not needed here.
+
+Letters: r rank.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from decoders.core.adapter.config import CONFIG_FILE, WEIGHTS_FILE, AdapterConfig
+from decoders.core.adapter.module import SlotAdapter
+
+PEFT_CONFIG, PEFT_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+SLOTS_CONFIG, SLOTS_WEIGHTS = "slots.json", "slots.safetensors"
+FACTORS_HASH = "factors_sha256"
+"""Key of the metadata of ``slots.safetensors``: the factors that `measured` was measured with."""
+_NO_TOKEN = -1
+"""The invocation token: an id that no tokenizer gives."""
+_PREFIX = "base_model.model."
+
+
+def to_peft(folder: Path, output: Path) -> list[Path]:
+    """Write an adapter's folder in PEFT's format; returns the files.
+
+    Raises:
+        ValueError: in one line, for a folder that cannot be read, an adapter that PEFT has no
+            place for, or an output that is in use or cannot be written.
+    """
+    adapter = SlotAdapter.load(folder)
+    _refuse(adapter.config)
+    if output.is_file() or any((output / name).exists() for name in (PEFT_CONFIG, CONFIG_FILE)):
+        raise ValueError(f"output {str(output)!r} is in use; give a new folder")
+    dtype = next(iter(load_file(folder / WEIGHTS_FILE).values())).dtype
+    factors, slots = parted(adapter, dtype)
+    config = json.dumps(_peft_config(adapter.config), indent=2) + "\n"
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        (output / PEFT_CONFIG).write_text(config, encoding="utf-8")
+        (output / SLOTS_CONFIG).write_text(adapter.config.to_json(), encoding="utf-8")
+        save_file(factors, output / PEFT_WEIGHTS, {"format": "pt"})
+        save_file(slots, output / SLOTS_WEIGHTS, {FACTORS_HASH: factors_hash(factors)})
+    except OSError as error:
+        raise ValueError(f"output {str(output)!r} cannot be written: {error}") from error
+    return [output / name for name in (PEFT_CONFIG, PEFT_WEIGHTS, SLOTS_CONFIG, SLOTS_WEIGHTS)]
+
+
+def parted(adapter: SlotAdapter, dtype: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The factors by PEFT's names, A ``[r, in]`` and B ``[out, r]``, and all other weights."""
+    state = {name: value.to(dtype).contiguous() for name, value in adapter.state_dict().items()}
+    factors = {}
+    for layer in adapter.config.layers:
+        for side, letter in (("lora_a", "A"), ("lora_b", "B")):
+            key = f"{_PREFIX}{layer}.lora_{letter}.weight"
+            factors[key] = state.pop(f"{side}.{layer.replace('.', '/')}")
+    return factors, state
+
+
+def factors_hash(factors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of names and values, whatever the file they lie in."""
+    digest = hashlib.sha256()
+    for name in sorted(factors):
+        digest.update(name.encode())
+        digest.update(factors[name].float().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _refuse(config: AdapterConfig) -> None:
+    if not config.rank:
+        raise ValueError(
+            "the adapter's delta is of full rank (rank 0), and PEFT's LoRA has none; train one "
+            "with `--set adapter.rank=64`"
+        )
+    if config.enter:
+        raise ValueError(
+            f"the adapter's slots enter at layer {config.enter}, and PEFT runs all rows through "
+            "all layers; only adapters whose slots enter with the tokens (enter 0) have its format"
+        )
+
+
+def _peft_config(config: AdapterConfig) -> dict[str, Any]:
+    """What `peft.LoraConfig` reads; GPT-2's transposed layers it recognises by itself."""
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": config.base.get("model"),
+        "inference_mode": True,
+        "r": config.rank,
+        "lora_alpha": config.alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": list(config.layers),
+        "alora_invocation_tokens": [_NO_TOKEN],
+    }

@@ -1,0 +1,215 @@
+"""To PEFT's format and back, against `peft` itself: its logits of slots are ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from typer.testing import CliRunner
+
+import cli
+from bench.errors import BenchError, Exit
+from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter.peft import to_peft
+from decoders.core.hf.model import HFModel
+from decoders.core.types import BLANK, Slots
+from tests.tiny_models import fresh, slot_adapter
+from training.importers.peft import import_peft
+
+# of peft's own making: a name transformers will drop, and that GPT-2's layers are transposed
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated"),
+    pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False"),
+]
+TEXT = [5, 11, 3, 30, 7, 90, 2]
+UNIFORMS = (0.1234, BLANK, 0.9, 0.5)
+WARP = (0.7, 0.9)
+TOLERANCE = 2e-5
+MODELS = ("llama", "llama-gqa", "qwen2", "gpt-neox", "gpt2")
+KINDS: dict[str, dict[str, Any]] = {
+    "o-ptp": {"conditioned": True, "embedding_hidden": 8, "anchored": True, "numbered": True},
+    "isd": {"variant": "isd", "code": "constant", "numbered": True},
+}
+CASES = [(name, "o-ptp") for name in MODELS] + [("llama", "isd")]
+
+
+@pytest.fixture(params=CASES, ids="-".join)
+def exported(request: Any, tmp_path: Path) -> tuple[str, Path, Path]:
+    """A model's name, an adapter's folder, and the same adapter in PEFT's format."""
+    name, kind = request.param
+    adapter = slot_adapter(fresh(name), measured={"survival": [0.5]}, **KINDS[kind])
+    adapter.save(tmp_path / "ours")
+    to_peft(tmp_path / "ours", tmp_path / "peft")
+    return name, tmp_path / "ours", tmp_path / "peft"
+
+
+def in_peft(folder: Path, base: Any) -> Any:
+    peft = pytest.importorskip("peft", reason="peft is of `pip install -e .[dev]`")
+    return peft.PeftModel.from_pretrained(base, folder).eval()
+
+
+def slots_embedded(module: Any, adapter: SlotAdapter) -> Tensor:
+    """What slots are fed ``[K, D]``, the uniforms at the middle of their level as in a call."""
+    from decoders.core.adapter.runtime import NUM_LEVELS
+
+    middles = [u if u == BLANK else (int(u * NUM_LEVELS) + 0.5) / NUM_LEVELS for u in UNIFORMS]
+    count = len(UNIFORMS)
+    return adapter.embed(
+        torch.tensor(middles, dtype=torch.float64),
+        torch.tensor([WARP]).expand(count, 2),
+        torch.arange(count),
+        module.get_input_embeddings().weight[TEXT[-1]].expand(count, -1),
+    )
+
+
+@torch.no_grad()
+def by_peft(model: Any, adapter: SlotAdapter) -> Tensor:
+    """Logits ``[T + K, V]`` of the text and of slots behind it."""
+    tokens = model.get_input_embeddings().weight[torch.tensor(TEXT)]
+    rows = torch.cat([tokens, slots_embedded(model, adapter)])[None]
+    logits: Tensor = model(
+        inputs_embeds=rows,
+        position_ids=torch.arange(rows.shape[1])[None],
+        alora_offsets=[len(UNIFORMS)],
+    ).logits[0]
+    return logits
+
+
+@torch.no_grad()
+def by_us(name: str, adapter: SlotAdapter) -> Tensor:
+    """The same by a call with slots."""
+    model = HFModel(fresh(name))
+    model.attach("mine", adapter)
+    model.reserve(1, 64)
+    slots = Slots(
+        adapter="mine",
+        uniforms=UNIFORMS,
+        sizes=(len(UNIFORMS),),
+        anchors=(TEXT[-1],),
+        read=tuple(range(len(UNIFORMS))),
+        warp=WARP,
+    )
+    call = model.open().call(
+        TEXT, read=range(len(TEXT)), slots=slots, positions=range(len(TEXT) + len(UNIFORMS))
+    )
+    return model.forward([call])
+
+
+def test_peft_gives_our_logits_of_tokens_and_slots(exported: tuple[str, Path, Path]) -> None:
+    name, ours, folder = exported
+    adapter = SlotAdapter.load(ours)
+    got, wanted = by_peft(in_peft(folder, fresh(name)), adapter), by_us(name, adapter)
+    difference = float((got - wanted).abs().max())
+    print(f"{name}: largest logit difference {difference:.2g}")  # noqa: T201
+    assert difference < TOLERANCE
+    with torch.no_grad():
+        tokens = fresh(name)(torch.tensor([TEXT])).logits[0]
+    torch.testing.assert_close(got[: len(TEXT)], tokens, rtol=0, atol=TOLERANCE)
+
+
+@torch.no_grad()
+def test_in_peft_a_text_alone_is_the_base_models_own(exported: tuple[str, Path, Path]) -> None:
+    name, _, folder = exported
+    model, ids = in_peft(folder, fresh(name)), torch.tensor([TEXT])
+    assert torch.equal(model(input_ids=ids).logits, fresh(name)(ids).logits)
+    open_gate = model(input_ids=ids, alora_offsets=[len(TEXT)]).logits
+    assert (open_gate - fresh(name)(ids).logits).abs().max() > 0.01, "so the gate shuts"
+
+
+def test_what_peft_saved_comes_back_as_it_was(
+    exported: tuple[str, Path, Path], tmp_path: Path
+) -> None:
+    name, ours, folder = exported
+    in_peft(folder, fresh(name)).save_pretrained(tmp_path / "saved")
+    for file in folder.glob("slots.*"):
+        (tmp_path / "saved" / file.name).write_bytes(file.read_bytes())
+    told = import_peft(tmp_path / "saved", tmp_path / "back")
+    assert told.endswith(f", rank 3, {len(SlotAdapter.load(ours).config.layers)} layers, 4 slots "
+                         f"-> {tmp_path / 'back'}")  # fmt: skip
+    before, after = SlotAdapter.load(ours), SlotAdapter.load(tmp_path / "back")
+    assert after.config == before.config
+    for key, value in before.state_dict().items():
+        assert torch.equal(after.state_dict()[key], value), key
+
+
+def test_without_peft_there_and_back_is_the_same(exported: tuple[str, Path, Path]) -> None:
+    _, ours, folder = exported
+    import_peft(folder, folder.parent / "back")
+    for file in ("adapter.json", "adapter.safetensors"):
+        assert (folder.parent / "back" / file).read_bytes() == (ours / file).read_bytes()
+
+
+def test_what_peft_trained_on_loses_what_was_measured(
+    exported: tuple[str, Path, Path], tmp_path: Path
+) -> None:
+    _, ours, folder = exported
+    factors = load_file(folder / "adapter_model.safetensors")
+    name = next(key for key in factors if "lora_B" in key)
+    factors[name] = factors[name] + 1
+    save_file(factors, folder / "adapter_model.safetensors")
+    assert "nothing measured of these weights" in import_peft(folder, tmp_path / "back")
+    assert SlotAdapter.load(ours).config.measured
+    assert not SlotAdapter.load(tmp_path / "back").config.measured
+
+
+def small(tmp_path: Path, **options: Any) -> Path:
+    slot_adapter(fresh("llama"), **options).save(tmp_path / "ours")
+    return tmp_path / "ours"
+
+
+@pytest.mark.parametrize(
+    ("options", "line"), [({"rank": 0}, "is of full rank"), ({"enter": 1}, "enter at layer 1")]
+)
+def test_what_peft_has_no_place_for_is_refused(
+    tmp_path: Path, options: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(ValueError, match=line):
+        to_peft(small(tmp_path, **options), tmp_path / "peft")
+    assert not (tmp_path / "peft").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"use_dora": True}, "sets use_dora"),
+        ({"bias": "all"}, "trains biases"),
+        ({"alora_invocation_tokens": None}, "a LoRA of all tokens"),
+        ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
+        ({"lora_alpha": "x"}, "lora_alpha is 'x'"),
+        ({"r": 7}, "lora_A is of rank 3"),
+    ],
+)
+def test_settings_of_peft_that_would_compute_something_else_are_refused(
+    tmp_path: Path, change: dict[str, Any], line: str
+) -> None:
+    to_peft(small(tmp_path), tmp_path / "peft")
+    file = tmp_path / "peft" / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(ValueError, match=line):
+        import_peft(tmp_path / "peft", tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+
+
+def test_the_verbs_convert_there_and_back(tmp_path: Path) -> None:
+    ours, run = small(tmp_path), CliRunner()
+    done = run.invoke(cli.app, ["export", str(ours), "--to", "peft"])
+    assert done.exit_code == 0, done.output
+    folder = ours / "export" / "peft"
+    assert done.output.split()[0] == str(folder / "adapter_config.json")
+    done = run.invoke(cli.app, ["import", "peft", str(folder), str(tmp_path / "back")])
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("imported peft: o-ptp, rank 3, 14 layers, 4 slots -> ")
+    for arguments, line in (
+        (["export", str(ours), "--to", "peft"], "is in use"),
+        (["export", str(ours), "--to", "peft", "--project", "x"], "--project is for --to"),
+        (["import", "peft", str(ours), str(tmp_path / "x")], "holds no adapter_config.json"),
+    ):
+        refused = run.invoke(cli.app, arguments)
+        assert isinstance(refused.exception, BenchError)
+        assert line in refused.exception.message
+        assert refused.exception.exit_code == Exit.USAGE

@@ -64,7 +64,8 @@ class RunResult:
     exit_code: int
 
 
-def _report_of(run_dir: Path) -> None:
+def report_of(run_dir: Path) -> None:
+    """Write the report of a run folder."""
     from bench.report.write import write_report  # pandas, matplotlib: only once all is measured
 
     write_report(run_dir)
@@ -75,7 +76,7 @@ def run(
     parent: Path,
     progress: Progress,
     opener: Opener = open_setup,
-    reporter: Reporter = _report_of,
+    reporter: Reporter = report_of,
 ) -> RunResult:
     """Measure what `config` asks for, in a new folder under `parent`, and have it reported.
 
@@ -102,7 +103,7 @@ def resume(
     run_dir: Path,
     progress: Progress,
     opener: Opener = open_setup,
-    reporter: Reporter = _report_of,
+    reporter: Reporter = report_of,
 ) -> RunResult:
     """Complete a run that stopped; one that is complete says so and is left as it is.
 

@@ -156,8 +156,13 @@ def load_config(file: Path | None, overrides: Mapping[str, object]) -> RunConfig
         BenchError: exit 2 in one line for a missing or malformed file, an unknown key, or a
             value out of range.
     """
-    values = _flat_tasks(_read(file)) if file is not None else {}
-    values |= {key: value for key, value in overrides.items() if value is not None}
+    values = read_toml(file) if file is not None else {}
+    return config_of(values | {k: value for k, value in overrides.items() if value is not None})
+
+
+def config_of(values: Mapping[str, Any]) -> RunConfig:
+    """The configuration of values as a file holds them, with the defaults (raises likewise)."""
+    values = _flat_tasks(dict(values))
     values = {**PRESETS.get(str(values.get("protocol")), {}), **values}
     config = _validated(values)
     outside = [t for t in config.tasks.split(",") if t.strip().startswith(_OTHER_TASKS)]
@@ -185,7 +190,8 @@ def parse_adapters(texts: Sequence[str] | None) -> dict[str, str] | None:
     return adapters or None
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_toml(file: Path) -> dict[str, Any]:
+    """What a TOML file holds (`BenchError`, exit 2, where it cannot be read or is none)."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

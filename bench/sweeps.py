@@ -145,8 +145,7 @@ def _measure(
     at = _existing(folder).get(point.name)
     if at is not None and _complete(at):
         return _code(at), None
-    what = ", ".join(f"{axis} {point.values[axis]}" for axis in sweep.axes)
-    progress.note(f"point {point.place} of {len(sweep.points)}: {what}")
+    progress.note(f"point {point.place} of {len(sweep.points)}: {point.label}")
     try:
         if at is None:
             ended = runs.run(point.config, folder / POINTS, progress, opener, reporter)

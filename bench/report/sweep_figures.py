@@ -5,8 +5,10 @@ Each returns the numbers in it; None where the sweep has not that axis, or nothi
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -18,6 +20,8 @@ from bench.stats.intervals import LEVEL
 from bench.stats.validity import VALID
 
 _MOST_PANELS = 8
+_WRAPPED = 24
+"""Characters of a panel's title in one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,18 +165,23 @@ def _groups(data: pd.DataFrame, axis: str, others: Sequence[str]) -> list[tuple[
     """Points that differ on the axis alone, by what they share; at least two places each."""
     names = data[list(others)].map(_text) if others else pd.DataFrame(index=data.index)
     shared = names.agg(tuple, axis=1) if others else pd.Series([()] * len(data), index=data.index)
-    varying = [name for name in others if names[name].nunique() > 1]
-    made = []
+    made = {}
     for values in dict.fromkeys(shared):
         rows = data[[value == values for value in shared]].sort_values(axis, kind="stable")
         if rows[axis].nunique() > 1:
-            own = dict(zip(others, values, strict=True))
-            title = ", ".join(f"{name.replace('_', ' ')} {own[name]}" for name in varying)
             columns = ["point", "decoder", axis, *others]
             numbers = [c for c in rows.columns if c not in columns]
-            made.append((title, rows[[*columns, *numbers]]))
-    return made
+            made[values] = rows[[*columns, *numbers]]
+    told = [len(set(values)) > 1 for values in zip(*made, strict=True)]
+    return [(_title(others, values, told), rows) for values, rows in made.items()]
 
 
-def _text(value: object) -> str:
-    return "" if value is None else f"{value:g}" if isinstance(value, int | float) else str(value)
+def _title(names: Sequence[str], values: Sequence[str], told: Sequence[bool]) -> str:
+    """What is a panel's own, wrapped."""
+    parts = zip(names, values, told, strict=True)
+    text = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value, own in parts if own)
+    return textwrap.fill(text, _WRAPPED)
+
+
+def _text(value: Any) -> str:
+    return "" if pd.isna(value) else f"{value:g}" if isinstance(value, int | float) else str(value)

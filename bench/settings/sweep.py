@@ -34,10 +34,12 @@ Values = Mapping[str, Any]
 class Point:
     """One combination: its place among all (from 1), its run's configuration, its value on axes.
 
-    An axis is a setting, or ``CELL.OPTION``; a point without that cell has None there.
+    An axis is a setting, or ``CELL.OPTION``; a point without that cell has None there. `label` says
+    what is the point's own in its grid.
     """
 
     place: int
+    label: str
     config: RunConfig
     values: Values
 
@@ -87,21 +89,23 @@ def load_sweep(file: Path) -> Sweep:
         line = f"{file} has no [{GRIDS}] table of axes, e.g. batch_size = [1, 4]"
         raise BenchError(line, Exit.USAGE)
     base = {key: value for key, value in given.items() if key != GRIDS}
-    made: dict[str, dict[str, Any]] = {}
+    made: dict[str, tuple[dict[str, Any], str]] = {}
     axes: dict[str, None] = {}
     for grid in listed:
-        for values in _combinations(base, grid, axes):
-            config = config_of(values)
-            made.setdefault(config.to_toml(), values)
+        for values, label in _combinations(base, grid, axes):
+            made.setdefault(config_of(values).to_toml(), (values, label))
     names = tuple(axes)
     points = tuple(
-        _point(place, values, names) for place, values in enumerate(made.values(), start=1)
+        _point(place, values, label, names)
+        for place, (values, label) in enumerate(made.values(), start=1)
     )
     return Sweep(stem=_slug(file.stem), given=given, axes=names, points=points)
 
 
-def _combinations(base: Values, grid: Values, axes: dict[str, None]) -> Iterator[dict[str, Any]]:
-    """The values of every point of a grid, the last axis running fastest; `axes` gains its own."""
+def _combinations(
+    base: Values, grid: Values, axes: dict[str, None]
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """Values and label of a grid's points, the last axis running fastest; `axes` gains its own."""
     fixed = {**base, **{key: grid[key] for key in ("decoders",) if key in grid}}
     varied: dict[str, Sequence[Any]] = {}
     for key, value in grid.items():
@@ -120,7 +124,9 @@ def _combinations(base: Values, grid: Values, axes: dict[str, None]) -> Iterator
     for axis in varied:
         axes.setdefault(axis)
     for chosen in itertools.product(*varied.values()):
-        yield _placed(fixed, dict(zip(varied, chosen, strict=True)))
+        at = dict(zip(varied, chosen, strict=True))
+        own = [f"{axis} {value}" for axis, value in at.items() if len(varied[axis]) > 1]
+        yield _placed(fixed, at), ", ".join(own)
 
 
 def _listed(key: str, value: Any) -> Sequence[Any]:
@@ -145,16 +151,16 @@ def _placed(fixed: Values, chosen: Values) -> dict[str, Any]:
     return values
 
 
-def _point(place: int, values: Values, axes: Sequence[str]) -> Point:
+def _point(place: int, values: Values, label: str, axes: Sequence[str]) -> Point:
     plain = config_of(values)
     settings, cells = plain.model_dump(), plain.decoders or {}
     on_axes = {}
     for axis in dict.fromkeys((*ALWAYS, *axes)):
         cell, dot, option = axis.rpartition(".")
         on_axes[axis] = cells.get(cell, {}).get(option) if dot else settings[axis]
-    text = "+".join(f"{axis}-{value}" for axis, value in on_axes.items() if axis in axes)
-    name = f"p{place:03d}-{_slug(text)[:_LONGEST]}".rstrip("-+.")
-    return Point(place=place, config=config_of({**values, "run_name": name}), values=on_axes)
+    name = f"p{place:03d}-{_slug(label)[:_LONGEST]}".rstrip("-")
+    config = config_of({**values, "run_name": name})
+    return Point(place=place, label=label, config=config, values=on_axes)
 
 
 def _slug(text: str) -> str:

@@ -55,6 +55,7 @@ def test_points_are_all_combinations_and_differ_in_nothing_else(tmp_path: Path) 
         assert point.config.batch_size == size
         assert point.config.decoders == {"spec": {"k": k}}
         assert point.config.limit == 4
+    assert sweep.points[1].name == "p002-batch_size-1-spec.k-4"
     assert len({point.name for point in sweep.points}) == 4
     assert sweep.describe() == "4 points: batch_size (2), spec.k (2)"
 
@@ -253,7 +254,7 @@ def test_a_curve_has_a_panel_for_what_else_differs_and_leaves_out_what_is_wrong(
 def test_time_by_length_shows_ar_with_and_without_its_cache(synthetic_run, tmp_path: Path) -> None:
     points = []
     for length in (32, 128):
-        path = synthetic_run({"spec": 2.0})
+        path = synthetic_run({"spec": 2.0}, name=f"run-{length}")
         values = {"batch_size": 1, "temperature": 0.0, "max_new_tokens": length}
         points.append(Swept(name=f"p{length}", values=values, path=path))
     rows = frame(points)

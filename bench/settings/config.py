@@ -56,7 +56,9 @@ class RunConfig(BaseModel):
     decoder whose needs are met. `limit` counts conversations to time, `quality_limit` held-out
     prompts per family to score (0: no quality pass), `phase_limit` prompts whose time is split by
     phase once all are timed (0: none). `timeout` is how many seconds an answer may take (None: a
-    limit that no honest decoder meets, see `bench.machine.deadline`). `columns` maps what a prompt
+    limit that no honest decoder meets, see `bench.machine.deadline`). `prompt_tokens` makes every
+    prompt so long (`bench.plan.tokenise.to_length`): of context lengths, times and counts can be
+    compared then, and scores mean nothing. `columns` maps what a prompt
     needs to the columns of a ``jsonl=`` or ``hf=`` source; a file may say it as ``[tasks.jsonl]``
     with ``path``. `cost` is a folder of `bench cost`: options that are ``auto`` are read off it,
     and ar's share of the machine's limit is printed. `protocol` sets what is not set otherwise
@@ -89,6 +91,7 @@ class RunConfig(BaseModel):
     fixed_length: bool = False
     timeout: Seconds | None = None
     overlong: Literal["skip", "truncate"] = "skip"
+    prompt_tokens: Count | None = None
     cost: Text | None = None
     protocol: Literal["specbench"] | None = None
     reference: str | None = None

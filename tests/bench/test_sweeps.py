@@ -205,6 +205,21 @@ def test_a_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
+def test_prompt_length_is_an_axis_with_a_figure(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path, BASE + "[sweep]\nprompt_tokens = [30, 90]\n")
+    folder = tmp_path / "out"
+    assert run_sweep(sweep, folder, RecordedProgress(), open_tables, nothing).exit_code == 0
+    for each, length in zip(runs_in(folder), (30, 90), strict=True):
+        assert {prompt.num_tokens for prompt in load_run(each).plan.prompts} == {length}
+    assert (folder / "figures" / "speedup_by_prompt_tokens.svg").is_file()
+    too_long = sweep_of(tmp_path, BASE + "[sweep]\nprompt_tokens = [300]\n")
+    progress = RecordedProgress()
+    failed = run_sweep(too_long, tmp_path / "long", progress, open_tables, nothing)
+    assert failed.exit_code == Exit.USAGE
+    assert "takes 2 to 244" in progress.notes[-1]
+
+
+@pytest.mark.usefixtures("quick")
 def test_the_plan_of_a_sweep_writes_nothing(tmp_path: Path) -> None:
     sweep = sweep_of(tmp_path, GRID)
     (line,) = plan_lines(sweep, tmp_path / "out", RecordedProgress(), open_tables)

@@ -59,7 +59,10 @@ def frame(points: Sequence[Swept]) -> pd.DataFrame:
             made.append(own)
             continue
         left = [column for column in rows.columns if column not in {"family", *own}]
-        made += [own | row for row in rows[left].to_dict("records")]
+        made += [
+            own | {str(name): value for name, value in row.items()}
+            for row in rows[left].to_dict("records")
+        ]
     first = ["point", *points[0].values, "run", "verdict", "comparability_key", "note", "decoder"]
     table = pd.DataFrame(made)
     for column in (*first, "guarantee", "quality"):

@@ -5,11 +5,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bench import runs
 from bench.errors import BenchError, Exit
+from bench.plan.setup import Setup
 from bench.records.run_folder import load_run
 from bench.report.sweep import Swept, frame
 from bench.report.sweep_figures import HEADLINES, curve_figure, other_curves
+from bench.settings.config import RunConfig
 from bench.settings.sweep import Sweep, load_sweep
 from bench.sweeps import POINTS, plan_lines, run_sweep
 from tests.command_line import bench
@@ -177,7 +178,7 @@ def test_an_interrupted_sweep_goes_on_with_what_is_missing(tmp_path: Path) -> No
 def test_a_point_that_fails_is_named_and_the_others_are_measured(tmp_path: Path) -> None:
     sweep, folder, progress = sweep_of(tmp_path, GRID), tmp_path / "out", RecordedProgress()
 
-    def opener(config: runs.RunConfig) -> runs.Setup:
+    def opener(config: RunConfig) -> Setup:
         if config.batch_size == 2:
             raise BenchError("out of memory: it did not fit", Exit.FAILED)
         return open_tables(config)

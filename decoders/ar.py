@@ -18,7 +18,7 @@ from decoders.core.types import Emit
 class Autoregressive(Decoder):
     """One token per target call, KV cache. Lossless by definition: it is what others equal.
 
-    Attributes:
+    Args:
         cache: whether the keys and values of earlier tokens are kept. Without, every call feeds
             prompt and answer so far anew, and all those rows are counted; the baseline itself
             always has it, so give it a label: ``ar@nocache:cache=false``.

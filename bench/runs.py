@@ -69,7 +69,8 @@ class RunResult:
     exit_code: int
 
 
-def _report_of(run_dir: Path) -> None:
+def report_of(run_dir: Path) -> None:
+    """Write the report of a run folder."""
     from bench.report.write import write_report  # pandas, matplotlib: only once all is measured
 
     write_report(run_dir)
@@ -80,7 +81,7 @@ def run(
     parent: Path,
     progress: Progress,
     opener: Opener = open_setup,
-    reporter: Reporter = _report_of,
+    reporter: Reporter = report_of,
     spread: Spread = ALONE,
     part: str | None = None,
 ) -> RunResult:
@@ -116,7 +117,7 @@ def resume(
     run_dir: Path,
     progress: Progress,
     opener: Opener = open_setup,
-    reporter: Reporter = _report_of,
+    reporter: Reporter = report_of,
     spread: Spread = ALONE,
 ) -> RunResult:
     """Complete a run that stopped; one that is complete says so and is left as it is.

@@ -110,6 +110,10 @@ OPTIONS: dict[str, Any] = {
     "overlong": Annotated[
         str | None, typer.Option(help="Prompts past the context: skip or truncate.")
     ],
+    "prompt_tokens": Annotated[
+        int | None,
+        typer.Option(help="Make every prompt so long: cut, or filled up with other prompts."),
+    ],
     "cost": Annotated[
         str | None,
         typer.Option(help="Folder of `bench cost`: for options that are auto, and ar's limit."),

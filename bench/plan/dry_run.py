@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from bench.machine.clock import Stopwatch
 from bench.plan.make import batch_size, describe, make_plan
@@ -29,11 +30,21 @@ def dry_run(
     setup = opener(config)
     plan, prompts = make_plan(setup, config.run_name or "dry-run", progress)
     timed = [prompts[planned.prompt] for planned in plan.in_pass("timing")]
-    return [*describe(plan), computed_in(config, setup.config), estimate(setup, plan, timed)]
+    guess = estimate(setup, plan, timed)
+    line = f"about {duration(guess.seconds)}, were every decoder as fast as ar ({guess.basis})"
+    return [*describe(plan), computed_in(config, setup.config), line]
 
 
-def estimate(setup: Setup, plan: Plan, timed: list[Prompt]) -> str:
-    """The time the plan takes if every decoder is as fast as the baseline, from a short probe.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """How long a plan takes if every decoder is as fast as the baseline, and what that rests on."""
+
+    seconds: float
+    basis: str
+
+
+def estimate(setup: Setup, plan: Plan, timed: list[Prompt]) -> Estimate:
+    """The time a plan takes, from a short probe.
 
     The probe is the baseline alone on a few of the prompts; in the quality pass, batched, an
     answer is taken to cost a quarter of one alone.
@@ -50,8 +61,8 @@ def estimate(setup: Setup, plan: Plan, timed: list[Prompt]) -> str:
     at_once = setup.config.batch_size
     timing_s = plan.num_answers * answer_s / min(at_once, 4)
     quality_s = num_scored * answer_s / min(batch_size(setup), 4)
-    return (
-        f"about {duration(timing_s + quality_s)}, were every decoder as fast as ar "
-        f"({num_tokens / watch.total_s:.0f} tokens/s, {num_tokens / len(probes):.0f} tokens an "
-        f"answer on {len(probes)} prompts)"
+    basis = (
+        f"{num_tokens / watch.total_s:.0f} tokens/s, {num_tokens / len(probes):.0f} tokens an "
+        f"answer on {len(probes)} prompts"
     )
+    return Estimate(seconds=timing_s + quality_s, basis=basis)

@@ -12,7 +12,7 @@ from bench.errors import BenchError, Exit, room_for
 from bench.machine.env import models_of
 from bench.plan.identity import identity_of
 from bench.plan.setup import Setup
-from bench.plan.tokenise import build_prompts, count_lines, tasks_of
+from bench.plan.tokenise import build_prompts, count_lines, tasks_of, to_length
 from bench.progress import Progress
 from bench.records.plan import BASELINE, SECOND_BASELINE, Block, Plan, PlannedPrompt
 from bench.records.prompts import Prompt, SkippedTurn
@@ -94,17 +94,28 @@ def tokenise(
         with room_for("the baseline's first turns, answered in batches"):
             return baseline_answers(setup, prompts)
 
+    longest = context - config.max_new_tokens
+    if config.prompt_tokens is not None and not 1 < config.prompt_tokens <= longest:
+        raise BenchError(
+            f"--prompt-tokens {config.prompt_tokens}: with answers of {config.max_new_tokens} "
+            f"tokens the model's context of {context} takes 2 to {longest}",
+            Exit.USAGE,
+        )
     try:
-        return build_prompts(
+        prompts, skipped = build_prompts(
             distinct,
             setup.tokenizer,
-            max_prompt_tokens=context - config.max_new_tokens,
+            max_prompt_tokens=longest,
             overlong=config.overlong,
             answer_turn1=answer,
             template=vicuna if config.protocol == "specbench" else None,
         )
     except ValueError as error:
         raise BenchError(str(error), Exit.USAGE) from error
+    if config.prompt_tokens is not None:
+        bos = setup.tokenizer.bos_token_id
+        prompts = to_length(prompts, config.prompt_tokens, bos)
+    return prompts, skipped
 
 
 def _unscored(prompts: Sequence[Prompt]) -> list[str]:

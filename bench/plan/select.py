@@ -42,6 +42,13 @@ def choose_decoders(config: RunConfig, note: Note) -> RunConfig:
     chosen: dict[str, dict[str, str]] = {}
     for cell, options in {BASELINE: cells.pop(BASELINE, {}), **cells}.items():
         decoder = build_decoder(cell, options)
+        if cell == BASELINE and decoder != build_decoder(cell, {}):
+            given_options = ":".join(f"{key}={value}" for key, value in options.items())
+            raise BenchError(
+                f"the baseline {cell!r} takes no option: all speed-ups are over it as it is; "
+                f"measure that beside it, under a label: {cell}@LABEL:{given_options}",
+                Exit.USAGE,
+            )
         lacks = _unmet_need(decoder, config)
         if lacks and named:
             raise BenchError(f"decoder {cell!r} {lacks}", Exit.USAGE)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from jinja2 import TemplateError
@@ -76,6 +77,30 @@ def build_prompts(
     made.sort(key=lambda item: (place[item.conversation], item.turn))
     prompts = [item for item in made if isinstance(item, Prompt)]
     return prompts, [item for item in made if isinstance(item, SkippedTurn)]
+
+
+def to_length(prompts: Sequence[Prompt], num_tokens: int, bos: int | None) -> list[Prompt]:
+    """The prompts at one length, to measure what the context costs.
+
+    A prompt's end, with its question, always stays. A longer one loses its beginning; a shorter one
+    follows the text of the prompts after it in the list, around to itself again if need be, which
+    is cut at its beginning. A first BOS token stays the first, and there is no other.
+    """
+    texts = [p.ids[1:] if bos is not None and p.ids[0] == bos else p.ids for p in prompts]
+    if not any(texts):
+        return list(prompts)
+    made = []
+    for place, prompt in enumerate(prompts):
+        head = prompt.ids[: len(prompt.ids) - len(texts[place])]
+        room = num_tokens - len(head)
+        ids, following = texts[place], place
+        while len(ids) < room:
+            following = (following + 1) % len(prompts)
+            ids = texts[following] + ids
+        ids = (*head, *ids[len(ids) - room :])
+        cut = prompt.num_cut + max(0, len(prompt.ids) - num_tokens)
+        made.append(replace(prompt, ids=ids, hash=ids_hash(ids), num_cut=cut))
+    return made
 
 
 def count_lines(prompts: Sequence[Prompt], skipped: Sequence[SkippedTurn]) -> list[str]:

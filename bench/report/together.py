@@ -223,7 +223,15 @@ def identity(side: Side) -> dict[str, str]:
 
 
 _SETTINGS = (
-    *("tasks", "limit", "quality_limit", "repeats", "batch_size", "max_new_tokens"),
+    *(
+        "tasks",
+        "limit",
+        "prompt_tokens",
+        "quality_limit",
+        "repeats",
+        "batch_size",
+        "max_new_tokens",
+    ),
     *("temperature", "top_p", "top_k", "seed", "dtype", "attention", "protocol", "fixed_length"),
 )
 

@@ -56,7 +56,9 @@ class RunConfig(BaseModel):
     decoder whose needs are met. `limit` counts conversations to time, `quality_limit` held-out
     prompts per family to score (0: no quality pass), `phase_limit` prompts whose time is split by
     phase once all are timed (0: none). `timeout` is how many seconds an answer may take (None: a
-    limit that no honest decoder meets, see `bench.machine.deadline`). `columns` maps what a prompt
+    limit that no honest decoder meets, see `bench.machine.deadline`). `prompt_tokens` makes every
+    prompt so long (`bench.plan.tokenise.to_length`): of context lengths, times and counts can be
+    compared then, and scores mean nothing. `columns` maps what a prompt
     needs to the columns of a ``jsonl=`` or ``hf=`` source; a file may say it as ``[tasks.jsonl]``
     with ``path``. `cost` is a folder of `bench cost`: options that are ``auto`` are read off it,
     and ar's share of the machine's limit is printed. `protocol` sets what is not set otherwise
@@ -89,6 +91,7 @@ class RunConfig(BaseModel):
     fixed_length: bool = False
     timeout: Seconds | None = None
     overlong: Literal["skip", "truncate"] = "skip"
+    prompt_tokens: Count | None = None
     cost: Text | None = None
     protocol: Literal["specbench"] | None = None
     reference: str | None = None
@@ -156,8 +159,13 @@ def load_config(file: Path | None, overrides: Mapping[str, object]) -> RunConfig
         BenchError: exit 2 in one line for a missing or malformed file, an unknown key, or a
             value out of range.
     """
-    values = _flat_tasks(_read(file)) if file is not None else {}
-    values |= {key: value for key, value in overrides.items() if value is not None}
+    values = read_toml(file) if file is not None else {}
+    return config_of(values | {k: value for k, value in overrides.items() if value is not None})
+
+
+def config_of(values: Mapping[str, Any]) -> RunConfig:
+    """The configuration of values as a file holds them, with the defaults (raises likewise)."""
+    values = _flat_tasks(dict(values))
     values = {**PRESETS.get(str(values.get("protocol")), {}), **values}
     config = _validated(values)
     outside = [t for t in config.tasks.split(",") if t.strip().startswith(_OTHER_TASKS)]
@@ -185,7 +193,8 @@ def parse_adapters(texts: Sequence[str] | None) -> dict[str, str] | None:
     return adapters or None
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_toml(file: Path) -> dict[str, Any]:
+    """What a TOML file holds (`BenchError`, exit 2, where it cannot be read or is none)."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

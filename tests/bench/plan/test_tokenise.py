@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from jinja2 import TemplateError
 
-from bench.plan.tokenise import build_prompts, count_lines
+from bench.plan.tokenise import build_prompts, count_lines, to_length
 from bench.records.prompts import Prompt, SkippedTurn, ids_hash
 from bench.records.vocabulary import Tokenizer
 from specbench_tasks.task import Conversation, GoldAnswer
@@ -238,3 +238,23 @@ def test_stories260k_has_no_template_and_starts_from_its_bos() -> None:
     assert prompts[0].ids == (1,)
     assert tokenizer.decode(prompts[1].ids) == "Once upon a time"
     assert len(prompts[2].ids) == 256
+
+
+def prompt_of(name: str, *ids: int) -> Prompt:
+    return Prompt(
+        conversation=name, turn=1, family="qa", ids=ids, hash=ids_hash(ids), reference=None
+    )
+
+
+def test_prompts_are_brought_to_one_length_by_what_stands_before_their_question() -> None:
+    prompts = [prompt_of("a", 0, 1, 2), prompt_of("b", 0, 3, 4, 5, 6), prompt_of("c", 0, 7)]
+    made = to_length(prompts, 4, bos=0)
+    assert [p.ids for p in made] == [(0, 6, 1, 2), (0, 4, 5, 6), (0, 1, 2, 7)]
+    assert [p.num_cut for p in made] == [0, 1, 0]
+    assert [p.hash for p in made] == [ids_hash(p.ids) for p in made]
+    assert [p.conversation for p in made] == ["a", "b", "c"]
+    # around all prompts and on, and without a BOS every id is text
+    (long, _) = to_length([prompt_of("a", 0, 1), prompt_of("b", 2)], 7, bos=None)
+    assert long.ids == (1, 2, 0, 1, 2, 0, 1)
+    empty = [prompt_of("a", 0)]
+    assert to_length(empty, 4, bos=0) == empty

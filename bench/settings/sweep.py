@@ -1,0 +1,168 @@
+"""What a sweep is asked to do: `Sweep`, the points of the grids of a TOML file. No torch here.
+
+The file is a configuration as ``--config`` takes one, and beside it ``[sweep]``, a grid, or several
+``[[sweep]]``. In a grid a list is an axis, anything else replaces the configuration's value; the
+options of a decoder stand under its cell's name. The points are all combinations of each grid, one
+that occurs again left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.errors import BenchError, Exit, did_you_mean
+from bench.settings.config import RunConfig, as_text, config_of, read_toml
+
+GRIDS = "sweep"
+"""The key of a file under which its grids stand."""
+ALWAYS = ("batch_size", "temperature", "max_new_tokens")
+"""Settings that are told of every point, axes or not."""
+_NO_AXIS = ("decoders", "adapters", "columns", "run_name", "protocol", "reference")
+_LONGEST = 48
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One combination: its place among all (from 1), its run's configuration, its value on axes.
+
+    An axis is a setting, or ``CELL.OPTION``; a point without that cell has None there. `label` says
+    what is the point's own in its grid.
+    """
+
+    place: int
+    label: str
+    config: RunConfig
+    values: Values
+
+    @property
+    def name(self) -> str:
+        """The name of its run, no other point's."""
+        assert self.config.run_name is not None
+        return self.config.run_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """The points of a file, in order, and the axes on which they differ."""
+
+    stem: str
+    given: Values
+    axes: tuple[str, ...]
+    points: tuple[Point, ...]
+
+    @property
+    def folder_name(self) -> str:
+        """The same for the same file, so that a sweep goes on where it was stopped."""
+        digest = hashlib.sha256(json.dumps(self.given, sort_keys=True).encode()).hexdigest()[:4]
+        return f"{'' if self.stem == GRIDS else 'sweep-'}{self.stem}-{digest}"
+
+    def describe(self) -> str:
+        """How many points on which axes, in words."""
+        sizes = {
+            axis: len({json.dumps(point.values.get(axis)) for point in self.points})
+            for axis in self.axes
+        }
+        axes = ", ".join(f"{axis} ({num})" for axis, num in sizes.items() if num > 1)
+        num = len(self.points)
+        return f"{num} point{'s' * (num > 1)}" + (f": {axes}" if axes else "")
+
+
+def load_sweep(file: Path) -> Sweep:
+    """The sweep of a TOML file.
+
+    Raises:
+        BenchError: exit 2 for what is no sweep or no configuration.
+    """
+    given = read_toml(file)
+    grids = given.get(GRIDS)
+    listed = [grids] if isinstance(grids, Mapping) else grids
+    if not isinstance(listed, list) or not all(isinstance(g, Mapping) and g for g in listed):
+        line = f"{file} has no [{GRIDS}] table of axes, e.g. batch_size = [1, 4]"
+        raise BenchError(line, Exit.USAGE)
+    base = {key: value for key, value in given.items() if key != GRIDS}
+    made: dict[str, tuple[dict[str, Any], str]] = {}
+    axes: dict[str, None] = {}
+    for grid in listed:
+        for values, label in _combinations(base, grid, axes):
+            made.setdefault(config_of(values).to_toml(), (values, label))
+    names = tuple(axes)
+    points = tuple(
+        _point(place, values, label, names)
+        for place, (values, label) in enumerate(made.values(), start=1)
+    )
+    return Sweep(stem=_slug(file.stem), given=given, axes=names, points=points)
+
+
+def _combinations(
+    base: Values, grid: Values, axes: dict[str, None]
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """Values and label of a grid's points, the last axis running fastest; `axes` gains its own."""
+    fixed = {**base, **{key: grid[key] for key in ("decoders",) if key in grid}}
+    varied: dict[str, Sequence[Any]] = {}
+    for key, value in grid.items():
+        if key == "decoders":
+            continue
+        if isinstance(value, Mapping):
+            varied |= {f"{key}.{name}": _listed(key, each) for name, each in value.items()}
+        elif key in RunConfig.model_fields and key not in _NO_AXIS:
+            varied[key] = _listed(key, value)
+        else:
+            known = [name for name in RunConfig.model_fields if name not in _NO_AXIS]
+            line = (
+                f"{key!r} is no axis of a sweep; {did_you_mean(key, known)}, or [{GRIDS}.DECODER]"
+            )
+            raise BenchError(line, Exit.USAGE)
+    for axis in varied:
+        axes.setdefault(axis)
+    for chosen in itertools.product(*varied.values()):
+        at = dict(zip(varied, chosen, strict=True))
+        own = [f"{axis} {value}" for axis, value in at.items() if len(varied[axis]) > 1]
+        yield _placed(fixed, at), ", ".join(own)
+
+
+def _listed(key: str, value: Any) -> Sequence[Any]:
+    if isinstance(value, list) and not value:
+        raise BenchError(f"axis {key!r} of the sweep is empty; give it values", Exit.USAGE)
+    return value if isinstance(value, list) else [value]
+
+
+def _placed(fixed: Values, chosen: Values) -> dict[str, Any]:
+    """A configuration's values with those of a point in place."""
+    values = {**fixed, **{key: value for key, value in chosen.items() if "." not in key}}
+    options = {key: value for key, value in chosen.items() if "." in key}
+    if options:
+        cells = {cell: dict(given) for cell, given in (config_of(fixed).decoders or {}).items()}
+        for axis, value in options.items():
+            cell, _, option = axis.rpartition(".")
+            if cell not in cells:
+                line = f"axis {axis!r}: the sweep names no decoder {cell!r}"
+                raise BenchError(f"{line}; {did_you_mean(cell, cells)}", Exit.USAGE)
+            cells[cell][option] = as_text(value)
+        values["decoders"] = cells
+    return values
+
+
+def _point(place: int, values: Values, label: str, axes: Sequence[str]) -> Point:
+    plain = config_of(values)
+    settings, cells = plain.model_dump(), plain.decoders or {}
+    on_axes = {}
+    for axis in dict.fromkeys((*ALWAYS, *axes)):
+        cell, dot, option = axis.rpartition(".")
+        on_axes[axis] = cells.get(cell, {}).get(option) if dot else settings[axis]
+    name = f"p{place:03d}-{_slug(label)[:_LONGEST]}".rstrip("-")
+    config = config_of({**values, "run_name": name})
+    return Point(place=place, label=label, config=config, values=on_axes)
+
+
+def _slug(text: str) -> str:
+    """The text as part of a folder's name."""
+    return re.sub(r"[^A-Za-z0-9._+@-]+", "-", text) or GRIDS

@@ -1,0 +1,281 @@
+"""Sweeps: which points a file means, what is measured of them, what they say together."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bench.errors import BenchError, Exit
+from bench.plan.setup import Setup
+from bench.records.run_folder import load_run
+from bench.report.sweep import Swept, frame
+from bench.report.sweep_figures import HEADLINES, curve_figure, other_curves
+from bench.settings.config import RunConfig
+from bench.settings.sweep import Sweep, load_sweep
+from bench.sweeps import POINTS, plan_lines, run_sweep
+from tests.command_line import bench
+from tests.conftest import RecordedProgress, open_tables
+
+ROOT = Path(__file__).parents[2]
+BASE = """
+model = "tables"
+draft = "tables"
+decoders = ["spec:k=2"]
+tasks = "qa,math_reasoning"
+limit = 4
+quality_limit = 0
+phase_limit = 0
+repeats = 2
+max_new_tokens = 12
+"""
+GRID = BASE + "[sweep]\nbatch_size = [1, 2]\nspec.k = [2, 4]\n"
+
+
+def sweep_of(folder: Path, text: str) -> Sweep:
+    file = folder / "sweep.toml"
+    file.write_text(text, encoding="utf-8")
+    return load_sweep(file)
+
+
+def nothing(_run_dir: Path) -> None:
+    """Writes no report."""
+
+
+def runs_in(folder: Path) -> list[Path]:
+    return sorted(p for p in (folder / POINTS).iterdir() if not p.is_symlink())
+
+
+# ---------------------------------------------------------------- the file
+
+
+def test_points_are_all_combinations_and_differ_in_nothing_else(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path, GRID)
+    on_axes = [(p.values["batch_size"], p.values["spec.k"]) for p in sweep.points]
+    assert on_axes == [(1, "2"), (1, "4"), (2, "2"), (2, "4")]
+    for point, (size, k) in zip(sweep.points, on_axes, strict=True):
+        assert point.config.batch_size == size
+        assert point.config.decoders == {"spec": {"k": k}}
+        assert point.config.limit == 4
+    assert sweep.points[1].name == "p002-batch_size-1-spec.k-4"
+    assert len({point.name for point in sweep.points}) == 4
+    assert sweep.describe() == "4 points: batch_size (2), spec.k (2)"
+
+
+def test_several_grids_have_decoders_of_their_own_and_no_point_twice(tmp_path: Path) -> None:
+    grids = """
+    [[sweep]]
+    batch_size = [1, 2]
+    [[sweep]]
+    temperature = [0.0, 0.8]
+    [[sweep]]
+    decoders = ["ar@nocache:cache=false"]
+    fixed_length = true
+    max_new_tokens = [6, 12]
+    """
+    points = sweep_of(tmp_path, BASE + grids).points
+    assert [(p.config.batch_size, p.config.temperature) for p in points[:3]] == [
+        (1, 0.0),
+        (2, 0.0),
+        (1, 0.8),  # temperature 0 is the first grid's first point
+    ]
+    assert [(p.config.max_new_tokens, p.config.fixed_length) for p in points[3:]] == [
+        (6, True),
+        (12, True),
+    ]
+    assert list(points[3].config.decoders or {}) == ["ar@nocache"]
+
+
+@pytest.mark.parametrize(
+    ("grid", "said"),
+    [
+        ("", "no [sweep] table"),
+        ("[sweep]\n", "no [sweep] table"),
+        ("[sweep]\nbatchsize = [1]\n", "'batchsize' is no axis of a sweep; did you mean"),
+        ("[sweep]\nbatch_size = []\n", "'batch_size' of the sweep is empty"),
+        ("[sweep]\nbatch_size = [1, 0]\n", "batch_size"),
+        ("[sweep]\nspecs.k = [1]\n", "no decoder 'specs'"),
+        ("[sweep]\nrun_name = ['a']\n", "'run_name' is no axis"),
+    ],
+)
+def test_a_file_that_means_no_sweep_is_one_line(tmp_path: Path, grid: str, said: str) -> None:
+    (tmp_path / "s.toml").write_text(BASE + grid, encoding="utf-8")
+    ended = bench("sweep", tmp_path / "s.toml", "--progress", "none", "-o", tmp_path / "results")
+    assert (ended.code, said in ended.err) == (2, True), ended.err
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_wrong_option_of_any_point_stops_it_before_anything_is_measured(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path, GRID.replace("[2, 4]", "[2, 0]"))
+    with pytest.raises(BenchError, match="option 'k'") as refused:
+        run_sweep(sweep, tmp_path / "out", RecordedProgress(), open_tables, nothing)
+    assert refused.value.exit_code == Exit.USAGE
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_example_is_a_sweep_with_every_headline_axis() -> None:
+    sweep = load_sweep(ROOT / "docs" / "sweep.toml")
+    assert {curve.axis for curve in HEADLINES} <= set(sweep.axes)
+    assert sweep.folder_name.startswith("sweep-")
+
+
+# ---------------------------------------------------------------- measuring
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_2x2_sweep_is_four_runs_and_a_second_time_nothing(tmp_path: Path) -> None:
+    sweep, folder, progress = sweep_of(tmp_path, GRID), tmp_path / "out", RecordedProgress()
+    ended = run_sweep(sweep, folder, progress, open_tables, nothing)
+    assert ended.exit_code == 0, progress.notes
+    assert progress.notes[0].startswith("sweep of 4 points: batch_size (2), spec.k (2); about ")
+    assert "point 2 of 4: batch_size 1, spec.k 4" in progress.notes
+    made = runs_in(folder)
+    assert [load_run(each).status.verdict for each in made] == ["VALID"] * 4
+    rows = pd.read_csv(folder / "summary.csv")
+    of_spec = rows[rows["decoder"] == "spec"]
+    assert list(zip(of_spec["batch_size"], of_spec["spec.k"], strict=True)) == [
+        (1, 2),
+        (1, 4),
+        (2, 2),
+        (2, 4),
+    ]
+    assert of_spec["speedup"].notna().all()
+    data = pd.read_csv(folder / "figures" / "data" / "speedup_by_batch_size.csv")
+    assert set(data["decoder"]) == {"spec"}
+    assert (folder / "figures" / "speedup_by_spec_k.png").is_file()
+    assert [line.split()[0] for line in ended.left_out] == [
+        "tokens_by_temperature",
+        "time_by_length",
+    ]
+    before = {file: file.read_bytes() for each in made for file in each.rglob("*.json*")}
+    again = run_sweep(sweep, folder, progress, open_tables, nothing)
+    assert again.exit_code == 0
+    assert progress.notes[-1] == "sweep of 4 points: batch_size (2), spec.k (2); 4 complete already"
+    assert {file: file.read_bytes() for file in before} == before
+    assert runs_in(folder) == made
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_interrupted_sweep_goes_on_with_what_is_missing(tmp_path: Path) -> None:
+    sweep, folder = sweep_of(tmp_path, GRID), tmp_path / "out"
+    # a point has 4 prompts x 2 repeats x 3 arms: stopped in the second one
+    stopped = RecordedProgress(stop_at=35)
+    ended = run_sweep(sweep, folder, stopped, open_tables, nothing)
+    assert ended.exit_code == Exit.INTERRUPTED
+    first, second = runs_in(folder)
+    kept = (first / "samples.jsonl").read_bytes()
+    assert load_run(second).status.status == "interrupted"
+    rows = pd.read_csv(folder / "summary.csv")
+    assert (rows["verdict"] == "not measured").sum() == 2
+    assert run_sweep(sweep, folder, RecordedProgress(), open_tables, nothing).exit_code == 0
+    made = runs_in(folder)
+    assert made[:2] == [first, second]
+    assert len(made) == 4
+    assert (first / "samples.jsonl").read_bytes() == kept
+    assert load_run(second).status.attempts == 2
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_point_that_fails_is_named_and_the_others_are_measured(tmp_path: Path) -> None:
+    sweep, folder, progress = sweep_of(tmp_path, GRID), tmp_path / "out", RecordedProgress()
+
+    def opener(config: RunConfig) -> Setup:
+        if config.batch_size == 2:
+            raise BenchError("out of memory: it did not fit", Exit.FAILED)
+        return open_tables(config)
+
+    assert run_sweep(sweep, folder, progress, opener, nothing).exit_code == Exit.FAILED
+    assert "point 3 has no result: out of memory: it did not fit" in progress.notes
+    assert len(runs_in(folder)) == 2
+    notes = pd.read_csv(folder / "summary.csv").set_index("point")["note"]
+    assert notes[sweep.points[3].name] == "out of memory: it did not fit"
+    again = run_sweep(sweep, folder, progress, opener, nothing)  # they are tried once more
+    assert again.exit_code == Exit.FAILED
+    assert "; 2 complete already; no estimate: out of memory: it did not fit" in progress.notes[-5]
+
+
+def test_a_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path, GRID)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "sweep.toml").write_text("limit = 3\n", encoding="utf-8")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    for folder, said in (("out", "another sweep"), ("other", "no folder of a sweep")):
+        with pytest.raises(BenchError, match=said) as refused:
+            run_sweep(sweep, tmp_path / folder, RecordedProgress(), open_tables, nothing)
+        assert refused.value.exit_code == Exit.USAGE
+
+
+@pytest.mark.usefixtures("quick")
+def test_prompt_length_is_an_axis_with_a_figure(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path, BASE + "[sweep]\nprompt_tokens = [30, 90]\n")
+    folder = tmp_path / "out"
+    assert run_sweep(sweep, folder, RecordedProgress(), open_tables, nothing).exit_code == 0
+    for each, length in zip(runs_in(folder), (30, 90), strict=True):
+        assert {prompt.num_tokens for prompt in load_run(each).plan.prompts} == {length}
+    assert (folder / "figures" / "speedup_by_prompt_tokens.svg").is_file()
+    too_long = sweep_of(tmp_path, BASE + "[sweep]\nprompt_tokens = [300]\n")
+    progress = RecordedProgress()
+    failed = run_sweep(too_long, tmp_path / "long", progress, open_tables, nothing)
+    assert failed.exit_code == Exit.USAGE
+    assert "takes 2 to 244" in progress.notes[-1]
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_plan_of_a_sweep_writes_nothing(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path, GRID)
+    (line,) = plan_lines(sweep, tmp_path / "out", RecordedProgress(), open_tables)
+    assert "4 points" in line
+    assert "tokens/s" in line
+    assert not (tmp_path / "out").exists()
+
+
+# ---------------------------------------------------------------- figures
+
+
+def test_a_curve_has_a_panel_for_what_else_differs_and_leaves_out_what_is_wrong() -> None:
+    numbers = {"spec": 2.0, "bad": 9.0}
+    rows = pd.DataFrame(
+        {
+            "point": f"p{size}{warm}",
+            "batch_size": size,
+            "temperature": warm,
+            "verdict": "WRONG",
+            "decoder": decoder,
+            "guarantee": "WRONG" if decoder == "bad" else "tokens",
+            "family": "all",
+            "quality": None,
+            "speedup": speedup / size,
+            "speedup_low": speedup / size - 0.1,
+            "speedup_high": speedup / size + 0.1,
+        }
+        for size in (1, 4)
+        for warm in (0.0, 0.8, 1.0)
+        for decoder, speedup in numbers.items()
+        if (size, warm) != (4, 1.0)  # alone at its temperature: no line
+    )
+    curve = HEADLINES[0]
+    drawn = curve_figure(rows, curve, ("batch_size", "temperature"))
+    assert drawn is not None
+    figure, data = drawn
+    titles = [axes.get_title(loc="left") for axes in figure.axes if axes.get_visible()]
+    assert titles[:2] == ["temperature 0", "temperature 0.8"]
+    assert set(data["decoder"]) == {"spec"}
+    assert list(data["speedup"]) == [2.0, 0.5, 2.0, 0.5]
+    assert curve_figure(rows, curve, ("temperature",)) is None
+    assert other_curves(("batch_size", "temperature")) == []
+    ended_early = rows.assign(verdict="INCOMPLETE")
+    assert curve_figure(ended_early, curve, ("batch_size", "temperature")) is None
+
+
+def test_time_by_length_shows_ar_with_and_without_its_cache(synthetic_run, tmp_path: Path) -> None:
+    points = []
+    for length in (32, 128):
+        path = synthetic_run({"spec": 2.0}, name=f"run-{length}")
+        values = {"batch_size": 1, "temperature": 0.0, "max_new_tokens": length}
+        points.append(Swept(name=f"p{length}", values=values, path=path))
+    rows = frame(points)
+    nocache = rows[rows["decoder"] == "ar"].assign(decoder="ar@nocache")
+    drawn = curve_figure(pd.concat([rows, nocache]), HEADLINES[2], ("max_new_tokens",))
+    assert drawn is not None
+    assert {"ar", "ar@nocache", "spec"} == set(drawn[1]["decoder"])
+    assert sorted(set(drawn[1]["max_new_tokens"])) == [32, 128]

@@ -15,15 +15,15 @@ from specbench_tasks.scorers import (
     score,
     token_f1,
 )
-from specbench_tasks.task import FAMILIES, Constraint, GoldAnswer
+from specbench_tasks.task import FAMILIES, LISTS, Constraint, GoldAnswer
 
 
 def answers(*texts: str) -> GoldAnswer:
     return GoldAnswer(answers=texts)
 
 
-def test_every_family_has_a_primary_metric() -> None:
-    assert set(PRIMARY) == set(FAMILIES)
+def test_every_family_and_list_has_a_primary_metric() -> None:
+    assert set(PRIMARY) == {*FAMILIES, *LISTS}
 
 
 @pytest.mark.parametrize(

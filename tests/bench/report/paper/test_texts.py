@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -28,7 +30,7 @@ def test_the_paragraph_states_machine_software_protocol_seeds_and_commit() -> No
         "greedy (temperature 0), at most 256 new tokens",
         "Seeds: 0 to 2, one a repeat",
         "3 repeats, batch size 1, float32",
-        "28 timed of zoo in 24 conversations, 6 families, and 240 held-out ones scored",
+        "28 timed of zoo in 24 conversations, 6 families, and 120 held-out ones scored",
         env["models"]["target"]["weights_sha256"][:12],
         env["models"]["adapters"]["ptp"]["weights_sha256"][:12],
         "clustered by conversation (clusters: 24)",
@@ -53,9 +55,16 @@ def test_iclr_has_a_statement_and_others_a_paragraph() -> None:
 
 def test_every_venue_has_a_list_of_facts() -> None:
     assert CHECKLISTS.keys() == WIDTHS.keys()
+    told = json.loads((REFERENCES / "cpu-zoo" / "run.json").read_text())
+    spent = datetime.fromisoformat(told["finished_utc"]) - datetime.fromisoformat(
+        told["started_utc"]
+    )
+    env = json.loads((REFERENCES / "cpu-zoo" / "env.json").read_text())
+    minutes = f"Wall time: {spent.total_seconds() / 60:.1f} minutes"
     for venue in WIDTHS:
         text = checklist(stored(), venue)
-        for words in ("t intervals", "Wall time: 3.0 minutes", "zoo Apache-2.0", "commit 67719d5"):
+        commit = f"commit {env['git']['commit'][:7]}"
+        for words in ("t intervals", minutes, "zoo Apache-2.0", commit):
             if not (venue == "acl" and words.startswith("commit")):
                 assert words in text, (venue, words)
         assert text.count(r"\item[") == len(CHECKLISTS[venue][1])
@@ -97,8 +106,13 @@ def test_what_is_not_recorded_is_not_made_up(synthetic_run: Write) -> None:
     assert "None" not in text
 
 
-def test_warnings_and_reasons_of_a_run_are_among_its_limits() -> None:
-    assert "the machine's speed drifted" in facts.limits(stored())
+def test_warnings_and_reasons_of_a_run_are_among_its_limits(tmp_path: Path) -> None:
+    run = tmp_path / "drifted"
+    shutil.copytree(REFERENCES / "cpu-zoo", run)
+    told = json.loads((run / "run.json").read_text())
+    told["warnings"] = ["the machine's speed drifted by 12 %"]
+    (run / "run.json").write_text(json.dumps(told))
+    assert "the machine's speed drifted" in facts.limits(load_members([str(run)], run))
 
 
 def test_licences_of_named_models_and_of_spec_bench_are_known(synthetic_run: Write) -> None:

@@ -20,6 +20,9 @@ from bench.stats.intervals import LEVEL
 from bench.stats.validity import VALID
 
 _MOST_PANELS = 8
+_STEP_OCTAVES = 0.045
+_STEP = 0.008
+"""How far apart decoders stand at one place: doublings, or a share of the axis."""
 _WRAPPED = 24
 """Characters of a panel's title in one line."""
 
@@ -122,7 +125,8 @@ def curve_figure(frame: pd.DataFrame, curve: Curve, axes: Sequence[str]) -> Draw
         for (title, rows), place in zip(groups, grid, strict=False):
             for decoder in dict.fromkeys(rows["decoder"]):
                 mine = rows[rows["decoder"] == decoder]
-                x, y = mine[curve.axis].astype(float), curve.scale * mine[curve.column]
+                x = _aside(mine[curve.axis].astype(float), shown.index(decoder), len(shown), curve)
+                y = curve.scale * mine[curve.column]
                 how = marker(palette[decoder], hollow=decoder in marks)
                 place.plot(x, y, color=palette[decoder], lw=1.2, ms=4.5, **how)
                 if f"{curve.column}_low" in mine:
@@ -142,8 +146,17 @@ def curve_figure(frame: pd.DataFrame, curve: Curve, axes: Sequence[str]) -> Draw
         key(figure, shown, palette, marks)
         figure.supxlabel(curve.axis_label, fontsize=9)
         figure.supylabel(curve.label, fontsize=9)
-        annotate(figure, frame, hollow=True)
+        told = frame["decoder"].isin(shown) | (frame["guarantee"] == WRONG)
+        annotate(figure, frame[told], hollow=True)
     return figure, data
+
+
+def _aside(places: pd.Series, index: int, count: int, curve: Curve) -> pd.Series:
+    """Places of one decoder, a little beside each other's, so that intervals do not overlap."""
+    steps = index - (count - 1) / 2
+    if curve.doubling:
+        return places * 2 ** (_STEP_OCTAVES * steps)
+    return places + _STEP * steps * (places.max() - places.min())
 
 
 def _data(frame: pd.DataFrame, curve: Curve) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -279,3 +280,36 @@ def test_time_by_length_shows_ar_with_and_without_its_cache(synthetic_run, tmp_p
     assert drawn is not None
     assert {"ar", "ar@nocache", "spec"} == set(drawn[1]["decoder"])
     assert sorted(set(drawn[1]["max_new_tokens"])) == [32, 128]
+
+
+def test_decoders_stand_beside_each_other_and_the_note_names_only_who_is_shown() -> None:
+    rows = pd.DataFrame(
+        {
+            "point": f"p{size}",
+            "batch_size": size,
+            "verdict": "VALID",
+            "decoder": decoder,
+            "guarantee": "none" if decoder == "nar" else "same tokens",
+            "family": "all",
+            "quality": None,
+            "speedup": 2.0,
+            "time_per_token_s": 0.1,
+        }
+        for size in (1, 2, 4)
+        for decoder in ("spec", "ptp", *(["nar"] if size < 4 else []))
+    )
+    drawn = curve_figure(rows, HEADLINES[0], ("batch_size",))
+    assert drawn is not None
+    lines = {line.get_color(): line for line in drawn[0].axes[0].get_lines()[:3]}
+    starts = sorted(float(np.asarray(line.get_xdata())[0]) for line in lines.values())
+    assert starts[1] == 1.0  # each beside the others, near its place
+    assert starts[0] > 0.9
+    assert starts[2] < 1.1
+    assert any("hollow" in text.get_text() for text in drawn[0].texts)
+    longer = rows.assign(max_new_tokens=rows["batch_size"])
+    nar_elsewhere = longer["time_per_token_s"].where(longer["decoder"] != "nar")
+    alone = curve_figure(
+        longer.assign(time_per_token_s=nar_elsewhere), HEADLINES[2], ("max_new_tokens",)
+    )
+    assert alone is not None
+    assert not any("hollow" in text.get_text() for text in alone[0].texts)

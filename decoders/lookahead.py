@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from decoders.core import masks
 from decoders.core.decoder import Decoder, Request, Steps
+from decoders.core.drafting.tree import DraftTree
 from decoders.core.registry import register
 from decoders.core.types import Emit
 
@@ -82,8 +82,8 @@ class Lookahead(Decoder):
             result = yield target.call(
                 rows.tokens,
                 read=(*range(verified), *last),
-                positions=[target.length + depth for depth in masks.depths(rows.parents)],
-                mask=masks.tree(rows.parents),
+                positions=rows.positions(target.length),
+                mask=rows.mask,
             )
             path = rows.path(result.picks[:verified])
             target.keep(path)
@@ -136,26 +136,8 @@ class _Pool:
         return tuple(self._after.get(token, ()))
 
 
-class _Rows:
+class _Rows(DraftTree):
     """The rows of a call: a tree whose first row is the last token of the answer."""
-
-    def __init__(self, last: int) -> None:
-        self.tokens, self.parents = [last], [masks.ROOT]
-        self._candidates: dict[tuple[int, int], int] = {}
-
-    def _append(self, token: int, parent: int) -> int:
-        self.tokens.append(token)
-        self.parents.append(parent)
-        return len(self.tokens) - 1
-
-    def add(self, continuation: Sequence[int]) -> None:
-        """A candidate after the first row; candidates that begin alike share rows."""
-        row = 0
-        for token in continuation:
-            child = self._candidates.get((row, token))
-            if child is None:
-                child = self._candidates[row, token] = self._append(token, row)
-            row = child
 
     def look_ahead(self, levels: Sequence[Sequence[int]]) -> Sequence[int]:
         """Add the window's columns; the rows of their last level.
@@ -164,24 +146,8 @@ class _Rows:
         """
         rows = [0]
         for token in levels[0]:
-            rows.append(self._append(token, rows[-1]))
+            rows.append(self.append(token, rows[-1]))
         rows.pop(0)
         for level in levels[1:]:
-            rows = [self._append(token, row) for token, row in zip(level, rows, strict=True)]
+            rows = [self.append(token, row) for token, row in zip(level, rows, strict=True)]
         return rows
-
-    def path(self, picks: Sequence[int]) -> list[int]:
-        """The rows from the first on that the target's picks follow, one for each candidate row."""
-        rows = [0]
-        while (child := self._candidates.get((rows[-1], picks[rows[-1]]))) is not None:
-            rows.append(child)
-        return rows
-
-    def below(self, row: int) -> tuple[int, ...]:
-        """The tokens of the first candidate that goes on after `row`."""
-        tokens = []
-        for (parent, token), child in self._candidates.items():
-            if parent == row:
-                tokens.append(token)
-                row = child
-        return tuple(tokens)

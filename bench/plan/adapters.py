@@ -18,6 +18,7 @@ from bench.settings.config import ZOO
 
 if TYPE_CHECKING:
     from decoders.core.adapter.config import Variant
+    from decoders.core.adapter.heads import DraftHeads
     from decoders.core.adapter.module import SlotAdapter
     from decoders.core.decoder import Decoder
 
@@ -26,6 +27,7 @@ _TRAINERS: Mapping[Variant, str] = {
     "c-ptp": "bench train ptp",
     "refine": "bench train idlm --objective refine",
     "isd": "bench train idlm --objective isd",
+    "medusa": "bench train medusa",
 }
 """The command that trains an adapter of each variant."""
 
@@ -81,22 +83,24 @@ def how_to_get(name: str, decoder: Decoder | None = None) -> str:
     return f"pass --adapter {name}=PATH{train}"
 
 
-def load_adapter(name: str, folder: Path) -> SlotAdapter:
+def load_adapter(name: str, folder: Path) -> SlotAdapter | DraftHeads:
     """Read an adapter's folder.
 
     Raises:
         BenchError: exit 5, where it cannot be read.
     """
-    from decoders.core.adapter.module import SlotAdapter
+    from decoders.core.adapter.heads import read_adapter
 
     try:
-        return SlotAdapter.load(folder)
+        return read_adapter(folder)
     except (ValueError, OSError) as error:
         line = str(error).removeprefix("adapter ")
         raise BenchError(f"adapter {name!r}: {line}", Exit.UNAVAILABLE) from error
 
 
-def adapter_facts(adapter: SlotAdapter, folder: Path, models: Sequence[str]) -> dict[str, Any]:
+def adapter_facts(
+    adapter: SlotAdapter | DraftHeads, folder: Path, models: Sequence[str]
+) -> dict[str, Any]:
     """What a run records of an adapter that is attached to `models` (``target``, ``draft``)."""
     from decoders.core.hf.checkpoint import weights_sha256
 

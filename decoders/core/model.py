@@ -5,7 +5,8 @@ Decoders see sessions only: they make `Call`s and move the committed length, bot
 bookkeeping on integers. The scheduler hands calls to `Model.forward`, which runs them and commits
 their rows.
 
-Letters: B cache rows (sequences), N rows of a call, R rows read, T cache positions, V vocabulary.
+Letters: B cache rows (sequences), N rows of a call, R rows read, T cache positions, V vocabulary,
+D hidden width, H heads of an adapter.
 """
 
 from __future__ import annotations
@@ -76,7 +77,15 @@ class Model(Protocol):
 
         Narrower calls are padded to the widest. Returns float32 logits ``[sum R, V]``: the read
         tokens and then the read slots of the first call, then those of the second, and so on.
-        Every session's `length` grows by its token rows.
+        Every session's `length` grows by its token rows; one whose call asks for `hidden` is given
+        it (`Session.committed`).
+        """
+
+    def propose(self, name: str, hidden: Tensor) -> Tensor:
+        """Float32 logits ``[R, H, V]`` of an attached adapter's heads on hidden states ``[R, D]``.
+
+        Head h of H predicts the token h + 2 places after the row, whose own logits are of the token
+        one place after it (h counts from 0).
         """
 
     def gather(self, session: Session, sources: Sequence[int], start: int) -> None:
@@ -87,9 +96,10 @@ class Session:
     """One sequence of one model: committed length and work counters.
 
     `length` tokens are in the cache; `calls` and `rows` count the work done, padding excluded.
+    `hidden` are the hidden states ``[R, D]`` of the last call's read rows where it asked for them.
     """
 
-    __slots__ = ("base", "calls", "capacity", "length", "model", "row", "rows")
+    __slots__ = ("base", "calls", "capacity", "hidden", "length", "model", "row", "rows")
 
     def __init__(self, model: Model, row: int, capacity: int) -> None:
         """Made by `Model.open`: an empty sequence in cache row `row` of `capacity` entries."""
@@ -106,6 +116,7 @@ class Session:
     def reset(self) -> None:
         """Forget the sequence and the counters: the next prompt finds nothing of this one."""
         self.length = self.base = self.calls = self.rows = 0
+        self.hidden: Tensor | None = None
 
     def call(
         self,
@@ -119,6 +130,7 @@ class Session:
         drafts: Sequence[int] = (),
         draft_probs: Sequence[Tensor] | None = None,
         acceptance_rule: AcceptanceRule = EXACT,
+        hidden: bool = False,
     ) -> Call:
         """Describe a forward pass over `tokens` and `slots`; nothing runs until it is yielded.
 
@@ -134,6 +146,7 @@ class Session:
             draft_probs: the distributions ``[V]`` the drafts were drawn from; None for one-hot
             distributions.
             acceptance_rule: when a draft stands; anything but the default is lossy.
+            hidden: whether the result holds the last hidden states of the read rows, too.
 
         Raises:
             ValueError: for what cannot run: it is the decoder's, and says what to change.
@@ -170,10 +183,19 @@ class Session:
             drafts=tuple(drafts),
             draft_probs=None if draft_probs is None else tuple(draft_probs),
             acceptance_rule=acceptance_rule,
+            hidden=hidden,
         )
 
-    def committed(self, call: Call) -> None:
-        """Called by `Model.forward` after `call` ran: its token rows are in the cache now."""
+    def propose(self, name: str, hidden: Tensor) -> Tensor:
+        """Logits ``[R, H, V]`` of an adapter's heads, see `Model.propose`; no call, and no row."""
+        return self.model.propose(name, hidden)
+
+    def committed(self, call: Call, hidden: Tensor | None = None) -> None:
+        """Called by `Model.forward` after `call` ran: its token rows are in the cache now.
+
+        `hidden` are the states ``[R, D]`` of its read rows, if it asked for them.
+        """
+        self.hidden = hidden
         self.base = self.length
         self.length += len(call.tokens)
         self.calls += 1

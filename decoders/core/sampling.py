@@ -46,16 +46,16 @@ class Uniforms:
         digest = hashlib.blake2b(np.asarray(prompt_ids, dtype="<i8").tobytes(), digest_size=8)
         prompt_key = int.from_bytes(digest.digest(), "little")
         self._key = np.array([seed % 2**64, prompt_key], dtype=np.uint64)
-        self._blocks: dict[tuple[int, int], list[float]] = {}
+        self._blocks: dict[tuple[int, int, int], list[float]] = {}
 
-    def at(self, stream: Stream, position: int) -> float:
-        """The uniform of one output position (>= 0)."""
+    def at(self, stream: Stream, position: int, candidate: int = 0) -> float:
+        """The uniform of one output position (>= 0); each of several candidates has its own."""
         assert position >= 0, f"no uniform belongs to position {position}, inside the prompt"
         block, offset = divmod(position, _BLOCK)
-        address = (_STREAMS[stream], block)
+        address = (_STREAMS[stream], block, candidate)
         values = self._blocks.get(address)
         if values is None:
-            counter = np.array([0, block, address[0], 0], dtype=np.uint64)
+            counter = np.array([0, block, address[0], candidate], dtype=np.uint64)
             generator = np.random.Generator(np.random.Philox(key=self._key, counter=counter))
             values = self._blocks[address] = generator.random(_BLOCK).tolist()
         return values[offset]

@@ -132,6 +132,7 @@ class Call:
     places in the sequence (None: they continue the cache, the first slot sharing the last token's
     position). `mask[i, j]` says whether row i sees row j (None: causal); every row sees the whole
     committed cache. `read` lists the token rows whose prediction is wanted, in `want`'s form.
+    With `hidden` the last hidden states of these rows come too, which heads propose tokens from.
     With ``want="verdict"`` rows `read` verify `drafts`, which were drawn from `draft_probs`, one
     tensor ``[V]`` each (None: deterministic drafts, i.e. one-hot distributions), by `acceptance`.
     """
@@ -146,6 +147,7 @@ class Call:
     drafts: tuple[int, ...] = ()
     draft_probs: tuple[Tensor, ...] | None = None
     acceptance_rule: AcceptanceRule = EXACT
+    hidden: bool = False
 
     @property
     def num_rows(self) -> int:
@@ -190,7 +192,8 @@ class CallResult:
 
     Read slots give `slot_picks` and their `slot_confidences`; with ``want="probs"`` the
     distributions ``[R, V]`` they were drawn from as `slot_probs` instead. Where ids are barred,
-    `slot_barred` is the mass of these in each slot's own distribution.
+    `slot_barred` is the mass of these in each slot's own distribution. A call with `hidden` gives
+    `hidden` ``[R, D]`` beside what its `want` names (on the device, D as wide as the model).
     """
 
     picks: tuple[int, ...] = ()
@@ -202,6 +205,7 @@ class CallResult:
     slot_confidences: tuple[float, ...] = ()
     slot_probs: Tensor | None = None
     slot_barred: tuple[float, ...] = ()
+    hidden: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

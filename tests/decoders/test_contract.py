@@ -42,6 +42,11 @@ SPECS = [
     "lookahead@small:window=2:n=3:candidates=2:from_prompt=false",
     "lookahead@bigrams:n=2:window=1",
     "lookup@n1:n=1:k=1",
+    "medusa@chain:width=1:nodes=3",
+    "medusa@wide:width=7:nodes=40",
+    "medusa@one:heads=1",
+    "medusa@strict:verify=strict",
+    "medusa@strict_wide:verify=strict:width=3:nodes=30",
     "lookup@long:n=5:k=12",
     "idlm@isd:mode=isd",
     "idlm@coupled:mode=isd:verify=coupled:stride=8",
@@ -89,8 +94,10 @@ def test_a_decoder_must_tell_which_of_its_tokens_come_before_the_drafts() -> Non
         check_steps_concatenate(Silent())
 
 
-BRANCHING = "lookahead"  # its drafts are a tree: those that fell are no end of the call's rows
-VERIFYING = [spec for spec in SPECS if not spec.startswith(("ar", "nar", "idlm", "hf", BRANCHING))]
+BRANCHING = ("lookahead", "medusa")  # drafts are a tree: those that fell are no end of its rows
+VERIFYING = [
+    spec for spec in SPECS if not spec.startswith(("ar", "nar", "idlm", "hf", *BRANCHING))
+]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])

@@ -11,11 +11,16 @@ from typing import Any, Literal, get_args
 from decoders.core.adapter.embedding import CODES, Code
 
 FORMAT = 1
-Variant = Literal["o-ptp", "c-ptp", "refine", "isd"]
+SlotVariant = Literal["o-ptp", "c-ptp", "refine", "isd"]
+HeadsVariant = Literal["medusa"]
+Variant = Literal[SlotVariant, HeadsVariant]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
-MASKED: tuple[Variant, ...] = ("refine", "isd")
-"""Variants whose slots carry no uniform."""
+MASKED: tuple[Variant, ...] = ("refine", "isd", "medusa")
+"""Variants that know no uniform: slots that carry none, and heads."""
+HEADS: tuple[Variant, ...] = get_args(HeadsVariant)
+"""Variants without slots: heads on the last hidden state, see `heads.DraftHeads`."""
 CONFIG_FILE, WEIGHTS_FILE = "adapter.json", "adapter.safetensors"
+_OF_HEADS = ("variant", "num_slots", "layers", "width", "rank", "code", "base", "measured")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +31,12 @@ class AdapterConfig:
         variant: ``o-ptp``: the slot that carries u_k predicts token k; ``c-ptp``: it predicts the
             distribution of token k + 1. In both others a slot at a token's own place carries a
             mask, or in ``refine`` that token, and predicts the distribution of the token after it:
-            ``isd`` slots see earlier ones, ``refine`` slots see their whole block.
-        num_slots: slots of a training window (the longest block of ``refine``).
-        layers: (in, out) of every gated layer of the base model.
+            ``isd`` slots see earlier ones, ``refine`` slots see their whole block. ``medusa`` has
+            no slots but heads on the last hidden state.
+        num_slots: slots of a training window (the longest block of ``refine``; heads).
+        layers: (in, out) of every gated layer of the base model; none with heads.
         width: D.
-        rank: r; 0 for a full-rank delta.
+        rank: r; 0 for a full-rank delta. With heads the width of their residual block.
         alpha: the delta is scaled by alpha / r.
         code: how u is embedded.
         embedding_hidden: middle width of the embedding's network (0: one linear layer).
@@ -98,12 +104,15 @@ class AdapterConfig:
             "0 for refine (its passes have no base row to begin from), anchored and standalone",
         )
         _demand(self.rank >= 0, "rank", self.rank, "1 or above, or 0 for full rank")
+        if self.variant in HEADS:
+            _demand(not self.layers, "layers", dict(self.layers), "empty where there are heads")
+            _demand(self.rank >= 1, "rank", self.rank, "1 or above where there are heads")
         code = "constant" if self.masked else self.code
         _demand(self.code == code, "code", self.code, f"constant where slots are {self.variant}")
 
     @property
     def masked(self) -> bool:
-        """Whether slots carry a mask and no uniform."""
+        """Whether slots, if there are any, carry a mask and no uniform."""
         return self.variant in MASKED
 
     @property
@@ -116,6 +125,8 @@ class AdapterConfig:
         fields = {"format": FORMAT, **dataclasses.asdict(self)}
         if not self.enter:
             del fields["enter"]  # as in files older than it
+        if self.variant in HEADS:  # nothing is said of slots
+            fields = {name: fields[name] for name in ("format", *_OF_HEADS)}
         lines = (f" {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items())
         return "{\n" + ",\n".join(lines) + "\n}\n"
 

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from decoders.core.adapter.config import CONFIG_FILE, WEIGHTS_FILE, AdapterConfig
+from decoders.core.adapter.config import CONFIG_FILE, HEADS, WEIGHTS_FILE, AdapterConfig
 from decoders.core.adapter.embedding import UniformEmbedding
 from decoders.core.adapter.gating import layer_shapes
 
@@ -160,6 +160,8 @@ class SlotAdapter(nn.Module):
                 )
         try:
             config = AdapterConfig.from_json((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+            if config.variant in HEADS:
+                raise ValueError(f"it holds heads ({config.variant}), and slots are needed here")
             adapter = cls(config)
             state = load_file(folder / WEIGHTS_FILE)
             adapter.load_state_dict({name: value.float() for name, value in state.items()})

@@ -48,6 +48,7 @@ def _feed_head(call: Call) -> Call:
             read=(),
             slots=None,
             mask=None,
+            hidden=False,
         )
         session.model.forward([head])
         fed += PREFILL_CHUNK

@@ -263,7 +263,12 @@ def _state(session: Session) -> tuple[int, int, int, int]:
 
 def _results(calls: Sequence[Call], parts: Sequence[CallResult]) -> Sequence[CallResult]:
     """One result a call from the results of its read tokens and its read slots."""
-    if len(parts) == len(calls):
-        return parts
-    left = iter(parts)
-    return [next(left) if call.slots is None else joined(next(left), next(left)) for call in calls]
+    if len(parts) != len(calls):
+        left = iter(parts)
+        parts = [
+            next(left) if call.slots is None else joined(next(left), next(left)) for call in calls
+        ]
+    return [
+        dataclasses.replace(part, hidden=call.session.hidden) if call.hidden else part
+        for call, part in zip(calls, parts, strict=True)
+    ]

@@ -11,11 +11,12 @@ Slots of a call follow its tokens, enter as embeddings and run through an attach
 (`gating`); their keys and values are written behind the tokens' and overwritten by the next call.
 
 Letters: B sequences of a call, N rows (of the widest call), R rows read, T cache entries seen,
-C capacity, D hidden width, V vocabulary.
+C capacity, D hidden width, H heads of an adapter, V vocabulary.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -29,6 +30,7 @@ from transformers.cache_utils import Cache, DynamicCache
 from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.entering import LateSlotHooks
 from decoders.core.adapter.gating import Forward, GatedModule
+from decoders.core.adapter.heads import DraftHeads
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.runtime import AttachedAdapter
 from decoders.core.adapter.weights import GroupedWeights
@@ -117,6 +119,7 @@ class HFModel:
             self._gated = GatedModule(module, side_by_side=True)
             self._gated.rest(GroupedWeights.base(self._gated).everywhere)
         self._adapters: dict[str, AttachedAdapter] = {}
+        self._heads: dict[str, DraftHeads] = {}
         self._late_slots = LateSlotHooks(module)
 
     @classmethod
@@ -171,10 +174,13 @@ class HFModel:
     @property
     def adapters(self) -> Mapping[str, AdapterConfig]:
         """Configurations of the attached adapters by name."""
-        return {name: attached.config for name, attached in self._adapters.items()}
+        attached = {**self._adapters, **self._heads}
+        return {name: adapter.config for name, adapter in attached.items()}
 
-    def attach(self, name: str, adapter: SlotAdapter, *, merged: bool | None = None) -> None:
-        """Make an adapter available to calls with slots under `name`.
+    def attach(
+        self, name: str, adapter: SlotAdapter | DraftHeads, *, merged: bool | None = None
+    ) -> None:
+        """Make an adapter available under `name`: to calls with slots, or to `propose`.
 
         Args:
             name: what `Slots.adapter` says.
@@ -185,6 +191,9 @@ class HFModel:
         Raises:
             ValueError: where the adapter was made for a model of other shapes.
         """
+        if isinstance(adapter, DraftHeads):
+            self._attach_heads(name, adapter)
+            return
         adapter.check_fits(self.module)
         if self._gated is None:
             self._gated = GatedModule(self.module)
@@ -200,9 +209,29 @@ class HFModel:
             merged=merged,
         )
 
+    def _attach_heads(self, name: str, heads: DraftHeads) -> None:
+        if not self.architecture.reads_hidden:
+            raise ValueError(self._no_hidden)
+        heads.check_fits(int(self.module.get_output_embeddings().weight.shape[1]))
+        self._heads[name] = copy.deepcopy(heads).to(self.device, self.dtype)
+
+    @property
+    def _no_hidden(self) -> str:
+        return (
+            f"{type(self.module).__name__} does more with its last hidden state than its head, "
+            "and shows none; use a decoder without heads"
+        )
+
     def adapter_bytes(self, name: str) -> int:
         """Bytes that an attached adapter holds, merged weights included."""
-        return self._adapters[name].num_bytes
+        heads = self._heads.get(name)
+        return self._adapters[name].num_bytes if heads is None else heads.weight_bytes
+
+    @torch.inference_mode()
+    def propose(self, name: str, hidden: Tensor) -> Tensor:
+        """See `Model.propose`."""
+        logits: Tensor = self._head(self._heads[name](hidden))
+        return logits.float()
 
     @property
     def library_module(self) -> Any:
@@ -322,11 +351,18 @@ class HFModel:
             float32 ``[sum R, V]``: the read rows of the first call, then of the second, …
         """
         if len(calls) == 1 and not self._bucketed and self._is_plain(calls[0]):
-            logits = self._forward_one(calls[0])
+            logits, hidden = self._forward_one(calls[0])
         else:
-            logits = self._forward_merged(calls)
+            logits, hidden = self._forward_merged(calls)
+        first = 0
         for call in calls:
-            call.session.committed(call)
+            shown = None
+            if call.hidden:
+                if hidden is None:
+                    raise ValueError(self._no_hidden)
+                shown = hidden[first : first + len(call.read)]
+            call.session.committed(call, shown)
+            first += len(_read_rows(call))
         self.num_forwards += 1
         return logits
 
@@ -347,7 +383,7 @@ class HFModel:
 
     # One sequence: views of the cache, and no mask or a ready one.
 
-    def _forward_one(self, call: Call) -> Tensor:
+    def _forward_one(self, call: Call) -> tuple[Tensor, Tensor | None]:
         session, store = call.session, self._store
         assert self._owns(session), "a call of a session that is not open here"
         assert store is not None
@@ -387,7 +423,7 @@ class HFModel:
 
     # Several sequences: padded to the widest, states scattered, one mask built for all.
 
-    def _forward_merged(self, calls: Sequence[Call]) -> Tensor:
+    def _forward_merged(self, calls: Sequence[Call]) -> tuple[Tensor, Tensor | None]:
         store = self._store
         assert store is not None
         ordered = sorted(calls, key=lambda call: call.session.row)
@@ -441,8 +477,11 @@ class HFModel:
         mask: Masks,
         read: Sequence[int] | None,
         gate: Forward | None = None,
-    ) -> Tensor:
-        """Run the module; logits ``[R, V]`` of the flat rows ``b * N + row`` in `read`."""
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run the module; logits ``[R, V]`` of the flat rows ``b * N + row`` in `read`.
+
+        Beside them what the head read, ``[R, D]``; None where it is not known.
+        """
         fed: dict[str, Any] = {
             **inputs,
             "position_ids": positions,
@@ -460,8 +499,9 @@ class HFModel:
         if self.architecture.reads_hidden:
             with active:
                 hidden: Tensor = run(**fed).last_hidden_state.flatten(0, 1)
-            logits: Tensor = self._head(self._select(hidden, read))
-            return logits.float()
+            hidden = self._select(hidden, read)
+            logits: Tensor = self._head(hidden)
+            return logits.float(), hidden
         width = positions.shape[1]
         wanted = range(width) if read is None else read
         columns = sorted({row % width for row in wanted}) or [0]
@@ -470,7 +510,7 @@ class HFModel:
         logits = out.logits.flatten(0, 1)
         place = {column: number for number, column in enumerate(columns)}
         rows = [row // width * len(columns) + place[row % width] for row in wanted]
-        return self._select(logits, rows).float()
+        return self._select(logits, rows).float(), None
 
     def _select(self, values: Tensor, rows: Sequence[int] | None) -> Tensor:
         """Some rows of ``[M, …]``: a view where they follow one another, else a copy."""

@@ -6,6 +6,10 @@ of logits, so every probability can be enumerated. It honours what a cached tran
 parallel student that is right but for a stated share of its predictions. Where its slots carry no
 uniform it takes the likeliest tokens for those it is not shown.
 
+Its hidden state ``[R, D]`` is an invention: the last D = `order` tokens of the context, as numbers,
+and -1 for those that are not there. Heads read the context off it, follow it by the likeliest
+tokens, and err as slots do.
+
 Letters: V vocabulary, N rows of a call.
 """
 
@@ -20,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoders.core.adapter.config import MASKED, AdapterConfig, Variant
+from decoders.core.adapter.config import HEADS, MASKED, AdapterConfig, Variant
 from decoders.core.model import Session
 from decoders.core.sampling import pick, warp
 from decoders.core.types import BLANK, HIDDEN, Call, Sampling, Slots
@@ -71,7 +75,7 @@ class TableModel:
     def attach(
         self, name: str, error: float, variant: Variant = "o-ptp", *, standalone: bool = False
     ) -> None:
-        """Add a student that is wrong in a share `error` of its slots."""
+        """Add a student that is wrong in a share `error` of its slots, or heads likewise."""
         self.adapters[name] = AdapterConfig(
             variant=variant,
             code="constant" if variant in MASKED else "dyadic",
@@ -161,12 +165,39 @@ class TableModel:
         cache = self._tokens[session.row]
         del cache[session.length :]
         rows = _Rows(call, cache)
-        logits = [self.logits(rows.context(row)) for row in call.read]
+        contexts = [rows.context(row) for row in call.read]
+        logits = [self.logits(context) for context in contexts]
         if call.slots is not None:
             logits += [self._predict(call.slots, slot, rows) for slot in call.slots.read]
         cache.extend(rows.fed)
-        session.committed(call)
+        session.committed(call, self._hidden(contexts) if call.hidden else None)
         return logits
+
+    def _hidden(self, contexts: Sequence[Sequence[int]]) -> Tensor:
+        """The invented hidden states ``[R, D]`` after contexts."""
+        rows = [[-1] * self._order + list(context) for context in contexts]
+        return torch.tensor([row[len(row) - self._order :] for row in rows], dtype=torch.float32)
+
+    def propose(self, name: str, hidden: Tensor) -> Tensor:
+        """See `Model.propose`."""
+        config = self.adapters[name]
+        assert config.variant in HEADS, f"{name!r} has slots and no heads"
+        proposed = []
+        for row in hidden.tolist():
+            context = [int(token) for token in row if token >= 0]
+            rows = []
+            for head in range(config.num_slots):
+                context = [*context, int(self.logits(context).argmax())]
+                wrong = self._chance(repr((self._seed, context, head))) < self._errors[name]
+                rows.append(self.logits(context).roll(int(wrong) * (self.vocab_size // 2)))
+            proposed.append(torch.stack(rows))
+        return torch.stack(proposed)
+
+    @staticmethod
+    def _chance(key: str) -> float:
+        """A number in [0, 1) that looks random and is a function of the key."""
+        digest = hashlib.blake2b(key.encode(), digest_size=4).digest()
+        return int.from_bytes(digest, "little") / 2**32
 
     def _predict(self, slots: Slots, slot: int, rows: _Rows) -> Tensor:
         """A slot's logits: the picks of the uniforms it sees, followed from its context."""
@@ -179,8 +210,7 @@ class TableModel:
         for u, shown in rows.carried(slot):
             token = self._pick(context, u, slots.warp) if shown == HIDDEN else shown
             context = [*context, token]
-        key = repr((self._seed, context, slots.uniforms[slot])).encode()
-        chance = int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "little") / 2**32
+        chance = self._chance(repr((self._seed, context, slots.uniforms[slot])))
         wrong = chance < self._errors[slots.adapter]
         if self.adapters[slots.adapter].variant == "o-ptp":
             token = (token + wrong) % self.vocab_size

@@ -1,0 +1,201 @@
+"""A tree of drafts in one call: its rows, its mask, its shape, and how it is verified.
+
+Row 0 is the last token of the answer; every other row continues its parent, sees its ancestors
+alone and stands as far behind the committed text as it is deep. So the target says of every row
+what follows it, and of all paths the one that stands is kept.
+
+Verified *coupled*, the path is followed that the target's own picks take: AR's very tokens for the
+same uniforms, whatever drew the drafts. Verified *strictly*, siblings are tested one after another
+against the distribution they were drawn from (recursive rejection): the target's own distribution
+with other numbers than AR's, and only where that distribution is known.
+
+Sources: SpecInfer (arXiv 2305.09781), tree masks and multi-step speculative sampling; drawing
+without replacement: Jeon et al. 2024 (arXiv 2402.14160). Shape: the likeliest paths first, as in
+EAGLE-2 (arXiv 2406.16858).
+Letters: N rows, D depths, V vocabulary; p the target's distribution after a row, q the one its
+children were drawn from.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from decoders.core import masks
+from decoders.core.sampling import Uniforms, pick
+
+
+class DraftTree:
+    """The rows of a verifying call, parents before children.
+
+    Attributes:
+        tokens: of the rows.
+        parents: row of each row's parent, `masks.ROOT` for row 0.
+    """
+
+    def __init__(self, last: int) -> None:
+        """A tree without a draft; `last` is the last token of the answer."""
+        self.tokens, self.parents = [last], [masks.ROOT]
+        self._children: list[dict[int, int]] = [{}]
+
+    def __len__(self) -> int:
+        """N."""
+        return len(self.tokens)
+
+    def append(self, token: int, parent: int) -> int:
+        """A row that continues `parent` and is no draft: nothing follows a path into it."""
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self._children.append({})
+        return len(self.tokens) - 1
+
+    def draft(self, token: int, parent: int) -> int:
+        """The row of a draft after `parent`, which is there already or made."""
+        row = self._children[parent].get(token)
+        if row is None:
+            row = self._children[parent][token] = self.append(token, parent)
+        return row
+
+    def add(self, continuation: Sequence[int]) -> None:
+        """Drafts one after another from row 0 on; those that begin alike share rows."""
+        row = 0
+        for token in continuation:
+            row = self.draft(token, row)
+
+    def children(self, row: int) -> dict[int, int]:
+        """Rows of the drafts after a row by their tokens, in the order they were made in."""
+        return self._children[row]
+
+    @property
+    def mask(self) -> Tensor:
+        """Which rows see which, bool ``[N, N]``."""
+        return masks.tree(self.parents)
+
+    def positions(self, start: int) -> list[int]:
+        """Places of the rows where row 0 stands at `start`."""
+        return [start + depth for depth in masks.depths(self.parents)]
+
+    @property
+    def depth(self) -> int:
+        """Rows below row 0 on the longest path."""
+        return max(masks.depths(self.parents))
+
+    def path(self, picks: Sequence[int]) -> list[int]:
+        """The rows from the first on that the target's picks follow (coupled verification).
+
+        `picks` are the target's after each row that drafts may follow, the first ones.
+        """
+        rows = [0]
+        while (child := self._children[rows[-1]].get(picks[rows[-1]])) is not None:
+            rows.append(child)
+        return rows
+
+    def below(self, row: int) -> tuple[int, ...]:
+        """The tokens of the first drafts that go on after `row`."""
+        tokens = []
+        while self._children[row]:
+            token, row = next(iter(self._children[row].items()))
+            tokens.append(token)
+        return tuple(tokens)
+
+
+def likeliest_paths(chances: Sequence[Sequence[float]], most: int) -> list[tuple[int, int, int]]:
+    """Shape of a tree whose candidates depend on the depth alone: its likeliest rows.
+
+    Args:
+        chances: for each depth the chances of its candidates, descending; a row's chance is the
+            product of those on its path. A candidate without any is left out.
+        most: drafts at most.
+
+    Returns:
+        ``(parent row, depth, candidate)`` of rows 1, 2, …, parents first, the depth counted from 0.
+    """
+    shape: list[tuple[int, int, int]] = []
+    # chance (negated), order of entry, chance of the parent, parent row, depth, candidate
+    heap: list[tuple[float, int, float, int, int, int]] = []
+    entered = 0
+
+    def offer(chance: float, parent: int, depth: int, candidate: int) -> None:
+        nonlocal entered
+        if depth < len(chances) and candidate < len(chances[depth]):
+            own = chance * chances[depth][candidate]
+            if own > 0:
+                heapq.heappush(heap, (-own, entered, chance, parent, depth, candidate))
+                entered += 1
+
+    offer(1.0, 0, 0, 0)
+    while heap and len(shape) < most:
+        own, _, before, parent, depth, candidate = heapq.heappop(heap)
+        shape.append((parent, depth, candidate))
+        offer(-own, len(shape), depth + 1, 0)
+        offer(before, parent, depth, candidate + 1)
+    return shape
+
+
+def draw_candidates(probs: Tensor, most: int, uniforms: Uniforms, output: int) -> list[int]:
+    """Tokens drawn without replacement, for an output position; fewer where no mass is left.
+
+    Args:
+        probs: q, ``[V]``.
+        most: how many.
+        uniforms: of the sequence; candidate c has its own of the ``draw`` stream.
+        output: the position.
+    """
+    left, drawn = probs.double().clone(), []
+    for candidate in range(most):
+        if not left.sum() > 0:
+            break
+        u = torch.tensor(
+            [uniforms.at("draw", output, candidate)], dtype=torch.float64, device=left.device
+        )
+        token = int(pick(left[None], u))
+        drawn.append(token)
+        left[token] = 0.0
+    return drawn
+
+
+def verify_strict(
+    tree: DraftTree,
+    target_probs: Tensor,
+    draft_probs: Sequence[Tensor],
+    uniforms: Uniforms,
+    output: int,
+) -> tuple[list[int], int]:
+    """Recursive rejection: the path that stands, and the token after it.
+
+    The children of a row are tested in their order. Child x stands with probability min(1, p(x) /
+    q(x)); where it falls p becomes max(0, p - q), normalised, and q loses x, as whoever drew the
+    next child had to do without it. Where all fell the token is drawn from what is left of p. The
+    output follows the target's distribution exactly if the children of every row were drawn by
+    `draw_candidates` from q of their depth, and what was drawn decided neither how many a row has
+    nor which rows have some.
+
+    Args:
+        tree: the drafts.
+        target_probs: p after every row, ``[N, V]``.
+        draft_probs: q of each depth, ``[V]``.
+        uniforms: of the sequence.
+        output: output position of the first drafts.
+
+    Sources: SpecInfer (arXiv 2305.09781), Algorithm 3; without replacement: arXiv 2402.14160.
+    """
+    path = [0]
+    while True:
+        left, place = target_probs[path[-1]].double(), output + len(path) - 1
+        children = tree.children(path[-1])
+        offered = draft_probs[len(path) - 1].double().clone() if children else left
+        for candidate, (token, child) in enumerate(children.items()):
+            offered = offered / offered.sum()
+            if uniforms.at("accept", place, candidate) * offered[token] < left[token]:
+                path.append(child)
+                break
+            residual = (left - offered).clamp(min=0)
+            if residual.sum() > 0:  # else by rounding alone: both distributions agree
+                left = residual / residual.sum()
+            offered = offered.index_fill(0, torch.tensor(token, device=offered.device), 0.0)
+        else:
+            u = [uniforms.at("recover", place)]
+            return path, int(pick(left[None], torch.tensor(u, dtype=torch.float64).to(left.device)))

@@ -111,7 +111,7 @@ class Objective(StrEnum):
 @gathering(_OF_ADAPTERS)
 def train_ptp(given: Given) -> None:
     """Train a PTP adapter for a model (resumable); see docs/ptp.md."""
-    _train_adapter("ptp", **given)
+    _train_adapter("ptp", given)
 
 
 @train.command("idlm")
@@ -123,11 +123,19 @@ def train_idlm(
     given: Given,
 ) -> None:
     """Train an adapter of masks for a model (resumable); see docs/idlm.md."""
-    _train_adapter(objective.value, **given)
+    _train_adapter(objective.value, given)
 
 
-def _train_adapter(
-    kind: Literal["ptp", "refine", "isd"],
+def _train_adapter(kind: Literal["ptp", "refine", "isd"], given: Given) -> None:
+    """What the commands that train adapters of slots share."""
+    from bench.plan.named_models import resolve
+    from training.adapter import train as adapters
+
+    with _usage():
+        adapters.main(kind=kind, locate=resolve, **_adapter_options(**given))
+
+
+def _adapter_options(
     *,
     data: str | None,
     on_policy: bool,
@@ -135,23 +143,28 @@ def _train_adapter(
     restart: bool,
     progress: ProgressStyle,
     **options: Any,
-) -> None:
-    """What the commands that train adapters share."""
-    from bench.plan.named_models import resolve
-    from training.adapter import train as adapters
-
+) -> dict[str, Any]:
+    """`_OF_ADAPTERS` as the functions that train take them."""
     if on_policy and data is not None:
         raise BenchError("--on-policy and --data exclude each other; give one of them", Exit.USAGE)
+    return {
+        **options,
+        "data": "on-policy" if on_policy else data,
+        "settings": settings or (),
+        "resume": not restart,
+        "progress": progress.value,
+    }
+
+
+@train.command("medusa")
+@gathering(_OF_ADAPTERS)
+def train_medusa(given: Given) -> None:
+    """Train Medusa heads for a model (resumable); see docs/decoders/medusa.md."""
+    from bench.plan.named_models import resolve
+    from training.heads import train as heads
+
     with _usage():
-        adapters.main(
-            kind=kind,
-            data="on-policy" if on_policy else data,
-            settings=settings or (),
-            resume=not restart,
-            progress=progress.value,
-            locate=resolve,
-            **options,
-        )
+        heads.main(locate=resolve, **_adapter_options(**given))
 
 
 @train.command("draft")

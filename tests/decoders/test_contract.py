@@ -95,9 +95,7 @@ def test_a_decoder_must_tell_which_of_its_tokens_come_before_the_drafts() -> Non
 
 
 BRANCHING = ("lookahead", "medusa")  # drafts are a tree: those that fell are no end of its rows
-VERIFYING = [
-    spec for spec in SPECS if not spec.startswith(("ar", "nar", "idlm", "hf", *BRANCHING))
-]
+VERIFYING = [spec for spec in SPECS if not spec.startswith(("ar", "nar", "idlm", "hf", *BRANCHING))]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
-from decoders.core.adapter.config import Variant
+from decoders.core.adapter.config import SlotVariant
 from decoders.core.adapter.embedding import Code
 from training.adapter.objectives import ObjectiveName
 from training.recipe import Count, Rate, Recipe, RecipeTable, Seed, Share
@@ -38,7 +38,7 @@ class AdapterTable(RecipeTable):
     folder of an adapter of the same layers and rank to begin from.
     """
 
-    variant: Variant = "o-ptp"
+    variant: SlotVariant = "o-ptp"
     num_slots: Count = 16
     rank: int = Field(default=64, ge=0)
     alpha: Rate = 64.0

@@ -148,7 +148,7 @@ def _train(
     reporter = Reporter(style, "adapter", log, "slots")
     deadline = None if stop_after_s is None else time.monotonic() + stop_after_s
     with reporter:
-        job, base = build_job(recipe, output, _device(device), reporter, locate=locate)
+        job, base = build_job(recipe, output, device_of(device), reporter, locate=locate)
         if not resume:  # only now: an impossible recipe leaves the old run alone
             _start_over(state)
         run = recipe.run
@@ -179,7 +179,12 @@ def _start_over(state: Path) -> None:
         torch.distributed.barrier()
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
+    """The device of a name.
+
+    Raises:
+        ValueError: there is no such kind of device.
+    """
     try:
         return torch.device(name)
     except RuntimeError as error:
@@ -201,7 +206,7 @@ def build_job(
     Raises:
         ValueError: a model that cannot be loaded or trained on, or impossible data.
     """
-    path, dtype = _located(recipe.model.path, locate), getattr(torch, recipe.model.dtype)
+    path, dtype = located(recipe.model.path, locate), getattr(torch, recipe.model.dtype)
     bare = HFModel(
         open_checkpoint(path, "AutoModelForCausalLM", dtype=dtype).to(device), grouped=False
     )
@@ -209,7 +214,7 @@ def build_job(
     base = {"architecture": type(module).__name__, "weights_sha256": weights_sha256(path)}
     teacher, taught_by = None, path
     if recipe.model.teacher is not None:
-        taught_by = _located(recipe.model.teacher, locate)
+        taught_by = located(recipe.model.teacher, locate)
         teacher = open_checkpoint(taught_by, "AutoModelForCausalLM", dtype=dtype).to(device)
         base["teacher_sha256"] = weights_sha256(taught_by)
     sampling = WindowSampling(**recipe.sampling.model_dump())
@@ -259,7 +264,7 @@ def _fresh(table: AdapterTable, sampling: WindowSampling, module: Any) -> SlotAd
     return adapter
 
 
-def _located(name: str, locate: Locate) -> str:
+def located(name: str, locate: Locate) -> str:
     """A folder or hub id; ``zoo`` is its target, ``zoo/NAME`` another of its models."""
     if name == "zoo" or name.startswith("zoo/"):
         return str(ZOO / (name.removeprefix("zoo").removeprefix("/") or "target"))

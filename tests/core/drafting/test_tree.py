@@ -1,0 +1,281 @@
+"""Trees of drafts: rows, shape, candidates, and both verifications against exact laws."""
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from decoders.core import masks
+from decoders.core.drafting.tree import (
+    DraftTree,
+    draw_candidates,
+    likeliest_paths,
+    verify_strict,
+)
+from decoders.core.sampling import pick
+
+
+def made(*continuations: Sequence[int]) -> DraftTree:
+    tree = DraftTree(9)
+    for continuation in continuations:
+        tree.add(continuation)
+    return tree
+
+
+def test_continuations_that_begin_alike_share_rows() -> None:
+    tree = made([1, 2], [1, 3], [4, 2])
+    assert tree.tokens == [9, 1, 2, 3, 4, 2]
+    assert tree.parents == [masks.ROOT, 0, 1, 1, 0, 4]
+    assert (len(tree), tree.depth) == (6, 2)
+    assert tree.children(1) == {2: 2, 3: 3}
+    assert tree.draft(3, 1) == 3
+
+
+def test_a_row_sees_its_ancestors_and_stands_as_far_on_as_it_is_deep() -> None:
+    tree = made([1, 2], [1, 3], [4])
+    assert tree.positions(7) == [7, 8, 9, 9, 8]
+    assert tree.mask.int().tolist() == [
+        [1, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+        [1, 1, 1, 0, 0],
+        [1, 1, 0, 1, 0],
+        [1, 0, 0, 0, 1],
+    ]
+
+
+def test_a_tree_of_its_first_row_alone_has_no_drafts() -> None:
+    tree = DraftTree(3)
+    assert (tree.depth, tree.path([5]), tree.below(0)) == (0, [0], ())
+    assert tree.mask.tolist() == [[True]]
+
+
+def test_the_path_follows_the_picks_into_drafts_alone() -> None:
+    tree = made([1, 2], [1, 3], [4, 2])
+    tree.append(8, 0)
+    assert tree.path([1, 3, 0, 0, 0, 0]) == [0, 1, 3]
+    assert tree.path([4, 0, 0, 0, 2, 0]) == [0, 4, 5]
+    assert tree.path([8, 0, 0, 0, 0, 0]) == [0]  # a row that is no draft
+    assert tree.below(0) == (1, 2)
+    assert tree.below(4) == (2,)
+
+
+# ---------------------------------------------------------------- shape
+
+
+def all_paths(chances: Sequence[Sequence[float]]) -> list[float]:
+    """The chance of every path there could be, descending."""
+    paths = [
+        math.prod(chances[depth][c] for depth, c in enumerate(choice))
+        for deep in range(1, len(chances) + 1)
+        for choice in itertools.product(*(range(len(chances[d])) for d in range(deep)))
+    ]
+    return sorted((chance for chance in paths if chance > 0), reverse=True)
+
+
+@pytest.mark.parametrize("most", [1, 2, 5, 11, 100])
+def test_the_shape_holds_the_likeliest_of_all_paths(most: int) -> None:
+    chances = [[0.6, 0.3, 0.05], [0.5, 0.4], [0.9, 0.08, 0.02]]
+    rows = [1.0]
+    for parent, depth, candidate in likeliest_paths(chances, most):
+        assert parent < len(rows)
+        rows.append(rows[parent] * chances[depth][candidate])
+    assert sorted(rows[1:], reverse=True) == pytest.approx(all_paths(chances)[:most])
+
+
+def test_siblings_come_in_order_and_what_has_no_chance_is_left_out() -> None:
+    shape = likeliest_paths([[0.5, 0.5, 0.0], [1.0, 0.0]], 20)
+    second = shape.index((0, 0, 1)) + 1
+    assert sorted(shape) == sorted([(0, 0, 0), (0, 0, 1), (1, 1, 0), (second, 1, 0)])
+    for row in range(5):
+        candidates = [candidate for parent, _, candidate in shape if parent == row]
+        assert candidates == sorted(candidates)
+    assert likeliest_paths([], 3) == []
+    assert likeliest_paths([[math.nan, math.nan]], 3) == []
+
+
+# ---------------------------------------------------------------- exact laws
+
+Law = dict[Any, float]
+
+
+class Unknown(Exception):
+    """A uniform is asked for that has no value yet."""
+
+
+def integrated(run: Callable[[Any], Any], grid: int) -> Law:
+    """The law of what `run` returns where every uniform it asks for runs over a grid's midpoints.
+
+    Exact where every threshold is a multiple of 1 / grid. Only uniforms that are asked for count.
+    """
+
+    class Scripted:
+        def __init__(self, known: dict) -> None:
+            self.known = known
+
+        def at(self, *address: Any) -> float:
+            if address not in self.known:
+                raise Unknown(address)
+            return self.known[address]
+
+    law: defaultdict[Any, float] = defaultdict(float)
+    open_: list[tuple[dict, float]] = [({}, 1.0)]
+    while open_:
+        known, mass = open_.pop()
+        try:
+            law[run(Scripted(known))] += mass
+        except Unknown as unknown:
+            (address,) = unknown.args
+            steps = [(step + 0.5) / grid for step in range(grid)]
+            open_ += [({**known, address: u}, mass / grid) for u in steps]
+    return dict(law)
+
+
+def test_candidates_are_drawn_without_replacement() -> None:
+    q = torch.tensor([1, 1, 2, 0]) / 4
+    law = integrated(lambda uniforms: tuple(draw_candidates(q, 3, uniforms, 5)), 12)
+    left = {0: 1.0, 1: 1.0, 2: 2.0}
+    for order in itertools.permutations(left):
+        chance, total = 1.0, 4.0
+        for token in order:
+            chance *= left[token] / total
+            total -= left[token]
+        assert law.pop(order) == pytest.approx(chance)
+    assert not law  # never token 3, which has no mass
+
+
+Shape = Sequence[tuple[int, int, int]]
+
+
+def law_of_a_step(p: Any, q: Tensor, shape: Shape, grid: int) -> Law:
+    """The exact law of a step's tokens, of a tree of this shape whose drafts are drawn from q.
+
+    p is the target's distribution by the tokens before, q that of each depth. Candidates have the
+    law that `draw_candidates` was held to; the tests' uniforms run over a grid.
+    """
+    law: defaultdict[Any, float] = defaultdict(float)
+    for candidates in itertools.product(*(orders(row.tolist()) for row in q)):
+        chance = math.prod(chance for _, chance in candidates)
+        tree, rows = DraftTree(0), [0]
+        for parent, depth, candidate in shape:
+            rows.append(tree.draft(candidates[depth][0][candidate], rows[parent]))
+        laws = torch.stack([p[tuple(prefix(tree, row))] for row in range(len(tree))])
+
+        def run(uniforms: Any, tree: DraftTree = tree, laws: Tensor = laws) -> tuple[int, ...]:
+            path, token = verify_strict(tree, laws, list(q), uniforms, 0)
+            return (*(tree.tokens[row] for row in path[1:]), token)
+
+        for tokens, mass in integrated(run, grid).items():
+            law[tokens] += chance * mass
+    return dict(law)
+
+
+def orders(q: Sequence[float]) -> list[tuple[tuple[int, ...], float]]:
+    """Two tokens drawn from q without replacement, with the chance of each order."""
+    pairs = itertools.permutations([token for token, mass in enumerate(q) if mass], 2)
+    return [((a, b), q[a] * q[b] / (1 - q[a])) for a, b in pairs]
+
+
+def prefix(tree: DraftTree, row: int) -> list[int]:
+    """The drafts up to a row, padded with -1 to index a table of distributions."""
+    tokens = []
+    while row:
+        tokens.append(tree.tokens[row])
+        row = tree.parents[row]
+    return tokens[::-1]
+
+
+class Laws(dict):
+    """Distributions by the tokens before."""
+
+    def __missing__(self, key: tuple[int, ...]) -> Tensor:
+        return self[key[-1:]]
+
+
+@pytest.mark.parametrize(
+    ("p", "q"),
+    [
+        # thresholds of the first and of the second test, and what is left: multiples of 1/12
+        ([6, 4, 2], [3, 3, 6]),
+        ([2, 2, 8], [3, 3, 6]),
+        ([0, 6, 6], [3, 3, 6]),
+        ([12, 0, 0], [6, 6, 0]),
+        ([3, 3, 6], [3, 3, 6]),
+    ],
+)
+@pytest.mark.parametrize("num_children", [1, 2])
+def test_rejection_of_siblings_keeps_the_targets_law(
+    p: list[int], q: list[int], num_children: int
+) -> None:
+    laws = Laws({(): torch.tensor(p) / 12, (0,): torch.eye(3)[0], (1,): torch.eye(3)[0]})
+    laws[(2,)] = torch.eye(3)[0]
+    shape = [(0, 0, candidate) for candidate in range(num_children)]
+    law = law_of_a_step(laws, torch.tensor([q]) / 12, shape, 12)
+    first: defaultdict[int, float] = defaultdict(float)
+    for tokens, mass in law.items():
+        first[tokens[0]] += mass
+        assert all(token == 0 for token in tokens[1:])
+    for token, weight in enumerate(p):
+        assert first[token] == pytest.approx(weight / 12, abs=1e-9)
+
+
+def test_rejection_of_a_tree_of_two_depths_keeps_the_targets_law() -> None:
+    """Two tokens, in quarters: the law of the first two tokens, those after a step being drawn."""
+    laws = Laws({(): torch.tensor([1, 3]) / 4, (0,): torch.tensor([3, 1]) / 4})
+    laws[(1,)] = torch.tensor([1, 1]) / 2
+    q = torch.tensor([[2, 2], [2, 2]]) / 4
+    for shape in ([(0, 0, 0), (0, 0, 1), (1, 1, 0), (1, 1, 1)], [(0, 0, 0), (1, 1, 0), (0, 0, 1)]):
+        two: defaultdict[tuple[int, int], float] = defaultdict(float)
+        for tokens, mass in law_of_a_step(laws, q, shape, 4).items():
+            if len(tokens) > 1:
+                two[tokens[:2]] += mass
+            else:  # the next step's first token follows the target in any case
+                for token in (0, 1):
+                    two[(tokens[0], token)] += mass * laws[tokens][token].item()
+        for first, second in itertools.product((0, 1), repeat=2):
+            expected = laws[()][first].item() * laws[(first,)][second].item()
+            assert two[(first, second)] == pytest.approx(expected, abs=1e-9)
+
+
+def test_sure_drafts_stand_and_impossible_ones_fall() -> None:
+    tree = made([1, 2])
+    p = torch.eye(4)[[1, 2, 3]]
+
+    class Any1:
+        def at(self, *_: Any) -> float:
+            return 0.999
+
+    assert verify_strict(tree, p, [p[0], p[1]], Any1(), 0) == ([0, 1, 2], 3)  # type: ignore[arg-type]
+    other = torch.eye(4)[[0, 2, 3]]
+    assert verify_strict(tree, other, [p[0], p[1]], Any1(), 0) == ([0], 0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("grid", [4, 8])
+def test_coupled_verification_gives_the_picks_whatever_was_drafted(grid: int) -> None:
+    """By enumeration of the uniforms: a step's tokens are those AR picks with the same ones."""
+    laws = Laws({(): torch.tensor([1, 2, 1]) / 4, (0,): torch.tensor([2, 1, 1]) / 4})
+    laws[(1,)], laws[(2,)] = torch.tensor([0, 2, 2]) / 4, torch.tensor([1, 1, 2]) / 4
+    trees = [made(), made([1]), made([0, 0], [0, 1], [2, 1]), made([1, 2], [0])]
+    for u in itertools.product([(step + 0.5) / grid for step in range(grid)], repeat=3):
+        expected: list[int] = []
+        for value in u:
+            law = laws[tuple(expected)]
+            expected.append(int(pick(law[None], torch.tensor([value], dtype=torch.float64))))
+        for tree in trees:
+            places = tree.positions(0)
+            picks = [
+                int(
+                    pick(
+                        laws[tuple(prefix(tree, row))][None],
+                        torch.tensor([u[places[row]]], dtype=torch.float64),
+                    )
+                )
+                for row in range(len(tree))
+            ]
+            path = tree.path(picks)
+            tokens = [*(tree.tokens[row] for row in path[1:]), picks[path[-1]]]
+            assert tokens == expected[: len(tokens)]

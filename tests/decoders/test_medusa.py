@@ -1,0 +1,140 @@
+"""Medusa: trees from hidden states, AR's tokens, what calls ask for, and who refuses what."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from bench.errors import BenchError
+from bench.plan.select import built_in_cells, choose_decoders
+from bench.settings.config import RunConfig
+from decoders.ar import Autoregressive
+from decoders.core.adapter.config import AdapterConfig
+from decoders.core.adapter.heads import DraftHeads
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import Scheduler, generate
+from decoders.core.hf.model import HFModel
+from decoders.core.testing.table_model import TableModel
+from decoders.core.types import Call, Generation, Sampling
+from decoders.medusa import Medusa
+from tests.tiny_models import WIDTH, fresh
+
+PROMPT = [1, 2, 3]
+GREEDY = Sampling(max_new_tokens=40)
+WARM = Sampling(temperature=0.9, max_new_tokens=40, seed=2)
+
+
+class Recording(TableModel):
+    """Remembers its calls; its heads err in a share of cases."""
+
+    def __init__(self, error: float = 0.2) -> None:
+        super().__init__(7, seed=1, scale=2.0)
+        self.attach("medusa", error, "medusa")
+        self.seen: list[Call] = []
+
+    def forward(self, calls: Sequence[Call]) -> Tensor:
+        self.seen += calls
+        return super().forward(calls)
+
+
+def answer_of(decoder: Medusa, sampling: Sampling, error: float = 0.2) -> Generation:
+    return generate(decoder, PROMPT, sampling, Models(target=Recording(error)))
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("options", [{}, {"nodes": 1}, {"heads": 2, "width": 7, "nodes": 30}])
+def test_its_tokens_are_those_of_ar(sampling: Sampling, options: dict[str, Any]) -> None:
+    answer = answer_of(Medusa(**options), sampling)
+    expected = generate(Autoregressive(), PROMPT, sampling, Models(target=Recording()))
+    assert answer.tokens == expected.tokens
+    assert sum(step.accepted for step in answer.steps) > 0
+
+
+def test_a_step_is_one_call_of_the_last_token_and_at_most_so_many_drafts() -> None:
+    model = Recording()
+    answer = generate(Medusa(nodes=5), PROMPT, GREEDY, Models(target=model))
+    assert len(model.seen) == len(answer.steps)
+    assert all(call.hidden for call in model.seen)
+    length = len(PROMPT)
+    for call, step in zip(model.seen[1:], answer.steps[1:], strict=True):
+        assert len(call.tokens) <= 6
+        assert min(call.row_positions()) == length
+        assert step.drafted <= 5
+        length += len(step.tokens)
+
+
+def test_nothing_is_drafted_that_the_budget_cannot_hold() -> None:
+    answer = answer_of(Medusa(), Sampling(max_new_tokens=4), error=0.0)
+    assert [step.drafted for step in answer.steps] == [0, 2]
+    answer = answer_of(Medusa(), Sampling(max_new_tokens=2), error=0.0)
+    assert [step.drafted for step in answer.steps] == [0, 0]
+
+
+def test_no_more_heads_are_asked_than_the_option_says() -> None:
+    answer = answer_of(Medusa(heads=2, nodes=40), GREEDY, error=0.0)
+    assert {step.drafted for step in answer.steps[1:-1]} == {2}
+
+
+def test_better_heads_have_more_accepted() -> None:
+    def accepted(error: float) -> int:
+        return sum(step.accepted for step in answer_of(Medusa(), GREEDY, error).steps)
+
+    assert accepted(0.9) < accepted(0.4) < accepted(0.0)
+
+
+def test_strict_draws_other_tokens_than_ar_and_the_same_when_greedy() -> None:
+    models = Models(target=Recording())
+    expected = generate(Autoregressive(), PROMPT, WARM, models).tokens
+    assert answer_of(Medusa(verify="strict"), WARM).tokens != expected
+    assert answer_of(Medusa(verify="strict"), GREEDY) == answer_of(Medusa(), GREEDY)
+
+
+@pytest.mark.parametrize("verify", ["coupled", "strict"])
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "qwen2-window"])
+def test_on_a_transformer_alone_and_in_a_batch(name: str, sampling: Sampling, verify: Any) -> None:
+    model = HFModel(fresh(name))
+    config = AdapterConfig(
+        variant="medusa", code="constant", num_slots=3, layers={}, width=WIDTH, rank=8
+    )
+    heads = DraftHeads(config)
+    heads.up.data = 0.1 * torch.randn(heads.up.shape, generator=torch.Generator().manual_seed(1))
+    model.attach("medusa", heads)
+    models, decoder = Models(target=model), Medusa(verify=verify)
+    prompts = [[4, 5, 6], [7, 8], [9, 10, 11, 12]]
+    together = Scheduler(decoder, models, sampling, batch_size=3).run(prompts)
+    for prompt, outcome in zip(prompts, together, strict=True):
+        assert isinstance(outcome, Generation)
+        assert outcome.tokens == generate(decoder, prompt, sampling, models).tokens
+        if verify == "coupled":
+            expected = generate(Autoregressive(), prompt, sampling, models)
+            assert outcome.tokens == expected.tokens
+    steps = [step for outcome in together for step in outcome.steps]  # type: ignore[union-attr]
+    assert sum(step.accepted for step in steps) > 0
+
+
+def test_options_out_of_range_are_refused() -> None:
+    with pytest.raises(ValueError, match="'nodes' of decoder 'medusa' is 0; it must be 1 to 120"):
+        Medusa(nodes=0)
+    with pytest.raises(ValueError, match="'nodes' of decoder 'medusa' is 121; it must be 1 to 120"):
+        Medusa(nodes=121)
+    with pytest.raises(ValueError, match="'width' of decoder 'medusa' is 0"):
+        Medusa(width=0)
+    with pytest.raises(ValueError, match="'heads' of decoder 'medusa' is -1"):
+        Medusa(heads=-1)
+
+
+def test_it_runs_where_it_is_named_and_says_how_to_get_heads() -> None:
+    assert "medusa" not in built_in_cells()
+    config = RunConfig(model="somewhere", decoders={"medusa": {}})
+    with pytest.raises(BenchError, match=r"needs an adapter named 'medusa'.* `bench train medusa`"):
+        choose_decoders(config, lambda _: None)
+
+
+def test_an_adapter_of_slots_is_no_adapter_of_heads() -> None:
+    model = TableModel(7, seed=1)
+    model.attach("medusa", 0.1, "isd")
+    with pytest.raises(ValueError, match="is of variant isd; decoder 'medusa' needs medusa"):
+        generate(Medusa(), PROMPT, GREEDY, Models(target=model))

@@ -1,0 +1,4 @@
+"""Heads on a model's last hidden state that predict later tokens, for any model.
+
+Imports `training.adapter` and the floors below.
+"""

@@ -1,0 +1,158 @@
+"""The job that trains heads, from one recipe, resumable: ``bench train medusa``.
+
+Training state lives in ``OUTPUT/.training``; the heads land in OUTPUT.
+
+Source: Medusa-1 (Cai et al. 2024, arXiv 2401.10774): the target is frozen.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from decoders.core.adapter.config import AdapterConfig
+from decoders.core.adapter.heads import DraftHeads
+from decoders.core.hf.checkpoint import weights_sha256
+from decoders.core.hf.model import HFModel
+from training.adapter.train import Locate, device_of, located, open_checkpoint
+from training.heads.job import HeadsJob
+from training.heads.recipe import HeadsRecipe
+from training.loop import Loop, Schedule, TrainingProgress, fingerprint_of
+from training.recipe import RECIPES, customised, read_recipe, with_settings, zoo_output
+from training.reporter import Reporter
+from training.text.sources import Teacher, source_of
+from training.workers import keep_memory
+
+CHECKPOINT, LOG = "heads.pt", "heads.jsonl"
+
+
+def main(
+    recipe: Path | None,
+    output: Path | None,
+    *,
+    model: str | None = None,
+    data: str | None = None,
+    num_steps: int | None = None,
+    settings: Sequence[str] = (),
+    resume: bool = True,
+    progress: str = "auto",
+    device: str = "cpu",
+    locate: Locate = str,
+) -> Path:
+    """What ``bench train medusa`` does; returns the folder of the heads.
+
+    Args:
+        recipe: None is ``training/recipes/medusa.toml``, or ``medusa-any.toml`` where `model` is
+            given.
+        output: None is ``medusa`` in `zoo_output()`, or ``results/adapters/MODEL-medusa``.
+        model: see `customised`; so are `data` and `num_steps`.
+        data: see `customised`.
+        num_steps: see `customised`.
+        settings: see `with_settings`.
+        resume: see `train_heads`; so are `progress`, `device` and `locate`.
+        progress: see `train_heads`.
+        device: see `train_heads`.
+        locate: see `train_heads`.
+
+    Raises:
+        ValueError: an impossible recipe or option, or a checkpoint of another recipe.
+    """
+    if recipe is None:
+        recipe = RECIPES / ("medusa.toml" if model is None else "medusa-any.toml")
+    if output is None:
+        named = Path("results") / "adapters" / f"{Path(model or 'zoo').name}-medusa"
+        output = zoo_output() / "medusa" if model is None else named
+    tables = customised(read_recipe(recipe), model=model, data=data, num_steps=num_steps)
+    tables = with_settings(tables, settings)
+    train_heads(tables, output, resume=resume, progress=progress, device=device, locate=locate)
+    return output
+
+
+def train_heads(
+    tables: Mapping[str, Any],
+    output: Path,
+    *,
+    resume: bool = True,
+    progress: str = "auto",
+    device: str = "cpu",
+    stop_after_s: float | None = None,
+    locate: Locate = str,
+) -> TrainingProgress:
+    """Trains what a recipe says into `output`; continues from the last checkpoint.
+
+    Args:
+        tables: a recipe, as in ``training/recipes/medusa.toml``.
+        output: folder of the heads; ``output/.training`` holds resumable state.
+        resume: continue from the last checkpoint; False starts over (sampled text is kept).
+        progress: ``auto``, ``rich``, ``plain`` or ``none``.
+        device: a torch device.
+        stop_after_s: stop early (after a checkpoint) once this many seconds of training passed.
+        locate: where a model of the recipe lies, by what the recipe calls it.
+
+    Raises:
+        ValueError: an impossible recipe, or a checkpoint of another recipe.
+    """
+    keep_memory()
+    recipe, state = HeadsRecipe.of(tables), output / ".training"
+    deadline = None if stop_after_s is None else time.monotonic() + stop_after_s
+    state.mkdir(parents=True, exist_ok=True)
+    with Reporter(progress, "heads", state / LOG, "tokens") as reporter:
+        job, base = build_job(recipe, output, device_of(device), reporter, locate)
+        if not resume:  # only now: an impossible recipe leaves the old run alone
+            for name in (CHECKPOINT, LOG):
+                (state / name).unlink(missing_ok=True)
+        run = recipe.run
+        loop = Loop(
+            job,
+            [torch.optim.AdamW(job.heads.parameters(), lr=run.adamw_lr, betas=(0.9, 0.95))],
+            Schedule(num_steps=run.num_steps, warmup_steps=run.warmup_steps, decay=run.decay),
+            state / CHECKPOINT,
+            fingerprint_of(recipe.decisive(), base["weights_sha256"], job.source.facts),
+            reporter,
+            eval_steps=run.eval_steps,
+            checkpoint_minutes=run.checkpoint_minutes,
+        )
+        if loop.train(deadline):
+            job.export(output, base)
+            shutil.copyfile(state / LOG, output / "training_log.jsonl")
+    return loop.progress
+
+
+def build_job(
+    recipe: HeadsRecipe, output: Path, device: torch.device, reporter: Reporter, locate: Locate
+) -> tuple[HeadsJob, dict[str, Any]]:
+    """The job of a recipe, and what is known of its target (raises as `train_heads`)."""
+    path, dtype = located(recipe.model.path, locate), getattr(torch, recipe.model.dtype)
+    module = open_checkpoint(path, "AutoModelForCausalLM", dtype=dtype).to(device)
+    architecture = HFModel(module, grouped=False).architecture
+    if not architecture.reads_hidden:
+        raise ValueError(
+            f"{type(module).__name__} does more with its last hidden state than its head; heads "
+            "cannot be trained for it"
+        )
+    source = source_of(
+        recipe.data,
+        tokenizer=open_checkpoint(path, "AutoTokenizer"),
+        max_length=architecture.max_length,
+        folder=output / ".training",
+        teacher=Teacher(
+            name=weights_sha256(path) or path,
+            open=lambda: HFModel.load(path, dtype=torch.float32, device=device),
+        ),
+    )
+    config = AdapterConfig(
+        variant="medusa",
+        code="constant",
+        num_slots=recipe.heads.num_heads,
+        rank=recipe.heads.rank,
+        layers={},
+        width=module.get_output_embeddings().weight.shape[1],
+    )
+    heads = DraftHeads(config, recipe.heads.seed).to(device)
+    base = {"architecture": type(module).__name__, "weights_sha256": weights_sha256(path)}
+    return HeadsJob(module, heads, source, recipe.run, reporter), base

@@ -25,6 +25,8 @@ from bench.records.run_folder import load_run, read_config
 from bench.records.vocabulary import pieces_of
 from bench.settings.config import load_config
 from bench.stats.cost_curve import load_cost
+from decoders.core.adapter.config import AdapterConfig
+from decoders.core.adapter.heads import DraftHeads, read_adapter
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.peft import to_peft
 from decoders.core.hf import gguf
@@ -85,6 +87,11 @@ def lines(rows: Sequence[dict[str, Any]]) -> str:
 
 def write_adapter(folder: Path) -> None:
     slot_adapter(fresh("llama"), conditioned=True).save(folder)
+
+
+def write_heads(folder: Path) -> None:
+    sizes: dict[str, Any] = {"num_slots": 2, "rank": 4, "width": 8, "layers": {}}
+    DraftHeads(AdapterConfig(variant="medusa", code="constant", **sizes)).save(folder)
 
 
 def write_peft(folder: Path) -> None:
@@ -171,6 +178,9 @@ PARSERS = {
     ),
     "adapter": Parser(
         write_adapter, SlotAdapter.load, ["adapter.json", "adapter.safetensors"], many=2000
+    ),
+    "heads": Parser(
+        write_heads, read_adapter, ["adapter.json", "adapter.safetensors"], many=2000
     ),
     "peft": Parser(
         write_peft,

@@ -1,0 +1,185 @@
+"""Heads from recipe to decoding: what they learn, resumption, reports, the command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from decoders.ar import Autoregressive
+from decoders.core.adapter.heads import DraftHeads
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import generate
+from decoders.core.hf.checkpoint import weights_sha256
+from decoders.core.hf.model import HFModel
+from decoders.core.types import Sampling
+from decoders.medusa import Medusa
+from tests.command_line import bench
+from tests.tiny_recipe import toml_of
+from training.heads.job import NONE, HeldOut, targets_of
+from training.heads.recipe import HeadsRecipe
+from training.heads.train import build_job, train_heads
+from training.loop import TrainingProgress
+from training.recipe import RECIPES, read_recipe
+from training.reporter import Reporter
+from training.text.data import Row
+
+
+@pytest.fixture
+def tables(home: Path) -> dict[str, Any]:
+    """A recipe of seconds."""
+    return {
+        "model": {"path": str(home / "letters")},
+        "heads": {"num_heads": 3, "rank": 16, "seed": 1},
+        "data": {
+            "kind": "on-policy", "num_completions": 24, "max_new_tokens": 20, "max_tokens": 40,
+            "temperatures": [0.7], "rows_per_step": 6, "seed": 1,
+        },
+        "run": {
+            "num_steps": 30, "warmup_steps": 2, "adamw_lr": 0.01, "max_tokens": 80,
+            "eval_steps": 10, "eval_rows": 8,
+        },
+    }  # fmt: skip
+
+
+def job_of(tables: dict[str, Any], folder: Path) -> Any:
+    reporter = Reporter("none", "heads", None)
+    job, _ = build_job(HeadsRecipe.of(tables), folder, torch.device("cpu"), reporter, str)
+    return job
+
+
+def test_a_head_learns_the_token_as_far_on_as_it_is_asked_to() -> None:
+    row = Row([10, 11, 12, 13, 14], [False, False, True, True, True])
+    short = Row([20, 21], [False, True])
+    targets = targets_of([row, short], 5, 2)
+    assert targets[0].tolist() == [
+        [NONE, NONE],  # the token after it is of the prompt
+        [13, 14],
+        [14, NONE],
+        [NONE, NONE],
+        [NONE, NONE],
+    ]
+    assert (targets[1] == NONE).all()
+
+
+def test_the_loss_is_that_of_each_head_by_its_weight(
+    tables: dict[str, Any], tmp_path: Path
+) -> None:
+    """Against the module's own states, row by row, and logits of one state at a time."""
+    tables["run"]["head_decay"] = 0.5
+    job = job_of(tables, tmp_path)
+    generator = torch.Generator().manual_seed(2)
+    job.heads.up.data = 0.2 * torch.randn(job.heads.up.shape, generator=generator)
+    progress, expected, num = TrainingProgress(), 0.0, 0
+    for row in job.source.rows(0):
+        hidden = job.module.base_model(torch.tensor([row.ids])).last_hidden_state[0]
+        for place in range(len(row.ids)):
+            for head in range(3):
+                at = place + 2 + head
+                if at < len(row.ids) and row.learn[place + 1] and row.learn[at]:
+                    logits = job.module.lm_head(job.heads(hidden[place][None])[0, head])
+                    expected -= 0.5**head * logits.log_softmax(-1)[row.ids[at]].item()
+                    num += 1
+    pieces = list(job.pieces(progress))
+    assert sum(piece[0].item() for piece in pieces) == pytest.approx(expected, rel=1e-4)
+    assert sum(piece[1] for piece in pieces) == num
+    assert sum(piece[2] for piece in pieces) == sum(len(row.ids) for row in job.source.rows(0))
+    job.run = job.run.model_copy(update={"max_logits": 3 * 30 * 4})  # a few states at a time
+    cut = list(job.pieces(progress))
+    assert len(cut) > len(pieces)
+    assert sum(piece[0].item() for piece in cut) == pytest.approx(expected, rel=1e-4)
+
+
+def oracle(ranks: Sequence[Sequence[int | None]], below: int) -> float:
+    """Mean leading heads whose token is among so many."""
+    runs = []
+    for row in ranks:
+        run = 0
+        while run < len(row) and row[run] is not None and row[run] < below:  # type: ignore[operator]
+            run += 1
+        runs.append(run)
+    return sum(runs) / len(runs)
+
+
+def test_a_report_counts_each_head_and_what_leads() -> None:
+    ranks: list[list[int | None]] = [[0, 0, 5], [0, 2, None], [3, 0, 0], [9, None, None]]
+    known = torch.tensor([[rank is not None for rank in row] for row in ranks])
+    table = Tensor([[0 if rank is None else rank for rank in row] for row in ranks]).long()
+    report = HeldOut.of(table, known, 2)
+    assert report.accuracy == [0.5, 0.6667, 0.5]
+    assert report.among == [0.75, 1.0, 0.5]
+    assert report.leading == oracle(ranks, 1) == 0.75
+    assert report.leading_among == oracle(ranks, 4) == 1.75
+    assert "leading right of 3: 0.75, among 4 candidates 1.75" in report.summary()
+
+
+def test_heads_are_trained_written_in_half_precision_and_draft(
+    tables: dict[str, Any], home: Path, tmp_path: Path
+) -> None:
+    before = weights_sha256(home / "letters")
+    assert train_heads(tables, tmp_path, progress="none").step == 30
+    records = [json.loads(x) for x in (tmp_path / "training_log.jsonl").read_text().splitlines()]
+    leading = [record["held_out"]["leading"] for record in records if "held_out" in record]
+    assert len(leading) == 3
+    assert leading[-1] > leading[0]
+    heads = DraftHeads.load(tmp_path)
+    assert heads.config.measured["leading"] == leading[-1]
+    assert heads.config.base == {"architecture": "LlamaForCausalLM", "weights_sha256": before}
+    assert torch.equal(heads.up, heads.up.half().float())
+    target = HFModel.load(home / "letters", dtype=torch.float32, device="cpu")
+    target.attach("medusa", heads)
+    sampling = Sampling(temperature=0.7, max_new_tokens=20, seed=1)
+    models = Models(target=target)
+    expected = generate(Autoregressive(), [0], sampling, models).tokens
+    assert generate(Medusa(), [0], sampling, models).tokens == expected
+
+
+def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(
+    tables: dict[str, Any], tmp_path: Path
+) -> None:
+    tables["run"]["num_steps"] = 4
+    train_heads(tables, tmp_path / "whole", progress="none")
+    assert train_heads(tables, tmp_path / "parts", progress="none", stop_after_s=0).step == 1
+    assert not (tmp_path / "parts" / "adapter.json").exists()
+    train_heads(tables, tmp_path / "parts", progress="none")
+    whole, parts = (DraftHeads.load(tmp_path / name).state_dict() for name in ("whole", "parts"))
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    tables["heads"]["rank"] = 8
+    with pytest.raises(ValueError, match="made by another recipe"):
+        train_heads(tables, tmp_path / "whole", progress="none")
+    assert train_heads(tables, tmp_path / "whole", progress="none", resume=False).step == 4
+
+
+@pytest.mark.parametrize("name", ["medusa.toml", "medusa-any.toml"])
+def test_the_shipped_recipes_are_complete_and_small_enough(
+    name: str, home: Path, tmp_path: Path
+) -> None:
+    tables = read_recipe(RECIPES / name)
+    tables["data"] |= {"num_completions": 8, "max_new_tokens": 3, "max_tokens": 512}
+    tables["data"]["prompts"] = {"kind": "zoo", "counts": {"translation": 1}}
+    job = job_of(tables, tmp_path)
+    assert job.source.rows(0)
+    assert job.heads.num_parameters <= 1_500_000
+
+
+def test_the_command_trains_heads(tables: dict[str, Any], home: Path, tmp_path: Path) -> None:
+    path, out = tmp_path / "recipe.toml", tmp_path / "out"
+    path.write_text(toml_of(tables), encoding="utf-8")
+    train = ("train", "medusa", "--recipe", path, "-o", out, "--progress", "none")
+    ended = bench(*train, "--num-steps", 2)
+    assert (ended.code, ended.err) == (0, "")
+    assert bench(*train, "--num-steps", 3, "--on-policy", "--model", home / "letters").code == 0
+    assert torch.load(out / ".training" / "heads.pt")["progress"]["step"] == 3
+    for wrong, told in (
+        (("--set", "heads.num_heads=0"), "heads.num_heads"),
+        (("--set", "run.strides=2"), "unknown key run.strides"),
+        (("--on-policy", "--data", "text=x"), "--on-policy and --data exclude each other"),
+    ):
+        ended = bench(*train, *wrong)
+        assert (ended.code, ended.err.count("\n")) == (2, 1)
+        assert told in ended.err

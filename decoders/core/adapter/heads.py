@@ -86,9 +86,12 @@ class DraftHeads(nn.Module):
         try:
             config = AdapterConfig.from_json((folder / CONFIG_FILE).read_text(encoding="utf-8"))
             state = load_file(folder / WEIGHTS_FILE)
+            sizes, stored = (config.num_slots, config.rank, config.width), state["down"].shape
+            if sizes != stored:  # before room is made for whatever the sizes say
+                raise ValueError(f"its sizes are {sizes}, its weights' {tuple(stored)}")
             heads = cls(config)
             heads.load_state_dict({name: value.float() for name, value in state.items()})
-        except (ValueError, TypeError, RuntimeError, OSError, SafetensorError) as error:
+        except (ValueError, TypeError, KeyError, RuntimeError, OSError, SafetensorError) as error:
             line = " ".join(str(error).split())
             raise ValueError(f"adapter {str(folder)!r} cannot be loaded: {line}") from error
         return heads.eval().requires_grad_(False)

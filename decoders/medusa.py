@@ -45,7 +45,7 @@ class Medusa(Decoder):
         adapter: name of the adapter that holds the heads, see ``--adapter``.
     """
 
-    nodes: int = 12
+    nodes: int = 8
     width: int = 4
     heads: int = 0
     verify: Literal["coupled", "strict"] = "coupled"

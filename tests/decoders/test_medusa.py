@@ -79,7 +79,7 @@ def test_no_more_heads_are_asked_than_the_option_says() -> None:
 
 def test_better_heads_have_more_accepted() -> None:
     def accepted(error: float) -> int:
-        return sum(step.accepted for step in answer_of(Medusa(), GREEDY, error).steps)
+        return sum(step.accepted for step in answer_of(Medusa(nodes=12), GREEDY, error).steps)
 
     assert accepted(0.9) < accepted(0.4) < accepted(0.0)
 

@@ -28,6 +28,7 @@ _DECODERS: Mapping[str, tuple[str, ...]] = {
     "idlm": ("yu2026introspective",),
     "jacobi": ("santilli2023accelerating",),
     "lookahead": ("fu2024break",),
+    "medusa": ("cai2024medusa", "miao2024specinfer"),
     "hf": ("wolf2020transformers",),
 }
 """By decoder; `ar` is nobody's."""

@@ -81,7 +81,7 @@ class _LlamaArm:
 
     def _counted(self, tokens: Sequence[int]) -> None:
         """Evaluate tokens, in as many passes as batches of the engine hold them."""
-        self._fed.append(tuple(tokens))
+        self._fed.append([int(token) for token in tokens])  # of numpy, those of drafts
         self._calls += -(-len(tokens) // int(self._model.n_batch))
         self._evaluate(tokens)
 

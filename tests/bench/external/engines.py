@@ -59,7 +59,7 @@ class Llama:
                     break
             fed = [text[-1]]
             if self._drafts is not None:
-                fed += self._drafts(np.array(text)).tolist()
+                fed += list(self._drafts(np.array(text)).astype(int))
 
 
 class LlamaPromptLookupDecoding:

@@ -275,6 +275,13 @@ def test_answers_are_read_as_they_were_written_and_a_damaged_line_is_refused(
         read_external(tmp_path)
 
 
+def next_scores(file: str, ids: list[int]) -> Any:
+    llama_cpp = pytest.importorskip("llama_cpp")
+    model = llama_cpp.Llama(file, n_ctx=128, n_threads=1, logits_all=True, verbose=False)
+    model.eval(ids)
+    return model.scores[len(ids) - 1].copy()
+
+
 def test_smollm2_answers_for_real(tmp_path: Path) -> None:
     pytest.importorskip("llama_cpp", reason="the extra [llamacpp] is not installed")
     from bench.external.engine import Request
@@ -301,7 +308,11 @@ def test_smollm2_answers_for_real(tmp_path: Path) -> None:
     plain, lookup = given["ar"], given["lookup"]
     assert plain.calls == len(plain.tokens), "one pass a token, the prompt's gives the first"
     assert (plain.drafted, plain.accepted) == (0, 0)
-    assert lookup.tokens == plain.tokens
+    pairs = list(zip(plain.tokens, lookup.tokens, strict=True))
+    differing = [i for i, (a, b) in enumerate(pairs) if a != b]
+    if differing:  # its kernels for one row and for several round differently: a near-tie
+        scores = next_scores(str(file), [*ids, *plain.tokens[: differing[0]]])
+        assert min(scores[list(pairs[differing[0]])]) > scores.max() - 0.5
     assert lookup.calls is not None
     assert lookup.accepted is not None
     assert lookup.calls < len(lookup.tokens)

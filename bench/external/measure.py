@@ -7,6 +7,7 @@ fit into memory together answer each prompt in turn, in a seeded random order.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -106,7 +107,7 @@ class _Session:
                 given = arm.answer(prompt.ids, self.request.budget)
             except Exception as raised:  # of code that is not ours: the other answers go on
                 error = f"{type(raised).__name__}: {raised}"
-        return ExternalAnswer(
+        asked = ExternalAnswer(
             session=self.number,
             engine=self.engine.name,
             version=self.version,
@@ -116,12 +117,17 @@ class _Session:
             prompt=prompt.name,
             prompt_hash=prompt.hash,
             threads=self.request.threads,
-            tokens=given and given.tokens,
-            total_s=watch.total_s if given else None,
-            calls=given and given.calls,
-            drafted=given and given.drafted,
-            accepted=given and given.accepted,
             error=error,
+        )
+        if given is None:
+            return asked
+        return dataclasses.replace(
+            asked,
+            tokens=given.tokens,
+            total_s=watch.total_s,
+            calls=given.calls,
+            drafted=given.drafted,
+            accepted=given.accepted,
         )
 
 

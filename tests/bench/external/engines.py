@@ -98,7 +98,8 @@ class LLM:
         (prompt,) = prompts
         assert sampling.temperature == 0.0
         assert not use_tqdm
-        ids, tokens = prompt["prompt_token_ids"], []
+        ids: list[int] = prompt["prompt_token_ids"]
+        tokens: list[int] = []
         stops = set() if sampling.ignore_eos else {END, *(sampling.stop_token_ids or ())}
         while len(tokens) < sampling.max_tokens and not stops & set(tokens[-1:]):
             tokens.append((ids + tokens)[-1] + 1)

@@ -168,7 +168,7 @@ def test_the_report_has_a_table_of_its_own_and_no_speed_up_of_them(
 
 
 def made_up(**values: Any) -> ExternalAnswer:
-    given = {
+    given: dict[str, Any] = {
         "session": 0, "engine": "llamacpp", "version": "1", "mode": "ar", "options": {},
         "model": "m", "prompt": "c0#1", "prompt_hash": "h", "tokens": (1, 2, 3), "total_s": 2.0,
         "calls": 2, "drafted": 4, "accepted": 1,
@@ -299,7 +299,7 @@ def test_smollm2_answers_for_real(tmp_path: Path) -> None:
     )  # fmt: skip
     given = {}
     for mode in engine.modes():
-        arm = engine.open(mode, request)
+        arm: Any = engine.open(mode, request)
         ids = arm._model.tokenize(text.encode(), add_bos=False)
         first = arm.answer(ids, 24)
         assert arm.answer(ids, 24) == first, "nothing is left of the answer before"

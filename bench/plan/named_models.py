@@ -97,7 +97,7 @@ def resolve(source: str, progress: Progress | None = None) -> str:
         folder = folder_of(model)
         if folder.is_dir():
             return str(folder)
-        return model.hub_id if _package_file(model) is None else str(fetch(model.name, progress))
+        return model.hub_id if package_file(model) is None else str(fetch(model.name, progress))
     if source.lower().endswith(".gguf"):
         return str(_converted(Path(source).expanduser(), progress))
     return source
@@ -118,7 +118,7 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
     folder = folder_of(model)
     if folder.is_dir():
         return folder
-    file = _package_file(model)
+    file = package_file(model)
     if file is None:
         raise BenchError(
             f"model {name!r} is not here: `{model.install}` brings its weights "
@@ -162,7 +162,7 @@ def _folder(name: str, sha256: str) -> Path:
     return _cache_folder() / "models" / f"{name}-{sha256[:12]}-v{CONVERTED}"
 
 
-def _package_file(model: _NamedModel) -> Path | None:
+def package_file(model: _NamedModel) -> Path | None:
     """The file inside the installed package, found through its metadata; None: not installed."""
     try:
         files = importlib.metadata.files(model.package) or []

@@ -14,11 +14,13 @@ from typing import Any
 
 import pandas as pd
 
+from bench.records.external import read_external
 from bench.records.phases import PhasedAnswer, read_phases
 from bench.records.plan import BASELINE, WRONG
 from bench.records.run_folder import Run
 from bench.report import (
     ceiling_table,
+    external_table,
     quality_tables,
     references,
     speed_tables,
@@ -158,6 +160,12 @@ class Findings:
             return None
         reference = references.load_reference(str(name))
         return self._one(references.table(reference, self.summary, run))
+
+    @cached_property
+    def engine_table(self) -> Table | None:
+        """Other engines on this run's prompts, see `bench external`; None where there are none."""
+        answers = read_external(self.run.path)
+        return external_table.other_engines(answers, self.run.records)
 
     @cached_property
     def _phases(self) -> tuple[PhasedAnswer, ...]:

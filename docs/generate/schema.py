@@ -23,6 +23,7 @@ from bench.records.environment import (
     Process,
     TorchSettings,
 )
+from bench.records.external import ExternalAnswer
 from bench.records.phases import PhasedAnswer
 from bench.records.plan import Block, Cell, Plan, PlannedPrompt
 from bench.records.prompts import Prompt, SkippedTurn
@@ -40,6 +41,7 @@ FILES: dict[str, tuple[type, ...]] = {
     "run.json": (RunStatus, Difference),
     "env.json": (Environment, Machine, TorchSettings, GitState, Models, AdapterFacts, Process),
     "phases.json": (PhasedAnswer,),
+    "external.jsonl": (ExternalAnswer,),
 }
 """The types that stand in a file, the outermost first."""
 _MEANINGS = {

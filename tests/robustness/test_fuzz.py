@@ -19,10 +19,12 @@ from safetensors.torch import load_file, save_file
 
 from bench.compare.gate import load_gate
 from bench.errors import BenchError, room_for
+from bench.records.external import ExternalAnswer, append_external, read_external
 from bench.records.phases import read_phases
 from bench.records.prompts import read_prompts
 from bench.records.run_folder import load_run, read_config
 from bench.records.vocabulary import pieces_of
+from bench.report.external_table import other_engines
 from bench.settings.config import load_config
 from bench.stats.cost_curve import load_cost
 from decoders.core.adapter.config import AdapterConfig
@@ -121,10 +123,22 @@ def write_idlm(folder: Path) -> None:
         save_file(load_file(file), file)
 
 
+def write_whole_run(folder: Path) -> None:
+    write_run(folder, {"spec": 3.0}, conversations=2, quality=1)
+    for mode in ("ar", "lookup"):
+        answer = ExternalAnswer(
+            session=0, engine="llamacpp", version="0.3", mode=mode, options={"k": 3},
+            model="m.gguf", prompt="qa-0#1", prompt_hash="h", threads=1, tokens=(1, 2),
+            total_s=0.1, calls=2, drafted=3, accepted=1,
+        )  # fmt: skip
+        append_external(folder, answer)
+
+
 def read_whole_run(folder: Path) -> None:
     run = load_run(folder)
     read_config(folder)
     read_phases(folder)
+    other_engines(read_external(folder), run.records)
     if (folder / "prompts.jsonl").is_file():
         read_prompts(folder)
     pieces_of(folder)(3)
@@ -141,10 +155,10 @@ def read_checkpoint(folder: Path) -> None:
 
 PARSERS = {
     "run": Parser(
-        lambda folder: write_run(folder / "run", {"spec": 3.0}, conversations=2, quality=1),
+        lambda folder: write_whole_run(folder / "run"),
         lambda folder: read_whole_run(folder / "run"),
         [f"run/{n}" for n in ("manifest.json", "env.json", "run.json", "vocab.json",
-                              "config.toml", "samples.jsonl")],
+                              "config.toml", "samples.jsonl", "external.jsonl")],
     ),
     "cost": Parser(
         lambda folder: write_cost_folder(folder / "cost"),

@@ -43,7 +43,7 @@ def packaged(tmp_path, monkeypatch, cache):
     file = write_gguf(tmp_path / "tiny.gguf")
     model = dataclasses.replace(SMOLLM, name="tiny", sha256=sha256_of(file))
     monkeypatch.setattr(named_models, "MODELS", (model,))
-    monkeypatch.setattr(named_models, "_package_file", lambda _: file)
+    monkeypatch.setattr(named_models, "package_file", lambda _: file)
     return model, file
 
 

@@ -55,7 +55,7 @@ NUM_PROMPTS, NUM_TOKENS = 50, 32
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The installed weights, converted afresh."""
-    if named_models._package_file(SMOLLM) is None:
+    if named_models.package_file(SMOLLM) is None:
         pytest.skip(f"the weights are not installed: {SMOLLM.install}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DECODING_BENCH_CACHE", str(tmp_path_factory.mktemp("cache")))

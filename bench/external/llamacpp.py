@@ -1,0 +1,117 @@
+"""llama.cpp through ``llama-cpp-python``: its plain decoding, and its drafts by prompt lookup.
+
+Source: the package's own `Llama.generate` and `LlamaPromptLookupDecoding`. Its loop evaluates the
+last token and the drafts behind it in one call and then samples position by position until a token
+differs from the draft, so what `eval` is given after the prompt is one token and the drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bench.errors import BenchError, Exit
+from bench.external.engine import Answer, Arm, Mode, Request, package
+
+_MODULE, _EXTRA = "llama_cpp", "llamacpp"
+
+
+class LlamaCpp:
+    """The engine, with the options of its lookup."""
+
+    name = "llamacpp"
+    together = True
+
+    def __init__(self, num_drafts: int, ngram: int) -> None:
+        """`num_drafts` tokens at most are proposed after a match of at most `ngram` tokens."""
+        self._num_drafts = num_drafts
+        self._ngram = ngram
+
+    def version(self) -> str:
+        """Of llama-cpp-python.
+
+        Raises:
+            BenchError: exit 5 where it is not installed.
+        """
+        return str(package(_MODULE, _EXTRA).__version__)
+
+    def modes(self) -> Sequence[Mode]:
+        """Plain decoding, and prompt lookup."""
+        lookup = {"num_pred_tokens": self._num_drafts, "max_ngram_size": self._ngram}
+        return Mode(name="ar"), Mode(name="lookup", options={**lookup})
+
+    def open(self, mode: Mode, request: Request) -> Arm:
+        """Load the model; with drafts all rows' logits are kept, as its loop needs them.
+
+        Raises:
+            BenchError: exit 5 where the file cannot be loaded.
+        """
+        module = package(_MODULE, _EXTRA)
+        drafts: Any = None
+        if mode.options:
+            speculative = package(f"{_MODULE}.llama_speculative", _EXTRA)
+            drafts = speculative.LlamaPromptLookupDecoding(**mode.options)
+        try:
+            model = module.Llama(
+                model_path=request.model,
+                n_ctx=request.longest_prompt + request.budget + self._num_drafts + 1,
+                n_threads=request.threads,
+                n_threads_batch=request.threads,
+                logits_all=drafts is not None,
+                draft_model=drafts,
+                verbose=False,
+            )
+        except (ValueError, RuntimeError, OSError) as error:
+            line = f"llama.cpp cannot load {request.model!r}: {error}"
+            raise BenchError(line, Exit.UNAVAILABLE) from error
+        return _LlamaArm(model, request)
+
+
+class _LlamaArm:
+    """A loaded model; its `eval` is counted."""
+
+    def __init__(self, model: Any, request: Request) -> None:
+        self._model = model
+        self._evaluate = model.eval
+        model.eval = self._counted
+        own = frozenset((int(model.token_eos()),))
+        self._stop = frozenset() if request.fixed_length else request.stop_ids | own
+        self._calls = 0
+        self._fed: list[Sequence[int]] = []
+
+    def _counted(self, tokens: Sequence[int]) -> None:
+        """Evaluate tokens, in as many passes as batches of the engine hold them."""
+        self._fed.append([int(token) for token in tokens])  # of numpy, those of drafts
+        self._calls += -(-len(tokens) // int(self._model.n_batch))
+        self._evaluate(tokens)
+
+    def answer(self, ids: Sequence[int], budget: int) -> Answer:
+        """Greedy: temperature 0, no penalty, nothing kept of the prompt before.
+
+        Raises:
+            ValueError: ids that the model does not have.
+        """
+        size = int(self._model.n_vocab())
+        if max(ids) >= size:
+            raise ValueError(f"the run's prompt has id {max(ids)}, this model has {size} ids")
+        self._model.reset()
+        self._calls, self._fed = 0, []
+        tokens: list[int] = []
+        drafts: Sequence[int] = ()  # those not yet compared
+        drafted = accepted = num_seen = 0
+        for token in self._model.generate(list(ids), temp=0.0, repeat_penalty=1.0):
+            if len(self._fed) > num_seen:  # a call came before this token
+                num_seen = len(self._fed)
+                drafts = self._fed[-1][1:] if num_seen > 1 else ()
+                drafted += len(drafts)
+            if drafts:
+                accepted += int(token) == drafts[0]
+                drafts = drafts[1:]
+            tokens.append(int(token))
+            if int(token) in self._stop or len(tokens) == budget:
+                break
+        return Answer(tokens=tuple(tokens), calls=self._calls, drafted=drafted, accepted=accepted)
+
+    def close(self) -> None:
+        """Free the model."""
+        self._model.close()

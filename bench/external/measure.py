@@ -1,0 +1,184 @@
+"""Another engine answers a run's prompts: the same ids, the same budget, greedily, one at a time.
+
+Every answer is on disk before the next begins; one that fails is a line with its error. Modes that
+fit into memory together answer each prompt in turn, in a seeded random order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.errors import BenchError, Exit
+from bench.external.engine import Arm, Engine, Mode, Request
+from bench.machine.clock import Stopwatch, WallClock
+from bench.plan.named_models import named, package_file, resolve
+from bench.progress import Progress
+from bench.records.external import ExternalAnswer, append_external, next_session, read_external
+from bench.records.plan import BASELINE
+from bench.records.prompts import Prompt, read_prompts
+from bench.records.run_folder import Run, load_run
+
+_WARM_UP = 16
+"""Tokens of the answer that is not recorded, the first of every mode."""
+
+
+def measure_external(
+    run_dir: Path, engine: Engine, model: str | None, progress: Progress, limit: int | None = None
+) -> int:
+    """Let every mode of an engine answer the timed prompts of a run; returns how many failed.
+
+    Args:
+        run_dir: a run that is complete, stopped or still going on.
+        engine: whose package is not imported before everything else is known to be right.
+        model: what it loads; None: the run's own model, where the engine can read it.
+        progress: shows how far it is.
+        limit: only the first so many prompts.
+
+    Raises:
+        BenchError: the run is not greedy (exit 5), its model is not known to the engine (2), the
+            engine is missing or does not start (5), or a line cannot be written (1).
+    """
+    run = load_run(run_dir)
+    prompts = _prompts(run)[:limit]
+    request = _request(run, prompts, model or _own_model(run, engine.name))
+    session = _Session(
+        run_dir=run_dir,
+        number=next_session(read_external(run_dir)),
+        engine=engine,
+        version=engine.version(),
+        request=request,
+    )
+    if not run.status.complete:
+        progress.note("the run is not complete: if it goes on now, both take each other's cores")
+    modes = engine.modes()
+    progress.start(engine.name, len(prompts) * len(modes))
+    groups = [modes] if engine.together else [[mode] for mode in modes]
+    return sum(session.measure(group, prompts, progress) for group in groups)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Session:
+    """One `bench external` of one engine."""
+
+    run_dir: Path
+    number: int
+    engine: Engine
+    version: str
+    request: Request
+
+    def measure(self, modes: Sequence[Mode], prompts: Sequence[Prompt], progress: Progress) -> int:
+        """Load these modes, warm each up, and let them answer in turn; returns the failures."""
+        order = random.Random(self.number)
+        failures = 0
+        with contextlib.ExitStack() as opened:
+            arms: list[tuple[Mode, Arm]] = []
+            for mode in modes:
+                arm = self.engine.open(mode, self.request)
+                opened.callback(arm.close)
+                self._warm_up(mode, arm, prompts[0])
+                arms.append((mode, arm))
+            for prompt in prompts:
+                order.shuffle(arms)
+                for mode, arm in arms:
+                    answer = self._timed(mode, arm, prompt)
+                    append_external(self.run_dir, answer)
+                    failures += answer.error is not None
+                    progress.step(f"{answer.name} {prompt.name}")
+        return failures
+
+    def _warm_up(self, mode: Mode, arm: Arm, prompt: Prompt) -> None:
+        try:
+            arm.answer(prompt.ids, min(_WARM_UP, self.request.budget))
+        except Exception as error:  # of code that is not ours
+            line = f"{self.engine.name}:{mode.name} cannot answer {prompt.name}"
+            told = f"{line}: {type(error).__name__}: {error}"
+            raise BenchError(told, Exit.UNAVAILABLE) from error
+
+    def _timed(self, mode: Mode, arm: Arm, prompt: Prompt) -> ExternalAnswer:
+        clock = WallClock()  # an engine gives ids to the host: its device is done by then
+        error = given = None
+        with Stopwatch(clock) as watch:
+            try:
+                given = arm.answer(prompt.ids, self.request.budget)
+            except Exception as raised:  # of code that is not ours: the other answers go on
+                error = f"{type(raised).__name__}: {raised}"
+        asked = ExternalAnswer(
+            session=self.number,
+            engine=self.engine.name,
+            version=self.version,
+            mode=mode.name,
+            options=mode.options,
+            model=Path(self.request.model).name,
+            prompt=prompt.name,
+            prompt_hash=prompt.hash,
+            threads=self.request.threads,
+            error=error,
+        )
+        if given is None:
+            return asked
+        return dataclasses.replace(
+            asked,
+            tokens=given.tokens,
+            total_s=watch.total_s,
+            calls=given.calls,
+            drafted=given.drafted,
+            accepted=given.accepted,
+        )
+
+
+def _prompts(run: Run) -> list[Prompt]:
+    """The timed prompts of a run, in its order."""
+    known = read_prompts(run.path)
+    chosen = [known[p.prompt] for p in run.plan.in_pass("timing") if p.prompt in known]
+    if not chosen:
+        raise BenchError(f"{run.path} has no prompts to time", Exit.USAGE)
+    return chosen
+
+
+def _request(run: Run, prompts: Sequence[Prompt], model: str) -> Request:
+    """The run's protocol; its end tokens are those that ended answers of ar.
+
+    Raises:
+        BenchError: exit 5 where the run samples.
+    """
+    temperature = run.config.get("temperature", 0)
+    if temperature != 0:
+        line = f"{run.path} samples at temperature {temperature}; another engine draws otherwise"
+        advice = "take a greedy run: bench run --temperature 0"
+        raise BenchError(f"{line}: {advice}", Exit.UNAVAILABLE)
+    ends = frozenset(
+        record.tokens[-1]
+        for record in run.records
+        if record.decoder == BASELINE and record.stop == "eos" and record.tokens
+    )
+    return Request(
+        model=model,
+        budget=int(run.config.get("max_new_tokens", 256)),
+        stop_ids=ends,
+        fixed_length=bool(run.config.get("fixed_length", False)),
+        longest_prompt=max(len(prompt.ids) for prompt in prompts),
+        threads=run.env.torch.threads,
+    )
+
+
+def _own_model(run: Run, engine: str) -> str:
+    """What an engine loads for the model of a run.
+
+    Raises:
+        BenchError: exit 2 where that is nothing the engine reads.
+    """
+    source = str(run.config.get("model") or "zoo")
+    known = named(source)
+    if engine == "vllm" and source != "zoo":
+        return resolve(source)
+    file = package_file(known) if known is not None else Path(source).expanduser()
+    if file is not None and file.suffix.lower() == ".gguf":
+        return str(file)
+    kind = "a folder or hub id" if engine == "vllm" else "a .gguf file"
+    line = f"the run's model {source!r} is nothing that {engine} reads"
+    raise BenchError(f"{line}: give it {kind} of the same model with --model", Exit.USAGE)

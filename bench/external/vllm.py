@@ -1,0 +1,115 @@
+"""vLLM's offline engine: plain decoding, its n-gram lookup, and any ``speculative_config``.
+
+Source: its documentation of `LLM`, `SamplingParams`, ``speculative_config`` and `LLM.get_metrics`.
+Counters are the ``vllm:spec_decode_*`` ones, read before and after each answer. It has none of
+forward passes: every pass emits one token of its own besides the accepted ones, so passes are
+emitted - accepted tokens; drafts accepted past an answer's end make that up to k too few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bench.errors import BenchError, Exit
+from bench.external.engine import Answer, Arm, Mode, Request, package, recordable
+
+_EXTRA = "vllm"
+_DRAFTED = "vllm:spec_decode_num_draft_tokens"
+_ACCEPTED = "vllm:spec_decode_num_accepted_tokens"
+
+
+class Vllm:
+    """The engine: one instance at a time, as each takes its share of the device's memory."""
+
+    name = "vllm"
+    together = False
+
+    def __init__(
+        self, num_drafts: int, ngram: int, speculative: Mapping[str, object] | None = None
+    ) -> None:
+        """As for llama.cpp; `speculative` is one more ``speculative_config`` of the user's."""
+        lookup = {
+            "method": "ngram",
+            "num_speculative_tokens": num_drafts,
+            "prompt_lookup_max": ngram,
+            "prompt_lookup_min": 1,
+        }
+        self._configs: dict[str, dict[str, object] | None] = {"ar": None, "lookup": lookup}
+        if speculative is not None:
+            self._configs[str(speculative.get("method", "speculative"))] = dict(speculative)
+
+    def version(self) -> str:
+        """Of vllm.
+
+        Raises:
+            BenchError: exit 5 where it is not installed.
+        """
+        return str(package("vllm", _EXTRA).__version__)
+
+    def modes(self) -> Sequence[Mode]:
+        """Plain decoding, its n-gram lookup, and what the user configured."""
+        each = self._configs.items()
+        return [Mode(name=name, options=recordable(config or {})) for name, config in each]
+
+    def open(self, mode: Mode, request: Request) -> Arm:
+        """Start the engine for one sequence at a time, without reuse between prompts.
+
+        Raises:
+            BenchError: exit 5 where it does not start.
+        """
+        module = package("vllm", _EXTRA)
+        try:
+            model = module.LLM(
+                model=request.model,
+                max_model_len=request.longest_prompt + request.budget + 1,
+                max_num_seqs=1,
+                enable_prefix_caching=False,
+                disable_log_stats=False,
+                speculative_config=self._configs[mode.name],
+            )
+        except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
+            line = f"vLLM cannot start with {request.model!r}: {error}"
+            raise BenchError(line, Exit.UNAVAILABLE) from error
+        return _VllmArm(module, model, request, speculates=self._configs[mode.name] is not None)
+
+
+class _VllmArm:
+    """A running engine."""
+
+    def __init__(self, module: Any, model: Any, request: Request, *, speculates: bool) -> None:
+        self._module, self._model, self._request = module, model, request
+        self._speculates = speculates
+
+    def answer(self, ids: Sequence[int], budget: int) -> Answer:
+        """Greedy decoding of ids; no text is made."""
+        sampling = self._module.SamplingParams(
+            temperature=0.0,
+            max_tokens=budget,
+            ignore_eos=self._request.fixed_length,
+            stop_token_ids=sorted(self._request.stop_ids) or None,
+            detokenize=False,
+        )
+        before = self._counters()
+        prompt = {"prompt_token_ids": list(ids)}
+        (output,) = self._model.generate([prompt], sampling, use_tqdm=False)
+        drafted, accepted = (now - then for now, then in zip(self._counters(), before, strict=True))
+        tokens = tuple(int(token) for token in output.outputs[0].token_ids)
+        return Answer(
+            tokens=tokens, calls=max(len(tokens) - accepted, 1), drafted=drafted, accepted=accepted
+        )
+
+    def _counters(self) -> tuple[int, int]:
+        """Tokens drafted and accepted since the engine started; zeros without speculation."""
+        if not self._speculates:
+            return 0, 0
+        metrics = self._model.get_metrics()
+        drafted, accepted = (
+            sum(int(metric.value) for metric in metrics if metric.name == name)
+            for name in (_DRAFTED, _ACCEPTED)
+        )
+        return drafted, accepted
+
+    def close(self) -> None:
+        """Shut the engine down, so that its memory is free for the next mode."""
+        self._model.llm_engine.engine_core.shutdown()

@@ -1,0 +1,97 @@
+"""What another engine's answers add up to: tokens per second, tokens per call, share of ar's ids.
+
+Never a ratio to the run's own decoders: those ran under this harness's loop and clock, interleaved;
+another engine did not, so its numbers stand as they are. No torch here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bench.records.external import ExternalAnswer
+from bench.records.plan import BASELINE
+from bench.records.record import SampleRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSums:
+    """One engine in one mode over its prompts; None where nothing is known.
+
+    Attributes:
+        first: an answer of it, for what all of them share.
+        prompts: how many have an answer.
+        errors: how many have none.
+        tokens_per_s: emitted tokens / seconds, both summed.
+        tokens_per_call: emitted tokens / forward passes, the prompt's included.
+        acceptance_rate: accepted / drafted tokens.
+        compared: prompts that ar answered in the run.
+        identical: share of those whose ids are ar's.
+    """
+
+    first: ExternalAnswer
+    prompts: int
+    errors: int
+    tokens_per_s: float | None
+    tokens_per_call: float | None
+    acceptance_rate: float | None
+    compared: int
+    identical: float | None
+
+
+def engine_sums(
+    answers: Sequence[ExternalAnswer], records: Iterable[SampleRecord]
+) -> list[EngineSums]:
+    """A row for each engine, mode, options and model, in the order they were first measured.
+
+    Of several sessions that with the most answers counts, the latest of equals: an interrupted one
+    does not take the place of a whole one.
+    """
+    baseline = {
+        (record.prompt, record.prompt_hash): record.tokens
+        for record in records
+        if record.kind == "timing" and record.decoder == BASELINE and record.tokens is not None
+    }
+    sessions: dict[object, dict[int, list[ExternalAnswer]]] = defaultdict(lambda: defaultdict(list))
+    for answer in answers:
+        options = tuple(sorted(answer.options.items()))
+        sessions[answer.name, options, answer.model][answer.session].append(answer)
+    return [_sums(_fullest(each), baseline) for each in sessions.values()]
+
+
+def _fullest(sessions: dict[int, list[ExternalAnswer]]) -> list[ExternalAnswer]:
+    def answered(session: int) -> tuple[int, int]:
+        return sum(answer.error is None for answer in sessions[session]), session
+
+    return sessions[max(sessions, key=answered)]
+
+
+def _sums(
+    answers: Sequence[ExternalAnswer], baseline: dict[tuple[str, str], tuple[int, ...]]
+) -> EngineSums:
+    done = [answer for answer in answers if answer.tokens is not None]
+    emitted = sum(len(answer.tokens or ()) for answer in done)
+    same = [
+        answer.tokens == baseline[answer.prompt, answer.prompt_hash]
+        for answer in done
+        if (answer.prompt, answer.prompt_hash) in baseline
+    ]
+    calls = [answer.calls for answer in done]
+    return EngineSums(
+        first=answers[0],
+        prompts=len(done),
+        errors=len(answers) - len(done),
+        tokens_per_s=_ratio(emitted, sum(answer.total_s or 0.0 for answer in done)),
+        tokens_per_call=_ratio(emitted, 0 if None in calls else sum(n or 0 for n in calls)),
+        acceptance_rate=_ratio(
+            sum(answer.accepted or 0 for answer in done),
+            sum(answer.drafted or 0 for answer in done),
+        ),
+        compared=len(same),
+        identical=_ratio(sum(same), len(same)),
+    )
+
+
+def _ratio(above: float, below: float) -> float | None:
+    return above / below if below else None

@@ -151,12 +151,12 @@ def curve_figure(frame: pd.DataFrame, curve: Curve, axes: Sequence[str]) -> Draw
     return figure, data
 
 
-def _aside(places: pd.Series, index: int, count: int, curve: Curve) -> pd.Series:
+def _aside(places: pd.Series[float], index: int, count: int, curve: Curve) -> pd.Series[float]:
     """Places of one decoder, a little beside each other's, so that intervals do not overlap."""
     steps = index - (count - 1) / 2
     if curve.doubling:
-        return places * 2 ** (_STEP_OCTAVES * steps)
-    return places + _STEP * steps * (places.max() - places.min())
+        return places * float(2 ** (_STEP_OCTAVES * steps))
+    return places + _STEP * steps * (float(places.max()) - float(places.min()))
 
 
 def _data(frame: pd.DataFrame, curve: Curve) -> pd.DataFrame:

@@ -63,7 +63,7 @@ class HeadsJob:
             self.module.get_output_embeddings().weight.shape[0],
         )
         size = max(1, self.run.max_logits // (num_heads * vocabulary))
-        yield from zip(states.split(size), targets.split(size), strict=True)
+        yield from zip(torch.split(states, size), torch.split(targets, size), strict=True)
 
     @torch.no_grad()
     def _states(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:

@@ -174,8 +174,8 @@ class HFModel:
     @property
     def adapters(self) -> Mapping[str, AdapterConfig]:
         """Configurations of the attached adapters by name."""
-        attached = {**self._adapters, **self._heads}
-        return {name: adapter.config for name, adapter in attached.items()}
+        with_slots = {name: adapter.config for name, adapter in self._adapters.items()}
+        return with_slots | {name: heads.config for name, heads in self._heads.items()}
 
     def attach(
         self, name: str, adapter: SlotAdapter | DraftHeads, *, merged: bool | None = None

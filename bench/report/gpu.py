@@ -98,7 +98,8 @@ def read_outcome(
         if step.kind == "cost":
             figures = _cost_figures(folder / step.name, step.aim)
         elif step.kind == "run":
-            figures = _run_figures(folder / step.name, step.against and folder / step.against)
+            cost = None if step.against is None else folder / step.against
+            figures = _run_figures(folder / step.name, cost)
     except BenchError as error:
         if status is Status.PASSED:
             status, reason = Status.FAILED, error.message.replace(str(folder), "OUT")

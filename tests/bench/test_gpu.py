@@ -69,7 +69,7 @@ def test_every_command_has_options_that_exist(tmp_path, rehearse):
 
     import cli
 
-    commands = get_command(cli.app).commands
+    commands = get_command(cli.app).commands  # type: ignore[attr-defined]
     for each in gpu.make_steps(tmp_path, rehearse=rehearse):
         if each.kind == "tests" or each.name == "zoo-graphs":
             continue
@@ -132,12 +132,12 @@ def test_an_interruption_keeps_what_was_measured_and_runs_no_more(tmp_path, monk
 
     class Stopped(subprocess.Popen):
         def wait(self, timeout=None):
-            if "sleep" in self.args[-1] and not interrupted[0]:
+            if "sleep" in str(self.args) and not interrupted[0]:
                 interrupted[0] = True
                 raise KeyboardInterrupt
             return super().wait(timeout)
 
-    monkeypatch.setattr(gpu.subprocess, "Popen", Stopped)
+    monkeypatch.setattr(subprocess, "Popen", Stopped)
     steps = [step("well", "pass"), step("stopped", "import time; time.sleep(60)"), step("no", "1")]
     code, ended, _ = measured(steps, tmp_path, grace_s=5.0)
     assert code == Exit.INTERRUPTED

@@ -4,10 +4,11 @@ REFERENCE ?= results/reference/cpu-zoo
 GATE_OUTPUT ?= results
 GATE_ARGS ?=
 MUTANTS_ARGS ?=
+GPU_ARGS ?=
 NAME :=
 STORED = results/reference/$(NAME)
 
-.PHONY: help install check test test-slow test-wheel mutants docs smoke bench gate report reference
+.PHONY: help install check test test-slow test-wheel mutants docs smoke bench gate gpu report reference
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile
@@ -53,6 +54,9 @@ bench: install   ## the main job on the embedded default
 gate: install    ## hard gates on the zoo against the stored reference
 	$(PYTHON) -m bench run --repeats 1 --quality-limit 40 --run-name gate --output $(GATE_OUTPUT) --progress plain
 	$(PYTHON) -m bench compare $(REFERENCE) $(GATE_OUTPUT)/latest $(GATE_ARGS)
+
+gpu: install     ## everything a GPU is borrowed for, in nine minutes (GPU_ARGS=--rehearse: in small, on the CPU)
+	$(PYTHON) -m bench.gpu $(GPU_ARGS)
 
 report: install  ## redo tables and figures of a run: make report RUN=results/…
 	$(PYTHON) -m bench report $(RUN)

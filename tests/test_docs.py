@@ -1,6 +1,8 @@
 """The documentation matches what it documents: code, columns, links, numbering."""
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -87,3 +89,48 @@ def test_every_entry_of_the_log_opens_with_its_conclusion_in_lines_of_100_column
         )
     wide = [row for row in log.splitlines() if len(row) > 100]
     assert not wide, wide
+
+
+def gpu_places(node: ast.AST, name: str = "") -> Iterator[str]:
+    """Functions of a module that ask whether there is a GPU or use one; "" is the module itself."""
+    body = getattr(node, "body", [])
+    text = body[0].value if isinstance(body, list) and body and _is_text(body[0]) else None
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Expr) and child.value is text:
+            continue
+        inner = name
+        if isinstance(child, ast.FunctionDef | ast.ClassDef):
+            inner = f"{name}.{child.name}" if name else child.name
+        if _asks_for_a_gpu(child):
+            yield name
+        yield from gpu_places(child, inner)
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _asks_for_a_gpu(node: ast.AST) -> bool:
+    match node:
+        case ast.Attribute(attr="cuda" | "on_gpu") | ast.Import(names=[ast.alias(name="pynvml")]):
+            return True
+        case ast.Constant(value=str(text)):
+            return "cuda" in text
+        case ast.Compare(comparators=[ast.Constant(value="cpu")]):
+            return True
+    return False
+
+
+def test_every_function_that_asks_for_a_gpu_is_on_the_page_of_the_gpu() -> None:
+    page = (DOCS / "gpu.md").read_text(encoding="utf-8").split("<!-- gpu:")[1]
+    listed = set(re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE))
+    places = set()
+    for folder in ("bench", "decoders"):
+        for file in (ROOT / folder).rglob("*.py"):
+            if file.relative_to(ROOT).as_posix() == "bench/gpu.py":  # the script itself
+                continue
+            for name in gpu_places(ast.parse(file.read_text(encoding="utf-8"))):
+                place = file.relative_to(ROOT).as_posix()
+                places.add(f"{place}:{name}" if name else place)
+    assert places - listed == set(), "docs/gpu.md lacks them"
+    assert listed - places == set(), "docs/gpu.md names what asks for no GPU"

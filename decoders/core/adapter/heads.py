@@ -33,8 +33,7 @@ class DraftHeads(nn.Module):
             ValueError: a configuration of slots.
         """
         super().__init__()
-        if config.variant not in HEADS:
-            raise ValueError(f"an adapter of variant {config.variant} has slots, not heads")
+        _check_heads(config)
         self.config = config
         num_heads, rank, width = config.num_slots, config.rank, config.width
         generator = torch.Generator().manual_seed(seed)
@@ -85,6 +84,7 @@ class DraftHeads(nn.Module):
         folder = Path(folder).expanduser()
         try:
             config = AdapterConfig.from_json((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+            _check_heads(config)
             state = load_file(folder / WEIGHTS_FILE)
             sizes, stored = (config.num_slots, config.rank, config.width), state["down"].shape
             if sizes != stored:  # before room is made for whatever the sizes say
@@ -109,3 +109,8 @@ def read_adapter(folder: str | Path) -> SlotAdapter | DraftHeads:
     except (ValueError, TypeError, OSError):
         return SlotAdapter.load(folder)  # says what is wrong
     return DraftHeads.load(folder) if config.variant in HEADS else SlotAdapter.load(folder)
+
+
+def _check_heads(config: AdapterConfig) -> None:
+    if config.variant not in HEADS:
+        raise ValueError(f"an adapter of variant {config.variant} has slots, not heads")

@@ -13,6 +13,7 @@ from bench import gpu
 from bench.errors import BenchError, Exit
 from bench.report.gpu import Step
 from bench.settings.config import RunConfig
+from tests.bench.test_main import HEARD
 
 ROOT = Path(__file__).parents[2]
 
@@ -91,7 +92,7 @@ def test_a_step_that_fails_or_hangs_loses_no_other(tmp_path):
     deaf = "import signal, time; signal.signal(2, signal.SIG_IGN); print('deaf', flush=True); "
     steps = [
         step("broken", "import os; os._exit(7)"),
-        step("hanging", "import time; time.sleep(60)", budget_s=4.0),
+        step("hanging", f"{HEARD}; import time; time.sleep(60)", budget_s=4.0),
         step("deaf", deaf + "time.sleep(60)", budget_s=4.0),
         step("left", "", left_out="for a reason"),
         step("well", "pass"),

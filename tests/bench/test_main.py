@@ -90,5 +90,5 @@ def test_a_shell_can_complete_verbs(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert ended.stdout.split() == ["explain", "export"], ended.stderr
+    assert ended.stdout.split() == ["external", "explain", "export"], ended.stderr
     assert "--install-completion" in bench("--help").out

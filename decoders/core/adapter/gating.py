@@ -1,7 +1,7 @@
 """Which linear layers of a model are gated, and how an adapter is put in their place.
 
 Each linear layer of a module is wrapped once; while nothing is active the wrapper is the layer
-itself, or what `rest` put there. What is computed in its place is in `gated_weights`.
+itself, or what `rest` put there. What is computed in its place is in `weights`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,13 @@ def _weight(layer: nn.Module) -> Tensor:
 
 
 class GatedModule:
-    """A module whose linear layers are wrapped; `active` puts an adapter to work."""
+    """A module whose linear layers are wrapped; `active` puts an adapter to work.
+
+    Attributes:
+        groups: indices of the layers that share an input, in the order they are called.
+        layers: every linear layer but the head.
+        side_by_side: whether the weights of a group stand next to one another.
+    """
 
     def __init__(self, module: Any, *, side_by_side: bool = False) -> None:
         """Wrap the layers of a transformers causal LM in place.
@@ -100,6 +106,7 @@ class GatedModule:
                 ``[in, sum of out]``; the layers keep views of them.
         """
         layers = linear_layers(module)
+        self.side_by_side = side_by_side
         self.groups = _shared_inputs(module, list(layers.values()))
         if side_by_side:
             for group in self.groups:

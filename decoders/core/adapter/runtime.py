@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from decoders.core.adapter.entering import LateSlots
 from decoders.core.adapter.gating import Forward, GatedModule
+from decoders.core.adapter.low_rank import LowRankWeights
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.weights import Deltas, MergedWeights, UnmergedWeights
 from decoders.core.types import BLANK, HIDDEN, Call, Slots
@@ -34,18 +35,21 @@ class AttachedAdapter:
         device: torch.device,
         merged: bool,
     ) -> None:
-        """Lay the weights out (`gated_weights`: merged or not); `tokens` is the token embedding."""
+        """Lay the weights out (`weights`: merged or not); `tokens` is the token embedding."""
         self.config, self._tokens = adapter.config, tokens
         self._adapter = adapter.to(device)
         self._dtype, self._device = dtype, device
         self._tables: dict[tuple[float, float], Tensor] = {}
         numbers = self._adapter.numbers
         self._numbers = None if numbers is None else numbers.detach().to(dtype)
-        weights: MergedWeights | UnmergedWeights
+        weights: MergedWeights | UnmergedWeights | LowRankWeights
         with torch.no_grad():
             if merged:
                 exact = _moved(adapter.factors(torch.float32), device)
                 weights = MergedWeights(Deltas(gated, exact), dtype)
+                self.num_bytes = weights.num_bytes
+            elif gated.side_by_side:
+                weights = LowRankWeights(gated, _moved(adapter.factors(dtype), device))
                 self.num_bytes = weights.num_bytes
             else:
                 deltas = Deltas(gated, _moved(adapter.factors(dtype), device))

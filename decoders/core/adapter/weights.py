@@ -1,12 +1,14 @@
 """The weights of gated linear layers: base rows see the base alone, slot rows base + adapter.
 
-``y = W x + b + g (alpha / r) B A x`` with g = 0 for base rows and 1 for slots (gated LoRA). Two
-ways of computing the same numbers:
+``y = W x + b + g (alpha / r) B A x`` with g = 0 for base rows and 1 for slots (gated LoRA). Ways
+of computing the same numbers:
 
 * *merged*: slot rows go through ``W + (alpha / r) B A``, base rows through W, both laid out beside
   one another. Fastest where the weights are small, at three times the weight memory.
 * *unmerged*: W for all rows, then the low-rank delta on slot rows. Layers that read the same input
   (q, k, v; gate, up) share one product with their stacked A.
+* `low_rank.LowRankWeights`: as unmerged, with W side by side as well; the fastest on a CPU where
+  the weights are large.
 
 Letters: B sequences, N rows of a sequence, S slot rows of a call, r rank.
 """
@@ -98,11 +100,11 @@ class GroupedWeights:
 
     def __init__(self, gated: GatedModule, weight: Callable[[list[int]], Tensor]) -> None:
         """`weight`: that of the layers of some indices, side by side ``[in, sum out]``."""
-        self._groups: list[_Group] = []
-        self._member: dict[int, tuple[_Group, int]] = {}
+        self._groups: list[Group] = []
+        self._member: dict[int, tuple[Group, int]] = {}
         for indices in gated.groups:
             members = [gated.layers[index] for index in indices]
-            group = _Group(
+            group = Group(
                 members=members,
                 slots=weight(indices),
                 bias=_joined_bias(members),
@@ -114,7 +116,12 @@ class GroupedWeights:
     @classmethod
     def base(cls, gated: GatedModule) -> GroupedWeights:
         """The model's own, as views: of a `GatedModule` whose weights stand side by side."""
-        return cls(gated, lambda indices: _joined_view([gated.layers[i] for i in indices]))
+        return cls(gated, cls.base_weight(gated))
+
+    @staticmethod
+    def base_weight(gated: GatedModule) -> Callable[[list[int]], Tensor]:
+        """Finds the weights of a group of layers, side by side ``[in, sum out]``."""
+        return lambda indices: _joined_view([gated.layers[index] for index in indices])
 
     def weight(self, index: int) -> Tensor:
         """A layer's, ``[in, out]``."""
@@ -125,7 +132,7 @@ class GroupedWeights:
         """All rows by these weights."""
         return self._part(index, lambda group: group.everywhere(x))
 
-    def _part(self, index: int, run: Callable[[_Group], Tensor]) -> Tensor:
+    def _part(self, index: int, run: Callable[[Group], Tensor]) -> Tensor:
         """A layer's part of its group's output, computed when the first of the group is called."""
         group, place = self._member[index]
         if len(group.sizes) == 1:
@@ -201,7 +208,7 @@ def _tail(first: int, num_rows: int, device: torch.device) -> _Rows:
 
 
 @dataclass(slots=True)
-class _Group:
+class Group:
     """Layers of one input: weights side by side ``[in, sum out]``, their last output.
 
     Where it is `plain`, slots have the weights of base rows: no layer of it has a delta.

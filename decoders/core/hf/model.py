@@ -53,6 +53,10 @@ Attention = Literal["sdpa", "eager"]
 _LENGTH_BUCKET = 128
 """Compiled graphs see cache lengths in multiples of this, and widths in powers of two."""
 
+_MERGED_BYTES = 32 * 2**20
+"""A model with more bytes of weights has none merged beside them on a CPU: they are read from
+memory in every call, and that is what the call costs (docs/log.md)."""
+
 
 class HFModel:
     """A transformers causal LM with a preallocated KV cache shared by its sessions.
@@ -81,7 +85,7 @@ class HFModel:
                 plain module.
             backend: of `torch.compile`.
             grouped: lay the weights of layers that share an input side by side, and run each group
-                as one product (`gated_weights.GroupedWeights`); None: on a CPU, where it is faster.
+                as one product (`weights.GroupedWeights`); None: on a CPU, where it is faster.
 
         Raises:
             ValueError: for an architecture whose cache or masks this class cannot provide.
@@ -185,8 +189,8 @@ class HFModel:
         Args:
             name: what `Slots.adapter` says.
             adapter: made for this model.
-            merged: lay merged weights beside the base's (`gated_weights`); None: on a CPU, where
-                it is the faster way.
+            merged: lay merged weights beside the base's (`adapter.weights`); None: on a CPU, if
+                the model is small enough for its cache, where it is the faster way.
 
         Raises:
             ValueError: where the adapter was made for a model of other shapes.
@@ -198,7 +202,7 @@ class HFModel:
         if self._gated is None:
             self._gated = GatedModule(self.module)
         if merged is None:
-            merged = self.device.type == "cpu"
+            merged = self.device.type == "cpu" and self.weight_bytes <= _MERGED_BYTES
         self._late_slots.open(adapter.config.enter)
         self._adapters[name] = AttachedAdapter(
             adapter,

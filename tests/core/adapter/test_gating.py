@@ -13,12 +13,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from decoders.core.adapter.gating import GatedModule, layer_shapes, linear_layers
+from decoders.core.adapter.low_rank import LowRankWeights
 from decoders.core.adapter.weights import Deltas, GroupedWeights, MergedWeights, UnmergedWeights
 from decoders.core.hf.model import HFModel
 from tests.tiny_models import VOCAB, fresh
 
 TOLERANCE = 2e-5
 RANK = 3
+WAYS = ["merged", "unmerged", "low-rank"]
 MODELS = ("llama", "qwen2", "mistral", "gpt-neox", "gpt2")
 IDS = torch.randint(VOCAB, (2, 9), generator=torch.Generator().manual_seed(0))
 FIRST = 5  # of IDS[0], rows from here on are slots
@@ -69,21 +71,32 @@ def gate_of(flat_slots, shape):
 
 
 class Case:
-    """One architecture, wrapped; its adapter the merged and the unmerged way."""
+    """One architecture, wrapped side by side or not; its adapter each way that this allows."""
 
     def __init__(self, name: str, seed: int = 0, rank: int | None = RANK) -> None:
         self.plain, self.module = fresh(name), fresh(name)
         self.factors = factors_of(self.plain, seed, rank)
         self.gated = GatedModule(self.module)
+        self.joined_module = fresh(name)
+        self.joined = GatedModule(self.joined_module, side_by_side=True)
+        self.joined.rest(GroupedWeights.base(self.joined).everywhere)
+        self.lay_out()
+
+    def lay_out(self) -> None:
         deltas = Deltas(self.gated, self.factors)
-        self.ways: dict[str, MergedWeights | UnmergedWeights] = {
+        self.ways: dict[str, MergedWeights | UnmergedWeights | LowRankWeights] = {
             "merged": MergedWeights(deltas, torch.float32),
             "unmerged": UnmergedWeights(deltas),
+            "low-rank": LowRankWeights(self.joined, self.factors),
         }
 
+    def logits(self, ids, way, active) -> Tensor:
+        joined = way == "low-rank"
+        with (self.joined if joined else self.gated).active(active):
+            return logits(self.joined_module if joined else self.module, ids)
+
     def run(self, ids, way, kind, *where) -> Tensor:
-        with self.gated.active(getattr(self.ways[way], kind)(*where)):
-            return logits(self.module, ids)
+        return self.logits(ids, way, getattr(self.ways[way], kind)(*where))
 
     def expected(self, ids, flat_slots) -> Tensor:
         with by_hand(self.plain, self.factors, gate_of(flat_slots, ids.shape)):
@@ -96,7 +109,7 @@ def name(request):
 
 
 @pytest.mark.parametrize("rank", [RANK, None])
-@pytest.mark.parametrize("way", ["merged", "unmerged"])
+@pytest.mark.parametrize("way", WAYS)
 def test_gated_rows_equal_lora_by_hand(name, way, rank):
     case = Case(name, rank=rank)
     base = logits(case.plain, IDS)
@@ -107,21 +120,22 @@ def test_gated_rows_equal_lora_by_hand(name, way, rank):
     assert (case.expected(IDS[:1], torch.arange(FIRST, 9)) - base[:1])[0, FIRST:].abs().max() > 0.1
     close(case.run(IDS, way, "scattered", BASE, SLOTS), case.expected(IDS, SLOTS))
     # `everywhere` is a method of the layer, not a maker of one
-    with case.gated.active(case.ways[way].everywhere):
-        close(logits(case.module, IDS), case.expected(IDS, torch.arange(18)))
+    close(case.logits(IDS, way, case.ways[way].everywhere), case.expected(IDS, torch.arange(18)))
 
 
-def test_unmerged_base_rows_are_bit_exact_with_the_plain_model(name):
+@pytest.mark.parametrize("way", ["unmerged", "low-rank"])
+def test_base_rows_are_bit_exact_with_the_model_alone_where_nothing_is_merged(name, way):
     case = Case(name)
-    tail = case.run(IDS[:1], "unmerged", "tail", FIRST, 9)
-    assert torch.equal(tail[:, :FIRST], logits(case.plain, IDS[:1])[:, :FIRST])
-    scattered = case.run(IDS, "unmerged", "scattered", BASE, SLOTS)
+    alone = case.joined_module if way == "low-rank" else case.plain
+    tail = case.run(IDS[:1], way, "tail", FIRST, 9)
+    assert torch.equal(tail[:, :FIRST], logits(alone, IDS[:1])[:, :FIRST])
+    scattered = case.run(IDS, way, "scattered", BASE, SLOTS)
     unmoved = gate_of(SLOTS, IDS.shape).cumsum(1) == 0  # rows that no slot comes before
     assert unmoved.sum() == 3 + 5
-    assert torch.equal(scattered[unmoved], logits(case.plain, IDS)[unmoved])
+    assert torch.equal(scattered[unmoved], logits(alone, IDS)[unmoved])
 
 
-@pytest.mark.parametrize("way", ["merged", "unmerged"])
+@pytest.mark.parametrize("way", WAYS)
 def test_base_rows_do_not_change_by_one_bit_with_the_adapter(name, way):
     one, other = Case(name, seed=0), Case(name, seed=1)
     tails = [case.run(IDS[:1], way, "tail", FIRST, 9) for case in (one, other)]
@@ -218,22 +232,19 @@ def test_merged_weights_follow_the_base_layers_orientation(name):
         assert torch.equal(merged.weight(index), deltas.merged(index))
 
 
-@pytest.mark.parametrize("way", ["merged", "unmerged"])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("left_out", ["q_proj", "k_proj", "up_proj", "o_proj"])
 def test_a_layer_without_factors_stays_a_base_layer(way, left_out):
     case = Case("llama")
     for layer in [name for name in case.factors if name.endswith(left_out)]:
         del case.factors[layer]
-    deltas = Deltas(case.gated, case.factors)
-    case.ways = {
-        "merged": MergedWeights(deltas, torch.float32),
-        "unmerged": UnmergedWeights(deltas),
-    }
+    case.lay_out()
     got = case.run(IDS, way, "scattered", BASE, SLOTS)
     torch.testing.assert_close(got, case.expected(IDS, SLOTS), atol=TOLERANCE, rtol=TOLERANCE)
 
 
-def test_deltas_may_mix_ranks_and_serve_many_calls():
+@pytest.mark.parametrize("way", ["unmerged", "low-rank"])
+def test_deltas_may_mix_ranks_and_serve_many_calls(way):
     case = Case("llama")
     wide = factors_of(case.plain, seed=2, rank=5)
     full = factors_of(case.plain, seed=3, rank=None)
@@ -242,10 +253,9 @@ def test_deltas_may_mix_ranks_and_serve_many_calls():
             case.factors[layer] = wide[layer]
         elif layer.endswith(("v_proj", "q_proj")) and ".1." in layer:
             case.factors[layer] = full[layer]
-    unmerged = UnmergedWeights(Deltas(case.gated, case.factors))
-    case.ways["unmerged"] = unmerged
+    case.lay_out()
     for ids in (IDS, IDS.flip(0), IDS.flip(1)):
-        got = case.run(ids, "unmerged", "scattered", BASE, SLOTS)
+        got = case.run(ids, way, "scattered", BASE, SLOTS)
         torch.testing.assert_close(got, case.expected(ids, SLOTS), atol=TOLERANCE, rtol=TOLERANCE)
 
 

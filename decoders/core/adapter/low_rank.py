@@ -1,0 +1,119 @@
+"""Gated linear layers whose slots add a low-rank product to the model's own: two reads less.
+
+Where weights are larger than a CPU's cache, reading them is what a call costs. Merged weights are
+read beside the base's; the factors of an adapter are small (`weights` has the other ways).
+
+Letters: B sequences, N rows of a sequence, S slot rows of a call, R ranks of a group, summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from decoders.core.adapter.gating import Forward, GatedModule
+from decoders.core.adapter.weights import Group, GroupedWeights
+
+Factors = tuple[Tensor | None, Tensor]
+"""A ``[r, in]`` and B ``[out, r]``, B scaled by alpha / r; or None and a delta ``[out, in]``."""
+
+
+class LowRankWeights(GroupedWeights):
+    """Layers that share an input take one product of all rows; slots add one of the group's delta.
+
+    The deltas of a group stand side by side: A ``[in, R]``, then B ``[R, sum out]``, each layer's
+    block by itself and zeros elsewhere. For decoding alone: what is added is added in place.
+    """
+
+    def __init__(self, gated: GatedModule, factors: Mapping[str, Factors]) -> None:
+        """Weights of a module that stand side by side; `factors` by layer name, in its dtype."""
+        super().__init__(gated, GroupedWeights.base_weight(gated))
+        self._deltas: dict[int, _Delta | None] = {}
+        for indices in gated.groups:
+            pairs = [factors.get(gated.layers[index].name) for index in indices]
+            shapes = [gated.layers[index].shape for index in indices]
+            weight = gated.layers[indices[0]].weight
+            delta = _Delta.of(pairs, shapes, weight) if any(pairs) else None
+            self._deltas |= dict.fromkeys(indices, delta)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the factors; the weights are the model's own."""
+        deltas = {id(delta): delta for delta in self._deltas.values() if delta is not None}
+        return sum(part.nbytes for delta in deltas.values() for part in delta.parts)
+
+    def everywhere(self, index: int, x: Tensor) -> Tensor:
+        """All rows are slots."""
+        return self._added(index, x, lambda delta, x, y: delta.add(x, y))
+
+    def tail(self, first: int, num_rows: int) -> Forward:
+        """One sequence whose rows from `first` on are slots; `num_rows` is not needed here."""
+        del num_rows
+        return lambda index, x: self._added(
+            index, x, lambda delta, x, y: delta.add(x[first:], y[first:])
+        )
+
+    def scattered(self, base: Tensor, slots: Tensor) -> Forward:
+        """Several sequences: flat indices of the base rows (not needed here) and of the slots."""
+        del base
+        return lambda index, x: self._added(
+            index, x, lambda delta, x, y: y.index_add_(0, slots, delta.of_rows(x[slots]))
+        )
+
+    def _added(
+        self, index: int, x: Tensor, add: Callable[[_Delta, Tensor, Tensor], object]
+    ) -> Tensor:
+        """A layer's output of rows ``[B, N, in]``, after `add` (rows ``[B N, in]`` to outputs)."""
+
+        def run(group: Group) -> Tensor:
+            y = group.everywhere(x)
+            delta = self._deltas[index]
+            if delta is not None:
+                add(delta, x.reshape(-1, x.shape[-1]), y.view(-1, y.shape[-1]))
+            return y
+
+        return self._part(index, run)
+
+
+@dataclass(frozen=True, slots=True)
+class _Delta:
+    """What slots of a group add: ``x low high``, or ``x high`` where `low` is None."""
+
+    low: Tensor | None
+    high: Tensor
+
+    @classmethod
+    def of(
+        cls, pairs: Sequence[Factors | None], shapes: Sequence[tuple[int, int]], like: Tensor
+    ) -> _Delta:
+        """Of the layers of a group, whose factors (None: it has none) stand in order."""
+        if any(pair is not None and pair[0] is None for pair in pairs):  # one is of full rank
+            whole = [
+                like.new_zeros(shape)
+                if pair is None
+                else (pair[1] if pair[0] is None else pair[1] @ pair[0]).t()
+                for pair, shape in zip(pairs, shapes, strict=True)
+            ]
+            return cls(None, torch.cat(whole, 1))
+        lows = [pair[0] for pair in pairs if pair is not None and pair[0] is not None]
+        blocks = [
+            like.new_zeros(0, shape[1]) if pair is None else pair[1].t()
+            for pair, shape in zip(pairs, shapes, strict=True)
+        ]
+        return cls(torch.cat(lows).t().contiguous(), torch.block_diag(*blocks))  # type: ignore[no-untyped-call]
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        """The tensors it holds."""
+        return (self.high,) if self.low is None else (self.low, self.high)
+
+    def of_rows(self, x: Tensor) -> Tensor:
+        """Of rows ``[S, in]``: ``[S, sum out]``."""
+        return (x if self.low is None else x @ self.low) @ self.high
+
+    def add(self, x: Tensor, y: Tensor) -> None:
+        """To the outputs ``[S, sum out]`` of rows ``[S, in]``, in place."""
+        y.addmm_(x if self.low is None else x @ self.low, self.high)

@@ -17,7 +17,7 @@ from torch import Tensor
 from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.drafting.verification import Verification, settle
 from decoders.core.registry import register
-from decoders.core.types import Call, CallResult, Emit
+from decoders.core.types import Call, CallResult, Emit, Sampling, Want
 
 _Proposal = tuple[list[int], list[Tensor]]
 
@@ -28,18 +28,23 @@ class Speculative(Decoder):
     """Draft K tokens with a small model, verify them in one target call. Lossless.
 
     Args:
-        k: tokens drafted per step (fewer where the budget ends sooner).
+        k: most tokens drafted per step (fewer where the budget ends sooner).
+        stop: a draft less probable than this, in the draft model, is the last of its step; 0: k
+            tokens are drafted. It is verified like the others: to leave it out because of what it
+            is would change the distribution of answers.
         verify: acceptance rule above temperature 0 (greedy: both accept the target's argmax).
     """
 
     k: int = 4
+    stop: float = 0.0
     verify: Literal["rejection", "coupled"] = "rejection"
 
     needs = ("draft",)
 
     def __post_init__(self) -> None:
-        """`ValueError` on k below 1."""
+        """`ValueError` on an option out of range."""
         self.demand(self.k >= 1, "k", "1 or above")
+        self.demand(0 <= self.stop < 1, "stop", "0 (off) or above, and below 1")
 
     @property
     def coupled(self) -> bool:
@@ -101,12 +106,31 @@ class Speculative(Decoder):
         assert draft is not None
         drafts: list[int] = []
         distributions: list[Tensor] = []
+        want = self._draft_want(request.sampling)
         keep_distributions = not self._verification.by_picks(request.sampling)
         while len(drafts) < num_drafts:
             known = draft.length - len(sequence)  # drafts already in the cache, if positive
             unseen = drafts[known:] if known >= 0 else [*sequence[known:], *drafts]
-            result = yield draft.call(unseen, want="probs" if keep_distributions else "picks")
+            result = yield draft.call(unseen, want=want)
             drafts += result.picks
-            if result.probs is not None:
+            if keep_distributions:
+                assert result.probs is not None
                 distributions.append(result.probs[-1])
+            if self.stop and _probability(result) < self.stop:
+                break
         return drafts, distributions
+
+    def _draft_want(self, sampling: Sampling) -> Want:
+        """The form in which drafts are read: with their distributions where these are needed."""
+        if not self._verification.by_picks(sampling):
+            return "probs"
+        if not self.stop:
+            return "picks"
+        return "argmax" if sampling.greedy else "probs"
+
+
+def _probability(result: CallResult) -> float:
+    """Of the draft that a call gave."""
+    if result.probs is None:
+        return result.confidences[-1]
+    return float(result.probs[-1, result.picks[-1]])

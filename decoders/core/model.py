@@ -142,7 +142,7 @@ class Session:
                 first slot standing where the last token does.
             mask: bool ``[N, N]``, row i sees row j; default causal.
             slots: rows that follow the tokens, run through an adapter and leave nothing behind.
-            drafts: for ``want="verdict"``: the K drafts that the K + 1 read rows verify.
+            drafts: for ``want="acceptance"``: the K drafts that the K + 1 read rows verify.
             draft_probs: the distributions ``[V]`` the drafts were drawn from; None for one-hot
             distributions.
             acceptance_rule: when a draft stands; anything but the default is lossy.

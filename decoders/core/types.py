@@ -133,7 +133,7 @@ class Call:
     position). `mask[i, j]` says whether row i sees row j (None: causal); every row sees the whole
     committed cache. `read` lists the token rows whose prediction is wanted, in `want`'s form.
     With `hidden` the last hidden states of these rows come too, which heads propose tokens from.
-    With ``want="verdict"`` rows `read` verify `drafts`, which were drawn from `draft_probs`, one
+    With ``want="acceptance"`` rows `read` verify `drafts`, which were drawn from `draft_probs`, one
     tensor ``[V]`` each (None: deterministic drafts, i.e. one-hot distributions), by `acceptance`.
     """
 
@@ -182,13 +182,13 @@ class Acceptance:
 class CallResult:
     """What a call returned for its read rows; only the fields its `want` names are set.
 
-    =========  =====================================================================
-    picks      `picks`: R tokens drawn from the warped distributions with the positional uniforms
-    argmax     `picks`: R likeliest tokens; `confidences`: their unwarped probabilities
-    probs      `probs`: warped distributions ``[R, V]`` (on the device) and `picks` drawn from them
-    logits     `logits`: raw float32 logits ``[R, V]`` (on the device)
-    verdict    `verdict`: rejection sampling of `Call.drafts`
-    =========  =====================================================================
+    ==========  ====================================================================
+    picks       `picks`: R tokens drawn from the warped distributions with the positional uniforms
+    argmax      `picks`: R likeliest tokens; `confidences`: their unwarped probabilities
+    probs       `probs`: warped distributions ``[R, V]`` (on the device) and `picks` drawn from them
+    logits      `logits`: raw float32 logits ``[R, V]`` (on the device)
+    acceptance  `acceptance`: rejection sampling of `Call.drafts`
+    ==========  ====================================================================
 
     Read slots give `slot_picks` and their `slot_confidences`; with ``want="probs"`` the
     distributions ``[R, V]`` they were drawn from as `slot_probs` instead. Where ids are barred,
@@ -218,7 +218,7 @@ class Emit:
         accepted: how many of them stood, from the first on.
         undrafted: how many of `tokens` come before the drafts and never were any: a step that
             verifies may also hand on what an earlier call of it gave.
-        verdict: what verified them, where it compared their distributions with the target's.
+        acceptance: what verified them, where it compared their distributions with the target's.
         passes: how many times the block was predicted that this step finishes; 0: it finishes none.
         rejected: the drafts that fell, in order, for whoever looks at the answer; or nothing.
         decided: for each of `tokens` the pass of its block that decided it (0: the target itself

@@ -1,4 +1,4 @@
-"""`hf`: the loops of transformers, on tables of known laws and on tiny modules."""
+"""`hf`: the loops of transformers, on tables of known distributions and on tiny modules."""
 
 from __future__ import annotations
 

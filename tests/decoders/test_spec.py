@@ -2,13 +2,14 @@
 
 import itertools
 import math
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import pytest
 import torch
 
 from decoders.ar import Autoregressive
+from decoders.core.decoder import Decoder
 from decoders.core.engine import sequence as job_module
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
@@ -16,17 +17,20 @@ from decoders.core.sampling import Uniforms
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Sampling
 from decoders.spec import Speculative
-from tests.enumeration import enumerated_distribution
+from tests.enumeration import enumerated_distribution, integrated
 
 # Token 2 is drafted in 4 of 6 cases and stands in all, half or none of them; where it falls two
 # tokens are left to recover, so that the number that let it fall must not choose between them.
 TARGET = ((2, 2, 2), (3, 3, 0), (1, 1, 4), (2, 2, 2))
 DRAFT = ((1, 1, 4),)
-GRID = [(step + 0.5) / 6 for step in range(6)]
+# Every probability, ratio and rest is a multiple of these grids' steps.
+GRIDS = {"draw": 4, "accept": 3, "recover": 2}
+STOPPING = ((1, 1, 0), (0, 1, 0), (1, 1, 0))
+DRAFTED = ((1, 3, 0), (3, 1, 0))
 
 
 class Fractions(TableModel):
-    """Distributions in sixths by the last two tokens, so that a grid of 6 integrates exactly."""
+    """Distributions by the last two tokens, in fractions that a grid integrates exactly."""
 
     def __init__(self, distributions: Sequence[Sequence[int]]) -> None:
         super().__init__(3)
@@ -38,39 +42,76 @@ class Fractions(TableModel):
         return torch.tensor([math.log(weight) if weight else -math.inf for weight in weights])
 
 
-def enumerate_answers(decoder: Speculative) -> dict[tuple[int, ...], float]:
-    """The exact distribution of three-token answers.
+def answers(
+    decoder: Decoder, both: Models, num_tokens: int, grid: int | Mapping[str, int]
+) -> dict[tuple[int, ...], float]:
+    """The exact distribution of answers, by integration over the uniforms."""
+    sampling = Sampling(temperature=1.0, max_new_tokens=num_tokens)
 
-    Every uniform runs over the midpoints of its grid.
+    def run(uniforms: object) -> tuple[int, ...]:
+        job_module.Uniforms = lambda *_: uniforms  # type: ignore[attr-defined, misc, assignment]
+        return generate(decoder, [1], sampling, both).tokens
 
-    With k=1 and a budget of 3 the uniforms consulted are draw 0 and 1, accept 1, recover 1 and 2.
-    """
-    models = Models(target=Fractions(TARGET), draft=Fractions(DRAFT))
-    sampling = Sampling(temperature=1.0, max_new_tokens=3)
-    distribution: defaultdict[tuple[int, ...], float] = defaultdict(float)
-    consulted = [("draw", 0), ("draw", 1), ("accept", 1), ("recover", 1), ("recover", 2)]
-    for values in itertools.product(GRID, repeat=len(consulted)):
-        table = dict(zip(consulted, values, strict=True))
+    return integrated(run, grid)
 
-        class Scripted:
-            def __init__(self, seed: int, prompt: Sequence[int], table: dict = table) -> None:
-                self.at = lambda stream, position: table[stream, position]
 
-        job_module.Uniforms = Scripted  # type: ignore[attr-defined, misc, assignment]
-        distribution[generate(decoder, [1], sampling, models).tokens] += 1 / len(GRID) ** len(
-            consulted
-        )
-    return distribution
+def assert_distribution_of(target: Fractions, found: dict[tuple[int, ...], float]) -> None:
+    length = len(next(iter(found)))
+    sampling = Sampling(temperature=1.0, max_new_tokens=length)
+    expected = enumerated_distribution(target, [1], sampling, length)
+    assert found.keys() == expected.keys()
+    for answer, mass in expected.items():
+        assert found[answer] == pytest.approx(mass, abs=1e-6)
 
 
 def test_rejection_has_the_exact_distribution_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_module, "Uniforms", Uniforms)
-    found = enumerate_answers(Speculative(k=1))
-    target = Fractions(TARGET)
-    expected = enumerated_distribution(target, [1], Sampling(temperature=1.0), 3)
-    assert found.keys() == expected.keys()
-    for answer, mass in expected.items():
-        assert found[answer] == pytest.approx(mass, abs=1e-6)
+    both = Models(target=Fractions(TARGET), draft=Fractions(DRAFT))
+    assert_distribution_of(Fractions(TARGET), answers(Speculative(k=1), both, 3, 6))
+
+
+@pytest.mark.parametrize("stop", [0.0, 0.5])
+def test_stopping_at_an_improbable_draft_keeps_the_distribution(
+    monkeypatch: pytest.MonkeyPatch, stop: float
+) -> None:
+    """A token of the draft model's distributions has 1/4: with stop=0.5 it ends the drafts."""
+    monkeypatch.setattr(job_module, "Uniforms", Uniforms)
+    both = Models(target=Fractions(STOPPING), draft=Fractions(DRAFTED))
+    found = answers(Speculative(k=2, stop=stop), both, 4, GRIDS)
+    assert_distribution_of(Fractions(STOPPING), found)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "verify"), [(0.0, "rejection"), (0.8, "coupled"), (0.8, "rejection")]
+)
+def test_the_last_draft_of_a_step_is_the_first_improbable_one(
+    temperature: float, verify: Literal["rejection", "coupled"]
+) -> None:
+    both, stop = models(0.6), 0.3
+    assert isinstance(both.draft, TableModel)
+    sampling = Sampling(temperature=temperature, max_new_tokens=60)
+    answer = generate(Speculative(k=4, stop=stop, verify=verify), [1, 2], sampling, both)
+    text, ends = [1, 2], set()
+    for step in answer.steps:
+        drafts = [*step.tokens[: step.accepted], *step.rejected]
+        assert len(drafts) == step.drafted
+        for place, draft in enumerate(drafts):
+            logits = both.draft.logits([*text, *drafts[:place]])
+            probability = torch.softmax(logits / (temperature or 1.0), -1)[draft]
+            assert place == len(drafts) - 1 or probability >= stop
+            if place == len(drafts) - 1 < 3:
+                ends.add(bool(probability < stop))
+        text += step.tokens
+    assert True in ends  # it did stop somewhere
+
+
+def test_stopping_saves_draft_calls_and_no_answer_changes() -> None:
+    sampling = Sampling(max_new_tokens=80)
+    both = models(0.5)
+    plain, stopping = (generate(Speculative(k=5, stop=s), [1], sampling, both) for s in (0, 0.4))
+    assert plain.tokens == stopping.tokens
+    calls = [sum(step.draft_calls for step in answer.steps) for answer in (plain, stopping)]
+    assert calls[1] < calls[0]
 
 
 def models(agreement: float) -> Models:

@@ -45,7 +45,7 @@ def by_enumeration(family: str, groups: Sequence[int]) -> float:
             said = [answer[place] for answer in matching]
             marginals.append({item: said.count(item) / len(said) for item in set(said)})
         total = 0.0
-        for draw in itertools.product(*(law.items() for law in marginals)):
+        for draw in itertools.product(*(distribution.items() for distribution in marginals)):
             chance = math.prod(share for _, share in draw)
             total += chance * filled((*before, *(item for item, _ in draw)), left[1:])
         return total

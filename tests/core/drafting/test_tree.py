@@ -1,9 +1,9 @@
-"""Trees of drafts: rows, shape, candidates, and both verifications against exact laws."""
+"""Trees of drafts: rows, shape, candidates, and both verifications against exact distributions."""
 
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from decoders.core.drafting.tree import (
     verify_strict,
 )
 from decoders.core.sampling import pick
+from tests.enumeration import Distribution, integrated
 
 
 def made(*continuations: Sequence[int]) -> DraftTree:
@@ -98,80 +99,46 @@ def test_siblings_come_in_order_and_what_has_no_chance_is_left_out() -> None:
     assert likeliest_paths([[math.nan, math.nan]], 3) == []
 
 
-# ---------------------------------------------------------------- exact laws
-
-Law = dict[Any, float]
-
-
-class Unknown(Exception):
-    """A uniform is asked for that has no value yet."""
-
-
-def integrated(run: Callable[[Any], Any], grid: int) -> Law:
-    """The law of what `run` returns where every uniform it asks for runs over a grid's midpoints.
-
-    Exact where every threshold is a multiple of 1 / grid. Only uniforms that are asked for count.
-    """
-
-    class Scripted:
-        def __init__(self, known: dict) -> None:
-            self.known = known
-
-        def at(self, *address: Any) -> float:
-            if address not in self.known:
-                raise Unknown(address)
-            return self.known[address]
-
-    law: defaultdict[Any, float] = defaultdict(float)
-    open_: list[tuple[dict, float]] = [({}, 1.0)]
-    while open_:
-        known, mass = open_.pop()
-        try:
-            law[run(Scripted(known))] += mass
-        except Unknown as unknown:
-            (address,) = unknown.args
-            steps = [(step + 0.5) / grid for step in range(grid)]
-            open_ += [({**known, address: u}, mass / grid) for u in steps]
-    return dict(law)
+# ---------------------------------------------------------------- exact distributions
 
 
 def test_candidates_are_drawn_without_replacement() -> None:
     q = torch.tensor([1, 1, 2, 0]) / 4
-    law = integrated(lambda uniforms: tuple(draw_candidates(q, 3, uniforms, 5)), 12)
+    distribution = integrated(lambda uniforms: tuple(draw_candidates(q, 3, uniforms, 5)), 12)
     left = {0: 1.0, 1: 1.0, 2: 2.0}
     for order in itertools.permutations(left):
         chance, total = 1.0, 4.0
         for token in order:
             chance *= left[token] / total
             total -= left[token]
-        assert law.pop(order) == pytest.approx(chance)
-    assert not law  # never token 3, which has no mass
+        assert distribution.pop(order) == pytest.approx(chance)
+    assert not distribution  # never token 3, which has no mass
 
 
 Shape = Sequence[tuple[int, int, int]]
 
 
-def law_of_a_step(p: Any, q: Tensor, shape: Shape, grid: int) -> Law:
-    """The exact law of a step's tokens, of a tree of this shape whose drafts are drawn from q.
+def distribution_of_a_step(p: Any, q: Tensor, shape: Shape, grid: int) -> Distribution:
+    """The exact distribution of a step's tokens, of a tree of this shape drawn from q.
 
     p is the target's distribution by the tokens before, q that of each depth. Candidates have the
-    law that `draw_candidates` was held to; the tests' uniforms run over a grid.
+    distribution that `draw_candidates` was held to; the tests' uniforms run over a grid.
     """
-    law: defaultdict[Any, float] = defaultdict(float)
+    distribution: defaultdict[Any, float] = defaultdict(float)
     for candidates in itertools.product(*(orders(row.tolist()) for row in q)):
         chance = math.prod(chance for _, chance in candidates)
         tree, rows = DraftTree(0), [0]
         for parent, depth, candidate in shape:
             rows.append(tree.draft(candidates[depth][0][candidate], rows[parent]))
-        laws = torch.stack([p[tuple(prefix(tree, row))] for row in range(len(tree))])
+        probs = torch.stack([p[tuple(prefix(tree, row))] for row in range(len(tree))])
 
-        def run(uniforms: Any, tree: DraftTree = tree, laws: Tensor = laws) -> tuple[int, ...]:
-            path, token = verify_strict(tree, laws, list(q), uniforms, 0)
+        def run(uniforms: Any, tree: DraftTree = tree, probs: Tensor = probs) -> tuple[int, ...]:
+            path, token = verify_strict(tree, probs, list(q), uniforms, 0)
             return (*(tree.tokens[row] for row in path[1:]), token)
 
         for tokens, mass in integrated(run, grid).items():
-            law[tokens] += chance * mass
-    return dict(law)
+            distribution[tokens] += chance * mass
+    return dict(distribution)
 
 
 def orders(q: Sequence[float]) -> list[tuple[tuple[int, ...], float]]:
@@ -189,7 +156,7 @@ def prefix(tree: DraftTree, row: int) -> list[int]:
     return tokens[::-1]
 
 
-class Laws(dict):
+class ByPrefix(dict):
     """Distributions by the tokens before."""
 
     def __missing__(self, key: tuple[int, ...]) -> Tensor:
@@ -208,36 +175,36 @@ class Laws(dict):
     ],
 )
 @pytest.mark.parametrize("num_children", [1, 2])
-def test_rejection_of_siblings_keeps_the_targets_law(
+def test_rejection_of_siblings_keeps_the_targets_distribution(
     p: list[int], q: list[int], num_children: int
 ) -> None:
-    laws = Laws({(): torch.tensor(p) / 12, (0,): torch.eye(3)[0], (1,): torch.eye(3)[0]})
-    laws[(2,)] = torch.eye(3)[0]
+    probs = ByPrefix({(): torch.tensor(p) / 12, (0,): torch.eye(3)[0], (1,): torch.eye(3)[0]})
+    probs[(2,)] = torch.eye(3)[0]
     shape = [(0, 0, candidate) for candidate in range(num_children)]
-    law = law_of_a_step(laws, torch.tensor([q]) / 12, shape, 12)
+    distribution = distribution_of_a_step(probs, torch.tensor([q]) / 12, shape, 12)
     first: defaultdict[int, float] = defaultdict(float)
-    for tokens, mass in law.items():
+    for tokens, mass in distribution.items():
         first[tokens[0]] += mass
         assert all(token == 0 for token in tokens[1:])
     for token, weight in enumerate(p):
         assert first[token] == pytest.approx(weight / 12, abs=1e-9)
 
 
-def test_rejection_of_a_tree_of_two_depths_keeps_the_targets_law() -> None:
-    """Two tokens, in quarters: the law of the first two tokens, those after a step being drawn."""
-    laws = Laws({(): torch.tensor([1, 3]) / 4, (0,): torch.tensor([3, 1]) / 4})
-    laws[(1,)] = torch.tensor([1, 1]) / 2
+def test_rejection_of_a_tree_of_two_depths_keeps_the_targets_distribution() -> None:
+    """Two tokens, in quarters: of the first two, those after a step being drawn."""
+    probs = ByPrefix({(): torch.tensor([1, 3]) / 4, (0,): torch.tensor([3, 1]) / 4})
+    probs[(1,)] = torch.tensor([1, 1]) / 2
     q = torch.tensor([[2, 2], [2, 2]]) / 4
     for shape in ([(0, 0, 0), (0, 0, 1), (1, 1, 0), (1, 1, 1)], [(0, 0, 0), (1, 1, 0), (0, 0, 1)]):
         two: defaultdict[tuple[int, int], float] = defaultdict(float)
-        for tokens, mass in law_of_a_step(laws, q, shape, 4).items():
+        for tokens, mass in distribution_of_a_step(probs, q, shape, 4).items():
             if len(tokens) > 1:
                 two[tokens[:2]] += mass
             else:  # the next step's first token follows the target in any case
                 for token in (0, 1):
-                    two[(tokens[0], token)] += mass * laws[tokens][token].item()
+                    two[(tokens[0], token)] += mass * probs[tokens][token].item()
         for first, second in itertools.product((0, 1), repeat=2):
-            expected = laws[()][first].item() * laws[(first,)][second].item()
+            expected = probs[()][first].item() * probs[(first,)][second].item()
             assert two[(first, second)] == pytest.approx(expected, abs=1e-9)
 
 
@@ -257,20 +224,25 @@ def test_sure_drafts_stand_and_impossible_ones_fall() -> None:
 @pytest.mark.parametrize("grid", [4, 8])
 def test_coupled_verification_gives_the_picks_whatever_was_drafted(grid: int) -> None:
     """By enumeration of the uniforms: a step's tokens are those AR picks with the same ones."""
-    laws = Laws({(): torch.tensor([1, 2, 1]) / 4, (0,): torch.tensor([2, 1, 1]) / 4})
-    laws[(1,)], laws[(2,)] = torch.tensor([0, 2, 2]) / 4, torch.tensor([1, 1, 2]) / 4
+    probs = ByPrefix({(): torch.tensor([1, 2, 1]) / 4, (0,): torch.tensor([2, 1, 1]) / 4})
+    probs[(1,)], probs[(2,)] = (
+        torch.tensor([0, 2, 2]) / 4,
+        torch.tensor([1, 1, 2]) / 4,
+    )
     trees = [made(), made([1]), made([0, 0], [0, 1], [2, 1]), made([1, 2], [0])]
     for u in itertools.product([(step + 0.5) / grid for step in range(grid)], repeat=3):
         expected: list[int] = []
         for value in u:
-            law = laws[tuple(expected)]
-            expected.append(int(pick(law[None], torch.tensor([value], dtype=torch.float64))))
+            distribution = probs[tuple(expected)]
+            expected.append(
+                int(pick(distribution[None], torch.tensor([value], dtype=torch.float64)))
+            )
         for tree in trees:
             places = tree.positions(0)
             picks = [
                 int(
                     pick(
-                        laws[tuple(prefix(tree, row))][None],
+                        probs[tuple(prefix(tree, row))][None],
                         torch.tensor([u[places[row]]], dtype=torch.float64),
                     )
                 )

@@ -124,6 +124,11 @@ class Findings:
         return self._one(speed_tables.estimators(self.summary, second_arm))
 
     @cached_property
+    def rivals(self) -> Table | None:
+        """Every decoder over every other one; None where there are none to compare."""
+        return self._one(speed_tables.against(sums.rivals(self.run.records, self.decoders)))
+
+    @cached_property
     def splits(self) -> list[Split]:
         """Time by phase of the second pass; empty where there was none."""
         return decompose.splits(self._phases, self.run.records, self.decoders)

@@ -5,7 +5,7 @@ Every function makes a `Table` from the summary alone. No torch here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -52,6 +52,8 @@ _PASS = (
     "read around every call."
 )
 _AGAINST = "time against the timed pass"
+_FEWEST_RIVALS = 2
+"""With one decoder beside ar, the main table says it all."""
 
 
 def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
@@ -104,6 +106,38 @@ def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
         ),
         rows=tuple(lines),
     )
+
+
+def against(pairs: Mapping[tuple[str, str], Estimate]) -> Table | None:
+    """Every decoder over every other one, by (row, column); None for fewer than two besides ar."""
+    decoders = list(dict.fromkeys(name for pair in pairs for name in pair))
+    if sum(decoder != BASELINE for decoder in decoders) < _FEWEST_RIVALS:
+        return None
+    rows = [
+        (
+            TableCell(row),
+            *(
+                TableCell(UNKNOWN) if row == column else _rival(pairs[row, column])
+                for column in decoders
+            ),
+        )
+        for row in decoders
+    ]
+    return Table(
+        title="Decoders against one another",
+        note=(
+            "How many times as fast the row's decoder is as the column's: geometric mean over "
+            f"prompts of paired ratios of time per emitted token, end to end, {LEVEL} t-interval "
+            "over conversations; bold where it excludes 1. Of decoders with other guarantees or "
+            f"other quality this compares speed alone. {SESSIONS}"
+        ),
+        headings=("decoder", *decoders),
+        rows=tuple(rows),
+    )
+
+
+def _rival(estimate: Estimate) -> TableCell:
+    return TableCell(_estimate(estimate), bold=bool(estimate.differs_from_one))
 
 
 def by_families(summary: pd.DataFrame, sizes: str) -> list[Table]:

@@ -6,6 +6,7 @@ rely on come first, in a fixed order; unknown is null, never 0. No torch here.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pandas as pd
@@ -129,6 +130,18 @@ def speedup(
 ) -> Estimate:
     """Paired geometric-mean speed-up of one decoder's records in a family, end to end or decode."""
     return _speedup(_units(baseline, family), _units(arm, family), decode=decode)
+
+
+def rivals(
+    records: Sequence[SampleRecord], decoders: Sequence[str]
+) -> dict[tuple[str, str], Estimate]:
+    """The speed-up of each decoder over each other one, by (decoder, over which), all families."""
+    cells = counters.by(records, lambda record: record.decoder)
+    units = {name: _units(cells.get(name, []), ALL) for name in decoders}
+    return {
+        (name, other): _speedup(units[other], units[name])
+        for name, other in itertools.permutations(decoders, 2)
+    }
 
 
 def _speedup(baseline: Sequence[Unit], arm: Sequence[Unit], *, decode: bool = False) -> Estimate:

@@ -349,6 +349,28 @@ def test_the_ratios_behind_a_speedup_are_written_prompt_by_prompt(reported_run: 
     assert set(frame["decoder"]) == {"spec", "nar", "ar@aa"}
 
 
+def test_decoders_are_paired_against_one_another(reported_run: Path) -> None:
+    rivals = Findings(load_run(reported_run)).rivals
+    assert rivals is not None
+    assert rivals.headings == ("decoder", "ar", "spec", "nar")
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in rivals.rows}
+    frame = pd.read_csv(reported_run / "tables" / "by_prompt.csv").set_index("prompt")
+    times = {name: part["time_per_token_s"] for name, part in frame.groupby("decoder")}
+    logs = (times["spec"] / times["nar"]).map(math.log)
+    assert rows["nar"][1].startswith(f"{math.exp(logs.mean()):.2f}x [")
+    assert [rows["ar"][0], rows["spec"][1], rows["nar"][2]] == ["-"] * 3
+    both = [float(rows[one][place].split("x")[0]) for one, place in (("nar", 1), ("spec", 2))]
+    assert both[0] > 1 > both[1]
+    assert both[0] * both[1] == pytest.approx(1, abs=0.02)
+    text = (reported_run / "report.md").read_text(encoding="utf-8")
+    assert "## Decoders against one another" in text
+    assert rivals.note in text
+
+
+def test_one_decoder_beside_ar_has_no_rivals(synthetic_run: Write) -> None:
+    assert Findings(load_run(synthetic_run({"spec": 3.0}))).rivals is None
+
+
 def test_the_terminal_says_what_a_wide_interval_needs(synthetic_run: Write) -> None:
     text = " ".join(printed(synthetic_run(conversations=6, repeats=1, quality=0)).split())
     assert "wide intervals: " in text

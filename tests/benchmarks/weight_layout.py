@@ -1,10 +1,10 @@
 """AR with its linear layers grouped, and as transformers has them, answer by answer. By hand:
 
-    OMP_NUM_THREADS=2 python -m tests.benchmarks.weight_layout MODEL [PROMPTS]
+    OMP_NUM_THREADS=2 python -m tests.benchmarks.weight_layout MODEL [PROMPTS [DTYPE]]
 
 One prompt is answered in turn by three models of the same weights: two whose layers each take a
 product of their own over ``[out, in]`` (the second shows the noise), and one whose layers of one
-input share a product over ``[in, out]`` (`GroupedWeights`, what all decoders run through on a CPU).
+input share a product (`GroupedWeights`, what all decoders run through on a CPU).
 Ratios are geometric means over prompts of paired ratios of seconds, with 95 % intervals (t).
 """
 
@@ -24,11 +24,11 @@ PROMPT_TOKENS, NEW_TOKENS = 64, 48
 REPEATS = 6
 
 
-def opened(path: str, *, grouped: bool) -> Scheduler:
+def opened(path: str, dtype: torch.dtype, *, grouped: bool) -> Scheduler:
     """AR on a model; its cache is allocated."""
     from transformers import AutoModelForCausalLM
 
-    module = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    module = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
     model = HFModel(module, grouped=grouped)
     sampling = Sampling(temperature=0.0, max_new_tokens=NEW_TOKENS)
     return Scheduler(Autoregressive(), Models(target=model), sampling)
@@ -41,9 +41,9 @@ def seconds(scheduler: Scheduler, prompt: list[int]) -> float:
     return time.perf_counter() - started
 
 
-def ratios(path: str, num_prompts: int) -> tuple[Estimate, Estimate]:
+def ratios(path: str, num_prompts: int, dtype: torch.dtype) -> tuple[Estimate, Estimate]:
     """Seconds of plain over grouped layers (of both plain models), and of plain over plain ones."""
-    sides = [opened(path, grouped=False), opened(path, grouped=False), opened(path, grouped=True)]
+    sides = [opened(path, dtype, grouped=grouped) for grouped in (False, False, True)]
     generator = torch.Generator().manual_seed(0)
     prompts = torch.randint(10, 1000, (num_prompts, PROMPT_TOKENS), generator=generator).tolist()
     for side in sides:
@@ -69,10 +69,11 @@ def ratios(path: str, num_prompts: int) -> tuple[Estimate, Estimate]:
 
 
 if __name__ == "__main__":
-    path, num_prompts = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 16
-    found = ratios(path, num_prompts)
+    given = dict(enumerate(sys.argv))
+    path, num_prompts, dtype = given[1], int(given.get(2, "16")), given.get(3, "float32")
+    found = ratios(path, num_prompts, getattr(torch, dtype))
     for name, estimate in zip(("plain / grouped", "plain / plain"), found, strict=True):
         print(
-            f"{path}, {torch.get_num_threads()} threads, {name}: "
+            f"{path}, {dtype}, {torch.get_num_threads()} threads, {name}: "
             f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
         )

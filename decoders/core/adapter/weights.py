@@ -262,7 +262,8 @@ def _joined_view(layers: Sequence[Layer]) -> Tensor:
     """Weights that stand side by side, as one view ``[in, sum out]``."""
     first, width = layers[0].weight, sum(layer.shape[1] for layer in layers)
     joined = first.as_strided((first.shape[0], width), first.stride())
-    assert joined.is_contiguous(), "the weights do not stand side by side"
+    dense = joined.is_contiguous() or joined.t().is_contiguous()
+    assert dense, "the weights do not stand side by side"
     return joined
 
 

@@ -137,7 +137,7 @@ def test_the_readme_is_a_front_door_and_not_a_house() -> None:
     assert len(README.splitlines()) <= 150
 
 
-REAL = {"ar", "idlm@isd", "ptp", "lookup", "lookahead"}
+REAL = {"ar", "nar", "idlm", "idlm@isd", "spec", "ptp", "lookup", "lookahead"}
 ZOO = {"ar", "nar", "idlm", "idlm@isd", "spec", "ptp", "lookup"}
 
 

@@ -104,7 +104,7 @@ def _attended(
     of_text = (query @ keys.transpose(-1, -2)).masked_fill(~causal, float("-inf"))
     of_own = [(query * key).sum(-1, keepdim=True) for key, _ in own]
     chances = (torch.cat([of_text, *of_own], -1) * scale).softmax(-1)
-    attended = chances[..., :length] @ values
+    attended: Tensor = chances[..., :length] @ values
     for number, (_, value) in enumerate(own):
         attended = attended + chances[..., length + number, None] * value
     return attended

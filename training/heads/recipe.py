@@ -25,7 +25,7 @@ class HeadsTable(RecipeTable):
 
 
 class LayerTable(RecipeTable):
-    """[layer]: how many tokens it drafts in training, its MLP's width, its attention heads, seed."""
+    """[layer]: tokens it drafts in training, width of its MLP, its attention heads, its seed."""
 
     unroll: Count = 4
     rank: Count = 768

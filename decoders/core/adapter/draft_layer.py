@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -72,7 +71,8 @@ class DraftLayer(HiddenAdapter):
         """Queries, keys and values ``[..., H, N, E]`` of rows ``[..., N, D]`` at places ``[N]``."""
         num_heads = self.config.num_heads
         projected = F.linear(_normed(rows), self.attention)
-        projected = projected.unflatten(-1, (3, num_heads, -1)).movedim(-3, 0).transpose(-3, -2)
+        split = (*rows.shape[:-1], 3, num_heads, rows.shape[-1] // num_heads)
+        projected = projected.view(split).movedim(-3, 0).transpose(-3, -2)
         query, key, value = projected
         cos, sin = _rotation(positions, query.shape[-1], query.dtype)
         return _rotated(query, cos, sin), _rotated(key, cos, sin), value
@@ -173,5 +173,6 @@ def _rotation(positions: Tensor, width: int, dtype: torch.dtype) -> tuple[Tensor
 
 def _rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     low, high = states.chunk(2, -1)
-    turned: Any = torch.cat([-high, low], -1)
-    return states * cos + turned * sin
+    turned = torch.cat([-high, low], -1)
+    out: Tensor = states * cos + turned * sin
+    return out

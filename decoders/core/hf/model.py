@@ -28,9 +28,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from transformers.cache_utils import Cache, DynamicCache
 
 from decoders.core.adapter.config import AdapterConfig
+from decoders.core.adapter.draft_layer import DraftCache, DraftLayer
 from decoders.core.adapter.entering import LateSlotHooks
 from decoders.core.adapter.gating import Forward, GatedModule
-from decoders.core.adapter.draft_layer import DraftCache, DraftLayer
 from decoders.core.adapter.heads import DraftHeads
 from decoders.core.adapter.hidden import HiddenAdapter
 from decoders.core.adapter.module import SlotAdapter

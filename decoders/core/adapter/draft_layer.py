@@ -107,7 +107,7 @@ class DraftCache:
 
     @torch.inference_mode()
     def feed(self, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Rows of text, drafts being forgotten; of the last one logits ``[1, V]`` and state ``[1, D]``."""
+        """Rows of text; logits ``[1, V]`` and state ``[1, D]`` of the last. Drafts are forgotten."""
         self._parents, self._seen = [], []
         start, num_rows = self._length, len(tokens)
         mask = None
@@ -121,8 +121,9 @@ class DraftCache:
     def draft(
         self, states: Tensor, tokens: Sequence[int], parents: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """Rows of drafts: logits ``[N, V]`` and states ``[N, D]`` of all; `parents` are earlier rows of
-        drafts, -1 is the end of the text.
+        """Rows of drafts: logits ``[N, V]`` and states ``[N, D]`` of all.
+
+        `parents` are earlier rows of drafts, -1 is the end of the text.
         """
         first = len(self._parents)
         places = []

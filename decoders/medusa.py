@@ -149,7 +149,8 @@ class _Answer:
             path = tree.path(result.picks)
             return path, result.picks[path[-1]]
         assert result.probs is not None
-        return verify_strict(tree, result.probs, list(drawn_from), self._request.uniforms, output)
+        by_row = {row: drawn_from[d] for row, d in enumerate(tree.depths) if d < len(drawn_from)}
+        return verify_strict(tree, result.probs, by_row, self._request.uniforms, output)
 
 
 def _states(result: CallResult) -> Tensor:

@@ -167,6 +167,17 @@ def train_medusa(given: Given) -> None:
         heads.main(locate=resolve, **_adapter_options(**given))
 
 
+@train.command("eagle")
+@gathering(_OF_ADAPTERS)
+def train_eagle(given: Given) -> None:
+    """Train EAGLE's draft layer for a model (resumable); see docs/decoders/eagle.md."""
+    from bench.plan.named_models import resolve
+    from training.heads import train as heads
+
+    with _usage():
+        heads.main(kind="eagle", locate=resolve, **_adapter_options(**given))
+
+
 @train.command("draft")
 def train_draft(
     recipe: Annotated[

@@ -18,7 +18,7 @@ from bench.settings.config import ZOO
 
 if TYPE_CHECKING:
     from decoders.core.adapter.config import Variant
-    from decoders.core.adapter.heads import DraftHeads
+    from decoders.core.adapter.hidden import HiddenAdapter
     from decoders.core.adapter.module import SlotAdapter
     from decoders.core.decoder import Decoder
 
@@ -28,6 +28,7 @@ _TRAINERS: Mapping[Variant, str] = {
     "refine": "bench train idlm --objective refine",
     "isd": "bench train idlm --objective isd",
     "medusa": "bench train medusa",
+    "eagle": "bench train eagle",
 }
 """The command that trains an adapter of each variant."""
 
@@ -83,7 +84,7 @@ def how_to_get(name: str, decoder: Decoder | None = None) -> str:
     return f"pass --adapter {name}=PATH{train}"
 
 
-def load_adapter(name: str, folder: Path) -> SlotAdapter | DraftHeads:
+def load_adapter(name: str, folder: Path) -> SlotAdapter | HiddenAdapter:
     """Read an adapter's folder.
 
     Raises:
@@ -99,7 +100,7 @@ def load_adapter(name: str, folder: Path) -> SlotAdapter | DraftHeads:
 
 
 def adapter_facts(
-    adapter: SlotAdapter | DraftHeads, folder: Path, models: Sequence[str]
+    adapter: SlotAdapter | HiddenAdapter, folder: Path, models: Sequence[str]
 ) -> dict[str, Any]:
     """What a run records of an adapter that is attached to `models` (``target``, ``draft``)."""
     from decoders.core.hf.checkpoint import weights_sha256

@@ -88,18 +88,57 @@ class Model(Protocol):
         one place after it (h counts from 0).
         """
 
+    def drafter(self, name: str, capacity: int) -> Drafter:
+        """An attached draft layer with an empty cache of `capacity` rows, for one sequence."""
+
     def gather(self, session: Session, sources: Sequence[int], start: int) -> None:
         """Copy cache entries `sources` (ascending) of one row to `start`, `start` + 1, … ."""
+
+
+class Drafter(Protocol):
+    """A draft layer at work on one sequence, beside a model whose last hidden states it is fed.
+
+    A row is the state behind a place and the token picked there; it gives the logits of the token
+    after that one, and a state to go on from.
+    """
+
+    def feed(self, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Append rows of text, forgetting drafts; logits ``[1, V]``, state ``[1, D]`` of the last.
+
+        `states` ``[N, D]`` are the model's own.
+        """
+
+    def draft(
+        self, states: Tensor, tokens: Sequence[int], parents: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """Append rows of drafts behind the text; logits ``[N, V]`` and states ``[N, D]`` of all.
+
+        `states` ``[N, D]`` are the layer's own; `parents` are rows of drafts since the last `feed`,
+        by number, or -1 for the last row of text.
+        """
 
 
 class Session:
     """One sequence of one model: committed length and work counters.
 
-    `length` tokens are in the cache; `calls` and `rows` count the work done, padding excluded.
+    `length` tokens are in the cache; `calls` and `rows` count the work done, padding excluded, and
+    `draft_calls` and `draft_rows` that of a draft layer.
     `hidden` are the hidden states ``[R, D]`` of the last call's read rows where it asked for them.
     """
 
-    __slots__ = ("base", "calls", "capacity", "hidden", "length", "model", "row", "rows")
+    __slots__ = (
+        "_drafter",
+        "base",
+        "calls",
+        "capacity",
+        "draft_calls",
+        "draft_rows",
+        "hidden",
+        "length",
+        "model",
+        "row",
+        "rows",
+    )
 
     def __init__(self, model: Model, row: int, capacity: int) -> None:
         """Made by `Model.open`: an empty sequence in cache row `row` of `capacity` entries."""
@@ -116,7 +155,9 @@ class Session:
     def reset(self) -> None:
         """Forget the sequence and the counters: the next prompt finds nothing of this one."""
         self.length = self.base = self.calls = self.rows = 0
+        self.draft_calls = self.draft_rows = 0
         self.hidden: Tensor | None = None
+        self._drafter: Drafter | None = None
 
     def call(
         self,
@@ -189,6 +230,29 @@ class Session:
     def propose(self, name: str, hidden: Tensor) -> Tensor:
         """Logits ``[R, H, V]`` of an adapter's heads, see `Model.propose`; no call, and no row."""
         return self.model.propose(name, hidden)
+
+    def draft(
+        self,
+        name: str,
+        states: Tensor,
+        tokens: Sequence[int],
+        parents: Sequence[int] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Run a draft layer and count it as a draft call: `Drafter.draft`, or `Drafter.feed`.
+
+        Args:
+            name: of the attached layer; a session has one.
+            states: ``[N, D]``, behind which the tokens stand.
+            tokens: N of them.
+            parents: of drafts; None: the rows are text.
+        """
+        if self._drafter is None:
+            self._drafter = self.model.drafter(name, self.capacity)
+        self.draft_calls += 1
+        self.draft_rows += len(tokens)
+        if parents is None:
+            return self._drafter.feed(states, tokens)
+        return self._drafter.draft(states, tokens, parents)
 
     def committed(self, call: Call, hidden: Tensor | None = None) -> None:
         """Called by `Model.forward` after `call` ran: its token rows are in the cache now.

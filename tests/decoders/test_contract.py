@@ -42,6 +42,11 @@ SPECS = [
     "lookahead@small:window=2:n=3:candidates=2:from_prompt=false",
     "lookahead@bigrams:n=2:window=1",
     "lookup@n1:n=1:k=1",
+    "eagle@chain:width=1:nodes=3",
+    "eagle@wide:width=7:nodes=40:depth=4",
+    "eagle@shallow:depth=1",
+    "eagle@strict:verify=strict",
+    "eagle@strict_wide:verify=strict:width=3:nodes=30:depth=4",
     "medusa@chain:width=1:nodes=3",
     "medusa@wide:width=7:nodes=40",
     "medusa@one:heads=1",
@@ -94,7 +99,11 @@ def test_a_decoder_must_tell_which_of_its_tokens_come_before_the_drafts() -> Non
         check_steps_concatenate(Silent())
 
 
-BRANCHING = ("lookahead", "medusa")  # drafts are a tree: those that fell are no end of its rows
+BRANCHING = (
+    "eagle",
+    "lookahead",
+    "medusa",
+)  # drafts are a tree: those that fell are no end of its rows
 VERIFYING = [spec for spec in SPECS if not spec.startswith(("ar", "nar", "idlm", "hf", *BRANCHING))]
 
 

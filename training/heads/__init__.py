@@ -1,4 +1,4 @@
-"""Heads on a model's last hidden state that predict later tokens, for any model.
+"""What drafts from a model's last hidden state, for any model: heads, or a layer.
 
 Imports `training.adapter` and the floors below.
 """

@@ -1,4 +1,4 @@
-"""Training heads on a frozen causal LM: losses at the places of answers, held-out report, export.
+"""Training what reads a frozen causal LM's states: losses in answers, held-out report, export.
 
 Head h (from 0) reads the hidden state at place t, whose own logits are of token t + 1, and learns
 token t + 2 + h. The target is run without gradients and its own head is used as it is.
@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.core.adapter.heads import DraftHeads
+from decoders.core.adapter.hidden import HiddenAdapter
 from training.heads.recipe import RunTable
 from training.loop import Piece, TrainingProgress
 from training.reporter import Reporter
@@ -30,11 +31,11 @@ CANDIDATES = 4
 """How many candidates of a head a report looks at."""
 
 
-class HeadsJob:
-    """What a loop trains where heads are trained."""
+class HiddenJob:
+    """What a loop trains where an adapter reads the last hidden state."""
 
     def __init__(
-        self, module: Any, heads: DraftHeads, source: Source, run: RunTable, reporter: Reporter
+        self, module: Any, heads: HiddenAdapter, source: Source, run: RunTable, reporter: Reporter
     ) -> None:
         """`module`: the target, a causal LM whose head reads its last hidden state."""
         self.module = module.eval().requires_grad_(False)
@@ -43,17 +44,64 @@ class HeadsJob:
 
     @property
     def trained(self) -> nn.Module:
-        """The heads."""
+        """The adapter."""
         return self.heads
 
     def pieces(self, progress: TrainingProgress) -> Iterator[Piece]:
         """Losses of a step's groups, each in as many pieces as its logits ask for."""
-        rows = sorted(self.source.rows(progress.step), key=lambda row: len(row.ids))
-        for group in groups(rows, self.run.max_tokens):
+        for group in self._groups(self.source.rows(progress.step)):
             tokens = sum(len(row.ids) for row in group)
-            for states, targets in self._parts(group):
-                yield self._loss(states, targets), int((targets != NONE).sum()), tokens
+            for loss, num in self._losses(group):
+                yield loss, num, tokens
                 tokens = 0  # counted once
+
+    def _groups(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
+        return groups(sorted(rows, key=lambda row: len(row.ids)), self.run.max_tokens)
+
+    def _losses(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, int]]:
+        """Loss in nats, summed over places and depths by the depths' weights, of how many."""
+        raise NotImplementedError
+
+    def _predicted(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Logits ``[M, H, V]`` and `targets_of` ``[M, H]``, some places at a time."""
+        raise NotImplementedError
+
+    def evaluate(self, progress: TrainingProgress) -> None:
+        """Tells how often drafts are right on held-out answers."""
+        self.report = self.held_out()
+        record = {
+            "held_out": dataclasses.asdict(self.report),
+            "parameters": self.heads.num_parameters,
+        }
+        self.reporter.evaluation(progress, self.report.summary(), record)
+
+    @torch.no_grad()
+    def held_out(self) -> HeldOut:
+        """The report on held-out rows."""
+        rows = self.source.held_out(self.run.eval_rows)
+        ranks, known = [], []
+        for group in self._groups(rows):
+            for logits, targets in self._predicted(group):
+                own = logits.gather(-1, targets.clamp(min=0)[..., None])
+                ranks.append((logits > own).sum(-1).cpu())
+                known.append((targets != NONE).cpu())
+        return HeldOut.of(torch.cat(ranks), torch.cat(known), len(rows))
+
+    def export(self, folder: Path, base: dict[str, Any]) -> None:
+        """Writes the adapter with their held-out report."""
+        report = self.report or self.held_out()
+        config = dataclasses.replace(
+            self.heads.config, base=base, measured=dataclasses.asdict(report)
+        )
+        fresh = type(self.heads)(config)
+        fresh.load_state_dict(self.heads.state_dict())
+        fresh.save(folder, torch.float16 if self.run.half else torch.float32)
+
+
+class HeadsJob(HiddenJob):
+    """Heads: each reads the state that the target left at a place."""
+
+    heads: DraftHeads
 
     def _parts(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, Tensor]]:
         """States ``[M, D]`` and targets ``[M, H]`` of a group, no more than a piece may have."""
@@ -83,6 +131,14 @@ class HeadsJob:
         logits: Tensor = head(self.heads(states).to(head.weight.dtype))
         return logits.float()
 
+    def _losses(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, int]]:
+        for states, targets in self._parts(rows):
+            yield self._loss(states, targets), int((targets != NONE).sum())
+
+    def _predicted(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, Tensor]]:
+        for states, targets in self._parts(rows):
+            yield self._logits(states), targets
+
     def _loss(self, states: Tensor, targets: Tensor) -> Tensor:
         """Cross entropy in nats, summed over places and heads by the heads' weights."""
         losses = F.cross_entropy(
@@ -93,38 +149,6 @@ class HeadsJob:
         ).view(targets.shape)
         heads = torch.arange(targets.shape[1], device=losses.device)
         return (losses * self.run.head_decay**heads).sum()
-
-    def evaluate(self, progress: TrainingProgress) -> None:
-        """Tells how often the heads are right on held-out answers."""
-        self.report = self.held_out()
-        record = {
-            "held_out": dataclasses.asdict(self.report),
-            "parameters": self.heads.num_parameters,
-        }
-        self.reporter.evaluation(progress, self.report.summary(), record)
-
-    @torch.no_grad()
-    def held_out(self) -> HeldOut:
-        """The report on held-out rows."""
-        rows = self.source.held_out(self.run.eval_rows)
-        ranks, known = [], []
-        for group in groups(sorted(rows, key=lambda row: len(row.ids)), self.run.max_tokens):
-            for states, targets in self._parts(group):
-                logits = self._logits(states)
-                own = logits.gather(-1, targets.clamp(min=0)[..., None])
-                ranks.append((logits > own).sum(-1).cpu())
-                known.append((targets != NONE).cpu())
-        return HeldOut.of(torch.cat(ranks), torch.cat(known), len(rows))
-
-    def export(self, folder: Path, base: dict[str, Any]) -> None:
-        """Writes the heads with their held-out report."""
-        report = self.report or self.held_out()
-        config = dataclasses.replace(
-            self.heads.config, base=base, measured=dataclasses.asdict(report)
-        )
-        fresh = DraftHeads(config)
-        fresh.load_state_dict(self.heads.state_dict())
-        fresh.save(folder, torch.float16 if self.run.half else torch.float32)
 
 
 def targets_of(rows: Sequence[Row], width: int, num_heads: int) -> Tensor:

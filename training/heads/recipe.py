@@ -24,6 +24,15 @@ class HeadsTable(RecipeTable):
     seed: Seed = 0
 
 
+class LayerTable(RecipeTable):
+    """[layer]: tokens it drafts in training, width of its MLP, its attention heads, its seed."""
+
+    unroll: Count = 4
+    rank: Count = 768
+    num_heads: Count = 4
+    seed: Seed = 0
+
+
 class RunTable(RecipeTable):
     """[run]: length, rates, sizes and evaluation.
 
@@ -55,10 +64,11 @@ class RunTable(RecipeTable):
 
 
 class HeadsRecipe(Recipe):
-    """A recipe of `training.heads.train`."""
+    """A recipe of `training.heads.train`: of heads, or where there is a [layer] of that."""
 
     model: _ModelTable
-    heads: HeadsTable = HeadsTable()
+    heads: HeadsTable | None = None
+    layer: LayerTable | None = None
     data: dict[str, Any]
     run: RunTable
 

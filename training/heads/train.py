@@ -1,8 +1,8 @@
-"""The job that trains heads, from one recipe, resumable: ``bench train medusa``.
+"""The job that trains heads or a draft layer, resumable: ``bench train medusa`` and ``eagle``.
 
-Training state lives in ``OUTPUT/.training``; the heads land in OUTPUT.
+Training state lives in ``OUTPUT/.training``; the adapter lands in OUTPUT. The target is frozen.
 
-Source: Medusa-1 (Cai et al. 2024, arXiv 2401.10774): the target is frozen.
+Sources: Medusa-1 (Cai et al. 2024, arXiv 2401.10774), EAGLE (Li et al., arXiv 2401.15077).
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from decoders.core.adapter.config import AdapterConfig
+from decoders.core.adapter.draft_layer import DraftLayer
 from decoders.core.adapter.heads import DraftHeads
 from decoders.core.hf.checkpoint import weights_sha256
 from decoders.core.hf.model import HFModel
 from training.adapter.train import Locate, device_of, located, open_checkpoint
-from training.heads.job import HeadsJob
-from training.heads.recipe import HeadsRecipe
+from training.heads.job import HeadsJob, HiddenJob
+from training.heads.layer_job import LayerJob
+from training.heads.recipe import HeadsRecipe, HeadsTable
 from training.loop import Loop, Schedule, TrainingProgress, fingerprint_of
 from training.recipe import RECIPES, customised, read_recipe, with_settings, zoo_output
 from training.reporter import Reporter
@@ -35,6 +37,7 @@ def main(
     recipe: Path | None,
     output: Path | None,
     *,
+    kind: Literal["medusa", "eagle"] = "medusa",
     model: str | None = None,
     data: str | None = None,
     num_steps: int | None = None,
@@ -44,12 +47,12 @@ def main(
     device: str = "cpu",
     locate: Locate = str,
 ) -> Path:
-    """What ``bench train medusa`` does; returns the folder of the heads.
+    """What ``bench train medusa`` and ``eagle`` do; returns the folder of the adapter.
 
     Args:
-        recipe: None is ``training/recipes/medusa.toml``, or ``medusa-any.toml`` where `model` is
-            given.
-        output: None is ``medusa`` in `zoo_output()`, or ``results/adapters/MODEL-medusa``.
+        recipe: None is KIND.toml of ``training/recipes``, or KIND-any.toml where `model` is given.
+        output: None is KIND in `zoo_output()`, or ``results/adapters/MODEL-KIND``.
+        kind: heads, or a draft layer.
         model: see `customised`; so are `data` and `num_steps`.
         data: see `customised`.
         num_steps: see `customised`.
@@ -63,10 +66,10 @@ def main(
         ValueError: an impossible recipe or option, or a checkpoint of another recipe.
     """
     if recipe is None:
-        recipe = RECIPES / ("medusa.toml" if model is None else "medusa-any.toml")
+        recipe = RECIPES / (f"{kind}.toml" if model is None else f"{kind}-any.toml")
     if output is None:
-        named = Path("results") / "adapters" / f"{Path(model or 'zoo').name}-medusa"
-        output = zoo_output() / "medusa" if model is None else named
+        named = Path("results") / "adapters" / f"{Path(model or 'zoo').name}-{kind}"
+        output = zoo_output() / kind if model is None else named
     tables = customised(read_recipe(recipe), model=model, data=data, num_steps=num_steps)
     tables = with_settings(tables, settings)
     train_heads(tables, output, resume=resume, progress=progress, device=device, locate=locate)
@@ -125,7 +128,7 @@ def train_heads(
 
 def build_job(
     recipe: HeadsRecipe, output: Path, device: torch.device, reporter: Reporter, locate: Locate
-) -> tuple[HeadsJob, dict[str, Any]]:
+) -> tuple[HiddenJob, dict[str, Any]]:
     """The job of a recipe, and what is known of its target (raises as `train_heads`)."""
     path, dtype = located(recipe.model.path, locate), getattr(torch, recipe.model.dtype)
     module = open_checkpoint(path, "AutoModelForCausalLM", dtype=dtype).to(device)
@@ -145,14 +148,23 @@ def build_job(
             open=lambda: HFModel.load(path, dtype=torch.float32, device=device),
         ),
     )
-    config = AdapterConfig(
-        variant="medusa",
-        code="constant",
-        num_slots=recipe.heads.num_heads,
-        rank=recipe.heads.rank,
-        layers={},
-        width=module.get_output_embeddings().weight.shape[1],
-    )
-    heads = DraftHeads(config, recipe.heads.seed).to(device)
     base = {"architecture": type(module).__name__, "weights_sha256": weights_sha256(path)}
-    return HeadsJob(module, heads, source, recipe.run, reporter), base
+    of_width = {"layers": {}, "width": module.get_output_embeddings().weight.shape[1]}
+    if (layer := recipe.layer) is not None:
+        config = AdapterConfig(
+            variant="eagle",
+            code="constant",
+            num_slots=layer.unroll,
+            rank=layer.rank,
+            num_heads=layer.num_heads,
+            **of_width,
+        )
+        drafter = DraftLayer(config, layer.seed).to(device)
+        return LayerJob(module, drafter, source, recipe.run, reporter), base
+    heads = recipe.heads or HeadsTable()
+    config = AdapterConfig(
+        variant="medusa", code="constant", num_slots=heads.num_heads, rank=heads.rank, **of_width
+    )
+    return HeadsJob(
+        module, DraftHeads(config, heads.seed).to(device), source, recipe.run, reporter
+    ), base

@@ -28,6 +28,7 @@ _DECODERS: Mapping[str, tuple[str, ...]] = {
     "idlm": ("yu2026introspective",),
     "jacobi": ("santilli2023accelerating",),
     "lookahead": ("fu2024break",),
+    "eagle": ("li2024eagle", "li2024eagle2", "li2025eagle3"),
     "medusa": ("cai2024medusa", "miao2024specinfer"),
     "hf": ("wolf2020transformers",),
 }

@@ -12,13 +12,13 @@ from decoders.core.adapter.embedding import CODES, Code
 
 FORMAT = 1
 SlotVariant = Literal["o-ptp", "c-ptp", "refine", "isd"]
-HeadsVariant = Literal["medusa"]
+HeadsVariant = Literal["medusa", "eagle"]
 Variant = Literal[SlotVariant, HeadsVariant]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
-MASKED: tuple[Variant, ...] = ("refine", "isd", "medusa")
-"""Variants that know no uniform: slots that carry none, and heads."""
+MASKED: tuple[Variant, ...] = ("refine", "isd", "medusa", "eagle")
+"""Variants that know no uniform: slots that carry none, heads, and a draft layer."""
 HEADS: tuple[Variant, ...] = get_args(HeadsVariant)
-"""Variants without slots: heads on the last hidden state, see `heads.DraftHeads`."""
+"""Variants without slots, which read the last hidden state: `heads.DraftHeads`, `DraftLayer`."""
 CONFIG_FILE, WEIGHTS_FILE = "adapter.json", "adapter.safetensors"
 _OF_HEADS = ("variant", "num_slots", "layers", "width", "rank", "code", "base", "measured")
 
@@ -32,11 +32,13 @@ class AdapterConfig:
             distribution of token k + 1. In both others a slot at a token's own place carries a
             mask, or in ``refine`` that token, and predicts the distribution of the token after it:
             ``isd`` slots see earlier ones, ``refine`` slots see their whole block. ``medusa`` has
-            no slots but heads on the last hidden state.
-        num_slots: slots of a training window (the longest block of ``refine``; heads).
+            no slots but heads on the last hidden state, ``eagle`` a decoder layer that reads it.
+        num_slots: slots of a training window (the longest block of ``refine``; heads; how many
+            tokens one after another a draft layer was trained to draft).
         layers: (in, out) of every gated layer of the base model; none with heads.
         width: D.
-        rank: r; 0 for a full-rank delta. With heads the width of their residual block.
+        rank: r; 0 for a full-rank delta. With heads the width of their residual block, in
+            a draft layer that of its MLP.
         alpha: the delta is scaled by alpha / r.
         code: how u is embedded.
         embedding_hidden: middle width of the embedding's network (0: one linear layer).
@@ -54,6 +56,7 @@ class AdapterConfig:
         top_ps: the nucleus sizes of training.
         top_k: of training.
         greedy: whether blank slots were trained on greedy continuations.
+        num_heads: attention heads of a draft layer; 0 for all others.
         order: order in which a distribution is accumulated by `pick`.
         base: what is known of the base model (architecture, hash of its weights).
         measured: the held-out report: per-slot accuracy, survival, calibration.
@@ -76,6 +79,7 @@ class AdapterConfig:
     top_ps: tuple[float, ...] = (1.0,)
     top_k: int = 0
     greedy: bool = False
+    num_heads: int = 0
     order: str = "vocabulary"
     base: Mapping[str, Any] = field(default_factory=dict)
     measured: Mapping[str, Any] = field(default_factory=dict)
@@ -107,6 +111,16 @@ class AdapterConfig:
         if self.variant in HEADS:
             _demand(not self.layers, "layers", dict(self.layers), "empty where there are heads")
             _demand(self.rank >= 1, "rank", self.rank, "1 or above where there are heads")
+        of_layer = self.variant == "eagle"
+        divides = self.num_heads >= 1 and self.width % (2 * self.num_heads) == 0
+        _demand(
+            divides if of_layer else self.num_heads == 0,
+            "num_heads",
+            self.num_heads,
+            f"a number that cuts the width of {self.width} into even parts"
+            if of_layer
+            else "0 where there is no draft layer",
+        )
         code = "constant" if self.masked else self.code
         _demand(self.code == code, "code", self.code, f"constant where slots are {self.variant}")
 
@@ -126,7 +140,9 @@ class AdapterConfig:
         if not self.enter:
             del fields["enter"]  # as in files older than it
         if self.variant in HEADS:  # nothing is said of slots
-            fields = {name: fields[name] for name in ("format", *_OF_HEADS)}
+            fields = {name: fields[name] for name in ("format", *_OF_HEADS, "num_heads")}
+        if not self.num_heads:
+            del fields["num_heads"]
         lines = (f" {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items())
         return "{\n" + ",\n".join(lines) + "\n}\n"
 

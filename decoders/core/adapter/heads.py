@@ -11,20 +11,23 @@ Letters: R rows, H heads, D hidden width, M width of a block, V vocabulary.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from decoders.core.adapter.config import CONFIG_FILE, HEADS, WEIGHTS_FILE, AdapterConfig
+from decoders.core.adapter.config import CONFIG_FILE, HEADS, AdapterConfig
+from decoders.core.adapter.draft_layer import DraftLayer
+from decoders.core.adapter.hidden import HiddenAdapter
 from decoders.core.adapter.module import SlotAdapter
 
 
-class DraftHeads(nn.Module):
+class DraftHeads(HiddenAdapter):
     """The blocks ``h + up silu(down h + bias)`` of all heads."""
+
+    variant = "medusa"
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
         """Fresh blocks that change nothing (`up` is 0): each head says what the model's own says.
@@ -32,9 +35,7 @@ class DraftHeads(nn.Module):
         Raises:
             ValueError: a configuration of slots.
         """
-        super().__init__()
-        _check_heads(config)
-        self.config = config
+        super().__init__(config)
         num_heads, rank, width = config.num_slots, config.rank, config.width
         generator = torch.Generator().manual_seed(seed)
         bound = 1 / math.sqrt(width)
@@ -50,54 +51,18 @@ class DraftHeads(nn.Module):
         added = torch.bmm(inner.transpose(0, 1), self.up.transpose(1, 2))
         return hidden[:, None] + added.transpose(0, 1)
 
-    @property
-    def num_parameters(self) -> int:
-        """How many weights are trained."""
-        return sum(parameter.numel() for parameter in self.parameters())
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the weights."""
-        return sum(parameter.nbytes for parameter in self.parameters())
-
-    def check_fits(self, width: int) -> None:
-        """`ValueError` unless a model's last hidden state is as wide as that of training."""
-        if width != self.config.width:
-            raise ValueError(
-                f"the heads were made for a model {self.config.width} wide, not {width}"
-            )
-
-    def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-        """Write ``adapter.json`` and ``adapter.safetensors``, weights cast to `dtype`."""
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / CONFIG_FILE).write_text(self.config.to_json(), encoding="utf-8")
-        state = {name: value.to(dtype).contiguous() for name, value in self.state_dict().items()}
-        save_file(state, folder / WEIGHTS_FILE)
+    @classmethod
+    def sizes_of(cls, state: Mapping[str, Tensor]) -> tuple[int, ...]:
+        """Heads, width of a block and of the model, by the weights."""
+        return tuple(state["down"].shape)
 
     @classmethod
-    def load(cls, folder: str | Path) -> DraftHeads:
-        """Read a folder of heads, in float32 on the CPU.
-
-        Raises:
-            ValueError: in one line for a folder that is incomplete or malformed.
-        """
-        folder = Path(folder).expanduser()
-        try:
-            config = AdapterConfig.from_json((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-            _check_heads(config)
-            state = load_file(folder / WEIGHTS_FILE)
-            sizes, stored = (config.num_slots, config.rank, config.width), state["down"].shape
-            if sizes != stored:  # before room is made for whatever the sizes say
-                raise ValueError(f"its sizes are {sizes}, its weights' {tuple(stored)}")
-            heads = cls(config)
-            heads.load_state_dict({name: value.float() for name, value in state.items()})
-        except (ValueError, TypeError, KeyError, RuntimeError, OSError, SafetensorError) as error:
-            line = " ".join(str(error).split())
-            raise ValueError(f"adapter {str(folder)!r} cannot be loaded: {line}") from error
-        return heads.eval().requires_grad_(False)
+    def sizes_said(cls, config: AdapterConfig) -> tuple[int, ...]:
+        """The same by a configuration."""
+        return config.num_slots, config.rank, config.width
 
 
-def read_adapter(folder: str | Path) -> SlotAdapter | DraftHeads:
+def read_adapter(folder: str | Path) -> SlotAdapter | DraftHeads | DraftLayer:
     """Read an adapter's folder, whichever kind it holds.
 
     Raises:
@@ -108,9 +73,6 @@ def read_adapter(folder: str | Path) -> SlotAdapter | DraftHeads:
         config = AdapterConfig.from_json(file.read_text(encoding="utf-8"))
     except (ValueError, TypeError, OSError):
         return SlotAdapter.load(folder)  # says what is wrong
-    return DraftHeads.load(folder) if config.variant in HEADS else SlotAdapter.load(folder)
-
-
-def _check_heads(config: AdapterConfig) -> None:
     if config.variant not in HEADS:
-        raise ValueError(f"an adapter of variant {config.variant} has slots, not heads")
+        return SlotAdapter.load(folder)
+    return DraftLayer.load(folder) if config.variant == "eagle" else DraftHeads.load(folder)

@@ -19,7 +19,7 @@ children were drawn from.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -76,12 +76,17 @@ class DraftTree:
 
     def positions(self, start: int) -> list[int]:
         """Places of the rows where row 0 stands at `start`."""
-        return [start + depth for depth in masks.depths(self.parents)]
+        return [start + depth for depth in self.depths]
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """How many rows lie above each row."""
+        return masks.depths(self.parents)
 
     @property
     def depth(self) -> int:
         """Rows below row 0 on the longest path."""
-        return max(masks.depths(self.parents))
+        return max(self.depths)
 
     def path(self, picks: Sequence[int]) -> list[int]:
         """The rows from the first on that the target's picks follow (coupled verification).
@@ -160,7 +165,7 @@ def draw_candidates(probs: Tensor, most: int, uniforms: Uniforms, output: int) -
 def verify_strict(
     tree: DraftTree,
     target_probs: Tensor,
-    draft_probs: Sequence[Tensor],
+    draft_probs: Mapping[int, Tensor],
     uniforms: Uniforms,
     output: int,
 ) -> tuple[list[int], int]:
@@ -170,13 +175,13 @@ def verify_strict(
     q(x)); where it falls p becomes max(0, p - q), normalised, and q loses x, as whoever drew the
     next child had to do without it. Where all fell the token is drawn from what is left of p. The
     output follows the target's distribution exactly if the children of every row were drawn by
-    `draw_candidates` from q of their depth, and what was drawn decided neither how many a row has
-    nor which rows have some.
+    `draw_candidates` from the q of that row, and how many a row has was decided by nothing that
+    was drawn at their depth or deeper.
 
     Args:
         tree: the drafts.
         target_probs: p after every row, ``[N, V]``.
-        draft_probs: q of each depth, ``[V]``.
+        draft_probs: q by row, ``[V]``, of all rows that have children.
         uniforms: of the sequence.
         output: output position of the first drafts.
 
@@ -186,7 +191,7 @@ def verify_strict(
     while True:
         left, place = target_probs[path[-1]].double(), output + len(path) - 1
         children = tree.children(path[-1])
-        offered = draft_probs[len(path) - 1].double().clone() if children else left
+        offered = draft_probs[path[-1]].double().clone() if children else left
         for candidate, (token, child) in enumerate(children.items()):
             offered = offered / offered.sum()
             if uniforms.at("accept", place, candidate) * offered[token] < left[token]:

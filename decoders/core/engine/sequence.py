@@ -216,9 +216,11 @@ class RunningSequence:
     def _counts(self) -> tuple[int, int, int, int]:
         target, draft, ran = self._target, self._draft, self._ran
         calls, rows = target.calls + ran[0], target.rows + ran[1]
+        # of a layer that drafts from the target's states, or of a loop that is not ours
+        draft_calls, draft_rows = target.draft_calls + ran[2], target.draft_rows + ran[3]
         if draft is None:
-            return calls, rows, ran[2], ran[3]
-        return calls, rows, draft.calls + ran[2], draft.rows + ran[3]
+            return calls, rows, draft_calls, draft_rows
+        return calls, rows, draft.calls + draft_calls, draft.rows + draft_rows
 
 
 def _check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], vocab_size: int) -> None:

@@ -28,9 +28,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from transformers.cache_utils import Cache, DynamicCache
 
 from decoders.core.adapter.config import AdapterConfig
+from decoders.core.adapter.draft_layer import DraftCache, DraftLayer
 from decoders.core.adapter.entering import LateSlotHooks
 from decoders.core.adapter.gating import Forward, GatedModule
 from decoders.core.adapter.heads import DraftHeads
+from decoders.core.adapter.hidden import HiddenAdapter
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.runtime import AttachedAdapter
 from decoders.core.adapter.weights import GroupedWeights
@@ -123,7 +125,7 @@ class HFModel:
             self._gated = GatedModule(module, side_by_side=True)
             self._gated.rest(GroupedWeights.base(self._gated).everywhere)
         self._adapters: dict[str, AttachedAdapter] = {}
-        self._heads: dict[str, DraftHeads] = {}
+        self._heads: dict[str, HiddenAdapter] = {}
         self._late_slots = LateSlotHooks(module)
 
     @classmethod
@@ -182,9 +184,9 @@ class HFModel:
         return with_slots | {name: heads.config for name, heads in self._heads.items()}
 
     def attach(
-        self, name: str, adapter: SlotAdapter | DraftHeads, *, merged: bool | None = None
+        self, name: str, adapter: SlotAdapter | HiddenAdapter, *, merged: bool | None = None
     ) -> None:
-        """Make an adapter available under `name`: to calls with slots, or to `propose`.
+        """Make an adapter available under `name`: to calls with slots, `propose` or `drafter`.
 
         Args:
             name: what `Slots.adapter` says.
@@ -195,7 +197,7 @@ class HFModel:
         Raises:
             ValueError: where the adapter was made for a model of other shapes.
         """
-        if isinstance(adapter, DraftHeads):
+        if isinstance(adapter, HiddenAdapter):
             self._attach_heads(name, adapter)
             return
         adapter.check_fits(self.module)
@@ -213,7 +215,7 @@ class HFModel:
             merged=merged,
         )
 
-    def _attach_heads(self, name: str, heads: DraftHeads) -> None:
+    def _attach_heads(self, name: str, heads: HiddenAdapter) -> None:
         if not self.architecture.reads_hidden:
             raise ValueError(self._no_hidden)
         heads.check_fits(int(self.module.get_output_embeddings().weight.shape[1]))
@@ -234,8 +236,16 @@ class HFModel:
     @torch.inference_mode()
     def propose(self, name: str, hidden: Tensor) -> Tensor:
         """See `Model.propose`."""
-        logits: Tensor = self._head(self._heads[name](hidden))
+        heads = self._heads[name]
+        assert isinstance(heads, DraftHeads), f"{name!r} is no adapter of heads"
+        logits: Tensor = self._head(heads(hidden))
         return logits.float()
+
+    def drafter(self, name: str, capacity: int) -> DraftCache:
+        """See `Model.drafter`."""
+        layer = self._heads[name]
+        assert isinstance(layer, DraftLayer), f"{name!r} is no draft layer"
+        return DraftCache(layer, self._tokens, self._head, capacity)
 
     @property
     def library_module(self) -> Any:

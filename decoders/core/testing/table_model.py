@@ -8,7 +8,7 @@ uniform it takes the likeliest tokens for those it is not shown.
 
 Its hidden state ``[R, D]`` is an invention: the last D = `order` tokens of the context, as numbers,
 and -1 for those that are not there. Heads read the context off it, follow it by the likeliest
-tokens, and err as slots do.
+tokens, and err as slots do; so does a draft layer, whose own states are contexts as well.
 
 Letters: V vocabulary, N rows of a call.
 """
@@ -81,7 +81,8 @@ class TableModel:
             code="constant" if variant in MASKED else "dyadic",
             num_slots=6,
             layers={},
-            width=1,
+            width=2 if variant == "eagle" else 1,
+            num_heads=int(variant == "eagle"),
             anchored=standalone,
             standalone=standalone,
             greedy=True,
@@ -193,6 +194,24 @@ class TableModel:
             proposed.append(torch.stack(rows))
         return torch.stack(proposed)
 
+    def drafter(self, name: str, capacity: int) -> TableDrafter:
+        """See `Model.drafter`."""
+        assert self.adapters[name].variant == "eagle", f"{name!r} is no draft layer"
+        return TableDrafter(self, name)
+
+    def drafted(self, name: str, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Logits ``[N, V]`` and states ``[N, D]`` of a draft layer's rows."""
+        contexts = [
+            [*(int(known) for known in state if known >= 0), token]
+            for state, token in zip(states.tolist(), tokens, strict=True)
+        ]
+        logits = []
+        for context in contexts:
+            key = repr((self._seed, context[-self._order :] if self._order else [], "drafted"))
+            wrong = self._chance(key) < self._errors[name]
+            logits.append(self.logits(context).roll(int(wrong) * (self.vocab_size // 2)))
+        return torch.stack(logits), self._hidden(contexts)
+
     @staticmethod
     def _chance(key: str) -> float:
         """A number in [0, 1) that looks random and is a function of the key."""
@@ -233,6 +252,33 @@ class TableModel:
         """See `Model.gather`."""
         cache = self._tokens[session.row]
         cache[start : start + len(sources)] = [cache[source] for source in sources]
+
+
+class TableDrafter:
+    """A `Drafter` whose states are contexts: it needs no cache, and holds rows to their parents."""
+
+    def __init__(self, model: TableModel, name: str) -> None:
+        """Of a draft layer attached as `name`."""
+        self._model, self._name = model, name
+        self._states: list[Tensor] = []
+        self._end: Tensor | None = None
+
+    def feed(self, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """See `Drafter.feed`."""
+        logits, after = self._model.drafted(self._name, states, tokens)
+        self._states, self._end = [], after[-1]
+        return logits[-1:], after[-1:]
+
+    def draft(
+        self, states: Tensor, tokens: Sequence[int], parents: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """See `Drafter.draft`."""
+        assert self._end is not None, "drafts before any text"
+        before = [self._end if parent < 0 else self._states[parent] for parent in parents]
+        assert torch.equal(torch.stack(before), states), "a draft does not follow its parent"
+        logits, after = self._model.drafted(self._name, states, tokens)
+        self._states += after
+        return logits, after
 
 
 class _Rows:

@@ -133,7 +133,8 @@ def distribution_of_a_step(p: Any, q: Tensor, shape: Shape, grid: int) -> Distri
         probs = torch.stack([p[tuple(prefix(tree, row))] for row in range(len(tree))])
 
         def run(uniforms: Any, tree: DraftTree = tree, probs: Tensor = probs) -> tuple[int, ...]:
-            path, token = verify_strict(tree, probs, list(q), uniforms, 0)
+            offered = {row: q[d] for row, d in enumerate(tree.depths) if d < len(q)}
+            path, token = verify_strict(tree, probs, offered, uniforms, 0)
             return (*(tree.tokens[row] for row in path[1:]), token)
 
         for tokens, mass in integrated(run, grid).items():
@@ -216,9 +217,9 @@ def test_sure_drafts_stand_and_impossible_ones_fall() -> None:
         def at(self, *_: Any) -> float:
             return 0.999
 
-    assert verify_strict(tree, p, [p[0], p[1]], Any1(), 0) == ([0, 1, 2], 3)  # type: ignore[arg-type]
+    assert verify_strict(tree, p, {0: p[0], 1: p[1]}, Any1(), 0) == ([0, 1, 2], 3)  # type: ignore[arg-type]
     other = torch.eye(4)[[0, 2, 3]]
-    assert verify_strict(tree, other, [p[0], p[1]], Any1(), 0) == ([0], 0)  # type: ignore[arg-type]
+    assert verify_strict(tree, other, {0: p[0], 1: p[1]}, Any1(), 0) == ([0], 0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("grid", [4, 8])

@@ -12,16 +12,19 @@ import torch
 from torch import Tensor
 
 from decoders.ar import Autoregressive
+from decoders.core.adapter.draft_layer import DraftLayer
 from decoders.core.adapter.heads import DraftHeads
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.hf.checkpoint import weights_sha256
 from decoders.core.hf.model import HFModel
 from decoders.core.types import Sampling
+from decoders.eagle import Eagle
 from decoders.medusa import Medusa
 from tests.command_line import bench
 from tests.tiny_recipe import toml_of
 from training.heads.job import NONE, HeldOut, targets_of
+from training.heads.layer_job import unrolled
 from training.heads.recipe import HeadsRecipe
 from training.heads.train import build_job, train_heads
 from training.loop import TrainingProgress
@@ -157,7 +160,7 @@ def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(
     assert train_heads(tables, tmp_path / "whole", progress="none", resume=False).step == 4
 
 
-@pytest.mark.parametrize("name", ["medusa.toml", "medusa-any.toml"])
+@pytest.mark.parametrize("name", ["medusa.toml", "medusa-any.toml", "eagle.toml", "eagle-any.toml"])
 def test_the_shipped_recipes_are_complete_and_small_enough(
     name: str, home: Path, tmp_path: Path
 ) -> None:
@@ -185,3 +188,67 @@ def test_the_command_trains_heads(tables: dict[str, Any], home: Path, tmp_path: 
         ended = bench(*train, *wrong)
         assert (ended.code, ended.err.count("\n")) == (2, 1)
         assert told in ended.err
+
+
+def test_a_draft_layer_is_trained_written_and_drafts(
+    tables: dict[str, Any], home: Path, tmp_path: Path
+) -> None:
+    del tables["heads"]
+    tables["layer"] = {"unroll": 3, "rank": 16, "num_heads": 2, "seed": 1}
+    tables["run"]["adamw_lr"] = 0.01
+    fresh = job_of(tables, tmp_path)
+    before = sum(loss.item() for loss, _, _ in fresh.pieces(TrainingProgress()))
+    assert train_heads(tables, tmp_path, progress="none").step == 60
+    layer, job = DraftLayer.load(tmp_path), job_of(tables, tmp_path)
+    job.heads = layer
+    # most of it is the entropy of the target itself
+    assert sum(loss.item() for loss, _, _ in job.pieces(TrainingProgress())) < 0.95 * before
+    assert len(layer.config.measured["accuracy"]) == 3
+    target = HFModel.load(home / "letters", dtype=torch.float32, device="cpu")
+    target.attach("eagle", layer)
+    sampling = Sampling(temperature=0.7, max_new_tokens=20, seed=1)
+    models = Models(target=target)
+    expected = generate(Autoregressive(), [0], sampling, models).tokens
+    answer = generate(Eagle(), [0], sampling, models)
+    assert answer.tokens == expected
+    assert sum(step.draft_calls for step in answer.steps) > 0
+
+
+def test_a_draft_layers_loss_is_against_the_targets_own_distribution(
+    tables: dict[str, Any], tmp_path: Path
+) -> None:
+    """Row by row and place by place, from the module's own logits and the unrolled states."""
+    del tables["heads"]
+    tables["layer"] = {"unroll": 2, "rank": 8, "num_heads": 2}
+    tables["run"]["head_decay"] = 0.5
+    job = job_of(tables, tmp_path)
+    expected, num = 0.0, 0
+    for row in job.source.rows(0):
+        ids = torch.tensor([row.ids])
+        hidden = job.module.base_model(ids).last_hidden_state
+        truth = job.module.lm_head(hidden)[0].softmax(-1)
+        embedded = job.module.get_input_embeddings()(ids)
+        states = unrolled(job.heads, hidden, embedded, 2)
+        for place in range(len(row.ids)):
+            for depth in range(2):
+                at = place + 2 + depth
+                if at < len(row.ids) and row.learn[place + 1] and row.learn[at]:
+                    drafted = job.module.lm_head(states[depth][0, place]).log_softmax(-1)
+                    expected -= 0.5**depth * (truth[at - 1] * drafted).sum().item()
+                    num += 1
+    pieces = list(job.pieces(TrainingProgress()))
+    assert sum(piece[0].item() for piece in pieces) == pytest.approx(expected, rel=1e-4)
+    assert sum(piece[1] for piece in pieces) == num
+
+
+def test_the_command_trains_a_draft_layer(
+    tables: dict[str, Any], home: Path, tmp_path: Path
+) -> None:
+    del tables["heads"]
+    tables["layer"] = {"unroll": 2, "rank": 8, "num_heads": 2}
+    path, out = tmp_path / "recipe.toml", tmp_path / "out"
+    path.write_text(toml_of(tables), encoding="utf-8")
+    train = ("train", "eagle", "--recipe", path, "-o", out, "--progress", "none")
+    ended = bench(*train, "--num-steps", 2)
+    assert (ended.code, ended.err) == (0, "")
+    assert DraftLayer.load(out).config.variant == "eagle"

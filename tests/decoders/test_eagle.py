@@ -1,0 +1,282 @@
+"""EAGLE: trees from a draft layer, AR's tokens, what calls ask for and count, who refuses what."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from bench.errors import BenchError
+from bench.plan.select import built_in_cells, choose_decoders
+from bench.settings.config import RunConfig
+from decoders.ar import Autoregressive
+from decoders.core.adapter.config import AdapterConfig
+from decoders.core.adapter.draft_layer import DraftLayer
+from decoders.core.decoder import Request
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import Scheduler, generate
+from decoders.core.hf.model import HFModel
+from decoders.core.testing.table_model import TableModel
+from decoders.core.types import Call, CallResult, Emit, Generation, Sampling
+from decoders.eagle import Eagle
+from tests.enumeration import integrated
+from tests.tiny_models import WIDTH, fresh
+
+PROMPT = [1, 2, 3]
+GREEDY = Sampling(max_new_tokens=40)
+WARM = Sampling(temperature=0.9, max_new_tokens=40, seed=2)
+
+
+class Recording(TableModel):
+    """Remembers its calls, and what its draft layer is fed; the layer errs in a share of cases."""
+
+    def __init__(self, error: float = 0.2) -> None:
+        super().__init__(7, seed=1, scale=2.0)
+        self.attach("eagle", error, "eagle")
+        self.seen: list[Call] = []
+        self.drafted_rows: list[int] = []
+
+    def forward(self, calls: Sequence[Call]) -> Tensor:
+        self.seen += calls
+        return super().forward(calls)
+
+    def drafted(self, name: str, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
+        self.drafted_rows.append(len(tokens))
+        return super().drafted(name, states, tokens)
+
+
+def answer_of(decoder: Eagle, sampling: Sampling, error: float = 0.2) -> Generation:
+    return generate(decoder, PROMPT, sampling, Models(target=Recording(error)))
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("options", [{}, {"nodes": 1}, {"depth": 2, "width": 7, "nodes": 30}])
+def test_its_tokens_are_those_of_ar(sampling: Sampling, options: dict[str, Any]) -> None:
+    answer = answer_of(Eagle(**options), sampling)
+    expected = generate(Autoregressive(), PROMPT, sampling, Models(target=Recording()))
+    assert answer.tokens == expected.tokens
+    assert sum(step.accepted for step in answer.steps) > 0
+
+
+def test_a_step_is_one_target_call_and_its_draft_calls_are_counted() -> None:
+    model = Recording()
+    answer = generate(Eagle(nodes=5, depth=4), PROMPT, GREEDY, Models(target=model))
+    assert len(model.seen) == len(answer.steps)
+    assert all(call.hidden for call in model.seen)
+    assert sum(step.draft_calls for step in answer.steps) == len(model.drafted_rows)
+    assert sum(step.draft_rows for step in answer.steps) == sum(model.drafted_rows)
+    assert answer.steps[0].draft_calls == 0
+    assert model.drafted_rows[0] == len(PROMPT)
+    length = len(PROMPT)
+    for call, step in zip(model.seen[1:], answer.steps[1:], strict=True):
+        assert len(call.tokens) <= 6
+        assert min(call.row_positions()) == length
+        assert step.drafted <= 4
+        assert step.draft_calls <= 4
+        length += len(step.tokens)
+
+
+def likeliest(model: TableModel, width: int, depth: int, nodes: int) -> set[tuple[int, ...]]:
+    """The tree by brute force where no row is left out: its paths behind `PROMPT` and a 4."""
+    paths: dict[tuple[int, ...], float] = {(): 1.0}
+    level: list[tuple[int, ...]] = [()]
+    for _ in range(depth):
+        new = []
+        for path in level:
+            chances = model.logits([*PROMPT, 4, *path]).softmax(-1).tolist()
+            for token in sorted(range(7), key=lambda token: -chances[token])[:width]:
+                paths[*path, token] = paths[path] * chances[token]
+                new.append((*path, token))
+        level = new
+    del paths[()]
+    return set(sorted(paths, key=lambda path: -paths[path])[:nodes])
+
+
+@pytest.mark.parametrize(("depth", "nodes"), [(1, 4), (2, 7), (2, 40), (3, 9)])
+def test_the_tree_holds_the_likeliest_of_all_paths(depth: int, nodes: int) -> None:
+    """With as many rows gone on with as there are; the layer is right about the table."""
+    model = Recording(0.0)
+    trees: list[Call] = []
+
+    class Asked(Recording):
+        def forward(self, calls: Sequence[Call]) -> Tensor:
+            trees.extend(calls)
+            logits = super().forward(calls)
+            return torch.eye(7)[4][None].expand(len(logits), 7) if len(trees) == 1 else logits
+
+    target = Asked(0.0)
+    decoder = Eagle(width=7, depth=depth, nodes=nodes)
+    generate(decoder, PROMPT, GREEDY, Models(target=target))
+    call = trees[1]
+    assert call.mask is not None
+    got = {
+        tuple(call.tokens[seen] for seen in range(1, row + 1) if call.mask[row, seen])
+        for row in range(1, len(call.tokens))
+    }
+    expected = likeliest(model, 7, depth, nodes)
+    if depth < 3:  # all rows of a level are gone on with: at most seven
+        assert got == expected
+    else:
+        assert len(got & expected) >= len(expected) - 1
+
+
+def test_the_layer_is_fed_every_token_once_and_a_long_prompt_by_its_end() -> None:
+    model = Recording()
+    prompt = [token % 7 for token in range(700)]
+    models = Models(target=model)
+    expected = generate(Autoregressive(), prompt, GREEDY, models).tokens
+    model.seen.clear()
+    fed: list[int] = []
+    drafter = model.drafter
+
+    def counting(name: str, capacity: int) -> Any:
+        made = drafter(name, capacity)
+        feed = made.feed
+        made.feed = lambda states, tokens: (fed.append(len(tokens)), feed(states, tokens))[1]  # type: ignore[method-assign, func-returns-value]
+        return made
+
+    model.drafter = counting  # type: ignore[method-assign]
+    answer = generate(Eagle(), prompt, GREEDY, models)
+    assert answer.tokens == expected
+    steps = answer.steps
+    assert fed[0] == 256
+    rest = [len(step.tokens) for step in steps[1:-1]]
+    assert fed[1:] == rest[: len(fed) - 1]
+
+
+def test_nothing_is_drafted_that_the_budget_cannot_hold() -> None:
+    for num_tokens, drafted in ((4, 2), (2, 0)):
+        model = Recording(0.0)
+        sampling = Sampling(max_new_tokens=num_tokens)
+        answer = generate(Eagle(), PROMPT, sampling, Models(target=model))
+        assert [step.drafted for step in answer.steps] == [0, drafted]
+        assert len(model.drafted_rows) == drafted
+
+
+def test_a_better_layer_has_more_accepted() -> None:
+    def accepted(error: float) -> int:
+        """In answers to many prompts: greedy ones of a table soon go round in a circle."""
+        models = Models(target=Recording(error))
+        prompts = [[a, b] for a in range(7) for b in range(7)]
+        answers = [generate(Eagle(), prompt, WARM, models) for prompt in prompts]
+        return sum(step.accepted for answer in answers for step in answer.steps)
+
+    assert accepted(1.0) < accepted(0.5) < accepted(0.0)
+
+
+def test_strict_draws_other_tokens_than_ar_and_the_same_when_greedy() -> None:
+    models = Models(target=Recording())
+    expected = generate(Autoregressive(), PROMPT, WARM, models).tokens
+    assert answer_of(Eagle(verify="strict"), WARM).tokens != expected
+    assert answer_of(Eagle(verify="strict"), GREEDY) == answer_of(Eagle(), GREEDY)
+
+
+@pytest.mark.parametrize("verify", ["coupled", "strict"])
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "qwen2-window"])
+def test_on_a_transformer_alone_and_in_a_batch(name: str, sampling: Sampling, verify: Any) -> None:
+    model = HFModel(fresh(name))
+    config = AdapterConfig(
+        variant="eagle", code="constant", num_slots=3, layers={}, width=WIDTH, rank=8, num_heads=2
+    )
+    model.attach("eagle", DraftLayer(config))
+    models, decoder = Models(target=model), Eagle(verify=verify)
+    prompts = [[4, 5, 6], [7, 8], [9, 10, 11, 12]]
+    together = Scheduler(decoder, models, sampling, batch_size=3).run(prompts)
+    for prompt, outcome in zip(prompts, together, strict=True):
+        assert isinstance(outcome, Generation)
+        assert outcome.tokens == generate(decoder, prompt, sampling, models).tokens
+        if verify == "coupled":
+            expected = generate(Autoregressive(), prompt, sampling, models)
+            assert outcome.tokens == expected.tokens
+    steps = [step for outcome in together for step in outcome.steps]  # type: ignore[union-attr]
+    assert sum(step.drafted for step in steps) > 0
+
+
+def test_options_out_of_range_are_refused() -> None:
+    with pytest.raises(ValueError, match="'nodes' of decoder 'eagle' is 0; it must be 1 to 120"):
+        Eagle(nodes=0)
+    with pytest.raises(ValueError, match="'depth' of decoder 'eagle' is 0; it must be 1 to 120"):
+        Eagle(depth=0)
+    with pytest.raises(
+        ValueError, match=r"'width' of decoder 'eagle' is 13; .* 1 to 12 at depth 10"
+    ):
+        Eagle(width=13, depth=10)
+
+
+def test_it_runs_where_it_is_named_and_says_how_to_get_a_layer() -> None:
+    assert "eagle" not in built_in_cells()
+    config = RunConfig(model="somewhere", decoders={"eagle": {}})
+    with pytest.raises(BenchError, match=r"needs an adapter named 'eagle'.* `bench train eagle`"):
+        choose_decoders(config, lambda _: None)
+
+
+def test_heads_are_no_draft_layer() -> None:
+    model = TableModel(7, seed=1)
+    model.attach("eagle", 0.1, "medusa")
+    with pytest.raises(ValueError, match="is of variant medusa; decoder 'eagle' needs eagle"):
+        generate(Eagle(), PROMPT, GREEDY, Models(target=model))
+
+
+def test_strict_answers_have_the_targets_distribution_by_enumeration() -> None:
+    """Three tokens of two kinds, every uniform that is asked for on a grid of quarters.
+
+    The layer errs, and which rows of its trees have drafts depends on those drawn before.
+    """
+    target = {(): [1, 3], (0,): [3, 1], (1,): [2, 2]}
+    layer = {(): [2, 2], (0,): [2, 2], (1,): [2, 2]}
+
+    def logits(table: dict[tuple[int, ...], list[int]], context: Sequence[int]) -> Tensor:
+        return (torch.tensor(table[tuple(context[1:][-1:])]) / 4).log()
+
+    class Known(TableModel):
+        def logits(self, context: Sequence[int]) -> Tensor:
+            return logits(target, context)
+
+        def drafted(self, name: str, states: Tensor, tokens: Sequence[int]) -> Any:
+            _, after = super().drafted(name, states, tokens)
+            contexts = [[int(known) for known in state if known >= 0] for state in after]
+            return torch.stack([logits(layer, context) for context in contexts]), after
+
+    model = Known(2, order=6)
+    model.attach("eagle", 0.0, "eagle")
+    models = Models(target=model)
+    models.ensure(1, 8)
+    decoder = Eagle(verify="strict", nodes=4, width=2, depth=2)
+
+    def answer(uniforms: Any) -> tuple[int, ...]:
+        session = model.open()
+        tokens: list[int] = []
+        try:
+            request = Request(
+                prompt_ids=(0,),
+                sampling=Sampling(temperature=1.0, max_new_tokens=3),
+                target=session,
+                uniforms=uniforms,
+                adapter=model.adapters["eagle"],
+            )
+            steps = decoder.steps(request)
+            item = next(steps)
+            while True:
+                if isinstance(item, Emit):
+                    tokens += item.tokens
+                    if len(tokens) >= 3:
+                        return tuple(tokens[:3])
+                    item = next(steps)
+                    continue
+                probs = torch.softmax(model.forward([item]), -1)
+                first = (
+                    () if item.want == "probs" else (int(probs[0, 0] <= uniforms.at("draw", 0)),)
+                )
+                item = steps.send(CallResult(picks=first, probs=probs, hidden=session.hidden))
+        finally:
+            model.close(session)
+
+    distribution = integrated(answer, 4)
+    for tokens in itertools.product((0, 1), repeat=3):
+        expected = 1.0
+        for place, token in enumerate(tokens):
+            expected *= target[tokens[place - 1 : place] if place else ()][token] / 4
+        assert distribution[tokens] == pytest.approx(expected, abs=1e-6)

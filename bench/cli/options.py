@@ -100,6 +100,12 @@ OPTIONS: dict[str, Any] = {
     ],
     "threads": Annotated[int | None, typer.Option(help="CPU threads. [default: cores]")],
     "attention": Annotated[str | None, typer.Option(help="sdpa or eager. [default: what it has]")],
+    "compile": Annotated[
+        bool | None,
+        typer.Option(
+            "--compile", help="Run calls as compiled graphs (torch.compile; CUDA graphs)."
+        ),
+    ],
     "fixed_length": Annotated[
         bool | None, typer.Option("--fixed-length", help="Ignore EOS: every answer is as long.")
     ],

@@ -102,6 +102,8 @@ def comparability_key(env: Environment) -> str:
         "python": (env.python or "").rpartition(".")[0],
         "torch": env.packages.get("torch"),
     }
+    if (env.models.target or {}).get("compiled"):  # keys of plain runs stay what they were
+        parts["compiled"] = True
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 

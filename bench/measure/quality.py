@@ -84,7 +84,7 @@ def _score_arm(
         progress.step(cell)
 
     scheduler = Scheduler(arm.decoder, arm.models, setup.sampling, num_rows, arm.deadline)
-    with arm.deadline.ticking():
+    with arm.deadline.ticking(), arm.models.uncompiled():  # large batches: graphs of their own
         scheduler.run([prompt.ids for prompt in prompts], on_finish=write)
 
 

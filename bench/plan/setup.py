@@ -93,12 +93,16 @@ def open_setup(config: RunConfig) -> Setup:
             (1).
     """
     from decoders.core.hf import model as hf
+    from decoders.core.hf.replay import missing_compiler
 
     device = open_device(config.device)
     target_source = checkpoint(config.model, "target")
     dtype = config.dtype or usual_dtype(config, device.type, target_source)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
+
+    if config.compile and device.type == "cpu" and (missing := missing_compiler()):
+        raise BenchError(f"{missing}; install one, or leave out --compile", Exit.UNAVAILABLE)
 
     def load(source: str) -> hf.HFModel:
         with room_for(f"the weights of {source} in {dtype} on {device}", _SMALLER):
@@ -107,6 +111,7 @@ def open_setup(config: RunConfig) -> Setup:
                 dtype=getattr(torch, dtype),
                 device=device,
                 attn_implementation=config.attention,
+                compile=config.compile,
             )
 
     draft_source = checkpoint(config.draft, "draft") if _needs_draft(config) else None

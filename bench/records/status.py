@@ -66,6 +66,8 @@ class RunStatus:
     num_loaded_blocks: int | None = None
     max_other_cores: float | None = None
     drift: float | None = None
+    num_graphs: int | None = None
+    compile_s: float | None = None
     finished_utc: str | None = None
     reported: bool | None = None
     ab: str | None = None

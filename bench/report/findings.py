@@ -283,7 +283,11 @@ class Findings:
         done = len({r.block for r in self.run.records if r.kind == "timing"})
         planned = len(self.run.plan.blocks)
         status = self.run.status.status or "unfinished"
-        return f"{status}; {done} of {planned} timing blocks measured"
+        text = f"{status}; {done} of {planned} timing blocks measured"
+        if self.validity.num_graphs is None:
+            return text
+        made = f"{self.validity.num_graphs} graphs compiled"
+        return f"{text}; {made} in {self.validity.compile_s:.0f} s, outside of every recorded time"
 
     @cached_property
     def caveats(self) -> list[str]:

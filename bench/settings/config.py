@@ -88,6 +88,7 @@ class RunConfig(BaseModel):
     device: Text | None = None
     threads: Threads | None = None
     attention: Literal["sdpa", "eager"] | None = None
+    compile: bool = False
     fixed_length: bool = False
     timeout: Seconds | None = None
     overlong: Literal["skip", "truncate"] = "skip"

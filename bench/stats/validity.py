@@ -65,6 +65,8 @@ class Validity:
     num_loaded_blocks: int
     max_other_cores: float | None
     drift: float | None
+    num_graphs: int | None
+    compile_s: float | None
 
 
 def judge(run: Run) -> Validity:
@@ -82,6 +84,7 @@ def judge(run: Run) -> Validity:
     if not parts:
         drift = clock_drift(run)
     errors = [record for record in run.records if record.error is not None]
+    compiled = [line for line in run.events if line["event"] == "compiled"]
     return Validity(
         verdict=next((verdict for verdict, lines in reasons.items() if lines), VALID),
         reasons=tuple(line for lines in reasons.values() for line in lines),
@@ -98,6 +101,8 @@ def judge(run: Run) -> Validity:
         num_loaded_blocks=num_loaded,
         max_other_cores=max(cores, default=None),
         drift=drift,
+        num_graphs=sum(line["graphs"] for line in compiled) if compiled else None,
+        compile_s=sum(line["seconds"] for line in compiled) if compiled else None,
     )
 
 

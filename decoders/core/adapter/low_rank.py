@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from decoders.core.adapter.gating import Forward, GatedModule
-from decoders.core.adapter.weights import Group, GroupedWeights
+from decoders.core.adapter.weights import Group, GroupedWeights, open_gate
 
 Factors = tuple[Tensor | None, Tensor]
 """A ``[r, in]`` and B ``[out, r]``, B scaled by alpha / r; or None and a delta ``[out, in]``."""
@@ -56,9 +56,17 @@ class LowRankWeights(GroupedWeights):
             index, x, lambda delta, x, y: delta.add(x[first:], y[first:])
         )
 
-    def scattered(self, base: Tensor, slots: Tensor) -> Forward:
-        """Several sequences: flat indices of the base rows (not needed here) and of the slots."""
-        del base
+    def scattered(self, base: Tensor, slots: Tensor, *, bucketed: bool = False) -> Forward:
+        """Several sequences: flat indices of the base rows and of the slots.
+
+        If `bucketed`, the delta of all rows is computed and that of base rows multiplied by 0:
+        shapes depend on how many rows there are alone.
+        """
+        if bucketed:
+            gate = open_gate(base, slots)
+            return lambda index, x: self._added(
+                index, x, lambda delta, x, y: y.add_(delta.of_rows(x) * gate.to(y.dtype))
+            )
         return lambda index, x: self._added(
             index, x, lambda delta, x, y: y.index_add_(0, slots, delta.of_rows(x[slots]))
         )

@@ -15,7 +15,12 @@ from decoders.core.adapter.entering import LateSlots
 from decoders.core.adapter.gating import Forward, GatedModule
 from decoders.core.adapter.low_rank import LowRankWeights
 from decoders.core.adapter.module import SlotAdapter
-from decoders.core.adapter.weights import Deltas, MergedWeights, UnmergedWeights
+from decoders.core.adapter.weights import (
+    Deltas,
+    MergedWeights,
+    UnmergedWeights,
+    power_of_two,
+)
 from decoders.core.types import BLANK, HIDDEN, Call, Slots
 
 NUM_LEVELS = 4096
@@ -57,8 +62,12 @@ class AttachedAdapter:
         self.num_bytes += sum(parameter.nbytes for parameter in adapter.embedding.parameters())
         self._weights = weights
 
-    def late_slots(self, calls: Sequence[Call], inputs: Tensor) -> LateSlots | None:
+    def late_slots(
+        self, calls: Sequence[Call], inputs: Tensor, *, bucketed: bool = False
+    ) -> LateSlots | None:
         """The slots of calls, of inputs ``[B, N, D]``, if they enter late; None: with the tokens.
+
+        If `bucketed`, the last one is repeated until their number is a power of two.
 
         Raises:
             ValueError: slots without the token rows that they would begin from.
@@ -83,6 +92,9 @@ class AttachedAdapter:
             for branch, size in enumerate(sizes):  # they follow the last tokens, in order
                 before += [first - len(sizes) + branch] * size
                 number += range(size)
+        if bucketed:
+            missing = power_of_two(len(rows)) - len(rows)
+            rows, before, number = (each + each[-1:] * missing for each in (rows, before, number))
         embedded = inputs.reshape(-1, inputs.shape[-1]).index_select(0, self._indices(rows))
         return LateSlots(
             adapter=self._adapter,
@@ -101,8 +113,13 @@ class AttachedAdapter:
         both = torch.cat([embedded, rows], 1)
         return both, self._weights.tail(num_tokens, both.shape[1])
 
-    def merged(self, calls: Sequence[Call], embedded: Tensor) -> tuple[Tensor, Forward]:
-        """Inputs of calls padded to one width ``[B, N, D]``, whose tokens are embedded already."""
+    def merged(
+        self, calls: Sequence[Call], embedded: Tensor, *, bucketed: bool = False
+    ) -> tuple[Tensor, Forward]:
+        """Inputs of calls padded to one width ``[B, N, D]``, whose tokens are embedded already.
+
+        If `bucketed`, the shapes in the gated forward are rounded up to powers of two.
+        """
         width = embedded.shape[1]
         is_slot = torch.zeros(embedded.shape[:2], dtype=torch.bool)
         for line, call in zip(is_slot, calls, strict=True):
@@ -111,7 +128,7 @@ class AttachedAdapter:
         slots = is_slot.view(-1).nonzero().squeeze(1).to(self._device)
         base = (~is_slot).view(-1).nonzero().squeeze(1).to(self._device)
         flat[slots] = self._embed([call.slots for call in calls if call.slots is not None])
-        return flat.view(embedded.shape), self._weights.scattered(base, slots)
+        return flat.view(embedded.shape), self._weights.scattered(base, slots, bucketed=bucketed)
 
     def _embed(self, parts: Sequence[Slots]) -> Tensor:
         """Inputs ``[S, D]`` of the slots of several calls, in order."""

@@ -87,8 +87,10 @@ class Deltas:
             stack = self._stacks[number]
             assert stack is not None
             self._last = (number, x @ stack)
-        high = pair[1]
-        return self._last[1][:, start : start + high.shape[1]] @ high.t()
+        high, product = pair[1], self._last[1]
+        if start + high.shape[1] == product.shape[1]:
+            self._last = None  # kept, it would be an output of a compiled graph
+        return product[:, start : start + high.shape[1]] @ high.t()
 
 
 class GroupedWeights:
@@ -139,7 +141,10 @@ class GroupedWeights:
             return run(group)
         if not place:
             group.parts = run(group).split(group.sizes, -1)  # type: ignore[no-untyped-call]
-        return group.parts[place]
+        part = group.parts[place]
+        if place == len(group.sizes) - 1:
+            group.parts = ()  # kept, it would be an output of a compiled graph
+        return part
 
 
 class MergedWeights(GroupedWeights):
@@ -167,9 +172,12 @@ class MergedWeights(GroupedWeights):
         rows = _tail(first, num_rows, self._groups[0].slots.device)
         return lambda index, x: self._part(index, lambda group: group.gated(x, rows))
 
-    def scattered(self, base: Tensor, slots: Tensor) -> Forward:
-        """Several sequences: flat indices of the base rows (padding too) and of the slots."""
-        rows = _Rows.of(base, slots)
+    def scattered(self, base: Tensor, slots: Tensor, *, bucketed: bool = False) -> Forward:
+        """Several sequences: flat indices of the base rows (padding too) and of the slots.
+
+        If `bucketed`, shapes depend on how many there are rounded up to powers of two alone.
+        """
+        rows = _Rows.of(base, slots, bucketed=bucketed)
         return lambda index, x: self._part(index, lambda group: group.gated(x, rows))
 
 
@@ -187,17 +195,18 @@ class _Rows:
     paired: bool
 
     @classmethod
-    def of(cls, base: Tensor, slots: Tensor) -> _Rows:
+    def of(cls, base: Tensor, slots: Tensor, *, bucketed: bool = False) -> _Rows:
         """Order base rows and slots; pairs are filled up with copies of row 0."""
         most, num_rows = max(len(base), len(slots)), len(base) + len(slots)
-        paired = most <= PAIRED_ROWS
+        most = power_of_two(most) if bucketed else most
+        paired = bucketed or most <= PAIRED_ROWS
         places = torch.arange(2 * most if paired else num_rows, device=base.device)
         first_slot = most if paired else len(base)
         taken, back = torch.zeros_like(places), places.new_empty(num_rows)
         for rows, first in ((base, 0), (slots, first_slot)):
             taken[first : first + len(rows)] = rows
             back[rows] = places[first : first + len(rows)]
-        return cls(taken, back, len(base), paired)
+        return cls(taken, back, first_slot, paired)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -305,9 +314,14 @@ class UnmergedWeights:
 
         return forward
 
-    def scattered(self, base: Tensor, slots: Tensor) -> Forward:
-        """Several sequences: flat indices of the base rows (not needed here) and of the slots."""
-        del base
+    def scattered(self, base: Tensor, slots: Tensor, *, bucketed: bool = False) -> Forward:
+        """Several sequences: flat indices of the base rows and of the slots.
+
+        If `bucketed`, the delta of all rows is computed and that of base rows multiplied by 0:
+        shapes depend on how many rows there are alone.
+        """
+        if bucketed:
+            return self._weighted(base, slots)
 
         def forward(index: int, x: Tensor) -> Tensor:
             y = self.layers[index].plain(x)
@@ -317,3 +331,25 @@ class UnmergedWeights:
             return y
 
         return forward
+
+    def _weighted(self, base: Tensor, slots: Tensor) -> Forward:
+        gate = open_gate(base, slots)
+
+        def forward(index: int, x: Tensor) -> Tensor:
+            y = self.layers[index].plain(x)
+            delta = self.deltas.delta(index, x.reshape(-1, x.shape[-1]))
+            return y if delta is None else y + (delta * gate.to(delta.dtype)).view_as(y)
+
+        return forward
+
+
+def open_gate(base: Tensor, slots: Tensor) -> Tensor:
+    """1 for slots and 0 for base rows, ``[B N, 1]``, from their flat indices."""
+    gate = torch.zeros(len(base) + len(slots), 1, device=slots.device)
+    gate[slots] = 1.0
+    return gate
+
+
+def power_of_two(number: int) -> int:
+    """The smallest power of two that is not below a number of at least 1."""
+    return 1 << (number - 1).bit_length()

@@ -6,6 +6,8 @@ begins.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from decoders.core.adapter.config import AdapterConfig
@@ -32,6 +34,19 @@ class Models:
         for model in self._loaded():
             if not model.holds(num_rows, num_tokens + _SLACK_ROWS):
                 model.reserve(num_rows, num_tokens + _SLACK_ROWS)
+
+    @property
+    def num_graphs(self) -> int:
+        """Graphs that were compiled of the models so far; 0 where none is compiled."""
+        return sum(getattr(model, "num_graphs", 0) for model in self._loaded())
+
+    @contextmanager
+    def uncompiled(self) -> Iterator[None]:
+        """While inside, compiled models run their plain modules, and no graph is made."""
+        with ExitStack() as stack:
+            for model in self._loaded():
+                stack.enter_context(getattr(model, "uncompiled", nullcontext)())
+            yield
 
     def _loaded(self) -> tuple[Model, ...]:
         return (self.target,) if self.draft is None else (self.target, self.draft)

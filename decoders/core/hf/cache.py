@@ -118,12 +118,14 @@ class KVStore:
         """
         self.start, self.stop = 0, stop
         self._into = None
-        self._indices = []
+        by_heads: dict[int, Tensor] = {}
         for base in self._bases:
             heads, num_entries = base.shape[2], base.shape[3]
-            head = torch.arange(heads, device=rows.device)
-            lines = (rows[:, None] * heads + head)[:, :, None] * num_entries
-            self._indices.append((lines + entries[:, None, :]).view(-1))
+            if heads not in by_heads:
+                head = torch.arange(heads, device=rows.device)
+                lines = (rows[:, None] * heads + head)[:, :, None] * num_entries
+                by_heads[heads] = (lines + entries[:, None, :]).view(-1)
+        self._indices = [by_heads[base.shape[2]] for base in self._bases]
         self._read_rows = rows if first is None else None
         self._span = (first or 0, len(rows))
         self._reads = None

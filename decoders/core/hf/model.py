@@ -17,8 +17,8 @@ C capacity, D hidden width, H heads of an adapter, V vocabulary.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +35,7 @@ from decoders.core.adapter.heads import DraftHeads
 from decoders.core.adapter.hidden import HiddenAdapter
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.runtime import AttachedAdapter
-from decoders.core.adapter.weights import GroupedWeights
+from decoders.core.adapter.weights import GroupedWeights, power_of_two
 from decoders.core.hf.architecture import Architecture, token_ids
 from decoders.core.hf.attention import MaskBuilder, Masks
 from decoders.core.hf.cache import KVStore
@@ -45,6 +45,7 @@ from decoders.core.hf.checkpoint import (
     is_of_memory,
     unavailable,
 )
+from decoders.core.hf.compiled import CompiledModule
 from decoders.core.hf.library import library_copy
 from decoders.core.hf.quiet import no_bars
 from decoders.core.model import Session
@@ -52,8 +53,10 @@ from decoders.core.types import Call
 
 Attention = Literal["sdpa", "eager"]
 
+COMPILED_ROWS = 64
+"""Wider calls (prompts) are not compiled: their time is arithmetic, and their shapes are many."""
 _LENGTH_BUCKET = 128
-"""Compiled graphs see cache lengths in multiples of this, and widths in powers of two."""
+"""Compiled graphs see cache lengths in multiples of this, rows and sequences in powers of two."""
 
 _MERGED_BYTES = 32 * 2**20
 """A model with more bytes of weights has none merged beside them on a CPU: they are read from
@@ -79,12 +82,8 @@ class HFModel:
 
         Args:
             module: a causal LM of transformers on its device, of its dtype.
-            compile: run the module through `torch.compile` with bucketed shapes. No command reaches
-                it yet: an option that hands it to `load` would. Tests hold its shapes and logits
-                against the plain path under the backend ``eager``, which compiles nothing, and
-                under inductor with CUDA graphs where there is a GPU. Untested: inductor on a CPU,
-                `load` with it, whole answers of a decoder, and its speed. Calls with slots run the
-                plain module.
+            compile: run calls of up to `COMPILED_ROWS` rows through `torch.compile`, those with
+                slots too, in bucketed shapes; wider ones (prompts) run as they are.
             backend: of `torch.compile`.
             grouped: lay the weights of layers that share an input side by side, and run each group
                 as one product (`weights.GroupedWeights`); None: on a CPU, where it is faster.
@@ -105,14 +104,10 @@ class HFModel:
         self._head: nn.Module = module.get_output_embeddings()
         self._tokens: nn.Module = module.get_input_embeddings()
         self._plain: Any = module.base_model if self.architecture.reads_hidden else module
-        self._run: Any = self._plain
-        self._bucketed = compile
+        self._compiled: CompiledModule | None = None
+        self._compiling = True
         if compile:
-            config = torch._dynamo.config  # one graph per bucket; the default limit is 8
-            config.recompile_limit = max(config.recompile_limit, 256)
-            graphs = backend == "inductor" and self.device.type == "cuda"
-            mode = "reduce-overhead" if graphs else None
-            self._run = torch.compile(self._run, dynamic=False, backend=backend, mode=mode)
+            self._compiled = CompiledModule(self._output, device=self.device, backend=backend)
         self._store: KVStore | None = None
         self._cache = _StoreCache()
         self._open: list[Session] = []
@@ -120,7 +115,7 @@ class HFModel:
         self._library: Any = None
         self._gated: GatedModule | None = None
         if grouped is None:
-            grouped = self.device.type == "cpu" and not compile
+            grouped = self.device.type == "cpu"
         if grouped:
             self._gated = GatedModule(module, side_by_side=True)
             self._gated.rest(GroupedWeights.base(self._gated).everywhere)
@@ -277,8 +272,10 @@ class HFModel:
 
     @property
     def facts(self) -> dict[str, str | int]:
-        """What a run record says about the model: architecture, sizes, dtype, attention."""
+        """What a run records of the model: architecture, sizes, dtype, attention, if compiled."""
+        compiled = {} if self._compiled is None else {"compiled": True}
         return {
+            **compiled,
             "architecture": type(self.module).__name__,
             "layers": len(self.architecture.planes) // 2,
             "hidden_size": int(self._config.hidden_size),
@@ -288,6 +285,20 @@ class HFModel:
             "dtype": str(self.dtype).removeprefix("torch."),
             "attention": str(self._config._attn_implementation),
         }
+
+    @property
+    def num_graphs(self) -> int:
+        """How many graphs `torch.compile` has made so far."""
+        return 0 if self._compiled is None else self._compiled.num_graphs
+
+    @contextmanager
+    def uncompiled(self) -> Iterator[None]:
+        """While inside, every call runs the plain module and no graph is made."""
+        before, self._compiling = self._compiling, False
+        try:
+            yield
+        finally:
+            self._compiling = before
 
     def cache_bytes(self) -> int:
         """Bytes of the preallocated KV cache (0 before `reserve`)."""
@@ -310,15 +321,18 @@ class HFModel:
         ):
             return
         self._store = None  # free the old one first
-        entries = _round_up(capacity + 1, _LENGTH_BUCKET) - 1 if self._bucketed else capacity
+        bucketed = self._compiled is not None
+        entries = _round_up(capacity + 1, _LENGTH_BUCKET) - 1 if bucketed else capacity
         store = KVStore(
             self.architecture.planes,
             num_rows,
             entries,
             dtype=self.dtype,
             device=self.device,
-            separate=self._bucketed,
+            separate=bucketed,
         )
+        if self._compiled is not None:
+            self._compiled.forget()
         self._store = self._cache.store = store
         self._capacity = capacity
         with torch.inference_mode(False):
@@ -364,7 +378,10 @@ class HFModel:
         Returns:
             float32 ``[sum R, V]``: the read rows of the first call, then of the second, …
         """
-        if len(calls) == 1 and not self._bucketed and self._is_plain(calls[0]):
+        compiled = self._compiled is not None and self._compiling
+        if compiled and max(call.num_rows for call in calls) <= COMPILED_ROWS:
+            logits, hidden = self._forward_merged(calls, bucketed=True)
+        elif len(calls) == 1 and self._is_plain(calls[0]):
             logits, hidden = self._forward_one(calls[0])
         else:
             logits, hidden = self._forward_merged(calls)
@@ -435,9 +452,12 @@ class HFModel:
         pinned = torch.tensor(numbers, dtype=torch.int64, pin_memory=self.device.type == "cuda")
         return pinned.to(self.device, non_blocking=True)
 
-    # Several sequences: padded to the widest, states scattered, one mask built for all.
+    # Several sequences: padded to the widest, states scattered, one mask built for all. For a
+    # compiled graph the shape is rounded up: rows, sequences and entries seen.
 
-    def _forward_merged(self, calls: Sequence[Call]) -> tuple[Tensor, Tensor | None]:
+    def _forward_merged(
+        self, calls: Sequence[Call], *, bucketed: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
         store = self._store
         assert store is not None
         ordered = sorted(calls, key=lambda call: call.session.row)
@@ -446,9 +466,10 @@ class HFModel:
         assert len(set(rows)) == len(rows), f"rows {rows}: two calls of one session"
         width = max(call.num_rows for call in ordered)
         seen = max(call.session.length + call.num_rows for call in ordered)
-        if self._bucketed:
-            width = 1 << (width - 1).bit_length()
-            seen = _round_up(seen, _LENGTH_BUCKET)
+        if bucketed:
+            width, seen = power_of_two(width), _round_up(seen, _LENGTH_BUCKET)
+            ordered = self._filled_up(ordered)
+            rows = [call.session.row for call in ordered]
         packed: list[int] = []
         for call in ordered:
             start, num_rows = call.session.length, call.num_rows
@@ -466,18 +487,26 @@ class HFModel:
             lines = row_index[:, None] * self._placed.shape[1] + entries
             self._placed.view(-1)[lines] = positions
         first = rows[0] if rows[-1] - rows[0] + 1 == len(rows) else None
-        store.scattered(row_index, entries, seen, first, late=self._bucketed)
+        store.scattered(row_index, entries, seen, first, late=bucketed)
         visible = self._masks.visible(ordered, starts, width, seen)
         placed = self._placed.index_select(0, row_index)[:, :seen] if self._window else visible
         added = self._masks.windowed(visible, positions, placed)
         line = {id(call): number * width for number, call in enumerate(ordered)}
         read = [line[id(call)] + row for call in calls for row in _read_rows(call)]
+        shape = _shape_of(ordered, width, seen) if bucketed else None
         if all(call.slots is None for call in ordered):
-            return self._logits({"input_ids": ids}, positions, added, read)
+            return self._logits({"input_ids": ids}, positions, added, read, shape=shape)
         adapter = self._adapter_of(ordered)
-        embedded, gate = adapter.merged(ordered, self._tokens(ids))
-        self._late_slots.begin(adapter.late_slots(ordered, embedded))
-        return self._logits({"inputs_embeds": embedded}, positions, added, read, gate)
+        embedded, gate = adapter.merged(ordered, self._tokens(ids), bucketed=bucketed)
+        self._late_slots.begin(adapter.late_slots(ordered, embedded, bucketed=bucketed))
+        return self._logits({"inputs_embeds": embedded}, positions, added, read, gate, shape)
+
+    def _filled_up(self, ordered: Sequence[Call]) -> list[Call]:
+        """Calls for cache rows 0, 1, … up to a power of two; empty ones where there is none."""
+        assert self._store is not None
+        by_row = {call.session.row: call for call in ordered}
+        count = min(power_of_two(max(by_row) + 1), self._store.num_rows)
+        return [by_row.get(row) or _empty_call(self, row) for row in range(count)]
 
     def _adapter_of(self, calls: Sequence[Call]) -> AttachedAdapter:
         names = {call.slots.adapter for call in calls if call.slots is not None}
@@ -491,10 +520,12 @@ class HFModel:
         mask: Masks,
         read: Sequence[int] | None,
         gate: Forward | None = None,
+        shape: Hashable = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Run the module; logits ``[R, V]`` of the flat rows ``b * N + row`` in `read`.
 
-        Beside them what the head read, ``[R, D]``; None where it is not known.
+        Beside them what the head read, ``[R, D]``; None where it is not known. A call of a `shape`
+        runs the compiled graph of that shape.
         """
         fed: dict[str, Any] = {
             **inputs,
@@ -503,28 +534,44 @@ class HFModel:
             "past_key_values": self._cache,
             "use_cache": True,
         }
-        run = self._run
         active: Any = nullcontext()
         if gate is None:
             self._late_slots.begin(None)
-        else:  # a gate is Python, not part of a compiled graph
+        else:
             assert self._gated is not None
-            run, active = self._plain, self._gated.active(gate)
-        if self.architecture.reads_hidden:
-            with active:
-                hidden: Tensor = run(**fed).last_hidden_state.flatten(0, 1)
-            hidden = self._select(hidden, read)
-            logits: Tensor = self._head(hidden)
-            return logits.float(), hidden
-        width = positions.shape[1]
+            active = self._gated.active(gate)
+        with active:
+            if shape is not None:
+                assert self._compiled is not None
+                out = self._compiled(shape, fed)
+            elif self.architecture.reads_hidden:
+                out = self._output(**fed)
+            else:
+                return self._logits_of_columns(fed, read, positions.shape[1])
+        chosen = self._select(out.flatten(0, 1), read)
+        if not self.architecture.reads_hidden:
+            return chosen.float(), None
+        logits: Tensor = self._head(chosen)
+        if shape is not None and self.device.type == "cuda":  # the next call writes over it
+            chosen = chosen.clone()
+        return logits.float(), chosen
+
+    def _logits_of_columns(
+        self, fed: Mapping[str, Any], read: Sequence[int] | None, width: int
+    ) -> tuple[Tensor, None]:
+        """As `_logits`, of a model that runs its head itself: on all rows of the columns read."""
         wanted = range(width) if read is None else read
         columns = sorted({row % width for row in wanted}) or [0]
-        with active:
-            out = run(**fed, logits_to_keep=self._to_device(columns))
-        logits = out.logits.flatten(0, 1)
+        out = self._output(**fed, logits_to_keep=self._to_device(columns)).flatten(0, 1)
         place = {column: number for number, column in enumerate(columns)}
         rows = [row // width * len(columns) + place[row % width] for row in wanted]
-        return self._select(logits, rows).float(), None
+        return self._select(out, rows).float(), None
+
+    def _output(self, **fed: Any) -> Tensor:
+        """Last hidden states ``[B, N, D]``, or logits where the head cannot be run apart."""
+        out = self._plain(**fed)
+        states: Tensor = out.last_hidden_state if self.architecture.reads_hidden else out.logits
+        return states
 
     def _select(self, values: Tensor, rows: Sequence[int] | None) -> Tensor:
         """Some rows of ``[M, …]``: a view where they follow one another, else a copy."""
@@ -592,3 +639,19 @@ def _read_rows(call: Call) -> Sequence[int]:
 
 def _round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
+
+
+def _empty_call(model: HFModel, row: int) -> Call:
+    """A call without rows, for a cache row that a graph computes and nobody asked for."""
+    return Call(session=Session(model, row, 0), tokens=(), read=(), want="logits")
+
+
+def _shape_of(calls: Sequence[Call], width: int, seen: int) -> Hashable:
+    """What a graph of calls filled up to one shape depends on."""
+    slots = [call.slots for call in calls if call.slots is not None]
+    if not slots:
+        return len(calls), width, seen
+    num_slots = sum(len(each.uniforms) for each in slots)
+    num_paired = max(num_slots, len(calls) * width - num_slots)
+    gate = (slots[0].adapter, power_of_two(num_slots), power_of_two(num_paired))
+    return len(calls), width, seen, gate

@@ -23,6 +23,7 @@ from bench.records.files import SampleWriter, write_json
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord, broken_invariants
 from bench.records.run_folder import load_run
+from bench.stats.validity import judge
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Sampling
 from tests.conftest import Characters
@@ -383,3 +384,45 @@ def test_on_a_gpu_our_idle_caches_are_no_memory_of_a_library(
     models: Any = type("M", (), {"target": OnGpu(), "draft": None})()
     assert PeakMemory(models, models, build_decoder("ar", {})).peak_bytes() == 1000 - 5
     assert PeakMemory(models, models, build_decoder("hf", {})).peak_bytes() == 1000 - 5 - 10
+
+
+def test_no_recorded_time_holds_the_compiling_of_a_graph(
+    measured: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A graph is compiled for every new width of a call, here in 100 s each."""
+    clocks: list[FakeClock] = []
+    widths: set[int] = set()
+    forward, prepare = TableModel.forward, Runner.prepare
+
+    def compiling(model: TableModel, calls: Any) -> Any:
+        width = max(call.num_rows for call in calls)
+        if width not in widths:
+            widths.add(width)
+            clocks[-1].advance(100.0)
+        return forward(model, calls)
+
+    def unprepared(runner: Runner, blocks: Any) -> None:
+        prepare(runner, blocks)
+        widths.clear()  # what the warm-up compiled, too, is new to the timed pass
+
+    monkeypatch.setattr(FakeClock, "__init__", _remembering(FakeClock.__init__, clocks))
+    monkeypatch.setattr(TableModel, "forward", compiling)
+    monkeypatch.setattr(TableModel, "num_graphs", property(lambda _: len(widths)), raising=False)
+    monkeypatch.setattr(Runner, "prepare", unprepared)
+    records, setup, _ = measured()
+    assert {(r.ttft_s, r.total_s) for r in records} == {(0.5, 1.0)}
+    assert len({(r.decoder, r.prompt, r.repeat) for r in records}) == len(records)
+    run = load_run(tmp_path)
+    told = judge(run)
+    timed = [line for line in run.events if line["event"] == "compiled"]
+    assert {line["cell"] for line in timed} <= set(setup.arms)
+    assert sum(line["seconds"] >= 100.0 for line in timed) == len(timed) > 0
+    # the target and the draft of spec count the same widths here
+    assert told.num_graphs is not None
+    assert told.num_graphs >= len(widths)
+
+
+def test_a_run_that_compiles_nothing_says_nothing_of_it(measured: Any, tmp_path: Path) -> None:
+    measured()
+    told = judge(load_run(tmp_path))
+    assert (told.num_graphs, told.compile_s) == (None, None)

@@ -419,7 +419,7 @@ def test_bucketed_shapes_of_the_compiled_path_give_the_same_logits():
     made.reserve(2, 150)
     texts = [ids(66, 40), ids(67, 30)]
     first, second = opened(made, texts[0][:10], texts[1][:3])
-    assert made.num_padded_rows == 6 + 1
+    assert made.num_padded_rows == 6 + (1 + 4)  # the second call brings the first row along
     assert gap(feed(first, texts[0][10:15]), cold(made, texts[0])[10:15]) < TOLERANCE
     for place in range(2):
         calls = [

@@ -1,0 +1,92 @@
+"""A model's module through `torch.compile`: a graph of its own for every shape of call.
+
+The caller names the shape of each call; everything that a graph was specialised on must follow from
+that name. So no guard is evaluated when a graph is called (they cost more than the kernels they
+protect in a small model), and a graph that does not hold the whole module is refused rather than
+stitched together. On a GPU every graph is a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_MOST_GRAPHS = 4096
+"""Graphs of one module; torch's own limit, meant for graphs made by accident, is 256."""
+_WARM_ON_GPU = 3
+"""Calls until a CUDA graph is replayed: one compiles, one records."""
+
+
+class CompiledModule:
+    """Graphs of a module by shape, made when a shape first comes; `num_graphs` were made so far."""
+
+    def __init__(
+        self, run: Callable[..., Tensor], *, device: torch.device, backend: str = "inductor"
+    ) -> None:
+        """Nothing is compiled yet.
+
+        Args:
+            run: the module with keyword arguments; it returns one tensor.
+            device: of the module.
+            backend: of `torch.compile`.
+        """
+        self._run, self._backend = run, backend
+        self._on_gpu = device.type == "cuda"
+        self._graphs: dict[Hashable, Callable[..., Tensor]] = {}
+        self.num_graphs = 0
+        config: Any = torch._dynamo.config
+        config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, _MOST_GRAPHS)
+        config.fail_on_recompile_limit_hit = True  # never the plain module under a wrong name
+
+    def __call__(self, shape: Hashable, fed: Mapping[str, Any]) -> Tensor:
+        """Run a call of a shape; a new shape is compiled and warmed up on this very call.
+
+        On a GPU the result is overwritten by the next call.
+
+        Raises:
+            ValueError: the module cannot be one graph.
+        """
+        graph = self._graphs.get(shape)
+        if graph is None:
+            graph = self._graphs[shape] = self._made(fed)
+            self.num_graphs += 1
+        self._begin()
+        return graph(**fed)
+
+    def forget(self) -> None:
+        """Drop all graphs: the tensors that they were specialised on are no longer there."""
+        self._graphs.clear()
+
+    def _begin(self) -> None:
+        if self._on_gpu:
+            torch.compiler.cudagraph_mark_step_begin()
+
+    def _made(self, fed: Mapping[str, Any]) -> Callable[..., Tensor]:
+        """A graph of the shape of `fed`, compiled and warm."""
+        options: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+        if self._on_gpu and self._backend == "inductor":
+            options["triton.cudagraphs"] = True
+
+        def run(**fed: Any) -> Tensor:
+            return self._run(**fed)
+
+        graph = torch.compile(
+            run,
+            fullgraph=True,
+            dynamic=False,
+            backend=self._backend,
+            options=options,
+            isolate_recompiles=True,
+        )
+        try:
+            for _ in range(_WARM_ON_GPU if self._on_gpu else 1):
+                self._begin()
+                graph(**fed)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            why = str(error).strip().splitlines()[0]
+            line = f"torch.compile makes no graph of this model: {why}; leave out --compile"
+            raise ValueError(line) from error
+        return graph

@@ -1,0 +1,121 @@
+"""Compiled calls: answers of every decoder are those of the plain module, float32, on the zoo.
+
+The backend ``eager`` compiles nothing and runs the very graphs, filled up as they are: what it
+shows is that shapes, gates and caches are right in them.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from bench.plan.adapters import load_adapter
+from decoders.core.engine.models import Models
+from decoders.core.hf.model import COMPILED_ROWS, HFModel
+from decoders.core.registry import build, parse_spec
+from tests.zoo.answers import held_out, sampling_for, tokens_of
+from tests.zoo.conftest import ROOT
+
+SPECS = {
+    "ar": None,
+    "spec": None,
+    "lookahead": None,
+    "ptp": "ptp",
+    "ptp@pqd:mode=pqd": "ptp",
+    "idlm@isd:mode=isd": "isd",
+    "medusa": "medusa",
+    "eagle": "eagle",
+}
+
+
+def opened(name: str | None, backend: str | None, *, merged: bool | None = None) -> HFModel:
+    """The zoo's target with an adapter; None: not compiled."""
+    from transformers import AutoModelForCausalLM
+
+    module = AutoModelForCausalLM.from_pretrained(ROOT / "zoo" / "target", dtype=torch.float32)
+    if backend is None:
+        model = HFModel(module)
+    else:
+        model = HFModel(module, compile=True, backend=backend)
+    if name is not None:
+        model.attach(name, load_adapter(name, ROOT / "zoo" / name), merged=merged)
+    return model
+
+
+def check(
+    spec: str,
+    name: str | None,
+    zoo: Models,
+    tokenizer: PreTrainedTokenizerBase,
+    backend: str,
+    *,
+    merged: bool | None = None,
+    batch_size: int = 1,
+) -> None:
+    prompts = held_out(tokenizer, 1)[:3]
+    decoder = build(parse_spec(spec))
+    plain = Models(target=opened(name, None, merged=merged), draft=zoo.draft)
+    sampling = sampling_for(plain, tokenizer)
+    expected = tokens_of(decoder, plain, prompts, sampling)
+    made = Models(target=opened(name, backend, merged=merged), draft=zoo.draft)
+    try:
+        assert tokens_of(decoder, made, prompts, sampling, batch_size) == expected
+        num_graphs = made.num_graphs
+        assert num_graphs > 0
+        assert tokens_of(decoder, made, prompts, sampling, batch_size) == expected
+        assert made.num_graphs == num_graphs, "the same calls were compiled again"
+        with made.uncompiled():
+            assert tokens_of(decoder, made, prompts, sampling, 3) == expected
+        assert plain.num_graphs == 0
+    finally:
+        torch.compiler.reset()
+
+
+@pytest.mark.parametrize("spec", ["ar", "ptp"])
+def test_answers_are_those_of_the_plain_module(
+    spec: str,
+    zoo: Models,
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    check(spec, SPECS[spec], zoo, tokenizer, "eager")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize("spec", SPECS)
+def test_answers_of_every_decoder_are_those_of_the_plain_module(
+    spec: str,
+    batch_size: int,
+    zoo: Models,
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    check(spec, SPECS[spec], zoo, tokenizer, "eager", batch_size=batch_size)
+
+
+@pytest.mark.slow
+def test_low_rank_products_are_part_of_a_graph(
+    zoo: Models,
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    check("ptp@pqd:mode=pqd", "ptp", zoo, tokenizer, "eager", merged=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", ["ar", "ptp"])
+def test_answers_of_compiled_kernels_are_those_of_the_plain_module(
+    spec: str,
+    zoo: Models,
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    check(spec, SPECS[spec], zoo, tokenizer, "inductor")
+
+
+def test_prompts_are_not_compiled(zoo: Models) -> None:
+    made = opened(None, "eager")
+    made.reserve(1, 256)
+    session = made.open()
+    made.forward([session.call(list(range(3, 4 + COMPILED_ROWS)))])
+    assert made.num_graphs == 0
+    assert "compiled" in made.facts
+    assert "compiled" not in opened(None, None).facts

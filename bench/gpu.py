@@ -25,14 +25,11 @@ from bench.errors import BenchError, Exit
 from bench.machine.env import ROOT
 from bench.plan.named_models import fetch
 from bench.report.gpu import Outcome, Status, Step, read_outcome, write_summary
-from bench.settings.config import RunConfig
 
 TOTAL_S = 540.0
 """All steps together, the start of each included."""
 _GRACE_S = 12.0
 """Of a step's time: what it is left to keep and report what it has once it is interrupted."""
-_OPTION = "compile"
-"""What `RunConfig` calls calls that are replayed as CUDA graphs."""
 _SMOLLM2 = "smollm2-135m"
 _FULL = ("--rows", "1,8,16,32,64", "--sequences", "1,4,16,64", "--contexts", "512", "--rounds", "6")
 _SMALL = ("--rows", "1,8", "--sequences", "1,2", "--contexts", "32", "--rounds", "1", "--no-replay")
@@ -62,10 +59,6 @@ def make_steps(folder: Path, *, rehearse: bool) -> list[Step]:
     zoo = ("--model", "zoo")
     real = ("--model", _SMOLLM2)
     shapes = ("zoo", "zoo") if rehearse else ("llama-1b", "qwen3-8b")
-    if _OPTION in RunConfig.model_fields:
-        no_graphs = None
-    else:
-        no_graphs = f"`bench run` has no option --{_OPTION}: calls are made one kernel at a time"
     not_here = "left to the GPU: its steps are those of the zoo" if rehearse else _missing_model()
     return [
         Step(name="tests", kind="tests", words=tests, budget_s=75.0),
@@ -73,7 +66,7 @@ def make_steps(folder: Path, *, rehearse: bool) -> list[Step]:
         cost("qwen3-8b", 90.0, "--shape", shapes[1], aim=None if rehearse else 0.80),
         cost("zoo-cost", 35.0, *zoo),
         run("zoo", 130.0, *zoo, against="zoo-cost"),
-        replace(run("zoo-graphs", 60.0, *zoo, f"--{_OPTION}"), left_out=no_graphs),
+        run("zoo-graphs", 60.0, *zoo, "--compile"),
         replace(cost("smollm2-cost", 25.0, *real), left_out=not_here),
         replace(run("smollm2", 60.0, *real, against="smollm2-cost"), left_out=not_here),
     ]

@@ -12,7 +12,6 @@ import torch
 from bench import gpu
 from bench.errors import BenchError, Exit
 from bench.report.gpu import Step
-from bench.settings.config import RunConfig
 from tests.bench.test_main import HEARD
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +71,7 @@ def test_every_command_has_options_that_exist(tmp_path, rehearse):
 
     commands = get_command(cli.app).commands  # type: ignore[attr-defined]
     for each in gpu.make_steps(tmp_path, rehearse=rehearse):
-        if each.kind == "tests" or each.name == "zoo-graphs":
+        if each.kind == "tests":
             continue
         bench, verb, *rest = each.words
         assert (bench, verb) == ("bench", each.kind)
@@ -84,8 +83,6 @@ def test_every_command_has_options_that_exist(tmp_path, rehearse):
 def test_what_cannot_be_measured_is_left_out_with_its_reason(tmp_path):
     steps = {each.name: each for each in gpu.make_steps(tmp_path, rehearse=False)}
     assert steps["smollm2"].left_out == "model 'smollm2-135m' is not here"
-    graphs = steps["zoo-graphs"].left_out
-    assert (graphs is None) == ("compile" in RunConfig.model_fields)
 
 
 def test_a_step_that_fails_or_hangs_loses_no_other(tmp_path):

@@ -34,10 +34,7 @@ def opened(name: str | None, backend: str | None, *, merged: bool | None = None)
     from transformers import AutoModelForCausalLM
 
     module = AutoModelForCausalLM.from_pretrained(ROOT / "zoo" / "target", dtype=torch.float32)
-    if backend is None:
-        model = HFModel(module)
-    else:
-        model = HFModel(module, compile=True, backend=backend)
+    model = HFModel(module) if backend is None else HFModel(module, compile=True, backend=backend)
     if name is not None:
         model.attach(name, load_adapter(name, ROOT / "zoo" / name), merged=merged)
     return model

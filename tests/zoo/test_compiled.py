@@ -99,6 +99,7 @@ def test_low_rank_products_are_part_of_a_graph(
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler itself
 @pytest.mark.parametrize("spec", ["ar", "ptp"])
 def test_answers_of_compiled_kernels_are_those_of_the_plain_module(
     spec: str,

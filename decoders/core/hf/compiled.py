@@ -9,6 +9,7 @@ stitched together. On a GPU every graph is a CUDA graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -62,7 +63,7 @@ class CompiledModule:
 
     def _begin(self) -> None:
         if self._on_gpu:
-            torch.compiler.cudagraph_mark_step_begin()
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
     def _made(self, fed: Mapping[str, Any]) -> Callable[..., Tensor]:
         """A graph of the shape of `fed`, compiled and warm."""
@@ -73,20 +74,17 @@ class CompiledModule:
         def run(**fed: Any) -> Tensor:
             return self._run(**fed)
 
-        graph = torch.compile(
-            run,
-            fullgraph=True,
-            dynamic=False,
-            backend=self._backend,
-            options=options,
-            isolate_recompiles=True,
+        # torch keeps graphs by code object and, told to check nothing, takes any that it has
+        alone = FunctionType(run.__code__.replace(), run.__globals__, closure=run.__closure__)
+        graph: Callable[..., Tensor] = torch.compile(
+            alone, fullgraph=True, dynamic=False, backend=self._backend, options=options
         )
         try:
             for _ in range(_WARM_ON_GPU if self._on_gpu else 1):
                 self._begin()
                 graph(**fed)
         except torch._dynamo.exc.TorchDynamoException as error:
-            why = str(error).strip().splitlines()[0]
+            why = " ".join(str(error).strip().splitlines()[:2])
             line = f"torch.compile makes no graph of this model: {why}; leave out --compile"
             raise ValueError(line) from error
         return graph

@@ -20,8 +20,13 @@ from decoders.core.types import DecoderSpec, Sampling
 from docs.generate.places import DOCS, ROOT
 from docs.generate.tables import code, table
 
-_RUNS = {"0": "cpu-zoo", "0.7": "cpu-zoo-t07"}
-"""Stored runs by the temperature they were measured at."""
+_RUNS = {
+    "cpu-smollm2": ("SmolLM2", "0"),
+    "cpu-smollm2-t07": ("SmolLM2", "0.7"),
+    "cpu-zoo": ("zoo", "0"),
+    "cpu-zoo-t07": ("zoo", "0.7"),
+}
+"""Model and temperature of stored runs."""
 _WORDS = {int: "integer", float: "number", bool: "true, false", str: "text"}
 
 
@@ -90,17 +95,17 @@ def promises(name: str) -> str:
 def measured(name: str) -> str:
     """A table of what the reference runs measured of a decoder, by family."""
     rows = []
-    for temperature, run in _RUNS.items():
+    for run, (model, temperature) in _RUNS.items():
         with (ROOT / "results" / "reference" / run / "summary.csv").open(encoding="utf-8") as file:
             summary = list(csv.DictReader(file))
         for row in summary:
             if row["decoder"].partition("@")[0] == name:
                 family = row["family"] if row["family"] != "all" else "**all**"
-                rows.append((row["decoder"], temperature, family, *_numbers(row)))
+                rows.append((row["decoder"], model, temperature, family, *_numbers(row)))
     if not rows:
         return f"No reference run has `{name}` yet: `bench run --decoders {name}` measures it.\n"
-    headings = ("decoder", "temperature", "family", "speed-up [95 %]", "tokens per call", "quality")
-    return table(headings, rows)
+    headings = ("decoder", "model", "temperature", "family", "speed-up [95 %]")
+    return table((*headings, "tokens per call", "quality"), rows)
 
 
 def arguments(docstring: str) -> dict[str, str]:

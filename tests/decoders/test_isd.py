@@ -363,7 +363,7 @@ def test_an_ungated_adapter_is_told_apart(
     assert answer_at(1.0, decoder, transformer) == expected
     weights = transformer._adapters["isd"]._weights
     for name in ("tail", "scattered"):
-        monkeypatch.setattr(weights, name, lambda *_rows: weights.everywhere)
+        monkeypatch.setattr(weights, name, lambda *_rows, **_options: weights.everywhere)
     assert answer_at(1.0, decoder, transformer) != expected
 
 

@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_MOST_GRAPHS = 4096
-"""Graphs of one module; torch's own limit, meant for graphs made by accident, is 256."""
 _WARM_ON_GPU = 3
 """Calls until a CUDA graph is replayed: one compiles, one records."""
 
@@ -38,9 +36,6 @@ class CompiledModule:
         self._on_gpu = device.type == "cuda"
         self._graphs: dict[Hashable, Callable[..., Tensor]] = {}
         self.num_graphs = 0
-        config: Any = torch._dynamo.config
-        config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, _MOST_GRAPHS)
-        config.fail_on_recompile_limit_hit = True  # never the plain module under a wrong name
 
     def __call__(self, shape: Hashable, fed: Mapping[str, Any]) -> Tensor:
         """Run a call of a shape; a new shape is compiled and warmed up on this very call.
@@ -80,9 +75,11 @@ class CompiledModule:
             alone, fullgraph=True, dynamic=False, backend=self._backend, options=options
         )
         try:
-            for _ in range(_WARM_ON_GPU if self._on_gpu else 1):
-                self._begin()
-                graph(**fed)
+            # never the plain module under a graph's name
+            with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+                for _ in range(_WARM_ON_GPU if self._on_gpu else 1):
+                    self._begin()
+                    graph(**fed)
         except torch._dynamo.exc.TorchDynamoException as error:
             why = " ".join(str(error).strip().splitlines()[:2])
             line = f"torch.compile makes no graph of this model: {why}; leave out --compile"

@@ -77,6 +77,12 @@ def whole_ticks(top: float) -> list[float]:
     return [float(tick) for tick in ticks if tick <= top]
 
 
+def one_two_five(axis: Axis) -> None:
+    """Labels at 1, 2 and 5 times powers of ten, as plain numbers."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+
+
 def decades(axis: Axis) -> None:
     """A logarithmic axis that names 1, 2 and 5 of a decade, or only the decades where many."""
     axis.axes.set_xscale("log")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pandas as pd
-from matplotlib.ticker import LogLocator
 
-from bench.report.axes import panels
+from bench.report.axes import one_two_five, panels
 from bench.report.figures import Drawn, styled
 from bench.report.style import INK, colours
 from bench.stats.cost_curve import Cost
@@ -32,8 +31,7 @@ def cost_figure(cost: Cost, points: Sequence[OperatingPoint] = ()) -> Drawn:
             for place, (value, lines) in enumerate(chosen.groupby(by)):
                 _draw(axes, lines, f"{value}", _LINES[place % len(_LINES)])
             axes.set(xscale="log", yscale="log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.yaxis.set_major_formatter("{x:g}")
+            one_two_five(axes.yaxis)
             axes.grid(visible=True)
         left.set_title("1 sequence, by context (tokens)", fontsize=9)
         right.set_title(f"context {first_context}, by sequences", fontsize=9)

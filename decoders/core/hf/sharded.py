@@ -1,0 +1,213 @@
+"""A causal LM whose weights are cut over several processes: one leads, the others follow its calls.
+
+The processes are those of ``torchrun``; transformers cuts the weights (its tensor parallel plans)
+and joins partial results inside of every forward pass, so all processes must run the same passes in
+the same order. Decoders, sampling, clocks and files are the leader's alone: it tells the others of
+every call before it runs it, and they run it on their part of the weights and of the KV cache. What
+the leader tells is small, Python objects sent through the process group.
+
+Letters: see `decoders.core.hf.model`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from decoders.core.adapter.hidden import HiddenAdapter
+from decoders.core.adapter.module import SlotAdapter
+from decoders.core.hf.model import Attention, HFModel
+from decoders.core.model import Session
+from decoders.core.types import Call
+
+_WAIT = datetime.timedelta(days=1)
+"""How long a follower waits for the leader, who may be scoring or writing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The processes that torchrun started: which one this is, and of how many."""
+
+    rank: int
+    count: int
+
+    @classmethod
+    def of_environment(cls) -> Ranks:
+        """As torchrun says in ``RANK`` and ``WORLD_SIZE``; one process where it says nothing."""
+        return cls(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process is the one that decodes."""
+        return self.rank == 0
+
+    def join(self, device: torch.device) -> torch.device:
+        """Join the process group; returns the device of this process.
+
+        On a GPU each process takes the one of its number on its machine.
+        """
+        on_gpu = device.type == "cuda"
+        if on_gpu:
+            device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+            torch.cuda.set_device(device)
+        if not dist.is_initialized():
+            backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+            dist.init_process_group(backend, timeout=_WAIT)
+        return device
+
+
+def tell(message: object) -> None:
+    """The leader says something to all others."""
+    dist.broadcast_object_list([message], src=0, device=torch.device("cpu"))
+
+
+def heard() -> Any:
+    """What the leader says next."""
+    told: list[Any] = [None]
+    dist.broadcast_object_list(told, src=0, device=torch.device("cpu"))
+    return told[0]
+
+
+def follow(models: Sequence[ShardedModel]) -> None:
+    """Run every call of the leader until it says that it has ended."""
+    by_name = {model.name: model for model in models}
+    while (message := heard()) is not None:
+        name, what, arguments = message
+        by_name[name].obey(what, arguments)
+
+
+def dismiss() -> None:
+    """The leader has ended, well or not: its followers may end, too."""
+    if dist.is_initialized():
+        with contextlib.suppress(RuntimeError):  # one that was interrupted as well is gone
+            tell(None)
+        dist.destroy_process_group()
+
+
+class ShardedModel(HFModel):
+    """An `HFModel` of which this process holds a part of the weights, and of the KV cache.
+
+    Attributes:
+        name: what leader and followers call it.
+    """
+
+    name: str
+    _ranks: Ranks
+
+    @classmethod
+    def load_part(
+        cls,
+        path_or_id: str | Path,
+        *,
+        name: str,
+        ranks: Ranks,
+        dtype: torch.dtype,
+        device: torch.device,
+        attn_implementation: Attention | None = None,
+    ) -> Self:
+        """This process's part of a checkpoint; all processes must load together.
+
+        Raises:
+            ValueError: as `HFModel.load`, and where the heads cannot be shared out evenly.
+        """
+        model = cls.load(
+            path_or_id,
+            dtype=dtype,
+            device=device,
+            attn_implementation=attn_implementation,
+            shards=ranks.count,
+        )
+        model.name, model._ranks = name, ranks
+        return model
+
+    @property
+    def facts(self) -> dict[str, str | int]:
+        """What a run records of it: that of the whole model, and into how many parts it is cut."""
+        return {**super().facts, "shards": self._ranks.count}
+
+    @property
+    def library_module(self) -> Any:
+        """None to be had: a loop of transformers would run in one process alone.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(
+            "loops of transformers (hf) do not run on a model that is cut over processes; leave "
+            "out --tensor-parallel, or the decoder"
+        )
+
+    def attach(
+        self, name: str, adapter: SlotAdapter | HiddenAdapter, *, merged: bool | None = None
+    ) -> None:
+        """No adapter fits a part of the weights.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(
+            "adapters do not work on a model that is cut over processes; leave out "
+            "--tensor-parallel, or the decoder"
+        )
+
+    # What is done on all processes: the leader tells, then all do it.
+
+    def _announce(self, what: str, *arguments: object) -> None:
+        if self._ranks.leads:
+            tell((self.name, what, arguments))
+
+    def reserve(self, num_rows: int, capacity: int) -> None:
+        """See `Model.reserve`."""
+        self._announce("reserve", num_rows, capacity)
+        super().reserve(num_rows, capacity)
+
+    def open(self) -> Session:
+        """See `Model.open`."""
+        self._announce("open")
+        return super().open()
+
+    def close(self, session: Session) -> None:
+        """See `Model.close`."""
+        self._announce("close", session.row)
+        super().close(session)
+
+    def gather(self, session: Session, sources: Sequence[int], start: int) -> None:
+        """See `Model.gather`."""
+        self._announce("gather", session.row, tuple(sources), start)
+        super().gather(session, sources, start)
+
+    def forward(self, calls: Sequence[Call]) -> Tensor:
+        """See `Model.forward`."""
+        self._announce("forward", [_packed(call) for call in calls])
+        return super().forward(calls)
+
+    def obey(self, what: str, arguments: tuple[Any, ...]) -> None:
+        """A follower does what the leader does."""
+        if what == "forward":
+            (calls,) = arguments
+            self.forward([self._unpacked(*packed) for packed in calls])
+        elif what in ("close", "gather"):
+            row, *rest = arguments
+            getattr(self, what)(self._open[row], *rest)
+        else:
+            getattr(self, what)(*arguments)
+
+    def _unpacked(self, row: int, length: int, fields: dict[str, Any]) -> Call:
+        session = self._open[row]
+        session.length = length
+        return Call(session=session, want="logits", **fields)
+
+
+def _packed(call: Call) -> tuple[int, int, dict[str, Any]]:
+    """What of a call decides which rows are run: its place, and what is fed."""
+    names = ("tokens", "read", "positions", "mask", "hidden")
+    return call.session.row, call.session.length, {name: getattr(call, name) for name in names}

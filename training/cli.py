@@ -178,6 +178,17 @@ def train_eagle(given: Given) -> None:
         heads.main(kind="eagle", locate=resolve, **_adapter_options(**given))
 
 
+@train.command("exit")
+@gathering(_OF_ADAPTERS)
+def train_exit(given: Given) -> None:
+    """Train an early exit of a model (resumable); see docs/decoders/exit.md."""
+    from bench.plan.named_models import resolve
+    from training.heads import train as heads
+
+    with _usage():
+        heads.main(kind="exit", locate=resolve, **_adapter_options(**given))
+
+
 @train.command("draft")
 def train_draft(
     recipe: Annotated[

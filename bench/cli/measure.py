@@ -14,10 +14,13 @@ import typer
 from bench.cli import options
 from bench.cli.read import print_run
 from bench.errors import BenchError, Exit
+from bench.plan.follow import leading
 from bench.settings.spread import spread_of
 
 if TYPE_CHECKING:
     from bench.runs import RunResult
+    from bench.settings.config import RunConfig
+    from bench.settings.spread import Spread
 
 app = typer.Typer()
 PANEL = "Measure"
@@ -38,6 +41,19 @@ def run(
     """Compare decoders: tokens per call, latency, memory and quality, with intervals."""
     chosen = options.configuration(given)
     spread = spread_of(executor, workers, executor_option)
+    with leading(chosen) as leads:
+        if leads:
+            _run(chosen, output, dry_run, spread, part, progress)
+
+
+def _run(
+    chosen: RunConfig,
+    output: Path,
+    dry_run: bool,
+    spread: Spread,
+    part: str | None,
+    progress: options.ProgressStyle,
+) -> None:
     with options.display(progress) as shown:
         if dry_run:
             from bench.plan.dry_run import dry_run as plan_only
@@ -61,11 +77,16 @@ def resume(
 ) -> None:
     """Complete a run that was interrupted or killed; nothing is measured twice."""
     from bench import runs
-    from bench.records.run_folder import find_run
+    from bench.records.run_folder import CONFIG, find_run
+    from bench.settings.config import load_config
 
     spread = spread_of(executor, workers, executor_option)
     with options.display(progress) as shown:
-        ended = runs.resume(find_run(run_dir, output), shown, spread=spread)
+        folder = find_run(run_dir, output)
+        with leading(load_config(folder / CONFIG, {})) as leads:
+            if not leads:
+                return
+            ended = runs.resume(folder, shown, spread=spread)
     _conclude(ended)
 
 

@@ -106,6 +106,19 @@ OPTIONS: dict[str, Any] = {
             "--compile", help="Run calls as compiled graphs (torch.compile; CUDA graphs)."
         ),
     ],
+    "quantize": Annotated[
+        str | None, typer.Option(help="Weights of int8 or int4 on a CPU. [default: as they are]")
+    ],
+    "reuse_prefix": Annotated[
+        bool | None,
+        typer.Option(
+            "--reuse-prefix", help="Later turns begin with the cache that the turn before left."
+        ),
+    ],
+    "tensor_parallel": Annotated[
+        int | None,
+        typer.Option(help="Processes of torchrun that hold the models together (docs/cluster.md)."),
+    ],
     "fixed_length": Annotated[
         bool | None, typer.Option("--fixed-length", help="Ignore EOS: every answer is as long.")
     ],
@@ -136,7 +149,7 @@ OPTIONS: dict[str, Any] = {
 """What makes a configuration, each option once; all are None unless given."""
 MODELS = ("decoders", "model", "draft", "adapter", "tasks", "limit")
 SAMPLING = ("max_new_tokens", "temperature", "top_p", "top_k", "seed")
-MACHINE = ("dtype", "device", "threads", "attention")
+MACHINE = ("dtype", "device", "threads", "attention", "quantize")
 
 Given = Mapping[str, Any]
 Verb = Callable[..., None]

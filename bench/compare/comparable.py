@@ -15,6 +15,8 @@ from bench.stats.side import FLOAT32, Side
 
 _DISTRIBUTION = ("temperature", "top_p", "top_k", "max_new_tokens", "fixed_length")
 """What decides the answers to a prompt, beside the decoder (and the seed, when sampling)."""
+_WORK = ("reuse_prefix",)
+"""What decides how much of it is timed."""
 _PROMPTS = ("tasks", "columns", "limit", "overlong", "seed")
 """What chooses the prompts."""
 _SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
@@ -27,7 +29,7 @@ _SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
 def unlike(base: Side, head: Side) -> list[str]:
     """Why two runs are not about the same thing, one line each; empty where they are."""
     stored = base.records is None or head.records is None
-    decisive = (*_DISTRIBUTION, *(_PROMPTS if stored else ()))
+    decisive = (*_DISTRIBUTION, *_WORK, *(_PROMPTS if stored else ()))
     if base.config.get("temperature"):
         decisive = (*dict.fromkeys((*decisive, "seed")), *(("repeats",) if stored else ()))
     lines = [
@@ -39,8 +41,17 @@ def unlike(base: Side, head: Side) -> list[str]:
 
 
 def _other_target(base: Side, head: Side) -> list[str]:
-    """Why the targets are two models: by their weights, or by name and shape where a hash lacks."""
+    """Why the targets are two models: by their weights, or by name and shape where a hash lacks.
+
+    The hash is of a checkpoint's files: packed weights (`--quantize`) are another model than these.
+    """
     facts = [side.env.models.target or {} for side in (base, head)]
+    widths = [known.get("quantized") or "not packed" for known in facts]
+    if all(facts) and widths[0] != widths[1]:
+        return [
+            f"the target model is another one: its weights are {widths[0]} in base and {widths[1]} "
+            "in head"
+        ]
     hashes = [known.get("weights_sha256") for known in facts]
     if all(hashes):
         return ["the target model is another one"] if hashes[0] != hashes[1] else []

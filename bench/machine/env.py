@@ -102,8 +102,10 @@ def comparability_key(env: Environment) -> str:
         "python": (env.python or "").rpartition(".")[0],
         "torch": env.packages.get("torch"),
     }
-    if (env.models.target or {}).get("compiled"):  # keys of plain runs stay what they were
-        parts["compiled"] = True
+    target = env.models.target or {}
+    for how in ("compiled", "quantized", "shards"):
+        if target.get(how):  # keys of plain runs stay what they were
+            parts[how] = target[how]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -24,6 +24,7 @@ from bench.plan.setup import checkpoint, open_device
 from bench.records.cost import CostCell, CostFacts, Grid, Work
 from bench.settings.config import ZOO, RunConfig
 from decoders.core.hf.model import HFModel
+from decoders.core.hf.quantized import num_packed, packed_bytes
 
 _SMALLER = "take a smaller --dtype (bfloat16) or shape, or another --device"
 
@@ -86,6 +87,7 @@ def _loaded(config: RunConfig, device: torch.device) -> HFModel:
                 dtype=getattr(torch, dtype),
                 device=device,
                 attn_implementation=config.attention,
+                quantized=config.quantize,
             )
     except ValueError as error:
         raise BenchError(str(error), Exit.UNAVAILABLE) from error
@@ -109,6 +111,7 @@ def _random(config: RunConfig, device: torch.device, shape: str) -> HFModel:
             dtype=getattr(torch, dtype),
             device=device,
             attn_implementation=config.attention,
+            quantized=config.quantize,
         )
 
 
@@ -130,9 +133,9 @@ def work_of(model: HFModel) -> Work:
     config = module.config.get_text_config()
     planes = model.architecture.planes
     return Work(
-        weight_bytes=sum(weight.nbytes for weight in read),
+        weight_bytes=sum(weight.nbytes for weight in read) + packed_bytes(module),
         token_bytes=sum(heads * width for heads, width in planes) * model.dtype.itemsize,
-        row_flops=2 * sum(weight.numel() for weight in read if weight.ndim > 1),
+        row_flops=2 * (sum(w.numel() for w in read if w.ndim > 1) + num_packed(module)),
         # scores and their sum over values: two products of D in every head that asks
         pair_flops=sum(2 * config.num_attention_heads * width for _, width in planes),
     )

@@ -59,7 +59,8 @@ class PhaseClock:
         self._since_s = 0.0
 
     def start(self) -> None:
-        """Begin in the scheduler."""
+        """Begin in the scheduler; what passed before counts for nothing."""
+        self.seconds = dict.fromkeys(PHASES, 0.0)
         self._phase, self._since_s = "scheduler", self._now()
 
     def switch(self, phase: str) -> str:
@@ -85,6 +86,29 @@ class PhaseClock:
             yield
         finally:
             self.switch(before)
+
+
+class RowCounter:
+    """Counts the rows of calls, and those that fill merged calls up to one width."""
+
+    def __init__(self) -> None:
+        """Nothing is counted yet."""
+        self.rows = self.padded = 0
+
+    @contextmanager
+    def of(self, calls: Sequence[Call]) -> Generator[None]:
+        """While inside, these calls run as one pass."""
+        model = calls[0].session.model
+        before = _num_padded(model)
+        yield
+        self.rows += sum(call.num_rows for call in calls)
+        self.padded += _num_padded(model) - before
+
+
+def _num_padded(model: Model) -> int:
+    """What a model says of the rows that were none of its calls'; 0 of one that pads nothing."""
+    padded: int = getattr(model, "num_padded_rows", 0)
+    return padded
 
 
 # ---------------------------------------------------------------- measuring
@@ -157,16 +181,18 @@ def _measured(
     setup: Setup, prompts: Mapping[str, Prompt], cell: str, block: Block
 ) -> PhasedAnswer | None:
     """One arm's answers to a block, by phase; None where one of them failed."""
-    clock = PhaseClock(setup.clock.now)
+    clock, counter = PhaseClock(setup.clock.now), RowCounter()
     num_rows, sampling = setup.config.batch_size, setup.repeated(block.repeat)
-    scheduler = phased_scheduler(setup.arms[cell], sampling, num_rows, clock)
+    scheduler = phased_scheduler(setup.arms[cell], sampling, num_rows, clock, counter)
     ids = [prompts[name].ids for name in block.prompts]
+    if setup.config.reuse_prefix:
+        scheduler.keep(ids[0], prompts[block.prompts[0]].num_kept)
     with Stopwatch(setup.clock):
         clock.start()
         outcomes = scheduler.run(ids, on_emit=clock.emitted if num_rows == 1 else None)
         clock.switch("scheduler")
     done = [outcome for outcome in outcomes if isinstance(outcome, Generation)]
-    return _answer(cell, block, done, clock) if len(done) == len(ids) else None
+    return _answer(cell, block, done, clock, counter) if len(done) == len(ids) else None
 
 
 def _chosen_blocks(plan: Plan, limit: int) -> list[Block]:
@@ -201,7 +227,9 @@ def _transposed(queues: Sequence[list[tuple[str, ...]]]) -> list[list[tuple[str,
     return [[queue[i] for queue in queues if i < len(queue)] for i in range(longest)]
 
 
-def _answer(cell: str, block: Block, done: Sequence[Any], clock: PhaseClock) -> PhasedAnswer:
+def _answer(
+    cell: str, block: Block, done: Sequence[Any], clock: PhaseClock, counter: RowCounter
+) -> PhasedAnswer:
     emitted = sum(len(generation.tokens) for generation in done)
     first = sum(len(generation.steps[0].tokens) for generation in done)
     return PhasedAnswer(
@@ -212,14 +240,23 @@ def _answer(cell: str, block: Block, done: Sequence[Any], clock: PhaseClock) -> 
         emitted=emitted,
         later_emitted=emitted - first,
         later_steps=sum(len(generation.steps) - 1 for generation in done),
+        rows=counter.rows,
+        padded_rows=counter.padded,
     )
 
 
-def phased_scheduler(arm: Arm, sampling: Sampling, batch_size: int, clock: PhaseClock) -> Scheduler:
+def phased_scheduler(
+    arm: Arm,
+    sampling: Sampling,
+    batch_size: int,
+    clock: PhaseClock,
+    counter: RowCounter | None = None,
+) -> Scheduler:
     """A `Scheduler` of an arm, with every phase around what belongs to it (raises as it does)."""
+    counter = counter or RowCounter()
 
     def phased_forward(calls: Sequence[Call]) -> Tensor:
-        with clock.within(_phase(calls[0], arm.models.target)):
+        with clock.within(_phase(calls[0], arm.models.target)), counter.of(calls):
             return forward(calls)
 
     def phased_read_out(

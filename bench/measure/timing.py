@@ -174,6 +174,8 @@ class Runner:
         ids = [prompt.ids for prompt in prompts]
         batch_size = self.setup.config.batch_size
         scheduler = Scheduler(arm.decoder, arm.models, sampling, batch_size, arm.deadline)
+        if self.setup.config.reuse_prefix:
+            scheduler.keep(ids[0], prompts[0].num_kept)
         memory = PeakMemory(self.setup.models, arm.models, arm.decoder)
         with arm.deadline.ticking(), Stopwatch(self.setup.clock) as watch:
             outcomes = scheduler.run(ids, on_emit=watch.emitted if batch_size == 1 else None)

@@ -29,6 +29,7 @@ _TRAINERS: Mapping[Variant, str] = {
     "isd": "bench train idlm --objective isd",
     "medusa": "bench train medusa",
     "eagle": "bench train eagle",
+    "exit": "bench train exit",
 }
 """The command that trains an adapter of each variant."""
 

@@ -20,11 +20,12 @@ from bench.machine.env import ROOT
 from bench.plan.adapters import adapter_facts, adapter_folder, is_shelf, load_adapter
 from bench.plan.named_models import resolve
 from bench.plan.precision import usual_dtype
+from bench.plan.ranks import join_ranks, load_part
 from bench.plan.select import adapters_taken, build_decoder, options_of
 from bench.records.plan import BASELINE, SECOND_BASELINE, Cell
 from bench.records.vocabulary import Codec
 from bench.settings.config import RunConfig, spec_of
-from decoders.core.decoder import Decoder
+from decoders.core.decoder import Decoder, SelfDriven
 from decoders.core.engine.models import Models, check_models
 from decoders.core.hf.checkpoint import weights_sha256
 from decoders.core.types import Sampling
@@ -95,7 +96,7 @@ def open_setup(config: RunConfig) -> Setup:
     from decoders.core.hf import model as hf
     from decoders.core.hf.replay import missing_compiler
 
-    device = open_device(config.device)
+    device = join_ranks(config, open_device(config.device))
     target_source = checkpoint(config.model, "target")
     dtype = config.dtype or usual_dtype(config, device.type, target_source)
     if config.threads is not None:
@@ -104,22 +105,25 @@ def open_setup(config: RunConfig) -> Setup:
     if config.compile and device.type == "cpu" and (missing := missing_compiler()):
         raise BenchError(f"{missing}; install one, or leave out --compile", Exit.UNAVAILABLE)
 
-    def load(source: str) -> hf.HFModel:
+    def load(source: str, role: str) -> hf.HFModel:
         with room_for(f"the weights of {source} in {dtype} on {device}", _SMALLER):
+            if config.tensor_parallel > 1:
+                return load_part(config, source, role, getattr(torch, dtype), device)
             return hf.HFModel.load(
                 source,
                 dtype=getattr(torch, dtype),
                 device=device,
                 attn_implementation=config.attention,
                 compile=config.compile,
+                quantized=config.quantize,
             )
 
     draft_source = checkpoint(config.draft, "draft") if _needs_draft(config) else None
     folders = {name: adapter_folder(name, source) for name, source in config.adapters.items()}
     try:
-        target = load(target_source)
+        target = load(target_source, "target")
         tokenizer = hf.load_tokenizer(target_source)
-        draft = load(draft_source) if draft_source else None
+        draft = load(draft_source, "draft") if draft_source else None
     except ValueError as error:
         raise BenchError(str(error), Exit.UNAVAILABLE) from error
     facts: dict[str, dict[str, Any] | None] = {"target": None, "draft": None}
@@ -198,6 +202,7 @@ def assemble(
         seed=config.seed,
     )
     limit_s = config.timeout or default_limit_s(config.max_new_tokens)
+    _check_reuse(config)
     arms = {
         cell: _arm(cell, options, models, sampling, TimeLimit(limit_s))
         for cell, options in (config.decoders or {}).items()
@@ -211,6 +216,22 @@ def assemble(
         clock=clock,
         facts=facts,
     )
+
+
+def _check_reuse(config: RunConfig) -> None:
+    """`BenchError` (exit 2) where a cache of the turn before cannot be had by all decoders."""
+    if not config.reuse_prefix:
+        return
+    if config.batch_size > 1:
+        line = "--reuse-prefix answers one prompt at a time; leave it out, or --batch-size"
+        raise BenchError(line, Exit.USAGE)
+    for cell, options in (config.decoders or {}).items():
+        if isinstance(build_decoder(cell, options), SelfDriven):
+            line = (
+                f"decoder {cell!r} runs a loop with a cache of its own, which keeps nothing of the "
+                "turn before; leave it out, or --reuse-prefix"
+            )
+            raise BenchError(line, Exit.USAGE)
 
 
 def _arm(

@@ -9,6 +9,7 @@ tokenizer is a protocol.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -57,12 +58,20 @@ def build_prompts(
     assert max_prompt_tokens >= 1, "the answer's budget leaves no room for a prompt"
     made: list[Prompt | SkippedTurn] = []
     answers: dict[str, tuple[str, ...]] = {c.id: () for c in conversations}
+    before: dict[str, Prompt] = {}
     for turn in range(1, max((len(c.turns) for c in conversations), default=0) + 1):
         asked = [c for c in conversations if len(c.turns) >= turn]
         results = [
             _prompt(c, turn, answers[c.id], tokenizer, max_prompt_tokens, overlong, template)
             for c in asked
         ]
+        results = [
+            replace(prompt, num_kept=_num_kept(prompt, before.get(c.id), answers[c.id], tokenizer))
+            if isinstance(prompt, Prompt)
+            else prompt
+            for c, prompt in zip(asked, results, strict=True)
+        ]
+        before = {prompt.conversation: prompt for prompt in results if isinstance(prompt, Prompt)}
         made += results
         going_on = [
             result
@@ -99,7 +108,7 @@ def to_length(prompts: Sequence[Prompt], num_tokens: int, bos: int | None) -> li
             ids = texts[following] + ids
         ids = (*head, *ids[len(ids) - room :])
         cut = prompt.num_cut + max(0, len(prompt.ids) - num_tokens)
-        made.append(replace(prompt, ids=ids, hash=ids_hash(ids), num_cut=cut))
+        made.append(replace(prompt, ids=ids, hash=ids_hash(ids), num_cut=cut, num_kept=0))
     return made
 
 
@@ -156,6 +165,20 @@ def _prompt(
         reference=conversation.references[turn - 1],
         num_cut=num_cut,
     )
+
+
+def _num_kept(
+    prompt: Prompt, before: Prompt | None, answers: Sequence[str], tokenizer: Tokenizer
+) -> int:
+    """With how many ids of the turn before and its answer a prompt begins.
+
+    The answer's last one is left out: no call fed it.
+    """
+    if before is None or prompt.num_cut or before.num_cut:
+        return 0
+    answer = tokenizer.encode(answers[-1], add_special_tokens=False, verbose=False)
+    pairs = zip(prompt.ids, (*before.ids, *answer[:-1]), strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _encode(

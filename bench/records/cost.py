@@ -272,9 +272,10 @@ def read_cost(folder: Path) -> tuple[CostFacts, Environment]:
 
 
 def folder_name(facts: CostFacts, env: Environment) -> str:
-    """What a cost folder is called unless told otherwise: model, dtype, device."""
+    """What a cost folder is called unless told otherwise: model, dtype (or packing), device."""
     name = Path(facts.name).name if "/" in facts.name else facts.name
-    words = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{name}-{env.dtype}-{env.device}")
+    width = facts.target.get("quantized") or env.dtype
+    words = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{name}-{width}-{env.device}")
     return f"cost-{words}"
 
 

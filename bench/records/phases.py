@@ -23,7 +23,8 @@ class PhasedAnswer:
 
     `later_*` count what came after the first step, as `bench.stats.counters.Tally` does. `repeat`
     is that of the timed block before it, whose seed it shares (None: the pass came after all of
-    them, as it did in older runs).
+    them, as it did in older runs). Its calls had `rows`; `padded_rows` more filled merged calls up
+    to one width (both 0 in older runs).
     """
 
     decoder: str
@@ -33,6 +34,8 @@ class PhasedAnswer:
     later_emitted: int
     later_steps: int
     repeat: int | None = None
+    rows: int = 0
+    padded_rows: int = 0
 
     @property
     def total_s(self) -> float:

@@ -60,7 +60,10 @@ def _prompt(data: dict[str, Any]) -> Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """One turn, tokenised: `turn` counts from 1, `hash` is of the ids, `num_cut` ids were cut."""
+    """One turn, tokenised: `turn` counts from 1, `hash` is of the ids, `num_cut` ids were cut.
+
+    The first `num_kept` ids are those of the turn before and its answer, which a cache still has.
+    """
 
     conversation: str
     turn: int
@@ -69,6 +72,7 @@ class Prompt:
     hash: str
     reference: GoldAnswer | None
     num_cut: int = 0
+    num_kept: int = 0
 
     @property
     def name(self) -> str:

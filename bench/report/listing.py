@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -182,7 +182,7 @@ def list_runs(parent: Path) -> Table:
             Text(facts["run"]),
             Text(facts["status"]),
             Text(verdict, style="" if verdict == VALID else "red"),
-            Text(facts["model"] or "-"),
+            Text(_model(facts)),
             Text(facts["tasks"] or "-"),
             Text(", ".join(facts["decoders"]) or "-"),
             str(facts["records"]),
@@ -204,12 +204,19 @@ def run_facts(parent: Path) -> list[dict[str, Any]]:
                 "status": (status and status.status) or "unfinished",
                 "verdict": standing(status, num_records),
                 "model": _text(config.get("model")),
+                "quantize": _text(config.get("quantize")),
                 "tasks": _text(config.get("tasks")),
                 "decoders": [planned.cell for planned in plan.cells] if plan else [],
                 "records": num_records,
             }
         )
     return facts
+
+
+def _model(facts: Mapping[str, Any]) -> str:
+    """The model of a run, and how its weights are packed if they are."""
+    name, width = facts["model"] or "-", facts["quantize"]
+    return f"{name} ({width})" if width else name
 
 
 def _text(value: object) -> str | None:

@@ -204,11 +204,13 @@ def split(splits: Sequence[Split]) -> Table | None:
     """Every decoder's time by phase, or None where no second pass was made."""
     if not splits:
         return None
+    merged = any(item.padding is not None for item in splits)
     rows = tuple(
         (
             TableCell(item.decoder),
             TableCell(number(item.time_per_token_s, ".2f", 1e3)),
             *(TableCell(number(item.shares[phase], ".1f", 100)) for phase in PHASES),
+            *([TableCell(number(item.padding, ".1f", 100))] if merged else []),
             TableCell(number(item.against_timed, unit="x")),
         )
         for item in splits
@@ -223,9 +225,15 @@ def split(splits: Sequence[Split]) -> Table | None:
         "timed pass: this pass's time per token / that of the same answers in the timed pass; "
         "reading the clock costs a few per cent."
     )
+    if merged:
+        note += (
+            " Padding: share of the rows computed, not of time, that only filled merged calls up "
+            "to one width."
+        )
     note = " ".join([note, *one_sided(splits)])
     phases = [f"{'target calls' if phase == 'verify' else phase} %" for phase in PHASES]
-    headings = ("decoder", "ms per token", *phases, _AGAINST)
+    padding = ["padding %"] if merged else []
+    headings = ("decoder", "ms per token", *phases, *padding, _AGAINST)
     return Table(title="Where the time goes", note=note, headings=headings, rows=rows)
 
 

@@ -28,8 +28,11 @@ _ASKED = {
     "tasks": "speed-ups and scores are of other prompts",
     "protocol": "tokens are counted by other rules",
     "fixed_length": "answers end by another rule",
+    "reuse_prefix": "later turns begin from another cache",
 }
 """Settings in which runs of one table must agree, and why."""
+_LATER = {"reuse_prefix": False}
+"""Those that older runs do not know, and how these measured."""
 _PACKAGES = ("decoding-bench", "torch", "transformers", "tokenizers", "numpy")
 
 
@@ -101,15 +104,19 @@ def stored_floor(summary: pd.DataFrame) -> Estimate:
 
 
 def model_of(side: Side) -> str:
-    """The target by name and size: a hub's id as it is, of a folder its own name alone."""
+    """The target by name, size and packing: a hub's id as it is, of a folder its name alone."""
     source = str(side.config.get("model") or "an unnamed model")
     local = Path(source).is_absolute() or source.startswith((".", "~")) or Path(source).is_dir()
     name = Path(source).name if local else source
-    size = (side.env.models.target or {}).get("parameters")
-    if not isinstance(size, int):
-        return name
-    count = f"{size / 1e9:.1f}B" if size >= 1e9 else f"{size / 1e6:.1f}M"
-    return f"{name} ({count} parameters)"
+    facts = side.env.models.target or {}
+    size, width = facts.get("parameters"), facts.get("quantized")
+    parts = []
+    if isinstance(size, int):
+        count = f"{size / 1e9:.1f}B" if size >= 1e9 else f"{size / 1e6:.1f}M"
+        parts.append(f"{count} parameters")
+    if width:
+        parts.append(f"{width} weights")
+    return f"{name} ({', '.join(parts)})" if parts else name
 
 
 def decoders_of(members: Sequence[Member]) -> list[str]:
@@ -153,7 +160,7 @@ def _refuse_twice(first: Side, second: Side) -> None:
 def _refuse_unlike(first: Side, other: Side) -> None:
     """What is measured must be one thing; how it was measured may differ, and is told."""
     for key, why in _ASKED.items():
-        ours, theirs = first.config.get(key), other.config.get(key)
+        ours, theirs = (side.config.get(key, _LATER.get(key)) for side in (first, other))
         if (key != "protocol" and None in (ours, theirs)) or ours == theirs:
             continue
         _cannot(first, other, f"{key} is {ours} in one and {theirs} in the other: {why}")

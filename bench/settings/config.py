@@ -25,6 +25,7 @@ from bench.settings.bounds import (
     Repeats,
     Seconds,
     Seed,
+    Shards,
     Temperature,
     Text,
     Threads,
@@ -89,6 +90,9 @@ class RunConfig(BaseModel):
     threads: Threads | None = None
     attention: Literal["sdpa", "eager"] | None = None
     compile: bool = False
+    quantize: Literal["int8", "int4"] | None = None
+    reuse_prefix: bool = False
+    tensor_parallel: Shards = 1
     fixed_length: bool = False
     timeout: Seconds | None = None
     overlong: Literal["skip", "truncate"] = "skip"

@@ -29,7 +29,8 @@ class Split:
     """Where one decoder's time went in the second pass.
 
     `shares` add up to 1. `against_timed` is its time per token over that of the same answers in the
-    timed pass (None: not timed there).
+    timed pass (None: not timed there). `padding` is the share of computed rows that only filled
+    merged calls up to one width (None: one answer at a time, or not counted).
     """
 
     decoder: str
@@ -37,6 +38,7 @@ class Split:
     time_per_token_s: float
     shares: Mapping[str, float]
     against_timed: float | None
+    padding: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,9 +153,16 @@ def splits(
                 time_per_token_s=each,
                 shares={p: sum(a.seconds.get(p, 0.0) for a in mine) / total_s for p in PHASES},
                 against_timed=each / timed if timed else None,
+                padding=_padding([answer for answer in mine if len(answer.prompts) > 1]),
             )
         )
     return made
+
+
+def _padding(answers: Sequence[PhasedAnswer]) -> float | None:
+    """Share of rows that only filled up, of answers in groups."""
+    rows, padded = sum(a.rows for a in answers), sum(a.padded_rows for a in answers)
+    return padded / (rows + padded) if rows else None
 
 
 def decompositions(

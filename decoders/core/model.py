@@ -91,6 +91,12 @@ class Model(Protocol):
     def drafter(self, name: str, capacity: int) -> Drafter:
         """An attached draft layer with an empty cache of `capacity` rows, for one sequence."""
 
+    def early(self, name: str) -> Model:
+        """The model that leaves by an attached exit: weights of this one, a cache of its own.
+
+        `reserve` allocates that cache, too.
+        """
+
     def gather(self, session: Session, sources: Sequence[int], start: int) -> None:
         """Copy cache entries `sources` (ascending) of one row to `start`, `start` + 1, … ."""
 
@@ -124,6 +130,8 @@ class Session:
     `length` tokens are in the cache; `calls` and `rows` count the work done, padding excluded, and
     `draft_calls` and `draft_rows` that of a draft layer.
     `hidden` are the hidden states ``[R, D]`` of the last call's read rows where it asked for them.
+    `kept` are tokens whose entries an earlier text left in the cache of an empty session: the
+    engine takes them from there where the first call begins with them (`engine.forward`).
     """
 
     __slots__ = (
@@ -134,6 +142,7 @@ class Session:
         "draft_calls",
         "draft_rows",
         "hidden",
+        "kept",
         "length",
         "model",
         "row",
@@ -154,10 +163,16 @@ class Session:
 
     def reset(self) -> None:
         """Forget the sequence and the counters: the next prompt finds nothing of this one."""
+        self.kept: tuple[int, ...] = ()
         self.length = self.base = self.calls = self.rows = 0
         self.draft_calls = self.draft_rows = 0
         self.hidden: Tensor | None = None
         self._drafter: Drafter | None = None
+
+    def keep_text(self, tokens: Sequence[int]) -> None:
+        """Be empty again, to decoders and counters; the entries of `tokens`, just fed, stay."""
+        self.reset()
+        self.kept = tuple(tokens)
 
     def call(
         self,
@@ -260,6 +275,7 @@ class Session:
         `hidden` are the states ``[R, D]`` of its read rows, if it asked for them.
         """
         self.hidden = hidden
+        self.kept = ()  # from here on entries may be written over
         self.base = self.length
         self.length += len(call.tokens)
         self.calls += 1

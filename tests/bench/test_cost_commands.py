@@ -58,6 +58,21 @@ def test_what_cannot_be_measured_is_one_line(arguments, said):
     assert said in ended.err
 
 
+def test_a_packed_model_has_a_folder_of_its_own_and_reads_fewer_bytes(tmp_path: Path):
+    small = (
+        *("cost", "--model", "zoo", "--rows", "1", "--sequences", "1", "--contexts", "16"),
+        *("--no-replay", "--output", str(tmp_path), "--dtype", "bfloat16", "--progress", "none"),
+    )
+    read = {}
+    for name, options in (("bfloat16", ()), ("int8", ("--quantize", "int8"))):
+        ended = bench(*small, *options)
+        assert ended.code == 0, ended.err
+        (folder,) = tmp_path.glob(f"cost-*-{name}-cpu")
+        read[name] = load_cost(folder).facts.work
+    assert read["int8"].weight_bytes < 0.7 * read["bfloat16"].weight_bytes
+    assert read["int8"].row_flops == read["bfloat16"].row_flops
+
+
 def test_the_table_says_from_which_acceptance_drafts_pay(tmp_path: Path):
     head, *rows = curve_table(load_cost(write_cost_folder(tmp_path / "cost")))
     assert head[0] == "rows"

@@ -47,6 +47,8 @@ SPECS = [
     "eagle@shallow:depth=1",
     "eagle@strict:verify=strict",
     "eagle@strict_wide:verify=strict:width=3:nodes=30:depth=4",
+    "exit@coupled:verify=coupled",
+    "exit@k7:k=7:stop=0",
     "medusa@chain:width=1:nodes=3",
     "medusa@wide:width=7:nodes=40",
     "medusa@one:heads=1",

@@ -26,6 +26,7 @@ SPECS = {
     "idlm@isd:mode=isd": "isd",
     "medusa": "medusa",
     "eagle": "eagle",
+    "exit": "exit",
 }
 
 

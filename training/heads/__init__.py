@@ -1,4 +1,4 @@
-"""What drafts from a model's last hidden state, for any model: heads, or a layer.
+"""What drafts from a model's last hidden state, for any model: heads, a layer, or an exit.
 
 Imports `training.adapter` and the floors below.
 """

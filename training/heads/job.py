@@ -151,20 +151,21 @@ class HeadsJob(HiddenJob):
         return (losses * self.run.head_decay**heads).sum()
 
 
-def targets_of(rows: Sequence[Row], width: int, num_heads: int) -> Tensor:
+def targets_of(rows: Sequence[Row], width: int, num_heads: int, *, ahead: int = 2) -> Tensor:
     """The token of each head at each place, int64 ``[B, width, H]``; `NONE` where it is not learnt.
 
     A place counts where the token after it is of an answer, as well: states inside a prompt draft
-    nothing.
+    nothing. Head h has the token `ahead` + h places on.
     """
     targets = torch.full((len(rows), width, num_heads), NONE)
     for number, row in enumerate(rows):
         learnt = torch.tensor(
             [token if learn else NONE for token, learn in zip(row.ids, row.learn, strict=True)]
         )
-        for head in range(min(num_heads, max(0, len(learnt) - 2))):
-            ahead, follows = learnt[2 + head :], learnt[1 : len(learnt) - 1 - head] != NONE
-            targets[number, : len(ahead), head] = torch.where(follows, ahead, NONE)
+        for head in range(min(num_heads, max(0, len(learnt) - ahead))):
+            own = learnt[ahead + head :]
+            follows = learnt[1 : 1 + len(own)] != NONE
+            targets[number, : len(own), head] = torch.where(follows, own, NONE)
     return targets
 
 

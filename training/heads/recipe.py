@@ -33,6 +33,14 @@ class LayerTable(RecipeTable):
     seed: Seed = 0
 
 
+class ExitTable(RecipeTable):
+    """[exit]: after how many layers it leaves, the width of its block, its seed."""
+
+    after: Count = 2
+    rank: Count = 768
+    seed: Seed = 0
+
+
 class RunTable(RecipeTable):
     """[run]: length, rates, sizes and evaluation.
 
@@ -64,11 +72,12 @@ class RunTable(RecipeTable):
 
 
 class HeadsRecipe(Recipe):
-    """A recipe of `training.heads.train`: of heads, or where there is a [layer] of that."""
+    """A recipe of `training.heads.train`: of heads, unless there is a [layer] or an [exit]."""
 
     model: _ModelTable
     heads: HeadsTable | None = None
     layer: LayerTable | None = None
+    exit: ExitTable | None = None
     data: dict[str, Any]
     run: RunTable
 

@@ -1,8 +1,10 @@
-"""The job that trains heads or a draft layer, resumable: ``bench train medusa`` and ``eagle``.
+"""The job that trains heads, a draft layer or an exit: ``bench train medusa``, ``eagle``, ``exit``.
 
-Training state lives in ``OUTPUT/.training``; the adapter lands in OUTPUT. The target is frozen.
+Resumable: training state lives in ``OUTPUT/.training``; the adapter lands in OUTPUT. The target is
+frozen.
 
-Sources: Medusa-1 (Cai et al. 2024, arXiv 2401.10774), EAGLE (Li et al., arXiv 2401.15077).
+Sources: Medusa-1 (Cai et al. 2024, arXiv 2401.10774), EAGLE (Li et al., arXiv 2401.15077),
+LayerSkip (Elhoushi et al. 2024, arXiv 2404.16710).
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ import torch
 
 from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.draft_layer import DraftLayer
+from decoders.core.adapter.exit_block import ExitBlock
 from decoders.core.adapter.heads import DraftHeads
 from decoders.core.hf.checkpoint import weights_sha256
 from decoders.core.hf.model import HFModel
 from training.adapter.train import Locate, device_of, located, open_checkpoint
+from training.heads.exit_job import ExitJob
 from training.heads.job import HeadsJob, HiddenJob
 from training.heads.layer_job import LayerJob
 from training.heads.recipe import HeadsRecipe, HeadsTable
@@ -37,7 +41,7 @@ def main(
     recipe: Path | None,
     output: Path | None,
     *,
-    kind: Literal["medusa", "eagle"] = "medusa",
+    kind: Literal["medusa", "eagle", "exit"] = "medusa",
     model: str | None = None,
     data: str | None = None,
     num_steps: int | None = None,
@@ -47,12 +51,12 @@ def main(
     device: str = "cpu",
     locate: Locate = str,
 ) -> Path:
-    """What ``bench train medusa`` and ``eagle`` do; returns the folder of the adapter.
+    """What ``bench train medusa``, ``eagle`` and ``exit`` do; returns the folder of the adapter.
 
     Args:
         recipe: None is KIND.toml of ``training/recipes``, or KIND-any.toml where `model` is given.
         output: None is KIND in `zoo_output()`, or ``results/adapters/MODEL-KIND``.
-        kind: heads, or a draft layer.
+        kind: heads, a draft layer, or an exit.
         model: see `customised`; so are `data` and `num_steps`.
         data: see `customised`.
         num_steps: see `customised`.
@@ -161,6 +165,17 @@ def build_job(
         )
         drafter = DraftLayer(config, layer.seed).to(device)
         return LayerJob(module, drafter, source, recipe.run, reporter), base
+    if (leaving := recipe.exit) is not None:
+        config = AdapterConfig(
+            variant="exit",
+            code="constant",
+            num_slots=1,
+            rank=leaving.rank,
+            exit_layer=leaving.after,
+            **of_width,
+        )
+        block = ExitBlock(config, leaving.seed).to(device)
+        return ExitJob(module, block, source, recipe.run, reporter), base
     heads = recipe.heads or HeadsTable()
     config = AdapterConfig(
         variant="medusa", code="constant", num_slots=heads.num_heads, rank=heads.rank, **of_width

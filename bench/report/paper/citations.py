@@ -30,6 +30,7 @@ _DECODERS: Mapping[str, tuple[str, ...]] = {
     "lookahead": ("fu2024break",),
     "eagle": ("li2024eagle", "li2024eagle2", "li2025eagle3"),
     "medusa": ("cai2024medusa", "miao2024specinfer"),
+    "exit": ("elhoushi2024layerskip", "liu2024kangaroo"),
     "hf": ("wolf2020transformers",),
 }
 """By decoder; `ar` is nobody's."""

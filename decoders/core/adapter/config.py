@@ -12,15 +12,16 @@ from decoders.core.adapter.embedding import CODES, Code
 
 FORMAT = 1
 SlotVariant = Literal["o-ptp", "c-ptp", "refine", "isd"]
-HeadsVariant = Literal["medusa", "eagle"]
+HeadsVariant = Literal["medusa", "eagle", "exit"]
 Variant = Literal[SlotVariant, HeadsVariant]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
-MASKED: tuple[Variant, ...] = ("refine", "isd", "medusa", "eagle")
-"""Variants that know no uniform: slots that carry none, heads, and a draft layer."""
+MASKED: tuple[Variant, ...] = ("refine", "isd", *get_args(HeadsVariant))
+"""Variants that know no uniform: slots that carry none, heads, a draft layer and an exit."""
 HEADS: tuple[Variant, ...] = get_args(HeadsVariant)
-"""Variants without slots, which read the last hidden state: `heads.DraftHeads`, `DraftLayer`."""
+"""Variants without slots, which read hidden states: `DraftHeads`, `DraftLayer`, `ExitBlock`."""
 CONFIG_FILE, WEIGHTS_FILE = "adapter.json", "adapter.safetensors"
 _OF_HEADS = ("variant", "num_slots", "layers", "width", "rank", "code", "base", "measured")
+_OF_SOME = ("num_heads", "exit_layer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +33,14 @@ class AdapterConfig:
             distribution of token k + 1. In both others a slot at a token's own place carries a
             mask, or in ``refine`` that token, and predicts the distribution of the token after it:
             ``isd`` slots see earlier ones, ``refine`` slots see their whole block. ``medusa`` has
-            no slots but heads on the last hidden state, ``eagle`` a decoder layer that reads it.
+            no slots but heads on the last hidden state, ``eagle`` a decoder layer that reads it,
+            ``exit`` a block on the hidden state after some layers.
         num_slots: slots of a training window (the longest block of ``refine``; heads; how many
-            tokens one after another a draft layer was trained to draft).
+            tokens one after another a draft layer was trained to draft; 1 of an exit).
         layers: (in, out) of every gated layer of the base model; none with heads.
         width: D.
-        rank: r; 0 for a full-rank delta. With heads the width of their residual block, in
-            a draft layer that of its MLP.
+        rank: r; 0 for a full-rank delta. With heads and of an exit the width of the residual
+            block, in a draft layer that of its MLP.
         alpha: the delta is scaled by alpha / r.
         code: how u is embedded.
         embedding_hidden: middle width of the embedding's network (0: one linear layer).
@@ -57,6 +59,7 @@ class AdapterConfig:
         top_k: of training.
         greedy: whether blank slots were trained on greedy continuations.
         num_heads: attention heads of a draft layer; 0 for all others.
+        exit_layer: how many decoder layers run before an exit; 0 for all others.
         order: order in which a distribution is accumulated by `pick`.
         base: what is known of the base model (architecture, hash of its weights).
         measured: the held-out report: per-slot accuracy, survival, calibration.
@@ -80,6 +83,7 @@ class AdapterConfig:
     top_k: int = 0
     greedy: bool = False
     num_heads: int = 0
+    exit_layer: int = 0
     order: str = "vocabulary"
     base: Mapping[str, Any] = field(default_factory=dict)
     measured: Mapping[str, Any] = field(default_factory=dict)
@@ -121,6 +125,13 @@ class AdapterConfig:
             if of_layer
             else "0 where there is no draft layer",
         )
+        leaves = self.variant == "exit"
+        _demand(
+            self.exit_layer >= 1 if leaves else self.exit_layer == 0,
+            "exit_layer",
+            self.exit_layer,
+            "1 or above" if leaves else "0 where there is no exit",
+        )
         code = "constant" if self.masked else self.code
         _demand(self.code == code, "code", self.code, f"constant where slots are {self.variant}")
 
@@ -140,9 +151,10 @@ class AdapterConfig:
         if not self.enter:
             del fields["enter"]  # as in files older than it
         if self.variant in HEADS:  # nothing is said of slots
-            fields = {name: fields[name] for name in ("format", *_OF_HEADS, "num_heads")}
-        if not self.num_heads:
-            del fields["num_heads"]
+            fields = {name: fields[name] for name in ("format", *_OF_HEADS, *_OF_SOME)}
+        for name in _OF_SOME:
+            if not fields[name]:
+                del fields[name]
         lines = (f" {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items())
         return "{\n" + ",\n".join(lines) + "\n}\n"
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from decoders.core.adapter.config import CONFIG_FILE, HEADS, AdapterConfig
 from decoders.core.adapter.draft_layer import DraftLayer
+from decoders.core.adapter.exit_block import ExitBlock
 from decoders.core.adapter.hidden import HiddenAdapter
 from decoders.core.adapter.module import SlotAdapter
 
@@ -62,7 +63,7 @@ class DraftHeads(HiddenAdapter):
         return config.num_slots, config.rank, config.width
 
 
-def read_adapter(folder: str | Path) -> SlotAdapter | DraftHeads | DraftLayer:
+def read_adapter(folder: str | Path) -> SlotAdapter | HiddenAdapter:
     """Read an adapter's folder, whichever kind it holds.
 
     Raises:
@@ -75,4 +76,5 @@ def read_adapter(folder: str | Path) -> SlotAdapter | DraftHeads | DraftLayer:
         return SlotAdapter.load(folder)  # says what is wrong
     if config.variant not in HEADS:
         return SlotAdapter.load(folder)
-    return DraftLayer.load(folder) if config.variant == "eagle" else DraftHeads.load(folder)
+    kinds: tuple[type[HiddenAdapter], ...] = (DraftHeads, DraftLayer, ExitBlock)
+    return next(kind for kind in kinds if kind.variant == config.variant).load(folder)

@@ -1,4 +1,4 @@
-"""What all adapters share that read a model's last hidden state: their files, sizes and checks."""
+"""What all adapters share that read a model's hidden states: their files, sizes and checks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class HiddenAdapter(nn.Module):
         return sum(parameter.nbytes for parameter in self.parameters())
 
     def check_fits(self, width: int) -> None:
-        """`ValueError` unless a model's last hidden state is as wide as that of training."""
+        """`ValueError` unless a model's hidden states are as wide as those of training."""
         if width != self.config.width:
             raise ValueError(
                 f"the {_NOUNS[self.variant]} made for a model {self.config.width} wide, not {width}"
@@ -103,4 +103,4 @@ class HiddenAdapter(nn.Module):
             raise ValueError(f"it is of variant {config.variant}, and {cls.variant} is needed here")
 
 
-_NOUNS = {"medusa": "heads were", "eagle": "draft layer was"}
+_NOUNS = {"medusa": "heads were", "eagle": "draft layer was", "exit": "exit was"}

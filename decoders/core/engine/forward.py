@@ -18,8 +18,17 @@ PREFILL_CHUNK = 512  # rows a prompt is fed at a time
 
 
 def forward(calls: Sequence[Call]) -> Tensor:
-    """Logits ``[sum R, V]``; long prompts run in chunks that count as the one call they are."""
+    """Logits ``[sum R, V]``; long prompts run in chunks that count as the one call they are.
+
+    What a session kept of an earlier text (`Session.kept`) is not run again.
+    """
     model: Model = calls[0].session.model
+    if any(call.session.kept for call in calls):
+        starts = [(call.session, call.session.length) for call in calls]
+        logits = forward([_without_kept(call) for call in calls])
+        for session, start in starts:
+            session.base = start
+        return logits
     widest = max(len(call.tokens) for call in calls)
     if widest <= PREFILL_CHUNK:
         return model.forward(calls)
@@ -29,6 +38,37 @@ def forward(calls: Sequence[Call]) -> Tensor:
     for session, base, num_calls in bases:
         session.base, session.calls = base, num_calls + 1
     return logits
+
+
+def _without_kept(call: Call) -> Call:
+    """The call from the first token on that is not in the cache; one row is left, and all reads.
+
+    The session forgets what it kept, and stands behind what was taken of it.
+    """
+    session, tokens = call.session, call.tokens
+    kept, session.kept = session.kept, ()
+    branches = 1 if call.slots is None else max(1, len(call.slots.sizes))
+    most = min(min(call.read, default=len(tokens)), len(tokens) - branches, len(kept))
+    ordered = call.positions is None or call.positions[:most] == tuple(range(most))
+    num = next((n for n in range(most) if tokens[n] != kept[n]), max(most, 0))
+    if session.length or not ordered or not _is_causal(call, num):
+        return call
+    session.length = num
+    return dataclasses.replace(
+        call,
+        tokens=tokens[num:],
+        mask=None if call.mask is None else call.mask[num:, num:],
+        positions=None if call.positions is None else call.positions[num:],
+        read=tuple(row - num for row in call.read),
+    )
+
+
+def _is_causal(call: Call, fed: int) -> bool:
+    """Whether the first rows see just what is before them, and all others see them."""
+    if call.mask is None:
+        return True
+    causal = masks.causal(call.num_rows)
+    return bool((call.mask[:fed] == causal[:fed]).all() and call.mask[fed:, :fed].all())
 
 
 def _feed_head(call: Call) -> Call:
@@ -53,8 +93,7 @@ def _feed_head(call: Call) -> Call:
         session.model.forward([head])
         fed += PREFILL_CHUNK
     if mask is not None:
-        causal = masks.causal(call.num_rows)
-        assert bool((mask[:fed] == causal[:fed]).all() and mask[fed:, :fed].all()), "unfit mask"
+        assert _is_causal(call, fed), "unfit mask"
         mask = mask[fed:, fed:]
     return dataclasses.replace(
         call,

@@ -35,6 +35,14 @@ class Models:
             if not model.holds(num_rows, num_tokens + _SLACK_ROWS):
                 model.reserve(num_rows, num_tokens + _SLACK_ROWS)
 
+    def drafting(self, decoder: Decoder) -> Model | None:
+        """The model it drafts in, if any: the draft model, or the target up to an exit."""
+        if "draft" in decoder.needs:
+            return self.draft
+        if "exit" in decoder.variants and decoder.adapter_name is not None:
+            return self.target.early(decoder.adapter_name)
+        return None
+
     @property
     def num_graphs(self) -> int:
         """Graphs that were compiled of the models so far; 0 where none is compiled."""

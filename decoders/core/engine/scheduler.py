@@ -70,14 +70,41 @@ class Scheduler:
         """
         self._adapter = check_models(decoder, models, decoder.name)
         self._models, self._sampling, self._batch_size = models, sampling, batch_size
-        self._draft = models.draft if "draft" in decoder.needs else None
+        self._draft = models.drafting(decoder)
         self._deadline = Deadline() if deadline is None else deadline
         self._steps = decoder.steps if steps is None else steps
         self._forward, self._read_out = forward, read_out
+        self._kept: tuple[Session, Session | None] | None = None
         self._answer, self._batches = None, False
         if isinstance(decoder, SelfDriven):
             self._answer = decoder.answer if answer is None else answer
             self._batches = decoder.batches
+
+    def keep(self, prompt: Sequence[int], num_tokens: int) -> None:
+        """Fill caches with a prompt's first tokens, as the turn before it left them there.
+
+        The next `run`, of that prompt alone, does not run them again where the decoder's first call
+        begins with them. It is the same for every decoder, and no part of what is timed.
+        """
+        if self._answer is not None or not num_tokens:
+            return
+        self._models.ensure(1, self._capacity([prompt]))
+        tokens = tuple(prompt[:num_tokens])
+        opened = []
+        for model in (self._models.target, self._draft):
+            session = None if model is None else model.open()
+            opened.append(session)
+            if session is not None:
+                forward([session.call(tokens, read=())])  # no instrument looks: it is not timed
+                session.keep_text(tokens)
+        target, draft = opened
+        assert target is not None
+        self._kept = target, draft
+
+    def _capacity(self, prompts: Sequence[Sequence[int]]) -> int:
+        """Cache entries of the longest prompt and its answer."""
+        longest = max((len(prompt) for prompt in prompts), default=0)
+        return min(longest + self._sampling.max_new_tokens, self._models.target.max_length)
 
     def run(
         self,
@@ -99,9 +126,9 @@ class Scheduler:
             A `Generation` per prompt, or the exception its decoder (or its call) raised: whatever
             one sequence does, the others are answered.
         """
-        longest = max((len(prompt) for prompt in prompts), default=0)
-        num_tokens = min(longest + self._sampling.max_new_tokens, self._models.target.max_length)
-        self._models.ensure(min(self._batch_size, max(len(prompts), 1)), num_tokens)
+        if self._kept is None:
+            num_rows = min(self._batch_size, max(len(prompts), 1))
+            self._models.ensure(num_rows, self._capacity(prompts))
         outcomes: dict[int, Outcome] = {}
 
         def finish(index: int, outcome: Outcome) -> None:
@@ -119,6 +146,7 @@ class Scheduler:
         finally:  # also when interrupted: no session outlives a run
             for job in active:
                 self._close(job)
+            self._drop_kept()
         return [outcomes[index] for index in range(len(prompts))]
 
     def _loop(
@@ -162,6 +190,7 @@ class Scheduler:
         sampling: Sampling,
         on_emit: Callable[[int, int], None] | None,
     ) -> RunningSequence:
+        kept, self._kept = self._kept, None
         return RunningSequence(
             index,
             prompt,
@@ -171,7 +200,15 @@ class Scheduler:
             draft=self._draft,
             adapter=self._adapter,
             on_emit=on_emit,
+            sessions=kept,
         )
+
+    def _drop_kept(self) -> None:
+        """Close sessions of a prompt that was not begun."""
+        kept, self._kept = self._kept, None
+        for session in kept or ():
+            if session is not None:
+                session.model.close(session)
 
     def _close(self, job: RunningSequence) -> None:
         """End a sequence and give its cache rows back, whatever happens on the way."""

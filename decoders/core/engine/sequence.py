@@ -14,7 +14,7 @@ from types import GeneratorType, TracebackType
 from decoders.core.adapter.config import AdapterConfig
 from decoders.core.decoder import Request, Role, Steps
 from decoders.core.engine.readout import not_a_number
-from decoders.core.model import Model
+from decoders.core.model import Model, Session
 from decoders.core.sampling import Uniforms
 from decoders.core.types import (
     Call,
@@ -45,10 +45,11 @@ class RunningSequence:
         draft: Model | None,
         adapter: AdapterConfig | None,
         on_emit: Callable[[int, int], None] | None,
+        sessions: tuple[Session, Session | None] | None = None,
     ) -> None:
         """Opens a session of every model; `index` is the prompt's, for who is told of it.
 
-        `steps` begins the coroutine of the decoder.
+        `steps` begins the coroutine of the decoder. `sessions` are open already, and empty.
         """
         self.index = index
         self.uniforms = Uniforms(sampling.seed, prompt)
@@ -58,8 +59,9 @@ class RunningSequence:
         self.turns_waited = 0
         self._on_emit, self._sampling = on_emit, sampling
         self._vocab_size = target.vocab_size
-        self._target = target.open()
-        self._draft = None if draft is None else draft.open()
+        if sessions is None:
+            sessions = target.open(), None if draft is None else draft.open()
+        self._target, self._draft = sessions
         self._begin = steps
         self.request = Request(
             prompt_ids=tuple(prompt),

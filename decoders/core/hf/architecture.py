@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from decoders.core.hf.cache import PlaneShape
+from decoders.core.hf.grouped_attention import NAME
 
 _ADVICE = (
     "choose a decoder with a plain KV cache and full or sliding attention, "
@@ -66,7 +67,7 @@ class Architecture:
             max_length=max_length,
             last_position=max_length - 1 if _learned_positions(module, max_length) else None,
             reads_hidden=reads_hidden,
-            sdpa=config._attn_implementation == "sdpa",
+            sdpa=config._attn_implementation in ("sdpa", NAME),
         )
 
 

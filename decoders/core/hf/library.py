@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from decoders.core.adapter.gating import decoder_layers, linear_layers
+from decoders.core.hf.grouped_attention import ungroup_attention
 
 
 @torch.no_grad()
@@ -34,6 +35,7 @@ def library_copy(module: Any) -> Any:
         for layer in decoder_layers(copied):
             layer._forward_pre_hooks.clear()
             layer._forward_pre_hooks_with_kwargs.clear()
+    ungroup_attention(copied)
     return copied
 
 

@@ -20,16 +20,18 @@ import copy
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache, DynamicCache
+from transformers.distributed.configuration_utils import DistributedConfig
 
 from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.draft_layer import DraftCache, DraftLayer
 from decoders.core.adapter.entering import LateSlotHooks
+from decoders.core.adapter.exit_block import ExitBlock
 from decoders.core.adapter.gating import Forward, GatedModule
 from decoders.core.adapter.heads import DraftHeads
 from decoders.core.adapter.hidden import HiddenAdapter
@@ -41,12 +43,16 @@ from decoders.core.hf.attention import MaskBuilder, Masks
 from decoders.core.hf.cache import KVStore
 from decoders.core.hf.checkpoint import (
     MERGE_IT,
+    check_heads,
     find_checkpoint,
     is_of_memory,
     unavailable,
 )
 from decoders.core.hf.compiled import CompiledModule
+from decoders.core.hf.early import early_exit
+from decoders.core.hf.grouped_attention import group_attention
 from decoders.core.hf.library import library_copy
+from decoders.core.hf.quantized import Width, packed_bytes, quantize
 from decoders.core.hf.quiet import no_bars
 from decoders.core.model import Session
 from decoders.core.types import Call
@@ -77,6 +83,7 @@ class HFModel:
         compile: bool = False,
         backend: str = "inductor",
         grouped: bool | None = None,
+        quantized: Width | None = None,
     ) -> None:
         """Wrap a loaded module and learn its shapes from two forwards of two tokens.
 
@@ -87,11 +94,19 @@ class HFModel:
             backend: of `torch.compile`.
             grouped: lay the weights of layers that share an input side by side, and run each group
                 as one product (`weights.GroupedWeights`); None: on a CPU, where it is faster.
+            quantized: pack the weights of linear layers and head (`quantized`); nothing is grouped
+                or merged then.
 
         Raises:
-            ValueError: for an architecture whose cache or masks this class cannot provide.
+            ValueError: for an architecture whose cache or masks this class cannot provide, or whose
+                layers cannot be packed.
         """
         self.module = module.eval().requires_grad_(False)
+        self.num_parameters = sum(parameter.numel() for parameter in module.parameters())
+        """How many weights, tied ones counted once."""
+        self._quantized = quantized
+        if quantized is not None:
+            quantize(module, quantized)
         self.architecture = Architecture.of(module, DynamicCache())
         self.vocab_size = self.architecture.vocab_size
         self.max_length = self.architecture.max_length
@@ -105,6 +120,7 @@ class HFModel:
         self._tokens: nn.Module = module.get_input_embeddings()
         self._plain: Any = module.base_model if self.architecture.reads_hidden else module
         self._compiled: CompiledModule | None = None
+        self._backend = backend
         self._compiling = True
         if compile:
             self._compiled = CompiledModule(self._output, device=self.device, backend=backend)
@@ -115,12 +131,16 @@ class HFModel:
         self._library: Any = None
         self._gated: GatedModule | None = None
         if grouped is None:
-            grouped = self.device.type == "cpu"
+            grouped = self.device.type == "cpu" and quantized is None
+        assert not (grouped and quantized), "packed weights do not stand side by side"
+        if grouped or quantized is not None:
+            group_attention(module)
         if grouped:
             self._gated = GatedModule(module, side_by_side=True)
             self._gated.rest(GroupedWeights.base(self._gated).everywhere)
         self._adapters: dict[str, AttachedAdapter] = {}
         self._heads: dict[str, HiddenAdapter] = {}
+        self._exits: dict[str, HFModel] = {}
         self._late_slots = LateSlotHooks(module)
 
     @classmethod
@@ -132,13 +152,16 @@ class HFModel:
         device: torch.device | str,
         attn_implementation: Attention | None = None,
         compile: bool = False,
-    ) -> HFModel:
+        quantized: Width | None = None,
+        shards: int = 1,
+    ) -> Self:
         """Load a checkpoint folder or a hub model in an explicit dtype.
 
         Weights are read from safetensors only, never from a pickle, and no code that lies beside
         them is run.
 
-        Attention None is sdpa where the architecture has it, else eager; `facts` says which.
+        Attention None is sdpa where the architecture has it, else eager; `facts` says which. Above
+        one, `shards` processes cut the weights among them (`decoders.core.hf.sharded`).
 
         Raises:
             ValueError: in one line for a checkpoint that is missing, damaged or lacks weights, or
@@ -147,6 +170,10 @@ class HFModel:
         if attn_implementation not in (None, "sdpa", "eager"):
             raise ValueError(f"attention {attn_implementation!r} is not one of sdpa, eager")
         source = find_checkpoint(path_or_id, "model", "config.json")
+        cut: dict[str, Any] = {}
+        if shards > 1:
+            check_heads(source, shards)
+            cut["distributed_config"] = DistributedConfig(tp_size=shards, tp_plan="auto")
         try:
             with no_bars():  # the terminal belongs to the caller
                 both: Any = AutoModelForCausalLM.from_pretrained(
@@ -156,6 +183,7 @@ class HFModel:
                     use_safetensors=True,
                     trust_remote_code=False,
                     output_loading_info=True,
+                    **cut,
                 )
                 module, loaded = both
             if getattr(module, "_hf_peft_config_loaded", False):
@@ -170,7 +198,12 @@ class HFModel:
                 f"model {str(path_or_id)!r} lacks weights of its architecture ({missing}); give a "
                 "whole folder of save_pretrained"
             )
-        return cls(module.to(device), compile=compile)
+        return cls(
+            module.to(device),
+            compile=compile,
+            grouped=False if cut else None,
+            quantized=quantized,
+        )
 
     @property
     def adapters(self) -> Mapping[str, AdapterConfig]:
@@ -181,7 +214,7 @@ class HFModel:
     def attach(
         self, name: str, adapter: SlotAdapter | HiddenAdapter, *, merged: bool | None = None
     ) -> None:
-        """Make an adapter available under `name`: to calls with slots, `propose` or `drafter`.
+        """Make an adapter available under `name`: to calls with slots, or to what it drafts for.
 
         Args:
             name: what `Slots.adapter` says.
@@ -190,7 +223,8 @@ class HFModel:
                 the model is small enough for its cache, where it is the faster way.
 
         Raises:
-            ValueError: where the adapter was made for a model of other shapes.
+            ValueError: where the adapter was made for a model of other shapes, or is to be merged
+                into packed weights.
         """
         if isinstance(adapter, HiddenAdapter):
             self._attach_heads(name, adapter)
@@ -199,7 +233,12 @@ class HFModel:
         if self._gated is None:
             self._gated = GatedModule(self.module)
         if merged is None:
-            merged = self.device.type == "cpu" and self.weight_bytes <= _MERGED_BYTES
+            small = self.weight_bytes <= _MERGED_BYTES and self._quantized is None
+            merged = self.device.type == "cpu" and small
+        if merged and self._quantized is not None:
+            raise ValueError(
+                f"weights of {self._quantized} take no merged adapter; attach it with merged=False"
+            )
         self._late_slots.open(adapter.config.enter)
         self._adapters[name] = AttachedAdapter(
             adapter,
@@ -215,6 +254,11 @@ class HFModel:
             raise ValueError(self._no_hidden)
         heads.check_fits(int(self.module.get_output_embeddings().weight.shape[1]))
         self._heads[name] = copy.deepcopy(heads).to(self.device, self.dtype)
+        if isinstance(heads, ExitBlock):
+            module = early_exit(self.module, heads.config.exit_layer, self._heads[name])
+            self._exits[name] = HFModel(
+                module, compile=self._compiled is not None, backend=self._backend, grouped=False
+            )
 
     @property
     def _no_hidden(self) -> str:
@@ -224,7 +268,9 @@ class HFModel:
         )
 
     def adapter_bytes(self, name: str) -> int:
-        """Bytes that an attached adapter holds, merged weights included."""
+        """Bytes that an attached adapter holds, merged weights and an exit's cache included."""
+        if name in self._exits:
+            return self._heads[name].weight_bytes + self._exits[name].cache_bytes()
         heads = self._heads.get(name)
         return self._adapters[name].num_bytes if heads is None else heads.weight_bytes
 
@@ -242,6 +288,10 @@ class HFModel:
         assert isinstance(layer, DraftLayer), f"{name!r} is no draft layer"
         return DraftCache(layer, self._tokens, self._head, capacity)
 
+    def early(self, name: str) -> HFModel:
+        """See `Model.early`."""
+        return self._exits[name]
+
     @property
     def library_module(self) -> Any:
         """The module as transformers made it; on a CPU it holds linear layers of its own."""
@@ -251,13 +301,9 @@ class HFModel:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the weights, tied ones counted once."""
-        return sum(parameter.nbytes for parameter in self.module.parameters())
-
-    @property
-    def num_parameters(self) -> int:
-        """How many weights, tied ones counted once."""
-        return sum(parameter.numel() for parameter in self.module.parameters())
+        """Bytes of the weights, tied ones counted once, packed ones as they are."""
+        plain: int = sum(parameter.nbytes for parameter in self.module.parameters())
+        return plain + packed_bytes(self.module)
 
     @property
     def stop_ids(self) -> frozenset[int]:
@@ -274,8 +320,10 @@ class HFModel:
     def facts(self) -> dict[str, str | int]:
         """What a run records of the model: architecture, sizes, dtype, attention, if compiled."""
         compiled = {} if self._compiled is None else {"compiled": True}
+        quantized = {} if self._quantized is None else {"quantized": self._quantized}
         return {
             **compiled,
+            **quantized,
             "architecture": type(self.module).__name__,
             "layers": len(self.architecture.planes) // 2,
             "hidden_size": int(self._config.hidden_size),
@@ -289,16 +337,21 @@ class HFModel:
     @property
     def num_graphs(self) -> int:
         """How many graphs `torch.compile` has made so far."""
-        return 0 if self._compiled is None else self._compiled.num_graphs
+        own = 0 if self._compiled is None else self._compiled.num_graphs
+        return own + sum(early.num_graphs for early in self._exits.values())
 
     @contextmanager
     def uncompiled(self) -> Iterator[None]:
         """While inside, every call runs the plain module and no graph is made."""
-        before, self._compiling = self._compiling, False
+        models = (self, *self._exits.values())
+        before = [model._compiling for model in models]
         try:
+            for model in models:
+                model._compiling = False
             yield
         finally:
-            self._compiling = before
+            for model, was in zip(models, before, strict=True):
+                model._compiling = was
 
     def cache_bytes(self) -> int:
         """Bytes of the preallocated KV cache (0 before `reserve`)."""
@@ -307,7 +360,8 @@ class HFModel:
     def holds(self, num_rows: int, capacity: int) -> bool:
         """Whether the allocated cache has room for `num_rows` sequences of `capacity` tokens."""
         store = self._store
-        return store is not None and num_rows <= store.num_rows and capacity <= self._capacity
+        own = store is not None and num_rows <= store.num_rows and capacity <= self._capacity
+        return own and all(early.holds(num_rows, capacity) for early in self._exits.values())
 
     def reserve(self, num_rows: int, capacity: int) -> None:
         """Allocate a zeroed cache of `num_rows` x `capacity` (no-op if exactly that is there).
@@ -315,6 +369,8 @@ class HFModel:
         `capacity` may exceed `max_length` by what drafts overshoot it.
         """
         assert not self._open, f"{len(self._open)} sessions are open; close them first"
+        for early in self._exits.values():
+            early.reserve(num_rows, capacity)
         if self._store is not None and (self._store.num_rows, self._capacity) == (
             num_rows,
             capacity,
@@ -535,19 +591,20 @@ class HFModel:
             "use_cache": True,
         }
         active: Any = nullcontext()
-        if gate is None:
-            self._late_slots.begin(None)
-        else:
+        if gate is not None:
             assert self._gated is not None
             active = self._gated.active(gate)
-        with active:
-            if shape is not None:
-                assert self._compiled is not None
-                out = self._compiled(shape, fed)
-            elif self.architecture.reads_hidden:
-                out = self._output(**fed)
-            else:
-                return self._logits_of_columns(fed, read, positions.shape[1])
+        try:
+            with active:
+                if shape is not None:
+                    assert self._compiled is not None
+                    out = self._compiled(shape, fed)
+                elif self.architecture.reads_hidden:
+                    out = self._output(**fed)
+                else:
+                    return self._logits_of_columns(fed, read, positions.shape[1])
+        finally:  # an exit runs the same layers, and has no slots
+            self._late_slots.begin(None)
         chosen = self._select(out.flatten(0, 1), read)
         if not self.architecture.reads_hidden:
             return chosen.float(), None

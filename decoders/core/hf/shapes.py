@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.initialization import no_init_weights
 
 from decoders.core.hf.model import Attention, HFModel
+from decoders.core.hf.quantized import Width
 
 SHAPES: Mapping[str, Mapping[str, Any]] = {
     "smollm2-135m": {
@@ -84,6 +85,7 @@ def random_model(
     dtype: torch.dtype,
     device: torch.device | str,
     attn_implementation: Attention | None = None,
+    quantized: Width | None = None,
 ) -> HFModel:
     """A model of a configuration with seeded random weights; norms are one, biases zero.
 
@@ -100,4 +102,4 @@ def random_model(
                 parameter.normal_(0, _SPREAD, generator=generator)
             else:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
-    return HFModel(module)
+    return HFModel(module, quantized=quantized)

@@ -69,6 +69,7 @@ class TableModel:
         self._tokens: list[list[tuple[int, int]]] = []  # per cache row: (position, token)
         self.adapters: dict[str, AdapterConfig] = {}
         self._errors: dict[str, float] = {}
+        self._exits: dict[str, TableModel] = {}
         self._picked: dict[tuple[tuple[int, ...], float, tuple[float, float]], int] = {}
         self._library: Any = None
 
@@ -83,11 +84,14 @@ class TableModel:
             layers={},
             width=2 if variant == "eagle" else 1,
             num_heads=int(variant == "eagle"),
+            exit_layer=int(variant == "exit"),
             anchored=standalone,
             standalone=standalone,
             greedy=True,
         )
         self._errors[name] = error
+        if variant == "exit":
+            self._exits[name] = _Early(self, error)
 
     def adapter_bytes(self, name: str) -> int:
         """A table's student weighs nothing."""
@@ -100,7 +104,12 @@ class TableModel:
 
     def holds(self, num_rows: int, capacity: int) -> bool:
         """See `Model.holds`."""
-        return num_rows <= len(self._sessions) and capacity <= self._capacity
+        own = num_rows <= len(self._sessions) and capacity <= self._capacity
+        return own and all(early.holds(num_rows, capacity) for early in self._exits.values())
+
+    def early(self, name: str) -> TableModel:
+        """See `Model.early`: a table that is right about this one but for a share of contexts."""
+        return self._exits[name]
 
     @property
     def library_module(self) -> Any:
@@ -122,6 +131,8 @@ class TableModel:
         self._capacity = capacity
         self._sessions = [None] * num_rows
         self._tokens = [[] for _ in range(num_rows)]
+        for early in self._exits.values():
+            early.reserve(num_rows, capacity)
 
     def open(self) -> Session:
         """See `Model.open`."""
@@ -207,10 +218,14 @@ class TableModel:
         ]
         logits = []
         for context in contexts:
-            key = repr((self._seed, context[-self._order :] if self._order else [], "drafted"))
-            wrong = self._chance(key) < self._errors[name]
+            wrong = self.errs(context, "drafted", self._errors[name])
             logits.append(self.logits(context).roll(int(wrong) * (self.vocab_size // 2)))
         return torch.stack(logits), self._hidden(contexts)
+
+    def errs(self, context: Sequence[int], what: str, error: float) -> bool:
+        """Whether a student called `what` is wrong after a context, as in a share of all."""
+        seen = list(context[-self._order :]) if self._order else []
+        return self._chance(repr((self._seed, seen, what))) < error
 
     @staticmethod
     def _chance(key: str) -> float:
@@ -252,6 +267,18 @@ class TableModel:
         """See `Model.gather`."""
         cache = self._tokens[session.row]
         cache[start : start + len(sources)] = [cache[source] for source in sources]
+
+
+class _Early(TableModel):
+    """What an exit of a table says: the table's logits, moved to other tokens where it errs."""
+
+    def __init__(self, whole: TableModel, error: float) -> None:
+        super().__init__(whole.vocab_size, max_length=whole.max_length)
+        self._whole, self._error = whole, error
+
+    def logits(self, context: Sequence[int]) -> Tensor:
+        wrong = self._whole.errs(context, "exit", self._error)
+        return self._whole.logits(context).roll(int(wrong) * (self.vocab_size // 2))
 
 
 class TableDrafter:

@@ -69,6 +69,21 @@ def test_where_a_hash_is_unknown_the_name_of_the_target_decides(pair: Pair) -> N
     assert judged(with_targets(runs, same, same)).unlike == ()  # one model in two folders
 
 
+@pytest.mark.parametrize("reference", [False, True])
+def test_packed_weights_of_one_checkpoint_are_another_model(
+    pair: Pair, stored: Callable[[Path], Path], reference: bool
+) -> None:
+    same = {"weights_sha256": "a" * 64}
+    runs = with_targets(pair(), same, same | {"quantized": "int8"})
+    if reference:
+        stored(runs[0])
+    line = "the target model is another one: its weights are not packed in base and int8 in head"
+    assert judged(runs).unlike == (line,)
+    assert judged(runs).exit_code == Exit.UNAVAILABLE
+    with_targets(runs, *({**same, "quantized": "int8"},) * 2)
+    assert judged(runs).unlike == ()
+
+
 # ---------------------------------------------------------------- how runs ended
 
 

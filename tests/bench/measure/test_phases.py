@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from bench.errors import BenchError
-from bench.measure.phases import PhaseClock, chosen_groups, phased_scheduler
+from bench.measure.phases import PhaseClock, RowCounter, chosen_groups, phased_scheduler
 from bench.plan.make import make_plan
 from bench.plan.select import choose_decoders
 from bench.records.phases import PHASES, PHASES_FILE, PhasedAnswer, read_phases
@@ -26,11 +26,13 @@ from bench.report.write import write_report
 from bench.stats.decompose import Split, decompositions, splits
 from decoders.core.decoder import Answer, SelfDriven
 from decoders.core.engine.scheduler import Scheduler
+from decoders.core.hf.model import HFModel
 from decoders.core.sampling import Uniforms
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Emit, Generation, Sampling
 from decoders.idlm import IterativeDiffusion
 from tests import unreported as bench_run
+from tests.tiny_models import fresh
 
 pytestmark = pytest.mark.usefixtures("quick")
 Make = Callable[..., SampleRecord]
@@ -65,6 +67,18 @@ def test_time_is_charged_to_the_phase_it_passes_in() -> None:
     clock.switch("scheduler")
     spent = {phase: s for phase, s in clock.seconds.items() if s}
     assert spent == {"scheduler": 2.5, "verify": 2.0, "sampling": 0.5}
+
+
+def test_what_passes_before_the_start_counts_for_nothing() -> None:
+    now = Ticks()
+    now.time_s = 100.0
+    clock = PhaseClock(now)
+    with clock.within("verify"):
+        now.time_s = 107.0
+    clock.start()
+    now.time_s = 108.0
+    clock.switch("scheduler")
+    assert sum(clock.seconds.values()) == clock.seconds["scheduler"] == 1.0
 
 
 def test_all_before_the_first_token_is_the_prefills() -> None:
@@ -129,6 +143,46 @@ def test_every_call_is_charged_to_what_it_is_for(
     assert clock.seconds["draft"] == fed["draft"]
     assert clock.seconds["verify"] == 100 * fed["verify"]
     assert clock.seconds["prefill"] == 10 * fed["prefill"]
+
+
+def test_rows_that_fill_merged_calls_up_are_counted_apart() -> None:
+    model, counter = HFModel(fresh("llama")), RowCounter()
+    model.reserve(3, 20)
+    sessions = [model.open() for _ in range(3)]
+    for tokens in ([[5, 6, 7, 8], [9], [10, 11]], [[12], [13], [14]]):
+        calls = [session.call(each) for session, each in zip(sessions, tokens, strict=True)]
+        with counter.of(calls):
+            model.forward(calls)
+    assert (counter.rows, counter.padded) == (7 + 3, 3 + 2)
+
+
+def test_the_table_has_a_column_of_padding_where_answers_ran_in_groups() -> None:
+    shares = dict.fromkeys(PHASES, 1 / len(PHASES))
+
+    def answer(decoder: str, prompts: tuple[str, ...], rows: int, padded: int) -> PhasedAnswer:
+        counts = {"emitted": 4, "later_emitted": 3, "later_steps": 3}
+        return PhasedAnswer(
+            decoder=decoder,
+            prompts=prompts,
+            seconds=shares,
+            rows=rows,
+            padded_rows=padded,
+            **counts,
+        )
+
+    alone = splits([answer("ar", ("a#0",), 9, 0)], [], ["ar"])
+    assert alone[0].padding is None
+    table = split(alone)
+    assert table is not None
+    assert "padding %" not in table.headings
+    pair = ("a#0", "b#0")
+    groups = [answer("ar", pair, 30, 10), answer("ar", pair, 60, 0), answer("ptp", pair, 0, 0)]
+    made = splits(groups, [], ["ar", "ptp"])
+    assert [item.padding for item in made] == [0.1, None]
+    table = split(made)
+    assert table is not None
+    column = table.headings.index("padding %")
+    assert [row[column].text for row in table.rows] == ["10.0", "-"]
 
 
 def test_passes_of_a_loop_that_runs_by_itself_are_charged_to_what_they_are_for(
@@ -539,3 +593,18 @@ def test_a_run_without_answers_says_so(synthetic_run: Write) -> None:
     path = synthetic_run()
     (path / "samples.jsonl").unlink()
     assert explained(path) == "Nothing is measured yet."
+
+
+def test_what_the_turn_before_left_is_in_no_phase(small: Any, opener: Any, progress: Any) -> None:
+    setup = opener(choose_decoders(small(), progress().note))
+    _, prompts = make_plan(setup, "test", progress())
+    ids, now = next(iter(prompts.values())).ids, Ticks()
+    now.time_s = 1000.0
+    clock = PhaseClock(now)
+    scheduler = phased_scheduler(setup.arm("spec"), setup.sampling, 1, clock)
+    scheduler.keep(ids, len(ids) // 2)
+    clock.start()
+    now.time_s += 1.0
+    scheduler.run([ids], on_emit=clock.emitted)
+    clock.switch("scheduler")
+    assert sum(clock.seconds.values()) == 1.0

@@ -85,7 +85,8 @@ def test_the_chat_template_is_applied_exactly_once_with_the_frozen_answer_in_it(
     tokenizer = Letters(template=True, adds_bos=True)
     prompts, _ = build(conversation("Hi", "More", system="S"), tokenizer=tokenizer)
     assert [text(p) for p in prompts] == ["^[s:S][u:Hi]", "^[s:S][u:Hi][a:answer to c#1][u:More]"]
-    assert len(tokenizer.texts) == 2  # every prompt is tokenised once
+    assert len(tokenizer.texts) == 3  # every prompt is tokenised once, and the answer
+    assert [p.num_kept for p in prompts] == [0, len("^[s:S][u:Hi]")]
 
 
 def test_a_template_owns_the_special_tokens_those_it_leaves_out_included() -> None:

@@ -100,6 +100,8 @@ def test_runs_are_listed_with_status_verdict_and_number_of_records(tmp_path: Pat
     first = line_of(text, done.name).split()
     assert first[1:] == ["done", "INVALID", "zoo", "qa", "ar,", "spec@k4", "1"]
     assert line_of(text, begun.name).split()[1:3] == ["unfinished", "INCOMPLETE"]
+    (done / "config.toml").write_text('model = "zoo"\ntasks = "qa"\nquantize = "int8"\n')
+    assert "zoo (int8)" in line_of(rendered(listing.list_runs(tmp_path)), done.name)
 
 
 def test_every_list_can_be_read_by_a_program(tmp_path: Path) -> None:

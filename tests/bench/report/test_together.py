@@ -59,6 +59,17 @@ def test_runs_of_one_model_are_called_by_their_names_and_others_by_the_model(
     assert [m.label for m in load_members([str(one), str(two)], one)] == ["one", "two"]
 
 
+def test_packed_weights_are_told_apart_from_the_model_that_they_were(synthetic_run: Write) -> None:
+    facts = {"parameters": 2_200_000}
+    env = [{"models": {"target": facts | more}} for more in ({}, {"quantized": "int4"})]
+    runs = [
+        configured(synthetic_run(name=name, env=each), model="zoo")
+        for name, each in zip(("plain", "packed"), env, strict=True)
+    ]
+    labels = [member.label for member in load_members([*map(str, runs)], runs[0])]
+    assert labels == ["zoo (2.2M parameters)", "zoo (2.2M parameters, int4 weights)"]
+
+
 def test_runs_of_one_name_are_numbered(synthetic_run: Write, tmp_path: Path) -> None:
     one = synthetic_run(name="a/run")
     two = synthetic_run(name="b/run", seed=1)
@@ -86,6 +97,7 @@ def test_a_run_is_not_there_twice(synthetic_run: Write, tmp_path: Path) -> None:
         ),
         ({}, {"protocol": "specbench"}, "protocol is None in one"),
         ({"fixed_length": False}, {"fixed_length": True}, "answers end by another rule"),
+        ({}, {"reuse_prefix": True}, "later turns begin from another cache"),
         ({"batch_size": 1}, {"batch_size": 8}, "above it of whole groups"),
     ],
 )

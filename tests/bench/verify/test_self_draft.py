@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 import torch
 
+from decoders.core.drafting.chain import ChainDrafting
 from decoders.spec import Speculative
 
 
@@ -29,6 +30,11 @@ from decoders.spec import Speculative
 class Penalised(Speculative):
     """Its draft never says what is likeliest, as if a penalty were applied on one side only."""
 
+    def steps(self, request):
+        return Penalty(k=self.k, stop=0.0, coupled=False).steps(request)
+
+
+class Penalty(ChainDrafting):
     def _propose(self, request, sequence, num_drafts):
         draft, drafts, distributions = request.draft, [], []
         while len(drafts) < num_drafts:

@@ -374,7 +374,7 @@ def test_after_truncate_or_keep_a_call_with_slots_leaves_what_was_kept(case):
 
 
 def test_without_slots_an_attached_adapter_changes_no_bit(case):
-    bare = HFModel(case.module)
+    bare = HFModel(copy.deepcopy(case.module))
     bare.reserve(4, 100)
     outs = []
     for model in (bare, case.model):

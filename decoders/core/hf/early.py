@@ -1,0 +1,62 @@
+"""The first layers of a causal LM as a causal LM of their own, which shares all its weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from decoders.core.adapter.gating import decoder_layers
+
+
+def early_exit(module: Any, num_layers: int, block: Callable[[Tensor], Tensor]) -> Any:
+    """A causal LM that runs the first `num_layers` layers of `module`, then `block`.
+
+    Embedding, last norm and head are those of `module`; its layers keep their wrappers and hooks.
+
+    Args:
+        module: of transformers.
+        num_layers: at least one, and fewer than `module` has.
+        block: of hidden states ``[B, N, D]``; what it returns is normed and read by the head.
+
+    Raises:
+        ValueError: there are not so many layers, or none are found.
+    """
+    layers = decoder_layers(module)
+    if not 1 <= num_layers < len(layers):
+        raise ValueError(
+            f"an exit after layer {num_layers} of a model of {len(layers)}; it may leave after "
+            f"layers 1 to {len(layers) - 1}"
+        )
+    shared = [*module.parameters(), *module.buffers(), *layers]
+    early = copy.deepcopy(module, {id(part): part for part in shared})
+    kept = decoder_layers(early)
+    del kept[num_layers:]
+    kept[-1] = _LastLayer(kept[-1], block)
+    config = early.config.get_text_config()
+    config.num_hidden_layers = num_layers
+    if getattr(config, "layer_types", None) is not None:
+        config.layer_types = config.layer_types[:num_layers]
+    return early
+
+
+class _LastLayer(nn.Module):
+    """A layer with a block behind it; asked for anything else, it is the layer."""
+
+    def __init__(self, layer: nn.Module, block: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer, self.block = layer, block
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        out = self.layer(*args, **named)
+        if isinstance(out, tuple):
+            return self.block(out[0]), *out[1:]
+        return self.block(out)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("layer"), name)

@@ -1,0 +1,152 @@
+"""Linear layers whose weights are 8 or 4 bits wide, by torch's own CPU kernels.
+
+Weights alone: activations stay in the model's dtype, and every product gives it back.
+
+* ``int8``: one scale for each output, symmetric: ``w = q s``, q in -127 to 127.
+* ``int4``: a scale and a zero for each output and `GROUP` inputs: ``w = (q - 8) s + z``, q in 0 to
+  15. A layer whose sizes the kernel does not take (an odd vocabulary, say) is int8 instead.
+
+Calls of few rows read packed weights, which is what their time goes to. Wide ones (prompts) cost
+arithmetic: there int8 is unpacked for a product of the usual kind; torch has no fast way for int4.
+
+Letters: M rows, K inputs, N outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from decoders.core.adapter.gating import linear_layers
+
+Width = Literal["int8", "int4"]
+WIDTHS: tuple[Width, ...] = get_args(Width)
+GROUP = 32
+"""Inputs that share a scale and a zero in int4."""
+PACKED_ROWS = 64
+"""Wider calls unpack int8 (docs/log.md)."""
+_INNER_TILES = 2
+"""An argument of torch's packing that its CPU kernel does not read."""
+_OUTPUTS = 16
+"""The int4 kernel takes multiples of this."""
+
+
+class QuantizedLinear(nn.Linear):
+    """A linear layer of packed weights.
+
+    It is an `nn.Linear` to whoever looks for one; its `weight` has the shape and holds no numbers.
+
+    Attributes:
+        width: of the weights.
+        packed: int8 ``[N, K]``, or as torch's int4 kernel wants them.
+        scales: ``[N]``, or scales and zeros ``[K / GROUP, N, 2]``.
+    """
+
+    packed: Tensor
+    scales: Tensor
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, width: Width) -> None:
+        """Of a weight ``[N, K]``."""
+        nn.Module.__init__(self)
+        self.out_features, self.in_features = weight.shape
+        self.width = width if fits_int4(weight) else "int8"
+        packed, scales = (_int8 if self.width == "int8" else _int4)(weight)
+        self.register_buffer("packed", packed)
+        self.register_buffer("scales", scales.to(weight.dtype))
+        self.register_parameter("bias", None if bias is None else nn.Parameter(bias, False))
+        self.weight = weight.new_zeros(1).expand(weight.shape)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the packed weights and their scales."""
+        return self.packed.nbytes + self.scales.nbytes
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., N]`` of ``[..., K]``."""
+        rows = x.reshape(-1, x.shape[-1])
+        if self.width == "int8":
+            if len(rows) > PACKED_ROWS:
+                return F.linear(x, self.unpacked(), self.bias)
+            y = torch._weight_int8pack_mm(rows.contiguous(), self.packed, self.scales)
+        else:
+            y = torch._weight_int4pack_mm_for_cpu(
+                rows.contiguous(), self.packed, GROUP, self.scales
+            )
+        y = y.view(*x.shape[:-1], self.out_features)
+        return y if self.bias is None else y + self.bias
+
+    def unpacked(self) -> Tensor:
+        """The weights ``[N, K]`` that the packed ones stand for; of int4 slowly."""
+        if self.width == "int8":
+            return self.packed.to(self.scales.dtype) * self.scales[:, None]
+        one = torch.eye(self.in_features, dtype=self.scales.dtype)
+        columns = torch._weight_int4pack_mm_for_cpu(one, self.packed, GROUP, self.scales)
+        return columns.t()
+
+
+def fits_int4(weight: Tensor) -> bool:
+    """Whether the int4 kernel takes a weight ``[N, K]``."""
+    return weight.shape[0] % _OUTPUTS == 0 and weight.shape[1] % GROUP == 0
+
+
+def _int8(weight: Tensor) -> tuple[Tensor, Tensor]:
+    scales = (weight.float().abs().amax(1) / 127).clamp(min=1e-12)
+    # quantised by the scales as they are stored, so that no error of theirs is added
+    scales = scales.to(weight.dtype).float()
+    q = (weight.float() / scales[:, None]).round().clamp(-127, 127)
+    return q.to(torch.int8).contiguous(), scales
+
+
+def _int4(weight: Tensor) -> tuple[Tensor, Tensor]:
+    groups = weight.float().view(weight.shape[0], -1, GROUP)
+    low, high = groups.amin(-1), groups.amax(-1)
+    scales = ((high - low) / 15).clamp(min=1e-12).to(weight.dtype).float()
+    zeros = (low + 8 * scales).to(weight.dtype).float()
+    q = ((groups - zeros[..., None]) / scales[..., None] + 8).round().clamp(0, 15)
+    packed = torch._convert_weight_to_int4pack_for_cpu(
+        q.view(weight.shape).to(torch.int32), _INNER_TILES
+    )
+    return packed, torch.stack((scales, zeros), -1).transpose(0, 1).contiguous()
+
+
+@torch.no_grad()
+def quantize(module: Any, width: Width) -> None:
+    """Put packed layers in the place of a causal LM's linear layers and of its head.
+
+    An embedding that was tied to the head stays as it is.
+
+    Raises:
+        ValueError: the module is not on a CPU, or has linear layers of another kind.
+    """
+    if module.device.type != "cpu":
+        raise ValueError(
+            f"--quantize {width} runs on a CPU alone (torch's packed kernels); leave it out, or "
+            "take --device cpu"
+        )
+    for name, layer in linear_layers(module).items():
+        if type(layer) is not nn.Linear:
+            raise ValueError(
+                f"{type(module).__name__} has layers of {type(layer).__name__}, which --quantize "
+                "does not know; it packs torch's nn.Linear"
+            )
+        module.set_submodule(name, QuantizedLinear(layer.weight, layer.bias, width))
+    head = module.get_output_embeddings()
+    module.set_output_embeddings(QuantizedLinear(head.weight, head.bias, width))
+
+
+def packed_bytes(module: Any) -> int:
+    """Bytes of all packed layers of a module."""
+    return sum(layer.weight_bytes for layer in _packed_layers(module))
+
+
+def num_packed(module: Any) -> int:
+    """How many weights the packed layers of a module stand for."""
+    return sum(layer.in_features * layer.out_features for layer in _packed_layers(module))
+
+
+def _packed_layers(module: Any) -> Iterator[QuantizedLinear]:
+    return (part for part in module.modules() if isinstance(part, QuantizedLinear))

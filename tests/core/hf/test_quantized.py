@@ -1,0 +1,243 @@
+"""Packed weights: each layer against what it unpacks to, and decoders on a packed model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from decoders.core.adapter.config import AdapterConfig
+from decoders.core.adapter.draft_layer import DraftLayer
+from decoders.core.adapter.heads import DraftHeads
+from decoders.core.decoder import Decoder
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import generate
+from decoders.core.hf.model import HFModel
+from decoders.core.hf.quantized import (
+    GROUP,
+    PACKED_ROWS,
+    WIDTHS,
+    QuantizedLinear,
+    Width,
+    fits_int4,
+    quantize,
+)
+from decoders.core.registry import build, parse_spec
+from decoders.core.types import Sampling
+from tests.command_line import bench
+from tests.tiny_checkpoint import save_checkpoint
+from tests.tiny_models import VOCAB, WIDTH, exit_block, fresh, slot_adapter
+
+
+def weight_of(num_out: int, num_in: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(num_out, num_in, generator=torch.Generator().manual_seed(num_out)).to(dtype)
+
+
+@pytest.mark.parametrize("rows", [1, 5, PACKED_ROWS, PACKED_ROWS + 1])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_packed_layer_computes_what_it_unpacks_to(
+    width: Width, dtype: torch.dtype, bias: bool, rows: int
+) -> None:
+    weight = weight_of(48, 64, dtype)
+    added = torch.arange(48).to(dtype) / 48 if bias else None
+    layer = QuantizedLinear(weight, added, width)
+    assert layer.width == width
+    x = torch.randn(2, rows, 64, generator=torch.Generator().manual_seed(1)).to(dtype)
+    expected = torch.nn.functional.linear(
+        x.double(), layer.unpacked().double(), None if added is None else added.double()
+    )
+    error = (layer(x).double() - expected).abs().max() / expected.abs().max()
+    assert error < (2e-6 if dtype == torch.float32 else 2e-2)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_rows_give_no_rows(width: Width) -> None:
+    layer = QuantizedLinear(weight_of(48, 64), None, width)
+    assert layer(torch.zeros(0, 64)).shape == (0, 48)
+    model = HFModel(fresh("llama-gqa"), quantized=width)
+    model.reserve(1, 20)
+    assert model.forward([model.open().call([5, 6], read=())]).shape == (0, VOCAB)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_weight_that_lies_by_columns_packs_alike(width: Width) -> None:
+    weight = weight_of(48, 64)
+    by_columns = weight.t().contiguous().t()
+    x = torch.randn(3, 64, generator=torch.Generator().manual_seed(1))
+    alike = [QuantizedLinear(each, None, width)(x) for each in (weight, by_columns)]
+    assert torch.equal(*alike)
+
+
+@pytest.mark.parametrize(("width", "step"), [("int8", 127), ("int4", 15)])
+def test_weights_are_rounded_to_the_nearest_step(width: Width, step: int) -> None:
+    weight = weight_of(32, 2 * GROUP)
+    layer = QuantizedLinear(weight, None, width)
+    error = (layer.unpacked() - weight).abs()
+    if width == "int8":
+        most = weight.abs().amax(1, keepdim=True) / step / 2
+    else:
+        groups = weight.view(32, 2, GROUP)
+        spread = groups.amax(-1, keepdim=True) - groups.amin(-1, keepdim=True)
+        most = (spread / step / 2).expand_as(groups).reshape(weight.shape)
+    assert (error <= most * 1.001).all()
+    assert error.max() > 0
+    assert layer.weight_bytes < weight.nbytes / (3 if width == "int8" else 4)
+
+
+def test_a_layer_that_int4_does_not_take_is_int8() -> None:
+    assert not fits_int4(weight_of(VOCAB, WIDTH))
+    assert QuantizedLinear(weight_of(VOCAB, WIDTH), None, "int4").width == "int8"
+    zeros = QuantizedLinear(torch.zeros(16, GROUP), None, "int4")
+    assert torch.equal(zeros(torch.ones(1, GROUP)), torch.zeros(1, 16))
+
+
+SPECS = {
+    "spec": None,
+    "lookup": None,
+    "lookahead": None,
+    "jacobi": None,
+    "ptp": "o-ptp",
+    "ptp@pqd:mode=pqd": "o-ptp",
+    "idlm@isd:mode=isd": "isd",
+    "medusa": "medusa",
+    "eagle": "eagle",
+    "exit": "exit",
+    "hf": None,
+    "hf@assisted:kind=assisted": None,
+}
+FIELDS: dict[str, Any] = {"code": "constant", "num_slots": 3, "layers": {}, "width": WIDTH}
+
+
+def attached(model: HFModel, spec: str) -> Decoder:
+    """The decoder of a spec; what it needs is attached to the model."""
+    decoder = build(parse_spec(spec))
+    match SPECS[spec]:
+        case None:
+            return decoder
+        case "medusa":
+            model.attach("medusa", DraftHeads(AdapterConfig(variant="medusa", rank=4, **FIELDS)))
+        case "eagle":
+            config = AdapterConfig(variant="eagle", rank=8, num_heads=2, **FIELDS)
+            model.attach("eagle", DraftLayer(config))
+        case "exit":
+            model.attach("exit", exit_block())
+        case variant:
+            code = "constant" if variant == "isd" else "dyadic"
+            adapter = slot_adapter(fresh("llama-gqa"), variant=variant, code=code, greedy=True)
+            model.attach(str(decoder.adapter_name), adapter)
+    return decoder
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("spec", SPECS)
+def test_decoders_give_the_ids_of_ar_on_the_same_packed_model(spec: str, width: Width) -> None:
+    model = HFModel(fresh("llama-gqa"), quantized=width)
+    decoder = attached(model, spec)
+    models = Models(target=model, draft=HFModel(fresh("llama-gqa"), quantized=width))
+    sampling = Sampling(max_new_tokens=24)
+    expected = generate(build(parse_spec("ar")), [5, 6, 7], sampling, models).tokens
+    assert generate(decoder, [5, 6, 7], sampling, models).tokens == expected
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("spec", ["ptp", "medusa", "exit"])
+def test_packed_kernels_are_part_of_a_graph(spec: str, width: Width) -> None:
+    sampling, answers = Sampling(max_new_tokens=12), []
+    try:
+        for compiled in (False, True):
+            model = HFModel(
+                fresh("llama-gqa", "sdpa"), quantized=width, compile=compiled, backend="eager"
+            )
+            decoder = attached(model, spec)
+            answers.append(generate(decoder, [5, 6, 7], sampling, Models(target=model)).tokens)
+            assert (model.num_graphs > 0) == compiled
+    finally:
+        torch.compiler.reset()
+    assert answers[0] == answers[1]
+
+
+def test_packed_weights_take_no_merged_adapter() -> None:
+    model = HFModel(fresh("llama-gqa"), quantized="int4")
+    with pytest.raises(ValueError, match="weights of int4 take no merged adapter"):
+        model.attach("ptp", slot_adapter(fresh("llama-gqa")), merged=True)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_logits_are_those_of_the_unpacked_weights(width: Width) -> None:
+    module = fresh("llama-gqa")
+    plain = fresh("llama-gqa")
+    model = HFModel(module, quantized=width)
+    for name, layer in module.named_modules():
+        if isinstance(layer, QuantizedLinear) and name != "lm_head":
+            plain.get_submodule(name).weight.data = layer.unpacked().clone()
+    head = module.get_output_embeddings().unpacked()
+    ids = [5, 6, 7, 8]
+    model.reserve(1, 20)
+    got = model.forward([model.open().call(ids, read=range(4))])
+    hidden = plain.base_model(torch.tensor([ids])).last_hidden_state[0]
+    torch.testing.assert_close(got, hidden @ head.t(), atol=1e-4, rtol=1e-4)
+    away = (got - fresh("llama-gqa")(torch.tensor([ids])).logits[0]).abs().max()
+    assert away > 1e-3  # it is another model
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("width", WIDTHS)
+def test_compiled_calls_of_a_packed_model_are_those_of_the_plain_one(width: Width) -> None:
+    plain = HFModel(fresh("llama-gqa"), quantized=width)
+    compiled = HFModel(fresh("llama-gqa"), quantized=width, compile=True, backend="aot_eager")
+    logits = []
+    for model in (plain, compiled):
+        model.reserve(1, 40)
+        session = model.open()
+        first = model.forward([session.call([5, 6, 7], read=range(3))])
+        logits.append(torch.cat([first, model.forward([session.call([8])])]))
+    assert compiled.num_graphs == 2
+    torch.testing.assert_close(*logits, atol=1e-4, rtol=1e-4)
+
+
+def test_bytes_and_weights_are_counted_as_they_are() -> None:
+    plain, packed = HFModel(fresh("llama-gqa")), HFModel(fresh("llama-gqa"), quantized="int8")
+    assert packed.num_parameters == plain.num_parameters
+    module = packed.module
+    layers = [part for part in module.modules() if isinstance(part, QuantizedLinear)]
+    assert len(layers) == 2 * 7 + 1
+    rest = sum(parameter.nbytes for parameter in module.parameters())
+    assert packed.weight_bytes == rest + sum(layer.weight_bytes for layer in layers)
+    table = module.get_input_embeddings().weight
+    assert packed.weight_bytes < plain.weight_bytes
+    assert rest == table.nbytes + sum(p.nbytes for p in module.parameters() if p.ndim == 1)
+    assert packed.facts["quantized"] == "int8"
+    assert "quantized" not in plain.facts
+
+
+def test_layers_of_another_kind_are_refused() -> None:
+    with pytest.raises(ValueError, match="GPT2LMHeadModel has layers of Conv1D"):
+        quantize(fresh("gpt2"), "int8")
+
+
+def test_other_devices_are_refused() -> None:
+    with pytest.raises(ValueError, match="--quantize int4 runs on a CPU alone"):
+        quantize(fresh("llama-gqa").to("meta"), "int4")
+
+
+def test_a_run_records_it_and_compares_with_its_like_alone(tmp_path: Path) -> None:
+    model = save_checkpoint(tmp_path / "model")
+    run: tuple[Any, ...]
+    run = ("run", "-d", "lookup", "-m", model, "--limit", 1, "--repeats", 1, "--progress", "none")
+    run += ("--quality-limit", 1, "--max-new-tokens", 8, "--dtype", "float32")
+    keys: dict[str, Any] = {}
+    for name, options in (("plain", ()), ("packed", ("--quantize", "int8"))):
+        assert bench(*run, *options, "--output", tmp_path / name).code == 0
+        (env,) = (tmp_path / name).glob("2*/env.json")
+        keys[name] = json.loads(env.read_text())
+    assert keys["packed"]["models"]["target"]["quantized"] == "int8"
+    assert keys["packed"]["comparability_key"] != keys["plain"]["comparability_key"]
+    wrong = bench(*run, "--quantize", "int3", "--output", tmp_path / "no")
+    assert (wrong.code, wrong.err.count("\n")) == (2, 1)
+    assert "int8" in wrong.err
+    assert "int4" in wrong.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -114,3 +115,52 @@ def test_an_option_that_ray_does_not_know_is_one_line(tmp_path: Path) -> None:
             spread=wrong,
         )
     assert raised.value.exit_code == Exit.USAGE
+
+
+class Leaving(RecordedProgress):
+    """Takes a node out of a cluster once both workers have answered in a run below a folder."""
+
+    def __init__(self, folder: Path, leave: Callable[[], None]) -> None:
+        super().__init__()
+        self._folder = folder
+        self._leave: Callable[[], None] | None = leave
+
+    def _both(self) -> bool:
+        (file,) = self._folder.glob("2*/samples.jsonl")
+        records = [line for line in file.read_text().splitlines() if '"kind":"timing"' in line]
+        return all(any(f'"worker":"{w}"' in line for line in records) for w in ("w0", "w1"))
+
+    def step(self, detail: str = "", num: int = 1) -> None:
+        super().step(detail, num)
+        if self._leave is not None and self._both():
+            leave, self._leave = self._leave, None
+            leave()
+
+
+def test_a_node_that_leaves_the_cluster_costs_its_block_alone(tmp_path: Path) -> None:
+    """No other node has room for a worker in its place: the one that is left does all the rest."""
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    config = load_config(None, {**TABLES, **SIZES, "repeats": 6})
+    alone = bench_run.run(config, tmp_path / "alone", RecordedProgress(), open_here)
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+    )
+    try:
+        other = cluster.add_node(num_cpus=1)
+        options = {"address": cluster.address, "num_cpus": "1"}
+        two = Spread(kind=Kind.ray, workers=2, options=options)
+        shown = Leaving(tmp_path / "two", lambda: cluster.remove_node(other, allow_graceful=False))
+        ended = bench_run.run(config, tmp_path / "two", shown, open_slowly, spread=two)
+    finally:
+        cluster.shutdown()
+    run = load_run(ended.run_dir)
+    assert ended.exit_code == Exit.DONE
+    assert run.status.verdict == VALID
+    assert counted(run) == counted(load_run(alone.run_dir))
+    assert {r.worker for r in run.records} == {"w0", "w1"}
+    (lost,) = [event["worker"] for event in run.events if event["event"] == "lost"]
+    joined = [event["worker"] for event in run.events if event["event"] == "worker"]
+    assert lost in joined
+    assert sorted(joined) == ["w0", "w1"]

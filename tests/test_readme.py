@@ -157,6 +157,10 @@ def test_the_tables_say_what_the_reference_runs_measured(
     assert main_table(name) in page, f"the page should hold:\n{main_table(name)}"
 
 
+def _score(quality: str) -> str:
+    return f"{float(quality):.2f}" if quality else "-"  # a family without gold answers
+
+
 def family_table(greedy_run: str, sampled_run: str, families: list[str]) -> str:
     """Quality by family, greedy / sampled, of two reference runs."""
     greedy, sampled = (
@@ -168,7 +172,7 @@ def family_table(greedy_run: str, sampled_run: str, families: list[str]) -> str:
     lines = []
     for decoder in sorted(decoders, key=lambda d: (d != "ar", place_of(promises[d]))):
         places = [(decoder, family) for family in families]
-        cells = [f"{float(greedy[place]):.2f} / {float(sampled[place]):.2f}" for place in places]
+        cells = [f"{_score(greedy[place])} / {_score(sampled[place])}" for place in places]
         lines.append(f"| {decoder} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

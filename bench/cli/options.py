@@ -119,6 +119,10 @@ OPTIONS: dict[str, Any] = {
         int | None,
         typer.Option(help="Processes of torchrun that hold the models together (docs/cluster.md)."),
     ],
+    "device_map": Annotated[
+        str | None,
+        typer.Option(help="Place the target's layers on several devices: auto, or a .json file."),
+    ],
     "fixed_length": Annotated[
         bool | None, typer.Option("--fixed-length", help="Ignore EOS: every answer is as long.")
     ],

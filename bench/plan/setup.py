@@ -19,6 +19,7 @@ from bench.machine.deadline import TimeLimit, default_limit_s
 from bench.machine.env import ROOT
 from bench.plan.adapters import adapter_facts, adapter_folder, is_shelf, load_adapter
 from bench.plan.named_models import resolve
+from bench.plan.placing import check_placing, load_placed
 from bench.plan.precision import usual_dtype
 from bench.plan.ranks import join_ranks, load_part
 from bench.plan.select import adapters_taken, build_decoder, options_of
@@ -96,6 +97,7 @@ def open_setup(config: RunConfig) -> Setup:
     from decoders.core.hf import model as hf
     from decoders.core.hf.replay import missing_compiler
 
+    check_placing(config)
     device = join_ranks(config, open_device(config.device))
     target_source = checkpoint(config.model, "target")
     dtype = config.dtype or usual_dtype(config, device.type, target_source)
@@ -109,6 +111,8 @@ def open_setup(config: RunConfig) -> Setup:
         with room_for(f"the weights of {source} in {dtype} on {device}", _SMALLER):
             if config.tensor_parallel > 1:
                 return load_part(config, source, role, getattr(torch, dtype), device)
+            if config.device_map is not None and role == "target":
+                return load_placed(config, source, getattr(torch, dtype))
             return hf.HFModel.load(
                 source,
                 dtype=getattr(torch, dtype),
@@ -122,6 +126,8 @@ def open_setup(config: RunConfig) -> Setup:
     folders = {name: adapter_folder(name, source) for name, source in config.adapters.items()}
     try:
         target = load(target_source, "target")
+        if config.device_map is not None:
+            device = target.device  # the draft model goes where tokens and logits are
         tokenizer = hf.load_tokenizer(target_source)
         draft = load(draft_source, "draft") if draft_source else None
     except ValueError as error:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, TypeVar, get_args
 
 from decoders.core.types import Generation
 
@@ -22,8 +23,8 @@ SCHEMA = 1
 
 Kind = Literal["timing", "quality"]
 
-Shared = dict[tuple[Any, ...], tuple[Any, ...]]
-"""Columns of integers by themselves: a real one may equal one of integers and is not among them."""
+Shared = dict[Any, Any]
+"""Columns of integers and strings that records have in common, each under itself."""
 
 MOST_REJECTED = 32
 """Ids of rejected drafts that a record keeps of one step, and (below) of one answer."""
@@ -54,12 +55,21 @@ class StepColumns:
     draft_rows: tuple[int, ...]
     passes: tuple[int, ...] = ()
     tested: tuple[int, ...] = ()
-    overlap: tuple[float, ...] = ()
-    alpha: tuple[float, ...] = ()
+    overlap: Sequence[float] = ()
+    alpha: Sequence[float] = ()
     undrafted: tuple[int, ...] = ()
     rejected: tuple[tuple[int, ...], ...] = ()
     decided: tuple[tuple[int, ...], ...] = ()
-    ended_s: tuple[float, ...] = ()
+    ended_s: Sequence[float] = ()
+
+    def __post_init__(self) -> None:
+        """Real columns become arrays of eight bytes a number: millions of steps are read at once.
+
+        Raises:
+            OverflowError: a number that no float can hold.
+        """
+        for name in _REAL_COLUMNS:
+            object.__setattr__(self, name, array("d", getattr(self, name)))
 
     @classmethod
     def of(cls, generation: Generation, ended_s: Sequence[float] = ()) -> Self:
@@ -164,14 +174,14 @@ class SampleRecord:
     def to_json(self) -> str:
         """The record as one line of JSON, without the newline."""
         data = fields_of(self) | {"steps": self.steps and fields_of(self.steps)}
-        return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+        return json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=list)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], shared: Shared | None = None) -> Self:
         """Rebuild a record from a parsed line.
 
-        Columns of integers that are in `shared` already are taken from there, others are put into
-        it: decoders that keep AR's tokens, and repeats, have many in common.
+        Columns of integers and strings that are in `shared` already are taken from there, others
+        are put into it: decoders that keep AR's tokens, and repeats, have many in common.
 
         Raises:
             ValueError: on another schema, or a field that is missing, unknown or of a type that
@@ -182,6 +192,9 @@ class SampleRecord:
                 f"record of schema {data.get('schema')!r}; this version reads schema {SCHEMA}"
             )
         fields = dict(data)
+        for name in _STRINGS:
+            if isinstance(value := fields.get(name), str):
+                fields[name] = _shared(value, shared)
         if (tokens := fields.get("tokens")) is not None:
             fields["tokens"] = _shared(_numbers("tokens", tokens, int), shared)
         if (steps := fields.get("steps")) is not None:
@@ -218,14 +231,18 @@ _FIELDS: tuple[tuple[Any, bool, Sequence[str]], ...] = (
     (int, True, ("peak_memory_bytes", "recounted")),
 )
 """Types of the plain fields, and whether they may be unknown."""
+_STRINGS = tuple(name for kind, _, names in _FIELDS if kind is str for name in names)
 _REAL_COLUMNS = ("overlap", "alpha", "ended_s")
 _LISTS = ("rejected", "decided")
 _KINDS_OF: Mapping[type, set[type]] = {int: {int}, float: {int, float}}
 
 
-def _shared(column: tuple[Any, ...], shared: Shared | None) -> tuple[Any, ...]:
-    """The column, as the same object wherever it occurs."""
-    return column if shared is None else shared.setdefault(column, column)
+_Value = TypeVar("_Value", str, tuple[Any, ...])
+
+
+def _shared(value: _Value, shared: Shared | None) -> _Value:
+    """A string or a column, as the same object wherever it occurs."""
+    return value if shared is None else shared.setdefault(value, value)
 
 
 def _steps(data: object, shared: Shared | None) -> StepColumns:
@@ -236,7 +253,7 @@ def _steps(data: object, shared: Shared | None) -> StepColumns:
         columns = {name: _column(name, data[name]) for name in data}
         whole = {k: v if k in _REAL_COLUMNS else _shared(v, shared) for k, v in columns.items()}
         steps = StepColumns(**whole)
-    except TypeError as error:
+    except (TypeError, OverflowError) as error:
         raise ValueError(f"a record's steps are not those of this version: {error}") from error
     for field in dataclasses.fields(steps):
         column = getattr(steps, field.name)

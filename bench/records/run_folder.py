@@ -149,9 +149,9 @@ def _effective_records(
         }
     except (ValueError, TypeError, KeyError) as error:
         raise BenchError(f"cannot read the records: {error}", Exit.UNAVAILABLE) from error
-    alive: dict[tuple[str, str, str, int], SampleRecord] = {}
+    alive: dict[tuple[str, str, str, int, int], SampleRecord] = {}
     for record in records:
-        key = (record.kind, record.decoder, record.prompt, record.repeat)
+        key = (record.kind, record.decoder, record.conversation, record.turn, record.repeat)
         if record.kind == "quality" or record.attempt >= valid_from.get(record.block, 0):
             alive.setdefault(key, record)
     done = _finished_blocks(alive.values(), plan)

@@ -16,6 +16,8 @@ from decoders.core.types import MAX_TEMPERATURE, MIN_TEMPERATURE
 
 MOST = 1_000_000_000
 """No count is larger."""
+PLACEMENTS = ("auto", "balanced", "balanced_low_0", "sequential")
+"""Maps of layers to devices that accelerate makes itself."""
 
 
 def _given(text: str) -> str:
@@ -36,6 +38,14 @@ def _cores(threads: int) -> int:
     return threads
 
 
+def _placement(given: str) -> str:
+    if given not in PLACEMENTS and not given.endswith(".json"):
+        raise ValueError(
+            f"{given!r} is none of {', '.join(PLACEMENTS)}, nor a .json file of places"
+        )
+    return given
+
+
 Text = Annotated[str, AfterValidator(_given)]
 Seed = Annotated[int, Field(ge=0, le=10**18)]
 """Repeat r takes seed + r, and a record holds it in 64 bits."""
@@ -46,6 +56,7 @@ Repeats = Annotated[int, Field(ge=1, le=10_000)]
 BatchSize = Annotated[int, Field(ge=1, le=65_536)]
 MaxNewTokens = Annotated[int, Field(ge=1, le=1_000_000)]
 Threads = Annotated[int, Field(ge=1), AfterValidator(_cores)]
+DeviceMap = Annotated[str, AfterValidator(_given), AfterValidator(_placement)]
 Shards = Annotated[int, Field(ge=1, le=1024)]
 Temperature = Annotated[float, Field(ge=0, le=MAX_TEMPERATURE), AfterValidator(_warm)]
 TopP = Annotated[float, Field(gt=0, le=1)]

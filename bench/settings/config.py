@@ -21,6 +21,7 @@ from bench.settings.bounds import (
     BatchSize,
     Count,
     CountOrNone,
+    DeviceMap,
     MaxNewTokens,
     Repeats,
     Seconds,
@@ -93,6 +94,7 @@ class RunConfig(BaseModel):
     quantize: Literal["int8", "int4"] | None = None
     reuse_prefix: bool = False
     tensor_parallel: Shards = 1
+    device_map: DeviceMap | None = None
     fixed_length: bool = False
     timeout: Seconds | None = None
     overlong: Literal["skip", "truncate"] = "skip"

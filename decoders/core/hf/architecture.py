@@ -31,6 +31,7 @@ class Architecture:
 
     Attributes:
         planes: (H, D) of the keys of layer 0, its values, the keys of layer 1, …
+        devices: where each of them is made.
         windows: how far back each kind of layer sees (None: everything).
         vocab_size: V.
         max_length: the longest sequence the model was made for.
@@ -40,6 +41,7 @@ class Architecture:
     """
 
     planes: tuple[PlaneShape, ...]
+    devices: tuple[torch.device, ...]
     windows: dict[str, int | None]
     vocab_size: int
     max_length: int
@@ -58,10 +60,11 @@ class Architecture:
         config = module.config.get_text_config()
         max_length = _max_length(config)
         windows = _windows(config)
-        planes = _planes(module, windows, cache)
+        planes, devices = _planes(module, windows, cache)
         vocab_size, reads_hidden = _study_head(module)
         return cls(
             planes=planes,
+            devices=devices,
             windows=windows,
             vocab_size=vocab_size,
             max_length=max_length,
@@ -69,6 +72,21 @@ class Architecture:
             reads_hidden=reads_hidden,
             sdpa=config._attn_implementation in ("sdpa", NAME),
         )
+
+
+def main_device(module: Any) -> torch.device:
+    """Where a module's inputs go: its own device, or that of the first part that is placed on one.
+
+    Of a module placed by ``device_map``, what lies on the disk has no device, and what lies in a
+    CPU's memory beside GPUs is computed on the first of these.
+    """
+    places = list(dict.fromkeys(getattr(module, "hf_device_map", {}).values()))
+    if len(places) < 2:
+        device: torch.device = module.device
+        return device
+    computing = [place for place in places if place not in ("cpu", "disk")]
+    first = computing[0] if computing else "cpu"
+    return torch.device("cuda", first) if isinstance(first, int) else torch.device(first)
 
 
 def token_ids(value: int | Sequence[int] | None) -> frozenset[int]:
@@ -108,14 +126,17 @@ def _learned_positions(module: Any, max_length: int) -> bool:
 
 
 @torch.inference_mode()
-def _planes(module: Any, windows: dict[str, int | None], cache: Any) -> tuple[PlaneShape, ...]:
-    """Run two tokens with our kind of mask and positions; the shapes of what got cached."""
+def _planes(
+    module: Any, windows: dict[str, int | None], cache: Any
+) -> tuple[tuple[PlaneShape, ...], tuple[torch.device, ...]]:
+    """Run two tokens with our kind of mask and positions; shapes and devices of what got cached."""
     name = type(module).__name__
     base = module.base_model
     if "position_ids" not in inspect.signature(base.forward).parameters:
         raise ValueError(f"{name} takes no explicit positions; {_ADVICE}")
-    two = torch.arange(2, device=module.device)[None]
-    mask = torch.zeros(1, 1, 2, 2, dtype=module.dtype, device=module.device)
+    device = main_device(module)
+    two = torch.arange(2, device=device)[None]
+    mask = torch.zeros(1, 1, 2, 2, dtype=module.dtype, device=device)
     mask[..., 0, 1] = torch.finfo(module.dtype).min
     masks = mask if len(windows) == 1 else dict.fromkeys(windows, mask)
     fed = {"attention_mask": masks, "past_key_values": cache, "use_cache": True}
@@ -129,7 +150,7 @@ def _planes(module: Any, windows: dict[str, int | None], cache: Any) -> tuple[Pl
         ) from error
     if not planes:
         raise ValueError(f"{name} cached nothing; {_ADVICE}")
-    return planes
+    return planes, tuple(state.device for state in states)
 
 
 @torch.inference_mode()
@@ -153,7 +174,7 @@ def _study_head(module: Any) -> tuple[int, bool]:
     if head is not None and base is not module:
         hooks = [base.register_forward_hook(on_base), head.register_forward_hook(on_head)]
     try:
-        two = torch.arange(2, device=module.device)[None]
+        two = torch.arange(2, device=main_device(module))[None]
         logits: Tensor = module(two, use_cache=False).logits
     finally:
         for hook in hooks:
@@ -161,6 +182,6 @@ def _study_head(module: Any) -> tuple[int, bool]:
     exact = (
         len(seen) == 3
         and torch.equal(seen["fed"], seen["hidden"])
-        and torch.equal(logits, seen["scaled"])
+        and torch.equal(logits, seen["scaled"].to(logits.device))
     )
     return int(logits.shape[-1]), exact

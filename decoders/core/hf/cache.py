@@ -32,6 +32,7 @@ class KVStore:
         *,
         dtype: torch.dtype,
         device: torch.device,
+        devices: Sequence[torch.device] | None = None,
         separate: bool = False,
     ) -> None:
         """Allocate zeros.
@@ -41,23 +42,25 @@ class KVStore:
             num_rows: B.
             capacity: C - 1.
             dtype: of keys and values.
-            device: of keys and values.
+            device: of what calls announce.
+            devices: of each plane, if its layer is placed elsewhere; None: all on `device`.
             separate: one allocation a plane, as `torch.compile` wants it (no aliased inputs).
         """
         self.num_rows = num_rows
         self.scrap = capacity
         self.start = self.stop = 0
         groups: list[list[int]] = []
-        for index, shape in enumerate(planes):
-            alike = next((g for g in groups if planes[g[0]] == shape and not separate), None)
+        kinds = list(zip(planes, devices or [device] * len(planes), strict=True))
+        for index, kind in enumerate(kinds):
+            alike = next((g for g in groups if kinds[g[0]] == kind and not separate), None)
             groups.append([index]) if alike is None else alike.append(index)
         with torch.inference_mode(False):  # inference tensors could not be edited outside of it
             self._bases = [
                 torch.zeros(
-                    len(group), num_rows, heads, capacity + 1, dim, dtype=dtype, device=device
+                    len(group), num_rows, heads, capacity + 1, dim, dtype=dtype, device=placed
                 )
                 for group in groups
-                for heads, dim in (planes[group[0]],)
+                for (heads, dim), placed in (kinds[group[0]],)
             ]
         self._group_of = [0] * len(planes)
         self._order: list[int] | None = None
@@ -75,7 +78,7 @@ class KVStore:
         self._into: Sequence[Tensor] | None = None
         self._reads: Sequence[Tensor] | None = None
         self._indices: list[Tensor] = []
-        self._read_rows: Tensor | None = None
+        self._read_rows: list[Tensor] | None = None
         self._span = (0, 0)
 
     @property
@@ -118,15 +121,18 @@ class KVStore:
         """
         self.start, self.stop = 0, stop
         self._into = None
-        by_heads: dict[int, Tensor] = {}
+        by_kind: dict[tuple[int, torch.device], Tensor] = {}
         for base in self._bases:
             heads, num_entries = base.shape[2], base.shape[3]
-            if heads not in by_heads:
+            if (heads, base.device) not in by_kind:
                 head = torch.arange(heads, device=rows.device)
                 lines = (rows[:, None] * heads + head)[:, :, None] * num_entries
-                by_heads[heads] = (lines + entries[:, None, :]).view(-1)
-        self._indices = [by_heads[base.shape[2]] for base in self._bases]
-        self._read_rows = rows if first is None else None
+                index = (lines + entries[:, None, :]).view(-1)
+                by_kind[heads, base.device] = index.to(base.device)
+        self._indices = [by_kind[base.shape[2], base.device] for base in self._bases]
+        self._read_rows = None
+        if first is None:
+            self._read_rows = [rows.to(base.device) for base in self._bases]
         self._span = (first or 0, len(rows))
         self._reads = None
         if first is not None and not late:
@@ -155,7 +161,7 @@ class KVStore:
     def _read(self, place: int) -> Tensor:
         plane = self._planes[place].narrow(2, 0, self.stop)
         if self._read_rows is not None:
-            return plane.index_select(0, self._read_rows)
+            return plane.index_select(0, self._read_rows[self._group_of[place]])
         return plane.narrow(0, *self._span)
 
     def move_row(self, source: int, row: int, length: int) -> None:
@@ -165,7 +171,7 @@ class KVStore:
 
     def gather(self, row: int, sources: Sequence[int], start: int) -> None:
         """Copy entries `sources` of a row to `start`, `start` + 1, … (they may overlap)."""
-        index = torch.tensor(sources, device=self._bases[0].device)
         for base in self._bases:
+            index = torch.tensor(sources, device=base.device)
             line = base.select(1, row)  # [planes, H, C, D]
             line.narrow(2, start, len(sources)).copy_(line.index_select(2, index))

@@ -38,7 +38,7 @@ from decoders.core.adapter.hidden import HiddenAdapter
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.runtime import AttachedAdapter
 from decoders.core.adapter.weights import GroupedWeights, power_of_two
-from decoders.core.hf.architecture import Architecture, token_ids
+from decoders.core.hf.architecture import Architecture, main_device, token_ids
 from decoders.core.hf.attention import MaskBuilder, Masks
 from decoders.core.hf.cache import KVStore
 from decoders.core.hf.checkpoint import (
@@ -110,7 +110,7 @@ class HFModel:
         self.architecture = Architecture.of(module, DynamicCache())
         self.vocab_size = self.architecture.vocab_size
         self.max_length = self.architecture.max_length
-        self.device: torch.device = module.device
+        self.device = main_device(module)
         self.dtype: torch.dtype = module.dtype
         self.num_forwards = 0
         self.num_padded_rows = 0
@@ -154,6 +154,7 @@ class HFModel:
         compile: bool = False,
         quantized: Width | None = None,
         shards: int = 1,
+        device_map: str | Mapping[str, str | int] | None = None,
     ) -> Self:
         """Load a checkpoint folder or a hub model in an explicit dtype.
 
@@ -161,7 +162,8 @@ class HFModel:
         them is run.
 
         Attention None is sdpa where the architecture has it, else eager; `facts` says which. Above
-        one, `shards` processes cut the weights among them (`decoders.core.hf.sharded`).
+        one, `shards` processes cut the weights among them (`decoders.core.hf.sharded`). With a
+        `device_map`, transformers' own, `device` is not used (`decoders.core.hf.placed`).
 
         Raises:
             ValueError: in one line for a checkpoint that is missing, damaged or lacks weights, or
@@ -174,6 +176,8 @@ class HFModel:
         if shards > 1:
             check_heads(source, shards)
             cut["distributed_config"] = DistributedConfig(tp_size=shards, tp_plan="auto")
+        if device_map is not None:
+            cut["device_map"] = device_map
         try:
             with no_bars():  # the terminal belongs to the caller
                 both: Any = AutoModelForCausalLM.from_pretrained(
@@ -199,7 +203,7 @@ class HFModel:
                 "whole folder of save_pretrained"
             )
         return cls(
-            module.to(device),
+            module if device_map is not None else module.to(device),
             compile=compile,
             grouped=False if cut else None,
             quantized=quantized,
@@ -385,6 +389,7 @@ class HFModel:
             entries,
             dtype=self.dtype,
             device=self.device,
+            devices=self.architecture.devices,
             separate=bucketed,
         )
         if self._compiled is not None:
@@ -608,7 +613,7 @@ class HFModel:
         chosen = self._select(out.flatten(0, 1), read)
         if not self.architecture.reads_hidden:
             return chosen.float(), None
-        logits: Tensor = self._head(chosen)
+        logits: Tensor = self._head(chosen).to(self.device)
         if shape is not None and self.device.type == "cuda":  # the next call writes over it
             chosen = chosen.clone()
         return logits.float(), chosen
@@ -628,7 +633,7 @@ class HFModel:
         """Last hidden states ``[B, N, D]``, or logits where the head cannot be run apart."""
         out = self._plain(**fed)
         states: Tensor = out.last_hidden_state if self.architecture.reads_hidden else out.logits
-        return states
+        return states.to(self.device)  # where it is, unless parts of the module are placed apart
 
     def _select(self, values: Tensor, rows: Sequence[int] | None) -> Tensor:
         """Some rows of ``[M, …]``: a view where they follow one another, else a copy."""

@@ -36,7 +36,7 @@ def test_groups_hold_all_records_and_unknown_is_null(monkeypatch: pytest.MonkeyP
             elif field.name not in ("steps", "scores"):
                 assert pd.isna(row[field.name]) if value is None else row[field.name] == value
         for name, column in (fields_of(wanted.steps) if wanted.steps else {}).items():
-            assert tuple(row[f"steps_{name}"]) == column
+            assert tuple(row[f"steps_{name}"]) == tuple(column)
     assert frame["score_f1"].tolist()[-1] == 0.5
     assert frame["score_f1"].isna().sum() == len(records) - 1
 

@@ -124,7 +124,10 @@ def tiny(name: str, attention: str = "eager") -> Any:
 
 def fresh(name: str, attention: str = "eager") -> Any:
     """A copy of the module of a name."""
-    return copy.deepcopy(tiny(name, attention))
+    module = tiny(name, attention)
+    wrapped = any("forward" in vars(part) for part in module.modules())
+    assert not wrapped, f"a test wrapped the shared module {name}; it must take a fresh one"
+    return copy.deepcopy(module)
 
 
 def slot_adapter(module: Any, **options: Any) -> SlotAdapter:

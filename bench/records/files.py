@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import IO, Any, Protocol, Self
 
 from bench.errors import BenchError, Exit
 from bench.records.record import SampleRecord
@@ -121,7 +121,14 @@ def remove_scratch(folder: Path) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Replace a small file atomically: readers see the old content or the new, never half.
+    """Replace a small file atomically (raises as `replacing` does)."""
+    with replacing(path) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """What a file is to hold, written piece by piece: readers see the old or the new, never half.
 
     Raises:
         BenchError: exit 1 on a full disk or a folder that cannot be written.
@@ -129,7 +136,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with scratch.open("wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         scratch.replace(path)

@@ -11,11 +11,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from array import array
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
+from bench.records.store import AnswerStore, Packed, packed
 from decoders.core.types import Generation
 
 SCHEMA = 1
@@ -23,16 +24,19 @@ SCHEMA = 1
 
 Kind = Literal["timing", "quality"]
 
-Shared = dict[Any, Any]
-"""Columns of integers and strings that records have in common, each under itself."""
-
 MOST_REJECTED = 32
 """Ids of rejected drafts that a record keeps of one step, and (below) of one answer."""
 MOST_REJECTED_IN_ALL = 1024
 
 
+class _PackedColumns:
+    """Room for columns that were not read yet, which is no field."""
+
+    __slots__ = ("_packed",)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepColumns:
+class StepColumns(_PackedColumns):
     """The steps of one answer, one entry per step; step 0 is the prefill's.
 
     `emitted` counts tokens, so that slices of the answer's ids give each step's tokens. Those with
@@ -55,21 +59,32 @@ class StepColumns:
     draft_rows: tuple[int, ...]
     passes: tuple[int, ...] = ()
     tested: tuple[int, ...] = ()
-    overlap: Sequence[float] = ()
-    alpha: Sequence[float] = ()
+    overlap: tuple[float, ...] = ()
+    alpha: tuple[float, ...] = ()
     undrafted: tuple[int, ...] = ()
     rejected: tuple[tuple[int, ...], ...] = ()
     decided: tuple[tuple[int, ...], ...] = ()
-    ended_s: Sequence[float] = ()
+    ended_s: tuple[float, ...] = ()
 
-    def __post_init__(self) -> None:
-        """Real columns become arrays of eight bytes a number: millions of steps are read at once.
+    @classmethod
+    def of_packed(cls, packed: Packed) -> Self:
+        """Columns that are read when they are asked for (see `SampleRecord.put_by`)."""
+        steps = object.__new__(cls)
+        object.__setattr__(steps, "_packed", packed)
+        return steps
 
-        Raises:
-            OverflowError: a number that no float can hold.
-        """
-        for name in _REAL_COLUMNS:
-            object.__setattr__(self, name, array("d", getattr(self, name)))
+    if not TYPE_CHECKING:  # for mypy every field has a value, and there are no other names
+
+        def __getattr__(self, name: str) -> Any:
+            """Read a column: only a field without a value comes here."""
+            if name not in _PLACES:
+                raise AttributeError(f"steps have no {name}", name=name, obj=self)
+            column = self._packed[_PLACES[name]]
+            if name in _LISTS:
+                ends = self._packed[_PLACES[f"ends of {name}"]]
+                column = tuple(column[a:b] for a, b in itertools.pairwise((0, *ends)))
+            object.__setattr__(self, name, column)
+            return column
 
     @classmethod
     def of(cls, generation: Generation, ended_s: Sequence[float] = ()) -> Self:
@@ -111,8 +126,14 @@ def _bounded(rejected: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     return tuple(kept) if any(kept) else ()
 
 
+class _Stored:
+    """Room for where a record's answer lies, which is no field of it."""
+
+    __slots__ = ("_place", "_store")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SampleRecord:
+class SampleRecord(_Stored):
     """One answer of one decoder to one prompt under one repeat (one line of samples.jsonl).
 
     `ttft_s` and `total_s` run from the request's start; they are None in the quality pass, and at
@@ -126,6 +147,9 @@ class SampleRecord:
     ``FILE.py:LINE``. `worker` measured it on `node` (a hash that names a machine), where work was
     handed out to several; `machine` is the comparability key of the part of a merged run it is
     from.
+
+    `text`, `tokens` and `steps` may have been `put_by`: they are then read whenever they are asked
+    for.
     """
 
     kind: Kind
@@ -171,17 +195,44 @@ class SampleRecord:
         """The error with its place, for people."""
         return f"{self.error} ({self.error_at})" if self.error and self.error_at else self.error
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether `steps` are known; none are read for it."""
+        return hasattr(self, "_place") or self.steps is not None
+
+    def put_by(self, store: AnswerStore) -> None:
+        """Keep `text`, `tokens` and `steps` in `store` instead of here; nothing of a failed answer.
+
+        Raises:
+            OverflowError: one of their integers takes more than 8 bytes.
+            BenchError: the store has no room (exit 1).
+        """
+        if self.tokens is None or self.steps is None:
+            return
+        columns = [self.text or "", self.tokens, *_flat(self.steps)]
+        object.__setattr__(self, "_place", store.add(packed(columns, _REAL_PARTS)))
+        object.__setattr__(self, "_store", store)
+        for name in _PARTS:
+            if getattr(self, name) is not None:
+                object.__delattr__(self, name)
+
+    if not TYPE_CHECKING:  # for mypy every field has a value, and there are no other names
+
+        def __getattr__(self, name: str) -> Any:
+            """Read what was put by: only a field without a value comes here."""
+            if name not in _PARTS:
+                raise AttributeError(f"a record has no {name}", name=name, obj=self)
+            packed = Packed(self._store.read(self._place))
+            return StepColumns.of_packed(packed) if name == "steps" else packed[_PLACES[name]]
+
     def to_json(self) -> str:
         """The record as one line of JSON, without the newline."""
         data = fields_of(self) | {"steps": self.steps and fields_of(self.steps)}
-        return json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=list)
+        return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], shared: Shared | None = None) -> Self:
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Rebuild a record from a parsed line.
-
-        Columns of integers and strings that are in `shared` already are taken from there, others
-        are put into it: decoders that keep AR's tokens, and repeats, have many in common.
 
         Raises:
             ValueError: on another schema, or a field that is missing, unknown or of a type that
@@ -192,13 +243,13 @@ class SampleRecord:
                 f"record of schema {data.get('schema')!r}; this version reads schema {SCHEMA}"
             )
         fields = dict(data)
-        for name in _STRINGS:
+        for name in _NAMES:
             if isinstance(value := fields.get(name), str):
-                fields[name] = _shared(value, shared)
+                fields[name] = sys.intern(value)
         if (tokens := fields.get("tokens")) is not None:
-            fields["tokens"] = _shared(_numbers("tokens", tokens, int), shared)
+            fields["tokens"] = _numbers("tokens", tokens, int)
         if (steps := fields.get("steps")) is not None:
-            fields["steps"] = _steps(steps, shared)
+            fields["steps"] = _steps(steps)
         if (scores := fields.get("scores")) is not None:
             _demand(isinstance(scores, dict), "scores", scores)
             _numbers("scores", list(scores.values()), float)
@@ -231,28 +282,34 @@ _FIELDS: tuple[tuple[Any, bool, Sequence[str]], ...] = (
     (int, True, ("peak_memory_bytes", "recounted")),
 )
 """Types of the plain fields, and whether they may be unknown."""
-_STRINGS = tuple(name for kind, _, names in _FIELDS if kind is str for name in names)
+_NAMES = tuple(n for kind, _, names in _FIELDS if kind is str for n in names if n != "text")
+"""Strings that many records have in common."""
 _REAL_COLUMNS = ("overlap", "alpha", "ended_s")
 _LISTS = ("rejected", "decided")
 _KINDS_OF: Mapping[type, set[type]] = {int: {int}, float: {int, float}}
+_PARTS = ("text", "tokens", "steps")
+"""What `SampleRecord.put_by` moves."""
+_COLUMNS = tuple(field.name for field in dataclasses.fields(StepColumns))
+_PACKED = ("text", "tokens", *_COLUMNS, *(f"ends of {name}" for name in _LISTS))
+"""Columns of an answer that was put by; of those of lists, all numbers and where each list ends."""
+_PLACES = {name: place for place, name in enumerate(_PACKED)}
+_REAL_PARTS = tuple(name in _REAL_COLUMNS for name in _PACKED)
 
 
-_Value = TypeVar("_Value", str, tuple[Any, ...])
+def _flat(steps: StepColumns) -> list[Sequence[Any]]:
+    """The columns of steps in the order of `_PACKED`."""
+    lists = [getattr(steps, name) for name in _LISTS]
+    flat = {n: tuple(itertools.chain(*each)) for n, each in zip(_LISTS, lists, strict=True)}
+    ends = [tuple(itertools.accumulate(map(len, each))) for each in lists]
+    return [*(flat[n] if n in flat else getattr(steps, n) for n in _COLUMNS), *ends]
 
 
-def _shared(value: _Value, shared: Shared | None) -> _Value:
-    """A string or a column, as the same object wherever it occurs."""
-    return value if shared is None else shared.setdefault(value, value)
-
-
-def _steps(data: object, shared: Shared | None) -> StepColumns:
+def _steps(data: object) -> StepColumns:
     """The steps of a parsed line (raises as `SampleRecord.from_dict`)."""
     if not isinstance(data, dict):
         raise ValueError(f"a record's steps are {data!r}")
     try:
-        columns = {name: _column(name, data[name]) for name in data}
-        whole = {k: v if k in _REAL_COLUMNS else _shared(v, shared) for k, v in columns.items()}
-        steps = StepColumns(**whole)
+        steps = StepColumns(**{name: _column(name, data[name]) for name in data})
     except (TypeError, OverflowError) as error:
         raise ValueError(f"a record's steps are not those of this version: {error}") from error
     for field in dataclasses.fields(steps):
@@ -277,7 +334,7 @@ def _numbers(name: str, values: object, kind: type) -> tuple[Any, ...]:
     _demand(isinstance(values, list), name, values)
     assert isinstance(values, list)
     _demand(set(map(type, values)) <= _KINDS_OF[kind], name, values)
-    return tuple(values)
+    return tuple(values) if kind is int else tuple(map(float, values))
 
 
 def _demand(holds: bool, name: str, value: object) -> None:

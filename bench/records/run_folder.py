@@ -35,8 +35,9 @@ from bench.errors import BenchError, Exit
 from bench.records.environment import Environment, read_environment
 from bench.records.files import SAMPLES, cannot_write, lines_of, write_text
 from bench.records.plan import MANIFEST, Plan, read_plan
-from bench.records.record import SampleRecord, Shared
+from bench.records.record import SampleRecord
 from bench.records.status import STATUS, RunStatus, read_status
+from bench.records.store import AnswerStore
 
 CONFIG = "config.toml"
 
@@ -118,18 +119,19 @@ def outlines(run_dir: Path, plan: Plan) -> tuple[SampleRecord, ...]:
 def _read_samples(
     run_dir: Path, *, outline: bool = False
 ) -> tuple[list[SampleRecord], tuple[_Event, ...]]:
-    """All records and events, line by line: what was parsed of a large file is not all kept."""
+    """All records and events, line by line; what was answered is put by (`AnswerStore`)."""
     records: list[SampleRecord] = []
     events: list[_Event] = []
-    shared: Shared = {}
+    store = AnswerStore()
     try:
         for line, _ in lines_of(run_dir / SAMPLES):
             if "event" in line:
                 events.append(line)
             else:
-                kept = {**line, **_NO_ANSWER} if outline else line
-                records.append(SampleRecord.from_dict(kept, shared))
-    except ValueError as error:
+                record = SampleRecord.from_dict({**line, **_NO_ANSWER} if outline else line)
+                record.put_by(store)
+                records.append(record)
+    except (ValueError, OverflowError) as error:
         raise BenchError(f"cannot read the records: {error}", Exit.UNAVAILABLE) from error
     return records, tuple(events)
 

@@ -25,6 +25,7 @@ from bench.records.prompts import Prompt, read_prompts, write_prompts
 from bench.records.record import SCHEMA, SampleRecord
 from bench.records.run_folder import CONFIG, Run, create_run_dir, load_run, point_latest
 from bench.records.status import COMPLETE, Difference, RunStatus, write_status
+from bench.records.store import AnswerStore
 from bench.records.vocabulary import VOCABULARY
 from bench.stats.validity import judge
 
@@ -57,6 +58,7 @@ class _Merged:
     """What several runs measured, each thing once."""
 
     plan: Plan
+    store: AnswerStore = field(default_factory=AnswerStore)
     records: list[SampleRecord] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -88,7 +90,9 @@ class _Merged:
             if new:
                 worker = f"{prefix}.{r.worker}" if r.worker else prefix
                 machine = r.machine or run.env.comparability_key
-                self.records.append(replace(r, worker=worker, machine=machine))
+                taken = replace(r, worker=worker, machine=machine)
+                taken.put_by(self.store)
+                self.records.append(taken)
         attempts = {r.block: r.attempt for r in run.records if r.kind == "timing"}
         counts = {(block, attempts[block]) for block in blocks}
         for event in run.events:

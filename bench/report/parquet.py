@@ -7,9 +7,8 @@ what it takes beside the records does not grow with them. No torch here.
 from __future__ import annotations
 
 import dataclasses
-import io
 from collections.abc import Sequence
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,16 +22,14 @@ _NESTED_STEPS = ("rejected", "decided")
 _TYPES = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "Kind": pa.string()}
 
 
-def samples_parquet(records: Sequence[SampleRecord]) -> bytes:
-    """The file; the same records give the same bytes."""
+def write_samples(file: IO[bytes], records: Sequence[SampleRecord]) -> None:
+    """Write the table; the same records give the same bytes."""
     scores = list(dict.fromkeys(name for record in records for name in record.scores or ()))
     schema = _schema(scores)
-    buffer = io.BytesIO()
-    with pq.ParquetWriter(buffer, schema) as writer:
+    with pq.ParquetWriter(file, schema) as writer:
         for start in range(0, max(len(records), 1), _GROUP):
             rows = [_row(record) for record in records[start : start + _GROUP]]
             writer.write_table(pa.Table.from_pylist(rows, schema))
-    return buffer.getvalue()
 
 
 def _schema(scores: Sequence[str]) -> Any:

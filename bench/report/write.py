@@ -18,12 +18,12 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from bench.errors import Exit
-from bench.records.files import write_files
+from bench.records.files import replacing, write_files
 from bench.records.plan import NO_GUARANTEE
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
 from bench.report.page.render import render_page
-from bench.report.parquet import samples_parquet
+from bench.report.parquet import write_samples
 from bench.report.tables import ACCEPTED, EMITTED, Table, entropy_sentence
 from bench.report.template import render_markdown
 from bench.stats.intervals import LEVEL
@@ -31,6 +31,7 @@ from bench.stats.summary import ALL
 from bench.stats.validity import DAMAGED, EXIT_CODES, VALID
 from bench.text import latex, markdown
 
+SAMPLES_TABLE, SUMMARY = _NUMBERS = ("samples.parquet", "summary.csv")
 _TERMINAL = {
     "decoder": "decoder",
     "guarantee": "\n\nguarantee",
@@ -69,13 +70,13 @@ def write_report(run_dir: Path, reference: str | None = None) -> Findings:
             (4) or cannot be written (1).
     """
     findings = _findings(run_dir, reference)
-    numbers = {
-        "samples.parquet": samples_parquet(findings.run.records),
-        "summary.csv": csv_bytes(findings.summary),
-    }
-    if findings.verdict == DAMAGED:  # what was written before may be the last that is left of it
-        numbers = {name: data for name, data in numbers.items() if not (run_dir / name).exists()}
-    write_files(run_dir, numbers | _tables(findings))
+    # of a damaged run, what was written before may be the last that is left of it
+    kept = [name for name in _NUMBERS if findings.verdict == DAMAGED and (run_dir / name).exists()]
+    if SAMPLES_TABLE not in kept:
+        with replacing(run_dir / SAMPLES_TABLE) as file:
+            write_samples(file, findings.run.records)
+    summary = {} if SUMMARY in kept else {SUMMARY: csv_bytes(findings.summary)}
+    write_files(run_dir, summary | _tables(findings))
     inline, left_out, figures = _figures(findings)
     shown = {"figures": [(name, caption) for name, caption, _ in inline], "left_out": left_out}
     texts = {

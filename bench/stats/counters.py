@@ -11,7 +11,7 @@ here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Self
@@ -26,7 +26,7 @@ def ratio(part: float, whole: float) -> float | None:
 
 def timed(records: Iterable[SampleRecord]) -> list[SampleRecord]:
     """The records that counters and times are taken from: timing pass, no error."""
-    return [r for r in records if r.kind == "timing" and r.error is None and r.steps is not None]
+    return [r for r in records if r.kind == "timing" and r.error is None and r.has_steps]
 
 
 # ---------------------------------------------------------------- counters
@@ -137,8 +137,8 @@ def acceptance_by_position(records: Iterable[SampleRecord]) -> list[PositionCoun
     """
     pairs: Counter[tuple[int, int]] = Counter()
     for record in timed(records):
-        if record.steps is not None:
-            pairs.update(zip(record.steps.drafted, record.steps.accepted, strict=True))
+        if (steps := record.steps) is not None:
+            pairs.update(zip(steps.drafted, steps.accepted, strict=True))
     rows: list[PositionCount] = []
     joint: float | None = 1.0
     for j in range(1, max((drafted for drafted, _ in pairs), default=0) + 1):
@@ -163,8 +163,8 @@ def step_lengths(records: Iterable[SampleRecord]) -> dict[int, int]:
     """Tokens emitted by a later step -> number of such steps (its mean is acceptance_length)."""
     lengths: Counter[int] = Counter()
     for record in timed(records):
-        if record.steps is not None:
-            lengths.update(record.steps.emitted[1:])
+        if (steps := record.steps) is not None:
+            lengths.update(steps.emitted[1:])
     return dict(sorted(lengths.items()))
 
 
@@ -183,11 +183,9 @@ def identical_to_ar(
     records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]
 ) -> float | None:
     """Share of (prompt, repeat), error-free on both sides, with the baseline's exact ids."""
-    reference: Mapping[tuple[str, int], tuple[int, ...] | None] = {
-        (r.prompt, r.repeat): r.tokens for r in timed(baseline)
-    }
+    reference = {(r.prompt, r.repeat): r for r in timed(baseline)}
     same = [
-        r.tokens == reference[r.prompt, r.repeat]
+        r.tokens == reference[r.prompt, r.repeat].tokens
         for r in timed(records)
         if (r.prompt, r.repeat) in reference
     ]
@@ -201,12 +199,14 @@ def shared_with_ar(
 
     Over the (prompt, repeat) that are error-free on both sides.
     """
-    reference = {(r.prompt, r.repeat): r.tokens or () for r in timed(baseline)}
+    reference = {(r.prompt, r.repeat): r for r in timed(baseline)}
     shared = total = 0
     for record in timed(records):
-        expected = reference.get((record.prompt, record.repeat))
-        if expected is not None and record.tokens is not None:
-            parted = first_difference(record.tokens, expected)
+        other = reference.get((record.prompt, record.repeat))
+        tokens = record.tokens
+        if other is not None and tokens is not None:
+            expected = other.tokens or ()
+            parted = first_difference(tokens, expected)
             shared += len(expected) if parted is None else parted
             total += len(expected)
     return ratio(shared, total)

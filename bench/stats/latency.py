@@ -7,6 +7,7 @@ timed alone have these times, those of a group have none. No torch here.
 from __future__ import annotations
 
 import itertools
+from array import array
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -36,11 +37,11 @@ def latency_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> p
     The percentile p is the least wait that p per cent of all do not exceed, so every one was
     measured; 0 is the shortest.
     """
-    waits: dict[tuple[str, str], list[float]] = {}
+    waits: dict[tuple[str, str], array[float]] = {}
     for record in within_a_machine(timed(records)):
         first = [] if record.ttft_s is None else [record.ttft_s]
         for what, more in ((FIRST, first), (BETWEEN, between_chunks_s(record))):
-            waits.setdefault((what, record.decoder), []).extend(more)
+            waits.setdefault((what, record.decoder), array("d")).extend(more)
     rows = [
         {"decoder": decoder, "wait": what, "n": len(some), "percentile": p, "seconds": value}
         for decoder in decoders

@@ -11,7 +11,8 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bench.records.record import SampleRecord, StepColumns
@@ -29,7 +30,7 @@ AUP_FEWEST = 2
 def columns(records: Iterable[SampleRecord]) -> dict[str, object]:
     """These columns of `SummaryRow` of one decoder's records in one family."""
     records = list(records)
-    steps = [r.steps for r in timed(records) if r.steps is not None]
+    steps = _Steps(timed(records))
     rounds, passes = rounds_of(steps), passes_per_block(steps)
     return {
         "cold_rounds": rounds.cold,
@@ -45,6 +46,16 @@ def columns(records: Iterable[SampleRecord]) -> dict[str, object]:
         "base_agreement": base_agreement(records),
         "base_entropy": base_entropy(records),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """The steps of answers, read anew each time they are gone through: no list of them is held."""
+
+    records: Sequence[SampleRecord]
+
+    def __iter__(self) -> Iterator[StepColumns]:
+        return (steps for record in self.records if (steps := record.steps) is not None)
 
 
 # ---------------------------------------------------------------- rounds and distributions
@@ -65,16 +76,14 @@ class Rounds:
 
 def rounds_of(steps: Iterable[StepColumns]) -> Rounds:
     """Cold, accepted and rejected rounds / later steps."""
-    pairs = [
-        pair
-        for columns in steps
-        for pair in zip(columns.drafted[1:], columns.accepted[1:], strict=True)
-    ]
+    pairs: Counter[tuple[int, int]] = Counter()
+    for columns in steps:
+        pairs.update(zip(columns.drafted[1:], columns.accepted[1:], strict=True))
     if not any(drafted for drafted, _ in pairs):
         return Rounds()
-    cold = sum(not drafted for drafted, _ in pairs)
-    fell = sum(accepted < drafted for drafted, accepted in pairs)
-    num = len(pairs)
+    cold = sum(n for (drafted, _), n in pairs.items() if not drafted)
+    fell = sum(n for (drafted, accepted), n in pairs.items() if accepted < drafted)
+    num = pairs.total()
     return Rounds(cold=cold / num, accepted=(num - cold - fell) / num, rejected=fell / num)
 
 
@@ -86,9 +95,8 @@ def overlap(steps: Iterable[StepColumns]) -> float | None:
     distributions were
     not compared: greedy and coupled verification look at picks alone.
     """
-    verified = [columns for columns in steps if columns.tested]
-    tested = sum(sum(columns.tested) for columns in verified)
-    return ratio(sum(sum(columns.overlap) for columns in verified), tested)
+    sums = [(sum(columns.overlap), sum(columns.tested)) for columns in steps if columns.tested]
+    return ratio(sum(shared for shared, _ in sums), sum(tested for _, tested in sums))
 
 
 def alpha_all(steps: Iterable[StepColumns]) -> float | None:
@@ -98,9 +106,8 @@ def alpha_all(steps: Iterable[StepColumns]) -> float | None:
     It is not the chance p of the formula for tokens per call: accepted tokens are a selection, and
     the target's own count as 1. None where distributions were not compared.
     """
-    verified = [columns for columns in steps if columns.tested]
-    emitted = sum(sum(columns.emitted) for columns in verified)
-    return ratio(sum(sum(columns.alpha) for columns in verified), emitted)
+    sums = [(sum(columns.alpha), sum(columns.emitted)) for columns in steps if columns.tested]
+    return ratio(sum(alpha for alpha, _ in sums), sum(emitted for _, emitted in sums))
 
 
 # ---------------------------------------------------------------- passes
@@ -153,8 +160,10 @@ def repeated_trigrams(records: Iterable[SampleRecord]) -> float | None:
     """
     seen = repeated = 0
     for record in records:
-        if record.error is None and record.repeat == 0 and record.tokens is not None:
-            trigrams = list(zip(record.tokens, record.tokens[1:], record.tokens[2:], strict=False))
+        if record.error is not None or record.repeat != 0:
+            continue
+        if (tokens := record.tokens) is not None:
+            trigrams = list(zip(tokens, tokens[1:], tokens[2:], strict=False))
             seen += len(trigrams)
             repeated += len(trigrams) - len(set(trigrams))
     return ratio(repeated, seen)

@@ -184,21 +184,24 @@ def _contexts(steps: StepColumns, num_prompt_tokens: int) -> Iterable[tuple[int,
 
 
 def _rows_per_call(records: Sequence[SampleRecord]) -> float:
-    steps = [record.steps for record in records if record.steps is not None]
-    calls = sum(sum(each.target_calls[1:]) for each in steps)
-    return (ratio(sum(sum(each.target_rows[1:]) for each in steps), calls)) or 0.0
+    sums = [
+        (sum(steps.target_rows[1:]), sum(steps.target_calls[1:]))
+        for record in records
+        if (steps := record.steps) is not None
+    ]
+    return ratio(sum(rows for rows, _ in sums), sum(calls for _, calls in sums)) or 0.0
 
 
 def _beyond(records: Sequence[SampleRecord], terms: Terms) -> float:
     """Share of the later target calls that the curve does not cover."""
     outside = calls = 0
     for record in records:
-        if record.steps is None:
+        if (steps := record.steps) is None:
             continue
-        for step, context in _contexts(record.steps, record.num_prompt_tokens):
-            num = record.steps.target_calls[step]
+        for step, context in _contexts(steps, record.num_prompt_tokens):
+            num = steps.target_calls[step]
             calls += num
-            rows = record.steps.target_rows[step] / num if num else 0
+            rows = steps.target_rows[step] / num if num else 0
             outside += 0 if terms.curve.covers(rows, context, terms.sequences) else num
     return ratio(outside, calls) or 0.0
 

@@ -295,11 +295,11 @@ def _worker_warnings(parts: Iterable[Part]) -> list[str]:
 
 def _repeat_warnings(records: Iterable[SampleRecord]) -> list[str]:
     """Both arms of the baseline do the same work: other tokens mean a nondeterministic device."""
-    answers: defaultdict[tuple[str, int], set[tuple[int, ...] | None]] = defaultdict(set)
+    answers: defaultdict[tuple[str, int], list[SampleRecord]] = defaultdict(list)
     for record in records:
         if _of_baseline(record):
-            answers[record.prompt, record.repeat].add(record.tokens)
-    unequal = sum(len(tokens) > 1 for tokens in answers.values())
+            answers[record.prompt, record.repeat].append(record)
+    unequal = sum(len({record.tokens for record in arms}) > 1 for arms in answers.values())
     if not unequal:
         return []
     return [f"ar and ar@aa gave different tokens for {unequal} of {len(answers)} answers"]

@@ -45,9 +45,11 @@ def stage(name: str, folder: Path) -> None:
 
         judge(load_run(folder))
     elif name == "parquet":
-        from bench.report.parquet import samples_parquet
+        from bench.records.files import replacing
+        from bench.report.parquet import write_samples
 
-        samples_parquet(load_run(folder).records)
+        with replacing(folder / "samples.parquet") as file:
+            write_samples(file, load_run(folder).records)
     else:
         from bench.report.write import write_report
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,6 @@ from bench.records.record import (
     MOST_REJECTED,
     MOST_REJECTED_IN_ALL,
     SampleRecord,
-    Shared,
     StepColumns,
     broken_invariants,
 )
@@ -47,7 +45,7 @@ def test_a_record_keeps_what_fell_what_decided_and_when(record: Make) -> None:
     read = read_again(written)
     assert read.rejected == ((), (7, 8))
     assert read.decided == ((), (2,))
-    assert tuple(read.ended_s) == (0.031234, 0.25)
+    assert read.ended_s == (0.031234, 0.25)
 
 
 def test_of_rejected_ids_a_record_keeps_a_bounded_number(record: Make) -> None:
@@ -101,28 +99,3 @@ def test_later_columns_that_contradict_the_others_break_an_invariant(
     broken = dataclasses.replace(sound, steps=dataclasses.replace(sound.steps, **columns))
     assert broken_invariants(sound, 9) == ()
     assert [said in line for line in broken_invariants(broken, 9)] == [True]
-
-
-def test_what_records_have_in_common_is_kept_once_and_real_columns_are_small(record: Make) -> None:
-    line = record(text="an answer of some length").to_json()
-    shared: Shared = {}
-    one, other = (SampleRecord.from_dict(json.loads(line), shared) for _ in range(2))
-    assert one == other
-    for name in ("text", "decoder", "family", "conversation", "prompt_hash", "tokens"):
-        assert getattr(one, name) is getattr(other, name)
-    ends_s = tuple(0.25 * step for step in range(1000))
-    none: dict[str, Any] = dict.fromkeys(
-        (f.name for f in dataclasses.fields(StepColumns) if f.default is dataclasses.MISSING),
-        (0,) * 1000,
-    )
-    columns = StepColumns(**none, ended_s=ends_s)
-    assert sys.getsizeof(columns.ended_s) < 8 * 1000 + 200
-    assert tuple(columns.ended_s) == ends_s
-    assert not columns.overlap
-
-
-def test_a_number_that_no_float_holds_is_refused(record: Make) -> None:
-    line = json.loads(record().to_json())
-    line["steps"]["ended_s"] = [10**400] * len(line["steps"]["emitted"])
-    with pytest.raises(ValueError, match="steps are not those of this version"):
-        SampleRecord.from_dict(line)

@@ -14,7 +14,7 @@ from bench.errors import BenchError
 from bench.records.environment import Environment
 from bench.records.files import SAMPLES, SampleWriter, read_lines, write_json, write_text
 from bench.records.plan import read_plan
-from bench.records.record import SampleRecord, StepColumns, fields_of
+from bench.records.record import SampleRecord, StepColumns
 from bench.records.run_folder import (
     create_run_dir,
     find_run,
@@ -265,23 +265,3 @@ def test_an_outline_says_who_was_asked_what_and_holds_no_answer(folder: Path, re
     assert all(each.tokens and each.steps for each in whole)
     bare = [replace(each, tokens=None, text=None, steps=None, scores=None) for each in whole]
     assert list(outlines(folder, plan)) == bare
-
-
-def test_columns_that_are_equal_are_kept_once(folder: Path, record: Make) -> None:
-    fill(folder, record, 0, ["ar", "spec", "ar@aa"])
-    one, other, _ = load_records(folder)
-    assert one.tokens is other.tokens
-    assert one.steps is not None
-    assert other.steps is not None
-    assert one.steps.emitted is other.steps.emitted
-
-
-def test_integers_and_reals_are_never_shared(record: Make) -> None:
-    given = record("ar").steps
-    assert given is not None
-    steps = replace(given, overlap=(1.0,), alpha=(1.0,), tested=(1,), emitted=(1,))
-    steps = StepColumns(**{name: value[:1] for name, value in fields_of(steps).items()})
-    line = json.loads(replace(record("ar"), steps=steps).to_json())
-    back = SampleRecord.from_dict(line, {})
-    assert back.steps is not None
-    assert repr(back.steps) == repr(steps)

@@ -201,13 +201,15 @@ class SampleRecord(_Stored):
         return hasattr(self, "_place") or self.steps is not None
 
     def put_by(self, store: AnswerStore) -> None:
-        """Keep `text`, `tokens` and `steps` in `store` instead of here; nothing of a failed answer.
+        """Keep `text`, `tokens` and `steps` in `store` instead of here.
+
+        Nothing of a failed answer, and nothing again of one that was put by already.
 
         Raises:
             OverflowError: one of their integers takes more than 8 bytes.
             BenchError: the store has no room (exit 1).
         """
-        if self.tokens is None or self.steps is None:
+        if hasattr(self, "_place") or self.tokens is None or self.steps is None:
             return
         columns = [self.text or "", self.tokens, *_flat(self.steps)]
         object.__setattr__(self, "_place", store.add(packed(columns, _REAL_PARTS)))

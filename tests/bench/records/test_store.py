@@ -64,6 +64,13 @@ def test_of_an_answer_that_failed_nothing_is_put_by(record: Make) -> None:
     assert failed == record(tokens=None, text=None, steps=None, error="ValueError: no")
 
 
+def test_an_answer_is_put_by_once(record: Make) -> None:
+    answer = record()
+    answer.put_by(AnswerStore())
+    answer.put_by(AnswerStore())
+    assert answer == record()
+
+
 def test_an_unknown_text_stays_unknown(record: Make) -> None:
     bare = record(text=None)
     bare.put_by(AnswerStore())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -42,19 +44,27 @@ def counted(run: Run) -> dict[Any, Any]:
 
 
 class Killing(RecordedProgress):
-    """Kills a process whose command line holds a word, once there are two of them."""
+    """Kills a process whose command line holds a word, once there are two of them.
 
-    def __init__(self, word: str) -> None:
+    Unless `everywhere`, it looks among the processes that descend from this one.
+    """
+
+    def __init__(self, word: str, *, everywhere: bool = False) -> None:
         super().__init__()
         self._word = word
+        self._everywhere = everywhere
         self.killed = 0
+
+    def _processes(self) -> Iterable[psutil.Process]:
+        if self._everywhere:
+            return psutil.process_iter()
+        return psutil.Process().children(recursive=True)
 
     def step(self, detail: str = "", num: int = 1) -> None:
         super().step(detail, num)
         if self.killed:
             return
-        below = psutil.Process().children(recursive=True)
-        named = [c.pid for c in below if self._word in " ".join(c.cmdline())]
+        named = [p.pid for p in self._processes() if self._word in " ".join(p.cmdline())]
         if len(named) > 1:
             self.killed = named[0]
             os.kill(self.killed, signal.SIGKILL)
@@ -84,6 +94,37 @@ def test_a_run_on_two_workers_one_of_which_is_killed_is_that_of_one_process(
     assert counted(run) == counted(load_run(alone.run_dir))
     assert {r.worker for r in run.records} <= {"w0", "w1", "w2"}
     assert sum("is gone" in note for note in shown.notes) == 1
+
+
+def slurm_answers() -> bool:
+    """Whether this machine is a node of a Slurm cluster that runs jobs."""
+    if shutil.which("sinfo") is None:
+        return False
+    asked = subprocess.run(
+        ["sinfo", "--noheader", "--format", "%t"], capture_output=True, text=True, timeout=30
+    )
+    return asked.returncode == 0 and bool({"idle", "mix"} & set(asked.stdout.split()))
+
+
+def test_a_run_on_slurm_one_job_of_which_is_killed_is_that_of_one_process(tmp_path: Path) -> None:
+    """Of jobs that Slurm began itself (docs/cluster.md says how to have a cluster of one node)."""
+    pytest.importorskip("submitit")
+    if not slurm_answers():
+        pytest.skip("no Slurm cluster answers here")
+    config = load_config(None, {**TABLES, **SIZES})
+    alone = bench_run.run(config, tmp_path / "alone", RecordedProgress(), open_here)
+    shown = Killing("submitit.core._submit", everywhere=True)
+    options = {"cluster": "slurm", "folder": str(tmp_path / "jobs")}
+    two = Spread(kind=Kind.submitit, workers=2, options=options)
+    ended = bench_run.run(config, tmp_path / "two", shown, open_slowly, spread=two)
+    run = load_run(ended.run_dir)
+    assert shown.killed
+    assert ended.exit_code == Exit.DONE
+    assert run.status.verdict == VALID
+    assert counted(run) == counted(load_run(alone.run_dir))
+    assert {r.worker for r in run.records} <= {"w0", "w1", "w2"}
+    assert sum("is gone" in note for note in shown.notes) == 1
+    assert len(list((tmp_path / "jobs").glob("*_submission.sh"))) == 3
 
 
 def test_the_zoos_decoders_count_on_a_ray_cluster_as_they_do_in_one_process(

@@ -100,9 +100,11 @@ def slurm_answers() -> bool:
     """Whether this machine is a node of a Slurm cluster that runs jobs."""
     if shutil.which("sinfo") is None:
         return False
-    asked = subprocess.run(
-        ["sinfo", "--noheader", "--format", "%t"], capture_output=True, text=True, timeout=30
-    )
+    words = ["sinfo", "--noheader", "--format", "%t"]
+    try:
+        asked = subprocess.run(words, capture_output=True, text=True, timeout=30)
+    except subprocess.TimeoutExpired:
+        return False
     return asked.returncode == 0 and bool({"idle", "mix"} & set(asked.stdout.split()))
 
 

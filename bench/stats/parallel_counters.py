@@ -92,8 +92,7 @@ def overlap(steps: Iterable[StepColumns]) -> float | None:
 
     A draft is tested if all before it in its step stood. It is the chance that such a draft stands
     (1 - total variation), with less noise than the count of those that did. None where
-    distributions were
-    not compared: greedy and coupled verification look at picks alone.
+    distributions were not compared: greedy and coupled verification look at picks alone.
     """
     sums = [(sum(columns.overlap), sum(columns.tested)) for columns in steps if columns.tested]
     return ratio(sum(shared for shared, _ in sums), sum(tested for _, tested in sums))

@@ -30,6 +30,8 @@ pytestmark = [
 ]
 TABLES = {"model": "t", "draft": "t", "decoders": "spec", "tasks": "qa,math_reasoning"}
 SIZES = {"limit": 4, "quality_limit": 3, "repeats": 2, "max_new_tokens": 12, "threads": 1}
+JOB = "submitit.core._submit"
+"""What the command line of a job's process holds."""
 
 
 def counted(run: Run) -> dict[Any, Any]:
@@ -70,23 +72,16 @@ class Killing(RecordedProgress):
             os.kill(self.killed, signal.SIGKILL)
 
 
-def spread(kind: Kind, folder: Path) -> Spread:
-    options = {"cluster": "local", "folder": str(folder)} if kind == Kind.submitit else {}
+def spread(kind: Kind, folder: Path, cluster: str = "local") -> Spread:
+    options = {"cluster": cluster, "folder": str(folder)} if kind == Kind.submitit else {}
     return Spread(kind=kind, workers=2, options=options)
 
 
-@pytest.mark.parametrize(
-    ("kind", "word"), [(Kind.ray, "ray::Worker"), (Kind.submitit, "submitit.core._submit")]
-)
-def test_a_run_on_two_workers_one_of_which_is_killed_is_that_of_one_process(
-    kind: Kind, word: str, tmp_path: Path
-) -> None:
-    pytest.importorskip(kind.value)
+def killed_is_that_of_one_process(two: Spread, shown: Killing, folder: Path) -> None:
+    """Run twice in a folder: in this process, and on two workers, one of which `shown` kills."""
     config = load_config(None, {**TABLES, **SIZES})
-    alone = bench_run.run(config, tmp_path / "alone", RecordedProgress(), open_here)
-    shown = Killing(word)
-    two = spread(kind, tmp_path / "jobs")
-    ended = bench_run.run(config, tmp_path / "two", shown, open_slowly, spread=two)
+    alone = bench_run.run(config, folder / "alone", RecordedProgress(), open_here)
+    ended = bench_run.run(config, folder / "two", shown, open_slowly, spread=two)
     run = load_run(ended.run_dir)
     assert shown.killed
     assert ended.exit_code == Exit.DONE
@@ -94,6 +89,14 @@ def test_a_run_on_two_workers_one_of_which_is_killed_is_that_of_one_process(
     assert counted(run) == counted(load_run(alone.run_dir))
     assert {r.worker for r in run.records} <= {"w0", "w1", "w2"}
     assert sum("is gone" in note for note in shown.notes) == 1
+
+
+@pytest.mark.parametrize(("kind", "word"), [(Kind.ray, "ray::Worker"), (Kind.submitit, JOB)])
+def test_a_run_on_two_workers_one_of_which_is_killed_is_that_of_one_process(
+    kind: Kind, word: str, tmp_path: Path
+) -> None:
+    pytest.importorskip(kind.value)
+    killed_is_that_of_one_process(spread(kind, tmp_path / "jobs"), Killing(word), tmp_path)
 
 
 def slurm_answers() -> bool:
@@ -113,20 +116,10 @@ def test_a_run_on_slurm_one_job_of_which_is_killed_is_that_of_one_process(tmp_pa
     pytest.importorskip("submitit")
     if not slurm_answers():
         pytest.skip("no Slurm cluster answers here")
-    config = load_config(None, {**TABLES, **SIZES})
-    alone = bench_run.run(config, tmp_path / "alone", RecordedProgress(), open_here)
-    shown = Killing("submitit.core._submit", everywhere=True)
-    options = {"cluster": "slurm", "folder": str(tmp_path / "jobs")}
-    two = Spread(kind=Kind.submitit, workers=2, options=options)
-    ended = bench_run.run(config, tmp_path / "two", shown, open_slowly, spread=two)
-    run = load_run(ended.run_dir)
-    assert shown.killed
-    assert ended.exit_code == Exit.DONE
-    assert run.status.verdict == VALID
-    assert counted(run) == counted(load_run(alone.run_dir))
-    assert {r.worker for r in run.records} <= {"w0", "w1", "w2"}
-    assert sum("is gone" in note for note in shown.notes) == 1
-    assert len(list((tmp_path / "jobs").glob("*_submission.sh"))) == 3
+    jobs = tmp_path / "jobs"
+    two = spread(Kind.submitit, jobs, "slurm")
+    killed_is_that_of_one_process(two, Killing(JOB, everywhere=True), tmp_path)
+    assert len(list(jobs.glob("*_submission.sh"))) == 3
 
 
 def test_the_zoos_decoders_count_on_a_ray_cluster_as_they_do_in_one_process(

@@ -11,9 +11,23 @@ from pathlib import Path
 
 import pytest
 
+_FILES = ("article.cls", "geometry.sty", "times.sty", "booktabs.sty", "siunitx.sty", "graphicx.sty")
+
+
+def _missing() -> str:
+    """Return the first program or file of LaTeX that is not installed; empty if all are."""
+    for program in ("pdflatex", "bibtex", "kpsewhich"):
+        if shutil.which(program) is None:
+            return program
+    for file in (*_FILES, "natbib.sty", "plainnat.bst", "ptmr8t.tfm"):
+        if subprocess.run(["kpsewhich", file], capture_output=True, check=False).returncode:
+            return file
+    return ""
+
+
 needs_latex = pytest.mark.skipif(
-    shutil.which("pdflatex") is None or shutil.which("bibtex") is None,
-    reason="needs pdflatex and bibtex (texlive-latex-recommended, texlive-science, "
+    bool(_missing()),
+    reason=f"needs {_missing()} of LaTeX (texlive-latex-recommended, texlive-science, "
     "texlive-fonts-recommended)",
 )
 _BLOCKS = {

@@ -37,20 +37,45 @@ _CONSTRAINT_KINDS = (
     "max_words",
 )
 
-_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
-_ARTICLES = frozenset(("a", "an", "the"))
-_PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation, " "))
+_NUMBER = re.compile(
+    r"""
+    (?: (?<![\w)]) (?P<sign>[-\N{MINUS SIGN}]) )?     # no sign: the hyphen of 5-3 or COVID-19
+    (?: [$€£¥][ ]? )?
+    (?<![A-Za-z\d]) (?<!\d\.)                         # not inside a word or a number, as in m2
+    (?: (?:(?P<whole>\d+)[ ])? (?<!/) (?P<over>\d+)/(?P<under>0*[1-9]\d*) (?![\d/])
+      | (?P<decimal> (?: \d{1,3}(?:,\d{3})+(?!\d) | \d+ ) (?:\.\d+)? | (?<!\.)\.\d+ )
+    )
+    """,
+    re.VERBOSE,
+)
+"""A number as English texts write it: 7, -1,250.50, .75, $5, 3/4, 1 1/2."""
+_ARTICLES = re.compile(r"\b(?:an?|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def _normalized_words(text: str) -> list[str]:
-    """Lower-case words without punctuation and English articles (SQuAD's normalisation)."""
-    return [word for word in text.lower().translate(_PUNCTUATION).split() if word not in _ARTICLES]
+    """Return the words of `text` as SQuAD v1.1's evaluation compares them.
+
+    In lower case, ASCII punctuation deleted ("U.S." is "us"), then English articles left out.
+    """
+    return _ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split()
 
 
 def final_number(text: str) -> float | None:
-    """The last number of `text` (thousands commas allowed), or None."""
-    numbers = _NUMBER.findall(text)
-    return float(numbers[-1].replace(",", "")) if numbers else None
+    """Return the last number of `text`, or None where there is none.
+
+    Signs, thousands commas, fractions and mixed numbers are read; currencies, units and per cent
+    are left out, so that 75% is 75.
+    """
+    last = [None, *_NUMBER.finditer(text)][-1]
+    if last is None:
+        return None
+    if last["decimal"]:
+        size = float(last["decimal"].replace(",", ""))
+    else:
+        over, under = float(last["over"]), float(last["under"])
+        size = (float(last["whole"] or 0) * under + over) / under
+    return -size if last["sign"] else size
 
 
 def contains_words(text: str, answer: str) -> bool:

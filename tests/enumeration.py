@@ -27,11 +27,15 @@ def enumerated_distribution(
     return distribution
 
 
-def integrated(run: Callable[[Any], Any], grid: int | Mapping[str, int]) -> Distribution:
+Grid = int | Mapping[str, int] | Callable[[str, int, int], int]
+
+
+def integrated(run: Callable[[Any], Any], grid: Grid) -> Distribution:
     """The distribution of what `run` returns over all values of the uniforms that it asks for.
 
-    Each runs over the midpoints of a grid, or of its stream's. Exact where every threshold is a
-    multiple of the grid's step.
+    Each runs over the midpoints of a grid: of one size, of its stream's, or of its address's
+    (stream, position, candidate). Exact where every threshold is a multiple of the grid's step. A
+    uniform asked for twice has one value, as it has in `Uniforms`.
     """
     distribution: defaultdict[Any, float] = defaultdict(float)
     open_: list[tuple[dict, float]] = [({}, 1.0)]
@@ -41,10 +45,16 @@ def integrated(run: Callable[[Any], Any], grid: int | Mapping[str, int]) -> Dist
             distribution[run(_Scripted(known))] += mass
         except _Unknown as unknown:
             (address,) = unknown.args
-            size = grid if isinstance(grid, int) else grid[address[0]]
+            size = _size(grid, *address)
             steps = [(step + 0.5) / size for step in range(size)]
             open_ += [({**known, address: u}, mass / size) for u in steps]
     return dict(distribution)
+
+
+def _size(grid: Grid, stream: str, position: int, candidate: int) -> int:
+    if isinstance(grid, int):
+        return grid
+    return grid[stream] if isinstance(grid, Mapping) else grid(stream, position, candidate)
 
 
 class _Unknown(Exception):
@@ -55,7 +65,8 @@ class _Scripted:
     def __init__(self, known: dict) -> None:
         self._known = known
 
-    def at(self, *address: Any) -> float:
+    def at(self, stream: str, position: int, candidate: int = 0) -> float:
+        address = (stream, position, candidate)
         if address not in self._known:
             raise _Unknown(address)
         return self._known[address]

@@ -24,8 +24,14 @@ def byte_tokens() -> list[str]:
     return [spelled[byte] for byte in range(256)]
 
 
-def write_gguf(file: Path, architecture: str = "llama", pre: str = "smollm", seed: int = 0) -> Path:
-    """A model of one architecture (llama, qwen2) with its tokenizer."""
+def write_gguf(
+    file: Path,
+    architecture: str = "llama",
+    pre: str = "smollm",
+    seed: int = 0,
+    ids: tuple[int, int, int] = (1, 2, 2),
+) -> Path:
+    """A model of one architecture (llama, qwen2) with its tokenizer; `ids` begin, end and pad."""
     import gguf
 
     letters = byte_tokens()
@@ -48,9 +54,10 @@ def write_gguf(file: Path, architecture: str = "llama", pre: str = "smollm", see
     out.add_token_list(tokens)
     out.add_token_types(kinds)
     out.add_token_merges(merges)
-    out.add_bos_token_id(1)
-    out.add_eos_token_id(2)
-    out.add_pad_token_id(2)
+    begin, end, pad = ids
+    out.add_bos_token_id(begin)
+    out.add_eos_token_id(end)
+    out.add_pad_token_id(pad)
     out.add_unk_token_id(0)
     out.add_chat_template(TEMPLATE)
     rng = np.random.default_rng(seed)

@@ -9,7 +9,7 @@ they are. No torch here.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,14 +19,15 @@ from bench.errors import BenchError, Exit
 from bench.records.environment import write_environment
 from bench.records.failures import ERRORS
 from bench.records.files import SampleWriter, only_writer, write_json, write_text
-from bench.records.phases import PHASES, PHASES_FILE, read_phases
+from bench.records.phases import PHASES, PHASES_FILE, PhasedAnswer, read_phases
 from bench.records.plan import Plan, PlannedPrompt, write_plan
 from bench.records.prompts import Prompt, read_prompts, write_prompts
 from bench.records.record import SCHEMA, SampleRecord
 from bench.records.run_folder import CONFIG, Run, create_run_dir, load_run, point_latest
-from bench.records.status import COMPLETE, Difference, RunStatus, write_status
+from bench.records.status import COMPLETE, RunStatus, write_status
 from bench.records.store import AnswerStore
 from bench.records.vocabulary import VOCABULARY
+from bench.stats.unequal import pooled
 from bench.stats.validity import judge
 
 _FREE = ("threads", "device", "run_name")
@@ -55,13 +56,18 @@ def merge(folders: Sequence[Path], parent: Path) -> tuple[Path, list[str]]:
 
 @dataclass(kw_only=True)
 class _Merged:
-    """What several runs measured, each thing once."""
+    """What several runs measured, each thing once; `parts` holds what was taken of each run."""
 
     plan: Plan
     store: AnswerStore = field(default_factory=AnswerStore)
-    records: list[SampleRecord] = field(default_factory=list)
+    parts: list[list[SampleRecord]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def records(self) -> list[SampleRecord]:
+        """All that were taken."""
+        return [record for part in self.parts for record in part]
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> _Merged:
@@ -85,6 +91,7 @@ class _Merged:
 
     def _take(self, run: Run, prefix: str, blocks: set[int], quality: set[tuple[str, str]]) -> None:
         """What a run has and no earlier one; its workers get its prefix."""
+        part: list[SampleRecord] = []
         for r in run.records:
             new = r.block in blocks if r.kind == "timing" else (r.decoder, r.prompt) in quality
             if new:
@@ -92,7 +99,8 @@ class _Merged:
                 machine = r.machine or run.env.comparability_key
                 taken = replace(r, worker=worker, machine=machine)
                 taken.put_by(self.store)
-                self.records.append(taken)
+                part.append(taken)
+        self.parts.append(part)
         attempts = {r.block: r.attempt for r in run.records if r.kind == "timing"}
         counts = {(block, attempts[block]) for block in blocks}
         for event in run.events:
@@ -188,10 +196,17 @@ def _write(folder: Path, runs: Sequence[Run], merged: _Merged) -> None:
 
 
 def _write_phases(folder: Path, runs: Sequence[Run]) -> None:
-    """Of runs on machines that are alike: seconds of others stand beside no time."""
-    answers = [asdict(answer) for run in runs for answer in read_phases(run.path)]
+    """Write the first run's answers to each block, where the machines are alike.
+
+    Seconds of unlike machines stand beside no time.
+    """
+    answers: list[PhasedAnswer] = []
+    for run in runs:
+        blocks = {(answer.prompts, answer.repeat) for answer in answers}
+        answers += [a for a in read_phases(run.path) if (a.prompts, a.repeat) not in blocks]
     if answers:
-        write_json(folder / PHASES_FILE, {"schema": SCHEMA, "phases": PHASES, "answers": answers})
+        data = [asdict(answer) for answer in answers]
+        write_json(folder / PHASES_FILE, {"schema": SCHEMA, "phases": PHASES, "answers": data})
 
 
 def _status(folder: Path, runs: Sequence[Run], merged: _Merged) -> RunStatus:
@@ -202,7 +217,7 @@ def _status(folder: Path, runs: Sequence[Run], merged: _Merged) -> RunStatus:
         started_utc=min((run.status.started_utc or "" for run in runs), default=None),
         finished_utc=max((run.status.finished_utc or "" for run in runs), default=None),
         attempts=max((run.status.attempts or 1 for run in runs), default=1),
-        differences=_differences(run.status for run in runs),
+        differences=pooled(merged.plan.cells, [run.status for run in runs], merged.parts),
         num_records=len(merged.records),
         reported=True,
     )
@@ -210,27 +225,3 @@ def _status(folder: Path, runs: Sequence[Run], merged: _Merged) -> RunStatus:
     validity = judge(load_run(folder))
     warnings = (*validity.warnings, *_missing_parts(merged.plan))
     return replace(status, **{**asdict(validity), "warnings": warnings})
-
-
-def _differences(statuses: Iterable[RunStatus]) -> tuple[Difference, ...] | None:
-    """Sums by cell; None where a run was not asked."""
-    found: dict[str, Difference] = {}
-    for status in statuses:
-        if status.differences is None:
-            return None
-        for each in status.differences:
-            before = found.get(each.cell)
-            found[each.cell] = each if before is None else _sum(before, each)
-    return tuple(found.values())
-
-
-def _sum(one: Difference, other: Difference) -> Difference:
-    def both(a: int | None, b: int | None) -> int | None:
-        return None if a is None or b is None else a + b
-
-    return replace(
-        one,
-        num_answers=both(one.num_answers, other.num_answers),
-        num_compared=both(one.num_compared, other.num_compared),
-        num_wrong=both(one.num_wrong, other.num_wrong),
-    )

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from bench.plan.setup import Setup
-from bench.records.plan import BASELINE
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from bench.records.status import Difference
+from bench.stats.unequal import Pair, compare_with_baseline
 from bench.verify.divergence import examine
 
 
@@ -21,39 +21,24 @@ def differences(
     setup: Setup, records: Sequence[SampleRecord], prompts: Mapping[str, Prompt]
 ) -> list[Difference]:
     """The lossless cells whose timed answers are not the baseline's, with what was found."""
-    timed = [r for r in records if r.kind == "timing" and r.error is None and r.tokens is not None]
-    baseline = {(r.prompt, r.repeat): r.tokens or () for r in timed if r.decoder == BASELINE}
-    counted = []
-    for cell, arm in setup.arms.items():
-        if cell == BASELINE or not (arm.cell.lossless and arm.cell.comparable_to_ar):
-            continue
-        pairs = [
-            (r.prompt, r.tokens or (), baseline[r.prompt, r.repeat])
-            for r in timed
-            if r.decoder == cell and (r.prompt, r.repeat) in baseline
-        ]
-        unequal = [pair for pair in pairs if pair[1] != pair[2]]
-        if unequal:
-            counted.append(
-                Difference(
-                    cell=cell,
-                    num_answers=len(unequal),
-                    num_compared=len(pairs),
-                    num_wrong=_num_wrong(setup, unequal, prompts),
-                    example=unequal[0][0],
-                )
-            )
-    return counted
+    cells = [arm.cell for arm in setup.arms.values()]
+    return [
+        Difference(
+            cell=each.cell,
+            num_answers=len(each.unequal),
+            num_compared=each.num,
+            num_wrong=_num_wrong(setup, each.unequal, prompts),
+            example=each.unequal[0][0],
+        )
+        for each in compare_with_baseline(cells, records)
+        if each.unequal
+    ]
 
 
-def _num_wrong(
-    setup: Setup,
-    unequal: Iterable[tuple[str, tuple[int, ...], tuple[int, ...]]],
-    prompts: Mapping[str, Prompt],
-) -> int | None:
+def _num_wrong(setup: Setup, unequal: Iterable[Pair], prompts: Mapping[str, Prompt]) -> int | None:
     if setup.config.dtype != "float32" or not setup.sampling.greedy:
         return None
-    verdicts: dict[tuple[str, tuple[int, ...], tuple[int, ...]], bool] = {}
+    verdicts: dict[Pair, bool] = {}
     num = 0
     for pair in unequal:  # repeats of a greedy answer are equal: each pair is looked at once
         if pair not in verdicts:

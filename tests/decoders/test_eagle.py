@@ -155,6 +155,59 @@ def test_nothing_is_drafted_that_the_budget_cannot_hold() -> None:
         assert len(model.drafted_rows) == drafted
 
 
+class Chances(Recording):
+    """A layer that says the same behind every token."""
+
+    chances = (1.0,) * 7
+
+    def drafted(self, name: str, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
+        logits, after = super().drafted(name, states, tokens)
+        return torch.tensor(self.chances).log().expand_as(logits), after
+
+
+class Sure(Chances):
+    """It is nearly sure of one token."""
+
+    chances = (0.01, 0.01, 0.01, 0.94, 0.01, 0.01, 0.01)
+
+
+@pytest.mark.parametrize(("layer", "depth"), [(Sure, 3), (Chances, 1)])
+def test_a_tree_grows_as_long_as_deeper_drafts_may_be_likelier(
+    layer: type[Chances], depth: int
+) -> None:
+    """The likeliest three drafts: a chain where the layer is sure, else those after the text."""
+    sampling = Sampling(max_new_tokens=8)
+    model = layer()
+    answer = generate(Eagle(nodes=3, width=3), PROMPT, sampling, Models(target=model))
+    for call, step in zip(model.seen[1:3], answer.steps[1:3], strict=True):
+        assert len(call.tokens) == 1 + 3
+        assert max(call.row_positions()) - min(call.row_positions()) == depth
+        assert step.draft_calls == depth
+
+
+@pytest.mark.parametrize("verify", ["coupled", "strict"])
+def test_what_the_samplings_distribution_rules_out_is_not_drafted(verify: Any) -> None:
+    """With top-k 1 one token may follow each: the tree is a chain."""
+    model = Recording(0.0)
+    sampling = Sampling(temperature=0.9, top_k=1, max_new_tokens=20)
+    decoder = Eagle(nodes=60, depth=3, width=7, verify=verify)
+    answer = generate(decoder, PROMPT, sampling, Models(target=model))
+    assert all(len(call.tokens) <= 1 + 3 for call in model.seen[1:])
+    assert all(step.accepted == step.drafted for step in answer.steps[:-1])
+
+
+@pytest.mark.parametrize(("nodes", "rows"), [(8, 8), (9, 8), (2, 4), (4, 4)])
+def test_drawn_trees_have_an_even_share_of_the_nodes_on_every_level(nodes: int, rows: int) -> None:
+    """At least one: of four levels, with chances on every token."""
+    model = Chances()
+    decoder = Eagle(nodes=nodes, depth=4, width=5, verify="strict")
+    generate(decoder, PROMPT, WARM, Models(target=model))
+    call = model.seen[1]
+    assert len(call.tokens) == 1 + rows
+    places = call.row_positions()
+    assert [places.count(places[0] + level) for level in range(1, 5)] == [rows // 4] * 4
+
+
 def test_a_better_layer_has_more_accepted() -> None:
     def accepted(error: float) -> int:
         """In answers to many prompts: greedy ones of a table soon go round in a circle."""

@@ -12,6 +12,7 @@ from decoders.ar import Autoregressive
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
+from decoders.core.sampling import Uniforms, pick, warp
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Call, Generation, Sampling
 from decoders.jacobi import Jacobi
@@ -50,6 +51,36 @@ def test_calls_are_a_sliding_window_that_settles_at_least_one_token() -> None:
             assert step.drafted == len(call.tokens) - (1 if left < 40 else len(PROMPT))
             assert step.drafted == (0 if left == 40 else min(6, left) - 1)
             left -= len(step.tokens)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
+def test_guesses_are_what_the_target_said_and_then_the_last_of_it_again(
+    sampling: Sampling,
+) -> None:
+    """Of each call the picks behind those that stand are the next one's guesses."""
+    model, text = Recording(), list(PROMPT)
+    answer = answer_of(Jacobi(block=6), model, sampling)
+    said: list[int] = []
+    for call, step in zip(model.seen, answer.steps, strict=True):
+        fed = call.tokens[len(call.tokens) - step.drafted - 1 :]
+        assert fed[0] == text[-1]
+        known = [text[-1], *said][: len(fed)]
+        assert list(fed) == known + [known[-1]] * (len(fed) - len(known))
+        uniforms = Uniforms(sampling.seed, PROMPT)
+        first = len(text) - len(PROMPT)
+        picks = [picked(model, [*text, *fed[1 : n + 1]], sampling, uniforms, first + n)
+                 for n in range(len(fed))]  # fmt: skip
+        assert tuple(picks[: len(step.tokens)]) == step.tokens
+        said = picks[len(step.tokens) :]
+        text += step.tokens
+
+
+def picked(
+    model: TableModel, text: list[int], sampling: Sampling, uniforms: Uniforms, output: int
+) -> int:
+    """What the target says after a text, at an output position."""
+    u = torch.tensor([uniforms.at("draw", output)], dtype=torch.float64)
+    return int(pick(warp(model.logits(text)[None], sampling), u))
 
 
 class Shifting(TableModel):

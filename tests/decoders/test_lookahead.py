@@ -117,6 +117,22 @@ def test_calls_read_no_more_than_they_need_and_leave_only_what_stands() -> None:
     assert all(step.target_rows <= 1 + 2 * 5 + 2 * 3 for step in answer.steps[1:])
 
 
+def test_the_prompts_last_n_gram_ends_in_the_answers_first_token() -> None:
+    """In a cycle of four nothing is known behind 0 yet, and behind 1 that 2, 3 and 0 follow."""
+    sampling = Sampling(max_new_tokens=9)
+    answer = generate(Lookahead(n=4), [1, 2, 3], sampling, Models(target=Cycle(4)))
+    assert answer.tokens == (0, 1, 2, 3, 0, 1, 2, 3, 0)
+    assert [len(step.tokens) for step in answer.steps[:3]] == [1, 1, 4]
+
+
+@pytest.mark.parametrize("num_tokens", [2, 3, 4])
+def test_no_more_is_verified_than_the_budget_holds(num_tokens: int) -> None:
+    sampling = Sampling(max_new_tokens=num_tokens)
+    answer = generate(Lookahead(n=4), [0, 1, 2, 3] * 2, sampling, Models(target=Cycle(4)))
+    assert [step.drafted for step in answer.steps] == [0, num_tokens - 2]
+    assert [len(step.tokens) for step in answer.steps] == [1, num_tokens - 1]
+
+
 def test_what_its_calls_cannot_hold_is_refused() -> None:
     with pytest.raises(ValueError, match="at most 35 with n=4 and candidates=5"):
         Lookahead(window=36)

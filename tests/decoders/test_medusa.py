@@ -77,6 +77,18 @@ def test_no_more_heads_are_asked_than_the_option_says() -> None:
     assert {step.drafted for step in answer.steps[1:-1]} == {2}
 
 
+@pytest.mark.parametrize("verify", ["coupled", "strict"])
+def test_what_the_samplings_distribution_rules_out_is_not_drafted(verify: Any) -> None:
+    """With top-k 1 one token may follow each: the tree is a chain."""
+    model = Recording(0.0)
+    sampling = Sampling(temperature=0.9, top_k=1, max_new_tokens=20)
+    decoder = Medusa(nodes=60, width=7, verify=verify)
+    generate(decoder, PROMPT, sampling, Models(target=model))
+    num_heads = model.adapters["medusa"].num_slots
+    assert all(len(call.tokens) <= 1 + num_heads for call in model.seen[1:])
+    assert max(len(call.tokens) for call in model.seen[1:]) == 1 + num_heads
+
+
 def test_better_heads_have_more_accepted() -> None:
     def accepted(error: float) -> int:
         return sum(step.accepted for step in answer_of(Medusa(nodes=12), GREEDY, error).steps)

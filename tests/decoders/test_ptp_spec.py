@@ -123,6 +123,39 @@ def test_a_draft_model_whose_proposals_never_pay_is_not_asked() -> None:
     assert all(step.draft_calls == step.drafted == 0 for step in answer.steps)
 
 
+@every_kind
+def test_proposals_shrink_where_they_fall_and_grow_where_they_stand(kind: str) -> None:
+    """A slot costs something: how many there are follows how the answer's others fared."""
+    decoder, sampling = ParallelSpeculative(row_cost=0.2), Sampling(max_new_tokens=60)
+
+    def sizes(error: float, agreement: float) -> list[int]:
+        models = models_of(kind, error=error, agreement=agreement)
+        generate(decoder, PROMPTS[0], sampling, models)
+        assert isinstance(models.draft, Recording)
+        return [0 if c.slots is None else len(c.slots.uniforms) for _, c, _ in models.draft.seen]
+
+    hopeless, perfect = sizes(1.0, 0.0), sizes(0.0, 1.0)
+    assert hopeless[0] == perfect[0]
+    assert hopeless[9] < hopeless[0]  # far from where the budget ends
+    assert perfect[2] > perfect[0]
+
+
+@every_kind
+@pytest.mark.parametrize("num_tokens", [2, 3, 4, 5])
+def test_no_slot_proposes_what_the_budget_cannot_hold(kind: str, num_tokens: int) -> None:
+    """The verifying call adds one token itself: before the last call nothing is proposed."""
+    models = models_of(kind)
+    sampling = dataclasses.replace(SAMPLING, max_new_tokens=num_tokens)
+    answer = generate(FREE, PROMPTS[0], sampling, models)
+    assert [step.drafted for step in answer.steps] == [0, num_tokens - 2]
+    assert isinstance(models.draft, Recording)
+    proposed = [
+        len(call.read) + (0 if call.slots is None else len(call.slots.read))
+        for _, call, _ in models.draft.seen
+    ]
+    assert sum(proposed) == num_tokens - 2
+
+
 @pytest.mark.parametrize("option", [{"slots": -1}, {"row_cost": -0.1}])
 def test_an_option_out_of_range_is_refused(option: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"of decoder 'ptp_spec' is -.*; it must be 0 .*or above"):

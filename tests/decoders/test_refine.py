@@ -182,6 +182,18 @@ def test_a_running_prefix_is_fed_as_tokens_and_the_rest_is_predicted_again() -> 
     assert ends == {8, 16, 24, 32, 40}  # slots reach to the end of their block and no further
 
 
+@pytest.mark.parametrize("prefix", ["block", "running"])
+def test_slots_are_anchored_at_the_last_final_token_before_them(prefix: str) -> None:
+    model = Recording()
+    answer = answer_of(refine(block=5, prefix=prefix, max_passes=3), model)
+    text, anchored = [*PROMPTS[0], *answer.tokens], 0
+    for _, call, places in model.seen:
+        if call.slots is not None:
+            assert call.slots.anchors == (text[places[len(call.tokens)] - 1],)
+            anchored += not call.tokens
+    assert anchored or prefix == "running"  # later passes of a block feed no token
+
+
 @both_samplings
 def test_with_a_running_prefix_every_call_gives_a_token_of_the_targets_own(
     sampling: Sampling,

@@ -105,6 +105,16 @@ def test_the_last_draft_of_a_step_is_the_first_improbable_one(
     assert True in ends  # it did stop somewhere
 
 
+@pytest.mark.parametrize("stop", [0.0, 0.01])
+def test_coupled_drafts_are_drawn_with_the_targets_numbers(stop: float) -> None:
+    """So all of a draft model's that is the target itself stand, stopping or not."""
+    sampling = Sampling(temperature=1.0, max_new_tokens=60)
+    decoder = Speculative(k=4, stop=stop, verify="coupled")
+    answer = generate(decoder, [1, 2], sampling, models(1.0))
+    assert all(step.accepted == step.drafted for step in answer.steps[:-1])
+    assert sum(step.drafted for step in answer.steps) > 30
+
+
 def test_stopping_saves_draft_calls_and_no_answer_changes() -> None:
     sampling = Sampling(max_new_tokens=80)
     both = models(0.5)

@@ -183,7 +183,8 @@ class DraftJob:
             self._logits,
             recipe.run.teacher_top,
         )
-        self._frequent = torch.tensor(self.source.frequent(recipe.run.head_words))
+        frequent = self.source.frequent(recipe.run.head_words)
+        self._frequent = torch.tensor(frequent, dtype=torch.int64)
 
     @torch.no_grad()
     def _logits(self, row: Row) -> Tensor:

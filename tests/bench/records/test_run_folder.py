@@ -77,8 +77,19 @@ def test_superseded_lines_are_void_and_their_rerun_counts(folder: Path, record: 
 
 
 def test_no_cell_prompt_and_repeat_counts_twice(folder: Path, record: Make) -> None:
-    fill(folder, record, 0, ["ar", "spec", "ar@aa", "ar"])
+    """The first line counts."""
+    fill(folder, record, 0, ["ar", "spec", "ar@aa"])
+    with SampleWriter(folder) as writer:
+        writer.record(record("ar", block=0, text="a second answer"))
     assert len(load_records(folder)) == 3
+    assert {r.text for r in load_records(folder)} == {"text"}
+
+
+def test_every_turn_of_a_conversation_counts(folder: Path, record: Make) -> None:
+    with SampleWriter(folder) as writer:
+        for turn in (1, 2):
+            writer.record(record("ar", kind="quality", block=-1, turn=turn))
+    assert [r.turn for r in load_records(folder)] == [1, 2]
 
 
 def test_quality_records_count_without_a_block(folder: Path, record: Make) -> None:
@@ -247,6 +258,23 @@ def test_a_record_is_in_the_file_as_soon_as_it_is_written(folder: Path, record: 
     assert SampleRecord.from_dict(lines[0]) == record("ar", text="ü\n")
     assert whole == (folder / SAMPLES).stat().st_size
     writer.close()
+
+
+@pytest.mark.parametrize("text", ["Größe", "答案", "\N{GRINNING FACE}", "a\u2028b"])
+def test_whatever_was_answered_the_next_line_begins_after_it(
+    folder: Path, record: Make, text: str
+) -> None:
+    """Lines are as long as their bytes, which are more than their characters."""
+    with SampleWriter(folder) as writer:
+        for cell in ("ar", "spec"):
+            writer.record(record(cell, text=text))
+        writer.lines([record(cell, text=text).to_json() for cell in ("ar@aa", "ar@aa")])
+        writer.event("load", block=0, attempt=0, machine=text)
+        writer.record(record("ar", text=text, block=1, repeat=1))
+    lines, whole = read_lines(folder / SAMPLES)
+    assert whole == (folder / SAMPLES).stat().st_size
+    assert [line.get("decoder") for line in lines] == ["ar", "spec", "ar@aa", "ar@aa", None, "ar"]
+    assert {record.text for record in load_records(folder)} == {text}
 
 
 def test_events_are_lines_of_their_own(folder: Path) -> None:

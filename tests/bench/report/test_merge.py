@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.errors import BenchError, Exit
+from bench.records.files import SampleWriter
+from bench.records.phases import PHASES_FILE, PhasedAnswer, read_phases
 from bench.records.run_folder import Run, load_run
+from bench.records.status import write_status
 from bench.report.findings import Findings
 from bench.report.merge import merge
 from bench.stats.summary_row import rows_of
@@ -108,6 +112,92 @@ def test_a_part_that_was_stopped_leaves_the_merged_run_incomplete(
     parts = [measured("1/2"), measured("2/2", shown=progress(stop_at=16))]
     folder, _ = merge(parts, tmp_path / "merged")
     assert judge(load_run(folder)).verdict == INCOMPLETE
+
+
+WRONG_AT_TIMES = """
+result = yield request.target.call(request.prompt_ids)
+while True:
+    if sum(request.prompt_ids) % 2 and len(result.picks) == 1:
+        result = type(result)(picks=((result.picks[0] + 1) % 5,))
+    yield Emit(tokens=result.picks)
+    result = yield request.target.call(result.picks)
+"""
+
+
+def test_phases_count_once_as_their_blocks_do(measured: Any, tmp_path: Path) -> None:
+    one, other = measured("1/2"), measured("2/2")
+    again = tmp_path / "again"
+    shutil.copytree(one, again)
+    phases = json.loads((one / PHASES_FILE).read_text(encoding="utf-8"))
+    later = phases["answers"][0] | {"repeat": 7}
+    phases["answers"].append(later)
+    (again / PHASES_FILE).write_text(json.dumps(phases), encoding="utf-8")
+    folder, _ = merge([one, again, other], tmp_path / "merged")
+    assert read_phases(one)
+    kept = PhasedAnswer.from_dict(later)
+    assert read_phases(folder) == (*read_phases(one), kept, *read_phases(other))
+
+
+def test_differences_are_counted_among_the_answers_that_count(
+    measured: Any, decoder_file: Any, tmp_path: Path
+) -> None:
+    """A decoder that is wrong on some prompts; one part is there twice."""
+    decoders = decoder_file(WRONG_AT_TIMES)
+    whole = load_run(measured(None, decoders=decoders))
+    (expected,) = whole.status.differences or ()
+    assert 0 < (expected.num_wrong or 0) < (expected.num_compared or 0)
+    parts = [measured(f"{number}/3", decoders=decoders) for number in (1, 2, 3)]
+    again = tmp_path / "again"
+    shutil.copytree(parts[0], again)
+    folder, _ = merge([parts[0], again, *parts[1:]], tmp_path / "merged")
+    (found,) = load_run(folder).status.differences or ()
+    assert replace(found, example=expected.example) == expected
+
+
+def test_what_was_not_asked_of_every_part_is_known_of_none(
+    measured: Any, decoder_file: Any, tmp_path: Path
+) -> None:
+    decoders = decoder_file(WRONG_AT_TIMES)
+    parts = [measured(f"{number}/2", decoders=decoders) for number in (1, 2)]
+    status = load_run(parts[1]).status
+    unjudged = [replace(each, num_wrong=None) for each in status.differences or ()]
+    assert unjudged
+    write_status(parts[1], replace(status, differences=tuple(unjudged)))
+    (found,) = load_run(merge(parts, tmp_path / "merged")[0]).status.differences or ()
+    assert found.num_answers
+    assert found.num_wrong is None
+    write_status(parts[1], replace(status, differences=None))
+    assert load_run(merge(parts, tmp_path / "merged")[0]).status.differences is None
+
+
+def test_runs_merged_before_keep_the_machines_of_their_answers(
+    measured: Any, tmp_path: Path
+) -> None:
+    parts = [measured(f"{number}/3", name) for number, name in ((1, "a"), (2, "b"), (3, "c"))]
+    keys = {load_run(part).env.comparability_key for part in parts}
+    two, _ = merge(parts[:2], tmp_path / "merged")
+    three, _ = merge([two, parts[2]], tmp_path / "merged")
+    assert {record.machine for record in load_run(three).records} == keys
+    assert {record.worker for record in load_run(three).records} == {"p1.p1", "p1.p2", "p2"}
+
+
+def test_the_load_of_a_block_is_that_of_its_run_and_attempt(measured: Any, tmp_path: Path) -> None:
+    """Of what a run says of its blocks only the load goes along, of those that count."""
+    one = measured("1/2")
+    again, other = tmp_path / "again", measured("2/2")
+    shutil.copytree(one, again)
+    blocks = {folder: load_run(folder).plan.blocks[0].block for folder in (one, again, other)}
+    for number, (folder, block) in enumerate(blocks.items()):
+        with SampleWriter(folder) as writer:
+            for attempt in (0, 1):
+                writer.event("load", block=block, attempt=attempt, other_cores=number + 5.0)
+            writer.event("lost", worker="w", block=block, attempt=0)
+    merged = load_run(merge([one, again, other], tmp_path / "merged")[0])
+    told = [e for e in merged.events if e["event"] == "load" and e["other_cores"] >= 5]
+    assert [(e["block"], e["attempt"], e["other_cores"]) for e in told] == [
+        (blocks[one], 0, 5.0), (blocks[other], 0, 7.0),
+    ]  # fmt: skip
+    assert {e["event"] for e in merged.events} == {"load"}
 
 
 @pytest.mark.parametrize(

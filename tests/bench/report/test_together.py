@@ -18,6 +18,7 @@ from bench.report.together import (
     load_members,
     model_of,
     same_machine,
+    stored_floor,
     told_apart,
 )
 from bench.stats.side import load_side
@@ -68,6 +69,17 @@ def test_packed_weights_are_told_apart_from_the_model_that_they_were(synthetic_r
     ]
     labels = [member.label for member in load_members([*map(str, runs)], runs[0])]
     assert labels == ["zoo (2.2M parameters)", "zoo (2.2M parameters, int4 weights)"]
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [(1_000_000_000, "1.0B"), (999_400_000, "999.4M"), (7_240_000_000, "7.2B"), (260_000, "0.3M")],
+)
+def test_sizes_are_in_billions_from_one_on_and_in_millions_below(
+    size: int, said: str, synthetic_run: Write
+) -> None:
+    run = configured(synthetic_run(env={"models": {"target": {"parameters": size}}}), model="zoo")
+    assert model_of(load_side(str(run), run)) == f"zoo ({said} parameters)"
 
 
 def test_runs_of_one_name_are_numbered(synthetic_run: Write, tmp_path: Path) -> None:
@@ -140,6 +152,26 @@ def test_one_name_is_one_decoder(synthetic_run: Write) -> None:
     assert set(decoders_of(members)) == {"ar", "spec (k 4)", "spec (k 8)", "ptp"}
     assert "spec (k 8)" in set(members[1].summary["decoder"])
     assert "spec" not in set(members[1].summary["decoder"])
+
+
+def test_a_decoder_stands_where_its_weakest_guarantee_puts_it(synthetic_run: Write) -> None:
+    cells = {"ptp": 4.0, "spec": 3.0}
+    sure = synthetic_run(cells, name="sure")
+    lossy = synthetic_run(cells, name="lossy", lossy=["ptp"])
+    for runs in ([sure, lossy], [lossy, sure]):
+        members = load_members([*map(str, runs)], sure)
+        assert decoders_of(members) == ["ar", "spec", "ptp"]
+    assert decoders_of(load_members([str(sure)], sure)) == ["ar", "ptp", "spec"]
+
+
+def test_a_stored_floor_is_that_of_the_run(synthetic_run: Write) -> None:
+    run = synthetic_run(name="run")
+    ((member,)) = load_members([str(run)], run)
+    stored = stored_floor(member.summary)
+    assert stored.value == pytest.approx(member.floor.value)
+    assert (stored.low, stored.high) == pytest.approx((member.floor.low, member.floor.high))
+    assert stored.low is not None
+    assert stored.low < (stored.value or 0) < (stored.high or 0)
 
 
 def test_options_that_a_run_does_not_state_set_nothing_apart(synthetic_run: Write) -> None:

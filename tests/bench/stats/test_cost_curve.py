@@ -58,6 +58,13 @@ def test_a_curve_that_is_linear_along_each_axis_is_met_everywhere_also_beyond_it
     assert CURVE_OF_TRUTH.seconds(rows, context, sequences) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("at", [(4, 100, 1), (7, 130, 2), (16, 200, 4)])
+def test_a_relative_cost_is_over_one_row_of_as_many_sequences_after_as_much_text(at):
+    rows, context, sequences = at
+    expected = truth(cell(rows, context, sequences)) / truth(cell(1, context, sequences))
+    assert CURVE_OF_TRUTH.relative(*at) == pytest.approx(expected)
+
+
 def test_below_the_smallest_context_a_call_takes_what_it_takes_there():
     assert CURVE_OF_TRUTH.seconds(4, 3) == pytest.approx(truth(cell(4)))
 
@@ -126,6 +133,9 @@ def test_the_table_has_medians_and_the_reason_of_what_was_left_out():
     assert row["seconds"].item() == pytest.approx(truth(cell(4)))
     assert row["rounds"].item() == 8
     assert row["relative"].item() == pytest.approx(truth(cell(4)) / truth(cell(1)))
+    for made in table.dropna(subset="seconds").to_dict("records"):
+        of_one = truth(cell(1, made["context"], made["sequences"]))
+        assert made["relative"] == pytest.approx(made["seconds"] / of_one)
     assert table["left_out"].dropna().tolist() == ["dear"]
     assert table["seconds"].isna().sum() == 1
 

@@ -216,6 +216,10 @@ def test_settings_that_lose_over_five_points_of_ars_accuracy_are_left_out_and_co
     found = accuracy_under_parallelism(points, best=70.0, baseline=70.0)
     assert found is not None
     assert found.num_dropped == 1
+    kept = accuracy_under_parallelism([points[0], points[2]], best=70.0, baseline=70.0)
+    assert kept == dataclasses.replace(found, num_dropped=0)
+    last = accuracy_under_parallelism([*points, (6.0, 40.0)], best=70.0, baseline=70.0)
+    assert last == dataclasses.replace(found, num_dropped=2)
     bad = [(9.0, 58.0), (13.0, 56.0)]  # near to each other, and both far from ar
     assert accuracy_under_parallelism(bad, best=99.8, baseline=99.8) is None
 

@@ -69,6 +69,13 @@ def test_without_a_draft_curve_a_draft_call_is_a_share_of_a_targets_call():
     assert of(made).time_per_token_s == pytest.approx((MINE_TARGET_S + draft_s) / 4)
 
 
+def test_a_share_is_one_of_a_targets_call_of_as_many_sequences():
+    wide = curve_of(lambda cell: 1.0 * cell.sequences)
+    terms = Terms(curve=wide, sequences=4, draft_share={"mine": 0.2})
+    made = project(answers("c0", 3, 1), terms, ["mine"])
+    assert of(made).time_per_token_s == pytest.approx((2 * 4 + 5 * 0.2 * 4) / 4)
+
+
 def test_a_decoder_whose_drafting_has_no_cost_is_left_out_and_one_that_drafts_nothing_is_not():
     made = project(answers("c0", 3, 1), Terms(curve=TARGET), ["ar", "mine"])
     assert [each.decoder for each in made] == ["ar"]
@@ -107,6 +114,24 @@ def test_calls_beyond_the_curve_are_counted():
     assert of(made).beyond == 0.5
 
 
+@pytest.mark.parametrize(("sequences", "beyond"), [(4, 0), (5, 1)])
+def test_calls_of_more_sequences_than_were_measured_lie_beyond(sequences, beyond):
+    terms = Terms(curve=TARGET, sequences=sequences)
+    made = project(answers("c0", 3, 1, drafting=False), terms, ["mine"])
+    assert of(made).beyond == beyond
+
+
+def test_calls_beyond_are_shares_of_calls_not_of_steps():
+    """Of two later steps one makes three calls of three rows, the other one of eight."""
+    narrow = curve_of(lambda cell: 1.0, rows=(1, 3))
+    record = make_record("mine", (1, 3, 1), calls=(1, 3, 1), rows=(10, 9, 8))
+    made = project([*answers("c0", 3, 1)[:1], record], Terms(curve=narrow), ["mine"])
+    assert of(made).beyond == pytest.approx(1 / 4)
+    wide = replace(record, steps=replace(record.steps, target_rows=(10, 12, 3)))
+    made = project([*answers("c0", 3, 1)[:1], wide], Terms(curve=narrow), ["mine"])
+    assert of(made).beyond == pytest.approx(3 / 4)
+
+
 def test_the_error_is_against_what_a_real_run_measured_after_the_first_token():
     records = answers("c0", 3, 1, drafting=False)
     real = [
@@ -139,3 +164,11 @@ def test_what_a_run_says_of_its_overheads_and_its_draft_calls():
     assert overheads_s(pass_two) == pytest.approx({"ar": 0.2, "mine": 0.3})
     # five draft calls of 0.4 s against ar's calls of 2 s
     assert draft_shares(pass_two, answers("c0", 3, 1)) == pytest.approx({"mine": 0.2})
+
+
+def test_draft_calls_are_counted_in_the_repeat_whose_seconds_were_split():
+    first, second = answers("c0", 3, 1), answers("c0", 3, 1, repeat=1)
+    steps = replace(second[1].steps, draft_calls=(0, 7, 3))
+    records = [*first, second[0], replace(second[1], steps=steps)]
+    split = [phased("ar", verify=8.0), replace(phased("mine", draft=2.0), repeat=1)]
+    assert draft_shares(split, records) == pytest.approx({"mine": 2.0 / 10 / 2.0})

@@ -103,6 +103,28 @@ def test_one_wild_prompt_makes_them_disagree() -> None:
     assert found.disagree is True
 
 
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_ends_disagree_beyond_a_quarter_of_the_half_width_in_logs(sign: int) -> None:
+    """Either end will do; the t-interval's half-width is 0.4."""
+
+    def between(low: float, high: float) -> Estimate:
+        return Estimate(value=2.0, low=math.exp(low), high=math.exp(high))
+
+    found = replace(speedups(units([1.0]), units([1.0])), geometric=between(0.3, 1.1))
+    for moved, disagree in ((0.09, False), (0.11, True)):
+        ends = [(0.3 + sign * moved, 1.1), (0.3, 1.1 + sign * moved)]
+        for low, high in ends:
+            assert replace(found, resampled=between(low, high)).disagree is disagree
+    crossing = replace(found, geometric=between(0.01, 1.1), resampled=between(-0.01, 1.1))
+    assert crossing.disagree is True
+
+
+def test_a_repeat_in_which_every_question_failed_is_none_of_spec_benchs() -> None:
+    base = [unit(f"a#{turn}", 2.0, repeat=repeat) for repeat in (0, 1) for turn in (1, 2)]
+    mine = [replace(u, seconds=1.0, ok=(u.key, u.repeat) != ("a#2", 1)) for u in base]
+    assert speedups(base, mine).specbench.value == pytest.approx(2.0)
+
+
 def test_fewer_than_eight_conversations_have_no_bootstrap() -> None:
     found = speedups(*spread(7))
     assert found.geometric.low is not None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,12 @@ import psutil
 import pytest
 
 from bench.errors import BenchError, Exit
+from bench.machine.load import Load
 from bench.records.failures import ERRORS
-from bench.records.phases import read_phases
+from bench.records.files import SAMPLES
+from bench.records.phases import PHASES_FILE, read_phases
 from bench.records.run_folder import Run, load_run
+from bench.records.status import write_status
 from bench.settings.config import load_config
 from bench.settings.spread import Kind, Spread, spread_of
 from bench.stats.validity import VALID
@@ -176,6 +181,82 @@ def test_a_failing_decoder_leaves_its_errors_and_tracebacks(
     assert "ValueError: no" in (run.path / ERRORS).read_text()
 
 
+FAILS_AT_TIMES = """
+result = yield request.target.call(request.prompt_ids)
+if sum(request.prompt_ids) % 2:
+    raise ValueError("no")
+while True:
+    yield Emit(tokens=result.picks)
+    result = yield request.target.call(result.picks)
+"""
+
+
+def phases_of(run: Run) -> set[tuple[str, tuple[str, ...], int | None]]:
+    return {(a.decoder, a.prompts, a.repeat) for a in read_phases(run.path)}
+
+
+def test_a_decoder_that_failed_on_one_prompt_has_its_phases_on_others(
+    in_process: Any, tmp_path: Path, decoder_file: Any
+) -> None:
+    """One worker does all blocks; what was not split is split when the run goes on."""
+    chosen = config(decoders=decoder_file(FAILS_AT_TIMES), draft=None)
+    alone = bench_run.run(chosen, tmp_path / "alone", RecordedProgress(), open_here)
+    expected = phases_of(load_run(alone.run_dir))
+    asked = {decoder for decoder, *_ in expected}
+    mine = [decoder for decoder in asked if "mine" in decoder]
+    assert len(mine) == 1
+    assert 0 < sum(d == mine[0] for d, *_ in expected) < sum(d == "ar" for d, *_ in expected)
+    in_process()
+    one = Spread(workers=1, kind=Kind.ray)
+    ended = bench_run.run(chosen, tmp_path / "one", RecordedProgress(), open_here, spread=one)
+    run = load_run(ended.run_dir)
+    assert phases_of(run) == expected
+    (run.path / PHASES_FILE).unlink()
+    write_status(run.path, replace(run.status, status="interrupted"))
+    in_process()
+    bench_run.resume(run.path, RecordedProgress(), open_here, spread=one)
+    assert phases_of(load_run(run.path)) == expected
+
+
+def test_a_prompt_that_some_decoders_were_scored_on_is_scored_with_the_others(
+    alone: Run, in_process: Any
+) -> None:
+    whole = answers(alone)
+    lines = (alone.path / SAMPLES).read_text(encoding="utf-8").splitlines(keepends=True)
+    last = max(n for n, line in enumerate(lines) if '"kind":"quality"' in line)
+    (alone.path / SAMPLES).write_text("".join(lines[:last] + lines[last + 1 :]), encoding="utf-8")
+    write_status(alone.path, replace(alone.status, status="interrupted"))
+    in_process()
+    ended = bench_run.resume(alone.path, RecordedProgress(), open_here, spread=TWO)
+    assert ended.exit_code == Exit.DONE
+    assert answers(load_run(alone.path)) == whole
+
+
+def test_what_a_worker_did_before_a_block_is_no_load_of_it(
+    in_process: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A core is busy whenever a worker is told of its job, and at no other time."""
+
+    class Watch:
+        def __init__(self, _: object) -> None:
+            self.busy = 0.0
+
+        def ignore(self, _: object) -> None:
+            self.busy += 1
+
+        def lap(self) -> Load:
+            load = Load(other_cores=self.busy)
+            self.busy = 0.0
+            return load
+
+    monkeypatch.setattr("bench.machine.load.LoadWatch", Watch)
+    in_process()
+    ended = bench_run.run(config(), tmp_path, RecordedProgress(), open_here, spread=TWO)
+    events = [e for e in load_run(ended.run_dir).events if e["event"] == "load"]
+    assert events
+    assert {event["other_cores"] for event in events} == {0.0}
+
+
 def test_a_worker_on_another_machine_refuses_and_says_what_to_do(
     in_process: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +309,16 @@ needs_cores = pytest.mark.skipif(
 )
 
 
+def local_workers() -> list[psutil.Process]:
+    """The workers that this process started; one that has ended says nothing of itself."""
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if "bench.workers.local" in child.cmdline():
+                found.append(child)
+    return found
+
+
 class Killing(RecordedProgress):
     """Kills one worker, with SIGKILL, when two have answered."""
 
@@ -235,8 +326,7 @@ class Killing(RecordedProgress):
 
     def step(self, detail: str = "", num: int = 1) -> None:
         super().step(detail, num)
-        children = psutil.Process().children()
-        workers = [child for child in children if "bench.workers.local" in child.cmdline()]
+        workers = local_workers()
         if len(set(self.details)) > 1 and not self.killed:
             self.killed = workers[0].pid
             os.kill(self.killed, signal.SIGKILL)
@@ -255,5 +345,4 @@ def test_a_worker_killed_amid_its_block_costs_that_block_alone(tmp_path: Path) -
     joined = {e["worker"]: e["cores"] for e in run.events if e["event"] == "worker"}
     assert {"w0", "w1"} <= set(joined)
     assert sorted(joined["w0"] + joined["w1"]) == sorted(os.sched_getaffinity(0))[:2]
-    children = psutil.Process().children()
-    assert not [child for child in children if "bench.workers.local" in child.cmdline()]
+    assert not local_workers()

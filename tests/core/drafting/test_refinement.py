@@ -52,6 +52,17 @@ def test_schedules_leave_as_many_masks_as_they_say(schedule: str, commit: str, p
     assert block.tokens == (100, *range(20, 31))
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 6])
+def test_without_a_number_there_are_as_many_passes_as_tokens_to_predict(size: int) -> None:
+    """One token a pass; a block of one token, which the target gives, has one pass too."""
+    block, passes = block_of(size, max_passes=0, early_exit=False), 0
+    while not block.finished:
+        block.take(range(20, 19 + size), [0.5] * (size - 1))
+        passes += 1
+        assert block.shown.count(M) == max(0, size - 1 - passes)
+    assert passes == max(1, size - 1)
+
+
 # Commits.
 
 

@@ -191,6 +191,24 @@ def test_rejection_of_siblings_keeps_the_targets_distribution(
         assert first[token] == pytest.approx(weight / 12, abs=1e-9)
 
 
+def test_no_number_draws_a_candidate_and_decides_again() -> None:
+    """Both siblings may fall, and two tokens are left then; all uniforms are integrated over."""
+    p, q = torch.tensor([5, 5, 1, 1]) / 12, torch.ones(4) / 4
+
+    def first(uniforms: Any) -> int:
+        tree = DraftTree(0)
+        for token in draw_candidates(q, 2, uniforms, 3):
+            tree.draft(token, 0)
+        after = torch.stack([p, *torch.eye(4)[[0] * (len(tree) - 1)]])
+        path, token = verify_strict(tree, after, {0: q}, uniforms, 3)
+        return tree.tokens[path[1]] if len(path) > 1 else token
+
+    sizes = {"draw": (4, 3), "accept": (3, 3), "recover": (2,)}
+    found = integrated(first, lambda stream, _, candidate: sizes[stream][candidate])
+    for token, mass in enumerate(p.tolist()):
+        assert found[token] == pytest.approx(mass, abs=1e-6)
+
+
 def test_rejection_of_a_tree_of_two_depths_keeps_the_targets_distribution() -> None:
     """Two tokens, in quarters: of the first two, those after a step being drawn."""
     probs = ByPrefix({(): torch.tensor([1, 3]) / 4, (0,): torch.tensor([3, 1]) / 4})

@@ -75,6 +75,18 @@ def test_special_ids_are_those_of_the_file(converted):
     assert said == "<|im_start|>user\nhe<|im_end|>\n<|im_start|>assistant\n"
 
 
+@pytest.mark.parametrize("ids", [(2, 0, 1), (0, 1, 2)])
+def test_special_ids_that_no_architecture_has_by_default_are_the_files_too(ids, tmp_path):
+    folder = gguf.convert(write_gguf(tmp_path / "m.gguf", ids=ids), tmp_path / "f", "0")
+    model, tokenizer = (
+        HFModel.load(folder, dtype=torch.float32, device="cpu"),
+        load_tokenizer(folder),
+    )
+    for one in (model.module.config, model.module.generation_config, tokenizer):
+        assert (one.bos_token_id, one.eos_token_id, one.pad_token_id) == ids
+    assert stop_ids(model, tokenizer) == {ids[1]}
+
+
 @pytest.mark.parametrize(("pre", "joined"), [("smollm", False), ("gpt-2", True)])
 def test_digits_stand_alone_where_the_file_says_so(pre, joined, tmp_path):
     folder = gguf.convert(write_gguf(tmp_path / "m.gguf", pre=pre), tmp_path / "f", "0")

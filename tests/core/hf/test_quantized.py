@@ -23,6 +23,7 @@ from decoders.core.hf.quantized import (
     QuantizedLinear,
     Width,
     fits_int4,
+    num_packed,
     quantize,
 )
 from decoders.core.registry import build, parse_spec
@@ -211,6 +212,10 @@ def test_bytes_and_weights_are_counted_as_they_are() -> None:
     table = module.get_input_embeddings().weight
     assert packed.weight_bytes < plain.weight_bytes
     assert rest == table.nbytes + sum(p.nbytes for p in module.parameters() if p.ndim == 1)
+    assert num_packed(plain.module) == 0
+    names = {name for name, part in module.named_modules() if isinstance(part, QuantizedLinear)}
+    linear = {n: part for n, part in plain.module.named_modules() if n in names}
+    assert num_packed(module) == sum(part.weight.numel() for part in linear.values())
     assert packed.facts["quantized"] == "int8"
     assert "quantized" not in plain.facts
 

@@ -28,6 +28,7 @@ from training.adapter.draft import (
     leading_runs,
     train_draft,
 )
+from training.adapter.lean_loss import GREEDY_TEMPERATURE
 from training.adapter.teacher_cache import TeacherCache
 from training.loop import TrainingProgress
 from training.reporter import Reporter
@@ -147,6 +148,38 @@ def test_the_command_trains_and_refuses_in_one_line(tables: dict[str, Any], tmp_
     refused = bench("train", "draft", "--recipe", path, "--set", "draft.size=3")
     assert refused.code == 2
     assert "unknown key draft.size" in refused.err
+
+
+@pytest.mark.parametrize("prompt_weight", [0.0, 0.25])
+def test_the_loss_is_against_what_the_target_says_before_each_token(
+    tables: dict[str, Any], home: Path, tmp_path: Path, prompt_weight: float
+) -> None:
+    """Row by row through both models: half of it against labels, half against the likeliest."""
+    tables["run"] |= {"head_words": 0, "label_share": 0.5, "prompt_weight": prompt_weight}
+    state = tmp_path / "state"
+    state.mkdir()
+    with Reporter("none", "draft", tmp_path / "log.jsonl", "tokens") as reporter:
+        job = DraftJob(DraftRecipe.of(tables), state, reporter, tables["model"]["path"])
+        pieces = list(job.pieces(TrainingProgress()))
+    target = AutoModelForCausalLM.from_pretrained(home / "zoo", dtype=torch.float32)
+    expected, num = 0.0, 0
+    with torch.no_grad():
+        for row in job.source.rows(0):
+            ids = torch.tensor([row.ids])
+            said, drafted = target(ids).logits[0], job.trained(ids).logits[0]
+            for place in range(1, len(row.ids)):
+                weight = 1.0 if row.learn[place] else prompt_weight
+                if not weight:
+                    continue
+                temperature = (row.temperature or GREEDY_TEMPERATURE) if row.learn[place] else 1.0
+                likeliest = said[place - 1].topk(4)
+                q = (drafted[place - 1] / temperature).log_softmax(-1)
+                p = (likeliest.values / temperature).softmax(-1)
+                taught = -(p * q[likeliest.indices]).sum() - q[row.ids[place]]
+                expected += weight * 0.5 * float(taught)
+                num += 1
+    assert sum(count for _, count, _ in pieces) == num
+    assert sum(loss.item() for loss, _, _ in pieces) == pytest.approx(expected, rel=1e-3)
 
 
 def test_prompts_are_learnt_at_their_own_weight_and_temperature(

@@ -20,12 +20,14 @@ from decoders.core.engine.scheduler import generate
 from decoders.core.hf.model import HFModel, stop_ids
 from decoders.core.types import Sampling
 from decoders.idlm import IterativeDiffusion
+from training.adapter import lean_job
 from training.adapter.best import Best
-from training.adapter.lean_loss import ShortHead, taught_loss
+from training.adapter.lean_loss import GREEDY_TEMPERATURE, ShortHead, taught_loss
 from training.adapter.recipe import AdapterRecipe
 from training.adapter.report import HeldOutReport
 from training.adapter.train import build_job, train_adapter
 from training.adapter.warm_start import begin_from
+from training.loop import TrainingProgress
 from training.reporter import Reporter
 from training.text.completion_file import Completion, write_completions
 from training.text.completions import CompletionsSource
@@ -205,6 +207,57 @@ def test_a_lean_run_learns_is_reported_and_decodes_losslessly(
     plain = generate(Autoregressive(), prompt, sampling, models).tokens
     isd = IterativeDiffusion(mode="isd", stride=4)
     assert generate(isd, prompt, sampling, models).tokens == plain
+
+
+class Spy:
+    """Calls a function of the job's module, and remembers what it was given and gave."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self._function = getattr(lean_job, name)
+        monkeypatch.setattr(lean_job, name, self)
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        result = self._function(*arguments, **options)
+        self.calls.append((*arguments, result))
+        return result
+
+
+@pytest.mark.parametrize("variant", ["isd", "c-ptp", "o-ptp"])
+def test_slots_are_taught_at_the_temperature_of_their_text_and_weigh_less_further_on(
+    lean: dict[str, Any], variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Greedy text is explained at temperature 1 and compared at a lower one."""
+    code = "constant" if variant == "isd" else "dyadic"
+    lean["adapter"] |= {"variant": variant, "code": code, "enter": int(variant != "o-ptp")}
+    reporter = Reporter("none", "x", tmp_path / "x.jsonl")
+    job, _ = build_job(AdapterRecipe.of(lean), tmp_path, torch.device("cpu"), reporter)
+    names = ("places_of", "explain_places", "taught_loss")
+    asked, explained, taught = (Spy(monkeypatch, name) for name in names)
+    rows = {tuple(row.ids): row for row in job.source.rows(0)}
+    assert len({row.temperature for row in rows.values()}) > 1
+    num = sum(count for _, count, _ in job.pieces(TrainingProgress()))
+    assert num == sum(len(call[2]) for call in taught.calls) > 0
+    first = int(variant != "o-ptp")  # how far behind its window's start the first token is
+    calls = zip(asked.calls, explained.calls, taught.calls, strict=True)
+    for places, (windows, *_, slots), (_, _, target, _, temperature, weight, _) in calls:
+        text = [
+            max((row for ids, row in rows.items() if line[: len(ids)] == list(ids)),
+                key=lambda row: len(row.ids))
+            for line in windows.ids.tolist()
+        ]  # fmt: skip
+        for line, row in enumerate(text):
+            learnt = [False, *row.learn[1:]]
+            assert places[3][line].tolist()[: len(learnt)] == learnt
+            assert not places[3][line][len(learnt) :].any()
+        assert places[4].tolist() == pytest.approx([row.temperature or 1.0 for row in text])
+        lines, _ = slots.usable.nonzero().unbind(1)
+        assert torch.equal(target, slots.target[slots.usable])
+        own = [text[line].temperature or GREEDY_TEMPERATURE for line in lines.tolist()]
+        assert temperature.tolist() == pytest.approx(own)
+        assert weight.tolist() == pytest.approx(
+            [math.exp(-0.2 * (d - first)) for d in windows.depth[slots.usable]]
+        )
 
 
 @pytest.mark.parametrize("variant", ["isd", "c-ptp", "o-ptp", "refine"])

@@ -111,6 +111,33 @@ def oracle(ranks: Sequence[Sequence[int | None]], below: int) -> float:
     return sum(runs) / len(runs)
 
 
+def test_held_out_answers_are_ranked_among_all_words(
+    tables: dict[str, Any], tmp_path: Path
+) -> None:
+    """Against the logits themselves, head by head; random heads are right at times."""
+    tables["run"]["eval_rows"] = 24
+    job = job_of(tables, tmp_path)
+    generator = torch.Generator().manual_seed(2)
+    job.heads.up.data = 0.2 * torch.randn(job.heads.up.shape, generator=generator)
+    likeliest, among, known = torch.zeros(3), torch.zeros(3), torch.zeros(3)
+    with torch.no_grad():
+        for row in job.source.held_out(24):
+            hidden = job.module.base_model(torch.tensor([row.ids])).last_hidden_state[0]
+            targets = targets_of([row], len(row.ids), 3)[0]
+            for state, after in zip(hidden, targets.tolist(), strict=True):
+                logits = job.module.lm_head(job.heads(state[None])[0])
+                for head, token in enumerate(after):
+                    if token != NONE:
+                        known[head] += 1
+                        best = logits[head].topk(4).indices.tolist()
+                        likeliest[head] += best[0] == token
+                        among[head] += token in best
+    report = job.held_out()
+    assert sum(likeliest) > 0
+    assert report.accuracy == pytest.approx((likeliest / known).tolist(), abs=1e-3)
+    assert report.among == pytest.approx((among / known).tolist(), abs=1e-3)
+
+
 def test_a_report_counts_each_head_and_what_leads() -> None:
     ranks: list[list[int | None]] = [[0, 0, 5], [0, 2, None], [3, 0, 0], [9, None, None]]
     known = torch.tensor([[rank is not None for rank in row] for row in ranks])

@@ -1,0 +1,93 @@
+"""Answers promised to be the baseline's, and those of them that are not. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bench.records.plan import BASELINE, Cell
+from bench.records.record import SampleRecord
+from bench.records.status import Difference, RunStatus
+
+Pair = tuple[str, tuple[int, ...], tuple[int, ...]]
+"""A prompt's name, an answer's tokens and the baseline's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What of a cell was compared with the baseline's answers.
+
+    Attributes:
+        cell: its name.
+        num: how many answers; those of prompts and repeats that both answered.
+        unequal: the pairs that differ, in the order measured.
+    """
+
+    cell: str
+    num: int
+    unequal: tuple[Pair, ...]
+
+
+def compare_with_baseline(cells: Iterable[Cell], records: Iterable[SampleRecord]) -> list[Compared]:
+    """Compare the timed answers of the cells that promise the baseline's very tokens."""
+    timed = [r for r in records if r.kind == "timing" and r.error is None and r.tokens is not None]
+    baseline = {(r.prompt, r.repeat): r.tokens or () for r in timed if r.decoder == BASELINE}
+    compared = []
+    for cell in cells:
+        if cell.cell == BASELINE or not (cell.lossless and cell.comparable_to_ar):
+            continue
+        pairs = [
+            (r.prompt, r.tokens or (), baseline[r.prompt, r.repeat])
+            for r in timed
+            if r.decoder == cell.cell and (r.prompt, r.repeat) in baseline
+        ]
+        unequal = tuple(pair for pair in pairs if pair[1] != pair[2])
+        compared.append(Compared(cell=cell.cell, num=len(pairs), unequal=unequal))
+    return compared
+
+
+def pooled(
+    cells: Iterable[Cell], statuses: Sequence[RunStatus], parts: Sequence[Iterable[SampleRecord]]
+) -> tuple[Difference, ...] | None:
+    """Pool the differences of several runs, of each of which a part counts.
+
+    A run stores how many of its unequal answers are wrong, not which: where only some of them
+    count, up to that many of these are taken to be wrong.
+
+    Args:
+        cells: of all runs.
+        statuses: of the runs.
+        parts: the records of each run that count.
+
+    Returns:
+        Those of cells with any; None where a run was not asked.
+    """
+    if any(status.differences is None for status in statuses):
+        return None
+    compared = [{each.cell: each for each in compare_with_baseline(cells, part)} for part in parts]
+    found = []
+    for cell in compared[0]:
+        of_runs = [by_cell[cell] for by_cell in compared]
+        unequal = [pair for each in of_runs for pair in each.unequal]
+        if unequal:
+            found.append(
+                Difference(
+                    cell=cell,
+                    num_answers=len(unequal),
+                    num_compared=sum(each.num for each in of_runs),
+                    num_wrong=_num_wrong(statuses, of_runs),
+                    example=unequal[0][0],
+                )
+            )
+    return tuple(found)
+
+
+def _num_wrong(statuses: Sequence[RunStatus], compared: Sequence[Compared]) -> int | None:
+    """How many answers of one cell are taken to be wrong; None where a run did not judge them."""
+    num = 0
+    for status, each in zip(statuses, compared, strict=True):
+        told = {d.cell: d.num_wrong for d in status.differences or ()}.get(each.cell, 0)
+        if each.unequal and told is None:
+            return None
+        num += min(told or 0, len(each.unequal))
+    return num

@@ -1,0 +1,131 @@
+"""The law of answers: every rule that verifies drawn drafts keeps the target's distribution.
+
+All uniforms that a decoder asks for run over a grid, those of its drafts among them: so a number
+that decides two things at once, such as a recovery token taken from its draft's own uniform, shows
+as another distribution. Every decoder whose verification rejects drafts is held to it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from decoders.core.decoder import Decoder
+from decoders.core.engine import sequence
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import generate
+from decoders.core.testing.table_model import TableModel
+from decoders.core.types import Sampling
+from decoders.eagle import Eagle
+from decoders.exit import EarlyExit
+from decoders.idlm import IterativeDiffusion
+from decoders.medusa import Medusa
+from decoders.spec import Speculative
+from tests.enumeration import enumerated_distribution, integrated
+
+Weights = Sequence[Sequence[int]]
+SIXTHS = ((3, 3, 0), (1, 1, 4), (2, 2, 2))
+QUARTERS = ((1, 3), (3, 1))
+"""The target after each of V tokens, in parts of 2 V; drafts are drawn evenly, 2 parts each."""
+
+
+class Flat(TableModel):
+    """A draft model that knows nothing."""
+
+    def logits(self, context: Sequence[int]) -> Tensor:
+        return torch.zeros(self.vocab_size)
+
+
+class Known(TableModel):
+    """A table whose students know nothing; the first token of an answer is the prompt's again."""
+
+    def __init__(self, weights: Weights) -> None:
+        super().__init__(len(weights), order=6)
+        self._weights = weights
+        for variant in ("isd", "medusa", "eagle", "exit"):
+            self.attach(variant, 0.0, variant)  # type: ignore[arg-type]
+        self._exits["exit"] = Flat(len(weights))
+
+    def logits(self, context: Sequence[int]) -> Tensor:
+        certain = torch.eye(self.vocab_size)
+        weights = certain if len(context) == 1 else torch.tensor(self._weights)
+        return weights[context[-1]].log()
+
+    def propose(self, name: str, hidden: Tensor) -> Tensor:
+        return torch.zeros(len(hidden), self.adapters[name].num_slots, self.vocab_size)
+
+    def drafted(self, name: str, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
+        logits, after = super().drafted(name, states, tokens)
+        return torch.zeros_like(logits), after
+
+    def _predict(self, slots: Any, slot: int, rows: Any) -> Tensor:
+        return torch.zeros(self.vocab_size)
+
+
+def distance(
+    decoder: Decoder,
+    weights: Weights,
+    num_tokens: int,
+    monkeypatch: pytest.MonkeyPatch,
+    tampered: Callable[[Any], Any] = lambda uniforms: uniforms,
+) -> float:
+    """Largest total variation between a decoder's answers and the target's, over two prompts."""
+    target = Known(weights)
+    models = Models(target=target, draft=Flat(len(weights)))
+    sampling = Sampling(temperature=1.0, max_new_tokens=num_tokens)
+
+    def cells(stream: str, position: int, candidate: int) -> int:
+        """Where thresholds lie; the first token is certain."""
+        sizes = {"draw": len(weights) - candidate, "accept": 2, "recover": 2 * len(weights)}
+        return sizes[stream] if position else 1
+
+    gaps = []
+    for prompt in ([0], [1]):
+
+        def run(uniforms: Any, prompt: list[int] = prompt) -> tuple[int, ...]:
+            monkeypatch.setattr(sequence, "Uniforms", lambda *_: tampered(uniforms))
+            return generate(decoder, prompt, sampling, models).tokens
+
+        found = integrated(run, cells)
+        expected = enumerated_distribution(target, prompt, sampling, num_tokens)
+        both = {*found, *expected}
+        gaps.append(sum(abs(found.get(a, 0.0) - expected.get(a, 0.0)) for a in both) / 2)
+    return max(gaps)
+
+
+REJECTING = {
+    "spec": (Speculative(k=2), SIXTHS, 3),
+    "exit": (EarlyExit(k=2, stop=0.0), SIXTHS, 3),
+    "isd": (IterativeDiffusion(mode="isd", stride=2), SIXTHS, 3),
+    "medusa": (Medusa(verify="strict", width=2, nodes=2), SIXTHS, 3),
+    "medusa-deep": (Medusa(verify="strict", width=1, nodes=2), QUARTERS, 4),
+    "medusa-wide": (Medusa(verify="strict", width=2, nodes=4), QUARTERS, 4),
+    "eagle": (Eagle(verify="strict", width=2, nodes=2, depth=1), SIXTHS, 3),
+    "eagle-deep": (Eagle(verify="strict", width=1, nodes=2, depth=2), QUARTERS, 4),
+}
+
+
+@pytest.mark.parametrize("name", REJECTING)
+def test_answers_have_the_targets_distribution(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert distance(*REJECTING[name], monkeypatch) < 1e-6
+
+
+class Reused:
+    """Uniforms of which one stream is the drafts' own."""
+
+    def __init__(self, uniforms: Any, stream: str) -> None:
+        self._uniforms, self._stream = uniforms, stream
+
+    def at(self, stream: str, position: int, candidate: int = 0) -> float:
+        return self._uniforms.at("draw" if stream == self._stream else stream, position, candidate)
+
+
+@pytest.mark.parametrize("stream", ["accept", "recover"])
+@pytest.mark.parametrize("name", ["spec", "exit", "isd", "medusa", "eagle"])
+def test_a_drafts_own_number_that_decides_again_is_told_apart(
+    name: str, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gap = distance(*REJECTING[name], monkeypatch, lambda uniforms: Reused(uniforms, stream))
+    assert gap > 0.02

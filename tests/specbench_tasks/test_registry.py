@@ -170,7 +170,8 @@ def test_even_shares_fill_small_places_and_give_remainders_to_the_first() -> Non
 
 def test_the_listing_names_every_family_and_source_and_its_counts_are_true() -> None:
     infos = {info.name: info for info in list_tasks()}
-    assert {*FAMILIES, *LISTS} | {"zoo", "specbench[=PATH]", "jsonl=PATH", "hf=ID"} == set(infos)
+    sources = {"zoo", "specbench[=PATH]", "PATH", "jsonl=PATH", "hf=ID"}
+    assert {*FAMILIES, *LISTS} | sources == set(infos)
     assert infos["zoo"].num_conversations == len(load_tasks(limit=10_000).timing)
     assert infos["rag"].num_conversations == len(load_tasks("rag", limit=10_000).timing)
 

@@ -371,7 +371,7 @@ def test_a_line_that_holds_no_text_is_named(
         ("a.jsonl", b"", "holds no rows"),
         ("a.txt", b"red old", "a.txt gives 1 different rows to learn from; at least 8"),
         ("a.txt", b"\xff\xfe\xfa", "is not UTF-8 text"),
-        ("a.csv", b"text\nred\n", "is neither .txt nor .jsonl; for other files use kind"),
+        ("a.bin", b"red old", "is none of JSONL, a JSON list"),
         ("missing.txt", None, "cannot read .*No such file"),
         ("missing.jsonl", None, "no file"),
     ],

@@ -105,7 +105,7 @@ def load_tasks(
         for family in dict.fromkeys((*usual, *present))
     }
     if limit is not None and limit > len(conversations):
-        notes += (f"--limit {limit}: there are {len(conversations)} conversations, all are taken",)
+        notes += (f"--limit {limit} is more than there are: all {len(conversations)} are taken",)
     if limit is None:
         limit = _DEFAULT_ZOO_LIMIT if name.partition(":")[0] == "zoo" else len(conversations)
     wanted = _DEFAULT_QUALITY_LIMIT if quality_limit is None else quality_limit
@@ -202,7 +202,7 @@ def _path_of(spec: str) -> Path | None:
     path = Path(text).expanduser()
     if not text or all(name.partition("=")[0].strip() in _KNOWN for name in text.split(",")):
         return None
-    looks = "=" not in text and ("/" in text or path.suffix in SUFFIXES)
+    looks = not {*"=,"} & {*text} and ("/" in text or path.suffix in SUFFIXES)
     return path if looks or path.exists() else None
 
 

@@ -18,7 +18,6 @@ Any other row is called by the field of its prompt. Standard library only.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ _INPUTS = ("input", "context")
 Turns = tuple[str | None, list[str], list[str | None]]
 """System text, user turns, and the answers to them that a cell holds."""
 _LISTS = ("turns", "messages", "conversations")
-"""Fields that hold a list; in a CSV file as JSON."""
+"""Fields that hold a list."""
 _TIERS = ("low_entropy", "mixed", "high_entropy")
 _GSM8K_FINAL = re.compile(r"####\s*(-?[\d,]*\.?\d+)\s*$")
 _PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
@@ -67,7 +66,7 @@ def asked_of(row: Row, named: str | None) -> Asked:
     field = named or _field(row)
     cell, fields = row.get(field), {field}
     if field in _LISTS and isinstance(cell, str) and cell.lstrip().startswith("["):
-        cell = _list_of(field, cell)
+        raise ValueError(f"{field} is {short(cell)}; write its list as JSON")
     system, turns, replies = _turns(field, cell)
     if named is None and field == "instruction" and len(turns) == 1:
         inputs = [name for name in _INPUTS if isinstance(row.get(name), str)]
@@ -173,10 +172,3 @@ def _talk(
     if not turns:
         raise ValueError(f"{field} holds no message of a user")
     return "\n".join(system) or None, turns, replies
-
-
-def _list_of(field: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{field} is {short(text)}; write its list as JSON ({error})") from error

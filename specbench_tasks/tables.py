@@ -1,8 +1,8 @@
 """Rows of a file: JSONL, a JSON list, CSV, TSV or Parquet.
 
 CSV and TSV are known by their extension, the others by their content. Every row keeps the number
-that errors call it by. Cells of CSV and TSV stay text: no guess turns 007 into 7, or the answer NA
-into nothing. `pyarrow` is imported for Parquet alone.
+that errors call it by. Cells of CSV and TSV stay text (no guess turns 007 into 7, or the answer NA
+into nothing), but for lists of texts in JSON. `pyarrow` is imported for Parquet alone.
 """
 
 from __future__ import annotations
@@ -115,21 +115,30 @@ def _cells(path: Path, text: str, separator: str) -> Iterator[tuple[int, Row]]:
     csv.field_size_limit(sys.maxsize)  # a passage to be summarised may be longer than 128 KiB
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     header: list[str] = []
-    end = 0
+    start = 1
     try:
         for cells in lines:
-            number, end = end + 1, lines.line_num
-            if not cells:
-                continue
-            if len(set(header)) != len(header):
-                raise ValueError(f"two columns have one name, in {', '.join(header)}")
-            if header and len(cells) != len(header):
-                raise ValueError(f"{len(cells)} cells, but {len(header)} columns; quote commas")
-            if header:
-                yield number, dict(zip(header, cells, strict=True))
+            if not header and len(set(cells)) < len(cells):
+                raise ValueError(f"two columns have one name, in {', '.join(cells)}")
+            if header and cells:
+                if len(cells) != len(header):
+                    raise ValueError(f"{len(cells)} cells for {len(header)} columns; quote commas")
+                yield start, dict(zip(header, map(_unpacked, cells), strict=True))
             header = header or cells
+            start = lines.line_num + 1
     except (ValueError, csv.Error) as error:
-        raise ValueError(f"{path}, line {end}: {error}") from error
+        raise ValueError(f"{path}, line {start}: {error}") from error
+
+
+def _unpacked(cell: str) -> Any:
+    """A cell; the list, where it is one of texts, lists or objects in JSON."""
+    if not cell.startswith("["):
+        return cell
+    try:
+        items = json.loads(cell)
+    except (ValueError, RecursionError):
+        return cell
+    return items if all(isinstance(item, str | list | dict) for item in items) else cell
 
 
 def _parquet(path: Path) -> list[tuple[int, Row]]:

@@ -35,7 +35,7 @@ def dry_run(
     timed = [prompts[planned.prompt] for planned in plan.in_pass("timing")]
     guess = estimate(setup, plan, timed)
     line = f"about {duration(guess.seconds)}, were every decoder as fast as ar ({guess.basis})"
-    return [*describe(plan), computed_in(config, setup.config), line, *_first(setup, timed[0])]
+    return [*describe(plan), *_first(setup, timed[0]), computed_in(config, setup.config), line]
 
 
 def _first(setup: Setup, prompt: Prompt) -> list[str]:

@@ -23,7 +23,7 @@ from specbench_tasks.specbench import (
     is_pinned,
     with_qa_answers,
 )
-from specbench_tasks.tables import Row, Table, read_table
+from specbench_tasks.tables import Row, Table, exists, read_table
 from specbench_tasks.tabular import Reading, conversations
 
 __all__ = ["DataUnavailable", "load_file", "load_hf", "load_specbench", "open_dataset"]
@@ -107,7 +107,7 @@ def open_dataset(
         ValueError: no such dataset, configuration or split, or a file that cannot be read.
     """
     path = Path(dataset).expanduser()
-    if path.is_file():
+    if exists(path) and not path.is_dir():
         table = read_table(path)
         return table.where, _split_of({"train": table.rows}, dataset, split)
     return f"{dataset}, row", enumerate(_split_of(_opened(dataset, path, config), dataset, split))

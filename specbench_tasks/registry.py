@@ -26,7 +26,7 @@ from specbench_tasks.generators import NUM_ZOO_CONVERSATIONS, zoo_conversations
 from specbench_tasks.loaders import load_file, load_hf, load_specbench
 from specbench_tasks.specbench import NUM_QUESTIONS
 from specbench_tasks.subset import held_out, spread
-from specbench_tasks.tables import SUFFIXES
+from specbench_tasks.tables import SUFFIXES, exists
 from specbench_tasks.tabular import Reading
 from specbench_tasks.task import FAMILIES, LISTS, OTHER, Conversation
 
@@ -190,7 +190,7 @@ def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
     if source == "jsonl":
         return f"jsonl:{path.stem}", load_file(path, columns)
     if source == "hf":
-        return f"hf:{path.name if path.exists() else value}", _of_dataset(value, columns)
+        return f"hf:{path.name if exists(path) else value}", _of_dataset(value, columns)
     if source == "specbench":
         return "specbench", load_specbench(path if value else None)
     return "zoo", _of_zoo(FAMILIES)
@@ -203,7 +203,7 @@ def _path_of(spec: str) -> Path | None:
     if not text or all(name.partition("=")[0].strip() in _KNOWN for name in text.split(",")):
         return None
     looks = not {*"=,"} & {*text} and ("/" in text or path.suffix in SUFFIXES)
-    return path if looks or path.exists() else None
+    return path if looks or exists(path) else None
 
 
 def _of_path(path: Path, columns: Mapping[str, str]) -> Reading:

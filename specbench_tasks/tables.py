@@ -31,6 +31,14 @@ class Table:
     rows: Sequence[tuple[int, Row]]
 
 
+def exists(path: Path) -> bool:
+    """Whether something is at a path; what is too long for one is not."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def read_table(path: Path) -> Table:
     """The rows of a file, whichever of the kinds above it is; blank lines are passed over.
 

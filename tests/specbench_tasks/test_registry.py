@@ -177,6 +177,7 @@ def test_a_dataset_takes_its_split_from_the_columns(
         ("nowhere.csv", "no file nowhere.csv"),
         ("no/where", "no file no/where"),
         ("spec_bench=a/b.jsonl", "did you mean 'specbench'?"),
+        ("x" * 4000, "unknown task 'xxx"),
         ("qa,nowhere.csv", "unknown task 'nowhere.csv'"),
     ],
 )

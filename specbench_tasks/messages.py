@@ -52,7 +52,8 @@ def _text(name: str, content: Any) -> str:
         return content
     parts = content if isinstance(content, Sequence) and content else [content]
     texts = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
-    if not all(isinstance(text, str) for text in texts):
+    kinds = [str(part.get("type", "text")) for part in parts if isinstance(part, Mapping)]
+    if not all(isinstance(text, str) for text in texts) or not all("text" in k for k in kinds):
         raise ValueError(
             f"{name} is {short(content)}; a message has role and content, both texts (content may "
             "be a list of parts with text)"

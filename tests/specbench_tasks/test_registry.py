@@ -154,9 +154,10 @@ def test_a_dataset_takes_its_split_from_the_columns(
     datasets.DatasetDict(
         {split: datasets.Dataset.from_dict(table) for split, table in tables.items()}
     ).save_to_disk(str(folder))
-    tasks = load_tasks(f"hf={folder}", columns={"split": "train"})
-    assert tasks.name == "hf:toy"
-    assert tasks.timing[0].turns == ("a",)
+    for spec, name in ((f"hf={folder}", "hf:toy"), (str(folder), "file:toy")):
+        tasks = load_tasks(spec, columns={"split": "train"})
+        assert tasks.name == name
+        assert tasks.timing[0].turns == ("a",)
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,8 @@ def test_answers_of_messages_are_history_and_gold_where_no_column_gives_any(writ
         ({"messages": [{"role": "tool", "content": "a"}]}, "messages.0. is of the role 'tool'; a"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
          r"messages\[0\]\.content is \[\{'type': 'image_url'"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "text": "alt"}]}]},
+         r"messages\[0\]\.content is \[\{'type': 'image'"),
         ({"messages": [{"role": "assistant", "content": "a", "tool_calls": [1]}]}, "has tool_cal"),
         ({"messages": [{"role": "system", "content": "a"}]}, "messages holds no message of a user"),
         ({"messages": [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]},

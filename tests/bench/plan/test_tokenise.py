@@ -188,14 +188,14 @@ def test_an_answer_that_the_data_gives_is_the_history_and_the_baseline_is_not_as
         asked.extend(p.name for p in prompts)
         return ["own"] * len(prompts)
 
-    given = replace(conversation("a", "b", "c"), replies=(" Given. ", None, "last"))
+    given = replace(conversation("a", "b", "c"), replies=("\nGiven ", None, "last"))
     prompts, _ = build_prompts(
         [given], Letters(), max_prompt_tokens=99, overlong="skip", answer_turn1=answer
     )
     assert asked == ["c#2"]
-    assert [text(p) for p in prompts] == ["a", "a\n Given. \nb", "a\n Given. \nb\nown\nc"]
+    assert [text(p) for p in prompts] == ["a", "a\n\nGiven \nb", "a\n\nGiven \nb\nown\nc"]
     # a cache holds the turn before, and the answer that was generated to it, not the given one
-    assert [p.num_kept for p in prompts] == [0, len("a"), len("a\n Given. \nb")]
+    assert [p.num_kept for p in prompts] == [0, len("a"), len("a\n\nGiven \nb")]
 
 
 def test_a_template_that_refuses_a_conversation_skips_it_visibly() -> None:

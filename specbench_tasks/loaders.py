@@ -1,6 +1,6 @@
-"""Anyone's prompts as conversations: a JSONL file, or a Hugging Face dataset.
+"""Anyone's prompts as conversations: a file, Spec-Bench's questions, or a Hugging Face dataset.
 
-Both are tables; `specbench_tasks.tabular` says which columns are read and what a cell may be.
+All are tables; `specbench_tasks.tabular` says which columns are read and what a cell may be.
 `datasets` is imported only where a dataset is asked for.
 """
 
@@ -11,34 +11,67 @@ import logging
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from specbench_tasks.specbench import DataUnavailable, load_specbench, read_jsonl
-from specbench_tasks.tabular import conversations
-from specbench_tasks.task import Conversation
+from specbench_tasks.specbench import (
+    DataUnavailable,
+    cached_questions,
+    check_question,
+    existing,
+    is_pinned,
+    with_qa_answers,
+)
+from specbench_tasks.tables import Row, Table, exists, read_table
+from specbench_tasks.tabular import Reading, conversations
 
-__all__ = ["DataUnavailable", "load_hf", "load_jsonl", "load_specbench"]
+__all__ = ["DataUnavailable", "load_file", "load_hf", "load_specbench", "open_dataset"]
 
 _PREFERRED_SPLITS = ("test", "validation", "train")
-_FILE_KINDS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv"}
 _HUB_TIMEOUT_S = 5.0
 
 
-def load_jsonl(path: Path, columns: Mapping[str, str] | None = None) -> list[Conversation]:
-    """Every line of a JSONL file as a conversation, in file order.
+def load_file(path: Path, columns: Mapping[str, str] | None = None) -> Reading:
+    """Every row of a file (`specbench_tasks.tables`) as a conversation, in file order.
 
     Args:
-        path: the file; its stem prefixes the ids.
+        path: the file; its stem prefixes the ids, but those of the very questions of Spec-Bench.
         columns: keys of `tabular.COLUMNS` to column names (family: or a family's own name).
 
     Raises:
-        ValueError: no such file, a line that is no object, no column to take the prompt from, a
+        ValueError: no such file, a row that is no object, no column to take the prompt from, a
             named column that is missing, or a cell of a wrong kind. The line says what is there.
     """
-    rows = read_jsonl(path)
-    return conversations(rows, path.stem, f"{path}, line", columns or {})
+    table = read_table(path)
+    if columns:
+        return conversations(table, path.stem, columns)
+    stem = "specbench" if is_pinned(path) else path.stem
+    return conversations(with_qa_answers(table, path.parent), stem, {})
+
+
+def load_specbench(path: Path | None = None) -> Reading:
+    """All questions of Spec-Bench's ``question.jsonl``, in file order, as ``specbench-<id>``.
+
+    Args:
+        path: the file, or a folder that holds it; None takes the cached copy and downloads it
+            when there is none. Only the download is held against the pinned checksum.
+
+    Raises:
+        DataUnavailable: the file cannot be downloaded, or is not the pinned one.
+        ValueError: no such file, or a line that is no Spec-Bench question.
+    """
+    file = cached_questions() if path is None else existing(path)
+    table = read_table(file)
+    for number, row in table.rows:
+        try:
+            check_question(row)
+        except ValueError as error:
+            raise ValueError(
+                f"{table.where} {number} is no Spec-Bench question ({error}); it needs "
+                "question_id, category and turns (for other files leave specbench= out)"
+            ) from error
+    return conversations(with_qa_answers(table, file.parent), "specbench", {})
 
 
 def load_hf(
@@ -46,36 +79,49 @@ def load_hf(
     columns: Mapping[str, str] | None = None,
     split: str | None = None,
     config: str | None = None,
-) -> list[Conversation]:
-    """Every row of one split of a Hugging Face dataset as a conversation.
+) -> Reading:
+    """Every row of one split of a Hugging Face dataset as a conversation (raises as its parts).
 
     Args:
-        dataset: a hub id, a folder (parquet, JSON or `save_to_disk`), or a data file.
-        columns: as in `load_jsonl`.
-        split: default the first of test, validation, train that exists, else the first.
+        dataset: a hub id, a folder (Parquet, JSON or `save_to_disk`), or a data file.
+        columns: as in `load_file`.
+        split: see `open_dataset`.
         config: the dataset's configuration, where it has several.
+    """
+    where, rows = open_dataset(dataset, config, split)
+    return conversations(Table(where, list(rows)), Path(dataset.rstrip("/")).stem, columns or {})
+
+
+def open_dataset(
+    dataset: str, config: str | None, split: str | None
+) -> tuple[str, Iterable[tuple[int, Row]]]:
+    """Numbered rows of one split of a dataset, and what errors call one before its number.
+
+    Args:
+        dataset: a hub id, a folder, or a data file (whose only split is train).
+        config: the dataset's configuration, where it has several.
+        split: default the first of test, validation, train that exists, else the first.
 
     Raises:
         DataUnavailable: the hub cannot be reached and the dataset is not in the local cache.
-        ValueError: no such dataset, configuration, split or column.
+        ValueError: no such dataset, configuration or split, or a file that cannot be read.
     """
-    table = _split_of(_open_dataset(dataset, config), dataset, split)
-    stem = Path(dataset.rstrip("/")).stem
-    return conversations(enumerate(table), stem, f"{dataset}, row", columns or {})
+    path = Path(dataset).expanduser()
+    if exists(path) and not path.is_dir():
+        table = read_table(path)
+        return table.where, _split_of({"train": table.rows}, dataset, split)
+    return f"{dataset}, row", enumerate(_split_of(_opened(dataset, path, config), dataset, split))
 
 
 # ---------------------------------------------------------------- the hub
 
 
-def _open_dataset(dataset: str, config: str | None) -> Any:
+def _opened(dataset: str, path: Path, config: str | None) -> Any:
     import datasets  # 1.3 s: only where a dataset is asked for
 
-    path = Path(dataset).expanduser()
     try:
         if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
             return datasets.load_from_disk(str(path))
-        if path.is_file():
-            return datasets.load_dataset(_kind_of(path), data_files=str(path))
         if path.is_dir():
             return datasets.load_dataset(str(path), config)
         with _offline_where_unreachable():
@@ -83,17 +129,11 @@ def _open_dataset(dataset: str, config: str | None) -> Any:
     except ConnectionError as error:
         raise DataUnavailable(
             f"cannot reach the Hugging Face hub for {dataset!r} and it is not in the local cache; "
-            "connect, or pass hf=PATH of a local copy, or jsonl=PATH"
+            "connect, or pass the path of a local copy"
         ) from error
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"cannot open the dataset {dataset!r}: {reason}") from error
-
-
-def _kind_of(file: Path) -> str:
-    if file.suffix not in _FILE_KINDS:
-        raise ValueError(f"{file.name} is none of {', '.join(_FILE_KINDS)}")
-    return _FILE_KINDS[file.suffix]
 
 
 def _split_of(opened: Any, dataset: str, split: str | None) -> Any:

@@ -5,26 +5,29 @@
 ``qa,translation``   these families of the zoo
 ``copy,shuffle``     lists (copy, replace, shuffle), alone or with families of the zoo
 ``specbench[=PATH]`` Spec-Bench's 480 questions: a file, or downloaded once and cached
-``jsonl=PATH``       any JSONL file (column mapping: `specbench_tasks.tabular`)
+``PATH``             any file of `specbench_tasks.tables` (columns: `specbench_tasks.tabular`), or a
+                     folder of a dataset; ``jsonl=PATH`` is a file, too
 ``hf=ID``            any Hugging Face dataset: a hub id, or a local file or folder
 ===================  ===============================================================================
 
 A run has one source: mixing two would average unlike prompts under one family's name. Which
 conversations are chosen depends on the source, the seed and the limit alone, and a smaller limit's
-choice is contained in a larger one's. No package but ours (`datasets` for ``hf=`` alone).
+choice is contained in a larger one's. No package but ours (`datasets` for datasets alone).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from decoders.core.nearest import nearest
 from specbench_tasks.generators import NUM_ZOO_CONVERSATIONS, zoo_conversations
-from specbench_tasks.loaders import load_hf, load_jsonl, load_specbench
+from specbench_tasks.loaders import load_file, load_hf, load_specbench
 from specbench_tasks.specbench import NUM_QUESTIONS
 from specbench_tasks.subset import held_out, spread
+from specbench_tasks.tables import SUFFIXES, exists
+from specbench_tasks.tabular import Reading
 from specbench_tasks.task import FAMILIES, LISTS, OTHER, Conversation
 
 _DEFAULT_ZOO_LIMIT = 24
@@ -33,6 +36,8 @@ _SOURCES = ("zoo", "specbench", "jsonl", "hf")
 _HF_KEYS = ("config", "split")
 _NAMED = (*FAMILIES, *LISTS)
 """Embedded families that may be named."""
+_KNOWN = (*_SOURCES, *_NAMED)
+_SPELLED = ("zoo", "specbench[=PATH]", "PATH", "jsonl=PATH", "hf=ID")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +46,15 @@ class TaskSet:
 
     `timing` goes round the families, so that a run cut short has seen all of them; `quality` goes
     family by family and holds scorable conversations only. `families` are those of either, in
-    `FAMILIES`' order, lists and ``other`` last. `name` has no absolute path in it.
+    `FAMILIES`' order, lists, ``other`` and SPEED-Bench's categories last. `name` has no absolute
+    path in it. `notes` tell the user how a file was read, in lines.
     """
 
     name: str
     timing: tuple[Conversation, ...]
     quality: tuple[Conversation, ...]
     families: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +85,7 @@ def load_tasks(
         quality_limit: prompts (turns) per family in the quality pass; None is 40, 0 is none. At
             least one conversation is taken, even if it has more turns than that.
         seed: chooses the subset.
-        columns: for ``jsonl=`` and ``hf=``: `tabular.COLUMNS` to column names; for ``hf=`` also
+        columns: for files and datasets: `tabular.COLUMNS` to column names; for datasets also
             ``config`` and ``split``.
 
     Raises:
@@ -89,12 +96,16 @@ def load_tasks(
         raise ValueError(f"limit is {limit}; it must be at least 1 (conversations in total)")
     if quality_limit is not None and quality_limit < 0:
         raise ValueError(f"quality limit is {quality_limit}; it must be 0 (none) or above")
-    name, conversations = _conversations(spec, columns or {})
+    name, reading = _read(spec, columns or {})
+    conversations, notes = reading.conversations, reading.notes
+    present = dict.fromkeys(c.family for c in conversations)
+    usual = [family for family in (*_NAMED, OTHER) if family in present]
     by_family = {
         family: [c for c in conversations if c.family == family]
-        for family in (*_NAMED, OTHER)
-        if any(c.family == family for c in conversations)
+        for family in dict.fromkeys((*usual, *present))
     }
+    if limit is not None and limit > len(conversations):
+        notes += (f"--limit {limit} is more than there are: all {len(conversations)} are taken",)
     if limit is None:
         limit = _DEFAULT_ZOO_LIMIT if name.partition(":")[0] == "zoo" else len(conversations)
     wanted = _DEFAULT_QUALITY_LIMIT if quality_limit is None else quality_limit
@@ -103,6 +114,7 @@ def load_tasks(
         timing=tuple(spread(by_family, limit, seed)),
         quality=tuple(c for pool in by_family.values() for c in held_out(pool, wanted, seed)),
         families=tuple(by_family),
+        notes=notes,
     )
 
 
@@ -134,12 +146,15 @@ def list_tasks() -> tuple[_TaskInfo, ...]:
             source="github.com/hemingkx/Spec-Bench",
             licence="Apache-2.0, texts: own terms",
         ),
-        _TaskInfo(
-            name="jsonl=PATH",
-            families=(),
-            num_conversations=None,
-            source="a file of yours",
-            licence="the file's",
+        *(
+            _TaskInfo(
+                name=name,
+                families=(),
+                num_conversations=None,
+                source="a file of yours",
+                licence="the file's",
+            )
+            for name in ("PATH", "jsonl=PATH")
         ),
         _TaskInfo(
             name="hf=ID",
@@ -154,44 +169,65 @@ def list_tasks() -> tuple[_TaskInfo, ...]:
 # ---------------------------------------------------------------- sources
 
 
-def _conversations(spec: str, columns: Mapping[str, str]) -> tuple[str, list[Conversation]]:
+def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
     """The canonical name of `spec` and all its conversations."""
+    if path := _path_of(spec):
+        return f"file:{path.name}", _of_path(path, columns)
     names = [name.strip() for name in spec.split(",") if name.strip()]
     for name in names:
         _check_name(name)
     if names and all(name in _NAMED for name in names):
         chosen = [family for family in _NAMED if family in names]
         name = "zoo" if tuple(chosen) == FAMILIES else f"zoo:{','.join(chosen)}"
-        return name, [c for family in chosen for c in zoo_conversations(family)]
+        return name, _of_zoo(chosen)
     if len(names) != 1:
         raise ValueError(
-            f"--tasks got {spec!r}; give one source ({', '.join(_spelled())}), or names of zoo "
+            f"--tasks got {spec!r}; give one source ({', '.join(_SPELLED)}), or names of zoo "
             f"families ({', '.join(_NAMED)}), not both"
         )
     source, _, value = names[0].partition("=")
+    path = Path(value).expanduser()
     if source == "jsonl":
-        path = Path(value).expanduser()
-        return f"jsonl:{path.stem}", load_jsonl(path, columns)
+        return f"jsonl:{path.stem}", load_file(path, columns)
     if source == "hf":
-        shown = Path(value).name if Path(value).expanduser().exists() else value
-        mapping = {key: column for key, column in columns.items() if key not in _HF_KEYS}
-        options = {key: columns.get(key) for key in _HF_KEYS}
-        return f"hf:{shown}", load_hf(value, mapping, **options)
+        return f"hf:{path.name if exists(path) else value}", _of_dataset(value, columns)
     if source == "specbench":
-        return "specbench", load_specbench(Path(value).expanduser() if value else None)
-    return "zoo", [c for family in FAMILIES for c in zoo_conversations(family)]
+        return "specbench", load_specbench(path if value else None)
+    return "zoo", _of_zoo(FAMILIES)
 
 
-def _spelled() -> tuple[str, ...]:
-    return ("zoo", "specbench[=PATH]", "jsonl=PATH", "hf=ID")
+def _path_of(spec: str) -> Path | None:
+    """The path that `spec` is; None where it is names, or a source with its value."""
+    text = spec.strip()
+    path = Path(text).expanduser()
+    if not text or all(name.partition("=")[0].strip() in _KNOWN for name in text.split(",")):
+        return None
+    looks = not {*"=,"} & {*text} and ("/" in text or path.suffix in SUFFIXES)
+    return path if looks or exists(path) else None
+
+
+def _of_path(path: Path, columns: Mapping[str, str]) -> Reading:
+    questions = path / "question.jsonl"
+    if path.is_dir() and not questions.is_file():
+        return _of_dataset(str(path), columns)
+    return load_file(questions if path.is_dir() else path, columns)
+
+
+def _of_dataset(dataset: str, columns: Mapping[str, str]) -> Reading:
+    mapping = {key: column for key, column in columns.items() if key not in _HF_KEYS}
+    return load_hf(dataset, mapping, **{key: columns.get(key) for key in _HF_KEYS})
+
+
+def _of_zoo(families: Sequence[str]) -> Reading:
+    chosen = [c for family in families for c in zoo_conversations(family)]
+    return Reading(conversations=chosen, notes=())
 
 
 def _check_name(name: str) -> None:
     source, equals, value = name.partition("=")
-    allowed = (*_SOURCES, *_NAMED)
-    if source not in allowed:
-        known = ", ".join((*_spelled(), *_NAMED))
-        raise ValueError(f"unknown task {source!r}; {nearest(source, allowed)}available: {known}")
+    if source not in _KNOWN:
+        known = ", ".join((*_SPELLED, *_NAMED))
+        raise ValueError(f"unknown task {source!r}; {nearest(source, _KNOWN)}available: {known}")
     if source in ("jsonl", "hf") and not value:
         raise ValueError(
             f"task {name!r} needs a value: {'jsonl=PATH' if source == 'jsonl' else 'hf=ID'}"

@@ -14,20 +14,19 @@ import functools
 import hashlib
 import json
 import os
-import re
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specbench_tasks.task import FAMILIES, Conversation, GoldAnswer
+from specbench_tasks.tables import Row, Table
+from specbench_tasks.task import FAMILIES
 
 URL = "https://raw.githubusercontent.com/hemingkx/Spec-Bench/main/data/spec_bench/question.jsonl"
 SHA256 = "4b6d33e79484f9841c487ee87d1cf6aa8c6066f61d5d482ff09e5a007fafdf04"
 NUM_QUESTIONS = 480
 _TIMEOUT_S = 20.0
-_MT_BENCH_CATEGORIES = (
+MT_BENCH = (
     "writing",
     "roleplay",
     "reasoning",
@@ -37,84 +36,51 @@ _MT_BENCH_CATEGORIES = (
     "stem",
     "humanities",
 )
-FAMILY_OF = {name: name for name in FAMILIES} | dict.fromkeys(_MT_BENCH_CATEGORIES, "mt_bench")
+FAMILY_OF = {name: name for name in FAMILIES} | dict.fromkeys(MT_BENCH, "mt_bench")
 """Family of every value that Spec-Bench's ``category`` takes."""
-
-_GSM8K_FINAL = re.compile(r"####\s*(-?[\d,]*\.?\d+)\s*$")
 
 
 class DataUnavailable(ValueError):
     """Data that is not here and cannot be had now: offline, gone, or not what was pinned."""
 
 
-def load_specbench(path: Path | None = None) -> list[Conversation]:
-    """All questions of Spec-Bench's ``question.jsonl``, in file order, as ``specbench-<id>``.
-
-    Args:
-        path: the file, or a folder that holds it; None takes the cached copy and downloads it
-            when there is none. Only the download is held against the pinned checksum.
+def check_question(row: Row) -> None:
+    """Refuse a row that is no question of Spec-Bench.
 
     Raises:
-        DataUnavailable: the file cannot be downloaded, or is not the pinned one.
-        ValueError: no such file, or a line that is no Spec-Bench question.
+        ValueError: what is missing, or not what it should be.
     """
-    file = _cached_questions() if path is None else _existing(path)
-    answers = _qa_answers(file.parent)
-    conversations = []
-    for number, row in read_jsonl(file):
-        try:
-            if row.get("category") == "qa" and not row.get("reference"):
-                row = {**row, "reference": [answers.get(str(row["question_id"]))]}
-            conversations.append(_question(row))
-        except (KeyError, TypeError) as error:
-            raise ValueError(
-                f"{file}, line {number} is no Spec-Bench question ({error}); it needs question_id, "
-                "category and turns (for other files use jsonl=PATH)"
-            ) from error
-    return conversations
+    if missing := [key for key in ("question_id", "category", "turns") if key not in row]:
+        raise ValueError(f"it lacks {missing[0]}")
+    category, turns = row["category"], row["turns"]
+    if not isinstance(category, str) or category not in FAMILY_OF:
+        raise ValueError(f"category {category!r}")
+    if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
+        raise ValueError(f"turns {turns!r}")
 
 
-def read_jsonl(path: Path) -> list[tuple[int, Mapping[str, Any]]]:
-    """The objects of a JSONL file with their line numbers (from 1); blank lines are passed over.
+def with_qa_answers(table: Table, folder: Path) -> Table:
+    """The table with the gold answers of a folder's ``qa_references*.json`` in its qa questions.
 
     Raises:
-        ValueError: no such file, or a line that is no JSON object, or holds text that is none.
+        ValueError: such a file is not of that form.
     """
-    if not path.is_file():
-        raise ValueError(f"no file {path}; give the path of an existing JSONL file")
-    rows: list[tuple[int, Mapping[str, Any]]] = []
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error.reason} at {error.start})") from error
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number} is not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise ValueError(f"{path}, line {number} is a {type(row).__name__}, not an object")
-        half = _half_character(row)
-        if half:
-            raise ValueError(
-                f"{path}, line {number} holds half a character (the lone surrogate {half}), which "
-                "no model can be given; write the whole character, or leave it out"
-            )
-        rows.append((number, row))
-    if not rows:
-        raise ValueError(f"{path} holds no rows")
-    return rows
+    if not any(map(_is_open, (row for _, row in table.rows))):
+        return table
+    answers = _qa_answers(folder)
+    rows = [
+        (number, {**row, "reference": [answers.get(str(row["question_id"]))]})
+        if _is_open(row)
+        else (number, row)
+        for number, row in table.rows
+    ]
+    return Table(table.where, rows)
 
 
-def _half_character(row: Mapping[str, Any]) -> str:
-    r"""The first lone surrogate in a row as its escape, e.g. ``\ud83d``; empty: there is none."""
-    try:
-        json.dumps(row, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        return f"\\u{ord(error.object[error.start]):04x}"
-    return ""
+def _is_open(row: Row) -> bool:
+    """Whether a row is a question of qa without its answers."""
+    asks = row.keys() >= {"question_id", "turns"} and row.get("category") == "qa"
+    return asks and not row.get("reference")
 
 
 def detokenised(text: str) -> str:
@@ -160,13 +126,12 @@ def _qa_answers(folder: Path) -> dict[str, list[str]]:
     return answers
 
 
-def gsm8k_answer(text: str) -> str:
-    """The number after ``####`` where an answer ends in one (GSM8K's format), else the text."""
-    match = _GSM8K_FINAL.search(text)
-    return match[1].replace(",", "") if match else text
+def existing(path: Path) -> Path:
+    """The file of questions at a path, or in the folder that it is.
 
-
-def _existing(path: Path) -> Path:
+    Raises:
+        ValueError: there is none.
+    """
     file = path / "question.jsonl" if path.is_dir() else path
     if not file.is_file():
         raise ValueError(
@@ -176,36 +141,10 @@ def _existing(path: Path) -> Path:
     return file
 
 
-def _question(row: Mapping[str, Any]) -> Conversation:
-    category, turns = row["category"], row["turns"]
-    if category not in FAMILY_OF:
-        raise KeyError(f"category {category!r}")
-    if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
-        raise TypeError(f"turns {turns!r}")
-    given = row.get("reference") or []
-    padded = [*given, *([None] * (len(turns) - len(given)))]
-    return Conversation(
-        id=f"specbench-{row['question_id']}",
-        family=FAMILY_OF[category],
-        turns=tuple(turns),
-        references=tuple(_reference(category, item) for item in padded[: len(turns)]),
-    )
-
-
-def _reference(category: str, item: str | list[str] | None) -> GoldAnswer | None:
-    answers = [item] if isinstance(item, str) else item or []
-    if category == "math_reasoning":
-        answers = [gsm8k_answer(answer) for answer in answers]
-    if category == "translation":
-        answers = [detokenised(answer) for answer in answers]
-    kept = tuple(answer for answer in answers if answer.strip())
-    return GoldAnswer(answers=kept) if kept else None
-
-
 # ---------------------------------------------------------------- download
 
 
-def _cached_questions() -> Path:
+def cached_questions() -> Path:
     """The pinned ``question.jsonl`` in the user's cache, downloaded first if it is not there.
 
     Raises:
@@ -213,7 +152,7 @@ def _cached_questions() -> Path:
     """
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     file = Path(root) / "decoding-bench" / "spec_bench" / "question.jsonl"
-    if file.is_file() and _sha256(file.read_bytes()) == SHA256:
+    if file.is_file() and is_pinned(file):
         return file
     data = _download(URL)
     if _sha256(data) != SHA256:
@@ -242,6 +181,11 @@ def _download(url: str) -> bytes:
             f"specbench=PATH of a copy (source: {url})"
         ) from error
     return data
+
+
+def is_pinned(file: Path) -> bool:
+    """Whether a file is the very one that Spec-Bench publishes."""
+    return _sha256(file.read_bytes()) == SHA256
 
 
 def _sha256(data: bytes) -> str:

@@ -4,160 +4,221 @@ Columns are found by name (`COLUMNS`) or by a mapping such as
 ``{"prompt": "question", "reference": "answer", "family": "math_reasoning"}``. What a cell may be:
 
 =========  =========================================================================================
-prompt     text; a list of texts (one per turn); a list of ``{"role", "content"}`` messages
+prompt     text; a list of texts (one per turn); a list of messages (see `specbench_tasks.shapes`)
 reference  text or number; a list of accepted answers (one turn) or one entry per turn (several);
            ``{"text": [...]}`` or ``{"value", "aliases"}``, as SQuAD and TriviaQA have it
 family     a family, ``other``, or one of MT-bench's categories. The mapping may name a family
            instead of a column: it then holds for every row
 =========  =========================================================================================
 
-Rows without a family (or with other words under ``category``) are ``other`` (nothing says how to
-score them), except those whose reference ends in GSM8K's ``#### 18``: they are ``math_reasoning``.
-Standard library only.
+Answers among a prompt's messages are the history of later turns, and the references where no column
+gives any. Rows without a family (or with other words under ``category``) are ``other`` (nothing
+says how to score them), except those whose reference ends in GSM8K's ``#### 18``: they are
+``math_reasoning``. SPEED-Bench's categories are families of their own: it has no references. What
+was read as what, and what was not read, stands in `Reading.notes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from specbench_tasks.specbench import FAMILY_OF, gsm8k_answer
+from specbench_tasks.messages import short
+from specbench_tasks.shapes import PROMPTS, SPEC, SPEED, Asked, asked_of, gsm8k_answer
+from specbench_tasks.specbench import FAMILY_OF, MT_BENCH, detokenised
+from specbench_tasks.tables import Row, Table
 from specbench_tasks.task import FAMILIES, OTHER, Conversation, GoldAnswer
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "prompt": ("prompt", "question", "instruction", "input", "turns", "messages"),
+    "prompt": PROMPTS,
     "reference": ("reference", "references", "answer", "answers", "output"),
     "family": ("family", "category"),
     "id": ("id", "question_id"),
     "system": ("system",),
 }
 """What a row is made of, and the column names tried in order where no mapping is given."""
-
-Row = Mapping[str, Any]
 _NAMES = (*FAMILIES, OTHER)
-_ROLES = ("system", "user")
 
 
-def conversations(
-    rows: Iterable[tuple[int, Row]], stem: str, where: str, columns: Mapping[str, str]
-) -> list[Conversation]:
-    """Every row as a conversation, in order; ids are ``<stem>-<id column or running number>``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Conversations in the order of their rows, and what a user is told of how they were read."""
+
+    conversations: list[Conversation]
+    notes: tuple[str, ...]
+
+
+def conversations(table: Table, stem: str, columns: Mapping[str, str]) -> Reading:
+    """Every row as a conversation; ids are ``<stem>-<id column or running number>``.
+
+    A conversation of ShareGPT that cannot be asked (empty, begun by an answer) is left out, which
+    is noted: the published files have thousands.
 
     Args:
-        rows: rows with the numbers that error messages call them by.
+        table: numbered rows.
         stem: what ids begin with.
-        where: what error messages call the table, e.g. ``"data.jsonl, line"``.
         columns: keys of `COLUMNS` to column names (family: or a family's own name).
 
     Raises:
-        ValueError: no column for the prompt, a named column that no row has, a cell of a wrong
-            kind, an id that occurs twice. The message lists the columns that are there.
+        ValueError: no column for the prompt, or several, a named column that no row has, a cell of
+            a wrong kind, an empty prompt, an id that occurs twice. The message says what is there.
     """
-    table = list(rows)
-    _check_columns([row for _, row in table], where, columns)
+    _check_columns(table, columns)
     made: dict[str, Conversation] = {}
-    for index, (number, row) in enumerate(table):
+    asked: list[Asked] = []
+    left_out: list[str] = []
+    unread: dict[str, None] = {}
+    for index, (number, row) in enumerate(table.rows):
         try:
-            conversation = _conversation(row, stem, index, columns)
+            found = asked_of(row, columns.get("prompt"))
+            conversation = _conversation(found, row, stem, index, columns)
             if conversation.id in made:
                 raise ValueError(f"the id {conversation.id!r} occurs twice; ids must be unique")
         except ValueError as error:
-            raise ValueError(f"{where} {number}: {error}") from error
+            if "conversations" in row and "prompt" not in columns:
+                left_out.append(f"{table.where} {number}: {error}")
+                continue
+            raise ValueError(f"{table.where} {number}: {error}") from error
         made[conversation.id] = conversation
-    return list(made.values())
+        asked.append(found)
+        unread |= dict.fromkeys(_unread(row, found, columns))
+    if not made:
+        raise ValueError(left_out[0] if left_out else f"{_name(table)} holds no rows")
+    return Reading(
+        conversations=list(made.values()),
+        notes=tuple(_notes(_name(table), list(made.values()), asked, left_out, list(unread))),
+    )
 
 
-def _check_columns(rows: Sequence[Row], where: str, columns: Mapping[str, str]) -> None:
-    table = where.rpartition(",")[0]
+def _name(table: Table) -> str:
+    return table.where.rpartition(",")[0]
+
+
+def _notes(
+    table: str,
+    made: Sequence[Conversation],
+    asked: Sequence[Asked],
+    left_out: Sequence[str],
+    unread: Sequence[str],
+) -> list[str]:
+    """How a table was read, in lines."""
+    shapes = Counter(one.shape for one in asked)
+    families = Counter(conversation.family for conversation in made)
+    if families.keys() == {"mt_bench"} and SPEC in shapes:
+        shapes = Counter({"MT-bench": shapes.pop(SPEC), **shapes})
+    told = ", ".join(f"{name} ({num})" if len(shapes) > 1 else name for name, num in shapes.items())
+    per_family = ", ".join(f"{family} {num}" for family, num in families.items())
+    lines = [f"{table} is read as {told}: {_counted(len(made))} ({per_family})"]
+    num = sum(any(reply is not None for reply in one.replies[:-1]) for one in asked)
+    if num:
+        lines.append(f"answers given in {_counted(num)} are the history of later turns")
+    if left_out:
+        lines.append(f"{_counted(len(left_out))} left out, e.g. {left_out[0]}")
+    if unread:
+        lines.append(f"fields that are not read: {', '.join(unread)}")
+    return lines
+
+
+def _counted(num: int) -> str:
+    return f"{num} conversation{'s' * (num != 1)}"
+
+
+def _unread(row: Row, found: Asked, columns: Mapping[str, str]) -> list[str]:
+    """Fields of a row that hold something and are read by nothing."""
+    read = found.fields | {
+        columns.get(key) or _usual(row, key) for key in COLUMNS if key != "prompt"
+    }
+    return [
+        name for name, cell in row.items() if name not in read and cell not in (None, "", [], {})
+    ]
+
+
+def _check_columns(table: Table, columns: Mapping[str, str]) -> None:
+    present = dict.fromkeys(name for _, row in table.rows for name in row)
+    there = f"columns present: {', '.join(present) or 'none'}"
     for key, name in columns.items():
         if key not in COLUMNS:
             raise ValueError(f"unknown column key {key!r}; use one of {', '.join(COLUMNS)}")
-        is_family = key == "family" and name in _NAMES
-        if not is_family and not any(name in row for row in rows):
-            raise ValueError(f"{table} has no column {name!r} (wanted for {key}); {_present(rows)}")
-    usual = COLUMNS["prompt"]
-    if "prompt" not in columns and not any(name in row for row in rows for name in usual):
+        if name not in present and not (key == "family" and name in _NAMES):
+            raise ValueError(f"{_name(table)} has no column {name!r} (wanted for {key}); {there}")
+    if "prompt" not in columns and not present.keys() & {*PROMPTS}:
         raise ValueError(
-            f"{table} has no column for the prompt (tried {', '.join(usual)}); "
-            f"{_present(rows)}. Name it in the config file, in [columns]: prompt = '…'"
+            f"{_name(table)} has no column for the prompt (tried {', '.join(PROMPTS)}); {there}. "
+            "Name it in the config file, in [columns]: prompt = '…'"
         )
 
 
-def _present(rows: Sequence[Row]) -> str:
-    names = dict.fromkeys(name for row in rows for name in row)
-    return f"columns present: {', '.join(names) or 'none'}"
-
-
-def _conversation(row: Row, stem: str, index: int, columns: Mapping[str, str]) -> Conversation:
-    system, turns = _turns(_cell(row, "prompt", columns))
+def _conversation(
+    asked: Asked, row: Row, stem: str, index: int, columns: Mapping[str, str]
+) -> Conversation:
     given = _cell(row, "reference", columns)
-    family = _family(row, columns, given)
+    if given is None and any(asked.replies):
+        given = asked.replies
+    family = _family(row, columns, given, asked.shape)
     number = _cell(row, "id", columns)
-    named = _cell(row, "system", columns)
+    system = [_cell(row, "system", columns), asked.system]
     return Conversation(
         id=f"{stem}-{index:05d}" if number is None else f"{stem}-{number}",
         family=family,
-        turns=turns,
-        references=_references(given, len(turns), family),
-        system=system if named is None else str(named),
+        turns=asked.turns,
+        references=_references(given, len(asked.turns), family, asked.shape),
+        replies=asked.replies,
+        system="\n".join(str(text) for text in system if text is not None) or None,
     )
 
 
 def _cell(row: Row, key: str, columns: Mapping[str, str]) -> Any:
     """The row's value for `key`: of the named column, else of the first usual one it has."""
-    if key in columns:
-        return row.get(columns[key])
-    return next((row[name] for name in COLUMNS[key] if name in row), None)
+    return row.get(columns.get(key) or _usual(row, key))
 
 
-def _turns(cell: Any) -> tuple[str | None, tuple[str, ...]]:
-    if isinstance(cell, str):
-        return None, (cell,)
-    if isinstance(cell, Sequence) and cell:
-        if all(isinstance(turn, str) for turn in cell):
-            return None, tuple(cell)
-        if all(isinstance(turn, Mapping) and {"role", "content"} <= set(turn) for turn in cell):
-            said = {role: [t["content"] for t in cell if t["role"] == role] for role in _ROLES}
-            if said["user"]:
-                return "\n".join(said["system"]) or None, tuple(said["user"])
-    raise ValueError(
-        f"the prompt is {_short(cell)}; it must be text, a list of texts (one per turn), or a "
-        "list of role/content messages with a user among them"
-    )
+def _usual(row: Row, key: str) -> str:
+    """The first usual column for `key` that has a value in the row; empty: none has."""
+    return next((name for name in COLUMNS[key] if row.get(name) is not None), "")
 
 
-def _family(row: Row, columns: Mapping[str, str], reference: Any) -> str:
+def _family(row: Row, columns: Mapping[str, str], reference: Any, shape: str) -> str:
     if columns.get("family") in _NAMES and columns["family"] not in row:
         return columns["family"]
     value = _cell(row, "family", columns)
+    is_gsm8k = any(gsm8k_answer(text) != text for text in _texts(reference))
+    if is_gsm8k and value in MT_BENCH:  # EAGLE's file calls GSM8K's questions "math"
+        return "math_reasoning"
+    if shape.startswith(SPEED) and isinstance(value, str) and value:
+        return value
     if isinstance(value, str) and value in (*FAMILY_OF, OTHER):
         return FAMILY_OF.get(value, OTHER)
     # a column called "category" often means something else; one called "family" is ours
     if value is not None and ("family" in columns or "family" in row):
         raise ValueError(
-            f"the family is {_short(value)}; use one of {', '.join(_NAMES)} (or set family to "
+            f"the family is {short(value)}; use one of {', '.join(_NAMES)} (or set family to "
             "one of them in the column mapping, for all rows)"
         )
-    is_gsm8k = any(gsm8k_answer(text) != text for text in _texts(reference))
     return "math_reasoning" if is_gsm8k else OTHER
 
 
-def _references(cell: Any, num_turns: int, family: str) -> tuple[GoldAnswer | None, ...]:
+def _references(
+    cell: Any, num_turns: int, family: str, shape: str
+) -> tuple[GoldAnswer | None, ...]:
     per_turn = [cell] if num_turns == 1 else cell
     if per_turn is None or isinstance(per_turn, str):
         per_turn = [per_turn]
     if not isinstance(per_turn, Sequence) or len(per_turn) > num_turns:
         raise ValueError(
-            f"the reference is {_short(cell)}; give one entry for each of {num_turns} turns"
+            f"the reference is {short(cell)}; give one entry for each of {num_turns} turns"
         )
     padded = [*per_turn, *([None] * (num_turns - len(per_turn)))]
-    return tuple(_reference(item, family) for item in padded)
+    return tuple(_reference(item, family, shape) for item in padded)
 
 
-def _reference(cell: Any, family: str) -> GoldAnswer | None:
+def _reference(cell: Any, family: str, shape: str) -> GoldAnswer | None:
     answers = _texts(cell)
     if family == "math_reasoning":
         answers = [gsm8k_answer(answer) for answer in answers]
+    if family == "translation" and shape == SPEC:
+        answers = [detokenised(answer) for answer in answers]
     kept = tuple(answer for answer in answers if answer.strip())
     return GoldAnswer(answers=kept) if kept else None
 
@@ -172,9 +233,4 @@ def _texts(cell: Any) -> list[str]:
         return _texts([cell[key] for key in ("text", "value", "aliases") if key in cell])
     if isinstance(cell, Sequence):
         return [text for item in cell for text in _texts(item)]
-    raise ValueError(f"the reference is {_short(cell)}; it must be text, a number, or a list")
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…"
+    raise ValueError(f"the reference is {short(cell)}; it must be text, a number, or a list")

@@ -41,13 +41,15 @@ class Conversation:
     """User messages of one conversation, with one reference (or None) per turn.
 
     `id` is unique within a task set and stable across versions of the harness, e.g.
-    ``zoo-qa-test-00017`` or ``specbench-81``.
+    ``zoo-qa-test-00017`` or ``specbench-81``. `replies` are answers to its turns that the data
+    holds: the history of later turns (None, or no entry: the baseline's answer is).
     """
 
     id: str
     family: str
     turns: tuple[str, ...]
     references: tuple[GoldAnswer | None, ...]
+    replies: tuple[str | None, ...] = ()
     system: str | None = None
 
     def __post_init__(self) -> None:
@@ -56,6 +58,10 @@ class Conversation:
                 f"conversation {self.id!r} has {len(self.turns)} turns and "
                 f"{len(self.references)} references; give one reference (or None) per turn"
             )
+
+    def reply(self, turn: int) -> str | None:
+        """The answer that the data holds to a turn, counted from 1; None: it holds none."""
+        return self.replies[turn - 1] if turn <= len(self.replies) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from bench.stats.summary_row import COLUMNS
 from decoders.core import registry
 from specbench_tasks.tabular import COLUMNS as CELLS
 from specbench_tasks.task import FAMILIES
+from tests.specbench_tasks.published import PUBLISHED
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -45,6 +46,15 @@ def test_every_usual_column_name_of_a_task_file_is_listed() -> None:
     for part, names in CELLS.items():
         assert f"| `{part}` | {', '.join(names)} |" in page
     assert all(family in page for family in FAMILIES)
+
+
+def test_every_published_shape_of_a_task_file_is_listed() -> None:
+    page = (DOCS / "adding-a-task.md").read_text(encoding="utf-8")
+    table = page.split("| shape |")[1].split("\n\n")[0]
+    listed = {name for row in table.splitlines()[2:] for name in row.split("|")[1].split(", ")}
+    shapes = {published.shape for published in PUBLISHED.values()}
+    ours = {shape for shape in shapes if not shape.startswith("prompts in")}
+    assert {name.strip() for name in listed} == ours | {"anything else"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -69,7 +69,7 @@ OPTIONS: dict[str, Any] = {
         typer.Option(
             "--tasks",
             "-t",
-            help="zoo, some of its families (qa,rag), specbench[=PATH], jsonl=PATH or hf=ID.",
+            help="zoo, some of its families (qa,rag), specbench[=PATH], PATH of a file, or hf=ID.",
         ),
     ],
     "limit": Annotated[

@@ -14,10 +14,13 @@ from bench.progress import Progress, duration
 from bench.records.plan import BASELINE, Plan
 from bench.records.prompts import Prompt
 from bench.settings.config import RunConfig
+from bench.text import printable
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.types import Generation
 
 _NUM_PROBES = 4
+_MAX_TEXT = 600
+"""Characters of the first prompt that are shown: as many of its end as of its beginning."""
 
 
 def dry_run(
@@ -32,7 +35,17 @@ def dry_run(
     timed = [prompts[planned.prompt] for planned in plan.in_pass("timing")]
     guess = estimate(setup, plan, timed)
     line = f"about {duration(guess.seconds)}, were every decoder as fast as ar ({guess.basis})"
-    return [*describe(plan), computed_in(config, setup.config), line]
+    return [*describe(plan), *_first(setup, timed[0]), computed_in(config, setup.config), line]
+
+
+def _first(setup: Setup, prompt: Prompt) -> list[str]:
+    """The first prompt as the model is given it, special tokens included, in lines."""
+    text = str(setup.tokenizer.decode(list(prompt.ids)))
+    if len(text) > _MAX_TEXT:
+        half = _MAX_TEXT // 2
+        text = f"{text[:half]} […] {text[-half:]}"
+    head = f"the first prompt, {prompt.name} ({prompt.family}, {len(prompt.ids)} tokens):"
+    return [head, *(f"  {printable(row)}" for row in text.splitlines())]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

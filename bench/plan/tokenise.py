@@ -2,9 +2,9 @@
 
 A *prompt* is one turn. The chat template is applied exactly once and owns the special tokens; a
 model without one gets the turns as plain text, joined by newlines, with whatever special tokens its
-tokenizer adds by itself. A BOS token is never doubled. Turn 2's history holds the baseline's answer
-to turn 1, so that every decoder answers the very same prompt. No torch, no transformers here: the
-tokenizer is a protocol.
+tokenizer adds by itself. A BOS token is never doubled. Turn 2's history holds the answer to turn 1
+that the data gives, else the baseline's, so that every decoder answers the very same prompt. No
+torch, no transformers here: the tokenizer is a protocol.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def build_prompts(
         overlong: a longer prompt is left out (with the later turns of its conversation), or loses
             its beginning: the last `max_prompt_tokens` ids stay, a leading BOS among them.
         answer_turn1: the baseline's answers, as text without special tokens, to prompts whose
-            conversation goes on; called once per turn number that has a next turn. None: there is
-            no answer, and the later turns are skipped.
+            conversation goes on and gives no answer itself; called once per turn number that has
+            such. None: there is no answer, and the later turns are skipped.
         template: a protocol's own, from what was said so far, user first, to the text that the
             tokenizer encodes with its special tokens; None is the tokenizer's.
 
@@ -66,18 +66,20 @@ def build_prompts(
             for c in asked
         ]
         results = [
-            replace(prompt, num_kept=_num_kept(prompt, before.get(c.id), answers[c.id], tokenizer))
+            replace(prompt, num_kept=_num_kept(prompt, before.get(c.id), c, answers, tokenizer))
             if isinstance(prompt, Prompt)
             else prompt
             for c, prompt in zip(asked, results, strict=True)
         ]
         before = {prompt.conversation: prompt for prompt in results if isinstance(prompt, Prompt)}
         made += results
-        going_on = [
-            result
-            for conversation, result in zip(asked, results, strict=True)
-            if isinstance(result, Prompt) and len(conversation.turns) > turn
-        ]
+        going_on: list[Prompt] = []
+        for conversation, result in zip(asked, results, strict=True):
+            if isinstance(result, Prompt) and len(conversation.turns) > turn:
+                if (given := conversation.reply(turn)) is None:
+                    going_on.append(result)
+                else:
+                    answers[conversation.id] += (given,)
         texts = answer_turn1(going_on) if going_on else []
         for prompt, text in zip(going_on, texts, strict=True):
             if text is not None:
@@ -168,15 +170,20 @@ def _prompt(
 
 
 def _num_kept(
-    prompt: Prompt, before: Prompt | None, answers: Sequence[str], tokenizer: Tokenizer
+    prompt: Prompt,
+    before: Prompt | None,
+    conversation: Conversation,
+    answers: Mapping[str, tuple[str, ...]],
+    tokenizer: Tokenizer,
 ) -> int:
     """With how many ids of the turn before and its answer a prompt begins.
 
-    The answer's last one is left out: no call fed it.
+    The answer's last one is left out: no call fed it. No call fed a given answer either.
     """
     if before is None or prompt.num_cut or before.num_cut:
         return 0
-    answer = tokenizer.encode(answers[-1], add_special_tokens=False, verbose=False)
+    fed = answers[conversation.id][-1] if conversation.reply(before.turn) is None else ""
+    answer = tokenizer.encode(fed, add_special_tokens=False, verbose=False)
     pairs = zip(prompt.ids, (*before.ids, *answer[:-1]), strict=False)
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 

@@ -259,6 +259,8 @@ def show_prompts(task_set: TaskSet, console: Console, limit: int | None = None) 
         console: where to print.
         limit: conversations printed; None is all.
     """
+    for note in task_set.notes:
+        console.print(Text(note, style="dim"))
     counts = Counter(c.family for c in task_set.timing)
     per_family = ", ".join(f"{family} {counts[family]}" for family in task_set.families)
     chosen = task_set.timing[:limit]

@@ -37,6 +37,7 @@ from bench.settings.protocol import PRESETS
 from bench.settings.published import reference_names
 from decoders.core import registry
 from decoders.core.types import DecoderSpec
+from specbench_tasks.task import FAMILIES, LISTS
 
 ZOO = "zoo"
 """The embedded default, as `--model`, `--draft` and `--tasks` name it."""
@@ -44,8 +45,6 @@ _ZOO_LIMIT = 24
 """Conversations timed by default when the tasks are the zoo's."""
 _ZOO_QUALITY_LIMIT = 20
 """Prompts scored per family by default then: the main job is to end within two minutes."""
-
-_OTHER_TASKS = ("specbench", "jsonl=", "hf=")
 
 Options = dict[str, str]
 
@@ -60,10 +59,10 @@ class RunConfig(BaseModel):
     phase once all are timed (0: none). `timeout` is how many seconds an answer may take (None: a
     limit that no honest decoder meets, see `bench.machine.deadline`). `prompt_tokens` makes every
     prompt so long (`bench.plan.tokenise.to_length`): of context lengths, times and counts can be
-    compared then, and scores mean nothing. `columns` maps what a prompt
-    needs to the columns of a ``jsonl=`` or ``hf=`` source; a file may say it as ``[tasks.jsonl]``
-    with ``path``. `cost` is a folder of `bench cost`: options that are ``auto`` are read off it,
-    and ar's share of the machine's limit is printed. `protocol` sets what is not set otherwise
+    compared then, and scores mean nothing. `columns` maps what a prompt needs to the columns of a
+    file or a dataset; a configuration may say it as ``[tasks.jsonl]`` with ``path``. `cost` is a
+    folder of `bench cost`: options that are ``auto`` are read off it, and ar's share of the
+    machine's limit is printed. `protocol` sets what is not set otherwise
     (`bench.settings.protocol`); `reference` names published numbers that the report prints beside
     the run's own (`bench.report.references`).
     """
@@ -175,8 +174,7 @@ def config_of(values: Mapping[str, Any]) -> RunConfig:
     values = _flat_tasks(dict(values))
     values = {**PRESETS.get(str(values.get("protocol")), {}), **values}
     config = _validated(values)
-    outside = [t for t in config.tasks.split(",") if t.strip().startswith(_OTHER_TASKS)]
-    if outside:
+    if not {name.strip() for name in config.tasks.split(",")} <= {ZOO, *FAMILIES, *LISTS}:
         return config
     zoo = {"limit": _ZOO_LIMIT, "quality_limit": _ZOO_QUALITY_LIMIT}
     missing = {key: value for key, value in zoo.items() if values.get(key) is None}

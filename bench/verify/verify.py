@@ -87,7 +87,7 @@ def verify(
         columns=config.columns,
     )
     prompts, skipped = tokenise(setup, tasks.timing)
-    for line in count_lines(prompts, skipped):
+    for line in (*tasks.notes, *count_lines(prompts, skipped)):
         progress.note(line)
     if not prompts:
         raise BenchError("no prompt is left to verify on: all were skipped", Exit.USAGE)

@@ -496,6 +496,8 @@ def test_a_dry_run_tells_the_plan_and_an_estimate_and_writes_nothing(
     assert lines[:2] == ["ar: cache=True", "spec: k=4, stop=0.0, verify=rejection"]
     assert lines[2] == "4 prompts timed (qa 2, math_reasoning 2)"
     assert lines[4] == "8 blocks, 24 timed answers (ar twice)"
+    assert re.fullmatch(r"the first prompt, zoo-qa-\d+#1 \(qa, \d+ tokens\):", lines[5])
+    assert lines[6].startswith("  \N{SYMBOL FOR START OF HEADING}Which capital does"), "BOS and all"
     assert lines[-2] == "computed in float32 on cpu"
     assert lines[-1].startswith("about ")
     assert list(tmp_path.iterdir()) == []

@@ -34,11 +34,12 @@ from decoders.core.adapter.peft import to_peft
 from decoders.core.hf import gguf
 from decoders.core.hf.checkpoint import count_weights, weights_sha256
 from decoders.core.hf.model import HFModel, load_tokenizer
-from specbench_tasks.loaders import load_jsonl, load_specbench
+from specbench_tasks import loaders
 from specbench_tasks.specbench import DataUnavailable
 from tests.bench.conftest import write_run
 from tests.made_up_cost import write_cost_folder
 from tests.robustness.mutator import damaged
+from tests.specbench_tasks.published import PUBLISHED, WRITERS
 from tests.tiny_checkpoint import save_checkpoint
 from tests.tiny_gguf import write_gguf
 from tests.tiny_models import fresh, slot_adapter
@@ -49,8 +50,13 @@ from training.recipe import RECIPES, read_recipe
 
 OURS = (BenchError, ValueError, DataUnavailable)
 """What a parser may raise: these very classes, with one line."""
-QUESTION = {"question_id": 81, "category": "writing", "turns": ["Hi?", "More."], "reference": []}
+QUESTION = {"category": "writing", "turns": ["Hi?", "More."], "reference": []}
 ROWS = [{"prompt": f"What is {i}?", "reference": str(i), "family": "qa"} for i in range(5)]
+TABLES = {
+    "messages.parquet": "messages", "share.json": "sharegpt", "spec.csv": "spec-bench",
+    "alpaca.tsv": "alpaca", "speed.jsonl": "speed-qualitative",
+}  # fmt: skip
+"""Files of every kind, with the shapes they hold."""
 CONFIG = """
 tasks = "qa"
 limit = 3
@@ -85,6 +91,11 @@ class Parser:
 
 def lines(rows: Sequence[dict[str, Any]]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def write_tables(folder: Path) -> None:
+    for name, shape in TABLES.items():
+        WRITERS[f"rows{Path(name).suffix}"](folder / name, PUBLISHED[shape].rows)
 
 
 def write_adapter(folder: Path) -> None:
@@ -167,12 +178,19 @@ PARSERS = {
     ),
     "prompts": Parser(
         lambda folder: (folder / "rows.jsonl").write_text(lines(ROWS)),
-        lambda folder: load_jsonl(folder / "rows.jsonl"),
+        lambda folder: loaders.load_file(folder / "rows.jsonl"),
         ["rows.jsonl"],
     ),
+    "tables": Parser(
+        write_tables,
+        lambda folder: [loaders.load_file(folder / name) for name in TABLES],
+        [*TABLES],
+    ),
     "specbench": Parser(
-        lambda folder: (folder / "question.jsonl").write_text(lines([QUESTION] * 3)),
-        lambda folder: load_specbench(folder / "question.jsonl"),
+        lambda folder: (folder / "question.jsonl").write_text(
+            lines([{"question_id": i, **QUESTION} for i in range(81, 84)])
+        ),
+        lambda folder: loaders.load_specbench(folder / "question.jsonl"),
         ["question.jsonl"],
     ),
     "config": Parser(

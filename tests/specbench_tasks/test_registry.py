@@ -67,9 +67,38 @@ def test_family_names_choose_from_the_zoo_in_the_usual_order() -> None:
     assert len(load_tasks("qa").timing) == 24
 
 
-def test_a_limit_above_what_there_is_takes_everything_once() -> None:
-    tasks = load_tasks("qa", limit=10_000)
+def test_a_limit_above_what_there_is_takes_everything_once_and_says_so() -> None:
+    tasks = load_tasks("qa", limit=1_000_000_000)
     assert len(ids(tasks)) == len(set(ids(tasks))) == 120
+    assert tasks.notes == ("--limit 1000000000 is more than there are: all 120 are taken",)
+    assert load_tasks("qa", limit=120).notes == ()
+
+
+def test_a_path_is_known_by_its_look_or_its_being_there_and_names_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("qa", "mine", "a,b.jsonl"):
+        (tmp_path / name).write_text('{"prompt": "mine"}\n')
+    assert load_tasks("qa").name == "zoo:qa"
+    for path in ("./qa", "mine", "a,b.jsonl", str(tmp_path / "mine")):
+        tasks = load_tasks(path)
+        assert (tasks.name, tasks.timing[0].turns) == (f"file:{Path(path).name}", ("mine",))
+    columns = {"prompt": "prompt", "family": "qa"}
+    assert load_tasks("mine", columns=columns).families == ("qa",)
+    assert ids(load_tasks("jsonl=mine")) == ids(load_tasks("mine"))
+
+
+def test_categories_of_speed_bench_are_families_after_ours(tmp_path: Path) -> None:
+    kinds = ("coding", "rag", "writing", "qa")
+    row = {"source": "x", "src_id": "1", "turns": ["a"]}
+    rows = [{**row, "question_id": f"{c}{i}", "category": c} for c in kinds for i in range(3)]
+    file = tmp_path / "qualitative.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tasks = load_tasks(str(file), limit=8)
+    assert tasks.families == ("qa", "rag", "coding", "writing")
+    assert Counter(c.family for c in tasks.timing) == dict.fromkeys(kinds, 2)
+    assert tasks.quality == ()
 
 
 @needs_questions
@@ -125,9 +154,10 @@ def test_a_dataset_takes_its_split_from_the_columns(
     datasets.DatasetDict(
         {split: datasets.Dataset.from_dict(table) for split, table in tables.items()}
     ).save_to_disk(str(folder))
-    tasks = load_tasks(f"hf={folder}", columns={"split": "train"})
-    assert tasks.name == "hf:toy"
-    assert tasks.timing[0].turns == ("a",)
+    for spec, name in ((f"hf={folder}", "hf:toy"), (str(folder), "file:toy")):
+        tasks = load_tasks(spec, columns={"split": "train"})
+        assert tasks.name == name
+        assert tasks.timing[0].turns == ("a",)
 
 
 @pytest.mark.parametrize(
@@ -145,6 +175,11 @@ def test_a_dataset_takes_its_split_from_the_columns(
         ("qa=x", "takes no value"),
         ("zoo=x", "takes no value"),
         ("jsonl=nowhere.jsonl", "no file nowhere.jsonl"),
+        ("nowhere.csv", "no file nowhere.csv"),
+        ("no/where", "no file no/where"),
+        ("spec_bench=a/b.jsonl", "did you mean 'specbench'?"),
+        ("x" * 4000, "unknown task 'xxx"),
+        ("qa,nowhere.csv", "unknown task 'nowhere.csv'"),
     ],
 )
 def test_what_cannot_be_understood_is_one_clear_line(spec: str, message: str) -> None:
@@ -170,7 +205,8 @@ def test_even_shares_fill_small_places_and_give_remainders_to_the_first() -> Non
 
 def test_the_listing_names_every_family_and_source_and_its_counts_are_true() -> None:
     infos = {info.name: info for info in list_tasks()}
-    assert {*FAMILIES, *LISTS} | {"zoo", "specbench[=PATH]", "jsonl=PATH", "hf=ID"} == set(infos)
+    sources = {"zoo", "specbench[=PATH]", "PATH", "jsonl=PATH", "hf=ID"}
+    assert {*FAMILIES, *LISTS} | sources == set(infos)
     assert infos["zoo"].num_conversations == len(load_tasks(limit=10_000).timing)
     assert infos["rag"].num_conversations == len(load_tasks("rag", limit=10_000).timing)
 

@@ -12,14 +12,19 @@ from typing import Any
 
 import pytest
 
-from specbench_tasks import specbench
-from specbench_tasks.specbench import DataUnavailable, load_specbench
+from specbench_tasks import loaders, specbench
+from specbench_tasks.specbench import DataUnavailable
+from specbench_tasks.task import Conversation
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 QUESTIONS = SHARED / "data" / "spec_bench" / "question.jsonl"
 needs_questions = pytest.mark.skipif(not QUESTIONS.is_file(), reason=f"needs {QUESTIONS.name}")
 
 Write = Callable[..., Path]
+
+
+def load_specbench(path: Path | None) -> list[Conversation]:
+    return loaders.load_specbench(path).conversations
 
 
 def serve(monkeypatch: pytest.MonkeyPatch, data: bytes) -> list[str]:
@@ -119,7 +124,7 @@ def test_empty_references_of_one_turn_are_none_and_do_not_shift_the_other(tmp_pa
 def test_missing_file_and_foreign_rows_are_one_clear_line(write: Write, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no file .*specbench=PATH"):
         load_specbench(tmp_path / "nowhere.jsonl")
-    with pytest.raises(ValueError, match=r"line 1 is no Spec-Bench question.*jsonl=PATH"):
+    with pytest.raises(ValueError, match=r"line 1 is no Spec-Bench question.*leave specbench= out"):
         load_specbench(write({"prompt": "hi"}))
     with pytest.raises(ValueError, match="category 'cooking'"):
         load_specbench(write({"question_id": 1, "category": "cooking", "turns": ["a"]}))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from specbench_tasks.loaders import load_jsonl
-from specbench_tasks.specbench import gsm8k_answer
+from specbench_tasks.loaders import load_file
+from specbench_tasks.shapes import gsm8k_answer
 from specbench_tasks.task import Conversation
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
@@ -18,6 +18,10 @@ GSM8K = SHARED / "data" / "gsm8k" / "test.jsonl"
 needs_gsm8k = pytest.mark.skipif(not GSM8K.is_file(), reason="needs gsm8k/test.jsonl")
 
 Write = Callable[..., Path]
+
+
+def load_jsonl(path: Path, columns: dict[str, str] | None = None) -> list[Conversation]:
+    return load_file(path, columns).conversations
 
 
 @needs_gsm8k
@@ -61,13 +65,19 @@ def test_every_kind_of_prompt_cell_becomes_turns(write: Write) -> None:
         {"role": "assistant", "content": "1"},
         {"role": "user", "content": "two"},
     ]
-    path = write({"prompt": "a"}, {"prompt": ["b", "c"]}, {"prompt": messages}, {"prompt": ""})
-    conversations = load_jsonl(path)
-    assert [c.turns for c in conversations] == [("a",), ("b", "c"), ("one", "two"), ("",)]
+    conversations = load_jsonl(write({"prompt": "a"}, {"prompt": ["b", "c"]}, {"prompt": messages}))
+    assert [c.turns for c in conversations] == [("a",), ("b", "c"), ("one", "two")]
     assert conversations[2].system == "Be brief."
-    for bad in (None, 3, [], [1], [{"role": "assistant", "content": "x"}]):
+    assert conversations[2].replies == ("1", None)
+    for bad in (None, 3, [], [1]):
         with pytest.raises(ValueError, match="line 1: the prompt is"):
             load_jsonl(write({"prompt": bad}))
+
+
+@pytest.mark.parametrize("row", [{"prompt": ""}, {"prompt": " \n"}, {"turns": ["a", ""]}])
+def test_an_empty_prompt_is_refused_with_its_line(write: Write, row: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"data\.jsonl, line 2: the prompt is empty \(turn"):
+        load_jsonl(write({"prompt": "a"}, row))
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from specbench_tasks.loaders import DataUnavailable, _open_dataset, _split_of
-from specbench_tasks.specbench import read_jsonl
+from specbench_tasks.loaders import DataUnavailable, open_dataset
+from specbench_tasks.tables import read_table
 from training.text.data import Row
 from training.text.documents import Document, read_records, rows_of
 from training.text.pool import PoolSource
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class TextSource(PoolSource):
-    """A text file: ``.txt`` is one document, ``.jsonl`` a document or conversation a line."""
+    """A file: ``.txt`` is one document, any other a document or conversation per row."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class TextSource(PoolSource):
         """Read and encode the file.
 
         Raises:
-            ValueError: a file that is missing, of another kind, not UTF-8, or too small; a line
+            ValueError: a file that is missing, of another kind, not UTF-8, or too small; a row
                 that holds none of the fields.
         """
         super().__init__(
@@ -93,7 +93,7 @@ def read_file(
     """What `use` makes of every document of a file, in order.
 
     Args:
-        path: a ``.txt`` or ``.jsonl`` file.
+        path: a ``.txt`` file, or one of rows (`specbench_tasks.tables`).
         columns: see `read_records`.
         use: called with every document or conversation.
         by_line: each line of a ``.txt`` file is a document; blank ones are passed over.
@@ -102,12 +102,11 @@ def read_file(
         ValueError: see `TextSource`; too small is only an empty file.
     """
     file = Path(path).expanduser()
-    if file.suffix == ".jsonl":
-        return read_records(read_jsonl(file), f"{file}, line", columns, use)
     if file.suffix != ".txt":
-        raise ValueError(f"{file} is neither .txt nor .jsonl; for other files use kind 'dataset'")
+        table = read_table(file)
+        return read_records(table.rows, table.where, columns, use)
     if columns:
-        raise ValueError(f"{file} has no columns; leave columns out, or give a .jsonl file")
+        raise ValueError(f"{file} has no columns; leave columns out, or give a file with rows")
     try:
         text = file.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -136,13 +135,10 @@ def read_dataset(
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}; it must be 1 or above (rows of the dataset)")
     try:
-        table = _split_of(_open_dataset(path, config), path, split)
+        where, rows = open_dataset(path, config, split)
     except DataUnavailable as error:
-        raise ValueError(
-            f"cannot reach the Hugging Face hub for {path!r} and it is not in the local cache; "
-            "connect, or give the path of a local copy"
-        ) from error
-    return read_records(itertools.islice(enumerate(table), limit), f"{path}, row", columns, use)
+        raise ValueError(str(error)) from error
+    return read_records(itertools.islice(rows, limit), where, columns, use)
 
 
 def _rows(cuts: Iterable[list[Row]]) -> Iterator[Row]:

@@ -1,9 +1,9 @@
 """Documents and conversations as training rows: what a record may hold, and what of it is learnt.
 
-A record (a line of a JSONL file, a row of a dataset) holds one of these fields, tried in order:
+A record (a row of a file or a dataset) holds one of these fields, tried in order:
 
 =====================  =============================================================================
-messages               a conversation: list of ``{"role": …, "content": …}``
+messages               a conversation as OpenAI or ShareGPT spell it (`specbench_tasks.messages`)
 turns and responses    the same as two lists of texts, user and assistant in turn; a single text is
                        a list of one; `turns` alone is a conversation without answers
 text                   a document
@@ -18,12 +18,12 @@ does) or no answer, everything but the first token is learnt, as in a document.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from jinja2 import TemplateError
 
+from specbench_tasks.messages import Message, messages_of, short
 from training.text.data import Row
 
 _FIELDS = ("messages", "turns", "responses", "text")
@@ -31,7 +31,6 @@ BLOCK_CHARACTERS = 2**20
 """Long documents are tokenised a block of whole lines at a time, which bounds the memory."""
 
 T = TypeVar("T")
-Message = dict[str, str]
 Document = str | list[Message]
 
 
@@ -108,7 +107,7 @@ def _document(
     cells: Mapping[str, Any], columns: Mapping[str, str], record: Mapping[str, Any]
 ) -> Document:
     if cells["messages"] is not None:
-        return _messages(cells["messages"])
+        return messages_of("messages", cells["messages"])
     if cells["turns"] is not None:
         turns = _texts("turns", cells["turns"])
         responses = _texts("responses", cells["responses"] or [])
@@ -126,7 +125,7 @@ def _document(
     if isinstance(cells["text"], str):
         return cells["text"]
     if cells["text"] is not None:
-        raise ValueError(f"text is {_short(cells['text'])}; it must be a text")
+        raise ValueError(f"text is {short(cells['text'])}; it must be a text")
     wanted = [columns.get(field, field) for field in ("messages", "turns", "text")]
     raise ValueError(
         f"none of {', '.join(wanted)} in it; it has {', '.join(record) or 'nothing'}. Map your "
@@ -134,33 +133,13 @@ def _document(
     )
 
 
-def _messages(cell: Any) -> list[Message]:
-    fine = isinstance(cell, Sequence) and len(cell) > 0
-    if not fine or not all(
-        isinstance(message, Mapping)
-        and isinstance(message.get("role"), str)
-        and isinstance(message.get("content"), str)
-        for message in cell
-    ):
-        raise ValueError(
-            f"messages is {_short(cell)}; it must be a list of objects with role and content, both "
-            "texts"
-        )
-    return [{"role": message["role"], "content": message["content"]} for message in cell]
-
-
 def _texts(field: str, cell: Any) -> list[str]:
     texts = [cell] if isinstance(cell, str) else cell
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"{field} is {_short(cell)}; it must be a text or a list of texts")
+        raise ValueError(f"{field} is {short(cell)}; it must be a text or a list of texts")
     if field == "turns" and not texts:
         raise ValueError("turns is empty; give at least one")
     return list(texts)
-
-
-def _short(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=repr)
-    return text if len(text) <= 60 else text[:57] + "…"
 
 
 # ---------------------------------------------------------------- token ids

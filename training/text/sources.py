@@ -4,14 +4,14 @@
 
 ==========  ====================================================================================
 zoo         counts (rows per step and family), seed
-text        path (.txt or .jsonl), columns
+text        path (.txt, or rows: .jsonl, .json, .csv, .tsv, .parquet), columns
 dataset     path (hub id, folder or file), config, split, columns, limit
 on-policy   prompts, num_completions, max_new_tokens, temperatures, top_p, batch_size
 completions path (of files that on-policy sampling left; may hold * and ?)
 ==========  ====================================================================================
 
 All but zoo also take max_tokens (of a row; the model's context), rows_per_step and seed. `prompts`
-is a .txt file (a prompt a line), a .jsonl file, or a table of the first three kinds; without it
+is a .txt file (a prompt a line), a file of rows, or a table of the first three kinds; without it
 completions start from the BOS token alone.
 """
 

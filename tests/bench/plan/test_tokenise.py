@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,23 @@ def test_the_baseline_is_asked_once_per_turn_and_only_where_a_conversation_goes_
     assert asked == [["two#1", "three#1"], ["three#2"]]
     assert [p.name for p in prompts] == ["one#1", "two#1", "two#2", "three#1", "three#2", "three#3"]
     assert text(prompts[-1]) == "a\nyes\nb\nyes\nc"
+
+
+def test_an_answer_that_the_data_gives_is_the_history_and_the_baseline_is_not_asked() -> None:
+    asked: list[str] = []
+
+    def answer(prompts: list[Prompt]) -> list[str]:
+        asked.extend(p.name for p in prompts)
+        return ["own"] * len(prompts)
+
+    given = replace(conversation("a", "b", "c"), replies=("\nGiven ", None, "last"))
+    prompts, _ = build_prompts(
+        [given], Letters(), max_prompt_tokens=99, overlong="skip", answer_turn1=answer
+    )
+    assert asked == ["c#2"]
+    assert [text(p) for p in prompts] == ["a", "a\n\nGiven \nb", "a\n\nGiven \nb\nown\nc"]
+    # a cache holds the turn before, and the answer that was generated to it, not the given one
+    assert [p.num_kept for p in prompts] == [0, len("a"), len("a\n\nGiven \nb")]
 
 
 def test_a_template_that_refuses_a_conversation_skips_it_visibly() -> None:

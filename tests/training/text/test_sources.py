@@ -18,6 +18,7 @@ from decoders.core.engine.scheduler import generate
 from decoders.core.hf.model import HFModel, load_tokenizer, stop_ids
 from specbench_tasks import generators
 from specbench_tasks.task import FAMILIES
+from tests.specbench_tasks.published import write_csv
 from training.text.completion_file import Completion, CompletionPlan
 from training.text.completions import sample
 from training.text.data import Encoder, Row
@@ -319,11 +320,21 @@ def test_all_spellings_of_a_line_give_the_same_rows(tokenizer: Any, tmp_path: Pa
         "messages": [{"messages": chat(*pair)} for pair in pairs],
         "lists": [{"turns": [a], "responses": [b]} for a, b in pairs],
         "texts": [{"turns": a, "responses": b, "id": 3} for a, b in pairs],
+        "sharegpt": [
+            {"messages": [{"from": "human", "value": a}, {"from": "gpt", "value": b}]}
+            for a, b in pairs
+        ],
+        "parts": [
+            {"messages": [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in talk]}
+            for talk in (chat(*pair) for pair in pairs)
+        ],
         "named": [{"question": a, "answer": b} for a, b in pairs],
+        "table": [{"turns": a, "responses": b} for a, b in pairs],
     }
     sources = {}
     for name, records in spellings.items():
-        path = lines_of(tmp_path / f"{name}.jsonl", records)
+        path = tmp_path / f"{name}.{'csv' if name == 'table' else 'jsonl'}"
+        (write_csv if name == "table" else lines_of)(path, records)
         columns = {"turns": "question", "responses": "answer"} if name == "named" else None
         sources[name] = TextSource(path, tokenizer=tokenizer, max_tokens=90, columns=columns)
     assert len({source.facts["sha256"] for source in sources.values()}) == 1
@@ -371,7 +382,7 @@ def test_a_line_that_holds_no_text_is_named(
         ("a.jsonl", b"", "holds no rows"),
         ("a.txt", b"red old", "a.txt gives 1 different rows to learn from; at least 8"),
         ("a.txt", b"\xff\xfe\xfa", "is not UTF-8 text"),
-        ("a.csv", b"text\nred\n", "is neither .txt nor .jsonl; for other files use kind"),
+        ("a.bin", b"red old", "is none of JSONL, a JSON list"),
         ("missing.txt", None, "cannot read .*No such file"),
         ("missing.jsonl", None, "no file"),
     ],

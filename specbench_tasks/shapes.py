@@ -1,0 +1,174 @@
+"""What a row asks: its prompt, in any of the shapes that prompts are published in.
+
+The shape is told by the field that holds the prompt and those beside it:
+
+=============  =====================================================================================
+SPEED-Bench    turns or messages, with category, source and src_id (arXiv 2604.09557)
+Spec-Bench     turns, with question_id and category, some of them MT-bench's; EAGLE's files
+MT-bench       the same, with MT-bench's eight categories alone
+ShareGPT       conversations: ``{"from", "value"}``
+OpenAI         messages: ``{"role", "content"}``; content may be parts
+HumanEval      prompt, with task_id and entry_point
+Alpaca         instruction, with input or context below it (so Dolly's rows, too)
+GSM8K          question, with an answer that ends in ``#### 18``
+=============  =====================================================================================
+
+Any other row is called by the field of its prompt. Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specbench_tasks.messages import Message, messages_of, short
+from specbench_tasks.tables import Row
+
+PROMPTS = ("prompt", "question", "instruction", "input", "turns", "messages", "conversations")
+"""Fields that may hold the prompt."""
+SPEED, SPEC, SHAREGPT = "SPEED-Bench", "Spec-Bench", "ShareGPT"
+_INPUTS = ("input", "context")
+"""What an instruction is about, in Alpaca's and Dolly's rows."""
+Turns = tuple[str | None, list[str], list[str | None]]
+"""System text, user turns, and the answers to them that a cell holds."""
+_LISTS = ("turns", "messages", "conversations")
+"""Fields that hold a list."""
+_TIERS = ("low_entropy", "mixed", "high_entropy")
+_GSM8K_FINAL = re.compile(r"####\s*(-?[\d,]*\.?\d+)\s*$")
+_PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
+"""How SPEED-Bench's rows begin whose text its licence keeps out of the published files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A row's user turns, the answers it holds to them (None: none), and the fields they are of."""
+
+    shape: str
+    turns: tuple[str, ...]
+    replies: tuple[str | None, ...]
+    system: str | None
+    fields: frozenset[str]
+
+
+def asked_of(row: Row, named: str | None) -> Asked:
+    """What a row asks.
+
+    Args:
+        row: fields by name.
+        named: the field of the prompt, where the user has named it.
+
+    Raises:
+        ValueError: no field for the prompt or several, a cell of a wrong kind, an empty turn, a
+            placeholder of SPEED-Bench. The message says which fields are there.
+    """
+    field = named or _field(row)
+    cell, fields = row.get(field), {field}
+    if field in _LISTS and isinstance(cell, str) and cell.lstrip().startswith("["):
+        raise ValueError(f"{field} is {short(cell)}; write its list as JSON")
+    system, turns, replies = _turns(field, cell)
+    if named is None and field == "instruction" and len(turns) == 1:
+        inputs = [name for name in _INPUTS if isinstance(row.get(name), str)]
+        fields |= {*inputs}
+        turns = ["\n\n".join([*turns, *(row[name] for name in inputs if row[name].strip())])]
+    for number, turn in enumerate(turns, start=1):
+        if not turn.strip():
+            raise ValueError(f"the prompt is empty (turn {number} of {len(turns)}, in {field})")
+        if turn.startswith(_PLACEHOLDER):
+            raise ValueError(
+                "the prompt is a placeholder of SPEED-Bench, not its text: fill the file in with "
+                "prepare_data.py of NVIDIA/Model-Optimizer's examples/specdec_bench"
+            )
+    return Asked(
+        shape=_shape(row, field, named),
+        turns=tuple(turns),
+        replies=tuple(replies),
+        system=system,
+        fields=frozenset(fields),
+    )
+
+
+def gsm8k_answer(text: str) -> str:
+    """The number after ``####`` where an answer ends in one (GSM8K's format), else the text."""
+    match = _GSM8K_FINAL.search(text)
+    return match[1].replace(",", "") if match else text
+
+
+def _field(row: Row) -> str:
+    """The one field that holds the prompt."""
+    there = [name for name in PROMPTS if row.get(name) not in (None, "")]
+    if "instruction" in there and "input" in there:
+        there.remove("input")
+    if len(there) > 1:
+        raise ValueError(
+            f"{' and '.join(there)} could each be the prompt; name one in the config file, in "
+            f"[columns]: prompt = '{there[0]}'"
+        )
+    given = there or [name for name in PROMPTS if name in row]
+    if not given:
+        raise ValueError(
+            f"none of {', '.join(PROMPTS)} in it; it has {', '.join(row) or 'nothing'}. Name the "
+            "prompt's field in the config file, in [columns]: prompt = '…'"
+        )
+    return given[0]
+
+
+def _shape(row: Row, field: str, named: str | None) -> str:
+    if named is not None:
+        return f"prompts in {named!r}"
+    if field in ("turns", "messages") and row.keys() >= {"category", "source", "src_id"}:
+        return f"{SPEED} {'throughput' if row['category'] in _TIERS else 'qualitative'}"
+    if field == "turns" and row.keys() >= {"question_id", "category"}:
+        return SPEC
+    if field == "prompt" and row.keys() >= {"task_id", "entry_point"}:
+        return "HumanEval"
+    answer = row.get("answer")
+    if field == "question" and isinstance(answer, str) and gsm8k_answer(answer) != answer:
+        return "GSM8K"
+    known = {"conversations": SHAREGPT, "messages": "OpenAI messages", "instruction": "Alpaca"}
+    return known.get(field, f"prompts in {field!r}")
+
+
+def _turns(field: str, cell: Any) -> Turns:
+    if isinstance(cell, str) and field not in _LISTS[1:]:
+        return None, [cell], [None]
+    if field in _LISTS[1:] or _all(cell, Mapping):
+        return _talk(field, messages_of(field, cell))
+    if _all(cell, str):
+        return None, list(cell), [None] * len(cell)
+    raise ValueError(
+        f"the prompt is {short(cell)}; it must be text, a list of texts (one per turn), or a list "
+        "of role/content messages with a user among them"
+    )
+
+
+def _all(cell: Any, kind: type) -> bool:
+    listed = isinstance(cell, Sequence) and not isinstance(cell, str) and len(cell) > 0
+    return listed and all(isinstance(item, kind) for item in cell)
+
+
+def _talk(
+    field: str, messages: Sequence[Message]
+) -> tuple[str | None, list[str], list[str | None]]:
+    """Messages by who says them; those of one speaker in a row, but for users, are one text."""
+    system: list[str] = []
+    turns: list[str] = []
+    replies: list[str | None] = []
+    for index, message in enumerate(messages):
+        role, text = message["role"], message["content"]
+        if role == "system" and not turns:
+            system.append(text)
+        elif role == "user":
+            turns.append(text)
+            replies.append(None)
+        elif role == "assistant" and turns:
+            replies[-1] = text if replies[-1] is None else f"{replies[-1]}\n{text}"
+        else:
+            raise ValueError(
+                f"{field}[{index}] is of the role {role!r}; a conversation is an optional system "
+                "message, then user and assistant in turn, the user first"
+            )
+    if not turns:
+        raise ValueError(f"{field} holds no message of a user")
+    return "\n".join(system) or None, turns, replies

@@ -1,0 +1,161 @@
+"""Rows of a file: JSONL, a JSON list, CSV, TSV or Parquet.
+
+CSV and TSV are known by their extension, the others by their content. Every row keeps the number
+that errors call it by. Cells of CSV and TSV stay text (no guess turns 007 into 7, or the answer NA
+into nothing), but for lists of texts in JSON. `pyarrow` is imported for Parquet alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Row = Mapping[str, Any]
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+SUFFIXES = (".jsonl", ".json", *_SEPARATORS, ".parquet")
+"""Extensions by which a path is known before its file is opened."""
+_KINDS = "JSONL, a JSON list, CSV (.csv), TSV (.tsv) or Parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows with their numbers, and what errors call one before its number: ``"x.csv, line"``."""
+
+    where: str
+    rows: Sequence[tuple[int, Row]]
+
+
+def exists(path: Path) -> bool:
+    """Whether something is at a path; what is too long for one is not."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def read_table(path: Path) -> Table:
+    """The rows of a file, whichever of the kinds above it is; blank lines are passed over.
+
+    Raises:
+        ValueError: no such file, a folder or a pipe, another kind of file, a row that cannot be
+            read or is no object, text that is none, or no rows.
+    """
+    try:
+        data = _bytes_of(path)
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+    if data.startswith(b"PAR1") or path.suffix == ".parquet":
+        table = Table(f"{path}, row", _parquet(path))
+    else:
+        table = _text_table(path, data)
+    if not table.rows:
+        raise ValueError(f"{path} holds no rows")
+    return table
+
+
+def _bytes_of(path: Path) -> bytes:
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give a file in it ({_KINDS})")
+    if not path.exists():
+        raise ValueError(f"no file {path}; give the path of an existing file ({_KINDS})")
+    if not path.is_file():
+        raise ValueError(f"{path} is a pipe or a device; write it into a file, and give that")
+    return path.read_bytes()
+
+
+def _text_table(path: Path, data: bytes) -> Table:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error.reason} at {error.start})") from error
+    if path.suffix in _SEPARATORS:
+        return Table(f"{path}, line", list(_cells(path, text, _SEPARATORS[path.suffix])))
+    start = text.lstrip()[:1]
+    if start not in ("[", "{", "") and path.suffix not in SUFFIXES:
+        raise ValueError(f"{path} is none of {_KINDS}")
+    listed = start == "["
+    rows = list(_items(path, text) if listed else _lines(path, text))
+    where = f"{path}, item" if listed else f"{path}, line"
+    for number, row in rows:
+        _check(row, f"{where} {number}")
+    return Table(where, rows)
+
+
+def _items(path: Path, text: str) -> Iterator[tuple[int, Row]]:
+    try:
+        yield from enumerate(json.loads(text), start=1)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} begins as a JSON list and is none: {error}") from error
+
+
+def _lines(path: Path, text: str) -> Iterator[tuple[int, Row]]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            yield number, json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}, line {number} is not JSON: {error}") from error
+
+
+def _check(row: object, where: str) -> None:
+    """Refuse what is no object, and a lone surrogate, which JSON can escape and UTF-8 cannot."""
+    if not isinstance(row, dict):
+        raise ValueError(f"{where} is a {type(row).__name__}, not an object")
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        raise ValueError(
+            f"{where} holds half a character (the lone surrogate {half}), which no model can be "
+            "given; write the whole character, or leave it out"
+        ) from error
+
+
+def _cells(path: Path, text: str, separator: str) -> Iterator[tuple[int, Row]]:
+    """Rows by the number of their first line; the first row names the columns."""
+    csv.field_size_limit(sys.maxsize)  # a passage to be summarised may be longer than 128 KiB
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    header: list[str] = []
+    start = 1
+    try:
+        for cells in lines:
+            if not header and len(set(cells)) < len(cells):
+                raise ValueError(f"two columns have one name, in {', '.join(cells)}")
+            if header and cells:
+                if len(cells) != len(header):
+                    raise ValueError(f"{len(cells)} cells for {len(header)} columns; quote commas")
+                yield start, dict(zip(header, map(_unpacked, cells), strict=True))
+            header = header or cells
+            start = lines.line_num + 1
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{path}, line {start}: {error}") from error
+
+
+def _unpacked(cell: str) -> Any:
+    """A cell; the list, where it is one of texts, lists or objects in JSON."""
+    if not cell.startswith("["):
+        return cell
+    try:
+        items = json.loads(cell)
+    except (ValueError, RecursionError):
+        return cell
+    return items if all(isinstance(item, str | list | dict) for item in items) else cell
+
+
+def _parquet(path: Path) -> list[tuple[int, Row]]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        table = parquet.ParquetFile(path).read()
+        table.validate(full=True)
+        return list(enumerate(table.to_pylist()))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise ValueError(f"{path} is not Parquet: {' '.join(str(error).split())}") from error

@@ -150,7 +150,7 @@ def speedup_by_length_figure(lengths: pd.DataFrame, summary: pd.DataFrame) -> Dr
         axes.plot(x, mine["speedup"], ls="", ms=5, **marker(colour, hollow=hollow))
     axes.axhline(1, color=GREY, lw=1)
     ends = zip(groups["shortest"], groups["longest"], strict=True)
-    names = [f"{low:g} to {high:g}" for low, high in ends]
+    names = [f"{low:g}" if low == high else f"{low:g} to {high:g}" for low, high in ends]
     axes.set_xticks(range(len(names)), names)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("length of ar's answer, tokens")

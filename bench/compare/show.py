@@ -14,9 +14,9 @@ from rich.text import Text
 
 from bench.compare.gate import HARD
 from bench.compare.judge import ROUNDING, CellRegression, Comparison, Measure, Regression
-from bench.report.tables import UNKNOWN, Table, TableCell
+from bench.report.tables import Table, TableCell
 from bench.stats.intervals import LEVEL
-from bench.text import markdown
+from bench.text import UNKNOWN, markdown
 
 _SHARES = ("identical_to_ar", "quality", "changed_answers", "errors")
 _ALWAYS = ("calls", "rows", "emitted", "accepted", "tokens_per_step", "identical_to_ar", "quality")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,9 +19,11 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from bench.records.plan import BASELINE
 from bench.report.figures import Drawn, beside, styled
 from bench.report.style import FAINT, GREY, INK, colours, lossy, marker, without_wrong
+from bench.report.tables import number
 from bench.report.together import Member, decoders_of
 from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL
+from bench.text import factor, percent
 
 _ROW, _TITLE, _AXIS = 0.3, 0.2, 0.5
 """Inches of a decoder's row, of a panel's title and of the axis below all."""
@@ -36,16 +38,16 @@ class Number(NamedTuple):
 
     column: str
     label: str
-    spec: str = "{:.2f}"
+    text: Callable[[float | None], str] = number
     neutral: float | None = None
     share: bool = False
 
 
-SPEEDUP = Number("speedup", f"speed-up over ar ({LEVEL} interval)", "{:.2f}x", 1.0)
+SPEEDUP = Number("speedup", f"speed-up over ar ({LEVEL} interval)", factor, 1.0)
 TOKENS = Number(
     "acceptance_length", f"tokens per step after the first ({LEVEL} interval)", neutral=1.0
 )
-QUALITY = Number("quality", f"quality ({LEVEL} interval)", "{:.1%}", share=True)
+QUALITY = Number("quality", f"quality ({LEVEL} interval)", percent, share=True)
 
 
 def dots_figure(
@@ -130,7 +132,7 @@ def _draw(
         axes.plot(value, y, ms=5.5, **marker(colour, hollow=hollow))
         ends = "" if math.isnan(low + high) else f" [{_text(low, shown)}, {_text(high, shown)}]"
         right = np.nanmax([value, high, shown.neutral or value])
-        beside(axes, f"{shown.spec.format(value)}{ends}", (right, y), 5, size - 1)
+        beside(axes, f"{shown.text(value)}{ends}", (right, y), 5, size - 1)
         lines = textwrap.wrap(labels.get(name, name), _WRAPPED)
         mark = str(row["mark"]).split(",")[0] if shown is QUALITY else str(row["mark"])
         names.append("\n".join([*lines, *([mark] if mark else [])]))
@@ -148,7 +150,7 @@ def _draw(
 
 def _text(value: float, shown: Number) -> str:
     """An end of an interval, without a unit."""
-    return f"{100 * value:.1f}" if shown.share else f"{value:.2f}"
+    return percent(value, "") if shown.share else number(value)
 
 
 def _scale(axes: Axes, data: pd.DataFrame, shown: Number) -> None:

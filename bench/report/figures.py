@@ -41,6 +41,7 @@ from bench.report.style import (
 )
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.summary import ALL, family_order
+from bench.text import factor
 
 Drawn = tuple[Figure, pd.DataFrame]
 """A figure and the numbers in it."""
@@ -130,7 +131,7 @@ def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Drawn | None:
         axes.plot([row["speedup_low"], end], [y, y], color=colour, lw=1.8)
         axes.plot(value, y, ms=6.5, **marker(colour, hollow=hollow))
         known = "" if math.isnan(end) else f"  [{row['speedup_low']:.2f}, {end:.2f}]"
-        beside(axes, f"{value:.2f}x{known}", (np.nanmax([value, end, 1]), y), 7)
+        beside(axes, f"{factor(value)}{known}", (np.nanmax([value, end, 1]), y), 7)
     axes.axvline(1, color=INK, lw=1)
     legend = f"line: {BASELINE}"
     if floor.low is not None and floor.high is not None:

@@ -99,9 +99,10 @@ _ENTRIES = (
     _Entry(
         "speedup_by_length",
         f"Speed-up in groups of prompts by the length of ar's answer, with {LEVEL} intervals. "
-        "Answers of one length are in one group. Groups also differ in their families: length need not be the cause.",
-        "answers of ar make one group: they differ too little in length, are too few, or were timed "
-        "in batches",
+        "Answers of one length are in one group. Groups also differ in their families: length "
+        "need not be the cause.",
+        "answers of ar make one group: they differ too little in length, are too few, or were "
+        "timed in batches",
         lambda findings, shown: speedup_by_length_figure(
             by_length(findings.run.records, list(shown["decoder"].unique())), shown
         ),

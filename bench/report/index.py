@@ -18,9 +18,9 @@ from bench.records.files import write_text
 from bench.records.plan import BASELINE
 from bench.report.history import HISTORY, gather, write_history
 from bench.report.page.render import render_index
-from bench.report.tables import UNKNOWN, number
 from bench.stats.change_points import change_points
 from bench.stats.validity import VALID
+from bench.text import UNKNOWN, factor
 
 INDEX = "index.html"
 _SHORT = 9
@@ -102,7 +102,7 @@ def _line(run: Mapping[str, Any], history: pd.DataFrame, folder: Path) -> Line:
     mine = history[(history["run"] == name) & (history["decoder"] != BASELINE)]
     faster = mine.dropna(subset=["speedup"])
     told = [
-        f"{decoder} {number(value, unit='x')}"
+        f"{decoder} {factor(value)}"
         for decoder, value in zip(faster["decoder"], faster["speedup"], strict=True)
     ]
     started = str(run["started_utc"] or "")[:16].replace("T", " ")

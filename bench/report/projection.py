@@ -20,6 +20,7 @@ from bench.stats.counters import timed
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.limit import mismatch
 from bench.stats.project import Projection, Terms, draft_shares, overheads_s, project
+from bench.text import factor
 
 _MUCH = 0.05
 """A larger share of calls beyond the curve is said."""
@@ -144,7 +145,7 @@ def _speed(estimate: Estimate | None) -> str:
     if estimate is None or estimate.value is None:
         return "-"
     ends = "" if estimate.low is None else f" [{estimate.low:.2f}, {estimate.high:.2f}]"
-    return f"{estimate.value:.2f}x{ends}"
+    return factor(estimate.value) + ends
 
 
 def _percent(share: float | None) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
-from bench.report.tables import percent
 from bench.stats.summary import ALL
+from bench.text import percent
 
 INK = "#1b1f24"
 """Text and axes; the HTML report swaps it for the page's own colour, like the next two."""

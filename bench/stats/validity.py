@@ -37,6 +37,7 @@ from bench.records.run_folder import Run
 from bench.records.status import RunStatus
 from bench.stats.adapter_fit import training_warnings
 from bench.stats.workers import Part, workers
+from bench.text import factor, percent
 
 MAX_OTHER_CORES = 0.5
 _MAX_DRIFT = 0.05
@@ -168,9 +169,9 @@ def _difference_lines(status: RunStatus, *, wrong: bool) -> tuple[str, ...]:
 
 def _damage(run: Run) -> tuple[str, ...]:
     """What shows that records are gone: run.json counts more, or says that the run is complete."""
-    counted, have = run.status.num_records, len(run.records)
-    if counted is not None and have < counted:
-        lost = f"{SAMPLES} holds {have:,} of the {counted:,} records that run.json counts"
+    planned, have = run.status.num_records, len(run.records)
+    if planned is not None and have < planned:
+        lost = f"{SAMPLES} holds {have:,} of the {planned:,} records that run.json counts"
     elif run.status.complete and _missing(run):
         lost = f"run.json says that the run is complete, and {SAMPLES} does not hold all of it"
     else:
@@ -266,10 +267,10 @@ def _noise_warnings(
             f"({throttled[0]})"
         )
     if drift is not None and abs(drift) > _MAX_DRIFT:
-        change = "more" if drift > 0 else "less"
+        how_much = "more" if drift > 0 else "less"
         warnings.append(
-            f"the baseline took {abs(drift):.0%} {change} time per token at the end of the run "
-            "than at its start: the machine's speed drifted"
+            f"the baseline took {percent(abs(drift))} {how_much} time per token at the end of the "
+            "run than at its start: the machine's speed drifted"
         )
     return warnings
 
@@ -279,16 +280,16 @@ def _worker_warnings(parts: Iterable[Part]) -> list[str]:
     warnings = []
     for part in parts:
         if part.drift is not None and abs(part.drift) > _MAX_DRIFT:
-            change = "more" if part.drift > 0 else "less"
+            how_much = "more" if part.drift > 0 else "less"
             warnings.append(
-                f"worker {part.title} drifted: the baseline took {abs(part.drift):.0%} {change} "
-                "time per token at the end of its blocks than at their start"
+                f"worker {part.title} drifted: the baseline took {percent(abs(part.drift))} "
+                f"{how_much} time per token at the end of its blocks than at their start"
             )
         floor = part.floor.value
         if floor is not None and part.floor.differs_from_one and abs(floor - 1) > _MAX_DRIFT:
             warnings.append(
-                f"worker {part.title} is not steady: ar against itself gave {floor:.2f}x "
-                f"[{part.floor.low:.2f}, {part.floor.high:.2f}] there"
+                f"worker {part.title} is not steady: ar against itself gave {factor(floor)} "
+                f"[{factor(part.floor.low, '')}, {factor(part.floor.high, '')}] there"
             )
     return warnings
 

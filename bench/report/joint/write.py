@@ -104,7 +104,7 @@ def _section(member: Member, number: int, folder: Path) -> _Section:
         name=member.name,
         label=member.label,
         verdict=side.verdict,
-        conclusion=conclusion(member.summary),
+        conclusion=conclusion(member.summary, member.pairs),
         headline=tables.mark_wrong(tables.headline(member.summary, side.verdict), wrong),
         floor_sentence=tables.floor_sentence(member.floor),
         caveats=tuple(portable(line) for line in lines),

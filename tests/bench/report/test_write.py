@@ -20,7 +20,7 @@ from bench.records.run_folder import load_run
 from bench.report import gallery
 from bench.report.findings import Findings
 from bench.report.style import PAPER
-from bench.report.tables import ACCEPTED, EMITTED, Table, TableCell, percent
+from bench.report.tables import ACCEPTED, EMITTED, Table, TableCell
 from bench.report.write import print_summary, write_report
 from tests.bench.conftest import write_run
 
@@ -501,7 +501,7 @@ def test_lossy_decoders_are_hollow_stand_last_and_say_their_quality(synthetic_ru
     faces = [line.get_markerfacecolor() for line in axes.lines if line.get_marker() == "o"]
     assert [face == PAPER for face in faces] == [False, True]
     (row,) = findings.summary.query("decoder == 'idlm' and family == 'all'").to_dict("records")
-    said = f"lossy, quality {100 * row['quality']:.0f} %"
+    said = f"lossy, quality {100 * row['quality']:.1f} %"
     assert axes.get_yticklabels()[1].get_text() == f"idlm\n{said}"
     titles = [axes.get_title("left") for axes in drawn["acceptance_length"][0].axes]
     assert titles == ["spec", f"idlm\n{said}"]
@@ -513,10 +513,3 @@ def test_lossy_decoders_are_hollow_stand_last_and_say_their_quality(synthetic_ru
         inside = [axes.get_tightbbox() for axes in figure.axes]
         boxes = [line, *texts.values(), *(box for box in inside if box is not None)]
         assert not any(a.overlaps(b) for a in boxes[: len(texts)] for b in boxes if a is not b)
-
-
-@pytest.mark.parametrize(
-    ("share", "text"), [(0.58, "58 %"), (0.995, "99.5 %"), (0.9999, "99.9 %"), (1.0, "100 %")]
-)
-def test_what_falls_short_of_all_is_not_rounded_to_it(share: float, text: str) -> None:
-    assert percent(share) == text

@@ -67,7 +67,7 @@ def test_numbers_stand_in_siunitx_columns_with_their_intervals_beside_them() -> 
     digits = percent(whole).index(".")
     assert f"S[table-format=1.2]@{{~}}lS[table-format={digits}.1]@{{~}}l" in text
     ends = f"[{spec['speedup_low']:.2f}, {spec['speedup_high']:.2f}]"
-    quality = f"{100 * spec['quality']:.1f} & [{100 * spec['quality_low']:.1f}, "
+    quality = f"{percent(spec['quality'], '')} & [{percent(spec['quality_low'], '')}, "
     assert f"\nspec & {spec['speedup']:.2f} & {ends} & {quality}" in text
     assert "\nar & 1.00 &  & " in text  # the baseline against itself has no interval
 

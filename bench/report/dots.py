@@ -18,10 +18,9 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from bench.records.plan import BASELINE
 from bench.report.figures import Drawn, beside, styled
-from bench.report.style import FAINT, GREY, INK, colours, lossy, marker, without_wrong
+from bench.report.style import FAINT, GREY, INK, colours, interval_of, lossy, marker, without_wrong
 from bench.report.tables import number
 from bench.report.together import Member, decoders_of
-from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL
 from bench.text import factor, percent
 
@@ -43,11 +42,9 @@ class Number(NamedTuple):
     share: bool = False
 
 
-SPEEDUP = Number("speedup", f"speed-up over ar ({LEVEL} interval)", factor, 1.0)
-TOKENS = Number(
-    "acceptance_length", f"tokens per step after the first ({LEVEL} interval)", neutral=1.0
-)
-QUALITY = Number("quality", f"quality ({LEVEL} interval)", percent, share=True)
+SPEEDUP = Number("speedup", "speed-up over ar", factor, 1.0)
+TOKENS = Number("acceptance_length", "tokens per step after the first", neutral=1.0)
+QUALITY = Number("quality", "quality", percent, share=True)
 
 
 def dots_figure(
@@ -86,8 +83,10 @@ def dots_figure(
                 axes.axvspan(member.floor.low, member.floor.high, color=GREY, alpha=0.35, lw=0)
             if titled:
                 axes.set_title(member.label, fontsize=size)
-        figure.supxlabel(shown.label, fontsize=size)
-        _scale(grid[-1, 0], pd.concat([data for _, data in there]), shown)
+        together = pd.concat([data for _, data in there])
+        within = interval_of(together, shown.column, ", ")
+        figure.supxlabel(f"{shown.label}{within}", fontsize=size)
+        _scale(grid[-1, 0], together, shown)
         _make_room(figure, list(grid[:, 0]))
     runs = [data.assign(run=member.name) for member, data in there]
     named = pd.concat(runs, ignore_index=True).drop(columns="mark")

@@ -32,6 +32,7 @@ from bench.stats.decompose import (
 from bench.stats.limit import relative_at
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
+from bench.stats.validity import from_here
 from bench.text import change, factor, percent
 
 _WORDS = {
@@ -61,7 +62,9 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
     splits = {split.decoder: split for split in findings.splits}
     made = {item.decoder: item for item in findings.decompositions}
     lines = [f"{findings.name}: {findings.verdict}, {findings.status}."]
-    lines += [f"{reason}." for reason in findings.validity.reasons]
+    lines += [
+        f"Reason: {from_here(reason, findings.run.path)}." for reason in findings.validity.reasons
+    ]
     for row in rows_of(findings.summary, ALL):
         name = row.decoder
         if name == BASELINE:

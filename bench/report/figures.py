@@ -35,11 +35,12 @@ from bench.report.style import (
     bar,
     colours,
     footnotes,
+    interval_of,
     lossy,
     marked,
     marker,
 )
-from bench.stats.intervals import LEVEL, Estimate
+from bench.stats.intervals import Estimate
 from bench.stats.summary import ALL, family_order
 from bench.text import factor
 
@@ -144,9 +145,8 @@ def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Drawn | None:
     if 0 < num_exact < len(data):
         axes.axhline(num_exact - 0.5, color=FAINT, lw=0.8, ls=(0, (4, 3)))
     name_rows(axes, list(data["decoder"]), marks)
-    axes.set_xlabel(
-        f"times as fast as ar, end to end (geometric mean of prompts, {LEVEL} interval)"
-    )
+    within = interval_of(data, "speedup", ", ")
+    axes.set_xlabel(f"times as fast as ar, end to end (geometric mean of prompts{within})")
     axes.set_title("Speed-up by decoder")
     axes.set_title(legend, loc="right", fontsize=8, fontweight="normal", color=GREY)
     return figure, data

@@ -40,7 +40,7 @@ from bench.stats.quality import gold_answers
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
 from bench.stats.validity import DAMAGED, Validity, judge
-from bench.text import percent, portable
+from bench.text import counted, percent, portable
 
 _REPRODUCE = (
     ("bench run --config {run}/config.toml", "measure again, with the resolved configuration"),
@@ -290,7 +290,7 @@ class Findings:
         text = f"{status}; {done} of {planned} timing blocks measured"
         if self.validity.num_graphs is None:
             return text
-        made = f"{self.validity.num_graphs} graphs compiled"
+        made = f"{counted(self.validity.num_graphs, 'graph')} compiled"
         return f"{text}; {made} in {self.validity.compile_s:.0f} s, outside of every recorded time"
 
     @cached_property

@@ -16,7 +16,7 @@ from bench.records.plan import BASELINE, WRONG
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.summary import ALL, family_order
 from bench.stats.summary_row import SummaryRow, rows_of
-from bench.text import UNKNOWN, factor, markdown, percent
+from bench.text import UNKNOWN, counted, factor, markdown, percent
 
 DETERMINED = 0.1
 """Mean entropy (nats) below which a reader is told that the text is nearly determined."""
@@ -225,11 +225,14 @@ _HEADLINE: dict[str, Callable[[SummaryRow], TableCell]] = {
 def basis(row: SummaryRow) -> str:
     """What a row's speed-up rests on, in words: n, repeats, clusters, and what is left out."""
     grouped = known(row.batch_size) and row.batch_size != 1
-    unit = "groups of prompts" if grouped else "prompts"
-    text = f"n = {row.pairs} {unit} x {row.repeats} repeats in {row.clusters} clusters"
+    noun, of = ("group", " of prompts") if grouped else ("prompt", "")
+    if not row.pairs:
+        return f"n = 0: no {noun}{of} was timed with ar"
+    repeats, clusters = counted(row.repeats or 0, "repeat"), counted(row.clusters or 0, "cluster")
+    text = f"n = {counted(row.pairs, noun)}{of} x {repeats} in {clusters}"
     dropped = number(row.pairs_dropped, ".0f")
     if dropped not in ("0", UNKNOWN):
-        text += f", {dropped} pairs dropped for errors"
+        text += f", {counted(row.pairs_dropped or 0, 'pair')} dropped for errors"
     if row.pairs_decode not in (None, row.pairs) and not grouped:
         text += f", decode speed-up from {row.pairs_decode} (others ended in their first step)"
     if row.clusters == 1:

@@ -19,7 +19,7 @@ from bench.stats.intervals import Estimate
 from bench.stats.side import Side, load_side
 from bench.stats.summary import ALL, Pairs, noise_floor, rivals, summarise
 from bench.stats.summary_row import rows_of
-from bench.stats.validity import DAMAGED, EXIT_CODES, INVALID
+from bench.stats.validity import DAMAGED, EXIT_CODES, INVALID, from_here
 from bench.text import portable
 
 _DIGITS = 12
@@ -143,7 +143,7 @@ def decoders_of(members: Sequence[Member]) -> list[str]:
 
 def _refuse_invalid(side: Side) -> None:
     if side.verdict in (DAMAGED, INVALID):
-        why = f": {side.reasons[0]}" if side.reasons else ""
+        why = f": {from_here(side.reasons[0], side.path)}" if side.reasons else ""
         line = f"{side.name} is {side.verdict} and stands beside no other run{why}"
         raise BenchError(line, EXIT_CODES[side.verdict])
 

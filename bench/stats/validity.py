@@ -22,11 +22,13 @@ needs `_MIN_DRIFT_PROMPTS` such prompts. Of a run with workers it is the largest
 from __future__ import annotations
 
 import math
+import shlex
 import statistics
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bench.errors import Exit
@@ -37,12 +39,13 @@ from bench.records.run_folder import Run
 from bench.records.status import RunStatus
 from bench.stats.adapter_fit import training_warnings
 from bench.stats.workers import Part, workers
-from bench.text import factor, percent
+from bench.text import counted, factor, percent
 
 MAX_OTHER_CORES = 0.5
 _MAX_DRIFT = 0.05
 _MIN_DRIFT_PROMPTS = 3
 UNKNOWN = "unknown"
+_RESUME = "in the folder that holds the run, `bench resume {}` measures it"
 VALID, INVALID, DAMAGED, INCOMPLETE = "VALID", "INVALID", "DAMAGED", "INCOMPLETE"
 EXIT_CODES: Mapping[str, Exit] = {
     VALID: Exit.DONE,
@@ -192,7 +195,16 @@ def _unfinished(run: Run) -> tuple[str, ...]:
 
 def _advice(run: Run) -> str:
     """How what is missing is measured; a side of `bench ab` cannot be."""
-    return "" if run.status.ab else f"; `bench resume {run.path.name}` measures it"
+    return "" if run.status.ab else f"; {_RESUME.format(run.path.resolve().name)}"
+
+
+def from_here(line: str, run_dir: Path) -> str:
+    """A reason as a terminal shows it: its command takes the path by which the run was found.
+
+    In files, which may be read anywhere, it takes the name.
+    """
+    found = f"`bench resume {shlex.quote(str(run_dir))}` measures it"
+    return line.replace(_RESUME.format(run_dir.resolve().name), found)
 
 
 def _missing(run: Run) -> str:
@@ -228,7 +240,8 @@ def _broken_invariants(records: Iterable[SampleRecord], max_new_tokens: int) -> 
             broken[record.decoder] += 1
             example.setdefault(record.decoder, f"{what} (prompt {record.prompt})")
     return tuple(
-        f"{cell}: {num} broken invariants, e.g. {example[cell]}" for cell, num in broken.items()
+        f"{cell}: {counted(num, 'broken invariant')}, e.g. {example[cell]}"
+        for cell, num in broken.items()
     )
 
 
@@ -246,7 +259,8 @@ def _error_warnings(errors: Sequence[SampleRecord]) -> list[str]:
     cells = Counter(record.decoder for record in errors)
     first = {record.decoder: record for record in reversed(errors)}
     return [
-        f"{cell} failed on {num} answers, e.g. {first[cell].prompt}: {first[cell].failure}"
+        f"{cell} failed on {counted(num, 'answer')}, "
+        f"e.g. {first[cell].prompt}: {first[cell].failure}"
         for cell, num in cells.items()
     ]
 

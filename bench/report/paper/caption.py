@@ -13,7 +13,7 @@ from bench.report.together import Member, hardware, model_of
 from bench.stats.summary import ALL
 from bench.stats.summary_row import rows_of
 from bench.stats.validity import VALID
-from bench.text import factor, portable
+from bench.text import counted, factor, portable
 from bench.text import latex as escaped
 
 
@@ -107,7 +107,8 @@ def _conditions(member: Member) -> list[str]:
     rows, side = rows_of(member.summary, ALL), member.side
     config = side.config
     counts = [
-        f"{max(getattr(row, name) or 0 for row in rows)} {name}" for name in ("prompts", "repeats")
+        counted(max(getattr(row, f"{noun}s") or 0 for row in rows), noun)
+        for noun in ("prompt", "repeat")
     ]
     parts = [
         f"{word} {config[key]}"

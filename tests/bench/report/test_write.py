@@ -187,6 +187,18 @@ def test_an_interrupted_run_is_reported_as_far_as_it_got(synthetic_run: Write) -
     assert not (path / "figures" / "quality_speed.png").exists()
 
 
+def test_the_repair_line_of_a_terminal_works_from_where_its_reader_stands(
+    synthetic_run: Write,
+) -> None:
+    path = synthetic_run(status={}, quality=0)
+    (path / "samples.jsonl").write_text("")
+    write_report(path)
+    assert f"`bench resume {path}` measures it" in printed(path, 1000)
+    text = (path / "report.md").read_text()
+    assert "in the folder that holds the run, 'bench resume run' measures it" in text
+    assert str(path.parent) not in text
+
+
 def test_a_run_without_records_gives_an_empty_report(synthetic_run: Write) -> None:
     path = synthetic_run()
     (path / "samples.jsonl").unlink()

@@ -225,7 +225,7 @@ def test_a_complete_run_without_all_that_was_planned_is_damaged(record: Make) ->
     validity = judge(run_of([record()], plan=PLAN))
     assert validity.verdict == "DAMAGED"
     assert "2 of 3 timing blocks and 4 of 4 answers of the quality pass" in validity.reasons[0]
-    assert "`bench resume run` measures it" in validity.reasons[0]
+    assert "in the folder that holds the run, `bench resume run` measures" in validity.reasons[0]
     assert "resume" not in judge(run_of([record()], plan=PLAN, ab="x")).reasons[0]
 
 

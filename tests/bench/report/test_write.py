@@ -195,7 +195,7 @@ def test_the_repair_line_of_a_terminal_works_from_where_its_reader_stands(
     write_report(path)
     assert f"`bench resume {path}` measures it" in printed(path, 1000)
     text = (path / "report.md").read_text()
-    assert "in the folder that holds the run, 'bench resume run' measures it" in text
+    assert "in the folder that holds the run, \\`bench resume run\\` measures" in text
     assert str(path.parent) not in text
 
 

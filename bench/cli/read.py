@@ -311,7 +311,8 @@ def show_prompts(
     from bench.report.listing import show_prompts as print_prompts
     from bench.settings.config import load_config
 
-    chosen = load_config(config, {"tasks": tasks, "limit": limit, "seed": seed})
+    given = {"tasks": tasks, "limit": limit, "seed": seed}
+    chosen = load_config(config, given, {name: f"--{name}" for name in given})
     asked = tasks_of(
         chosen.tasks, limit=chosen.limit, seed=chosen.seed, columns=chosen.columns or None
     )

@@ -213,7 +213,11 @@ def test_prompts_of_ones_own_are_a_family_of_their_own_and_say_that_they_are_not
         (("--run-name", "a/b"), 2, "--run-name: 'a/b' may hold letters, digits and"),
         (("--run-name", "a" * 400), 2, "--run-name: it has 400 characters; at most 100"),
         (("-d", "lookup:n=3:n=4"), 2, "'lookup:n=3:n=4' gives option 'n' twice"),
-        (("--seed", "99999999999999999999999"), 2, "--seed: it must be 1,000,000,000,000,000,000 or less"),
+        (
+            ("--seed", "99999999999999999999999"),
+            2,
+            "--seed: it must be 1,000,000,000,000,000,000 or less",
+        ),
         (("--threads", "10000", "--dry-run"), 2, "threads: 10000 is more than the"),
         (("--temperature", "inf"), 2, "--temperature: it must be a finite number"),
         (("-d", ""), 2, "what follows -d is empty"),

@@ -44,6 +44,8 @@ from bench.text import counted, factor, percent
 MAX_OTHER_CORES = 0.5
 _MAX_DRIFT = 0.05
 _MIN_DRIFT_PROMPTS = 3
+_MOST_FAILING = 3
+"""Decoders that failed above which one line is for all of them."""
 UNKNOWN = "unknown"
 _RESUME = "in the folder that holds the run, `bench resume {}` measures it"
 VALID, INVALID, DAMAGED, INCOMPLETE = "VALID", "INVALID", "DAMAGED", "INCOMPLETE"
@@ -258,6 +260,13 @@ def _loads(run: Run) -> list[Mapping[str, Any]]:
 def _error_warnings(errors: Sequence[SampleRecord]) -> list[str]:
     cells = Counter(record.decoder for record in errors)
     first = {record.decoder: record for record in reversed(errors)}
+    if len(cells) > _MOST_FAILING:
+        each = ", ".join(f"{cell} on {num}" for cell, num in cells.most_common())
+        example = errors[0]
+        return [
+            f"{len(cells)} decoders failed on {counted(len(errors), 'answer')} ({each}), e.g. "
+            f"{example.decoder} on {example.prompt}: {example.failure}"
+        ]
     return [
         f"{cell} failed on {counted(num, 'answer')}, "
         f"e.g. {first[cell].prompt}: {first[cell].failure}"

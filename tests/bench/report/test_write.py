@@ -287,8 +287,8 @@ def test_a_decode_speedup_from_fewer_prompts_says_so(synthetic_run: Write) -> No
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"conversations": 1}, "in 1 clusters (one conversation: no interval; raise --limit)"),
-        ({}, "n = 1 groups of prompts x 2 repeats in 1 clusters (one group of prompts: no"),
+        ({"conversations": 1}, "in 1 cluster (one conversation: no interval; raise --limit)"),
+        ({}, "n = 1 group of prompts x 2 repeats in 1 cluster (one group of prompts: no"),
     ],
 )
 def test_a_speedup_without_an_interval_says_what_is_lacking(

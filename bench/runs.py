@@ -51,7 +51,8 @@ from bench.records.status import COMPLETE, STATUS, RunStatus, write_status
 from bench.records.vocabulary import write_vocabulary
 from bench.settings.config import RunConfig, load_config, spec_of
 from bench.settings.spread import ALONE, Spread
-from bench.stats.validity import DAMAGED, EXIT_CODES, INCOMPLETE, VALID, judge
+from bench.stats.validity import DAMAGED, EXIT_CODES, INCOMPLETE, VALID, from_here, judge
+from bench.text import counted
 from bench.verify.differences import differences
 from bench.workers.spread import Passes
 from bench.workers.team import Team
@@ -153,7 +154,7 @@ def _resume(
     stopped = load_run(run_dir)
     validity = judge(stopped)
     if validity.verdict == DAMAGED:
-        progress.note(f"{run_dir} is {DAMAGED}: {validity.reasons[0]}")
+        progress.note(f"{run_dir} is {DAMAGED}: {from_here(validity.reasons[0], run_dir)}")
     elif stopped.status.complete:
         status = replace(stopped.status, **asdict(validity))
         if stopped.status.reported is False:
@@ -345,7 +346,7 @@ def _exit_code(run_dir: Path, status: RunStatus, progress: Progress) -> Exit:
         return EXIT_CODES[str(status.verdict)]
     if status.num_errors:
         where = f"partial results kept, tracebacks in {run_dir / ERRORS}"
-        progress.note(f"{status.num_errors} answers failed; {where}")
+        progress.note(f"{counted(status.num_errors, 'answer')} failed; {where}")
         return Exit.FAILED
     return Exit.DONE
 

@@ -48,7 +48,4 @@ def index(
     if not folder.is_dir():
         line = f"there is no folder {folder}; bench index takes the parent of run folders"
         raise BenchError(line, Exit.USAGE)
-    page, history = write_index(folder)
-    if history.empty:
-        typer.echo(f"bench: {folder} holds no run", err=True)
-    typer.echo(page)
+    typer.echo(write_index(folder)[0])

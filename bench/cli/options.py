@@ -209,7 +209,8 @@ def configuration(given: Given) -> RunConfig:
     values = {name: value for name, value in given.items() if name not in ("adapter", "config")}
     if "adapter" in given:
         values["adapters"] = parse_adapters(given["adapter"])
-    return load_config(given.get("config"), values)
+    names = {name: f"--{name.replace('_', '-')}" for name in OPTIONS}
+    return load_config(given.get("config"), values, names)
 
 
 @contextmanager

@@ -197,6 +197,7 @@ def export(
     from bench.records.run_folder import find_run, load_run
     from bench.report.export import Choices, deliver
     from bench.report.findings import Findings
+    from bench.stats.validity import from_here
 
     choices = Choices(project=project, repo=repo, licence=licence, benchmarks=benchmark or ())
     if to is _ExportFormat.peft:
@@ -206,7 +207,8 @@ def export(
     findings = Findings(load_run(find_run(run_dir, output)))
     for place in deliver(findings, cast("Format | Tracker", to.value), folder, choices):
         typer.echo(place)
-    for reason in findings.validity.reasons:
+    for line in findings.validity.reasons:
+        reason = from_here(line, findings.run.path)
         typer.echo(f"bench: {findings.name} is {findings.verdict}: {reason}", err=True)
 
 
@@ -247,6 +249,7 @@ def paper(
     from bench.report.paper.layout import parse_layout
     from bench.report.paper.write import write_paper
     from bench.report.together import load_members
+    from bench.stats.validity import from_here
 
     layout = parse_layout(venue.value, label or [], columns, bold.value)
     members = load_members(runs, output)
@@ -256,7 +259,9 @@ def paper(
         typer.echo(file)
     for side in (member.side for member in members):
         for reason in side.reasons:
-            typer.echo(f"bench: {side.name} is {side.verdict}: {reason}", err=True)
+            typer.echo(
+                f"bench: {side.name} is {side.verdict}: {from_here(reason, side.path)}", err=True
+            )
 
 
 @app.command(rich_help_panel=PANEL)
@@ -306,7 +311,8 @@ def show_prompts(
     from bench.report.listing import show_prompts as print_prompts
     from bench.settings.config import load_config
 
-    chosen = load_config(config, {"tasks": tasks, "limit": limit, "seed": seed})
+    given = {"tasks": tasks, "limit": limit, "seed": seed}
+    chosen = load_config(config, given, {name: f"--{name}" for name in given})
     asked = tasks_of(
         chosen.tasks, limit=chosen.limit, seed=chosen.seed, columns=chosen.columns or None
     )

@@ -34,7 +34,7 @@ from bench.records.plan import BASELINE, WRONG
 from bench.stats import times
 from bench.stats.intervals import log_ratio_of_medians, mean_log_ratio, paired_speedup
 from bench.stats.side import FLOAT32, Side
-from bench.stats.validity import INCOMPLETE, UNKNOWN, VALID
+from bench.stats.validity import INCOMPLETE, UNKNOWN, VALID, from_here
 
 _STORED = (
     "a stored reference has no answers: time, accepted drafts and changed answers are not judged"
@@ -92,7 +92,14 @@ def _invalid(base: Side, head: Side) -> list[str]:
     lines = []
     for which, side in (("base", base), ("head", head)):
         if side.verdict not in (VALID, WRONG, INCOMPLETE):
-            lines.append(": ".join((f"{which} is {side.verdict}", *side.reasons[:1])))
+            lines.append(
+                ": ".join(
+                    (
+                        f"{which} is {side.verdict}",
+                        *(from_here(line, side.path) for line in side.reasons[:1]),
+                    )
+                )
+            )
         elif not side.status.complete:
             how = side.status.status or UNKNOWN
             lines.append(f"{which} is {INCOMPLETE}: its status is {how}")

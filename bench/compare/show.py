@@ -14,9 +14,9 @@ from rich.text import Text
 
 from bench.compare.gate import HARD
 from bench.compare.judge import ROUNDING, CellRegression, Comparison, Measure, Regression
-from bench.report.tables import UNKNOWN, Table, TableCell
+from bench.report.tables import Table, TableCell
 from bench.stats.intervals import LEVEL
-from bench.text import markdown
+from bench.text import UNKNOWN, counted, markdown
 
 _SHARES = ("identical_to_ar", "quality", "changed_answers", "errors")
 _ALWAYS = ("calls", "rows", "emitted", "accepted", "tokens_per_step", "identical_to_ar", "quality")
@@ -149,7 +149,9 @@ def _remarks(comparison: Comparison) -> list[str]:
         lines += [f"{cell.cell}: option {change}" for change in cell.options]
         lines += [f"{cell.cell}: {m.name}: {m.note}" for m in cell.measures if m.note]
         if cell.num_changed:
-            lines.append(f"{cell.cell}: {cell.num_changed} answers changed (--diff shows them)")
+            lines.append(
+                f"{cell.cell}: {counted(cell.num_changed, 'answer')} changed (--diff shows them)"
+            )
     return [*lines, *comparison.unjudged]
 
 

@@ -18,6 +18,7 @@ from bench.records.plan import BASELINE, SECOND_BASELINE, Block, Plan, PlannedPr
 from bench.records.prompts import Prompt, SkippedTurn
 from bench.settings.protocol import vicuna
 from bench.stats.adapter_fit import training_warnings
+from bench.text import counted
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.types import Generation
@@ -129,10 +130,12 @@ def describe(plan: Plan) -> list[str]:
     """The plan in words, for ``--dry-run``."""
     timing, quality = plan.in_pass("timing"), plan.in_pass("quality")
     lines = [f"{cell.cell}: {_options(cell.options)}" for cell in plan.cells]
-    lines += [f"{len(timing)} prompts timed ({_per_family(timing)})"]
-    lines += [f"{len(quality)} prompts scored ({_per_family(quality)})"] if quality else []
-    lines += [f"{len(plan.blocks)} blocks, {plan.num_answers} timed answers (ar twice)"]
-    return lines + ([f"{len(plan.skipped)} prompts skipped"] if plan.skipped else [])
+    lines += [f"{counted(len(timing), 'prompt')} timed ({_per_family(timing)})"]
+    lines += (
+        [f"{counted(len(quality), 'prompt')} scored ({_per_family(quality)})"] if quality else []
+    )
+    lines += [f"{counted(len(plan.blocks), 'block')}, {plan.num_answers} timed answers (ar twice)"]
+    return lines + ([f"{counted(len(plan.skipped), 'prompt')} skipped"] if plan.skipped else [])
 
 
 def _per_family(prompts: Sequence[PlannedPrompt]) -> str:

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from bench.errors import BenchError, Exit
 from bench.records.record import SCHEMA
+from bench.settings.bounds import allowed
 
 T = TypeVar("T")
 _KNOWN_SCHEMAS = (SCHEMA,)
@@ -67,4 +68,4 @@ def _told(error: ValidationError | RecursionError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     field, *below = map(str, first["loc"] or ("content",))
     where = f" (at {'.'.join(below)})" if below else ""
-    return f"its {field} cannot be read{where}: {first['msg']}"
+    return f"its {field} cannot be read{where}: {allowed(first)}"

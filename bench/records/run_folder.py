@@ -74,6 +74,12 @@ def load_run(run_dir: Path | str) -> Run:
     """
     path = Path(run_dir)
     plan = read_plan(path)
+    if lost_plan(path):
+        line = (
+            f"{path} is damaged: {MANIFEST} is missing, the plan that its answers are judged by; "
+            f"put it back, or measure again: bench run --config {path / CONFIG}"
+        )
+        raise BenchError(line, Exit.INVALID)
     if plan is None and (path / STATUS).is_file():
         refuse_reference(path)
         line = f"{path} was stopped before anything was planned; begin it: bench resume {path}"
@@ -90,6 +96,11 @@ def load_run(run_dir: Path | str) -> Run:
         records=_effective_records(records, events, plan),
         events=events,
     )
+
+
+def lost_plan(path: Path) -> bool:
+    """Whether a folder holds answers and no plan: it was a run, and is no stored reference."""
+    return (path / SAMPLES).is_file() and not (path / MANIFEST).is_file()
 
 
 def refuse_reference(path: Path) -> None:

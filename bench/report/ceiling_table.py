@@ -11,10 +11,11 @@ import pandas as pd
 
 from bench.records.run_folder import Run
 from bench.records.vocabulary import pieces_of
-from bench.report.tables import Table, TableCell, by_family, number
+from bench.report.tables import Table, TableCell, by_family
 from bench.stats.ceilings import holds, mean_ceiling, on_lists
 from bench.stats.counters import by
 from bench.stats.summary_row import SummaryRow
+from bench.text import percent
 from specbench_tasks.task import LISTS
 
 _NONE = "none"
@@ -29,11 +30,11 @@ def ceilings(run: Run, summary: pd.DataFrame) -> Table | None:
     piece = pieces_of(run.path)
 
     def shown(row: SummaryRow) -> TableCell:
-        right = number(row.quality, ".1f", 100)
+        right = percent(row.quality, "")
         answers = filled.get(f"{row.decoder} {row.family}")
         if answers is None:
             return TableCell(f"{right} / {_NONE}")
-        return TableCell(f"{right} / {number(mean_ceiling(answers, piece), '.1f', 100)}")
+        return TableCell(f"{right} / {percent(mean_ceiling(answers, piece), '')}")
 
     note = (
         "Right lists, % / the most that is possible, %, where items that one pass decides are "

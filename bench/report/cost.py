@@ -19,7 +19,7 @@ from bench.stats import summary as sums
 from bench.stats.cost_curve import Cost, break_even_rate, limits
 from bench.stats.intervals import LEVEL
 from bench.stats.limit import OperatingPoint, mismatch, operating_points, relative_at
-from bench.text import markdown
+from bench.text import markdown, percent
 
 Rows = Sequence[Sequence[str]]
 _BUSY = 0.5
@@ -95,7 +95,7 @@ def machine_lines(facts: CostFacts) -> list[str]:
         bound = limits(facts, facts.replayed).roofline_s
         text = (
             f"{facts.replayed}: {_ms(facts.beside_replay)} a call, {_ms(facts.replay)} replayed by "
-            f"{facts.replay_by} ({share:.0%})"
+            f"{facts.replay_by} ({percent(share)})"
         )
         lines.append(text + (f", {1e3 * bound:.3g} ms by the roofline" if bound else ""))
     elif facts.no_replay is not None:
@@ -126,8 +126,8 @@ def curve_table(cost: Cost) -> list[list[str]]:
                 str(num),
                 f"{1e3 * seconds:.2f}{interval}",
                 f"{relative:.2f}",
-                "-" if num == 1 else "never" if rate is None else f"{rate:.0%}",
-                f"{roof / seconds:.0%}" if roof == roof else "-",
+                "-" if num == 1 else "never" if rate is None else percent(rate),
+                percent(roof / seconds),
             ]
         )
     return lines

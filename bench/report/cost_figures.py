@@ -15,6 +15,7 @@ from bench.report.figures import Drawn, beside, key, overall
 from bench.report.style import GREY, INK, bar, colours, lossy, marked, marker
 from bench.stats.decompose import Split
 from bench.stats.latency import BETWEEN, FIRST
+from bench.text import factor
 
 _PHASE_COLOURS = {
     "prefill": "#9aa7b8",
@@ -117,7 +118,7 @@ def memory_figure(summary: pd.DataFrame) -> Drawn | None:
         value, name = row["peak_memory_bytes"] / size, row["decoder"]
         axes.barh(y, value, height=0.68, **bar(palette[name], hollow=name in marks))
         known = name != BASELINE and not np.isnan(row["over_ar"])
-        times = f"  ({row['over_ar']:.2f}x ar)" if known else ""
+        times = f"  ({factor(row['over_ar'])} ar)" if known else ""
         beside(axes, f"{_short(value)} {unit}{times}", (value, y), 4, 8.5)
     if len(of_ar):
         axes.axvline(of_ar.iloc[0] / size, color=INK, lw=0.7, alpha=0.5)
@@ -150,7 +151,7 @@ def speedup_by_length_figure(lengths: pd.DataFrame, summary: pd.DataFrame) -> Dr
         axes.plot(x, mine["speedup"], ls="", ms=5, **marker(colour, hollow=hollow))
     axes.axhline(1, color=GREY, lw=1)
     ends = zip(groups["shortest"], groups["longest"], strict=True)
-    names = [f"{low:g} to {high:g}" for low, high in ends]
+    names = [f"{low:g}" if low == high else f"{low:g} to {high:g}" for low, high in ends]
     axes.set_xticks(range(len(names)), names)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("length of ar's answer, tokens")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,10 +18,11 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from bench.records.plan import BASELINE
 from bench.report.figures import Drawn, beside, styled
-from bench.report.style import FAINT, GREY, INK, colours, lossy, marker, without_wrong
+from bench.report.style import FAINT, GREY, INK, colours, interval_of, lossy, marker, without_wrong
+from bench.report.tables import number
 from bench.report.together import Member, decoders_of
-from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL
+from bench.text import factor, percent
 
 _ROW, _TITLE, _AXIS = 0.3, 0.2, 0.5
 """Inches of a decoder's row, of a panel's title and of the axis below all."""
@@ -36,16 +37,14 @@ class Number(NamedTuple):
 
     column: str
     label: str
-    spec: str = "{:.2f}"
+    text: Callable[[float | None], str] = number
     neutral: float | None = None
     share: bool = False
 
 
-SPEEDUP = Number("speedup", f"speed-up over ar ({LEVEL} interval)", "{:.2f}x", 1.0)
-TOKENS = Number(
-    "acceptance_length", f"tokens per step after the first ({LEVEL} interval)", neutral=1.0
-)
-QUALITY = Number("quality", f"quality ({LEVEL} interval)", "{:.1%}", share=True)
+SPEEDUP = Number("speedup", "speed-up over ar", factor, 1.0)
+TOKENS = Number("acceptance_length", "tokens per step after the first", neutral=1.0)
+QUALITY = Number("quality", "quality", percent, share=True)
 
 
 def dots_figure(
@@ -84,8 +83,10 @@ def dots_figure(
                 axes.axvspan(member.floor.low, member.floor.high, color=GREY, alpha=0.35, lw=0)
             if titled:
                 axes.set_title(member.label, fontsize=size)
-        figure.supxlabel(shown.label, fontsize=size)
-        _scale(grid[-1, 0], pd.concat([data for _, data in there]), shown)
+        together = pd.concat([data for _, data in there])
+        within = interval_of(together, shown.column, ", ")
+        figure.supxlabel(f"{shown.label}{within}", fontsize=size)
+        _scale(grid[-1, 0], together, shown)
         _make_room(figure, list(grid[:, 0]))
     runs = [data.assign(run=member.name) for member, data in there]
     named = pd.concat(runs, ignore_index=True).drop(columns="mark")
@@ -130,7 +131,7 @@ def _draw(
         axes.plot(value, y, ms=5.5, **marker(colour, hollow=hollow))
         ends = "" if math.isnan(low + high) else f" [{_text(low, shown)}, {_text(high, shown)}]"
         right = np.nanmax([value, high, shown.neutral or value])
-        beside(axes, f"{shown.spec.format(value)}{ends}", (right, y), 5, size - 1)
+        beside(axes, f"{shown.text(value)}{ends}", (right, y), 5, size - 1)
         lines = textwrap.wrap(labels.get(name, name), _WRAPPED)
         mark = str(row["mark"]).split(",")[0] if shown is QUALITY else str(row["mark"])
         names.append("\n".join([*lines, *([mark] if mark else [])]))
@@ -148,7 +149,7 @@ def _draw(
 
 def _text(value: float, shown: Number) -> str:
     """An end of an interval, without a unit."""
-    return f"{100 * value:.1f}" if shown.share else f"{value:.2f}"
+    return percent(value, "") if shown.share else number(value)
 
 
 def _scale(axes: Axes, data: pd.DataFrame, shown: Number) -> None:

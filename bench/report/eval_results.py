@@ -23,7 +23,7 @@ from bench.report.tables import interval, number, promise
 from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
-from bench.text import portable
+from bench.text import percent, portable
 
 _FORM = re.compile(r"(?P<family>[^=]+)=(?P<dataset>[\w.-]+/[\w.-]+)(?:#(?P<task>[\w.-]+))?")
 _DEFAULT_TASK = "default"
@@ -130,7 +130,7 @@ def _notes(findings: Findings, row: SummaryRow) -> str:
         f"{row.quality_prompts} prompts of the benchmark",
     ]
     if row.quality_low is not None and row.quality_high is not None:
-        low, high = number(row.quality_low, ".1f", 100), number(row.quality_high, ".1f", 100)
+        low, high = percent(row.quality_low, ""), percent(row.quality_high, "")
         parts.append(f"{LEVEL} interval [{low}, {high}]")
     if row.decoder != BASELINE and whole.speedup is not None:
         within = interval(whole.speedup_low, whole.speedup_high)

@@ -32,6 +32,8 @@ from bench.stats.decompose import (
 from bench.stats.limit import relative_at
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
+from bench.stats.validity import from_here
+from bench.text import change, factor, percent
 
 _WORDS = {
     "prefill": "the prefill",
@@ -60,7 +62,9 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
     splits = {split.decoder: split for split in findings.splits}
     made = {item.decoder: item for item in findings.decompositions}
     lines = [f"{findings.name}: {findings.verdict}, {findings.status}."]
-    lines += [f"{reason}." for reason in findings.validity.reasons]
+    lines += [
+        f"Reason: {from_here(reason, findings.run.path)}." for reason in findings.validity.reasons
+    ]
     for row in rows_of(findings.summary, ALL):
         name = row.decoder
         if name == BASELINE:
@@ -90,7 +94,8 @@ def _baseline(row: SummaryRow, split: Split | None) -> str:
     calls = split.shares["verify"]
     spent = {k: v for k, v in split.shares.items() if k not in ("verify", "draft")}
     return (
-        f"{text}: {calls:.0%} of its time are calls of the model after the first, {_listed(spent)}."
+        f"{text}: {percent(calls)} of its time are calls of the model after the first, "
+        f"{_listed(spent)}."
     )
 
 
@@ -115,10 +120,10 @@ def _decoder(
     sentences += _other_lengths(findings, row.decoder, parts, drafted, cost)
     bounds = _bounds(row, split, parts, drafted, words)
     if bounds:
-        first, *others = [f"{what} ({number(speed, unit='x')})" for what, speed in bounds]
+        first, *others = [f"{what} ({factor(speed)})" for what, speed in bounds]
         sentences.append(
             f"What would help most, at best: {first}" + _then(others) + f"; it is "
-            f"{number(row.speedup_total, unit='x')} now, as a ratio of totals."
+            f"{factor(row.speedup_total)} now, as a ratio of totals."
         )
     elif row.speedup_total is not None:
         sentences.append("What would help most cannot be told: nothing was drafted or split.")
@@ -131,7 +136,7 @@ def _promised(row: SummaryRow) -> str:
         return f"It is {WRONG}: it claims to be lossless and is not, so its speed says nothing."
     if row.guarantee != NO_GUARANTEE:
         return f"Its guarantee: {tables.promise(row)}."
-    lost = f", its quality is {tables.percent(row.quality)}" if row.quality is not None else ""
+    lost = f", its quality is {percent(row.quality)}" if row.quality is not None else ""
     return f"It is lossy: it guarantees nothing{lost}."
 
 
@@ -144,17 +149,17 @@ def _step(row: SummaryRow, parts: Decomposition | None, words: Mapping[str, str]
         cost = length / speed
         return [
             f"A step after the first emits {number(length)} tokens and is worth {cost:.2f} tokens "
-            f"of {BASELINE}'s time (implied by its decode speed-up of {number(speed, unit='x')})."
+            f"of {BASELINE}'s time (implied by its decode speed-up of {factor(speed)})."
         ]
     sentences = [
         f"A step after the first emits {parts.acceptance_length:.2f} tokens and costs "
         f"{parts.cost:.2f} tokens of {BASELINE}'s time: {words['verify']} {parts.verify:.2f}, "
         f"{words['draft']} {parts.draft:.2f}, overhead {parts.overhead:.2f}; that makes "
-        f"{parts.predicted:.2f}x. It pays from {parts.cost:.2f} tokens a step on."
+        f"{factor(parts.predicted)}. It pays from {parts.cost:.2f} tokens a step on."
     ]
     if parts.residual is not None:
-        text = f"Timed without instruments it was {parts.measured:.2f}x, a residual of "
-        text += f"{100 * parts.residual:+.1f} %"
+        text = f"Timed without instruments it was {factor(parts.measured)}, a residual of "
+        text += f"{change(parts.residual)}"
         if abs(parts.residual) > MOST_RESIDUAL:
             text += ": one of the two passes was disturbed, so read the parts with care"
         sentences.append(f"{text}.")
@@ -179,8 +184,8 @@ def _other_lengths(
     costs = "these costs" if relative is None else f"the costs measured in {cost_name(cost)}"
     return [
         f"By its acceptance at each position and {costs}, {best} drafts a step would be best"
-        f"{guess}: {lengths.speedups[best - 1]:.2f}x after the first token, with {now} as now "
-        f"{lengths.speedups[now - 1]:.2f}x."
+        f"{guess}: {factor(lengths.speedups[best - 1])} after the first token, with {now} as now "
+        f"{factor(lengths.speedups[now - 1])}."
     ]
 
 
@@ -264,7 +269,9 @@ def drafted_per_step(findings: Findings, decoder: str) -> float | None:
 
 def _listed(shares: Mapping[str, float], words: Mapping[str, str] = _WORDS) -> str:
     ranked = sorted(shares.items(), key=lambda pair: -pair[1])
-    return ", ".join(f"{share:.0%} {words[phase]}" for phase, share in ranked if share >= 0.005)
+    return ", ".join(
+        f"{percent(share)} {words[phase]}" for phase, share in ranked if share >= 0.0005
+    )
 
 
 def _then(others: list[str]) -> str:

@@ -42,6 +42,7 @@ from bench.stats import times
 from bench.stats.counters import by
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
+from bench.text import counted
 
 Format = Literal[
     "pytest-benchmark", "github-action-benchmark", "csv", "parquet", "hub", "eval-results"
@@ -251,7 +252,7 @@ def _action_entries(
             value = row.value(column)
             if value is None:
                 continue
-            size = f"{row.prompts} prompts x {row.repeats} repeats"
+            size = f"{counted(row.prompts or 0, 'prompt')} x {counted(row.repeats or 0, 'repeat')}"
             size += f", guarantee: {promise(row)}"
             entry = {
                 "name": f"{row.decoder}: {label}",

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from bench.records.external import ExternalAnswer
 from bench.records.record import SampleRecord
-from bench.report.tables import UNKNOWN, Table, TableCell, number
+from bench.report.tables import Table, TableCell, number
 from bench.stats.external import EngineSums, engine_sums
+from bench.text import UNKNOWN, percent
 
 _NOTE = (
     "Other engines, with loops, caches, kernels and weights of their own, on this run's prompts "
@@ -46,7 +47,7 @@ def _row(sums: EngineSums) -> tuple[TableCell, ...]:
         str(sums.prompts),
         number(sums.tokens_per_s, ".1f"),
         number(sums.tokens_per_call),
-        number(sums.acceptance_rate, ".1f", 100),
-        number(sums.identical, ".1f", 100) + (f" (n = {sums.compared})" if sums.compared else ""),
+        percent(sums.acceptance_rate, ""),
+        percent(sums.identical, "") + (f" (n = {sums.compared})" if sums.compared else ""),
     )
     return (*map(TableCell, texts), TableCell(str(sums.errors), bad=sums.errors > 0))

@@ -35,12 +35,14 @@ from bench.report.style import (
     bar,
     colours,
     footnotes,
+    interval_of,
     lossy,
     marked,
     marker,
 )
-from bench.stats.intervals import LEVEL, Estimate
+from bench.stats.intervals import Estimate
 from bench.stats.summary import ALL, family_order
+from bench.text import factor
 
 Drawn = tuple[Figure, pd.DataFrame]
 """A figure and the numbers in it."""
@@ -130,7 +132,7 @@ def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Drawn | None:
         axes.plot([row["speedup_low"], end], [y, y], color=colour, lw=1.8)
         axes.plot(value, y, ms=6.5, **marker(colour, hollow=hollow))
         known = "" if math.isnan(end) else f"  [{row['speedup_low']:.2f}, {end:.2f}]"
-        beside(axes, f"{value:.2f}x{known}", (np.nanmax([value, end, 1]), y), 7)
+        beside(axes, f"{factor(value)}{known}", (np.nanmax([value, end, 1]), y), 7)
     axes.axvline(1, color=INK, lw=1)
     legend = f"line: {BASELINE}"
     if floor.low is not None and floor.high is not None:
@@ -143,9 +145,8 @@ def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Drawn | None:
     if 0 < num_exact < len(data):
         axes.axhline(num_exact - 0.5, color=FAINT, lw=0.8, ls=(0, (4, 3)))
     name_rows(axes, list(data["decoder"]), marks)
-    axes.set_xlabel(
-        f"times as fast as ar, end to end (geometric mean of prompts, {LEVEL} interval)"
-    )
+    within = interval_of(data, "speedup", ", ")
+    axes.set_xlabel(f"times as fast as ar, end to end (geometric mean of prompts{within})")
     axes.set_title("Speed-up by decoder")
     axes.set_title(legend, loc="right", fontsize=8, fontweight="normal", color=GREY)
     return figure, data

@@ -40,7 +40,7 @@ from bench.stats.quality import gold_answers
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
 from bench.stats.validity import DAMAGED, Validity, judge
-from bench.text import portable
+from bench.text import counted, percent, portable
 
 _REPRODUCE = (
     ("bench run --config {run}/config.toml", "measure again, with the resolved configuration"),
@@ -126,7 +126,11 @@ class Findings:
     @cached_property
     def rivals(self) -> Table | None:
         """Every decoder over every other one; None where there are none to compare."""
-        return self._one(speed_tables.against(sums.rivals(self.run.records, self.decoders)))
+        return self._one(speed_tables.against(self._pairs, self.floor))
+
+    @cached_property
+    def _pairs(self) -> sums.Pairs:
+        return sums.rivals(self.run.records, self.decoders)
 
     @cached_property
     def splits(self) -> list[Split]:
@@ -194,7 +198,7 @@ class Findings:
     @property
     def conclusion(self) -> str:
         """What the run shows, in a sentence or two."""
-        return conclusion(self.summary)
+        return conclusion(self.summary, self._pairs)
 
     @property
     def sentences(self) -> list[str]:
@@ -286,7 +290,7 @@ class Findings:
         text = f"{status}; {done} of {planned} timing blocks measured"
         if self.validity.num_graphs is None:
             return text
-        made = f"{self.validity.num_graphs} graphs compiled"
+        made = f"{counted(self.validity.num_graphs, 'graph')} compiled"
         return f"{text}; {made} in {self.validity.compile_s:.0f} s, outside of every recorded time"
 
     @cached_property
@@ -365,16 +369,17 @@ def _sentence(row: SummaryRow) -> str:
     text += f": {tables.speed(row).text} vs ar end to end"
     aside = [part for part in (speed_tables.beside(row), speed_tables.need(row)) if part]
     text += f" ({'; '.join(aside)})" if aside else ""
-    low, high = row.speedup_low, row.speedup_high
-    if low is not None and high is not None and low <= 1 <= high:
-        text += " (no difference shown: the interval covers 1)"
+    speedup = row.estimate("speedup")
+    if speedup.low is not None and not speedup.exceeds(row.floor):
+        why = "it is within the A/A noise" if speedup.differs_from_one else "the interval covers 1"
+        text += f" (no difference shown: {why})"
     text += f", {number(row.tokens_per_call)} tokens per target call, "
     text += f"{number(row.acceptance_length)} {tables.kind_of_step(row)} tokens per step of "
     text += f"{number(row.calls_per_step)} calls"
     if row.quality is not None:
-        text += f", quality {number(row.quality, '.1f', 100)} %"
+        text += f", quality {percent(row.quality, '')} %"
     if row.identical_to_ar is not None:
-        text += f", ids identical to ar's in {number(row.identical_to_ar, '.1f', 100)} %"
+        text += f", ids identical to ar's in {percent(row.identical_to_ar, '')} %"
     if row.errors:
         text += f", {row.errors} error(s)"
     return f"{text}."

@@ -31,7 +31,7 @@ from bench.report.findings import Findings
 from bench.report.overview import overview_figure
 from bench.report.parallel_figures import entropy_figure, passes_figure
 from bench.report.pareto import quality_speed_figure
-from bench.report.style import without_wrong
+from bench.report.style import interval_of, without_wrong
 from bench.stats.intervals import LEVEL
 from bench.stats.latency import latency_table
 from bench.stats.lengths import by_length
@@ -53,24 +53,26 @@ class _Entry(NamedTuple):
     hollow: bool = True
 
 
+_WITH = f" with {LEVEL} intervals"
+_BAND = " The grey band is the A/A noise floor."
+"""What a caption says of what is drawn, where it is."""
 _ENTRIES = (
     _Entry(
         "overview",
-        f"The run at a glance: speed-up, tokens per step, quality ({LEVEL} intervals) and the "
-        "share of answers with ar's very tokens. The thin line is ar.",
+        f"The run at a glance: speed-up, tokens per step and quality{_WITH}, and the share of "
+        "answers with ar's very tokens. The thin line is ar.",
         "no decoder was timed against ar",
         lambda findings, shown: overview_figure(shown),
     ),
     _Entry(
         "speedup",
-        f"Speed-up over ar by decoder: geometric mean over prompts with {LEVEL} intervals. The "
-        "grey band is the A/A noise floor.",
+        f"Speed-up over ar by decoder: geometric mean over prompts{_WITH}.{_BAND}",
         "no decoder was timed against ar",
         lambda findings, shown: speedup_figure(shown, findings.floor),
     ),
     _Entry(
         "quality_speed",
-        f"Quality against speed-up, with {LEVEL} intervals: up and right is better. Nobody beats "
+        f"Quality against speed-up{_WITH}: up and right is better. Nobody beats "
         "a decoder on the dashed line, the Pareto front, in both.",
         "no decoder was both timed against ar and scored",
         lambda findings, shown: quality_speed_figure(shown),
@@ -98,9 +100,11 @@ _ENTRIES = (
     ),
     _Entry(
         "speedup_by_length",
-        f"Speed-up in groups of as many prompts by the length of ar's answer, with {LEVEL} "
-        "intervals. Groups also differ in their families: length need not be the cause.",
-        "answers of ar differ too little in length, are too few, or were timed in batches",
+        f"Speed-up in groups of prompts by the length of ar's answer{_WITH}. "
+        "Answers of one length are in one group. Groups also differ in their families: length "
+        "need not be the cause.",
+        "answers of ar make one group: they differ too little in length, are too few, or were "
+        "timed in batches",
         lambda findings, shown: speedup_by_length_figure(
             by_length(findings.run.records, list(shown["decoder"].unique())), shown
         ),
@@ -166,14 +170,19 @@ def draw_all(findings: Findings) -> Gallery:
                 drawn[entry.name] = made
     return Gallery(
         drawn=drawn,
-        captions={e.name: _caption(e, findings) for e in _ENTRIES if e.name in drawn},
+        captions={
+            e.name: _caption(e, findings, drawn[e.name][1]) for e in _ENTRIES if e.name in drawn
+        },
         left_out=[f"{e.name} ({e.without})" for e in _ENTRIES if e.name not in drawn],
     )
 
 
-def _caption(entry: _Entry, findings: Findings) -> str:
+def _caption(entry: _Entry, findings: Findings, data: pd.DataFrame) -> str:
     """What a figure shows, how lossy decoders are marked, and who is left out of it."""
-    lines = [entry.caption]
+    columns = [str(name).removesuffix("_low") for name in data if str(name).endswith("_low")]
+    drawn = any(interval_of(data, column, " ") for column in columns)
+    text = entry.caption if drawn else entry.caption.replace(_WITH, "")
+    lines = [text if findings.floor.low is not None else text.replace(_BAND, "")]
     if entry.hollow and (findings.summary["guarantee"] == NO_GUARANTEE).any():
         lines.append("Hollow: lossy, no guarantee.")
     lines += [f"Left out: {cell} is {WRONG}." for cell in findings.wrong]

@@ -21,7 +21,7 @@ from bench.stats.cost_curve import limits, load_cost
 from bench.stats.limit import ar_limit, mismatch
 from bench.stats.summary import ALL
 from bench.stats.summary_row import rows_of
-from bench.text import markdown
+from bench.text import factor, markdown, percent
 
 _SCHEMA = 1
 _LATEST = "latest"
@@ -267,8 +267,8 @@ def _limit_row(outcome: Outcome) -> tuple[str, ...]:
         _ms(one["called_s"]),
         _ms(one["replay_s"]),
         _ms(one["bandwidth_limit_s"]),
-        _percent(one["share_of_limit"]),
-        _percent(one["aim"]),
+        percent(one["share_of_limit"]),
+        percent(one["aim"]),
         "-" if met is None else "yes" if met else "no",
     )
 
@@ -288,7 +288,7 @@ def _run_lines(figures: Mapping[str, Any]) -> list[str]:
     if ar is not None and "token_s" in ar:
         share = ar["memory_s"] / ar["token_s"] if ar["memory_s"] else None
         times = f"{_ms(ar['token_s'])} ms a token, {_ms(ar['call_s'])} ms a call of the model alone"
-        lines += [f"AR takes {times}: {_percent(share)} of the bandwidth limit.", ""]
+        lines += [f"AR takes {times}: {percent(share)} of the bandwidth limit.", ""]
     head = ("decoder", "guarantee", "speed-up", "tokens per call", "ms per token", "as ar")
     rows = [
         (
@@ -297,7 +297,7 @@ def _run_lines(figures: Mapping[str, Any]) -> list[str]:
             _interval(row["speedup"], row["speedup_low"], row["speedup_high"]),
             _number(row["tokens_per_call"]),
             _ms(row["decode_time_per_token_s"]),
-            _percent(row["identical_to_ar"]),
+            percent(row["identical_to_ar"]),
         )
         for row in figures["decoders"]
     ]
@@ -311,7 +311,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _interval(value: float | None, low: float | None, high: float | None) -> str:
     ends = "" if low is None or high is None else f" [{low:.2f}, {high:.2f}]"
-    return "-" if value is None else f"{value:.2f}x{ends}"
+    return factor(value) + ends
 
 
 def _number(value: float | None) -> str:
@@ -320,7 +320,3 @@ def _number(value: float | None) -> str:
 
 def _ms(seconds: float | None) -> str:
     return "-" if seconds is None else f"{1e3 * seconds:.3g}"
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.0%}"

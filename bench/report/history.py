@@ -19,8 +19,8 @@ from bench.errors import BenchError, Exit
 from bench.records.environment import read_environment
 from bench.records.files import write_bytes
 from bench.records.run_folder import read_config
-from bench.records.status import RunStatus, read_status
-from bench.report.listing import num_records_of, run_folders, standing
+from bench.records.status import read_status
+from bench.report.listing import run_folders, standing
 from bench.stats.summary import ALL
 
 HISTORY = "history.parquet"
@@ -96,7 +96,7 @@ def _rows(run: Path) -> list[dict[str, Any]]:
     facts = {
         "run": run.name,
         "started_utc": status.started_utc,
-        "verdict": _verdict(run, status),
+        "verdict": standing(run, status),
         "reasons": "; ".join(status.reasons) or None,
         "branch": status.revision or env.git.branch,
         "commit": env.git.commit,
@@ -110,12 +110,6 @@ def _rows(run: Path) -> list[dict[str, Any]]:
     }
     summary = _summary(run / "summary.csv")
     return [facts | row for row in summary] or [facts]
-
-
-def _verdict(run: Path, status: RunStatus) -> str:
-    """As `bench ls runs` says it; a stored reference has its summary and no records."""
-    kept = (run / "manifest.json").is_file()
-    return standing(status, num_records_of(run) if kept else status.num_records or 0)
 
 
 def _summary(file: Path) -> list[dict[str, Any]]:

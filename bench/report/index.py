@@ -14,13 +14,14 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from bench.errors import BenchError, Exit
 from bench.records.files import write_text
 from bench.records.plan import BASELINE
 from bench.report.history import HISTORY, gather, write_history
 from bench.report.page.render import render_index
-from bench.report.tables import UNKNOWN, number
 from bench.stats.change_points import change_points
 from bench.stats.validity import VALID
+from bench.text import UNKNOWN, factor
 
 INDEX = "index.html"
 _SHORT = 9
@@ -55,9 +56,12 @@ def write_index(folder: Path) -> tuple[Path, pd.DataFrame]:
     """Write ``index.html`` and ``history.parquet`` of a folder of runs; returns page and history.
 
     Raises:
-        BenchError: a history that is damaged (exit 4), or what cannot be written (1).
+        BenchError: no run is there (2), the history is damaged (4), or it cannot be written (1).
     """
     history = gather(folder)
+    if history.empty:
+        line = f"{folder} holds no run; bench index takes the parent of run folders"
+        raise BenchError(line, Exit.USAGE)
     write_history(folder / HISTORY, history)
     write_text(folder / INDEX, page_of(history, folder))
     return folder / INDEX, history
@@ -102,7 +106,7 @@ def _line(run: Mapping[str, Any], history: pd.DataFrame, folder: Path) -> Line:
     mine = history[(history["run"] == name) & (history["decoder"] != BASELINE)]
     faster = mine.dropna(subset=["speedup"])
     told = [
-        f"{decoder} {number(value, unit='x')}"
+        f"{decoder} {factor(value)}"
         for decoder, value in zip(faster["decoder"], faster["speedup"], strict=True)
     ]
     started = str(run["started_utc"] or "")[:16].replace("T", " ")

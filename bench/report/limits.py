@@ -5,6 +5,7 @@ from __future__ import annotations
 from bench.records.run_folder import Run
 from bench.stats.cost_curve import Cost
 from bench.stats.limit import ArLimit, ar_limit, mismatch
+from bench.text import percent
 
 
 def cost_name(cost: Cost | None) -> str:
@@ -41,4 +42,4 @@ def _sentence(found: ArLimit) -> str:
 
 
 def _share(found: ArLimit, seconds: float, what: str) -> str:
-    return f"{seconds / found.token_s:.0%} by {what} ({1e3 * seconds:.2f} ms)"
+    return f"{percent(seconds / found.token_s)} by {what} ({1e3 * seconds:.2f} ms)"

@@ -19,8 +19,8 @@ from rich.text import Text
 
 from bench.errors import BenchError
 from bench.plan.named_models import MODELS, folder_of
-from bench.records.plan import WRONG, read_plan
-from bench.records.run_folder import read_config
+from bench.records.plan import MANIFEST, WRONG, read_plan
+from bench.records.run_folder import lost_plan, read_config
 from bench.records.status import RunStatus, read_status
 from bench.stats.validity import DAMAGED, INCOMPLETE, VALID
 from decoders.core import registry
@@ -196,18 +196,17 @@ def run_facts(parent: Path) -> list[dict[str, Any]]:
     for folder in run_folders(parent):
         status, plan = _readable(read_status, folder), _readable(read_plan, folder)
         config = _readable(read_config, folder) or {}
-        num_records = num_records_of(folder)
         facts.append(
             {
                 "run": folder.name,
                 "path": str(folder),
                 "status": (status and status.status) or "unfinished",
-                "verdict": standing(status, num_records),
+                "verdict": standing(folder, status),
                 "model": _text(config.get("model")),
                 "quantize": _text(config.get("quantize")),
                 "tasks": _text(config.get("tasks")),
                 "decoders": [planned.cell for planned in plan.cells] if plan else [],
-                "records": num_records,
+                "records": num_records_of(folder),
             }
         )
     return facts
@@ -223,12 +222,14 @@ def _text(value: object) -> str | None:
     return str(value) if value else None
 
 
-def standing(status: RunStatus | None, num_records: int) -> str:
-    """A run's verdict by its status and the number of its records; its plan is not looked at.
+def standing(folder: Path, status: RunStatus | None) -> str:
+    """A run's verdict by its status and the number of its records; what it planned is not read.
 
-    None stands for a status that cannot be read.
+    A stored reference has neither plan nor records. None stands for a status that cannot be read.
     """
-    if status is None or num_records < (status.num_records or 0):
+    if status is None or lost_plan(folder):
+        return DAMAGED
+    if (folder / MANIFEST).is_file() and num_records_of(folder) < (status.num_records or 0):
         return DAMAGED
     if status.verdict not in (None, VALID):
         return str(status.verdict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -11,7 +12,8 @@ from bench.records.plan import BASELINE
 from bench.report.axes import name_rows, percents, row_of_panels, whole_ticks
 from bench.report.figures import Drawn, beside, overall
 from bench.report.style import FAINT, GREY, INK, colours, lossy, marker
-from bench.report.tables import UNKNOWN, percent
+from bench.report.tables import number
+from bench.text import UNKNOWN, factor, percent
 
 _SLIDE = 3.83
 """Inches: 16:9 beside the width of figures; fewer decoders take less, many more."""
@@ -22,18 +24,15 @@ class _Panel(NamedTuple):
 
     column: str
     title: str
-    spec: str = "{:.2f}"
+    text: Callable[[float | None], str]
     share: bool = False
-
-    def text(self, value: float) -> str:
-        return percent(value) if self.share else self.spec.format(value)
 
 
 _PANELS = (
-    _Panel("speedup", "speed-up over ar", "{:.2f}x"),
-    _Panel("acceptance_length", "accepted tokens/step"),
-    _Panel("quality", "quality", share=True),
-    _Panel("identical_to_ar", "identical to ar", share=True),
+    _Panel("speedup", "speed-up over ar", factor),
+    _Panel("acceptance_length", "accepted tokens/step", number),
+    _Panel("quality", "quality", percent, share=True),
+    _Panel("identical_to_ar", "identical to ar", percent, share=True),
 )
 
 

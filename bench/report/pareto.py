@@ -20,6 +20,7 @@ from bench.report.style import (
     INK,
     NEAR,
     colours,
+    interval_of,
     leader,
     lossy,
     marked,
@@ -27,7 +28,6 @@ from bench.report.style import (
     overlap,
     place,
 )
-from bench.stats.intervals import LEVEL
 
 _NEAR = 0.05
 """Below the best quality: decoders in this region differ in speed more than in quality."""
@@ -66,9 +66,11 @@ def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
     if split:
         _frame(grid[1], data[near])
         _show_region(grid[0], grid[1])
-    grid[0].set_ylabel(f"quality (mean of families, {LEVEL} interval)")
+    within = interval_of(data, "quality", ", ")
+    grid[0].set_ylabel(f"quality (mean of families{within})")
     grid[0].set_title("Quality against speed")
-    figure.supxlabel(f"times as fast as ar, end to end ({LEVEL} interval)", fontsize=9)
+    within = interval_of(data, "speedup", ", ")
+    figure.supxlabel(f"times as fast as ar, end to end{within}", fontsize=9)
     figure.draw_without_rendering()
     named = [data[~near], data[near]] if split else [data]
     placed = [_places(axes, part, data, look[1]) for axes, part in zip(grid, named, strict=True)]

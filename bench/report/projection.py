@@ -6,7 +6,7 @@ Pure functions of the run folders and the cost folders. No torch here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from bench.errors import BenchError, Exit
@@ -14,15 +14,17 @@ from bench.records.phases import PhasedAnswer, read_phases
 from bench.records.plan import BASELINE
 from bench.records.run_folder import Run
 from bench.report.limits import cost_name
+from bench.report.tables import estimated
 from bench.stats import summary as sums
 from bench.stats.cost_curve import Cost
 from bench.stats.counters import timed
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.limit import mismatch
 from bench.stats.project import Projection, Terms, draft_shares, overheads_s, project
+from bench.text import UNKNOWN, change, percent
 
-_MUCH = 0.05
-"""A larger share of calls beyond the curve is said."""
+_MUCH, _MOST = 0.05, 0.5
+"""Shares of calls beyond the curve above which there is no interval, and no projection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ class Projected:
                 f"{each.rows_per_call:.1f}",
             ]
             if self._held:
-                line += [_speed(each.measured), _percent(each.error), _percent(each.time_error)]
+                line += [_speed(each.measured), change(each.error), change(each.time_error)]
             lines.append(line)
         return lines
 
@@ -93,6 +95,7 @@ def projected(
     decoders = sums.decoder_order(run.plan, records, run.status.wrong)
     made = project(records, terms, decoders, () if against is None else against.records)
     notes = [*_rests_on(run, cost, draft, sequences, answers), *_left_out(decoders, made)]
+    made = _within(made)
     if against is not None:
         held = "itself" if against is run else against.path.name
         other = None if against is run else mismatch(cost, against.env)
@@ -125,6 +128,27 @@ def _rests_on(
     return notes
 
 
+def _beyond(made: Sequence[Projection]) -> dict[str, float]:
+    """Shares of calls beyond the curve by decoder, ar's where that is more: all are over it."""
+    base = max((each.beyond for each in made if each.decoder == BASELINE), default=0.0)
+    return {each.decoder: max(each.beyond, base) for each in made}
+
+
+def _within(made: Sequence[Projection]) -> list[Projection]:
+    """What the curve covers: without an interval where it hardly does, left out where it does not.
+
+    An interval is of the choice of prompts: it knows nothing of a curve that is not what it seems.
+    """
+    beyond = _beyond(made)
+    return [
+        each
+        if beyond[each.decoder] <= _MUCH
+        else replace(each, speedup=replace(each.speedup, low=None, high=None))
+        for each in made
+        if beyond[each.decoder] <= _MOST
+    ]
+
+
 def _left_out(decoders: Sequence[str], made: Sequence[Projection]) -> list[str]:
     there = {each.decoder for each in made}
     notes = [
@@ -133,19 +157,13 @@ def _left_out(decoders: Sequence[str], made: Sequence[Projection]) -> list[str]:
         if decoder not in there
     ]
     return notes + [
-        f"{each.decoder}: {each.beyond:.0%} of its calls lie beyond what was measured, and follow "
-        "its last slope"
-        for each in made
-        if each.beyond > _MUCH
+        f"{name}: {percent(share)} of its calls or ar's lie beyond what was measured, "
+        + ("and it is left out" if share > _MOST else "and follow its last slope: no interval")
+        + "; `bench cost` with --rows, --contexts and --sequences measures them"
+        for name, share in _beyond(made).items()
+        if share > _MUCH
     ]
 
 
 def _speed(estimate: Estimate | None) -> str:
-    if estimate is None or estimate.value is None:
-        return "-"
-    ends = "" if estimate.low is None else f" [{estimate.low:.2f}, {estimate.high:.2f}]"
-    return f"{estimate.value:.2f}x{ends}"
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:+.1f} %"
+    return UNKNOWN if estimate is None else estimated(estimate)

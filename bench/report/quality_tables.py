@@ -5,11 +5,14 @@ Made from the summary alone. No torch here.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
+
 import pandas as pd
 
 from bench.records.plan import BASELINE, WRONG
 from bench.report import tables
-from bench.report.tables import UNKNOWN, Table, TableCell, by_family, known, number, of_cells
+from bench.report.tables import Table, TableCell, by_family, known, number, of_cells
 from bench.stats.intervals import LEVEL
 from bench.stats.parallel_counters import (
     LOOP_EXCESS,
@@ -21,17 +24,19 @@ from bench.stats.parallel_counters import (
 )
 from bench.stats.summary import ALL, family_order
 from bench.stats.summary_row import SummaryRow, rows_of
+from bench.text import UNKNOWN, change, percent
 
-_ROUNDS = {
-    "tokens per forward": ("tpf", ".2f", 1),
-    "rows per token": ("rows_per_token", ".2f", 1),
-    "cold %": ("cold_rounds", ".1f", 100),
-    "all stood %": ("accepted_rounds", ".1f", 100),
-    "one fell %": ("rejected_rounds", ".1f", 100),
-    "overlap": ("overlap", ".3f", 1),
-    "alpha": ("alpha_all", ".3f", 1),
-    "passes per block": ("passes_per_block", ".2f", 1),
-    "p95": ("passes_per_block_p95", ".0f", 1),
+_bare = partial(percent, unit="")
+_ROUNDS: Mapping[str, tuple[str, Callable[[float | None], str]]] = {
+    "tokens per forward": ("tpf", number),
+    "rows per token": ("rows_per_token", number),
+    "cold %": ("cold_rounds", _bare),
+    "all stood %": ("accepted_rounds", _bare),
+    "one fell %": ("rejected_rounds", _bare),
+    "overlap": ("overlap", partial(number, spec=".3f")),
+    "alpha": ("alpha_all", partial(number, spec=".3f")),
+    "passes per block": ("passes_per_block", number),
+    "p95": ("passes_per_block_p95", partial(number, spec=".0f")),
 }
 
 
@@ -100,10 +105,7 @@ def rounds(summary: pd.DataFrame) -> Table | None:
         rows=tuple(
             (
                 TableCell(row.decoder),
-                *(
-                    TableCell(number(row.value(c), spec, scale))
-                    for c, spec, scale in _ROUNDS.values()
-                ),
+                *(TableCell(text(row.value(column))) for column, text in _ROUNDS.values()),
             )
             for row in rows
         ),
@@ -117,7 +119,7 @@ def agreement(summary: pd.DataFrame) -> Table | None:
         return None
 
     def near(row: SummaryRow) -> TableCell:
-        cells = number(row.shared_with_ar, ".1f", 100), number(row.identical_to_ar, ".1f", 100)
+        cells = percent(row.shared_with_ar, ""), percent(row.identical_to_ar, "")
         return TableCell(" / ".join(cells))
 
     note = (
@@ -144,8 +146,8 @@ def lost_quality(summary: pd.DataFrame) -> Table | None:
             return TableCell(UNKNOWN)
         mine, reference = row.quality, baseline[row.family]
         relative = degradation(mine, reference)
-        text = f"{100 * (mine - reference):+.1f}"
-        return TableCell(text if relative is None else f"{text} ({0 - relative:+.1f} %)")
+        text = change(mine - reference, "")
+        return TableCell(text if relative is None else f"{text} ({change(0 - relative / 100)})")
 
     note = "Quality less ar's, in points of per cent, and relative to ar's."
     return by_family(others, "Quality against ar by family", note, lost)
@@ -158,7 +160,7 @@ def repetition(summary: pd.DataFrame) -> Table | None:
         return None
 
     def share(row: SummaryRow) -> TableCell:
-        text = number(row.repeated_trigrams, ".1f", 100)
+        text = percent(row.repeated_trigrams, "")
         return TableCell(f"{text} (loops)", bad=True) if row.loops else TableCell(text)
 
     note = (
@@ -191,8 +193,8 @@ def text(summary: pd.DataFrame) -> Table | None:
         parts = (
             number(row.base_nll, ".2f"),
             number(row.base_entropy, ".2f"),
-            number(row.repetition, ".1f", 100),
-            number(row.base_agreement, ".1f", 100),
+            percent(row.repetition, ""),
+            percent(row.base_agreement, ""),
         )
         return TableCell(" / ".join(parts))
 

@@ -17,20 +17,13 @@ from bench.errors import BenchError, Exit, did_you_mean
 from bench.records.environment import Environment
 from bench.records.plan import BASELINE
 from bench.records.run_folder import Run
-from bench.report.tables import (
-    SESSIONS,
-    UNKNOWN,
-    Table,
-    TableCell,
-    kind_of_step,
-    number,
-    speed,
-)
+from bench.report.tables import SESSIONS, Table, TableCell, kind_of_step, number, speed
 from bench.settings.protocol import departures
 from bench.settings.published import published
 from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
+from bench.text import UNKNOWN, factor
 
 _YES = "yes"
 
@@ -124,7 +117,7 @@ def table(
     theirs = [
         (
             TableCell(name),
-            TableCell(number(times, unit="x")),
+            TableCell(factor(times)),
             TableCell(UNKNOWN),
             TableCell(number(length)),
             *flags,

@@ -8,7 +8,7 @@ difference is shown. Of a quality it is half the interval, in points.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 
@@ -16,6 +16,7 @@ from bench.records.plan import BASELINE
 from bench.report.style import without_wrong
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
+from bench.text import factor, percent
 
 
 def resolution(summary: pd.DataFrame) -> str:
@@ -29,35 +30,35 @@ def resolution(summary: pd.DataFrame) -> str:
     if speed:
         num = _numbers([row.pairs for row in rows if row.decoder in speed])
         parts.append(
-            f"in speed below {_range(speed, ' %')} cannot be told apart with {num} {units}"
+            f"in speed below {_range(speed, factor)} cannot be told apart with {num} {units}"
         )
     if quality:
         num = _numbers([row.quality_prompts for row in rows if row.decoder in quality])
-        points = _range(quality, " points")
+        points = _range(quality, lambda width: f"{percent(width, '')} points")
         parts.append(f"in quality below {points} cannot be told apart with {num} held-out prompts")
     return f"Resolution: differences from {BASELINE} {'; '.join(parts)}." if parts else ""
 
 
 def speed_width(row: SummaryRow) -> float | None:
-    """Half the interval of a speed-up in percent; None where there is none."""
+    """Half the interval of a speed-up, a factor; None where there is none."""
     low, high = row.speedup_low, row.speedup_high
     if row.decoder == BASELINE or low is None or high is None or low <= 0:
         return None
-    return 100 * (math.sqrt(high / low) - 1)
+    return math.sqrt(high / low)
 
 
 def quality_width(row: SummaryRow) -> float | None:
-    """Half the interval of a quality in points; None where it is unknown, or all scores are one."""
+    """Half the interval of a quality; None where it is unknown, or all scores are one."""
     low, high = row.quality_low, row.quality_high
     if low is None or high is None or low == high:
         return None
-    return 100 * (high - low) / 2
+    return (high - low) / 2
 
 
-def _range(widths: Mapping[str, float], unit: str) -> str:
-    """``±7.7 % (spec) to ±25.7 % (idlm)``; of one decoder, or where all are alike, one width."""
+def _range(widths: Mapping[str, float], text: Callable[[float], str]) -> str:
+    """``1.08x (spec) to 1.26x (idlm)``; of one decoder, or where all are alike, one width."""
     ordered = sorted(widths, key=lambda decoder: widths[decoder])
-    first, last = (f"±{widths[decoder]:.1f}{unit}" for decoder in (ordered[0], ordered[-1]))
+    first, last = (text(widths[decoder]) for decoder in (ordered[0], ordered[-1]))
     return first if first == last else f"{first} ({ordered[0]}) to {last} ({ordered[-1]})"
 
 

@@ -22,8 +22,8 @@ from bench.records.run_folder import load_run
 from bench.records.vocabulary import pieces_of
 from bench.stats.counters import Tally
 from bench.stats.summary import decoder_order
-from bench.stats.validity import VALID, judge
-from bench.text import colourless, printable
+from bench.stats.validity import VALID, from_here, judge
+from bench.text import colourless, counted, printable
 from decoders.core.nearest import nearest
 
 _FEW = 3
@@ -61,7 +61,7 @@ def show_run(
         answers.setdefault(record.prompt, {}).setdefault(record.decoder, record)
     names = _chosen(prompt, run.plan, answers)
     if validity.verdict != VALID:
-        reasons = [f"  {reason}" for reason in validity.reasons]
+        reasons = [f"  {from_here(reason, run_dir)}" for reason in validity.reasons]
         console.print(Text(printable("\n".join([validity.verdict, *reasons])), style="bold red"))
     if not names:
         console.print(Text("nothing is measured yet"))
@@ -109,7 +109,7 @@ def _show_answer(
         console.print(head.append(f"  {why}", style="red"))
         return
     tally, emitted = Tally.of(record), record.steps.emitted
-    facts = [f"{tally.emitted} tokens", f"{tally.target_calls} target calls"]
+    facts = [counted(tally.emitted, "token"), counted(tally.target_calls, "target call")]
     if tally.acceptance_length is not None:
         accepted = "accepted" if tally.drafted or record.decoder == BASELINE else "emitted"
         facts.append(f"{tally.acceptance_length:.2f} {accepted} tokens per step")

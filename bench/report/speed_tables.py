@@ -5,7 +5,7 @@ Every function makes a `Table` from the summary alone. No torch here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -15,10 +15,10 @@ from bench.records.phases import PHASES
 from bench.records.plan import BASELINE, SECOND_BASELINE
 from bench.report.tables import (
     SESSIONS,
-    UNKNOWN,
     Table,
     TableCell,
     by_family,
+    estimated,
     interval,
     number,
     speed,
@@ -26,8 +26,9 @@ from bench.report.tables import (
 from bench.stats.decompose import MOST_RESIDUAL, Decomposition, Split
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.speedups import PRECISION, Speedups
-from bench.stats.summary import ALL
+from bench.stats.summary import ALL, Pairs
 from bench.stats.summary_row import SummaryRow, rows_of
+from bench.text import UNKNOWN, change, factor, percent
 
 _NAMES = {
     "speedup": (
@@ -76,11 +77,11 @@ def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
     lines.append(
         (
             TableCell(f"{SECOND_BASELINE} (A/A)"),
-            TableCell(_estimate(second_arm.geometric)),
+            TableCell(estimated(second_arm.geometric)),
             TableCell(interval(second_arm.resampled.low, second_arm.resampled.high)),
             TableCell(_agreement(second_arm.disagree)),
-            TableCell(_estimate(second_arm.totals)),
-            TableCell(_estimate(second_arm.specbench)),
+            TableCell(estimated(second_arm.totals)),
+            TableCell(estimated(second_arm.specbench)),
             TableCell(UNKNOWN if second_arm.needed is None else str(second_arm.needed)),
         )
     )
@@ -108,8 +109,8 @@ def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
     )
 
 
-def against(pairs: Mapping[tuple[str, str], Estimate]) -> Table | None:
-    """Every decoder over every other one, by (row, column); None for fewer than two besides ar."""
+def against(pairs: Pairs, floor: Estimate) -> Table | None:
+    """Every decoder over every other one; None for fewer than two besides ar."""
     decoders = list(dict.fromkeys(name for pair in pairs for name in pair))
     if sum(decoder != BASELINE for decoder in decoders) < _FEWEST_RIVALS:
         return None
@@ -117,7 +118,7 @@ def against(pairs: Mapping[tuple[str, str], Estimate]) -> Table | None:
         (
             TableCell(row),
             *(
-                TableCell(UNKNOWN) if row == column else _rival(pairs[row, column])
+                TableCell(UNKNOWN) if row == column else _rival(pairs[row, column], floor)
                 for column in decoders
             ),
         )
@@ -128,16 +129,16 @@ def against(pairs: Mapping[tuple[str, str], Estimate]) -> Table | None:
         note=(
             "How many times as fast the row's decoder is as the column's: geometric mean over "
             f"prompts of paired ratios of time per emitted token, end to end, {LEVEL} t-interval "
-            "over conversations; bold where it excludes 1. Of decoders with other guarantees or "
-            f"other quality this compares speed alone. {SESSIONS}"
+            "over conversations; bold where it excludes 1 and the A/A floor is exceeded. Of "
+            f"decoders with other guarantees or other quality this compares speed alone. {SESSIONS}"
         ),
         headings=("decoder", *decoders),
         rows=tuple(rows),
     )
 
 
-def _rival(estimate: Estimate) -> TableCell:
-    return TableCell(_estimate(estimate), bold=bool(estimate.differs_from_one))
+def _rival(estimate: Estimate, floor: Estimate) -> TableCell:
+    return TableCell(estimated(estimate), bold=estimate.exceeds(floor))
 
 
 def by_families(summary: pd.DataFrame, sizes: str) -> list[Table]:
@@ -146,7 +147,7 @@ def by_families(summary: pd.DataFrame, sizes: str) -> list[Table]:
     for column, (name, what) in _NAMES.items():
         note = (
             f"{what[0].upper()}{what[1:]} over conversations; end to end; bold where it excludes "
-            f"1. {SESSIONS} {sizes} prompts."
+            f"1 and the A/A floor is exceeded. {SESSIONS} {sizes} prompts."
         )
         cell = partial(speed, column=column)
         table = by_family(summary, f"Speed-up by family ({name})", note, cell)
@@ -170,7 +171,7 @@ def beside(row: SummaryRow) -> str:
     """The A/A floor as it is printed beside one speed-up; empty where it is unknown."""
     if row.aa_speedup is None:
         return ""
-    return f"A/A {number(row.aa_speedup)}x{_space(interval(row.aa_low, row.aa_high))}"
+    return f"A/A {estimated(row.floor)}"
 
 
 def _with_floor(table: Table, summary: pd.DataFrame) -> Table:
@@ -191,15 +192,6 @@ def _agreement(disagree: bool | None) -> str:
     return "disagree" if disagree else "agree"
 
 
-def _estimate(estimate: Estimate) -> str:
-    text = number(estimate.value, unit="x")
-    return text + _space(interval(estimate.low, estimate.high))
-
-
-def _space(ends: str) -> str:
-    return "" if ends == UNKNOWN else f" {ends}"
-
-
 def split(splits: Sequence[Split]) -> Table | None:
     """Every decoder's time by phase, or None where no second pass was made."""
     if not splits:
@@ -209,9 +201,9 @@ def split(splits: Sequence[Split]) -> Table | None:
         (
             TableCell(item.decoder),
             TableCell(number(item.time_per_token_s, ".2f", 1e3)),
-            *(TableCell(number(item.shares[phase], ".1f", 100)) for phase in PHASES),
-            *([TableCell(number(item.padding, ".1f", 100))] if merged else []),
-            TableCell(number(item.against_timed, unit="x")),
+            *(TableCell(percent(item.shares[phase], "")) for phase in PHASES),
+            *([TableCell(percent(item.padding, ""))] if merged else []),
+            TableCell(factor(item.against_timed)),
         )
         for item in splits
     )
@@ -252,7 +244,7 @@ def one_sided(splits: Iterable[Split]) -> list[str]:
         why = "reading the clock costs that much, and the milliseconds above include it"
     return [
         f"The second pass was {which} than the timed one for every decoder "
-        f"({min(ratios):.2f}x to {max(ratios):.2f}x): {why}."
+        f"({factor(min(ratios))} to {factor(max(ratios))}): {why}."
     ]
 
 
@@ -263,14 +255,14 @@ def parts(decomposed: Sequence[Decomposition]) -> Table | None:
     rows = []
     for item in decomposed:
         residual = item.residual
-        text = UNKNOWN if residual is None else f"{100 * residual:+.1f}"
+        text = change(residual, "")
         rows.append(
             (
                 TableCell(item.decoder),
                 TableCell(number(item.acceptance_length)),
                 *(TableCell(number(cost)) for cost in (item.verify, item.draft, item.overhead)),
-                TableCell(number(item.predicted, unit="x")),
-                TableCell(number(item.measured, unit="x")),
+                TableCell(factor(item.predicted)),
+                TableCell(factor(item.measured)),
                 TableCell(text, residual is not None and abs(residual) > MOST_RESIDUAL),
             )
         )

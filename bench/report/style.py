@@ -9,8 +9,9 @@ from typing import Any
 import pandas as pd
 
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
-from bench.report.tables import percent
+from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL
+from bench.text import percent
 
 INK = "#1b1f24"
 """Text and axes; the HTML report swaps it for the page's own colour, like the next two."""
@@ -65,6 +66,15 @@ _GAPS = (9.0, 16.0, 26.0, 38.0, 54.0, 72.0)
 _ANGLES = tuple(
     math.radians(angle) for angle in (0, 30, -30, 180, 150, -150, 60, -60, 90, -90, 120, -120)
 )
+
+
+def interval_of(data: pd.DataFrame, column: str, before: str) -> str:
+    """How a label names the intervals of a column that are drawn; nothing where there are none.
+
+    `before` comes before the name. Ar's speed-up over itself has an interval of no width.
+    """
+    drawn = (data[f"{column}_low"] < data[f"{column}_high"]).any()
+    return f"{before}{LEVEL} interval" if drawn else ""
 
 
 def marker(colour: str, *, hollow: bool) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from bench.stats.intervals import LEVEL
 from bench.stats.side import load_side
 from bench.stats.summary import ALL
 from bench.stats.summary_row import COLUMNS, rows_of
-from bench.text import markdown, portable
+from bench.text import UNKNOWN, markdown, portable
 
 SUMMARY = "summary.csv"
 MISSING = "not measured"
@@ -127,8 +127,7 @@ def speedups(points: Sequence[Swept], rows: pd.DataFrame) -> Table:
         numbers_of = {row.decoder: row for row in rows_of(mine[known], ALL)}
         verdict = rows.loc[rows["point"] == point.name, "verdict"].iloc[0]
         cells = [
-            tables.speed(numbers_of[d]) if d in numbers_of else TableCell(tables.UNKNOWN)
-            for d in decoders
+            tables.speed(numbers_of[d]) if d in numbers_of else TableCell(UNKNOWN) for d in decoders
         ]
         lines.append((TableCell(point.name), TableCell(str(verdict)), *cells))
     return Table(

@@ -1,7 +1,7 @@
 """The tables of a report, as text cells: the same table is printed as Markdown, HTML, LaTeX, rich.
 
 Every table says in its note what is estimated, from how much, and whether the run is valid. Unknown
-is "-". A speed-up is bold only where its interval does not cover 1.
+is "-". A speed-up is bold only where its interval does not cover 1 and it exceeds the A/A floor.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from bench.records.plan import BASELINE, WRONG
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.summary import ALL, family_order
 from bench.stats.summary_row import SummaryRow, rows_of
-from bench.text import markdown
+from bench.text import UNKNOWN, counted, factor, markdown, percent
 
-UNKNOWN = "-"
 DETERMINED = 0.1
 """Mean entropy (nats) below which a reader is told that the text is nearly determined."""
 SESSIONS = (
@@ -89,30 +88,26 @@ def number(value: object, spec: str = ".2f", scale: float = 1.0, unit: str = "")
     return f"{float(str(value)) * scale:{spec}}{unit}" if known(value) else UNKNOWN
 
 
-def percent(share: float) -> str:
-    """A share as a whole percentage; what falls short of 100 % does not become it."""
-    text = f"{100 * share:.0f}"
-    if text == "100" and share < 1:
-        text = f"{min(100 * share, 99.9):.1f}"
-    return f"{text} %"
-
-
 def speed(row: SummaryRow, column: str = "speedup") -> TableCell:
-    """A speed-up with its interval, bold where the interval excludes 1."""
-    low, high = row.value(f"{column}_low"), row.value(f"{column}_high")
-    text = number(row.value(column), unit="x")
-    if row.decoder == BASELINE or low is None or high is None:
-        return TableCell(text)
-    bold = not low <= 1 <= high
-    return TableCell(f"{text} [{number(low)}, {number(high)}]", bold)
+    """A speed-up with its interval, bold where both it and the A/A floor exclude no difference."""
+    estimate = row.estimate(column)
+    if row.decoder == BASELINE:
+        return TableCell(factor(estimate.value))
+    return TableCell(estimated(estimate), estimate.exceeds(row.floor))
+
+
+def estimated(estimate: Estimate) -> str:
+    """A factor with its interval, where it has one."""
+    text, ends = factor(estimate.value), interval(estimate.low, estimate.high)
+    return text if ends == UNKNOWN else f"{text} {ends}"
 
 
 def quality(row: SummaryRow) -> TableCell:
     """A quality as a percentage, with its interval."""
     low, high = row.quality_low, row.quality_high
-    text = number(row.quality, ".1f", 100)
+    text = percent(row.quality, "")
     if known(low) and known(high):
-        text += f" [{number(low, '.1f', 100)}, {number(high, '.1f', 100)}]"
+        text += f" [{percent(low, '')}, {percent(high, '')}]"
     return TableCell(text)
 
 
@@ -194,9 +189,9 @@ def floor_sentence(floor: Estimate) -> str:
     """The A/A line that stands under the main table."""
     if floor.value is None:
         return "A/A noise floor: unknown (the second arm of ar was not measured)."
-    interval = "" if floor.low is None else f" [{floor.low:.3f}, {floor.high:.3f}]"
+    ends = "" if floor.low is None else f" {interval(floor.low, floor.high)}"
     return (
-        f"A/A noise floor: ar against a second ar measures {floor.value:.3f}x{interval}, "
+        f"A/A noise floor: ar against a second ar measures {factor(floor.value)}{ends}, "
         f"n = {floor.num}; a difference of this size is noise."
     )
 
@@ -210,19 +205,19 @@ _HEADLINE: dict[str, Callable[[SummaryRow], TableCell]] = {
     "guarantee": lambda r: TableCell(promise(r)),
     f"speed-up, geometric mean [{LEVEL}]": speed,
     f"decode speed-up [{LEVEL}]": lambda r: speed(r, "speedup_decode"),
-    "ratio of totals": lambda r: TableCell(number(r.speedup_total, unit="x")),
-    "specbench_compat": lambda r: TableCell(number(r.specbench_compat, unit="x")),
+    "ratio of totals": lambda r: TableCell(factor(r.speedup_total)),
+    "specbench_compat": lambda r: TableCell(factor(r.specbench_compat)),
     "tokens per call": lambda r: TableCell(number(r.tokens_per_call)),
     ACCEPTED: lambda r: step_length(r) if kind_of_step(r) == "accepted" else TableCell(UNKNOWN),
     EMITTED: lambda r: step_length(r) if kind_of_step(r) == "emitted" else TableCell(UNKNOWN),
     "calls per step": lambda r: TableCell(number(r.calls_per_step)),
-    "draft acceptance %": lambda r: TableCell(number(r.acceptance_rate, ".1f", 100)),
+    "draft acceptance %": lambda r: TableCell(percent(r.acceptance_rate, "")),
     "rows per token": lambda r: TableCell(number(r.rows_per_token)),
     "TTFT ms": lambda r: TableCell(number(r.ttft_s, ".1f", 1e3)),
     "tokens/s": lambda r: TableCell(number(r.tokens_per_s, ",.0f")),
     "peak memory MB": lambda r: TableCell(number(r.peak_memory_bytes, ",.1f", 1e-6)),
     f"quality % [{LEVEL}]": quality,
-    "identical to ar %": lambda r: TableCell(number(r.identical_to_ar, ".1f", 100)),
+    "identical to ar %": lambda r: TableCell(percent(r.identical_to_ar, "")),
     "errors": lambda r: TableCell(number(r.errors, ".0f")),
 }
 
@@ -230,11 +225,14 @@ _HEADLINE: dict[str, Callable[[SummaryRow], TableCell]] = {
 def basis(row: SummaryRow) -> str:
     """What a row's speed-up rests on, in words: n, repeats, clusters, and what is left out."""
     grouped = known(row.batch_size) and row.batch_size != 1
-    unit = "groups of prompts" if grouped else "prompts"
-    text = f"n = {row.pairs} {unit} x {row.repeats} repeats in {row.clusters} clusters"
+    noun, of = ("group", " of prompts") if grouped else ("prompt", "")
+    if not row.pairs:
+        return f"n = 0: no {noun}{of} was timed with ar"
+    repeats, clusters = counted(row.repeats or 0, "repeat"), counted(row.clusters or 0, "cluster")
+    text = f"n = {counted(row.pairs, noun)}{of} x {repeats} in {clusters}"
     dropped = number(row.pairs_dropped, ".0f")
     if dropped not in ("0", UNKNOWN):
-        text += f", {dropped} pairs dropped for errors"
+        text += f", {counted(row.pairs_dropped or 0, 'pair')} dropped for errors"
     if row.pairs_decode not in (None, row.pairs) and not grouped:
         text += f", decode speed-up from {row.pairs_decode} (others ended in their first step)"
     if row.clusters == 1:
@@ -252,7 +250,7 @@ def headline(summary: pd.DataFrame, verdict: str, family: str = ALL) -> Table:
         "Speed-up: geometric mean over prompts of ar time / decoder time per emitted token, "
         "paired, from request start to last token (decode: from the first token on); per prompt "
         f"the median over repeats; {LEVEL} t-interval over conversations; bold where it excludes "
-        "1. "
+        "1 and the speed-up exceeds the A/A floor. "
         f"{SESSIONS} Ratio of totals and specbench_compat are other estimators of it, with "
         "intervals in 'Speed-up by estimator'. Guarantee: what a decoder claims of its answers, "
         "ar's very tokens, tokens of ar's distribution, or nothing (lossy). Calls are target "

@@ -17,9 +17,9 @@ from bench.errors import BenchError, Exit
 from bench.records.plan import BASELINE, Plan, place_of
 from bench.stats.intervals import Estimate
 from bench.stats.side import Side, load_side
-from bench.stats.summary import ALL, noise_floor, summarise
+from bench.stats.summary import ALL, Pairs, noise_floor, rivals, summarise
 from bench.stats.summary_row import rows_of
-from bench.stats.validity import DAMAGED, EXIT_CODES, INVALID
+from bench.stats.validity import DAMAGED, EXIT_CODES, INVALID, from_here
 from bench.text import portable
 
 _DIGITS = 12
@@ -42,7 +42,8 @@ class Member:
 
     `name` is its folder's, made unique; `label` is what columns are headed with: the model's where
     every run has another one, else the run's name. `summary` and `floor` are its numbers, its
-    decoders named as `told_apart` says.
+    decoders named as `told_apart` says. `pairs` are speed-ups of decoders over one another; None: a
+    stored reference has no answers to make them of.
     """
 
     side: Side
@@ -50,6 +51,7 @@ class Member:
     label: str
     summary: pd.DataFrame
     floor: Estimate
+    pairs: Pairs | None = None
 
 
 def load_members(names: Sequence[str], parent: Path) -> list[Member]:
@@ -79,8 +81,19 @@ def members_of(sides: Sequence[Side]) -> list[Member]:
     made = []
     for side, name, label, renamed in zip(sides, runs, labels, told_apart(sides), strict=True):
         summary, floor = numbers(side)
+        names = [str(decoder) for decoder in summary["decoder"].unique()]
+        pairs = (
+            None
+            if side.records is None
+            else {
+                (renamed.get(one, one), renamed.get(other, other)): estimate
+                for (one, other), estimate in rivals(side.records, names).items()
+            }
+        )
         summary = summary.assign(decoder=summary["decoder"].map(lambda d, r=renamed: r.get(d, d)))
-        made.append(Member(side=side, name=name, label=label, summary=summary, floor=floor))
+        made.append(
+            Member(side=side, name=name, label=label, summary=summary, floor=floor, pairs=pairs)
+        )
     return made
 
 
@@ -96,11 +109,7 @@ def numbers(side: Side) -> tuple[pd.DataFrame, Estimate]:
 def stored_floor(summary: pd.DataFrame) -> Estimate:
     """The A/A floor as a summary keeps it; unknown in one that does not."""
     first = next(iter(rows_of(summary, ALL)), None)
-    if first is None or first.aa_speedup is None:
-        return Estimate()
-    ends = (first.aa_low, first.aa_high)
-    low, high = (None, None) if None in ends else ends
-    return Estimate(value=first.aa_speedup, low=low, high=high)
+    return Estimate() if first is None else first.floor
 
 
 def model_of(side: Side) -> str:
@@ -134,7 +143,7 @@ def decoders_of(members: Sequence[Member]) -> list[str]:
 
 def _refuse_invalid(side: Side) -> None:
     if side.verdict in (DAMAGED, INVALID):
-        why = f": {side.reasons[0]}" if side.reasons else ""
+        why = f": {from_here(side.reasons[0], side.path)}" if side.reasons else ""
         line = f"{side.name} is {side.verdict} and stands beside no other run{why}"
         raise BenchError(line, EXIT_CODES[side.verdict])
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.report.tables import UNKNOWN, Table, TableCell, interval, number
+from bench.report.tables import Table, TableCell, estimated
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.workers import Part
+from bench.text import UNKNOWN, change
 
 
 def by_worker(parts: Sequence[Part]) -> Table | None:
@@ -37,9 +38,9 @@ def _table(title: str, what: str, parts: Sequence[Part], note: str) -> Table | N
             TableCell(part.name),
             TableCell(part.node or UNKNOWN),
             TableCell(str(part.num_blocks)),
-            _cell(part.floor, bad_if_apart=True),
-            TableCell(number(part.drift, "+.1f", 100)),
-            *(_cell(part.speedups[decoder]) for decoder in decoders),
+            TableCell(estimated(part.floor), bad=part.floor.differs_from_one),
+            TableCell(change(part.drift, "")),
+            *(_cell(part.speedups[decoder], part.floor) for decoder in decoders),
         )
         for part in parts
     ]
@@ -51,11 +52,5 @@ def _table(title: str, what: str, parts: Sequence[Part], note: str) -> Table | N
     )
 
 
-def _cell(estimate: Estimate, *, bad_if_apart: bool = False) -> TableCell:
-    if estimate.value is None:
-        return TableCell(UNKNOWN)
-    text = number(estimate.value, unit="x")
-    if estimate.low is not None:
-        text += f" {interval(estimate.low, estimate.high)}"
-    apart = estimate.differs_from_one
-    return TableCell(text, bold=apart and not bad_if_apart, bad=apart and bad_if_apart)
+def _cell(estimate: Estimate, floor: Estimate) -> TableCell:
+    return TableCell(estimated(estimate), bold=estimate.exceeds(floor))

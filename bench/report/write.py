@@ -28,7 +28,7 @@ from bench.report.tables import ACCEPTED, EMITTED, Table, entropy_sentence
 from bench.report.template import render_markdown
 from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL
-from bench.stats.validity import DAMAGED, EXIT_CODES, VALID
+from bench.stats.validity import DAMAGED, EXIT_CODES, VALID, from_here
 from bench.text import latex, markdown
 
 SAMPLES_TABLE, SUMMARY = _NUMBERS = ("samples.parquet", "summary.csv")
@@ -123,7 +123,8 @@ def print_findings(findings: Findings, console: Console) -> Exit:
             console.print(Text(f"wide intervals: {'; '.join(findings.needs)}", style="dim"))
     good = findings.verdict == VALID
     console.print(Text(findings.verdict, style="bold green" if good else "bold red"))
-    for line in findings.caveats:
+    for caveat in findings.caveats:
+        line = from_here(caveat, findings.run.path)
         reason = line.startswith("Reason: ")
         console.print(Text(f"! {line}", style="bold red" if reason else "yellow"))
     if findings.reference_table is not None:

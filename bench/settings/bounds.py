@@ -7,17 +7,39 @@ What lies beyond them would fail late (a column of 64-bit integers, a timer), or
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from bench.errors import BenchError, Exit
 from decoders.core.types import MAX_TEMPERATURE, MIN_TEMPERATURE
 
 MOST = 1_000_000_000
 """No count is larger."""
+_NAME = re.compile(r"[A-Za-z0-9._+@-]+")
+_FINITE = Field(allow_inf_nan=False)
 PLACEMENTS = ("auto", "balanced", "balanced_low_0", "sequential")
 """Maps of layers to devices that accelerate makes itself."""
+
+
+MOST_NAME = 100
+"""Characters of a run's name: its folder's has more, and a file system allows 255."""
+_ALLOWED = {
+    "greater_than_equal": "it must be {ge:,} or more",
+    "greater_than": "it must be above {gt:,}",
+    "less_than_equal": "it must be {le:,} or less",
+    "finite_number": "it must be a finite number",
+    "literal_error": "it must be {expected}",
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "it must be a whole number"),
+    **dict.fromkeys(("float_parsing", "float_type"), "it must be a number"),
+    **dict.fromkeys(("bool_parsing", "bool_type"), "it must be true or false"),
+    "string_type": "it must be text",
+    "dict_type": "it must be a table",
+}
 
 
 def _given(text: str) -> str:
@@ -46,7 +68,16 @@ def _placement(given: str) -> str:
     return given
 
 
+def _file_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r:.60} may hold letters, digits and . _ + @ - alone")
+    if len(name) > MOST_NAME:
+        raise ValueError(f"it has {len(name)} characters; at most {MOST_NAME} are allowed")
+    return name
+
+
 Text = Annotated[str, AfterValidator(_given)]
+RunName = Annotated[str, AfterValidator(_given), AfterValidator(_file_name)]
 Seed = Annotated[int, Field(ge=0, le=10**18)]
 """Repeat r takes seed + r, and a record holds it in 64 bits."""
 Count = Annotated[int, Field(ge=1, le=MOST)]
@@ -58,22 +89,35 @@ MaxNewTokens = Annotated[int, Field(ge=1, le=1_000_000)]
 Threads = Annotated[int, Field(ge=1), AfterValidator(_cores)]
 DeviceMap = Annotated[str, AfterValidator(_given), AfterValidator(_placement)]
 Shards = Annotated[int, Field(ge=1, le=1024)]
-Temperature = Annotated[float, Field(ge=0, le=MAX_TEMPERATURE), AfterValidator(_warm)]
-TopP = Annotated[float, Field(gt=0, le=1)]
-Seconds = Annotated[float, Field(gt=0, le=10_000_000)]
-Margin = Annotated[float, Field(gt=0, le=1)]
+Temperature = Annotated[float, _FINITE, Field(ge=0, le=MAX_TEMPERATURE), AfterValidator(_warm)]
+TopP = Annotated[float, _FINITE, Field(gt=0, le=1)]
+Seconds = Annotated[float, _FINITE, Field(gt=0, le=10_000_000)]
+Margin = Annotated[float, _FINITE, Field(gt=0, le=1)]
 """A relative difference that is looked for: 0.03 is 3 %."""
 NumDraws = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
-def told(error: ValidationError) -> str:
-    """The first error in one line: where, what is allowed, what was got."""
+def told(error: ValidationError, names: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The first error in one line: where, what is allowed, what was got.
+
+    `names` are what the user calls the keys, where that is something else.
+    """
     first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
-    said = first["msg"].removeprefix("Value error, ")
-    said = said[:1].lower() + said[1:]
+    key, *inside = map(str, first["loc"] or ("",))
+    place = ".".join([names.get(key, key), *inside])
     got = "" if first["type"] == "value_error" else f" (got {first['input']!r:.60})"
-    return f"{place}: {said}{got}" if place else f"{said}{got}"
+    return f"{place}: {allowed(first)}{got}" if place else f"{allowed(first)}{got}"
+
+
+def allowed(error: ErrorDetails) -> str:
+    """What a value must be, in our words; the validator's where we have none."""
+    given = error.get("ctx", {})
+    if error["type"] == "value_error":
+        return str(given["error"])
+    if error["type"] in _ALLOWED:
+        bounds = {k: int(v) if v == int(v) else v for k, v in given.items() if k != "expected"}
+        return _ALLOWED[error["type"]].format(**(given | bounds))
+    return error["msg"][:1].lower() + error["msg"][1:]
 
 
 def check(value: object, kind: Any, name: str) -> None:

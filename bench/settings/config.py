@@ -11,6 +11,7 @@ import hashlib
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -24,6 +25,7 @@ from bench.settings.bounds import (
     DeviceMap,
     MaxNewTokens,
     Repeats,
+    RunName,
     Seconds,
     Seed,
     Shards,
@@ -47,6 +49,7 @@ _ZOO_QUALITY_LIMIT = 20
 """Prompts scored per family by default then: the main job is to end within two minutes."""
 
 Options = dict[str, str]
+_AS_KEYS: Mapping[str, str] = MappingProxyType({})
 
 
 class RunConfig(BaseModel):
@@ -101,7 +104,7 @@ class RunConfig(BaseModel):
     cost: Text | None = None
     protocol: Literal["specbench"] | None = None
     reference: str | None = None
-    run_name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._+@-]+$")
+    run_name: RunName | None = None
 
     @field_validator("reference")
     @classmethod
@@ -158,22 +161,27 @@ def spec_of(cell: str, options: Mapping[str, str]) -> DecoderSpec:
     return DecoderSpec(name=named.name, label=named.label, options={**named.options, **options})
 
 
-def load_config(file: Path | None, overrides: Mapping[str, object]) -> RunConfig:
+def load_config(
+    file: Path | None, overrides: Mapping[str, object], names: Mapping[str, str] = _AS_KEYS
+) -> RunConfig:
     """The configuration of a command: `file`, with the `overrides` that are not None on top.
+
+    `names` are what the user calls the keys of the overrides: an error speaks of ``--top-p``.
 
     Raises:
         BenchError: exit 2 in one line for a missing or malformed file, an unknown key, or a
             value out of range.
     """
     values = read_toml(file) if file is not None else {}
-    return config_of(values | {k: value for k, value in overrides.items() if value is not None})
+    given = {key: value for key, value in overrides.items() if value is not None}
+    return config_of(values | given, {key: names[key] for key in given if key in names})
 
 
-def config_of(values: Mapping[str, Any]) -> RunConfig:
+def config_of(values: Mapping[str, Any], names: Mapping[str, str] = _AS_KEYS) -> RunConfig:
     """The configuration of values as a file holds them, with the defaults (raises likewise)."""
     values = _flat_tasks(dict(values))
     values = {**PRESETS.get(str(values.get("protocol")), {}), **values}
-    config = _validated(values)
+    config = _validated(values, names)
     if not {name.strip() for name in config.tasks.split(",")} <= {ZOO, *FAMILIES, *LISTS}:
         return config
     zoo = {"limit": _ZOO_LIMIT, "quality_limit": _ZOO_QUALITY_LIMIT}
@@ -223,7 +231,7 @@ def _flat_tasks(values: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _validated(values: Mapping[str, Any]) -> RunConfig:
+def _validated(values: Mapping[str, Any], names: Mapping[str, str] = _AS_KEYS) -> RunConfig:
     unknown = [key for key in values if key not in RunConfig.model_fields]
     if unknown:
         hint = did_you_mean(unknown[0], RunConfig.model_fields)
@@ -231,7 +239,7 @@ def _validated(values: Mapping[str, Any]) -> RunConfig:
     try:
         return RunConfig(**values)
     except ValidationError as error:
-        raise BenchError(told(error), Exit.USAGE) from error
+        raise BenchError(told(error, names), Exit.USAGE) from error
 
 
 def _as_text(cell: str, options: object) -> Options:

@@ -57,6 +57,17 @@ class Estimate:
         """Whether the interval is known and does not cover 1."""
         return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
 
+    def exceeds(self, floor: Estimate) -> bool:
+        """Whether it differs from 1, and by more than the A/A noise `floor` may.
+
+        The floor reaches as far to either side of 1 as the farther end of its interval; one that is
+        not known reaches nowhere.
+        """
+        ends = [end for end in (floor.value, floor.low, floor.high) if end]
+        noise = max((max(end, 1 / end) for end in ends), default=1.0)
+        known = self.value is not None and self.differs_from_one
+        return known and max(self.value, 1 / self.value) > noise
+
 
 def cluster_mean(values: Sequence[float], clusters: Sequence[str]) -> Estimate:
     """Mean of all values with Student's t-interval over the C clusters they come from.

@@ -5,10 +5,10 @@ No torch here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from statistics import mean, median
 
-import numpy as np
 import pandas as pd
 
 from bench.records.plan import BASELINE
@@ -27,10 +27,10 @@ _COLUMNS = (
 
 
 def by_length(records: Iterable[SampleRecord], decoders: Iterable[str]) -> pd.DataFrame:
-    """Paired speed-ups in up to four groups of as many prompts, by the length of ar's answers.
+    """Paired speed-ups in up to four groups of about as many prompts, by length of ar's answers.
 
-    A prompt's length is the median over ar's repeats. Empty where there are too few prompts for two
-    groups, or answers were timed in batches, whose lengths are not one.
+    A prompt's length is the median over ar's repeats; prompts of one length are in one group. Empty
+    where they do not make two groups, or answers were timed in batches, whose lengths are not one.
     """
     timed = [record for record in records if record.kind == "timing"]
     cells = counters.by(timed, lambda record: record.decoder)
@@ -69,8 +69,13 @@ def _groups(baseline: Sequence[Unit]) -> list[dict[str, float]]:
         if unit.ok:
             each.setdefault(unit.key, []).append(unit.tokens)
     lengths = sorted((float(median(tokens)), key) for key, tokens in each.items())
-    num = min(_MOST_GROUPS, len(lengths) // _FEWEST_PROMPTS)
-    if num < 2:
-        return []
-    places = np.array_split(np.arange(len(lengths)), num)
-    return [{lengths[i][1]: lengths[i][0] for i in group} for group in places]
+    groups: list[dict[str, float]] = []
+    while lengths:
+        num_groups = max(1, min(_MOST_GROUPS - len(groups), len(lengths) // _FEWEST_PROMPTS))
+        longest, _ = lengths[math.ceil(len(lengths) / num_groups) - 1]
+        num = sum(length <= longest for length, _ in lengths)
+        if len(lengths) - num < _FEWEST_PROMPTS:
+            num = len(lengths)
+        groups.append({key: length for length, key in lengths[:num]})
+        lengths = lengths[num:]
+    return groups if len(groups) > 1 else []

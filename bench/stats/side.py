@@ -15,9 +15,9 @@ import pandas as pd
 
 from bench.errors import BenchError, Exit
 from bench.records.environment import ENV, Environment, read_environment
-from bench.records.plan import SAME_TOKENS, SECOND_BASELINE, WRONG, Cell
+from bench.records.plan import MANIFEST, SAME_TOKENS, SECOND_BASELINE, WRONG, Cell
 from bench.records.record import SampleRecord
-from bench.records.run_folder import CONFIG, find_run, load_run, read_config
+from bench.records.run_folder import CONFIG, find_run, load_run, lost_plan, read_config
 from bench.records.status import STATUS, Difference, RunStatus, read_status
 from bench.settings.config import as_text
 from bench.stats.quality import Gold, gold_answers
@@ -110,7 +110,8 @@ def load_side(name: str, parent: Path) -> Side:
         BenchError: where there is neither (exit 2), or a file is damaged (4).
     """
     folder = Path(name)
-    if (folder / _SUMMARY).is_file() and not (folder / "manifest.json").is_file():
+    is_run = (folder / MANIFEST).is_file() or lost_plan(folder)
+    if (folder / _SUMMARY).is_file() and not is_run:
         return _reference(folder)
     run = load_run(find_run(name, parent))
     planned = tuple(c for c in run.plan.cells if c.cell != SECOND_BASELINE)

@@ -25,6 +25,8 @@ from specbench_tasks.task import FAMILIES
 ALL = "all"
 """The pseudo-family that pools every prompt."""
 
+Pairs = Mapping[tuple[str, str], Estimate]
+"""Speed-ups of one decoder over another, by (decoder, over which)."""
 _ACCEPTANCE_COLUMNS = (
     *("decoder", "family", "position"),
     *("steps", "reached", "accepted", "joint", "conditional"),
@@ -132,9 +134,7 @@ def speedup(
     return _speedup(_units(baseline, family), _units(arm, family), decode=decode)
 
 
-def rivals(
-    records: Sequence[SampleRecord], decoders: Sequence[str]
-) -> dict[tuple[str, str], Estimate]:
+def rivals(records: Sequence[SampleRecord], decoders: Sequence[str]) -> Pairs:
     """The speed-up of each decoder over each other one, by (decoder, over which), all families."""
     cells = counters.by(records, lambda record: record.decoder)
     units = {name: _units(cells.get(name, []), ALL) for name in decoders}

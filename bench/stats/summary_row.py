@@ -13,6 +13,8 @@ from typing import Any
 
 import pandas as pd
 
+from bench.stats.intervals import Estimate
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryRow:
@@ -87,6 +89,16 @@ class SummaryRow:
     repeated_trigrams: float | None = None
     loops: bool | None = None
     shared_with_ar: float | None = None
+
+    @property
+    def floor(self) -> Estimate:
+        """The A/A floor that the row's speed-ups stand beside."""
+        return Estimate(value=self.aa_speedup, low=self.aa_low, high=self.aa_high)
+
+    def estimate(self, column: str) -> Estimate:
+        """A number with its interval."""
+        value, low, high = (self.value(f"{column}{end}") for end in ("", "_low", "_high"))
+        return Estimate(value=value, low=low, high=high)
 
     def value(self, column: str) -> float | None:
         """The number in a column that is chosen by name; None where there is none."""

@@ -22,11 +22,13 @@ needs `_MIN_DRIFT_PROMPTS` such prompts. Of a run with workers it is the largest
 from __future__ import annotations
 
 import math
+import shlex
 import statistics
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bench.errors import Exit
@@ -37,11 +39,15 @@ from bench.records.run_folder import Run
 from bench.records.status import RunStatus
 from bench.stats.adapter_fit import training_warnings
 from bench.stats.workers import Part, workers
+from bench.text import counted, factor, percent
 
 MAX_OTHER_CORES = 0.5
 _MAX_DRIFT = 0.05
 _MIN_DRIFT_PROMPTS = 3
+_MOST_FAILING = 3
+"""Decoders that failed above which one line is for all of them."""
 UNKNOWN = "unknown"
+_RESUME = "in the folder that holds the run, `bench resume {}` measures it"
 VALID, INVALID, DAMAGED, INCOMPLETE = "VALID", "INVALID", "DAMAGED", "INCOMPLETE"
 EXIT_CODES: Mapping[str, Exit] = {
     VALID: Exit.DONE,
@@ -168,9 +174,9 @@ def _difference_lines(status: RunStatus, *, wrong: bool) -> tuple[str, ...]:
 
 def _damage(run: Run) -> tuple[str, ...]:
     """What shows that records are gone: run.json counts more, or says that the run is complete."""
-    counted, have = run.status.num_records, len(run.records)
-    if counted is not None and have < counted:
-        lost = f"{SAMPLES} holds {have:,} of the {counted:,} records that run.json counts"
+    planned, have = run.status.num_records, len(run.records)
+    if planned is not None and have < planned:
+        lost = f"{SAMPLES} holds {have:,} of the {planned:,} records that run.json counts"
     elif run.status.complete and _missing(run):
         lost = f"run.json says that the run is complete, and {SAMPLES} does not hold all of it"
     else:
@@ -191,7 +197,16 @@ def _unfinished(run: Run) -> tuple[str, ...]:
 
 def _advice(run: Run) -> str:
     """How what is missing is measured; a side of `bench ab` cannot be."""
-    return "" if run.status.ab else f"; `bench resume {run.path.name}` measures it"
+    return "" if run.status.ab else f"; {_RESUME.format(run.path.resolve().name)}"
+
+
+def from_here(line: str, run_dir: Path) -> str:
+    """A reason as a terminal shows it: its command takes the path by which the run was found.
+
+    In files, which may be read anywhere, it takes the name.
+    """
+    found = f"`bench resume {shlex.quote(str(run_dir))}` measures it"
+    return line.replace(_RESUME.format(run_dir.resolve().name), found)
 
 
 def _missing(run: Run) -> str:
@@ -227,7 +242,8 @@ def _broken_invariants(records: Iterable[SampleRecord], max_new_tokens: int) -> 
             broken[record.decoder] += 1
             example.setdefault(record.decoder, f"{what} (prompt {record.prompt})")
     return tuple(
-        f"{cell}: {num} broken invariants, e.g. {example[cell]}" for cell, num in broken.items()
+        f"{cell}: {counted(num, 'broken invariant')}, e.g. {example[cell]}"
+        for cell, num in broken.items()
     )
 
 
@@ -244,8 +260,16 @@ def _loads(run: Run) -> list[Mapping[str, Any]]:
 def _error_warnings(errors: Sequence[SampleRecord]) -> list[str]:
     cells = Counter(record.decoder for record in errors)
     first = {record.decoder: record for record in reversed(errors)}
+    if len(cells) > _MOST_FAILING:
+        each = ", ".join(f"{cell} on {num}" for cell, num in cells.most_common())
+        example = errors[0]
+        return [
+            f"{len(cells)} decoders failed on {counted(len(errors), 'answer')} ({each}), e.g. "
+            f"{example.decoder} on {example.prompt}: {example.failure}"
+        ]
     return [
-        f"{cell} failed on {num} answers, e.g. {first[cell].prompt}: {first[cell].failure}"
+        f"{cell} failed on {counted(num, 'answer')}, "
+        f"e.g. {first[cell].prompt}: {first[cell].failure}"
         for cell, num in cells.items()
     ]
 
@@ -266,10 +290,10 @@ def _noise_warnings(
             f"({throttled[0]})"
         )
     if drift is not None and abs(drift) > _MAX_DRIFT:
-        change = "more" if drift > 0 else "less"
+        how_much = "more" if drift > 0 else "less"
         warnings.append(
-            f"the baseline took {abs(drift):.0%} {change} time per token at the end of the run "
-            "than at its start: the machine's speed drifted"
+            f"the baseline took {percent(abs(drift))} {how_much} time per token at the end of the "
+            "run than at its start: the machine's speed drifted"
         )
     return warnings
 
@@ -279,16 +303,16 @@ def _worker_warnings(parts: Iterable[Part]) -> list[str]:
     warnings = []
     for part in parts:
         if part.drift is not None and abs(part.drift) > _MAX_DRIFT:
-            change = "more" if part.drift > 0 else "less"
+            how_much = "more" if part.drift > 0 else "less"
             warnings.append(
-                f"worker {part.title} drifted: the baseline took {abs(part.drift):.0%} {change} "
-                "time per token at the end of its blocks than at their start"
+                f"worker {part.title} drifted: the baseline took {percent(abs(part.drift))} "
+                f"{how_much} time per token at the end of its blocks than at their start"
             )
         floor = part.floor.value
         if floor is not None and part.floor.differs_from_one and abs(floor - 1) > _MAX_DRIFT:
             warnings.append(
-                f"worker {part.title} is not steady: ar against itself gave {floor:.2f}x "
-                f"[{part.floor.low:.2f}, {part.floor.high:.2f}] there"
+                f"worker {part.title} is not steady: ar against itself gave {factor(floor)} "
+                f"[{factor(part.floor.low, '')}, {factor(part.floor.high, '')}] there"
             )
     return warnings
 

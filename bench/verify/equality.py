@@ -101,18 +101,25 @@ class EqualityCheck:
         """What the sampling is called in checks' names."""
         return "greedy" if self.sampling.greedy else f"T = {self.sampling.temperature:g}"
 
-    def survival(self) -> list[float]:
-        """Share of answers still equal after each number of tokens in `CURVE`; none of none."""
+    def survival(self) -> list[float | None]:
+        """Share of answers still equal after each number of tokens in `CURVE`; empty without any.
+
+        It is None past the longest answer, where some were still equal: nobody saw more of them.
+        """
         if not self.equal_tokens:
             return []
-        if not self.parted:
-            return [1.0] * len(CURVE)
         left = [divergence.place for _, divergence in self.parted]
         ended = list(self.equal_tokens)
         for place in left:
             ended.remove(place)
-        data: Any = stats.CensoredData(uncensored=[place + 1 for place in left], right=ended)
-        return [float(share) for share in stats.ecdf(data).sf.evaluate(CURVE)]
+        parted = [place + 1 for place in left]
+        seen = max([*ended, *parted])
+        shares = [1.0] * len(CURVE)
+        if parted:
+            data: Any = stats.CensoredData(uncensored=parted, right=ended)
+            shares = [float(share) for share in stats.ecdf(data).sf.evaluate(CURVE)]
+        pairs = zip(CURVE, shares, strict=True)
+        return [share if place <= seen or not share else None for place, share in pairs]
 
     def finding(self, lossless: bool, floor: EqualityCheck) -> Finding:
         """What the comparison says of a decoder that is, or is not, labelled lossless."""

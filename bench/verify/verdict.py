@@ -24,6 +24,7 @@ from rich.text import Text
 
 from bench.errors import Exit
 from bench.records.files import write_json
+from bench.text import percent
 
 SCHEMA = 1
 CheckOutcome = Literal["passed", "wrong", "open", "measured"]
@@ -66,14 +67,15 @@ class Examination:
 class VerifyReport:
     """Every decoder's findings, and what they were measured with.
 
-    `notes` are sentences on margins and levels, `floor` the survival curves of the decoders and of
-    AR in another shape (rows of shares after `places` tokens), `facts` what JSON says beside them.
+    `notes` are sentences on margins and levels, `curves` the survival curves of the decoders and of
+    AR in another shape (shares after `places` tokens, None past the longest answer), `facts` what
+    JSON says beside them.
     """
 
     examined: Sequence[Examination]
     notes: Sequence[str]
     places: Sequence[int]
-    curves: Sequence[tuple[str, Sequence[float]]]
+    curves: Sequence[tuple[str, Sequence[float | None]]]
     facts: Mapping[str, Any]
     interrupted: bool = False
 
@@ -131,7 +133,7 @@ class VerifyReport:
             for place in self.places:
                 curves.add_column(str(place), justify="right", no_wrap=True)
             for label, shares in self.curves:
-                curves.add_row(Text(label), *(f"{share:.0%}" for share in shares))
+                curves.add_row(Text(label), *map(percent, shares))
             shown += [curves, Text()]
         console.print(Group(*shown, *(Text(note) for note in self.notes)))
 

@@ -68,6 +68,8 @@ def parse_spec(text: str) -> DecoderSpec:
         key, equals, value = part.partition("=")
         if not (key and equals):
             raise ValueError(f"{part!r} in {text!r} is no option; write option=value")
+        if key in options:
+            raise ValueError(f"{text!r} gives option {key!r} twice; leave one of them out")
         options[key] = value
     return DecoderSpec(name=name, label=label or None, options=options)
 

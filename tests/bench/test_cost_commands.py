@@ -78,10 +78,10 @@ def test_the_table_says_from_which_acceptance_drafts_pay(tmp_path: Path):
     assert head[0] == "rows"
     assert [row[0] for row in rows] == ["1", "4", "16"]
     # 1.4 / 1.1 = 1.27 tokens a step; 1 + a + a^2 + a^3 is that at a = 22 %
-    assert rows[1][1:4] == ["1.40 [1.40, 1.40]", "1.27", "22%"]
+    assert rows[1][1:4] == ["1.40 [1.40, 1.40]", "1.27", "21.6 %"]
     assert rows[0][3] == "-"
     # 1 MB and 14 tokens of 100 bytes at 10 GB/s: 0.1 ms of 1.4
-    assert rows[1][4] == "7%"
+    assert rows[1][4] == "7.2 %"
 
 
 def test_a_cost_folders_files_are_the_same_bytes_again(tmp_path: Path):

@@ -38,6 +38,18 @@ HOSTILE = {
         START + "while True: yield Emit(tokens=(10**9,))",
         "emitted 1000000000; ids are integers below 128",
     ),
+    "feeds no ids of the model": (
+        START + "yield request.target.call((10**9,))",
+        "ValueError: a call feeds 1000000000; ids are integers below 128",
+    ),
+    "feeds negative ids": (
+        START + "yield request.target.call((65, -1))",
+        "ValueError: a call feeds -1; ids are integers below 128",
+    ),
+    "verifies no ids of the model": (
+        START + "yield request.target.call((65,), want='acceptance', read=(0,), drafts=(128,))",
+        "ValueError: a call feeds 128; ids are integers below 128",
+    ),
     "emits negative ids": (START + "while True: yield Emit(tokens=(-1,))", "emitted -1; ids are"),
     "counts in text": (
         START + "while True: yield Emit(tokens=(65,), drafted='many')",
@@ -120,7 +132,7 @@ def test_every_other_cell_survives(
     assert all(f"{r.decoder}, {r.prompt}, repeat 0, attempt 0\n" in log for r in failed)
     assert ended.exit_code == Exit.FAILED
     assert (run.status.status, run.status.verdict) == ("complete", "VALID")
-    assert any(f"failed on {len(failed)} answers" in line for line in run.status.warnings)
+    assert any(f"failed on {len(failed)} answer" in line for line in run.status.warnings)
     if body.startswith("if sum") and batch_size == 1:
         assert len(failed) < len(mine), "prompts it can answer are answered"
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
 from bench.report import tables
-from bench.report.tables import UNKNOWN, Table, TableCell, number
+from bench.report.tables import Table, TableCell
 from bench.report.together import (
     Member,
     decoders_of,
@@ -23,6 +23,7 @@ from bench.report.together import (
 from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
+from bench.text import UNKNOWN, percent
 
 _Make = Callable[[SummaryRow], TableCell]
 
@@ -58,7 +59,7 @@ def matrices(members: Sequence[Member]) -> dict[str, Table]:
             "Identical to ar %",
             "Share of answers with the very tokens of ar of the same run; '-' where a decoder "
             "promises ar's distribution and not its tokens.",
-            lambda row: TableCell(number(row.identical_to_ar, ".1f", 100)),
+            lambda row: TableCell(percent(row.identical_to_ar, "")),
         ),
     }
     return {

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
+import pandas as pd
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -25,15 +26,14 @@ from bench.report import tables
 from bench.report.conclusion import conclusion
 from bench.report.joint.tables import alike, frame, machines, matrices, unlike
 from bench.report.page.render import render_joint
-from bench.report.style import WIDTH
+from bench.report.style import WIDTH, interval_of
 from bench.report.tables import Table
 from bench.report.template import render_markdown
 from bench.report.together import Member, differences
 from bench.report.write import csv_bytes
-from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL
 from bench.stats.summary_row import rows_of
-from bench.stats.validity import EXIT_CODES, VALID
+from bench.stats.validity import EXIT_CODES, VALID, from_here
 from bench.text import latex, markdown, portable
 
 
@@ -104,7 +104,7 @@ def _section(member: Member, number: int, folder: Path) -> _Section:
         name=member.name,
         label=member.label,
         verdict=side.verdict,
-        conclusion=conclusion(member.summary),
+        conclusion=conclusion(member.summary, member.pairs),
         headline=tables.mark_wrong(tables.headline(member.summary, side.verdict), wrong),
         floor_sentence=tables.floor_sentence(member.floor),
         caveats=tuple(portable(line) for line in lines),
@@ -118,10 +118,13 @@ def _way(file: Path, folder: Path) -> str:
 
 
 def _caption(members: Sequence[Member]) -> str:
+    within = interval_of(pd.concat([m.summary for m in members]), "speedup", " with ")
     lines = [
-        f"Speed-up over {BASELINE} of the same run, geometric mean over prompts with {LEVEL} "
-        "intervals. The grey bands are the runs' A/A noise floors."
+        f"Speed-up over {BASELINE} of the same run, geometric mean over prompts"
+        f"{within and f'{within}s'}."
     ]
+    if any(member.floor.low is not None for member in members):
+        lines.append("The grey bands are the runs' A/A noise floors.")
     kinds = {str(kind) for member in members for kind in member.summary["guarantee"]}
     if NO_GUARANTEE in kinds:
         lines.append("Hollow: lossy, no guarantee.")
@@ -151,7 +154,7 @@ def print_joint(members: Sequence[Member], console: Console) -> Exit:
     verdicts = [member.side.verdict for member in members]
     for member in members:
         if member.side.verdict != VALID:
-            why = "; ".join(member.side.reasons)
+            why = "; ".join(from_here(line, member.side.path) for line in member.side.reasons)
             console.print(
                 Text(f"! {member.name} is {member.side.verdict}: {why}", style="bold red")
             )

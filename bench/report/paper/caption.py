@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
 from bench.report import tables
+from bench.report.conclusion import not_slower
 from bench.report.paper.layout import COLUMNS, Layout
 from bench.report.paper.table import NEEDED, Grid, eligible
 from bench.report.together import Member, hardware, model_of
 from bench.stats.summary import ALL
 from bench.stats.summary_row import rows_of
 from bench.stats.validity import VALID
+from bench.text import counted, factor, portable
 from bench.text import latex as escaped
-from bench.text import portable
 
 
 def caption_of(members: Sequence[Member], layout: Layout, made: Grid) -> str:
@@ -26,11 +27,28 @@ def caption_of(members: Sequence[Member], layout: Layout, made: Grid) -> str:
     bold = ""
     if layout.bold == "best":
         of = " of a run" if len(members) > 1 else ""
-        bold = f" Bold: the best{of}" + (
-            "." if all(map(eligible, rows)) else " of those that guarantee something."
-        )
+        bold = f" Bold: the best{of}"
+        bold += "" if all(map(eligible, rows)) else " of those that guarantee something"
+        bold += ", a time or quality where its interval shows it."
+        if "speedup" in made.columns:
+            bold += "".join(_tied(member, layout, len(members) > 1) for member in members)
     estimated = f"{_setting(members)}: {'; '.join(words)}."
     return f"{estimated}{bold}{_floors(members)}{_qualified(members, layout)}"
+
+
+def _tied(member: Member, layout: Layout, several: bool) -> str:
+    """Name the decoders of a run that cannot be told from its fastest; empty without pairs."""
+    rows = [row for row in rows_of(member.summary, ALL) if eligible(row) and row.speedup]
+    best = max(rows, key=lambda row: row.speedup or 0.0, default=None)
+    if best is None or member.pairs is None:
+        return ""
+    others = [row for row in rows if row is not best]
+    tied = not_slower(best, others, member.pairs, member.floor)
+    if not tied:
+        return ""
+    names = ", ".join(escaped(layout.labels.get(name, name)) for name in (best.decoder, *tied))
+    of = f" of {escaped(member.label)}" if several else ""
+    return f" The fastest {len(tied) + 1}{of} cannot be told apart: {names}."
 
 
 def _floors(members: Sequence[Member]) -> str:
@@ -41,7 +59,7 @@ def _floors(members: Sequence[Member]) -> str:
         if floor.value is not None:
             ends = "" if floor.low is None else f" {tables.interval(floor.low, floor.high)}"
             of = f" ({escaped(member.label)})" if len(members) > 1 else ""
-            said.append(f"{floor.value:.2f}{ends}{of}")
+            said.append(factor(floor.value, f"{ends}{of}"))
     return f" AR against a second AR in the same run: {', '.join(said)}." if said else ""
 
 
@@ -89,7 +107,8 @@ def _conditions(member: Member) -> list[str]:
     rows, side = rows_of(member.summary, ALL), member.side
     config = side.config
     counts = [
-        f"{max(getattr(row, name) or 0 for row in rows)} {name}" for name in ("prompts", "repeats")
+        counted(max(getattr(row, f"{noun}s") or 0 for row in rows), noun)
+        for noun in ("prompt", "repeat")
     ]
     parts = [
         f"{word} {config[key]}"

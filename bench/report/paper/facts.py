@@ -18,7 +18,7 @@ from bench.stats.intervals import LEVEL
 from bench.stats.side import Side
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
-from bench.text import latex, portable
+from bench.text import counted, latex, portable
 from specbench_tasks.registry import list_tasks
 
 Members = Sequence[Member]
@@ -43,10 +43,6 @@ def said(members: Members, what: Callable[[Side], str | None]) -> str:
     return "; ".join(
         f"{latex(portable(text))} ({latex(', '.join(labels))})" for text, labels in groups.items()
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 # ---------------------------------------------------------------- what was run
@@ -117,10 +113,10 @@ def _sizes(member: Member) -> str:
     tasks = portable(str(member.side.config.get("tasks") or "tasks not recorded"))
     text = f"{_most(rows, 'prompts')} timed of {tasks}"
     if clusters := _most(rows, "clusters"):
-        text += f" in {_count(clusters, 'conversation')}"
-    families = [row.family for row in rows_of(member.summary, None) if row.decoder == BASELINE]
-    inner = [family for family in families if family != ALL]
-    text += f", {_count(len(inner), 'family').replace('familys', 'families')}" if inner else ""
+        text += f" in {counted(clusters, 'conversation')}"
+    of_ar = [row for row in rows_of(member.summary, None) if row.decoder == BASELINE]
+    timed = sum(row.family != ALL and bool(row.prompts) for row in of_ar)
+    text += f", {counted(timed, 'family')}" if timed else ""
     scored = _most(rows, "quality_prompts")
     return text + (f", and {scored} held-out ones scored" if scored else ", none scored")
 
@@ -179,7 +175,7 @@ def protocol(members: Members) -> str:
 def _protocol(side: Side) -> str | None:
     config = side.config
     parts = [
-        _count(config["repeats"], "repeat") if "repeats" in config else "",
+        counted(config["repeats"], "repeat") if "repeats" in config else "",
         f"batch size {config['batch_size']}" if "batch_size" in config else "",
         str(side.env.dtype or config.get("dtype") or ""),
         f"the questions and counting of {config['protocol']}" if config.get("protocol") else "",
@@ -202,7 +198,7 @@ def _machine(side: Side) -> str | None:
     if name is None:
         return None
     parts = [name, f"driver {env.gpu_driver}" if env.gpu_driver else ""]
-    parts.append(_count(env.torch.threads, "thread") if env.torch.threads else "")
+    parts.append(counted(env.torch.threads, "thread") if env.torch.threads else "")
     memory = env.machine.cgroup_memory_bytes or env.machine.memory_bytes
     parts.append(f"{memory / 2**30:.0f} GiB of memory" if memory else "")
     return ", ".join([*filter(None, parts), *([] if env.gpu_name else ["no GPU"])])
@@ -277,7 +273,10 @@ def limits(members: Members) -> str:
     text = "Intervals cover the choice of prompts and not another session of the machine."
     for member in members:
         side = member.side
-        lines = [*(f"{side.verdict}: {line}" for line in side.reasons), *side.status.warnings]
+        lines = [
+            *(f"{side.verdict}: {line}" for line in side.reasons),
+            *(f"Warning: {line}" for line in side.status.warnings),
+        ]
         of = f"{member.name}: " if len(members) > 1 else ""
         text += "".join(f" {latex(portable(of + line))}." for line in lines)
     return text

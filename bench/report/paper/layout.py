@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from bench.errors import BenchError, Exit, did_you_mean
+from bench.report.tables import number
+from bench.text import percent
 
 WIDTHS: Mapping[str, float] = {
     "icml": 3.25,
@@ -27,6 +29,11 @@ class Column(NamedTuple):
     spec: str = ".2f"
     scale: float = 1.0
     best: Literal["most", "least"] = "most"
+
+    def text(self, value: float | None) -> str:
+        """A value as it is printed; shares without their unit."""
+        is_share = self.scale == 100
+        return percent(value, "") if is_share else number(value, self.spec, self.scale)
 
 
 COLUMNS: Mapping[str, Column] = {

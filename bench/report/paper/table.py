@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 from bench.errors import BenchError, Exit
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
+from bench.report.conclusion import not_slower
 from bench.report.paper.layout import COLUMNS, EXPENDABLE, USUAL, WIDTHS, Layout
-from bench.report.tables import UNKNOWN, number
 from bench.report.together import Member
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
+from bench.text import UNKNOWN
 from bench.text import latex as escaped
 
 POINTS = 72.27
@@ -26,6 +27,8 @@ _SPARE = 0.98
 """How much of the column a table may fill: fonts called Times are not all equally wide."""
 _INTERVALS = ("speedup", "speedup_decode", "acceptance_length", "quality")
 """Columns that have an interval in the summary."""
+_TIMES = ("speedup", "speedup_decode", "ttft_s", "time_per_token_s", "tokens_per_s")
+"""Columns whose best must be shown to be the fastest."""
 NEEDED = ("speedup", "speedup_decode")
 """Those never printed without it."""
 
@@ -58,13 +61,16 @@ def grid(
     """The table over all families; the best of a run in a column is bold, or nothing is.
 
     The best is what prints best among decoders that guarantee something of their answers, ar among
-    them; equal prints are all best, unless all are equal. Intervals of `spread` are printed where
-    a row has one.
+    them; equal prints are all best, unless all are equal. A time is the best where its decoder is
+    shown to be the fastest, a quality where no other's interval reaches it. Intervals of `spread`
+    are printed where a row has one.
     """
     groups = []
     for member in members:
         rows = rows_of(member.summary, ALL)
-        best = {name: _best(rows, name) if layout.bold == "best" else None for name in columns}
+        best = {
+            name: _best(member, rows, name) if layout.bold == "best" else None for name in columns
+        }
         made = [
             [Entry(name_of(row, layout)), *(_entry(row, c, best[c], spread) for c in columns)]
             for row in rows
@@ -82,23 +88,33 @@ def _entry(row: SummaryRow, column: str, best: str | None, spread: Collection[st
     text, ends = _value(row, column), UNKNOWN
     if column in spread and (column not in NEEDED or row.decoder != BASELINE):
         low, high = (row.value(f"{column}_{end}") for end in ("low", "high"))
-        scale, spec = COLUMNS[column].scale, COLUMNS[column].spec
         if low is not None and high is not None:
-            ends = f"[{number(low, spec, scale)}, {number(high, spec, scale)}]"
+            ends = f"[{COLUMNS[column].text(low)}, {COLUMNS[column].text(high)}]"
     return Entry(text, "" if ends == UNKNOWN else ends, text == best and eligible(row))
 
 
 def _value(row: SummaryRow, column: str) -> str:
-    kind = COLUMNS[column]
-    return number(row.value(column), kind.spec, kind.scale)
+    return COLUMNS[column].text(row.value(column))
 
 
-def _best(rows: Sequence[SummaryRow], column: str) -> str | None:
+def _best(member: Member, rows: Sequence[SummaryRow], column: str) -> str | None:
     chosen = [row for row in rows if eligible(row) and row.value(column) is not None]
     choose = max if COLUMNS[column].best == "most" else min
     if len({_value(row, column) for row in chosen}) < 2:
         return None
-    return _value(choose(chosen, key=lambda row: row.value(column) or 0.0), column)
+    best = choose(chosen, key=lambda row: row.value(column) or 0.0)
+    others = [row for row in chosen if row is not best]
+    if column == "quality" and any(not _above(best, other) for other in others):
+        return None
+    if column in _TIMES and not_slower(best, others, member.pairs, member.floor):
+        return None
+    return _value(best, column)
+
+
+def _above(best: SummaryRow, other: SummaryRow) -> bool:
+    """Whether a quality is above another's whole interval; of an unknown interval it is not."""
+    low, high = best.quality_low, other.quality_high
+    return low is not None and high is not None and low > high
 
 
 def eligible(row: SummaryRow) -> bool:

@@ -149,6 +149,21 @@ def test_a_folder_without_a_manifest_is_no_run(tmp_path: Path) -> None:
     assert caught.value.exit_code == 2
 
 
+def test_answers_without_their_plan_are_damage_and_no_reference(folder: Path) -> None:
+    (folder / "manifest.json").unlink()
+    for status in ("complete", "interrupted"):
+        write_json(folder / "run.json", {"status": status, "verdict": "VALID"})
+        (folder / SAMPLES).touch()
+        with pytest.raises(
+            BenchError, match=r"manifest\.json is missing.* bench run --config"
+        ) as caught:
+            load_run(folder)
+        assert caught.value.exit_code == 4
+    (folder / SAMPLES).unlink()
+    with pytest.raises(BenchError, match="before anything was planned"):
+        load_run(folder)
+
+
 def test_missing_files_of_a_run_read_as_empty(folder: Path) -> None:
     run = load_run(folder)
     assert (run.env, run.status) == (Environment(), RunStatus())

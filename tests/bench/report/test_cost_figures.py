@@ -149,6 +149,13 @@ def test_speed_ups_are_drawn_by_length_in_groups() -> None:
     assert figures.render(figure)["png"]
 
 
+def test_a_group_of_answers_of_one_length_is_named_by_it() -> None:
+    drawn = speedup_by_length_figure(by_length(30.0).replace({"longest": {30.0: 21.0}}), summary())
+    assert drawn is not None
+    ticks = drawn[0].axes[0].get_xticklabels()
+    assert [tick.get_text() for tick in ticks] == ["10 to 20", "21"]
+
+
 def test_lengths_that_hardly_differ_are_no_figure() -> None:
     table = by_length(30.0)
     near = table.replace({"ar_tokens": {25.0: 22.0}})

@@ -129,3 +129,19 @@ def test_the_verb_writes_both_files_and_refuses_what_is_no_folder(tmp_path: Path
     ended = bench("index", tmp_path / "none")
     assert ended.code == Exit.USAGE
     assert "there is no folder" in ended.err
+
+
+def test_a_folder_without_runs_is_refused_and_gets_no_page(tmp_path: Path) -> None:
+    ended = bench("index", tmp_path)
+    assert ended.code == 2
+    assert ended.out == ""
+    assert (
+        ended.err
+        == f"bench: {tmp_path} holds no run; bench index takes the parent of run folders\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_without_its_plan_is_damaged_in_the_history(tmp_path: Path) -> None:
+    (put(tmp_path, 1) / "samples.jsonl").write_text("{}\n")
+    assert set(gather(tmp_path)["verdict"]) == {"DAMAGED"}

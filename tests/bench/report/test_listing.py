@@ -19,6 +19,7 @@ from specbench_tasks.task import FAMILIES, Conversation
 from tests.command_line import bench
 
 ROOT = Path(__file__).resolve().parents[3]
+REFERENCES = ROOT / "results" / "reference"
 
 
 def rendered(item: RenderableType) -> str:
@@ -143,8 +144,17 @@ def test_a_listed_verdict_is_what_the_folder_shows_whatever_was_written_once(
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").write_text(json.dumps(written))
     (tmp_path / "run" / "samples.jsonl").write_text("{}\n")
+    (tmp_path / "run" / "manifest.json").write_text('{"cells": [], "blocks": []}')
     (found,) = listing.run_facts(tmp_path)
     assert found["verdict"] == verdict
+    (tmp_path / "run" / "manifest.json").unlink()
+    (found,) = listing.run_facts(tmp_path)
+    assert found["verdict"] == "DAMAGED"
+
+
+def test_a_stored_reference_is_listed_by_what_its_status_says() -> None:
+    (found,) = (r for r in listing.run_facts(REFERENCES) if r["run"] == "cpu-zoo")
+    assert (found["verdict"], found["records"]) == ("VALID", 0)
 
 
 def test_a_missing_results_folder_lists_no_runs(tmp_path: Path) -> None:

@@ -46,8 +46,8 @@ def test_a_row_per_decoder_and_a_panel_per_number_lossy_last() -> None:
     assert texts(figure) == [
         ["1.00x", "2.00x", "6.00x"],
         ["1.00", "4.00", "14.00"],
-        ["99.8 %", "99.8 %", "50 %"],
-        ["100 %", "100 %", "-"],
+        ["99.8 %", "99.8 %", "50.0 %"],
+        ["100.0 %", "100.0 %", "-"],
     ]
     assert figures.render(figure)["png"]
 

@@ -35,17 +35,17 @@ NAR = {
 
 def test_widths_are_halves_of_the_intervals_of_speed_as_a_factor() -> None:
     row = SummaryRow(decoder="spec", family="all", speedup_low=2 / 1.1, speedup_high=2 * 1.1)
-    assert speed_width(row) == pytest.approx(10.0)
+    assert speed_width(row) == pytest.approx(1.1)
     row = SummaryRow(decoder="nar", family="all", quality_low=0.5, quality_high=0.6)
-    assert quality_width(row) == pytest.approx(5.0)
+    assert quality_width(row) == pytest.approx(0.05)
 
 
 def test_the_sentence_names_the_narrowest_and_the_widest_and_how_many_prompts() -> None:
     said = resolution(summary(AR, NAR, SPEC))
     assert said == (
-        "Resolution: differences from ar in speed below ±10.0 % (spec) to ±25.0 % (nar) cannot be "
-        "told apart with 28 prompts; in quality below ±1.0 points (ar) to ±5.0 points (nar) cannot "
-        "be told apart with 120 held-out prompts."
+        "Resolution: differences from ar in speed below 1.10x (spec) to 1.25x (nar) cannot be told "
+        "apart with 28 prompts; in quality below 1.0 points (ar) to 5.0 points (nar) cannot be "
+        "told apart with 120 held-out prompts."
     )
 
 
@@ -54,7 +54,7 @@ def test_of_one_decoder_there_is_one_width_and_without_quality_no_word_of_it() -
         "quality_low": None, "quality_high": None, "pairs": 7, "batch_size": 4,
     }))  # fmt: skip
     assert said == (
-        "Resolution: differences from ar in speed below ±10.0 % cannot be told apart with 7 groups "
+        "Resolution: differences from ar in speed below 1.10x cannot be told apart with 7 groups "
         "of prompts."
     )
 
@@ -67,13 +67,13 @@ def test_where_there_is_no_interval_nothing_is_claimed() -> None:
 def test_a_wrong_decoder_is_left_out() -> None:
     said = resolution(summary(AR, SPEC, NAR | {"guarantee": "WRONG"}))
     assert "nar" not in said
-    assert "below ±10.0 % cannot" in said
+    assert "below 1.10x cannot" in said
 
 
 def test_reports_say_what_the_runs_own_intervals_resolve(reported_run: Path) -> None:
     findings = Findings(load_run(reported_run))
     rows = findings.summary.query("family == 'all'").set_index("decoder")
     low, high = rows["speedup_low"]["spec"], rows["speedup_high"]["spec"]
-    assert f"±{100 * (math.sqrt(high / low) - 1):.1f} % (" in findings.resolution
+    assert f"{math.sqrt(high / low):.2f}x (" in findings.resolution
     for file in ("report.md", "report.html"):
         assert findings.resolution in (reported_run / file).read_text(encoding="utf-8")

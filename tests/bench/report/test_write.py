@@ -20,7 +20,7 @@ from bench.records.run_folder import load_run
 from bench.report import gallery
 from bench.report.findings import Findings
 from bench.report.style import PAPER
-from bench.report.tables import ACCEPTED, EMITTED, Table, TableCell, percent
+from bench.report.tables import ACCEPTED, EMITTED, Table, TableCell
 from bench.report.write import print_summary, write_report
 from tests.bench.conftest import write_run
 
@@ -187,6 +187,18 @@ def test_an_interrupted_run_is_reported_as_far_as_it_got(synthetic_run: Write) -
     assert not (path / "figures" / "quality_speed.png").exists()
 
 
+def test_the_repair_line_of_a_terminal_works_from_where_its_reader_stands(
+    synthetic_run: Write,
+) -> None:
+    path = synthetic_run(status={}, quality=0)
+    (path / "samples.jsonl").write_text("")
+    write_report(path)
+    assert f"`bench resume {path}` measures it" in printed(path, 1000)
+    text = (path / "report.md").read_text()
+    assert "in the folder that holds the run, \\`bench resume run\\` measures" in text
+    assert str(path.parent) not in text
+
+
 def test_a_run_without_records_gives_an_empty_report(synthetic_run: Write) -> None:
     path = synthetic_run()
     (path / "samples.jsonl").unlink()
@@ -275,8 +287,8 @@ def test_a_decode_speedup_from_fewer_prompts_says_so(synthetic_run: Write) -> No
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"conversations": 1}, "in 1 clusters (one conversation: no interval; raise --limit)"),
-        ({}, "n = 1 groups of prompts x 2 repeats in 1 clusters (one group of prompts: no"),
+        ({"conversations": 1}, "in 1 cluster (one conversation: no interval; raise --limit)"),
+        ({}, "n = 1 group of prompts x 2 repeats in 1 cluster (one group of prompts: no"),
     ],
 )
 def test_a_speedup_without_an_interval_says_what_is_lacking(
@@ -501,7 +513,7 @@ def test_lossy_decoders_are_hollow_stand_last_and_say_their_quality(synthetic_ru
     faces = [line.get_markerfacecolor() for line in axes.lines if line.get_marker() == "o"]
     assert [face == PAPER for face in faces] == [False, True]
     (row,) = findings.summary.query("decoder == 'idlm' and family == 'all'").to_dict("records")
-    said = f"lossy, quality {100 * row['quality']:.0f} %"
+    said = f"lossy, quality {100 * row['quality']:.1f} %"
     assert axes.get_yticklabels()[1].get_text() == f"idlm\n{said}"
     titles = [axes.get_title("left") for axes in drawn["acceptance_length"][0].axes]
     assert titles == ["spec", f"idlm\n{said}"]
@@ -513,10 +525,3 @@ def test_lossy_decoders_are_hollow_stand_last_and_say_their_quality(synthetic_ru
         inside = [axes.get_tightbbox() for axes in figure.axes]
         boxes = [line, *texts.values(), *(box for box in inside if box is not None)]
         assert not any(a.overlaps(b) for a in boxes[: len(texts)] for b in boxes if a is not b)
-
-
-@pytest.mark.parametrize(
-    ("share", "text"), [(0.58, "58 %"), (0.995, "99.5 %"), (0.9999, "99.9 %"), (1.0, "100 %")]
-)
-def test_what_falls_short_of_all_is_not_rounded_to_it(share: float, text: str) -> None:
-    assert percent(share) == text

@@ -73,10 +73,15 @@ def test_an_unknown_key_names_the_nearest_valid_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ({"limit": 0}, "limit: input should be greater than or equal to 1 (got 0)"),
+        ({"limit": 0}, "limit: it must be 1 or more (got 0)"),
         ({"top_p": 0.0}, "top_p"),
         ({"dtype": "fp8"}, "dtype"),
-        ({"run_name": "a/b"}, "run_name"),
+        ({"run_name": "a/b"}, "run_name: 'a/b' may hold letters, digits and . _ + @ - alone"),
+        ({"run_name": "a" * 101}, "run_name: it has 101 characters; at most 100 are allowed"),
+        ({"decoders": "lookup:n=3:n=4"}, "decoders: 'lookup:n=3:n=4' gives option 'n' twice"),
+        ({"temperature": float("nan")}, "temperature: it must be a finite number (got nan)"),
+        ({"temperature": 2000.0}, "temperature: it must be 1,000 or less (got 2000.0)"),
+        ({"repeats": "many"}, "repeats: it must be a whole number (got 'many')"),
         ({"decoders": "ar,ar"}, "two cells are called 'ar'; give one a label: ar@LABEL"),
         ({"decoders": "spec@a,spec@a"}, "called 'spec@a'; give one a different label: spec@LABEL"),
         ({"decoders": "spec:4"}, "write option=value"),
@@ -242,12 +247,12 @@ def test_what_no_run_can_mean_is_refused_before_anything_is_opened(name: str, va
 def test_bounds_hold_for_files_and_for_callers_too(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text("temperature = inf\n")
-    assert refusal(file).startswith("temperature: input should be less than or equal to 1000")
+    assert refusal(file).startswith("temperature: it must be a finite number (got inf)")
     file.write_text('[adapters]\nptp = ""\n')
     assert refusal(file) == "adapters.ptp: it is empty; give a value, or leave it out"
     with pytest.raises(ValueError, match="less than or equal"):
         RunConfig(seed=FAR)
-    with pytest.raises(BenchError, match="less than or equal"):
+    with pytest.raises(BenchError, match="must be a finite number"):
         RunConfig().with_values(temperature=INF)
 
 

@@ -50,3 +50,29 @@ def test_what_is_scored_and_not_timed_does_not_count(record: Make) -> None:
     scored = [record("ar", (1,) * 500, kind="quality", batch_size=8, conversation="c99")]
     table = by_length([*answers(record, 12), *scored], ["ar", "spec"])
     assert table["longest"].max() == 21
+
+
+def of_lengths(record: Make, *lengths: int) -> list[SampleRecord]:
+    return [
+        record(decoder, (1,) * tokens, conversation=f"c{i:02}", block=i, total_s=tokens * seconds)
+        for i, tokens in enumerate(lengths)
+        for decoder, seconds in (("ar", 1e-3), ("spec", 5e-4))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "prompts", "spans"),
+    [
+        ([*range(20, 26), *(128,) * 18], [6, 18], [(20, 25), (128, 128)]),
+        ([*(128,) * 18, *range(20, 26)], [6, 18], [(20, 25), (128, 128)]),
+        ([*(10,) * 17, *range(20, 27)], [17, 7], [(10, 10), (20, 26)]),
+        ([*(10,) * 20, *range(20, 24)], [], []),
+        ([128] * 24, [], []),
+    ],
+)
+def test_answers_of_one_length_are_never_in_two_groups(
+    record: Make, lengths: list[int], prompts: list[int], spans: list[tuple[int, int]]
+) -> None:
+    table = by_length(of_lengths(record, *lengths), ["ar", "spec"])
+    assert list(table["prompts"]) == prompts
+    assert list(zip(table["shortest"], table["longest"], strict=True)) == spans

@@ -225,8 +225,25 @@ def test_a_complete_run_without_all_that_was_planned_is_damaged(record: Make) ->
     validity = judge(run_of([record()], plan=PLAN))
     assert validity.verdict == "DAMAGED"
     assert "2 of 3 timing blocks and 4 of 4 answers of the quality pass" in validity.reasons[0]
-    assert "`bench resume run` measures it" in validity.reasons[0]
+    assert "in the folder that holds the run, `bench resume run` measures" in validity.reasons[0]
     assert "resume" not in judge(run_of([record()], plan=PLAN, ab="x")).reasons[0]
+
+
+def test_many_decoders_that_fail_are_one_line(record: Make) -> None:
+    failed = [record(f"d{i}", error="ValueError: no") for i in (0, 1, 2, 3, 3)]
+    assert len(judge(run_of(failed[:3])).warnings) == 3
+    assert judge(run_of([record(), *failed])).warnings == (
+        "4 decoders failed on 5 answers (d3 on 2, d0 on 1, d1 on 1, d2 on 1), e.g. d0 on c0#1: "
+        "ValueError: no",
+    )
+
+
+def test_a_single_failure_is_counted_as_one(record: Make) -> None:
+    assert (
+        judge(run_of([record(error="ValueError: no")]))
+        .warnings[0]
+        .startswith("ar failed on 1 answer, e.g.")
+    )
 
 
 @pytest.mark.parametrize("how", ["interrupted", "error", "started"])

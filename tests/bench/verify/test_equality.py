@@ -93,5 +93,10 @@ def test_the_curve_censors_answers_that_end_equal() -> None:
     made.equal_tokens[1] = 2  # ended equal before the first one parted
     shares = dict(zip(CURVE, made.survival(), strict=True))
     left = pytest.approx(2 / 3)  # one of the three that were still there
-    assert shares == {1: 1.0, 4: 1.0, 16: left, 64: left, 256: left}
-    assert comparison(3, 0).survival() == [1.0] * len(CURVE)
+    assert shares == {1: 1.0, 4: 1.0, 16: left, 64: None, 256: None}
+
+
+def test_the_curve_ends_with_the_longest_answer() -> None:
+    assert comparison(3, 0, length=8).survival() == [1.0, 1.0, None, None, None]
+    assert comparison(3, 0, length=300).survival() == [1.0] * len(CURVE)
+    assert comparison(3, 3).survival() == [1.0, 1.0, 0.0, 0.0, 0.0]  # no answer is left: known

@@ -16,6 +16,8 @@ from bench.report.paper.table import grid, latex, width_of
 from bench.report.together import Member, load_members
 from bench.stats.intervals import Estimate
 from bench.stats.side import Side, load_side
+from bench.stats.summary import Pairs
+from bench.text import percent
 
 ROOT = Path(__file__).parents[4]
 REFERENCES = ROOT / "results" / "reference"
@@ -26,9 +28,10 @@ def stored(*names: str) -> list[Member]:
     return load_members([str(REFERENCES / name) for name in names or ("cpu-zoo",)], ROOT)
 
 
-def made_up(summary: pd.DataFrame) -> list[Member]:
+def made_up(summary: pd.DataFrame, pairs: Pairs | None = None) -> list[Member]:
     side: Side = load_side(str(REFERENCES / "cpu-zoo"), ROOT)
-    return [Member(side=side, name="run", label="run", summary=summary, floor=Estimate())]
+    floor = Estimate(value=1.0, low=0.98, high=1.02)
+    return [Member(side=side, name="run", label="run", summary=summary, floor=floor, pairs=pairs)]
 
 
 def table(layout: Layout, *names: str, told: list[str] | None = None) -> str:
@@ -60,11 +63,11 @@ def test_numbers_stand_in_siunitx_columns_with_their_intervals_beside_them() -> 
     rows = pd.read_csv(REFERENCES / "cpu-zoo" / "summary.csv").to_dict("records")
     (spec,) = (row for row in rows if (row["decoder"], row["family"]) == ("spec", "all"))
     text = table(parse_layout("neurips", [], "speedup,quality,ttft_s", "none"))
-    whole = 100 * max(row["quality"] for row in rows if row["family"] == "all")
-    digits = len(f"{whole:.0f}")
+    whole = max(row["quality"] for row in rows if row["family"] == "all")
+    digits = percent(whole).index(".")
     assert f"S[table-format=1.2]@{{~}}lS[table-format={digits}.1]@{{~}}l" in text
     ends = f"[{spec['speedup_low']:.2f}, {spec['speedup_high']:.2f}]"
-    quality = f"{100 * spec['quality']:.1f} & [{100 * spec['quality_low']:.1f}, "
+    quality = f"{percent(spec['quality'], '')} & [{percent(spec['quality_low'], '')}, "
     assert f"\nspec & {spec['speedup']:.2f} & {ends} & {quality}" in text
     assert "\nar & 1.00 &  & " in text  # the baseline against itself has no interval
 
@@ -109,23 +112,58 @@ def test_columns_labels_and_bold_are_those_that_were_asked_for() -> None:
     assert r"\bfseries" not in table(parse_layout("neurips", [], "tokens_per_call", "none"))
 
 
+def of_four(**columns: list[float]) -> pd.DataFrame:
+    guarantees = ["same tokens", "same tokens", "same distribution", "none"]
+    names = {"decoder": ["ar", "a", "b", "nar"], "family": "all", "guarantee": guarantees}
+    return pd.DataFrame(names | columns)
+
+
+def over(low: float, high: float) -> Estimate:
+    return Estimate(value=(low * high) ** 0.5, low=low, high=high)
+
+
+SHOWN: Pairs = {("b", "ar"): over(1.9, 2.1), ("b", "a"): over(1.4, 1.6)}
+
+
+def bold_of(members: list[Member], names: tuple[str, ...], layout: Layout) -> set[tuple[str, int]]:
+    ((_, rows),) = grid(members, layout, names).groups
+    return {(row[0].text, i) for row in rows for i, entry in enumerate(row) if entry.bold}
+
+
 def test_the_best_of_a_column_is_bold_and_lossy_decoders_do_not_compete() -> None:
-    summary = pd.DataFrame(
-        {
-            "decoder": ["ar", "a", "b", "nar"],
-            "family": "all",
-            "tokens_per_call": [1.0, 3.0, 2.0, 9.0],
-            "time_per_token_s": [4e-3, 3e-3, 2e-3, 1e-3],
-            "quality": [0.9, 0.9, 0.9, 0.5],
-            "guarantee": ["same tokens", "same tokens", "same distribution", "none"],
-        }
+    summary = of_four(
+        tokens_per_call=[1.0, 3.0, 2.0, 9.0],
+        time_per_token_s=[4e-3, 3e-3, 2e-3, 1e-3],
+        quality=[0.9, 0.9, 0.9, 0.5],
     )
     names = ("tokens_per_call", "time_per_token_s", "quality")
-    ((_, rows),) = grid(made_up(summary), Layout(venue="icml"), names).groups
-    bold = {(row[0].text, i) for row in rows for i, entry in enumerate(row) if entry.bold}
-    assert bold == {("a", 1), ("b", 2)}
-    ((_, rows),) = grid(made_up(summary), Layout(venue="icml", bold="none"), names).groups
-    assert not any(entry.bold for row in rows for entry in row)
+    assert bold_of(made_up(summary, SHOWN), names, Layout(venue="icml")) == {("a", 1), ("b", 2)}
+    assert not bold_of(made_up(summary, SHOWN), names, Layout(venue="icml", bold="none"))
+
+
+@pytest.mark.parametrize("pair", [over(0.97, 1.3), over(1.001, 1.02), None])
+def test_a_time_is_bold_only_where_its_decoder_is_shown_to_be_the_fastest(
+    pair: Estimate | None,
+) -> None:
+    names, layout = ("speedup", "time_per_token_s"), Layout(venue="icml")
+    summary = of_four(speedup=[1.0, 1.8, 2.0, 4.0], time_per_token_s=[4e-3, 2.2e-3, 2e-3, 1e-3])
+    assert bold_of(made_up(summary, SHOWN), names, layout) == {("b", 1), ("b", 2)}
+    unsure = made_up(summary, pair and SHOWN | {("b", "a"): pair})
+    assert not bold_of(unsure, names, layout)
+    caption = caption_of(unsure, layout, grid(unsure, layout, names))
+    assert ("The fastest 2 cannot be told apart: b, a." in caption) == (pair is not None)
+    assert "told apart" not in caption_of(
+        made_up(summary, SHOWN), layout, grid(unsure, layout, names)
+    )
+
+
+def test_a_quality_is_bold_only_above_every_other_interval() -> None:
+    names, layout = ("quality",), Layout(venue="icml")
+    ends = {"quality_low": [0.8, 0.7, 0.85, 0.9], "quality_high": [0.84, 0.75, 0.95, 0.95]}
+    shown = of_four(quality=[0.82, 0.72, 0.9, 0.92], **ends)
+    assert bold_of(made_up(shown), names, layout) == {("b", 1)}
+    ends["quality_high"][0] = 0.86
+    assert not bold_of(made_up(of_four(quality=[0.82, 0.72, 0.9, 0.92], **ends)), names, layout)
 
 
 def test_the_width_counts_the_most_digits_before_and_after_the_point() -> None:

@@ -1,0 +1,40 @@
+"""One rounding for every number: qualities and shares, factors, changes, counts."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from bench.text import change, counted, factor, percent
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        *((0.0, "0.0 %"), (0.5, "50.0 %"), (0.5714, "57.1 %"), (1.0, "100.0 %")),
+        *((0.999, "99.9 %"), (0.999569, "99.9 %"), (0.99999, "99.9 %"), (1.021, "102.1 %")),
+        *((None, "-"), (math.nan, "-")),
+    ],
+)
+def test_a_share_has_one_decimal_and_does_not_become_all_of_it(
+    share: float | None, text: str
+) -> None:
+    assert percent(share) == text
+    assert percent(share, "") == text.removesuffix(" %")
+
+
+def test_two_shares_that_must_be_told_apart_may_have_more_decimals() -> None:
+    assert [percent(share, places=2) for share in (0.99957, 0.999996)] == ["99.96 %", "99.99 %"]
+
+
+def test_factors_and_changes_have_their_unit_and_say_what_is_unknown() -> None:
+    assert [factor(value) for value in (2.517, 0.3, None, math.nan)] == ["2.52x", "0.30x", "-", "-"]
+    assert [change(share) for share in (0.04, -0.469, 0.0)] == ["+4.0 %", "-46.9 %", "+0.0 %"]
+    assert change(None) == change(math.nan) == "-"
+
+
+def test_a_count_agrees_with_its_noun() -> None:
+    assert [counted(num, "repeat") for num in (0, 1, 2)] == ["0 repeats", "1 repeat", "2 repeats"]
+    assert counted(6, "family") == "6 families"
+    assert counted(12345, "prompt") == "12,345 prompts"

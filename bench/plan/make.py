@@ -49,8 +49,9 @@ def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[s
         columns=config.columns,
     )
     prompts, skipped = tokenise(setup, [*tasks.timing, *tasks.quality])
-    strayed = training_warnings(config.model_dump(), models_of(setup.facts))
-    for line in (*strayed, *count_lines(prompts, skipped), *_unscored(prompts)):
+    models = models_of(setup.facts)
+    strayed = training_warnings(config.model_dump(), models)
+    for line in (*models.notes, *strayed, *count_lines(prompts, skipped), *_unscored(prompts)):
         progress.note(line)
     timed = {conversation.id for conversation in tasks.timing}
     scored = {conversation.id for conversation in tasks.quality}

@@ -94,6 +94,7 @@ def judge(run: Run) -> Validity:
             *_noise_warnings(loads, num_loaded, max(cores, default=0.0), None if parts else drift),
             *_worker_warnings(parts),
             *_repeat_warnings(run.records),
+            *run.env.models.notes,
             *training_warnings(run.config, run.env.models),
         ),
         num_errors=len(errors),

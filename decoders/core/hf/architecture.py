@@ -34,8 +34,8 @@ class Architecture:
         devices: where each of them is made.
         windows: how far back each kind of layer sees (None: everything).
         vocab_size: V.
-        max_length: the longest sequence the model was made for.
-        last_position: with learned positions the last there is; None with computed ones.
+        max_length: the longest sequence the model was made for, and that keeps its rope's
+            frequencies.
         reads_hidden: whether logits are exactly the head applied to the base model's output.
         sdpa: whether attention is torch's own, which needs no mask for a causal prefill.
     """
@@ -45,7 +45,6 @@ class Architecture:
     windows: dict[str, int | None]
     vocab_size: int
     max_length: int
-    last_position: int | None
     reads_hidden: bool
     sdpa: bool
 
@@ -68,7 +67,6 @@ class Architecture:
             windows=windows,
             vocab_size=vocab_size,
             max_length=max_length,
-            last_position=max_length - 1 if _learned_positions(module, max_length) else None,
             reads_hidden=reads_hidden,
             sdpa=config._attn_implementation in ("sdpa", NAME),
         )
@@ -100,7 +98,23 @@ def _max_length(config: Any) -> int:
     length = getattr(config, "max_position_embeddings", None)
     if not isinstance(length, int):
         raise ValueError(f"{config.model_type} names no max_position_embeddings; {_ADVICE}")
-    return length
+    return min(length, changed_frequencies(config) or length)
+
+
+def changed_frequencies(config: Any) -> int | None:
+    """The length beyond which rope gives every row, cached ones too, other frequencies.
+
+    transformers then computes the whole text again: no cache can be kept across it. None where rope
+    is of no such kind (`dynamic` rope changes beyond `max_position_embeddings`).
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = [rope] if "rope_type" in rope else [kind for kind in rope.values() if kind]
+    changes = [
+        kind["original_max_position_embeddings"]
+        for kind in kinds
+        if kind["rope_type"] == "longrope"
+    ]
+    return min(changes, default=None)
 
 
 def _windows(config: Any) -> dict[str, int | None]:
@@ -114,15 +128,6 @@ def _windows(config: Any) -> dict[str, int | None]:
         names = ", ".join(strange) or "sliding_attention without a sliding_window"
         raise ValueError(f"{config.model_type} has layers of {names}; {_ADVICE}")
     return {kind: known[kind] for kind in dict.fromkeys(kinds)}
-
-
-def _learned_positions(module: Any, max_length: int) -> bool:
-    """Whether positions are looked up in a table as long as `max_length`."""
-    words = module.get_input_embeddings()
-    return any(
-        isinstance(part, nn.Embedding) and part is not words and part.num_embeddings == max_length
-        for part in module.modules()
-    )
 
 
 @torch.inference_mode()

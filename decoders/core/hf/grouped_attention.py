@@ -9,6 +9,8 @@ Letters: B sequences, H query heads, K key-value heads, N rows, T entries seen, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -79,6 +81,18 @@ def ungroup_attention(module: Any) -> None:
     """Give a causal LM transformers' own attention back."""
     if module.config.get_text_config()._attn_implementation == NAME:
         module.set_attn_implementation("sdpa")
+
+
+@contextmanager
+def own_attention(module: Any) -> Iterator[None]:
+    """While inside, a causal LM runs transformers' own attention."""
+    grouped = module.config.get_text_config()._attn_implementation == NAME
+    ungroup_attention(module)
+    try:
+        yield
+    finally:
+        if grouped:
+            module.set_attn_implementation(NAME)
 
 
 AttentionInterface.register(NAME, grouped_attention)

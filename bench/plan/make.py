@@ -110,6 +110,7 @@ def tokenise(
             overlong=config.overlong,
             answer_turn1=answer,
             template=vicuna if config.protocol == "specbench" else None,
+            vocab_size=setup.models.target.vocab_size,
         )
     except ValueError as error:
         raise BenchError(str(error), Exit.USAGE) from error

@@ -32,6 +32,15 @@ class Layer:
         return self.weight.shape[0], self.weight.shape[1]
 
 
+def text_model(module: Any) -> Any:
+    """The part of a causal LM that makes hidden states of text, whatever stands around it.
+
+    Only a few differ from the base model: OPT's is within it, an image tower's stands beside it.
+    """
+    found = module.get_decoder()
+    return module.base_model if found is module else found
+
+
 def linear_layers(module: Any) -> dict[str, nn.Module]:
     """Every plain linear layer of a causal LM's text model (GPT-2's `Conv1D` is one); not the head.
 
@@ -48,7 +57,7 @@ def other_linear(module: Any) -> str | None:
 
 def _text_layers(module: Any) -> Iterator[tuple[str, nn.Module]]:
     """Modules by name that are parts of the text model: no image tower's, and not the head."""
-    text = {id(part) for part in module.get_decoder().modules()}
+    text = {id(part) for part in text_model(module).modules()}
     head = module.get_output_embeddings()
     for name, part in module.named_modules():
         if id(part) in text and part is not head:
@@ -94,7 +103,7 @@ def decoder_layers(module: Any) -> nn.ModuleList:
         ValueError: an architecture whose decoder layers are not found.
     """
     count = module.config.get_text_config().num_hidden_layers
-    for part in module.get_decoder().modules():
+    for part in text_model(module).modules():
         if isinstance(part, nn.ModuleList) and len(part) == count:
             return part
     raise ValueError(f"the {count} decoder layers of {type(module).__name__} are not found")

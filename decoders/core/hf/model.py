@@ -33,7 +33,7 @@ from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.draft_layer import DraftCache, DraftLayer
 from decoders.core.adapter.entering import LateSlotHooks
 from decoders.core.adapter.exit_block import ExitBlock
-from decoders.core.adapter.gating import Forward, GatedModule
+from decoders.core.adapter.gating import Forward, GatedModule, text_model
 from decoders.core.adapter.heads import DraftHeads
 from decoders.core.adapter.hidden import HiddenAdapter
 from decoders.core.adapter.module import SlotAdapter
@@ -53,6 +53,7 @@ from decoders.core.hf.compiled import CompiledModule
 from decoders.core.hf.early import early_exit
 from decoders.core.hf.grouped_attention import group_attention, own_attention
 from decoders.core.hf.library import library_copy
+from decoders.core.hf.local_layers import is_local, take_masks
 from decoders.core.hf.notes import notes_of
 from decoders.core.hf.quantized import Width, packed_bytes, quantize
 from decoders.core.hf.quiet import no_bars
@@ -109,6 +110,8 @@ class HFModel:
         self._quantized = quantized
         if quantized is not None:
             quantize(module, quantized)
+        if is_local(module):
+            take_masks(module)
         self.architecture = Architecture.of(module, DynamicCache())
         self.vocab_size = self.architecture.vocab_size
         self.max_length = self.architecture.max_length
@@ -120,7 +123,7 @@ class HFModel:
         self._window = min((window for window in windows if window is not None), default=0)
         self._head: nn.Module = module.get_output_embeddings()
         self._tokens: nn.Module = module.get_input_embeddings()
-        self._plain: Any = module.base_model if self.architecture.reads_hidden else module
+        self._plain: Any = text_model(module) if self.architecture.reads_hidden else module
         self._compiled: CompiledModule | None = None
         self._backend = backend
         self._compiling = True

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decoders.core.hf.checkpoint import is_of_memory
+from decoders.core.hf.checkpoint import first_line, is_of_memory
 from decoders.core.hf.model import HFModel
 
 _LENGTH, _BLOCK = 12, 5
@@ -54,10 +54,9 @@ def self_check(model: HFModel) -> list[str]:
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
         if is_of_memory(error):
             raise
-        name, lines = type(model.module).__name__, str(error).splitlines() or [""]
         raise ValueError(
-            f"{name} fails where several prompts are fed, or rows behind a prefix "
-            f"({type(error).__name__}: {lines[0]}); choose another model"
+            f"{type(model.module).__name__} fails in calls as decoders make them "
+            f"({type(error).__name__}: {first_line(error)}); choose another model"
         ) from error
     window = _widest(model)
     if window and window < model.max_length and not _window(model):

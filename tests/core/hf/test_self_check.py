@@ -112,7 +112,7 @@ def test_a_forward_that_fails_is_one_line():
         raise RuntimeError("sizes differ\nand more")
 
     model._plain.forward = fails
-    with pytest.raises(ValueError, match=r"^LlamaForCausalLM fails where .*sizes differ\)"):
+    with pytest.raises(ValueError, match=r"^LlamaForCausalLM fails in calls .*sizes differ\)"):
         self_check(model)
 
 

@@ -18,12 +18,16 @@ from transformers import (
     GemmaForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
+    GPTNeoConfig,
+    GPTNeoForCausalLM,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
 )
@@ -103,6 +107,20 @@ MODELS: dict[str, Any] = {
             initializer_range=0.2,
             bos_token_id=1,
             eos_token_id=2,
+        ),
+    ),
+    "gpt-neo-window": lambda: (
+        GPTNeoForCausalLM,
+        GPTNeoConfig(
+            **{**SIZES, "num_layers": 2, "num_heads": 4},
+            attention_types=[[["global", "local"], 1]],
+            window_size=WINDOW,
+        ),
+    ),
+    "opt": lambda: (
+        OPTForCausalLM,
+        OPTConfig(
+            **{**SIZES, "init_std": 0.2, "ffn_dim": 48, "word_embed_proj_dim": WIDTH},
         ),
     ),
 }

@@ -92,7 +92,8 @@ def resume(
 
 @app.command(rich_help_panel=PANEL)
 @options.configured(
-    *(*options.MODELS, *options.SAMPLING, *options.MACHINE, "timeout", "overlong", "config"),
+    *(*options.MODELS, *options.SAMPLING, *options.MACHINE),
+    *("self_check", "timeout", "overlong", "config"),
     limit=Annotated[
         int | None, typer.Option("--limit", "-L", help="Conversations. [default: zoo 24]")
     ],
@@ -130,7 +131,7 @@ def verify(
 @app.command("eval", rich_help_panel=PANEL)
 @options.configured(
     *("model", "draft", "adapter", "limit", "batch_size", *options.SAMPLING, *options.MACHINE),
-    *("timeout", "config"),
+    *("self_check", "timeout", "config"),
     limit=Annotated[
         int | None, typer.Option("--limit", "-L", help="Documents of each task. [default: all]")
     ],

@@ -123,6 +123,13 @@ OPTIONS: dict[str, Any] = {
         str | None,
         typer.Option(help="Place the target's layers on several devices: auto, or a .json file."),
     ],
+    "self_check": Annotated[
+        bool | None,
+        typer.Option(
+            "--self-check/--no-self-check",
+            help="Compare models with transformers' own forward first. [default: self-check]",
+        ),
+    ],
     "fixed_length": Annotated[
         bool | None, typer.Option("--fixed-length", help="Ignore EOS: every answer is as long.")
     ],

@@ -50,8 +50,10 @@ def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[s
         columns=config.columns,
     )
     prompts, skipped = tokenise(setup, [*tasks.timing, *tasks.quality])
-    strayed = training_warnings(config.model_dump(), models_of(setup.facts))
-    for line in (*tasks.notes, *strayed, *count_lines(prompts, skipped), *_unscored(prompts)):
+    models = models_of(setup.facts)
+    strayed = training_warnings(config.model_dump(), models)
+    notes = (*tasks.notes, *models.notes, *strayed)
+    for line in (*notes, *count_lines(prompts, skipped), *_unscored(prompts)):
         progress.note(line)
     timed = {conversation.id for conversation in tasks.timing}
     scored = {conversation.id for conversation in tasks.quality}
@@ -110,6 +112,7 @@ def tokenise(
             overlong=config.overlong,
             answer_turn1=answer,
             template=vicuna if config.protocol == "specbench" else None,
+            vocab_size=setup.models.target.vocab_size,
         )
     except ValueError as error:
         raise BenchError(str(error), Exit.USAGE) from error

@@ -18,6 +18,7 @@ from bench.machine.clock import Clock, WallClock
 from bench.machine.deadline import TimeLimit, default_limit_s
 from bench.machine.env import ROOT
 from bench.plan.adapters import adapter_facts, adapter_folder, is_shelf, load_adapter
+from bench.plan.checked import checked
 from bench.plan.named_models import resolve
 from bench.plan.placing import check_placing, load_placed
 from bench.plan.precision import usual_dtype
@@ -135,7 +136,10 @@ def open_setup(config: RunConfig) -> Setup:
     facts: dict[str, dict[str, Any] | None] = {"target": None, "draft": None}
     for role, model, source in (("target", target, target_source), ("draft", draft, draft_source)):
         if model is not None:
-            facts[role] = {**model.facts, "weights_sha256": weights_sha256(str(source))}
+            notes = [*model.notes, *checked(config, model, role)]
+            sha256 = weights_sha256(str(source))
+            facts[role] = {**model.facts, "weights_sha256": sha256}
+            facts[role] |= {"notes": notes} if notes else {}
     facts["adapters"] = _attach(config, folders, {"target": target, "draft": draft})
     return assemble(
         config.with_values(

@@ -35,6 +35,7 @@ def build_prompts(
     overlong: _Overlong,
     answer_turn1: Callable[[list[Prompt]], Sequence[str | None]],
     template: Callable[[Sequence[str]], str] | None = None,
+    vocab_size: int | None = None,
 ) -> tuple[list[Prompt], list[SkippedTurn]]:
     """Tokenise every turn of every conversation once, in order (turn 2 follows its turn 1).
 
@@ -50,10 +51,14 @@ def build_prompts(
             such. None: there is no answer, and the later turns are skipped.
         template: a protocol's own, from what was said so far, user first, to the text that the
             tokenizer encodes with its special tokens; None is the tokenizer's.
+        vocab_size: how many tokens the model knows; None: all that the tokenizer gives.
 
     Returns:
         The prompts, and the turns skipped with a reason each. An empty prompt is the BOS alone, or
         skipped where the tokenizer has none.
+
+    Raises:
+        ValueError: a prompt has a token that the model does not know.
     """
     assert max_prompt_tokens >= 1, "the answer's budget leaves no room for a prompt"
     made: list[Prompt | SkippedTurn] = []
@@ -71,6 +76,7 @@ def build_prompts(
             else prompt
             for c, prompt in zip(asked, results, strict=True)
         ]
+        _check_known(results, vocab_size)
         before = {prompt.conversation: prompt for prompt in results if isinstance(prompt, Prompt)}
         made += results
         going_on: list[Prompt] = []
@@ -88,6 +94,17 @@ def build_prompts(
     made.sort(key=lambda item: (place[item.conversation], item.turn))
     prompts = [item for item in made if isinstance(item, Prompt)]
     return prompts, [item for item in made if isinstance(item, SkippedTurn)]
+
+
+def _check_known(results: Sequence[Prompt | SkippedTurn], vocab_size: int | None) -> None:
+    for prompt in results:
+        if not isinstance(prompt, Prompt) or vocab_size is None or max(prompt.ids) < vocab_size:
+            continue
+        raise ValueError(
+            f"prompt {prompt.name} has token id {max(prompt.ids)}, and the model knows "
+            f"{vocab_size:,} tokens: its folder holds the tokenizer of another model, or one that "
+            "was extended without the model; give both as they were trained together"
+        )
 
 
 def to_length(prompts: Sequence[Prompt], num_tokens: int, bos: int | None) -> list[Prompt]:

@@ -84,6 +84,16 @@ class Models:
     draft: Facts | None = None
     adapters: Mapping[str, AdapterFacts] | None = None
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader should know of target and draft, a line each."""
+        roles = {"target": self.target, "draft": self.draft}
+        return tuple(
+            f"{role}: {note}"
+            for role, facts in roles.items()
+            for note in (facts or {}).get("notes", ())
+        )
+
     def weights_of(self, role: str) -> str | None:
         """The hash of the weights of the ``target`` or the ``draft``."""
         facts = {"target": self.target, "draft": self.draft}.get(role) or {}

@@ -67,7 +67,8 @@ class RunConfig(BaseModel):
     folder of `bench cost`: options that are ``auto`` are read off it, and ar's share of the
     machine's limit is printed. `protocol` sets what is not set otherwise
     (`bench.settings.protocol`); `reference` names published numbers that the report prints beside
-    the run's own (`bench.report.references`).
+    the run's own (`bench.report.references`). `self_check` has every model compared with
+    transformers' own forward when it is opened (`decoders.core.hf.self_check`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -97,6 +98,7 @@ class RunConfig(BaseModel):
     reuse_prefix: bool = False
     tensor_parallel: Shards = 1
     device_map: DeviceMap | None = None
+    self_check: bool = True
     fixed_length: bool = False
     timeout: Seconds | None = None
     overlong: Literal["skip", "truncate"] = "skip"

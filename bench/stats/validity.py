@@ -2,7 +2,7 @@
 
 ==========  =======================================================================================
 DAMAGED     records that run.json counts, or implies, are missing
-INVALID     a record breaks an invariant
+INVALID     a record breaks an invariant, or the baseline answered nothing
 WRONG       a decoder claims to be lossless and is not
 INCOMPLETE  the run did not end: not all that was planned was measured
 VALID       all that was planned was measured, and nothing is broken
@@ -78,7 +78,7 @@ class Validity:
 def judge(run: Run) -> Validity:
     """The validity of what a run has measured so far, by its records and its status."""
     damage = _damage(run)
-    broken = _broken(run)
+    broken = (*_broken(run), *_unanswered(run))
     wrong = _difference_lines(run.status, wrong=True)
     unfinished = () if damage else _unfinished(run)
     reasons = {DAMAGED: damage, INVALID: broken, WRONG: wrong, INCOMPLETE: unfinished}
@@ -100,6 +100,7 @@ def judge(run: Run) -> Validity:
             *_noise_warnings(loads, num_loaded, max(cores, default=0.0), None if parts else drift),
             *_worker_warnings(parts),
             *_repeat_warnings(run.records),
+            *run.env.models.notes,
             *training_warnings(run.config, run.env.models),
         ),
         num_errors=len(errors),
@@ -232,6 +233,15 @@ def _broken(run: Run) -> tuple[str, ...]:
     if broken or run.status.verdict != INVALID:
         return broken
     return run.status.reasons or ("run.json says so",)
+
+
+def _unanswered(run: Run) -> tuple[str, ...]:
+    """That the baseline failed on all prompts of a complete run: nothing is compared with it."""
+    asked = [r for r in run.records if r.kind == "timing" and r.decoder == BASELINE]
+    if not run.status.complete or not asked or any(r.error is None for r in asked):
+        return ()
+    failed = asked[0]
+    return (f"{BASELINE} answered none of its prompts, e.g. {failed.prompt}: {failed.failure}",)
 
 
 def _broken_invariants(records: Iterable[SampleRecord], max_new_tokens: int) -> tuple[str, ...]:

@@ -32,25 +32,58 @@ class Layer:
         return self.weight.shape[0], self.weight.shape[1]
 
 
+def text_model(module: Any) -> Any:
+    """The part of a causal LM that makes hidden states of text, whatever stands around it.
+
+    Only a few differ from the base model: OPT's is within it, an image tower's stands beside it.
+    """
+    found = module.get_decoder()
+    return module.base_model if found is module else found
+
+
 def linear_layers(module: Any) -> dict[str, nn.Module]:
-    """Every linear layer of a causal LM except the output head (GPT-2's `Conv1D` is one)."""
+    """Every plain linear layer of a causal LM's text model (GPT-2's `Conv1D` is one); not the head.
+
+    Layers of a class derived from `nn.Linear` compute something else: they are left as they are.
+    """
+    return {name: layer for name, layer in _text_layers(module) if _is_plain(layer)}
+
+
+def other_linear(module: Any) -> str | None:
+    """The class of a linear layer of the text model that is not plain; None where all are."""
+    linear = (layer for _, layer in _text_layers(module) if isinstance(layer, nn.Linear))
+    return next((type(layer).__name__ for layer in linear if not _is_plain(layer)), None)
+
+
+def _text_layers(module: Any) -> Iterator[tuple[str, nn.Module]]:
+    """Modules by name that are parts of the text model: no image tower's, and not the head."""
+    text = {id(part) for part in text_model(module).modules()}
     head = module.get_output_embeddings()
-    return {
-        name: layer
-        for name, layer in module.named_modules()
-        if layer is not head and (isinstance(layer, nn.Linear) or type(layer).__name__ == "Conv1D")
-    }
+    for name, part in module.named_modules():
+        if id(part) in text and part is not head:
+            yield name, part
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    """Whether it is a product with a weight and no more, packed (`hf.quantized`) or not."""
+    packed = getattr(layer, "packs_linear", False)
+    return packed or type(layer) is nn.Linear or type(layer).__name__ == "Conv1D"
 
 
 def layer_shapes(module: Any, enter: int = 0) -> dict[str, tuple[int, int]]:
     """(in, out) of every layer that `linear_layers` finds in decoder layers from `enter` on.
 
     Raises:
-        ValueError: `enter` is not the number of a decoder layer.
+        ValueError: `enter` is not the number of a decoder layer, or linear layers are not plain.
     """
     count = len(decoder_layers(module)) if enter else 1
     if enter >= count:
         raise ValueError(f"enter is {enter}; the model has {count} layers, use 0 to {count - 1}")
+    if other := other_linear(module):
+        raise ValueError(
+            f"{type(module).__name__} has layers of {other}, which compute more than torch's "
+            "nn.Linear: adapters do not work on it; use decoders without one"
+        )
     return {
         name: _layer(name, layer).shape
         for name, layer in linear_layers(module).items()
@@ -70,7 +103,7 @@ def decoder_layers(module: Any) -> nn.ModuleList:
         ValueError: an architecture whose decoder layers are not found.
     """
     count = module.config.get_text_config().num_hidden_layers
-    for part in module.base_model.modules():
+    for part in text_model(module).modules():
         if isinstance(part, nn.ModuleList) and len(part) == count:
             return part
     raise ValueError(f"the {count} decoder layers of {type(module).__name__} are not found")
@@ -127,6 +160,15 @@ class GatedModule:
     def rest(self, forward: Forward) -> None:
         """While nothing is active, layer `index` of `layers` computes ``forward(index, x)``."""
         self._resting = forward
+
+    @contextmanager
+    def plain(self) -> Iterator[None]:
+        """While inside, every layer computes what it did before it was wrapped."""
+        resting, self._resting = self._resting, None
+        try:
+            yield
+        finally:
+            self._resting = resting
 
     @contextmanager
     def active(self, forward: Forward) -> Iterator[None]:

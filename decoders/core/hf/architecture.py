@@ -16,11 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from decoders.core.adapter.gating import text_model
 from decoders.core.hf.cache import PlaneShape
+from decoders.core.hf.checkpoint import first_line, is_of_memory
 from decoders.core.hf.grouped_attention import NAME
+from decoders.core.hf.local_layers import is_local
 
 _ADVICE = (
-    "choose a decoder with a plain KV cache and full or sliding attention, "
+    "choose a model with a plain KV cache and full or sliding attention, "
     "e.g. Llama, Qwen, Mistral, Gemma, GPT-NeoX or GPT-2"
 )
 
@@ -34,8 +37,8 @@ class Architecture:
         devices: where each of them is made.
         windows: how far back each kind of layer sees (None: everything).
         vocab_size: V.
-        max_length: the longest sequence the model was made for.
-        last_position: with learned positions the last there is; None with computed ones.
+        max_length: the longest sequence the model was made for, and that keeps its rope's
+            frequencies.
         reads_hidden: whether logits are exactly the head applied to the base model's output.
         sdpa: whether attention is torch's own, which needs no mask for a causal prefill.
     """
@@ -45,7 +48,6 @@ class Architecture:
     windows: dict[str, int | None]
     vocab_size: int
     max_length: int
-    last_position: int | None
     reads_hidden: bool
     sdpa: bool
 
@@ -57,9 +59,11 @@ class Architecture:
             ValueError: where it cannot be run with explicit positions, ready masks and a cache
                 that is indexed by position.
         """
+        _refuse_other_memories(module)
         config = module.config.get_text_config()
         max_length = _max_length(config)
-        windows = _windows(config)
+        local = is_local(module)
+        windows = {"global": None, "local": config.window_size} if local else _windows(config)
         planes, devices = _planes(module, windows, cache)
         vocab_size, reads_hidden = _study_head(module)
         return cls(
@@ -68,7 +72,6 @@ class Architecture:
             windows=windows,
             vocab_size=vocab_size,
             max_length=max_length,
-            last_position=max_length - 1 if _learned_positions(module, max_length) else None,
             reads_hidden=reads_hidden,
             sdpa=config._attn_implementation in ("sdpa", NAME),
         )
@@ -96,15 +99,52 @@ def token_ids(value: int | Sequence[int] | None) -> frozenset[int]:
     return frozenset([value] if isinstance(value, int) else value)
 
 
+def _refuse_other_memories(module: Any) -> None:
+    """`ValueError` for models that keep something else of a text than keys by position."""
+    name, config = type(module).__name__, module.config.get_text_config()
+    takes = inspect.signature(text_model(module).forward).parameters
+    if getattr(module, "_is_stateful", False) or "state" in takes:
+        why = "keeps a running state of the text (a state space or recurrence)"
+    elif getattr(config, "alibi", config.model_type in ("bloom", "mpt")):
+        why = "adds a bias by distance (alibi), which takes no explicit positions"
+    elif "past_key_values" not in takes:
+        why = "has no KV cache"
+    else:
+        return
+    raise ValueError(f"{name} {why}; {_ADVICE}")
+
+
 def _max_length(config: Any) -> int:
     length = getattr(config, "max_position_embeddings", None)
     if not isinstance(length, int):
         raise ValueError(f"{config.model_type} names no max_position_embeddings; {_ADVICE}")
-    return length
+    return min(length, changed_frequencies(config) or length)
+
+
+def changed_frequencies(config: Any) -> int | None:
+    """The length beyond which rope gives every row, cached ones too, other frequencies.
+
+    transformers then computes the whole text again: no cache can be kept across it. None where rope
+    is of no such kind (`dynamic` rope changes beyond `max_position_embeddings`).
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = [rope] if "rope_type" in rope else [kind for kind in rope.values() if kind]
+    changes = [
+        kind["original_max_position_embeddings"]
+        for kind in kinds
+        if kind["rope_type"] == "longrope"
+    ]
+    return min(changes, default=None)
 
 
 def _windows(config: Any) -> dict[str, int | None]:
     window: int | None = getattr(config, "sliding_window", None)
+    kept = getattr(config, "keep_window_size", None)
+    if kept is not None and kept < config.max_position_embeddings:
+        raise ValueError(
+            f"{config.model_type} drops tokens of its own choice beyond {kept:,} "
+            f"(keep_window_size); {_ADVICE}"
+        )
     kinds: list[str] | None = getattr(config, "layer_types", None)
     if kinds is None:
         return {"full_attention" if window is None else "sliding_attention": window}
@@ -116,22 +156,13 @@ def _windows(config: Any) -> dict[str, int | None]:
     return {kind: known[kind] for kind in dict.fromkeys(kinds)}
 
 
-def _learned_positions(module: Any, max_length: int) -> bool:
-    """Whether positions are looked up in a table as long as `max_length`."""
-    words = module.get_input_embeddings()
-    return any(
-        isinstance(part, nn.Embedding) and part is not words and part.num_embeddings == max_length
-        for part in module.modules()
-    )
-
-
 @torch.inference_mode()
 def _planes(
     module: Any, windows: dict[str, int | None], cache: Any
 ) -> tuple[tuple[PlaneShape, ...], tuple[torch.device, ...]]:
     """Run two tokens with our kind of mask and positions; shapes and devices of what got cached."""
     name = type(module).__name__
-    base = module.base_model
+    base = text_model(module)
     if "position_ids" not in inspect.signature(base.forward).parameters:
         raise ValueError(f"{name} takes no explicit positions; {_ADVICE}")
     device = main_device(module)
@@ -144,9 +175,11 @@ def _planes(
         base(input_ids=two, position_ids=two, **fed)
         states = [state for layer in cache.layers for state in (layer.keys, layer.values)]
         planes = tuple((int(state.shape[1]), int(state.shape[3])) for state in states)
-    except (AttributeError, IndexError, KeyError, TypeError) as error:
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        if is_of_memory(error):
+            raise
         raise ValueError(
-            f"{name} does not run on ready masks and a KV cache ({error}); {_ADVICE}"
+            f"{name} does not run on ready masks and a KV cache ({first_line(error)}); {_ADVICE}"
         ) from error
     if not planes:
         raise ValueError(f"{name} cached nothing; {_ADVICE}")
@@ -160,7 +193,7 @@ def _study_head(module: Any) -> tuple[int, bool]:
     Not so with soft caps or scaled logits. The head's output is scaled up in this one run, so that
     a soft cap cannot hide in small numbers.
     """
-    base, head = module.base_model, module.get_output_embeddings()
+    base, head = text_model(module), module.get_output_embeddings()
     seen: dict[str, Tensor] = {}
 
     def on_base(_module: nn.Module, _args: Any, output: Any) -> None:

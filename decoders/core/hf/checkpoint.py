@@ -21,6 +21,10 @@ _OF_MEMORY = re.compile(r"out of memory|allocate memory|enough memory", re.IGNOR
 _ADAPTER = "adapter_config.json"
 MERGE_IT = "merge it into the weights first, or move adapter_config.json away"
 """transformers would apply it unasked where peft is installed, and pass it over elsewhere."""
+_CONVERT_IT = (
+    "if you trust it, convert it once: AutoModelForCausalLM.from_pretrained(FOLDER)"
+    ".save_pretrained(OTHER), and give that folder"
+)
 _STRETCHES, _STRETCH_BYTES = 64, 2**16
 _MOST_HEADER_BYTES = 10**8  # the format's own limit
 
@@ -35,18 +39,18 @@ def find_checkpoint(path_or_id: str | Path, what: str, *needed: str) -> str:
 
     Raises:
         ValueError: in one line for a folder that is missing or holds none of them, or a model's
-            that has an adapter of PEFT beside it.
+            that has an adapter of PEFT, or its weights in a pickle.
     """
     given = str(path_or_id)
     folder = Path(given).expanduser()
     if folder.is_dir():
+        if what == "model":
+            _refuse_other_weights(given, folder)
         if not any((folder / name).is_file() for name in needed):
             raise ValueError(
                 f"{what} {given!r}: that folder has no {' or '.join(needed)}; "
                 "give a folder written by save_pretrained, or a hub id"
             )
-        if what == "model" and (folder / _ADAPTER).is_file():
-            raise ValueError(f"model {given!r}: that folder has an adapter of PEFT; {MERGE_IT}")
         return str(folder)
     if is_local(given):
         raise ValueError(
@@ -54,6 +58,23 @@ def find_checkpoint(path_or_id: str | Path, what: str, *needed: str) -> str:
             "give a folder written by save_pretrained, or a hub id such as owner/name"
         )
     return given
+
+
+def _refuse_other_weights(given: str, folder: Path) -> None:
+    """`ValueError` for a folder with an adapter of PEFT, or whose weights are a pickle."""
+    if (folder / _ADAPTER).is_file():
+        if (folder / "config.json").is_file():
+            raise ValueError(f"model {given!r}: that folder has an adapter of PEFT; {MERGE_IT}")
+        raise ValueError(
+            f"model {given!r}: that folder holds an adapter of PEFT and no model; merge it into "
+            "its base model (peft: merge_and_unload, then save_pretrained) and give that folder"
+        )
+    pickles = sorted(folder.glob("pytorch_model*.bin"))
+    if pickles and not any(folder.glob("*.safetensors")):
+        raise ValueError(
+            f"model {given!r}: its weights are a pickle ({pickles[0].name}), which is not read, as "
+            f"it may run code; {_CONVERT_IT}"
+        )
 
 
 def is_local(given: str) -> bool:
@@ -64,13 +85,22 @@ def is_local(given: str) -> bool:
 
 def unavailable(path_or_id: str | Path, what: str, error: Exception) -> ValueError:
     """The one line for a checkpoint that could not be read, or is neither here nor on the hub."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
     if Path(path_or_id).expanduser().is_dir():
-        return ValueError(f"{what} {str(path_or_id)!r} cannot be loaded: {lines[0]}")
+        return ValueError(f"{what} {str(path_or_id)!r} cannot be loaded: {first_line(error)}")
+    if "model.safetensors" in str(error):  # it is there, and its weights are not
+        return ValueError(
+            f"{what} {str(path_or_id)!r} has no weights in safetensors, and pickles are not read; "
+            f"{_CONVERT_IT}"
+        )
     return ValueError(
         f"{what} {str(path_or_id)!r} is neither a local folder nor available from the hub; check "
-        f"the name and the network, or download it and give its folder ({lines[0]})"
+        f"the name and the network, or download it and give its folder ({first_line(error)})"
     )
+
+
+def first_line(error: Exception) -> str:
+    """What an error of a library says, as far as it fits into a line of ours."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def is_of_memory(error: Exception) -> bool:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
+from decoders.core.adapter.gating import text_model
 from decoders.core.decoder import Answer, Role
 from decoders.core.hf.custom import CustomLoop
 from decoders.core.hf.library import library_copy
@@ -120,7 +121,8 @@ def _seeded(answers: Sequence[Answer], device: torch.device) -> Iterator[None]:
 @contextmanager
 def _hooked(module: Any, role: Role, course: _Course) -> Iterator[None]:
     """Tell of every pass of a module's body; of fewer layers than it has is one that drafts."""
-    body, config = module.base_model, module.base_model.config
+    body = text_model(module)
+    config = body.config
     num_layers = config.num_hidden_layers
 
     def hook(_: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:

@@ -9,6 +9,8 @@ Letters: B sequences, H query heads, K key-value heads, N rows, T entries seen, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -40,7 +42,7 @@ def grouped_attention(
         query: ``[B, H, N, D]``.
         key: ``[B, K, T, D]``.
         value: as `key`.
-        attention_mask: additive, ``[B or 1, 1, N, T]``; None: causal, or a single row.
+        attention_mask: additive, ``[B or 1, 1 or H, N, T]``; None: causal, or a single row.
         scaling: of the products; None: one over the root of D.
         **options: of transformers.
 
@@ -51,7 +53,8 @@ def grouped_attention(
     num_groups = num_heads // key.shape[1]
     alone = attention_mask is None and num_rows > 1  # causal: the kernel knows how
     special = any(options.get(name) is not None for name in _SPECIAL) or options.get("dropout")
-    if num_groups == 1 or num_rows > GROUPED_ROWS or alone or special:
+    by_head = attention_mask is not None and attention_mask.shape[1] > 1
+    if num_groups == 1 or num_rows > GROUPED_ROWS or alone or special or by_head:
         given: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **options
         )
@@ -79,6 +82,18 @@ def ungroup_attention(module: Any) -> None:
     """Give a causal LM transformers' own attention back."""
     if module.config.get_text_config()._attn_implementation == NAME:
         module.set_attn_implementation("sdpa")
+
+
+@contextmanager
+def own_attention(module: Any) -> Iterator[None]:
+    """While inside, a causal LM runs transformers' own attention."""
+    grouped = module.config.get_text_config()._attn_implementation == NAME
+    ungroup_attention(module)
+    try:
+        yield
+    finally:
+        if grouped:
+            module.set_attn_implementation(NAME)
 
 
 AttentionInterface.register(NAME, grouped_attention)

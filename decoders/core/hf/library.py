@@ -60,7 +60,9 @@ def _tried(module: Any) -> bool:
         return True
     ran: list[None] = []
     config = module.base_model.config
-    num_layers = config.num_hidden_layers
+    num_layers = getattr(config, "num_hidden_layers", None)
+    if num_layers is None:  # a text model beside an image tower has a configuration of its own
+        return False
     hook = last.register_forward_pre_hook(lambda *_: ran.append(None))
     try:
         config.num_hidden_layers = num_layers - 1

@@ -17,6 +17,7 @@ C capacity, D hidden width, H heads of an adapter, V vocabulary.
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -32,7 +33,7 @@ from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.draft_layer import DraftCache, DraftLayer
 from decoders.core.adapter.entering import LateSlotHooks
 from decoders.core.adapter.exit_block import ExitBlock
-from decoders.core.adapter.gating import Forward, GatedModule
+from decoders.core.adapter.gating import Forward, GatedModule, text_model
 from decoders.core.adapter.heads import DraftHeads
 from decoders.core.adapter.hidden import HiddenAdapter
 from decoders.core.adapter.module import SlotAdapter
@@ -50,8 +51,10 @@ from decoders.core.hf.checkpoint import (
 )
 from decoders.core.hf.compiled import CompiledModule
 from decoders.core.hf.early import early_exit
-from decoders.core.hf.grouped_attention import group_attention
+from decoders.core.hf.grouped_attention import group_attention, own_attention
 from decoders.core.hf.library import library_copy
+from decoders.core.hf.local_layers import is_local, take_masks
+from decoders.core.hf.notes import notes_of
 from decoders.core.hf.quantized import Width, packed_bytes, quantize
 from decoders.core.hf.quiet import no_bars
 from decoders.core.model import Session
@@ -107,6 +110,8 @@ class HFModel:
         self._quantized = quantized
         if quantized is not None:
             quantize(module, quantized)
+        if is_local(module):
+            take_masks(module)
         self.architecture = Architecture.of(module, DynamicCache())
         self.vocab_size = self.architecture.vocab_size
         self.max_length = self.architecture.max_length
@@ -118,7 +123,7 @@ class HFModel:
         self._window = min((window for window in windows if window is not None), default=0)
         self._head: nn.Module = module.get_output_embeddings()
         self._tokens: nn.Module = module.get_input_embeddings()
-        self._plain: Any = module.base_model if self.architecture.reads_hidden else module
+        self._plain: Any = text_model(module) if self.architecture.reads_hidden else module
         self._compiled: CompiledModule | None = None
         self._backend = backend
         self._compiling = True
@@ -271,6 +276,21 @@ class HFModel:
             "and shows none; use a decoder without heads"
         )
 
+    @torch.inference_mode()
+    def own_logits(self, tokens: Sequence[int], num_rows: int) -> Tensor:
+        """Float32 logits ``[num_rows, V]`` of the last rows, by transformers' own forward alone.
+
+        No cache, mask or position is given to it, and none of our layers stands in place of its
+        own.
+        """
+        plain = nullcontext() if self._gated is None else self._gated.plain()
+        takes = inspect.signature(self.module.forward).parameters
+        kept = {"logits_to_keep": num_rows} if "logits_to_keep" in takes else {}
+        with plain, own_attention(self.module):
+            out = self.module(self._to_device([list(tokens)]), use_cache=False, **kept)
+        logits: Tensor = out.logits[0, -num_rows:].to(self.device)
+        return logits.float()
+
     def adapter_bytes(self, name: str) -> int:
         """Bytes that an attached adapter holds, merged weights and an exit's cache included."""
         if name in self._exits:
@@ -339,6 +359,11 @@ class HFModel:
         }
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader should know of its answers, a line each."""
+        return notes_of(self.module)
+
+    @property
     def num_graphs(self) -> int:
         """How many graphs `torch.compile` has made so far."""
         own = 0 if self._compiled is None else self._compiled.num_graphs
@@ -397,7 +422,9 @@ class HFModel:
         self._store = self._cache.store = store
         self._capacity = capacity
         with torch.inference_mode(False):
-            self._places = self._existing(torch.arange(capacity, device=self.device)[None])
+            self._places = self._existing(
+                torch.arange(capacity, device=self.device)[None], capacity
+            )
             shape = (num_rows, entries + 1)
             self._placed = torch.zeros(shape, dtype=torch.int64, device=self.device)
         self._masks = MaskBuilder(
@@ -458,10 +485,13 @@ class HFModel:
         self.num_forwards += 1
         return logits
 
-    def _existing(self, positions: Tensor) -> Tensor:
-        """Clamp learned positions to the last there is; only drafts that overshoot reach it."""
-        last = self.architecture.last_position
-        return positions if last is None else positions.clamp(max=last)
+    def _existing(self, positions: Tensor, stop: int) -> Tensor:
+        """Clamp positions, all below `stop`, to the last there is: drafts may overshoot it.
+
+        A table of positions has no row beyond, and rope of changing frequencies would give those of
+        a longer text to every row of the call.
+        """
+        return positions if stop <= self.max_length else positions.clamp(max=self.max_length - 1)
 
     def _owns(self, session: Session) -> bool:
         return 0 <= session.row < len(self._open) and self._open[session.row] is session
@@ -486,7 +516,7 @@ class HFModel:
         if call.positions is None and call.slots is None:
             positions = self._places[:, start:stop]
         else:
-            positions = self._existing(self._to_device([call.row_positions()]))
+            positions = self._existing(self._to_device([call.row_positions()]), stop)
         mask = None
         if num_rows > 1 and (start or call.mask is not None or not self.architecture.sdpa):
             mask = self._masks.after(start, num_rows, call.mask)
@@ -543,7 +573,7 @@ class HFModel:
         numbers = self._to_device(packed).view(len(rows), 3 * width + 2)
         ids, positions = numbers[:, :width], numbers[:, width : 2 * width]
         entries, row_index, starts = numbers[:, 2 * width : -2], numbers[:, -2], numbers[:, -1]
-        positions = self._existing(positions)
+        positions = self._existing(positions, seen)
         if self._window:
             lines = row_index[:, None] * self._placed.shape[1] + entries
             self._placed.view(-1)[lines] = positions

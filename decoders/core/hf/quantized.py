@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.core.adapter.gating import linear_layers
+from decoders.core.adapter.gating import linear_layers, other_linear
 
 Width = Literal["int8", "int4"]
 WIDTHS: tuple[Width, ...] = get_args(Width)
@@ -48,6 +48,7 @@ class QuantizedLinear(nn.Linear):
 
     packed: Tensor
     scales: Tensor
+    packs_linear = True  # see `gating.linear_layers`
 
     def __init__(self, weight: Tensor, bias: Tensor | None, width: Width) -> None:
         """Of a weight ``[N, K]``."""
@@ -127,12 +128,14 @@ def quantize(module: Any, width: Width) -> None:
             f"--quantize {width} runs on a CPU alone (torch's packed kernels); leave it out, or "
             "take --device cpu"
         )
-    for name, layer in linear_layers(module).items():
-        if type(layer) is not nn.Linear:
-            raise ValueError(
-                f"{type(module).__name__} has layers of {type(layer).__name__}, which --quantize "
-                "does not know; it packs torch's nn.Linear"
-            )
+    layers = linear_layers(module)
+    kinds = {type(layer).__name__ for layer in layers.values() if type(layer) is not nn.Linear}
+    if other := other_linear(module) or next(iter(kinds), None):
+        raise ValueError(
+            f"{type(module).__name__} has layers of {other}, which --quantize does not know; it "
+            "packs torch's nn.Linear"
+        )
+    for name, layer in layers.items():
         module.set_submodule(name, QuantizedLinear(layer.weight, layer.bias, width))
     head = module.get_output_embeddings()
     module.set_output_embeddings(QuantizedLinear(head.weight, head.bias, width))

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decoders.core.adapter.gating import text_model
 from decoders.core.hf.model import HFModel
 from decoders.core.types import Call
 
@@ -46,7 +47,7 @@ def capture(model: HFModel, calls: Sequence[Call], backend: str = "inductor") ->
         calls: as `HFModel.forward` takes them; they are committed.
         backend: of `torch.compile`, on a CPU.
     """
-    module, base = model.module, model.module.base_model
+    module, base = model.module, text_model(model.module)
     hidden = model.architecture.reads_hidden
     fed: dict[str, Any] = {}
 

@@ -190,6 +190,11 @@ class ShardedModel(HFModel):
         self._announce("forward", [_packed(call) for call in calls])
         return super().forward(calls)
 
+    def own_logits(self, tokens: Sequence[int], num_rows: int) -> Tensor:
+        """See `HFModel.own_logits`."""
+        self._announce("own_logits", tuple(tokens), num_rows)
+        return super().own_logits(tokens, num_rows)
+
     def obey(self, what: str, arguments: tuple[Any, ...]) -> None:
         """A follower does what the leader does."""
         if what == "forward":

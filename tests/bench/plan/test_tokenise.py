@@ -90,6 +90,23 @@ def test_the_chat_template_is_applied_exactly_once_with_the_frozen_answer_in_it(
     assert [p.num_kept for p in prompts] == [0, len("^[s:S][u:Hi]")]
 
 
+def test_a_token_that_the_model_does_not_know_is_refused_before_any_answer() -> None:
+    def build_for(vocab_size: int) -> list[Prompt]:
+        return build_prompts(
+            [conversation("Hi", "z"), conversation("Hé", id="d")],
+            Letters(),
+            max_prompt_tokens=99,
+            overlong="skip",
+            answer_turn1=lambda prompts: ["" for _ in prompts],
+            vocab_size=vocab_size,
+        )[0]
+
+    assert len(build_for(ord("é") + 1)) == 3
+    line = rf"prompt d#1 has token id {ord('é')}, and the model knows {ord('é')} tokens: its folder"
+    with pytest.raises(ValueError, match=line):
+        build_for(ord("é"))
+
+
 def test_a_template_owns_the_special_tokens_those_it_leaves_out_included() -> None:
     class Bare(Letters):
         """Its template writes no BOS, which its tokenizer would add."""

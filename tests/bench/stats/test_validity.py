@@ -75,6 +75,17 @@ def test_a_quiet_sound_run_is_valid_without_a_word(record: Make) -> None:
     )
 
 
+def test_a_baseline_without_an_answer_makes_a_complete_run_invalid(record: Make) -> None:
+    failed = [record("ar", tokens=None, error="IndexError: 7"), record("ar@aa"), record("spec")]
+    validity = judge(run_of(failed))
+    assert validity.verdict == "INVALID"
+    (reason,) = validity.reasons
+    assert reason.startswith("ar answered none of its prompts, e.g. c0#1: IndexError: 7")
+    one = [*failed, record("ar", conversation="d")]
+    assert judge(run_of(one)).verdict == "VALID"
+    assert judge(run_of(failed, status="interrupted")).verdict == "INCOMPLETE"
+
+
 def test_a_broken_invariant_makes_it_invalid_and_names_a_prompt(record: Make) -> None:
     bad = [record("ar", calls=(1, 1, 2)), record("spec", drafted=(0, 1, 1), accepted=(0, 2, 0))]
     validity = judge(run_of([*bad, record("ptp")]))

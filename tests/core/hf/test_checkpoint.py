@@ -5,7 +5,7 @@ import hashlib
 import pytest
 import torch
 
-from decoders.core.hf.checkpoint import SAMPLED, weights_sha256
+from decoders.core.hf.checkpoint import SAMPLED, unavailable, weights_sha256
 from decoders.core.hf.model import HFModel, load_tokenizer
 
 
@@ -43,6 +43,28 @@ def test_a_folder_with_broken_files_is_one_line(tmp_path):
     with pytest.raises(ValueError, match="cannot be loaded: ") as caught:
         load(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_weights_in_a_pickle_are_not_read_and_the_line_says_how_to_convert_them(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "pytorch_model-00001-of-00002.bin").write_bytes(b"")
+    line = r"a pickle \(pytorch_model-00001-of-00002\.bin\), .*save_pretrained\(OTHER\)"
+    with pytest.raises(ValueError, match=line):
+        load(tmp_path)
+    missing = OSError("owner/name does not appear to have a file named model.safetensors")
+    assert "save_pretrained(OTHER)" in str(unavailable("owner/name", "model", missing))
+    (tmp_path / "model.safetensors").write_bytes(b"")  # beside it a pickle does no harm
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        load(tmp_path)
+
+
+def test_a_folder_with_an_adapter_alone_says_that_it_is_to_be_merged(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ValueError, match="holds an adapter of PEFT and no model; merge it into"):
+        load(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"has an adapter of PEFT; merge it .* or move adapter"):
+        load(tmp_path)
 
 
 def test_a_name_that_the_hub_does_not_give_is_one_line(monkeypatch):

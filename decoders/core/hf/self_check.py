@@ -1,0 +1,155 @@
+"""A model's logits against transformers' own, asked before it is used: no wrong one runs unnoticed.
+
+Prompts of made-up ids are fed in the ways that decoders feed them, and alone, without cache, mask
+or positions, to transformers' forward. How much rounding is usual is shown by that forward itself,
+of a prompt cut short. In half precision a router may send a row to another expert: there the median
+row counts.
+
+Letters: N rows compared, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from decoders.core.hf.checkpoint import first_line, is_of_memory
+from decoders.core.hf.model import HFModel
+
+_LENGTH, _BLOCK = 12, 5
+_BOUNDS = {torch.float32: (1.0, 1e-3), torch.float16: (0.5, 0.1), torch.bfloat16: (0.5, 0.2)}
+"""Which quantile of the rows' errors may be how large; errors are shares of the logits' spread."""
+_USUAL = 4
+"""How many times the rounding of transformers' own forward an error may be."""
+_MOST_WORK = 2e11
+"""Weights times tokens that a CPU computes in a few seconds: no longer prompt is compared."""
+_GPU_WORK = 1000
+"""How many times as much a GPU does."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """Our logits ``[N, V]`` of the last N rows of `tokens`, and in which way they were fed."""
+
+    how: str
+    tokens: list[int]
+    logits: Tensor
+
+
+def self_check(model: HFModel) -> list[str]:
+    """Compare a model that has no open session with transformers' own forward of its module.
+
+    Returns:
+        What was not compared, a line each.
+
+    Raises:
+        ValueError: in one line that names the architecture and the first difference.
+    """
+    try:
+        with model.uncompiled():
+            _compare(model)
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
+        if is_of_memory(error):
+            raise
+        raise ValueError(
+            f"{type(model.module).__name__} fails in calls as decoders make them "
+            f"({type(error).__name__}: {first_line(error)}); choose another model"
+        ) from error
+    window = _widest(model)
+    if window and window < model.max_length and not _window(model):
+        return [f"not compared with transformers' own forward beyond its window of {window:,}"]
+    return []
+
+
+def _compare(model: HFModel) -> None:
+    quantile, bound = _BOUNDS[model.dtype]
+    tokens = _ids(model, min(_LENGTH, model.max_length), 0)
+    own = {tuple(tokens): model.own_logits(tokens, len(tokens))}
+    bound = max(bound, _USUAL * _rounding(model, tokens, own[tuple(tokens)], quantile))
+    for answer in _answers(model, tokens):
+        key, num_rows = tuple(answer.tokens), len(answer.logits)
+        if key not in own:
+            own[key] = model.own_logits(key, num_rows)
+        error = _errors(answer.logits, own[key][-num_rows:]).quantile(quantile).item()
+        if not error <= bound:  # not a number is an error, too
+            raise ValueError(
+                f"{type(model.module).__name__} gives other logits for {answer.how} than "
+                f"transformers' own forward, by {error:.2g} of their spread (rounding in "
+                f"{str(model.dtype).removeprefix('torch.')} is below {bound:.2g}): nothing "
+                "measured on it would be right; choose another model"
+            )
+
+
+def _rounding(model: HFModel, tokens: list[int], whole: Tensor, quantile: float) -> float:
+    """That quantile of the errors of transformers' own forward where a prompt is cut short."""
+    short = max(1, len(tokens) - 3)
+    errors = _errors(model.own_logits(tokens[:short], short), whole[:short])
+    return errors.quantile(quantile).item()
+
+
+def _widest(model: HFModel) -> int:
+    """The widest sliding window of a model's layers; 0: none slides."""
+    return max((window or 0 for window in model.architecture.windows.values()), default=0)
+
+
+def _window(model: HFModel) -> int:
+    """The window beyond which a model is compared; 0: there is none, or it would take long."""
+    window = _widest(model)
+    most = _MOST_WORK * (1 if model.device.type == "cpu" else _GPU_WORK)
+    fits = window + _BLOCK <= model.max_length and window * model.num_parameters <= most
+    return window if fits else 0
+
+
+def _answers(model: HFModel, tokens: list[int]) -> Iterator[_Answer]:
+    """Each way of feeding, in turn: with prompts as long as `tokens`, and beyond a window."""
+    window = _window(model)
+    model.reserve(3, max(len(tokens), window + _BLOCK))
+    yield _fed(model, "a prompt alone", tokens, len(tokens))
+    if len(tokens) > _BLOCK:
+        yield _fed(model, f"{_BLOCK} rows behind a prefix", tokens, _BLOCK)
+        yield from _merged(model, tokens)
+    if window:
+        beyond = _ids(model, window + _BLOCK, 3)
+        yield _fed(model, f"a prompt beyond its window of {window}", beyond, _BLOCK)
+
+
+def _fed(model: HFModel, how: str, tokens: list[int], num_rows: int) -> _Answer:
+    """The last rows as one call, behind the others."""
+    session = model.open()
+    if before := tokens[:-num_rows]:
+        model.forward([session.call(before)])
+    logits = model.forward([session.call(tokens[-num_rows:], read=range(num_rows))])
+    model.close(session)
+    return _Answer(how, tokens, logits)
+
+
+def _merged(model: HFModel, tokens: list[int]) -> Iterator[_Answer]:
+    """Prompts of unequal lengths in one call, one of them in a cache that holds most of it."""
+    sessions = [model.open() for _ in range(3)]
+    prompts = [tokens, _ids(model, len(tokens) - 1, 1), _ids(model, 3, 2)]
+    counts = [len(tokens), 2, 3]
+    model.forward([sessions[1].call(prompts[1][:-2])])
+    calls = [
+        session.call(prompt[-count:], read=range(count))
+        for session, prompt, count in zip(sessions, prompts, counts, strict=True)
+    ]
+    parts = model.forward(calls).split(counts)  # type: ignore[no-untyped-call]
+    for session in sessions[::-1]:
+        model.close(session)
+    for prompt, logits in zip(prompts, parts, strict=True):
+        yield _Answer("prompts of unequal lengths in one call", prompt, logits)
+
+
+def _errors(logits: Tensor, expected: Tensor) -> Tensor:
+    """Root mean square difference of each row as a share of the spread of `expected`, ``[N]``."""
+    difference = (logits - expected).masked_fill(logits == expected, 0)  # of infinities, too
+    spread = expected.masked_fill(~expected.isfinite(), 0).std(-1)
+    return difference.pow(2).mean(-1).sqrt() / spread.clamp(min=torch.finfo(torch.float32).tiny)
+
+
+def _ids(model: HFModel, count: int, seed: int) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(model.vocab_size, (count,), generator=generator).tolist()

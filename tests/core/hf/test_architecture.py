@@ -1,0 +1,212 @@
+"""Architectures beside those of `tiny_models`: what runs is right up to its last position.
+
+What does not run is refused in one line with the reason.
+"""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, GenerationConfig
+
+from decoders.ar import Autoregressive
+from decoders.core.adapter.gating import decoder_layers, layer_shapes
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import Scheduler
+from decoders.core.hf.architecture import _max_length
+from decoders.core.hf.model import HFModel
+from decoders.core.hf.self_check import self_check
+from decoders.core.types import Generation, Sampling
+from decoders.hf import Transformers
+from decoders.jacobi import Jacobi
+from decoders.lookahead import Lookahead
+from tests.tiny_models import GQA, SIZES, VOCAB, WIDTH, WINDOW
+
+CONTEXT, BUDGET = 40, 12
+LAYERS = {"num_hidden_layers": 2, "num_attention_heads": 4, "initializer_range": 0.2}
+SHORT = {**SIZES, "max_position_embeddings": CONTEXT}
+GPT = {
+    "vocab_size": VOCAB,
+    "n_positions": CONTEXT,
+    "n_embd": WIDTH,
+    "n_layer": 2,
+    "n_head": 4,
+    "initializer_range": 0.2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+TEXT = {
+    **SHORT,
+    **GQA,
+    "head_dim": 8,
+    "query_pre_attn_scalar": 8,
+    "sliding_window": WINDOW,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+VISION = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+IMAGES = {"mm_tokens_per_image": 4, "boi_token_index": 3, "eoi_token_index": 4}
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+
+RUNNING = {
+    "dynamic rope": (
+        "LlamaConfig",
+        {**SHORT, "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+    ),
+    "longrope": (
+        "Phi3Config",
+        {
+            **SHORT,
+            "max_position_embeddings": 4 * CONTEXT,
+            "original_max_position_embeddings": CONTEXT,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 1e4,
+                "factor": 4.0,
+                "short_factor": [1.0] * 4,
+                "long_factor": [3.0] * 4,
+                "original_max_position_embeddings": CONTEXT,
+            },
+        },
+    ),
+    "gpt-neo": (
+        "GPTNeoConfig",
+        {
+            **SHORT,
+            "num_layers": 2,
+            "num_heads": 4,
+            "window_size": WINDOW,
+            "attention_types": [[["global", "local"], 1]],
+        },
+    ),
+    "gpt-j": ("GPTJConfig", {**GPT, "rotary_dim": 4}),
+    "codegen": ("CodeGenConfig", {**GPT, "n_ctx": CONTEXT, "rotary_dim": 4}),
+    "opt": ("OPTConfig", {**SHORT, "ffn_dim": 48, "word_embed_proj_dim": 16, "init_std": 0.2}),
+    "biogpt": ("BioGptConfig", SHORT),
+    "phi-moe": ("PhimoeConfig", {**SHORT, **GQA, **EXPERTS}),
+    "doge": ("DogeConfig", {**SHORT, **GQA}),
+    "gemma3 with images": (
+        "Gemma3Config",
+        {"text_config": TEXT, "vision_config": VISION, "image_token_index": 5, **IMAGES},
+    ),
+}
+
+
+def module_of(config, **values):
+    torch.manual_seed(0)
+    made = getattr(transformers, config)(**values)
+    return AutoModelForCausalLM.from_config(made, dtype=torch.float32).eval()
+
+
+def running(name):
+    config, values = RUNNING[name]
+    return HFModel(module_of(config, **values))
+
+
+def answers(decoder, model, prompts, batch_size=1):
+    sampling = Sampling(max_new_tokens=BUDGET)
+    outcomes = Scheduler(decoder, Models(target=model), sampling, batch_size).run(prompts)
+    assert all(isinstance(outcome, Generation) for outcome in outcomes), outcomes
+    return [list(outcome.tokens) for outcome in outcomes]
+
+
+def generated(module, prompt):
+    """The tokens of transformers' own greedy loop."""
+    settings = {"max_new_tokens": BUDGET, "do_sample": False, "eos_token_id": None}
+    with torch.inference_mode():
+        out = module.generate(torch.tensor([prompt]), **settings, pad_token_id=0)
+    return out[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("name", RUNNING)
+def test_up_to_the_last_position_answers_are_those_of_generate(name):
+    model = running(name)
+    assert self_check(model) == []
+    assert model.max_length == CONTEXT
+    generator = torch.Generator().manual_seed(5)
+    lengths = (CONTEXT - BUDGET, 5, CONTEXT - BUDGET - 3)
+    prompts = [torch.randint(6, VOCAB, (n,), generator=generator).tolist() for n in lengths]
+    prompts.append((prompts[1] * CONTEXT)[: CONTEXT - BUDGET])  # drafts of it stand
+    expected = [generated(model.library_module, prompt) for prompt in prompts]
+    for decoder in (Autoregressive(), Jacobi(), Lookahead(), Transformers()):
+        for batch_size in (1, 3):
+            assert answers(decoder, model, prompts, batch_size) == expected, decoder
+
+
+def test_longrope_says_where_texts_end():
+    (note,) = running("longrope").notes
+    assert note.startswith(f"prompt and answer have {CONTEXT} tokens at most, though the model")
+    assert running("dynamic rope").notes == ()
+
+
+def test_settings_of_generate_that_no_decoder_applies_are_named():
+    model = running("doge")
+    model.module.generation_config = GenerationConfig(
+        repetition_penalty=1.3, suppress_tokens=[7], temperature=0.7, top_p=0.9, num_beams=1
+    )
+    (note,) = model.notes
+    assert "asks for repetition_penalty=1.3, suppress_tokens=[7], which no decoder" in note
+
+
+def test_an_adapter_does_not_reach_into_the_image_tower():
+    module = module_of("Gemma3Config", **RUNNING["gemma3 with images"][1])
+    names = layer_shapes(module)
+    assert len(names) == 2 * 7
+    assert all(name.startswith("model.language_model.layers.") for name in names)
+    assert {type(layer).__name__ for layer in decoder_layers(module)} == {"Gemma3DecoderLayer"}
+
+
+def test_layers_that_route_take_no_adapter():
+    with pytest.raises(ValueError, match="PhimoeForCausalLM has layers of PhimoeTopKRouter"):
+        layer_shapes(module_of("PhimoeConfig", **RUNNING["phi-moe"][1]))
+
+
+STATE = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2}
+
+
+@pytest.mark.parametrize(
+    ("config", "values", "reason"),
+    [
+        ("FalconConfig", {**STATE, **LAYERS, "alibi": True}, "FalconForCausalLM .*alibi"),
+        (
+            "BloomConfig",
+            {"vocab_size": VOCAB, "hidden_size": 32, "n_layer": 1, "n_head": 2},
+            "BloomForCausalLM .*alibi",
+        ),
+        (
+            "MptConfig",
+            {"vocab_size": VOCAB, "d_model": 32, "n_layers": 1, "n_heads": 2},
+            "MptForCausalLM .*alibi",
+        ),
+        ("OpenAIGPTConfig", {k: GPT[k] for k in list(GPT)[:5]}, "LMHeadModel has no KV cache"),
+        ("MambaConfig", STATE, "MambaForCausalLM keeps a running state"),
+        ("RwkvConfig", {**STATE, "attention_hidden_size": 32}, "RwkvForCausalLM keeps a running"),
+        ("DogeConfig", {**SHORT, "keep_window_size": 9}, "doge drops tokens .* beyond 9"),
+    ],
+)
+def test_what_keeps_something_else_than_keys_by_position_is_refused(config, values, reason):
+    with pytest.raises(ValueError, match=f"{reason}.*; choose a model with a plain KV") as caught:
+        HFModel(module_of(config, **values))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_that_names_no_length_is_refused():
+    with pytest.raises(ValueError, match="strange names no max_position_embeddings; choose a mod"):
+        _max_length(SimpleNamespace(model_type="strange"))
+
+
+def test_a_model_without_positions_is_refused(monkeypatch):
+    module = module_of("LlamaConfig", **SHORT)
+    run = type(module.model).forward
+    monkeypatch.setattr(
+        type(module.model), "forward", lambda self, input_ids, past_key_values=None: run(self)
+    )
+    with pytest.raises(ValueError, match="LlamaForCausalLM takes no explicit positions"):
+        HFModel(module)

@@ -1,0 +1,138 @@
+"""The check of a model as it is opened: sound ones pass in every dtype, planted faults do not."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from decoders.core.adapter.gating import layer_shapes
+from decoders.core.hf import self_check as module_of_check
+from decoders.core.hf.model import HFModel
+from decoders.core.hf.quantized import quantize
+from decoders.core.hf.self_check import self_check
+from tests.tiny_models import MODELS, WINDOW, fresh
+
+
+class Rounding(nn.Linear):
+    """A layer as BitNet's: more than a product."""
+
+    def forward(self, x):
+        return super().forward((x * 8).round() / 8)
+
+
+def made(name, dtype=torch.float32, attention="eager"):
+    return HFModel(fresh(name, attention).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_sound_model_passes_and_has_no_open_session(name, dtype):
+    model = made(name, dtype)
+    assert self_check(model) == []
+    model.reserve(1, 8)
+
+
+def test_a_model_of_few_positions_passes():
+    module = fresh("llama", "sdpa")
+    module.config.max_position_embeddings = 3
+    assert self_check(HFModel(module)) == []
+
+
+def wrong_layers(model):
+    model._gated.rest(lambda index, x: 0.5 * model._gated.layers[index].plain(x))
+
+
+def not_causal(masks):
+    masks.after = lambda start, num_rows, _mask: torch.zeros(num_rows, start + num_rows)[
+        None, None
+    ].to(masks._dtype)
+
+
+def causal_by_place(masks):
+    """What GPT-Neo's own mask does: it takes the last rows of the widest text for those fed."""
+
+    def visible(calls, _starts, width, seen):
+        rows = torch.arange(width)[:, None] + seen - width
+        return (torch.arange(seen) <= rows).expand(len(calls), width, seen)
+
+    masks.visible = visible
+
+
+def no_window(masks):
+    masks._windows = dict.fromkeys(masks._windows)
+
+
+def wrong_masks(fault):
+    """A fault of the masks that a model makes when it reserves its cache."""
+
+    def plant(model):
+        reserve = model.reserve
+
+        def reserved(*sizes):
+            reserve(*sizes)
+            fault(model._masks)
+
+        model.reserve = reserved
+
+    return plant
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("name", "fault", "how"),
+    [
+        ("llama", wrong_layers, "a prompt alone"),
+        ("llama", wrong_masks(not_causal), "5 rows behind a prefix"),
+        ("llama", wrong_masks(causal_by_place), "prompts of unequal lengths in one call"),
+        ("mistral-window", wrong_masks(no_window), "a prompt beyond its window of 20"),
+    ],
+)
+def test_a_wrong_model_is_refused_by_name_with_what_differed(name, fault, how, dtype):
+    module = fresh(name, "sdpa").to(dtype)
+    module.config.sliding_window = 20
+    model = HFModel(module)
+    fault(model)
+    line = rf"^{type(model.module).__name__} gives other logits for .*({how})"
+    with pytest.raises(ValueError, match=line):
+        self_check(model)
+
+
+def test_logits_that_are_no_numbers_are_refused():
+    model = made("llama")
+    model._gated.rest(lambda index, x: model._gated.layers[index].plain(x) * float("nan"))
+    with pytest.raises(ValueError, match="by nan of their spread"):
+        self_check(model)
+
+
+def test_a_forward_that_fails_is_one_line():
+    model = made("llama")
+
+    def fails(*_args, **_named):
+        raise RuntimeError("sizes differ\nand more")
+
+    model._plain.forward = fails
+    with pytest.raises(ValueError, match=r"^LlamaForCausalLM fails in calls .*sizes differ\)"):
+        self_check(model)
+
+
+def test_a_prompt_beyond_a_wide_window_is_not_compared_and_said(monkeypatch):
+    monkeypatch.setattr(module_of_check, "_MOST_WORK", 10)
+    (line,) = self_check(made("mistral-window"))
+    assert line.endswith(f"beyond its window of {WINDOW}")
+
+
+def test_layers_that_only_derive_from_a_linear_one_compute_what_they_did():
+    module = fresh("llama", "sdpa")
+    for layer in module.model.layers:
+        layer.self_attn.o_proj.__class__ = Rounding
+    own = copy.deepcopy(module)
+    model = HFModel(module)
+    assert self_check(model) == []
+    with pytest.raises(ValueError, match=r"LlamaForCausalLM has layers of Rounding, .* adapters"):
+        layer_shapes(module)
+    with pytest.raises(ValueError, match="LlamaForCausalLM has layers of Rounding, which --quant"):
+        quantize(module, "int8")
+    tokens = torch.arange(9)[None]
+    with torch.inference_mode():
+        torch.testing.assert_close(module(tokens).logits, own(tokens).logits)

@@ -29,6 +29,7 @@ from bench.report import (
 )
 from bench.report.conclusion import conclusion
 from bench.report.resolution import resolution
+from bench.report.setting import setting
 from bench.report.style import without_wrong
 from bench.report.tables import Table, TableCell, number
 from bench.settings.protocol import departures
@@ -182,9 +183,15 @@ class Findings:
         return sums.decoder_order(self.run.plan, self.run.records, self.wrong)
 
     @property
-    def needs(self) -> list[str]:
-        """What wide intervals need, one line per decoder."""
-        return speed_tables.needs(without_wrong(self.summary))
+    def footnotes(self) -> list[str]:
+        """What limits the main table, the most important first: noise, resolution, width."""
+        wide = speed_tables.needs(without_wrong(self.summary))
+        return [line for line in (self.floor_sentence, self.resolution, wide) if line]
+
+    @property
+    def setting(self) -> list[tuple[str, str]]:
+        """What was run where, as (what, value) lines."""
+        return setting(self.run, self.decoders)
 
     @cached_property
     def by_prompt(self) -> pd.DataFrame:

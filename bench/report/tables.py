@@ -7,6 +7,7 @@ is "-". A speed-up is bold only where its interval does not cover 1.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,7 @@ from bench.stats.summary_row import SummaryRow, rows_of
 from bench.text import markdown
 
 UNKNOWN = "-"
+_NUMBER = re.compile(r"[-+(\[]?\d")
 DETERMINED = 0.1
 """Mean entropy (nats) below which a reader is told that the text is nearly determined."""
 SESSIONS = (
@@ -46,11 +48,17 @@ class Table:
     headings: tuple[str, ...]
     rows: tuple[tuple[TableCell, ...], ...]
 
+    @property
+    def words(self) -> tuple[bool, ...]:
+        """Whether each column holds words, which stand at its left; numbers stand at its right."""
+        columns = [[row[place].text for row in self.rows] for place in range(len(self.headings))]
+        return tuple(place == 0 or _are_words(column) for place, column in enumerate(columns))
+
     def to_markdown(self) -> str:
         """The table (not its title or note) as GitHub-flavoured Markdown."""
         lines = [
             tuple(map(markdown, self.headings)),
-            ("---", *("---:",) * (len(self.headings) - 1)),
+            tuple("---" if left else "---:" for left in self.words),
         ]
         lines += [tuple(_strong(cell) for cell in row) for row in self.rows]
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -66,9 +74,14 @@ class Table:
         )
         styler = frame.style.hide(axis="index").format(escape="latex")
         styler = styler.format_index(escape="latex", axis=1).apply(lambda _: bold, axis=None)
-        aligned = "l" + "r" * (len(self.headings) - 1)
+        aligned = "".join("l" if left else "r" for left in self.words)
         text: str = styler.to_latex(hrules=True, column_format=aligned)
         return text
+
+
+def _are_words(column: Sequence[str]) -> bool:
+    known = [text for text in column if text != UNKNOWN]
+    return bool(known) and not any(_NUMBER.match(text) for text in known)
 
 
 def _strong(cell: TableCell) -> str:

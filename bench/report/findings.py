@@ -21,6 +21,7 @@ from bench.records.run_folder import Run
 from bench.report import (
     ceiling_table,
     external_table,
+    latency_table,
     quality_tables,
     references,
     speed_tables,
@@ -33,7 +34,7 @@ from bench.report.setting import setting
 from bench.report.style import without_wrong
 from bench.report.tables import Table, TableCell, number
 from bench.settings.protocol import departures
-from bench.stats import decompose, estimates, workers
+from bench.stats import decompose, estimates, latency, workers
 from bench.stats import summary as sums
 from bench.stats.decompose import Decomposition, Split
 from bench.stats.intervals import LEVEL, Estimate
@@ -70,6 +71,11 @@ class Findings:
     def acceptance(self) -> pd.DataFrame:
         """Draft acceptance by position, see `bench.stats.summary.acceptance_table`."""
         return sums.acceptance_table(self.run.records, self.run.plan)
+
+    @cached_property
+    def latency(self) -> pd.DataFrame:
+        """How long readers waited, see `bench.stats.latency.latency_table`."""
+        return latency.latency_table(self.run.records, self.decoders)
 
     @cached_property
     def lengths(self) -> pd.DataFrame:
@@ -147,6 +153,11 @@ class Findings:
             speed_tables.parts(self.decompositions),
         )
         return self._marked(made)
+
+    @cached_property
+    def wait_table(self) -> Table | None:
+        """How long readers waited, in percentiles; None where no answer was timed alone."""
+        return self._one(latency_table.waits(self.latency))
 
     @cached_property
     def part_tables(self) -> list[Table]:

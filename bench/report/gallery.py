@@ -33,7 +33,6 @@ from bench.report.parallel_figures import entropy_figure, passes_figure
 from bench.report.pareto import quality_speed_figure
 from bench.report.style import without_wrong
 from bench.stats.intervals import LEVEL
-from bench.stats.latency import latency_table
 from bench.stats.lengths import by_length
 
 _Draw = Callable[[Findings, pd.DataFrame], Drawn | None]
@@ -114,9 +113,7 @@ _ENTRIES = (
         "How long readers wait, of all answers: share of waits that were no longer. A chunk is "
         "what a step emits. Dashed: lossy.",
         "no answer was timed alone, with its steps",
-        lambda findings, shown: latency_figure(
-            latency_table(findings.run.records, list(shown["decoder"].unique())), shown
-        ),
+        lambda findings, shown: latency_figure(findings.latency, shown),
     ),
     _Entry(
         "time_split",

@@ -45,8 +45,8 @@ def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
     """Quality against speed-up, both with intervals; up and to the right is better.
 
     The line is the Pareto front: of decoders whose qualities cannot be told apart the fastest is on
-    it alone. Where some decoders are near the best quality and others far below, a second panel enlarges the
-    former.
+    it alone. Where some decoders are near the best quality and others far below, a second panel
+    enlarges the former.
     """
     ends = ("", "_low", "_high")
     names = [f"{name}{end}" for name in ("speedup", "quality") for end in ends] + ["guarantee"]

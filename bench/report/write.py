@@ -142,7 +142,7 @@ def _print_reference(table: Table, console: Console) -> None:
 
 
 def _blocks(findings: Findings, console: Console) -> list[RichTable]:
-    """The headline table as far as the console is wide enough, the other columns in blocks below."""
+    """The headline table as far as the console is wide, the other columns in blocks below."""
     errors = any(row[-1].text != "0" for row in findings.headline.rows)
     there = set(findings.headline.headings) - (set() if errors else {"errors"})
     columns = [heading for heading in _TERMINAL if heading in there]

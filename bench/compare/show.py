@@ -14,7 +14,7 @@ from rich.text import Text
 
 from bench.compare.gate import HARD
 from bench.compare.judge import (
-    AGAINST_AR,
+    OVER_AR,
     ROUNDING,
     CellRegression,
     Comparison,
@@ -27,7 +27,7 @@ from bench.text import markdown
 
 _SHARES = ("identical_to_ar", "quality", "changed_answers", "errors")
 _ALWAYS = ("calls", "rows", "emitted", "accepted", "tokens_per_step", "identical_to_ar", "quality")
-_TIMES = ("time", AGAINST_AR)
+_TIMES = ("time", OVER_AR)
 _BAD = (Regression.wrong, Regression.regressed, Regression.not_comparable)
 _STYLES = {
     Regression.wrong: "bold red",
@@ -211,7 +211,7 @@ def _value(measure: Measure, value: float | None) -> str:
         return UNKNOWN
     if measure.name == "time":
         return f"{value * 1e3:,.2f} ms"
-    if measure.name == AGAINST_AR:
+    if measure.name == OVER_AR:
         return f"{value:.3f}"
     share = measure.name.partition(".")[0] in _SHARES
     return f"{value * 100:.2f} %" if share else f"{value:,.6g}"

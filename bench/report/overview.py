@@ -6,7 +6,6 @@ import math
 from typing import Any, NamedTuple
 
 import pandas as pd
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from bench.records.plan import BASELINE
 from bench.report.axes import name_rows, percents, row_of_panels, whole_ticks
@@ -61,10 +60,7 @@ def overview_figure(summary: pd.DataFrame) -> Drawn | None:
     data = data.reset_index(drop=True)
     palette = colours(list(summary["decoder"].unique()))
     height = max(min(_SLIDE, 0.5 * len(data) + 0.8), 0.3 * len(data) + 1.1)
-    figure, grid = row_of_panels(len(shown), height, rows=True)
-    engine = figure.get_layout_engine()
-    assert isinstance(engine, ConstrainedLayoutEngine)
-    engine.set(wspace=_APART)
+    figure, grid = row_of_panels(len(shown), height, rows=True, apart=_APART)
     for panel, axes in zip(shown, grid, strict=True):
         _draw(axes, panel, data, palette, marks)
     name_rows(grid[0], list(data["decoder"]))

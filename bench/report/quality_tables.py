@@ -26,8 +26,8 @@ _ROUNDS = {
     "tokens per forward": ("tpf", ".2f", 1),
     "rows per token": ("rows_per_token", ".2f", 1),
     "cold %": ("cold_rounds", ".1f", 100),
-    "all stood %": ("accepted_rounds", ".1f", 100),
-    "one fell %": ("rejected_rounds", ".1f", 100),
+    "all accepted %": ("accepted_rounds", ".1f", 100),
+    "one rejected %": ("rejected_rounds", ".1f", 100),
     "overlap": ("overlap", ".3f", 1),
     "alpha": ("alpha_all", ".3f", 1),
     "passes per block": ("passes_per_block", ".2f", 1),
@@ -91,7 +91,7 @@ def rounds(summary: pd.DataFrame) -> Table | None:
     return Table(
         title="Rounds and passes",
         note=(
-            "Shares of steps after prefill: nothing was verified, all drafts stood, one fell. "
+            "Shares of steps after prefill: nothing verified, all drafts accepted, one rejected. "
             "Overlap: mean over tested drafts of the common mass of their distribution and ar's; "
             "alpha: mean over emitted tokens of min(1, ar / draft). Passes: how often a block was "
             "predicted. '-': not defined for it."

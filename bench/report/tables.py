@@ -330,8 +330,8 @@ def acceptance(table: pd.DataFrame) -> Table | None:
                 )
             )
     note = (
-        "Conditional: P(draft j stands | drafts before it stood), among steps that drafted at "
-        "least j; joint: P(drafts 1..j all stand), the product of the conditionals up to j, so "
+        "Conditional: P(draft j accepted | drafts before it accepted), among steps that drafted at "
+        "least j; joint: P(drafts 1..j all accepted), the product of the conditionals up to j, so "
         "that drafts of unequal length count as far as they go; '-': no step got that far. n (of "
         "position 1) counts steps; counts for every position and family: "
         "tables/acceptance_by_position.csv."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -456,6 +457,19 @@ def test_help_lists_every_verb_under_a_heading() -> None:
     assert "Commands:" not in shown
     for verb in ("run", "compare", "ab", "doctor", "export", "paper", "train", "import"):
         assert f"\n  {verb} " in shown
+
+
+def test_the_options_of_a_run_stand_under_headings() -> None:
+    shown = bench("run", "--help").out
+    below = dict(re.findall(r"^(\S.*):\n((?:  .*\n)+)", shown, re.MULTILINE))
+    assert list(below) == [
+        *("What is compared", "How much is measured", "Sampling", "Precision and devices"),
+        *("Plan, progress and results", "Several workers", "Other options"),
+    ]
+    assert "--tasks" in below["What is compared"]
+    assert "--temperature" in below["Sampling"]
+    assert "--output" in below["Plan, progress and results"]
+    assert below["Other options"].split()[0] == "--help"
 
 
 def test_the_version_is_shown() -> None:

@@ -45,7 +45,7 @@ def cost(
     contexts: Annotated[str, typer.Option(help="Tokens in the cache.")] = "128,512,2048,8192",
     rounds: Annotated[int, typer.Option(help="Visits of every cell; six make an interval.")] = 7,
     longest: Annotated[
-        float, typer.Option(help="Seconds; dearer calls and all larger ones are left out.")
+        float, typer.Option(help="Seconds; slower calls, and all larger ones, are left out.")
     ] = 1.0,
     replay: Annotated[
         bool, typer.Option(help="Also time one captured call (on a CPU it is compiled: minutes).")

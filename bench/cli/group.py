@@ -1,4 +1,7 @@
-"""The group of all verbs: headings in order, empty arguments refused, Ctrl-C as one line."""
+"""The group of all verbs: headings in order, empty arguments refused, Ctrl-C as one line.
+
+Help is plain text: importing rich would make up most of the time that it takes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from bench.errors import BenchError, Exit
 
@@ -19,6 +22,21 @@ def _stoppable() -> Iterator[None]:
         yield
     except KeyboardInterrupt as stop:
         raise BenchError("interrupted", Exit.INTERRUPTED) from stop
+
+
+class Verb(TyperCommand):
+    """A verb of many options, which its help lists under their ``rich_help_panel``."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """One section per heading, in the order in which the first option of each is declared."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            panel = str(getattr(parameter, "rich_help_panel", None) or "Other options")
+            if (record := parameter.get_help_record(ctx)) is not None:
+                sections.setdefault(panel, []).append(record)
+        for panel, rows in sections.items():
+            with formatter.section(panel):
+                formatter.write_dl(rows)
 
 
 class VerbGroup(TyperGroup):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.cli import options
+from bench.cli.group import Verb
 from bench.cli.read import print_run
 from bench.errors import BenchError, Exit
 from bench.plan.follow import leading
@@ -26,12 +27,19 @@ app = typer.Typer()
 PANEL = "Measure"
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(cls=Verb, rich_help_panel=PANEL)
 @options.configured(*options.OPTIONS)
 def run(
     given: options.Given,
     output: options.Output = options.RESULTS,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and an ETA.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print the plan and an ETA.",
+            rich_help_panel=options.RESULT_PANEL,
+        ),
+    ] = False,
     executor: options.Executing = options.Kind.local,
     workers: options.Workers = 1,
     executor_option: options.Executors = None,
@@ -90,7 +98,7 @@ def resume(
     _conclude(ended)
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(cls=Verb, rich_help_panel=PANEL)
 @options.configured(
     *(*options.MODELS, *options.SAMPLING, *options.MACHINE),
     *("self_check", "timeout", "overlong", "config"),
@@ -128,7 +136,7 @@ def verify(
     raise typer.Exit(int(report.exit_code))
 
 
-@app.command("eval", rich_help_panel=PANEL)
+@app.command("eval", cls=Verb, rich_help_panel=PANEL)
 @options.configured(
     *("model", "draft", "adapter", "limit", "batch_size", *options.SAMPLING, *options.MACHINE),
     *("self_check", "timeout", "config"),

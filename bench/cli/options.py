@@ -23,11 +23,18 @@ if TYPE_CHECKING:
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _SPREAD = "Several workers"
+RESULT_PANEL = "Plan, progress and results"
 RESULTS = Path("results")
 """Where runs lie unless told otherwise."""
 
-Output = Annotated[Path, typer.Option("--output", "-o", help="Parent of run folders.")]
-Progressing = Annotated[ProgressStyle, typer.Option(help="Live bar, plain lines, or nothing.")]
+Output = Annotated[
+    Path,
+    typer.Option("--output", "-o", help="Parent of run folders.", rich_help_panel=RESULT_PANEL),
+]
+Progressing = Annotated[
+    ProgressStyle,
+    typer.Option(help="Live bar, plain lines, or nothing.", rich_help_panel=RESULT_PANEL),
+]
 
 Executing = Annotated[
     Kind, typer.Option("--executor", help="Who starts the workers.", rich_help_panel=_SPREAD)
@@ -79,7 +86,7 @@ OPTIONS: dict[str, Any] = {
         int | None, typer.Option(help="Held-out prompts per family to score. [default: 40, zoo 20]")
     ],
     "phase_limit": Annotated[
-        int | None, typer.Option(help="Prompts to split the time of, afterwards. [default: 6]")
+        int | None, typer.Option(help="Prompts run again with instrumentation. [default: 6]")
     ],
     "repeats": Annotated[int | None, typer.Option(help="[default: 3]")],
     "batch_size": Annotated[int | None, typer.Option(help="Sequences at once. [default: 1]")],
@@ -142,7 +149,7 @@ OPTIONS: dict[str, Any] = {
     ],
     "prompt_tokens": Annotated[
         int | None,
-        typer.Option(help="Make every prompt so long: cut, or filled up with other prompts."),
+        typer.Option(help="Pad (with other prompts) or cut every prompt to N tokens."),
     ],
     "cost": Annotated[
         str | None,
@@ -158,6 +165,20 @@ OPTIONS: dict[str, Any] = {
     ],
 }
 """What makes a configuration, each option once; all are None unless given."""
+_PANELS: Mapping[str, tuple[str, ...]] = {
+    "What is compared": ("decoders", "model", "draft", "adapter", "tasks", "config"),
+    "How much is measured": (
+        *("limit", "quality_limit", "phase_limit", "repeats", "batch_size", "timeout"),
+        *("overlong", "prompt_tokens", "fixed_length"),
+    ),
+    "Sampling": ("max_new_tokens", "temperature", "top_p", "top_k", "seed"),
+    "Precision and devices": (
+        *("dtype", "device", "threads", "attention", "compile", "quantize", "reuse_prefix"),
+        *("tensor_parallel", "device_map"),
+    ),
+    RESULT_PANEL: ("cost", "protocol", "reference", "run_name"),
+}
+"""Headings of `bench run --help`, and the options below each."""
 MODELS = ("decoders", "model", "draft", "adapter", "tasks", "limit")
 SAMPLING = ("max_new_tokens", "temperature", "top_p", "top_k", "seed")
 MACHINE = ("dtype", "device", "threads", "attention", "quantize")
@@ -202,6 +223,9 @@ def configured(*names: str, **other: Any) -> Callable[[Verb], Verb]:
         other: options of this verb that stand in place of those of the same name.
     """
     chosen = {**OPTIONS, **other}
+    for panel, below in _PANELS.items():
+        for name in below:
+            chosen[name].__metadata__[0].rich_help_panel = panel
     return gathering({name: (chosen[name], None) for name in names})
 
 

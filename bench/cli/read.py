@@ -154,7 +154,7 @@ def explain(
     from rich.console import Console
 
     from bench.records.run_folder import find_run, load_run
-    from bench.report.explain import print_explanation
+    from bench.report.explained import print_explanation
     from bench.report.findings import Findings
     from bench.stats.cost_curve import load_cost
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.cli import options
+from bench.cli.group import Verb
 
 if TYPE_CHECKING:
     from bench.compare.gate import Gate
@@ -56,7 +57,7 @@ def compare(
     _conclude(judge(*sides, rules), markdown, json_file, sides if diff else None)
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(cls=Verb, rich_help_panel=PANEL)
 @options.configured(
     *("decoders", "model", "draft", "tasks", "limit", "quality_limit", "repeats"),
     *("max_new_tokens", "temperature", "seed", "dtype", "device", "threads", "config"),

@@ -21,6 +21,7 @@ from bench.compare.comparable import (
 from bench.compare.gate import Gate
 from bench.compare.joined import HardMeasures, PairedAnswers, counted, join
 from bench.compare.judge import (
+    OVER_AR,
     CellRegression,
     Comparison,
     Measure,
@@ -179,18 +180,18 @@ def _from_summaries(cell: str, base: Side, head: Side, gate: Gate) -> CellRegres
 
 
 def _from_answers(cell: str, base: Side, head: Side, gate: Gate, margin: float) -> CellRegression:
-    joined = join(base, head, cell)
+    joined, of_ar = join(base, head, cell), join(base, head, BASELINE)
     numbers: dict[str, Any] = {"num_pairs": len(joined.base), "num_base": joined.num_base}
     if not joined.base or joined.coverage < gate.verdict.min_coverage:
         asked = ", ".join(f"{name} {both} of {num}" for name, (both, num) in joined.shared.items())
         note = f"too few of base's prompts (by their hashes) were asked in head: {asked or 'none'}"
         verdict = Regression.not_comparable
         return CellRegression(cell=cell, verdict=verdict, notes=(note,), **numbers)
-    hard = counted(joined, join(base, head, BASELINE), base, head)
+    hard = counted(joined, of_ar, base, head)
     if cell not in held_to_ar(base, head):
         hard.values.pop("changed_answers")  # other answers are lawful there: quality judges them
     measures = _hard(cell, hard, base, head, gate)
-    measures += _time(joined, base, head, gate, margin)
+    measures += _time(joined, of_ar, base, head, gate, margin)
     notes = ["only answers that both sides gave count"] * (len(joined.base) < joined.num_base)
     if len(_batch_sizes(joined)) > 1:
         notes.append("time is not judged: the batch sizes differ")
@@ -236,24 +237,49 @@ def _hard(cell: str, hard: HardMeasures, base: Side, head: Side, gate: Gate) -> 
 
 
 def _time(
-    joined: PairedAnswers, base: Side, head: Side, gate: Gate, margin: float
+    joined: PairedAnswers, of_ar: PairedAnswers, base: Side, head: Side, gate: Gate, margin: float
 ) -> list[Measure]:
-    """The judgement of time per token, where machine and batch size allow one."""
+    """The judgement of time per token, where machine and batch size allow one.
+
+    Beside it stands the change in units of ar's time on each side, which is shown and not judged: a
+    load that slows one side down slows its ar down too, and cancels.
+    """
     if not same_machine(base, head) or len(_batch_sizes(joined)) != 1:
         return []
+    old, new = times.timed_units(joined.base), times.timed_units(joined.head)
     of_prompt = mean_log_ratio if interleaved(base, head) else log_ratio_of_medians
-    ratio = paired_speedup(
-        times.timed_units(joined.base),
-        times.timed_units(joined.head),
-        lambda unit: unit.time_per_token,
-        of_prompt,
-    )
+    ratio = paired_speedup(old, new, lambda unit: unit.time_per_token, of_prompt)
     if not ratio.num:
         return []
-    seconds = [
-        times.time_per_token_s(times.timed_units(records)) for records in (joined.base, joined.head)
+    seconds = times.time_per_token_s(old), times.time_per_token_s(new)
+    measures = [judge_time(ratio, seconds[0], seconds[1], gate, margin=margin)]
+    if joined.base[0].decoder != BASELINE:
+        measures += _over_ar(joined, of_ar, measures[0])
+    return measures
+
+
+def _over_ar(joined: PairedAnswers, of_ar: PairedAnswers, time: Measure) -> list[Measure]:
+    base, head = (
+        times.in_units_of(times.timed_units(ar), times.timed_units(records))
+        for ar, records in ((of_ar.base, joined.base), (of_ar.head, joined.head))
+    )
+    ratio = paired_speedup(base, head, lambda unit: unit.time_per_token)
+    if ratio.value is None:
+        return []
+    low, high = (None if end is None else 1 / end - 1 for end in (ratio.high, ratio.low))
+    return [
+        replace(
+            time,
+            name=OVER_AR,
+            base=times.time_per_token_s(base),
+            head=times.time_per_token_s(head),
+            change=1 / ratio.value - 1,
+            low=low,
+            high=high,
+            verdict=Regression.passed,
+            note="",
+        )
     ]
-    return [judge_time(ratio, seconds[0], seconds[1], gate, margin=margin)]
 
 
 def _batch_sizes(joined: PairedAnswers) -> set[int]:

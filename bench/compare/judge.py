@@ -20,6 +20,8 @@ from bench.stats.intervals import Estimate
 ROUNDING = 1e-5
 """Relative: a stored summary has six significant digits."""
 
+OVER_AR = "time_over_ar"
+"""The name of the measure of time in units of ar's."""
 _MOST_TIMES = 20
 """Nobody is told to measure more than this many times as much."""
 

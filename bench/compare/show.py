@@ -13,13 +13,21 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from bench.compare.gate import HARD
-from bench.compare.judge import ROUNDING, CellRegression, Comparison, Measure, Regression
+from bench.compare.judge import (
+    OVER_AR,
+    ROUNDING,
+    CellRegression,
+    Comparison,
+    Measure,
+    Regression,
+)
 from bench.report.tables import Table, TableCell
 from bench.stats.intervals import LEVEL
 from bench.text import UNKNOWN, counted, markdown
 
 _SHARES = ("identical_to_ar", "quality", "changed_answers", "errors")
 _ALWAYS = ("calls", "rows", "emitted", "accepted", "tokens_per_step", "identical_to_ar", "quality")
+_TIMES = ("time", OVER_AR)
 _BAD = (Regression.wrong, Regression.regressed, Regression.not_comparable)
 _STYLES = {
     Regression.wrong: "bold red",
@@ -159,14 +167,14 @@ def _columns(comparison: Comparison) -> list[str]:
     """Measures worth a column: the usual ones, time, and any other that moved."""
     measures = [m for cell in comparison.cells for m in cell.measures]
     have = dict.fromkeys(m.name for m in measures)
-    moved = {m.name for m in measures if m.verdict is not Regression.passed and m.name != "time"}
+    moved = {m.name for m in measures if m.verdict is not Regression.passed} - {*_TIMES}
     names = [name for name in have if name in _ALWAYS or name in moved]
-    return [*names, *(["time"] if "time" in have else [])]
+    return [*names, *(name for name in _TIMES if name in have)]
 
 
 def _change(measure: Measure) -> str:
     """A measure's change in a few characters; "=" where there is none."""
-    if measure.name == "time":
+    if measure.name in _TIMES:
         if measure.low is None or measure.high is None:
             return _percent(measure.change)
         return f"{_percent(measure.change)} [{measure.low * 100:+.1f}, {measure.high * 100:+.1f}]"
@@ -205,6 +213,8 @@ def _value(measure: Measure, value: float | None) -> str:
         return UNKNOWN
     if measure.name == "time":
         return f"{value * 1e3:,.2f} ms"
+    if measure.name == OVER_AR:
+        return f"{value:.3f}"
     share = measure.name.partition(".")[0] in _SHARES
     return f"{value * 100:.2f} %" if share else f"{value:,.6g}"
 
@@ -237,7 +247,9 @@ def _note(comparison: Comparison) -> str:
     if comparison.margin is not None:
         text += (
             f" Time: seconds per token, geometric mean over prompts, paired, {LEVEL} interval; it "
-            f"regressed where the whole interval lies beyond +{comparison.margin:.0%}."
+            f"regressed where the whole interval lies beyond +{comparison.margin:.0%}. Time over "
+            "ar: the same in units of ar's time on each side, so that a load that slowed a whole "
+            "run down cancels; it is not judged."
         )
     return text
 

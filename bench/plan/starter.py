@@ -54,7 +54,7 @@ class Starter(Decoder):
             # The last token has not been fed yet. Read every row: each is a pick of the target's.
             rows = (text[-1], *drafts)
             result = yield target.call(rows, read=range(len(rows)))
-            # A draft stands where it is the pick of the row before it; one more token follows.
+            # A draft is accepted where it is the pick of the row before it; one more token follows.
             acceptance = verify_picks(result.picks, drafts)
             emitted = (*drafts[: acceptance.accepted], acceptance.token)
             text += emitted

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import (
     FuncFormatter,
     LogLocator,
@@ -43,9 +44,14 @@ def panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
     return figure, grid[:count]
 
 
-def row_of_panels(count: int, height: float, *, rows: bool) -> tuple[Figure, list[Axes]]:
-    """Panels side by side, together as wide as a text column; with `rows` these are shared."""
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+def row_of_panels(
+    count: int, height: float, *, rows: bool, apart: float = 0.02
+) -> tuple[Figure, list[Axes]]:
+    """Panels side by side, together as wide as a text column; with `rows` these are shared.
+
+    They stand `apart`, as a share of a panel's width.
+    """
+    figure = Figure(figsize=(WIDTH, height), layout=ConstrainedLayoutEngine(wspace=apart))
     grid = list(figure.subplots(1, count, sharey=rows, squeeze=False).flat)
     for axes in grid:
         axes.tick_params(labelsize=8)

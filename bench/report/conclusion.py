@@ -34,7 +34,7 @@ def conclusion(summary: pd.DataFrame, pairs: Pairs | None) -> str:
         *([f"Not recorded is what these guarantee: {', '.join(untold)}."] if untold else []),
         *(f"{r.decoder} claims to be lossless and is not." for r in others if r.guarantee == WRONG),
     ]
-    return " ".join(said) or f"Nothing was held against {BASELINE}."
+    return " ".join(said) or f"Nothing was compared with {BASELINE}."
 
 
 def _of_exact(rows: Sequence[SummaryRow], pairs: Pairs | None) -> str:

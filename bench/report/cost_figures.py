@@ -26,6 +26,8 @@ _PHASE_COLOURS = {
     "other": "#c3bdb4",
 }
 """Muted, so that none is taken for a decoder's."""
+_PHASE_NAMES = {"verify": "target calls"}
+"""AR verifies nothing: what is timed there are the calls of the target after the first."""
 _VARIES = 1.5
 """How many times as long as short answers long ones are, for lengths to be shown."""
 _UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
@@ -85,7 +87,9 @@ def time_split_figure(splits: Sequence[Split], summary: pd.DataFrame) -> Drawn |
         for phase in phases:
             widths = data.loc[data["phase"] == phase, column].to_numpy()
             colour = _PHASE_COLOURS[phase]
-            axes.barh(range(len(shown)), widths, left=left, height=0.7, color=colour, label=phase)
+            how: dict[str, Any] = {"height": 0.7, "color": colour}
+            label = _PHASE_NAMES.get(phase, phase)
+            axes.barh(range(len(shown)), widths, left=left, label=label, **how)
             left += widths
     for y, split in enumerate(shown):
         each = 1e3 * split.time_per_token_s

@@ -1,4 +1,4 @@
-"""Which drafts stand: acceptance by their position in a step, and how it falls towards the end."""
+"""Which drafts are accepted, by their position in a step, and how that changes along it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _FEWEST_STEPS = 20
 """Steps that came so far: a share of fewer is left out of the drawing, and stays in the data."""
 _MOST_POSITIONS = 16
 _PANELS = (
-    ("joint", "joint: drafts\n1 to j all stand"),
-    ("conditional", "conditional: draft j stands\nwhere all before it do"),
-    ("decay", "suffix decay: conditional\nat j minus at 1, points"),
+    ("joint", "joint: drafts\n1 to j all accepted", "share of steps"),
+    ("conditional", "conditional: draft j, where\nall before it are", "share of drafts j"),
+    ("decay", "change along the step\n(below 0: suffix decay)", "points above position 1"),
 )
 
 
@@ -37,12 +37,13 @@ def acceptance_figure(acceptance: pd.DataFrame, summary: pd.DataFrame) -> Drawn 
     drawn = data[(data["reached"] >= _FEWEST_STEPS) & (data["position"] <= _MOST_POSITIONS)]
     palette = colours(list(summary["decoder"].unique()))
     figure, grid = row_of_panels(len(_PANELS), 2.5, rows=False)
-    for (column, title), axes in zip(_PANELS, grid, strict=True):
+    for (column, title, label), axes in zip(_PANELS, grid, strict=True):
         for decoder in drawn["decoder"].unique():
             mine = drawn[drawn["decoder"] == decoder]
             how: dict[str, Any] = {"color": palette[decoder], "ms": 3.5, "lw": 1.3}
             axes.plot(mine["position"], mine[column], "-o", **how)
         axes.set_title(title, fontsize=9)
+        axes.set_ylabel(label, fontsize=8)
         axes.grid(visible=True, axis="y")
         last = int(drawn["position"].max())
         axes.set_xticks(range(1, last + 1) if last <= 8 else [1, *range(4, last + 1, 4)])

@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
 from bench.report import speed_tables, tables
 from bench.report.findings import Findings
@@ -79,12 +76,6 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
         )
     lines += [*one_sided(splits.values()), findings.floor_sentence]
     return lines
-
-
-def print_explanation(findings: Findings, console: Console, cost: Cost | None = None) -> None:
-    """Print it: lines end between words on a terminal, and with the paragraph where it is piped."""
-    text = Text("\n\n".join(explain(findings, cost)))
-    console.print(text, soft_wrap=not console.is_terminal)
 
 
 def _baseline(row: SummaryRow, split: Split | None) -> str:
@@ -180,7 +171,7 @@ def _other_lengths(
         return []
     lengths, seen = found
     best, now = lengths.best, round(drafted)
-    guess = f", if drafts after the {seen}th stood as often as it does" if best > seen else ""
+    guess = f", if drafts after the {seen}th were accepted as often as it is" if best > seen else ""
     costs = "these costs" if relative is None else f"the costs measured in {cost_name(cost)}"
     return [
         f"By its acceptance at each position and {costs}, {best} drafts a step would be best"
@@ -228,7 +219,7 @@ def _bounds(
     """What could be saved and the speed-up that would follow, the largest first.
 
     By Amdahl's law from the ratio of totals: without a share s of its time a decoder is 1
-    / (1 - s) times as fast. Were all drafts to stand, the steps after the first would be fewer.
+    / (1 - s) times as fast. Were all drafts accepted, the steps after the first would be fewer.
     """
     if row.speedup_total is None:
         return []
@@ -236,7 +227,7 @@ def _bounds(
     prefill = _prefill_share(row) if split is None else split.shares["prefill"]
     length = parts.acceptance_length if parts else row.acceptance_length
     if drafted and length is not None and prefill is not None:
-        shares["drafts that all stand"] = (1 - prefill) * (1 - length / (1 + drafted))
+        shares["drafts that are all accepted"] = (1 - prefill) * (1 - length / (1 + drafted))
     if prefill is not None:
         shares["a free prefill"] = prefill
     if split is not None:

@@ -21,6 +21,7 @@ from bench.records.run_folder import Run
 from bench.report import (
     ceiling_table,
     external_table,
+    latency_table,
     quality_tables,
     references,
     speed_tables,
@@ -29,10 +30,11 @@ from bench.report import (
 )
 from bench.report.conclusion import conclusion
 from bench.report.resolution import resolution
+from bench.report.setting import setting
 from bench.report.style import without_wrong
 from bench.report.tables import Table, TableCell, number
 from bench.settings.protocol import departures
-from bench.stats import decompose, estimates, workers
+from bench.stats import decompose, estimates, latency, workers
 from bench.stats import summary as sums
 from bench.stats.decompose import Decomposition, Split
 from bench.stats.intervals import LEVEL, Estimate
@@ -69,6 +71,11 @@ class Findings:
     def acceptance(self) -> pd.DataFrame:
         """Draft acceptance by position, see `bench.stats.summary.acceptance_table`."""
         return sums.acceptance_table(self.run.records, self.run.plan)
+
+    @cached_property
+    def latency(self) -> pd.DataFrame:
+        """How long readers waited, see `bench.stats.latency.latency_table`."""
+        return latency.latency_table(self.run.records, self.decoders)
 
     @cached_property
     def lengths(self) -> pd.DataFrame:
@@ -152,6 +159,11 @@ class Findings:
         return self._marked(made)
 
     @cached_property
+    def wait_table(self) -> Table | None:
+        """How long readers waited, in percentiles; None where no answer was timed alone."""
+        return self._one(latency_table.waits(self.latency))
+
+    @cached_property
     def part_tables(self) -> list[Table]:
         """What workers and machines measured apart; empty where one process measured it all."""
         records = self.run.records
@@ -186,9 +198,15 @@ class Findings:
         return sums.decoder_order(self.run.plan, self.run.records, self.wrong)
 
     @property
-    def needs(self) -> list[str]:
-        """What wide intervals need, one line per decoder."""
-        return speed_tables.needs(without_wrong(self.summary))
+    def footnotes(self) -> list[str]:
+        """What limits the main table, the most important first: noise, resolution, width."""
+        wide = speed_tables.needs(without_wrong(self.summary))
+        return [line for line in (self.floor_sentence, self.resolution, wide) if line]
+
+    @property
+    def setting(self) -> list[tuple[str, str]]:
+        """What was run where, as (what, value) lines."""
+        return setting(self.run, self.decoders)
 
     @cached_property
     def by_prompt(self) -> pd.DataFrame:

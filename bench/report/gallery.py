@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from bench.records.plan import NO_GUARANTEE, WRONG
+from bench.records.plan import WRONG
 from bench.report.cost_figures import (
     latency_figure,
     memory_figure,
@@ -33,7 +33,6 @@ from bench.report.parallel_figures import entropy_figure, passes_figure
 from bench.report.pareto import quality_speed_figure
 from bench.report.style import interval_of, without_wrong
 from bench.stats.intervals import LEVEL
-from bench.stats.latency import latency_table
 from bench.stats.lengths import by_length
 
 _Draw = Callable[[Findings, pd.DataFrame], Drawn | None]
@@ -43,14 +42,15 @@ class _Entry(NamedTuple):
     """A figure: its file name, what it shows, what a run lacks that has none, how it is drawn.
 
     `draw` is given the findings, and the summary without the decoders that are left out. `hollow`
-    says that decoders without a guarantee are marked so.
+    says that decoders without a guarantee are hollow and not named so: a line below says what that
+    means.
     """
 
     name: str
     caption: str
     without: str
     draw: _Draw
-    hollow: bool = True
+    hollow: bool = False
 
 
 _WITH = f" with {LEVEL} intervals"
@@ -63,6 +63,7 @@ _ENTRIES = (
         "answers with ar's very tokens. The thin line is ar.",
         "no decoder was timed against ar",
         lambda findings, shown: overview_figure(shown),
+        hollow=True,
     ),
     _Entry(
         "speedup",
@@ -72,8 +73,9 @@ _ENTRIES = (
     ),
     _Entry(
         "quality_speed",
-        f"Quality against speed-up{_WITH}: up and right is better. Nobody beats "
-        "a decoder on the dashed line, the Pareto front, in both.",
+        f"Quality against speed-up{_WITH}: up and right is better. On the dashed line, the "
+        "Pareto front, are the decoders that no faster one equals in quality; qualities that the "
+        "intervals cannot tell apart count as equal.",
         "no decoder was both timed against ar and scored",
         lambda findings, shown: quality_speed_figure(shown),
     ),
@@ -91,12 +93,13 @@ _ENTRIES = (
     ),
     _Entry(
         "acceptance_by_position",
-        "Which drafts stand, by their position in the step: all up to there (joint), this one "
-        "where those before it stood (conditional), and how far the latter is from the first "
-        "draft's (suffix decay). Positions that fewer than 20 steps reached are not drawn.",
+        "Which drafts are accepted, by their position in the step: all up to there (joint), this "
+        "one where those before it were (conditional), and the change of the latter from the first "
+        "position on. Below 0 later drafts are worse (suffix decay); above 0 they are accepted "
+        "more often than the first, as only steps on easy text get that far. Positions that fewer "
+        "than 20 steps reached are not drawn.",
         "no decoder drafted tokens, or in too few steps",
         lambda findings, shown: acceptance_figure(findings.acceptance, shown),
-        hollow=False,
     ),
     _Entry(
         "speedup_by_length",
@@ -114,16 +117,13 @@ _ENTRIES = (
         "How long readers wait, of all answers: share of waits that were no longer. A chunk is "
         "what a step emits. Dashed: lossy.",
         "no answer was timed alone, with its steps",
-        lambda findings, shown: latency_figure(
-            latency_table(findings.run.records, list(shown["decoder"].unique())), shown
-        ),
+        lambda findings, shown: latency_figure(findings.latency, shown),
     ),
     _Entry(
         "time_split",
         "Where the time of a token goes, from the second pass.",
         "there was no second pass",
         lambda findings, shown: time_split_figure(findings.splits, shown),
-        hollow=False,
     ),
     _Entry(
         "memory",
@@ -178,13 +178,11 @@ def draw_all(findings: Findings) -> Gallery:
 
 
 def _caption(entry: _Entry, findings: Findings, data: pd.DataFrame) -> str:
-    """What a figure shows, how lossy decoders are marked, and who is left out of it."""
+    """What a figure shows, and who is left out of it."""
     columns = [str(name).removesuffix("_low") for name in data if str(name).endswith("_low")]
     drawn = any(interval_of(data, column, " ") for column in columns)
     text = entry.caption if drawn else entry.caption.replace(_WITH, "")
     lines = [text if findings.floor.low is not None else text.replace(_BAND, "")]
-    if entry.hollow and (findings.summary["guarantee"] == NO_GUARANTEE).any():
-        lines.append("Hollow: lossy, no guarantee.")
     lines += [f"Left out: {cell} is {WRONG}." for cell in findings.wrong]
     return " ".join(lines)
 

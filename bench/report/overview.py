@@ -17,6 +17,12 @@ from bench.text import UNKNOWN, factor, percent
 
 _SLIDE = 3.83
 """Inches: 16:9 beside the width of figures; fewer decoders take less, many more."""
+_NUMBER = 40.0
+"""Points from a panel's right end to the right end of its numbers."""
+_APART = 0.18
+"""Between a panel's numbers and the next panel, as a share of a panel's width."""
+_WIDE = 1.7
+"""How much wider than its axis a panel is, for its numbers."""
 
 
 class _Panel(NamedTuple):
@@ -53,7 +59,7 @@ def overview_figure(summary: pd.DataFrame) -> Drawn | None:
     data = data.reset_index(drop=True)
     palette = colours(list(summary["decoder"].unique()))
     height = max(min(_SLIDE, 0.5 * len(data) + 0.8), 0.3 * len(data) + 1.1)
-    figure, grid = row_of_panels(len(shown), height, rows=True)
+    figure, grid = row_of_panels(len(shown), height, rows=True, apart=_APART)
     for panel, axes in zip(shown, grid, strict=True):
         _draw(axes, panel, data, palette, marks)
     name_rows(grid[0], list(data["decoder"]))
@@ -65,7 +71,7 @@ def _draw(axes: Any, panel: _Panel, data: pd.DataFrame, palette: Any, marks: Any
     column = panel.column
     reach = data[[column, *(name for name in data if str(name).startswith(f"{column}_"))]]
     top = 1.0 if panel.share else max(1.0, float(reach.max(skipna=True).max()))
-    axes.set_xlim(0, top * 1.75)
+    axes.set_xlim(0, top * _WIDE)
     ar = data.loc[data["decoder"] == BASELINE, column]
     axes.axvline(float(ar.iloc[0]) if ar.notna().any() else math.nan, color=INK, lw=0.7, alpha=0.5)
     for y, row in enumerate(data.to_dict("records")):
@@ -76,7 +82,7 @@ def _draw(axes: Any, panel: _Panel, data: pd.DataFrame, palette: Any, marks: Any
             axes.plot([low, high], [y, y], color=colour, lw=1.6)
             axes.plot(value, y, ms=6, clip_on=False, **marker(colour, hollow=hollow))
         text = UNKNOWN if math.isnan(value) else panel.text(value)
-        beside(axes, text, (top * 1.75, y), 0, 8.5, "right", GREY if text == UNKNOWN else INK)
+        beside(axes, text, (top, y), _NUMBER, 8.5, "right", GREY if text == UNKNOWN else INK)
     emitted = panel.column == "acceptance_length" and bool(marks)
     axes.set_title(panel.title + "\n(hollow: emitted)" * emitted, fontsize=8.5)
     if panel.share:

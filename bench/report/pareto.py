@@ -44,9 +44,9 @@ _Box = tuple[float, float, float, float]
 def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
     """Quality against speed-up, both with intervals; up and to the right is better.
 
-    The line is the Pareto front of the estimates: whoever is on it is beaten in both by nobody.
-    Where some decoders are near the best quality and others far below, a second panel enlarges the
-    former.
+    The line is the Pareto front: of decoders whose qualities cannot be told apart the fastest is on
+    it alone. Where some decoders are near the best quality and others far below, a second panel
+    enlarges the former.
     """
     ends = ("", "_low", "_high")
     names = [f"{name}{end}" for name in ("speedup", "quality") for end in ends] + ["guarantee"]
@@ -67,7 +67,8 @@ def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
         _frame(grid[1], data[near])
         _show_region(grid[0], grid[1])
     within = interval_of(data, "quality", ", ")
-    grid[0].set_ylabel(f"quality (mean of families{within})")
+    for axes in grid:
+        axes.set_ylabel(f"quality (mean of families{within})")
     grid[0].set_title("Quality against speed")
     within = interval_of(data, "speedup", ", ")
     figure.supxlabel(f"times as fast as ar, end to end{within}", fontsize=9)
@@ -83,12 +84,25 @@ def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
 
 
 def _front(data: _Points) -> list[bool]:
-    """Whether no other decoder is at least as good and as fast, and better in one."""
-    points = list(zip(data["speedup"], data["quality"], strict=True))
-    return [
-        not any(x >= mine[0] and y >= mine[1] and (x, y) != mine for x, y in points)
-        for mine in points
-    ]
+    """Whether no other decoder is as fast and not shown to be worse, and ahead in one of them."""
+    rows = data.to_dict("records")
+    return [not any(_beats(other, mine) for other in rows) for mine in rows]
+
+
+def _beats(other: Mapping[Any, Any], mine: Mapping[Any, Any]) -> bool:
+    if other["speedup"] < mine["speedup"] or _better(mine, other):
+        return False
+    return bool(other["speedup"] > mine["speedup"] or _better(other, mine))
+
+
+def _better(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
+    """Whether a quality is higher than another by more than the interval of their difference.
+
+    Its half-width is the square-and-add one of two independent estimates (Newcombe 1998).
+    """
+    ends = (one["quality"] - one["quality_low"], other["quality_high"] - other["quality"])
+    width = math.hypot(*(0.0 if math.isnan(end) else end for end in ends))
+    return bool(one["quality"] - other["quality"] > width)
 
 
 def _draw_points(

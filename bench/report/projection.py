@@ -100,7 +100,7 @@ def projected(
         held = "itself" if against is run else against.path.name
         other = None if against is run else mismatch(cost, against.env)
         notes.append(
-            f"held against {held}: error is projected over measured, less 1"
+            f"compared with {held}: error is projected over measured, less 1"
             + (f"; but of {cost_name(cost)}, {other}" if other else "")
         )
     return Projected(decoders=made, notes=notes)

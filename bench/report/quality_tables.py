@@ -31,8 +31,8 @@ _ROUNDS: Mapping[str, tuple[str, Callable[[float | None], str]]] = {
     "tokens per forward": ("tpf", number),
     "rows per token": ("rows_per_token", number),
     "cold %": ("cold_rounds", _bare),
-    "all stood %": ("accepted_rounds", _bare),
-    "one fell %": ("rejected_rounds", _bare),
+    "all accepted %": ("accepted_rounds", _bare),
+    "one rejected %": ("rejected_rounds", _bare),
     "overlap": ("overlap", partial(number, spec=".3f")),
     "alpha": ("alpha_all", partial(number, spec=".3f")),
     "passes per block": ("passes_per_block", number),
@@ -96,7 +96,7 @@ def rounds(summary: pd.DataFrame) -> Table | None:
     return Table(
         title="Rounds and passes",
         note=(
-            "Shares of steps after prefill: nothing was verified, all drafts stood, one fell. "
+            "Shares of steps after prefill: nothing verified, all drafts accepted, one rejected. "
             "Overlap: mean over tested drafts of the common mass of their distribution and ar's; "
             "alpha: mean over emitted tokens of min(1, ar / draft). Passes: how often a block was "
             "predicted. '-': not defined for it."

@@ -155,9 +155,18 @@ def by_families(summary: pd.DataFrame, sizes: str) -> list[Table]:
     return tables
 
 
-def needs(summary: pd.DataFrame) -> list[str]:
-    """One line per decoder whose interval is wide: how many prompts would narrow it."""
-    return [f"{row.decoder} {line}" for row in rows_of(summary, ALL) if (line := need(row))]
+def needs(summary: pd.DataFrame) -> str:
+    """Say how many prompts would narrow the wide intervals, the widest first; empty for none."""
+    wide = [row for row in rows_of(summary, ALL) if row.prompts_needed]
+    wide.sort(key=lambda row: -(row.prompts_needed or 0))
+    if not wide:
+        return ""
+    first, *others = wide
+    more = "".join(f", {row.prompts_needed} for {row.decoder}" for row in others)
+    return (
+        f"Wide intervals: ±{100 * PRECISION:.0f} % needs {first.prompts_needed} more prompts for "
+        f"{first.decoder}{more}."
+    )
 
 
 def need(row: SummaryRow) -> str:

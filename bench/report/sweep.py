@@ -134,7 +134,7 @@ def speedups(points: Sequence[Swept], rows: pd.DataFrame) -> Table:
         title=f"Speed-up [{LEVEL}]",
         note=f"Against {BASELINE} of the same run and point: geometric mean over prompts of paired "
         "time per token; bold where the interval excludes 1. Points were measured one after "
-        "another: their times are not held against each other.",
+        "another: their times are not compared.",
         headings=("point", "verdict", *decoders),
         rows=tuple(lines),
     )

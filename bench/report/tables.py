@@ -7,6 +7,7 @@ is "-". A speed-up is bold only where its interval does not cover 1 and it excee
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,6 +19,7 @@ from bench.stats.summary import ALL, family_order
 from bench.stats.summary_row import SummaryRow, rows_of
 from bench.text import UNKNOWN, counted, factor, markdown, percent
 
+_NUMBER = re.compile(r"[-+(\[]?\d")
 DETERMINED = 0.1
 """Mean entropy (nats) below which a reader is told that the text is nearly determined."""
 SESSIONS = (
@@ -45,11 +47,17 @@ class Table:
     headings: tuple[str, ...]
     rows: tuple[tuple[TableCell, ...], ...]
 
+    @property
+    def words(self) -> tuple[bool, ...]:
+        """Whether each column holds words, which stand at its left; numbers stand at its right."""
+        columns = [[row[place].text for row in self.rows] for place in range(len(self.headings))]
+        return tuple(place == 0 or _are_words(column) for place, column in enumerate(columns))
+
     def to_markdown(self) -> str:
         """The table (not its title or note) as GitHub-flavoured Markdown."""
         lines = [
             tuple(map(markdown, self.headings)),
-            ("---", *("---:",) * (len(self.headings) - 1)),
+            tuple("---" if left else "---:" for left in self.words),
         ]
         lines += [tuple(_strong(cell) for cell in row) for row in self.rows]
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -65,9 +73,14 @@ class Table:
         )
         styler = frame.style.hide(axis="index").format(escape="latex")
         styler = styler.format_index(escape="latex", axis=1).apply(lambda _: bold, axis=None)
-        aligned = "l" + "r" * (len(self.headings) - 1)
+        aligned = "".join("l" if left else "r" for left in self.words)
         text: str = styler.to_latex(hrules=True, column_format=aligned)
         return text
+
+
+def _are_words(column: Sequence[str]) -> bool:
+    known = [text for text in column if text != UNKNOWN]
+    return bool(known) and not any(_NUMBER.match(text) for text in known)
 
 
 def _strong(cell: TableCell) -> str:
@@ -315,8 +328,8 @@ def acceptance(table: pd.DataFrame) -> Table | None:
                 )
             )
     note = (
-        "Conditional: P(draft j stands | drafts before it stood), among steps that drafted at "
-        "least j; joint: P(drafts 1..j all stand), the product of the conditionals up to j, so "
+        "Conditional: P(draft j accepted | drafts before it accepted), among steps that drafted at "
+        "least j; joint: P(drafts 1..j all accepted), the product of the conditionals up to j, so "
         "that drafts of unequal length count as far as they go; '-': no step got that far. n (of "
         "position 1) counts steps; counts for every position and family: "
         "tables/acceptance_by_position.csv."

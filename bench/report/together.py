@@ -15,6 +15,7 @@ import pandas as pd
 
 from bench.errors import BenchError, Exit
 from bench.records.plan import BASELINE, Plan, place_of
+from bench.report.setting import hardware, model_of
 from bench.stats.intervals import Estimate
 from bench.stats.side import Side, load_side
 from bench.stats.summary import ALL, Pairs, noise_floor, rivals, summarise
@@ -110,22 +111,6 @@ def stored_floor(summary: pd.DataFrame) -> Estimate:
     """The A/A floor as a summary keeps it; unknown in one that does not."""
     first = next(iter(rows_of(summary, ALL)), None)
     return Estimate() if first is None else first.floor
-
-
-def model_of(side: Side) -> str:
-    """The target by name, size and packing: a hub's id as it is, of a folder its name alone."""
-    source = str(side.config.get("model") or "an unnamed model")
-    local = Path(source).is_absolute() or source.startswith((".", "~")) or Path(source).is_dir()
-    name = Path(source).name if local else source
-    facts = side.env.models.target or {}
-    size, width = facts.get("parameters"), facts.get("quantized")
-    parts = []
-    if isinstance(size, int):
-        count = f"{size / 1e9:.1f}B" if size >= 1e9 else f"{size / 1e6:.1f}M"
-        parts.append(f"{count} parameters")
-    if width:
-        parts.append(f"{width} weights")
-    return f"{name} ({', '.join(parts)})" if parts else name
 
 
 def decoders_of(members: Sequence[Member]) -> list[str]:
@@ -250,15 +235,6 @@ _SETTINGS = (
     ),
     *("temperature", "top_p", "top_k", "seed", "dtype", "attention", "protocol", "fixed_length"),
 )
-
-
-def hardware(side: Side) -> str | None:
-    """The GPU, or the processor with its cores."""
-    machine = side.env.machine
-    if side.env.gpu_name or not machine.cpu:
-        return side.env.gpu_name
-    cores = machine.affinity or machine.logical_cores
-    return f"{machine.cpu}, {cores} cores" if cores else machine.cpu
 
 
 def _short(digest: str | None) -> str | None:

@@ -34,10 +34,10 @@ from bench.text import latex, markdown
 SAMPLES_TABLE, SUMMARY = _NUMBERS = ("samples.parquet", "summary.csv")
 _TERMINAL = {
     "decoder": "decoder",
-    "guarantee": "\n\nguarantee",
+    "guarantee": "guarantee",
     f"speed-up, geometric mean [{LEVEL}]": f"speed-up\ngeometric mean\n[{LEVEL}]",
     "ratio of totals": "ratio of\ntotals",
-    "specbench_compat": "specbench\n_compat",
+    "specbench_compat": "specbench_compat",
     "tokens per call": "tokens\nper call",
     ACCEPTED: "accepted\ntokens\nper step",
     EMITTED: "emitted\ntokens\nper step",
@@ -56,7 +56,7 @@ _EXPENDABLE = (
     *("peak memory MB", "TTFT ms", "specbench_compat", "ratio of totals"),
     *("tokens/s", "calls per step", "identical to ar %", ACCEPTED, EMITTED),
 )
-"""Those a narrow terminal does without, in this order."""
+"""Those that a narrow terminal shows in further blocks, in this order."""
 
 
 def write_report(run_dir: Path, reference: str | None = None) -> Findings:
@@ -113,14 +113,11 @@ def print_findings(findings: Findings, console: Console) -> Exit:
     if findings.summary.empty:
         console.print(Text("nothing is measured yet"))
     else:
-        console.print(_fitting_table(findings, console))
-        console.print(Text(findings.basis, style="dim"))
-        console.print(Text(findings.floor_sentence, style="dim"))
-        if findings.resolution:
-            console.print(Text(findings.resolution, style="dim"))
-        console.print(Text(entropy_sentence(findings.summary), style="dim"))
-        if findings.needs:
-            console.print(Text(f"wide intervals: {'; '.join(findings.needs)}", style="dim"))
+        for block in _blocks(findings, console):
+            console.print(block, "")
+        entropy = entropy_sentence(findings.summary)
+        for line in (*findings.footnotes, findings.basis, entropy):
+            console.print(Text(line, style="dim"))
     good = findings.verdict == VALID
     console.print(Text(findings.verdict, style="bold green" if good else "bold red"))
     for caveat in findings.caveats:
@@ -135,7 +132,7 @@ def print_findings(findings: Findings, console: Console) -> Exit:
 def _print_reference(table: Table, console: Console) -> None:
     printed = RichTable(box=None, pad_edge=False, header_style="bold", title_justify="left")
     for place, heading in enumerate(table.headings):
-        words = heading.split(" [")[0].replace(" ", "\n").replace("_", "\n_")
+        words = heading.split(" [")[0].replace(" ", "\n")
         side: Literal["left", "right"] = "right" if place else "left"
         printed.add_column(Text(words), justify=side, vertical="bottom", no_wrap=place > 0)
     for row in table.rows:
@@ -145,35 +142,49 @@ def _print_reference(table: Table, console: Console) -> None:
     console.print(Text(table.note, style="dim"))
 
 
-def _fitting_table(findings: Findings, console: Console) -> RichTable:
-    """The headline table with as many of its columns as the console is wide enough for."""
+def _blocks(findings: Findings, console: Console) -> list[RichTable]:
+    """The headline table as far as the console is wide, the other columns in blocks below."""
     errors = any(row[-1].text != "0" for row in findings.headline.rows)
     there = set(findings.headline.headings) - (set() if errors else {"errors"})
-    shown = [heading for heading in _TERMINAL if heading in there]
-    wide = console.options.update(width=1000)
-    for heading in [heading for heading in _EXPENDABLE if heading in shown]:
-        table = _terminal_table(findings, shown)
-        if Measurement.get(console, wide, table).maximum <= console.width:
+    columns = [heading for heading in _TERMINAL if heading in there]
+    shown = list(columns)
+    for heading in [heading for heading in _EXPENDABLE if heading in columns]:
+        if _fits(_terminal_table(findings, shown), console):
             break
         shown.remove(heading)
-    return _terminal_table(findings, shown)
+    blocks = [_terminal_table(findings, shown)]
+    left = [heading for heading in columns if heading not in shown]
+    while left:
+        block = ["decoder", left.pop(0)]
+        while left and _fits(_terminal_table(findings, [*block, left[0]]), console):
+            block.append(left.pop(0))
+        blocks.append(_terminal_table(findings, block))
+    return blocks
+
+
+def _fits(table: RichTable, console: Console) -> bool:
+    wide = console.options.update(width=1000)
+    return Measurement.get(console, wide, table).maximum <= console.width
 
 
 def _terminal_table(findings: Findings, shown: Sequence[str]) -> RichTable:
+    """Some columns of the headline table, the decoder's name being the first."""
     table = findings.headline
     places = {heading: place for place, heading in enumerate(table.headings)}
     printed = RichTable(box=None, pad_edge=False, header_style="bold")
     printed.add_column("decoder", overflow="fold", max_width=24, vertical="bottom")
-    printed.add_column(Text(_TERMINAL["guarantee"]))
-    for heading in shown[2:]:
-        printed.add_column(Text(_TERMINAL[heading]), justify="right", no_wrap=True)
+    for heading in shown[1:]:
+        side: Literal["left", "right"] = "left" if heading == "guarantee" else "right"
+        printed.add_column(
+            Text(_TERMINAL[heading]), justify=side, vertical="bottom", no_wrap=side == "right"
+        )
     for row in table.rows:
         cells = [row[places[heading]] for heading in shown]
         texts = [
             cell.text.split(" [")[0] if heading in _BARE else cell.text
             for heading, cell in zip(shown, cells, strict=True)
         ]
-        good = cells[1].text != NO_GUARANTEE
+        good = row[places["guarantee"]].text != NO_GUARANTEE
         styles = [
             "bold red" if cell.bad else "bold green" if cell.bold and good else "bold" * cell.bold
             for cell in cells

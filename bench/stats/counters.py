@@ -125,7 +125,7 @@ class PositionCount:
 
     @property
     def conditional(self) -> float | None:
-        """P(draft j stands | drafts 1..j-1 stood) = accepted / reached."""
+        """P(draft j accepted | drafts 1..j-1 accepted) = accepted / reached."""
         return ratio(self.accepted, self.reached)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.records.record import SampleRecord
 from bench.stats.counters import Tally, ratio, timed
@@ -113,6 +113,19 @@ def matched(baseline: Iterable[Unit], arm: Iterable[Unit]) -> list[tuple[Unit, U
     theirs = {(unit.key, unit.repeat): unit for unit in baseline}
     places = [(theirs.get((unit.key, unit.repeat)), unit) for unit in arm]
     return [(other, unit) for other, unit in places if other is not None]
+
+
+def in_units_of(baseline: Iterable[Unit], arm: Iterable[Unit]) -> list[Unit]:
+    """The arm's units, their seconds in the baseline's seconds per token of the same answer.
+
+    Units whose baseline failed or is not there are left out.
+    """
+    pairs = [(other.time_per_token, unit) for other, unit in matched(baseline, arm) if other.ok]
+    return [
+        replace(unit, seconds=unit.seconds / each)
+        for each, unit in pairs
+        if each and unit.seconds is not None
+    ]
 
 
 def time_per_token_s(units: Iterable[Unit]) -> float | None:

@@ -66,7 +66,9 @@ class SelfDraft:
         """What came of it: `open` where drafts fell, since the output may still be right."""
         tested = self.accepted + self.rejected
         mode = "greedy" if self.sampling.greedy else f"T = {self.sampling.temperature:g}"
-        words = f"{self.accepted} of {tested} drafts stand where the target drafts for itself"
+        words = (
+            f"{self.accepted} of {tested} drafts are accepted where the target drafts for itself"
+        )
         outcome: CheckOutcome = "passed"
         power = ""
         if self.errors or not tested:

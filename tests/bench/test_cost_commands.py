@@ -103,7 +103,7 @@ def test_bench_project_prints_speedups_and_what_they_rest_on(tmp_path, synthetic
     other = write_cost_folder(tmp_path / "other", TARGET, "there")
     ended = bench("project", run, "--cost", same, "--json", tmp_path / "made.json")
     assert ended.code == 0, ended.err
-    assert "held against itself" in ended.out
+    assert "compared with itself" in ended.out
     assert "overheads are left out" in ended.out
     made = json.loads((tmp_path / "made.json").read_text())
     ar, spec = made["decoders"]

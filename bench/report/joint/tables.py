@@ -115,7 +115,7 @@ def machines(members: Sequence[Member]) -> str:
         kind = "The runs share their kind of machine and setup (comparability key), not a session"
     else:
         kind = "The runs are of different machines or setups, or of unknown ones"
-    return f"{kind}: times are not pooled, and none is held against another run's."
+    return f"{kind}: times are not pooled, and none is compared with another run's."
 
 
 def _bases(members: Sequence[Member]) -> str:

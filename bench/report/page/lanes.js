@@ -66,7 +66,7 @@ function colourClass(step) {
   return step.number ? `c${step.number % NUM_COLOURS}` : "prefill";
 }
 
-/** The tokens of a step: before the drafts, drafts that stood, drafts that fell, the target's own. */
+/** The tokens of a step: before the drafts, accepted drafts, rejected drafts, the target's own. */
 function stepNode(lane, step, pieces) {
   const piece = (id) => pieces[id] || `⟨${id}⟩`;
   const node = el("span", { class: `step ${colourClass(step)}` });

@@ -18,6 +18,7 @@ document.querySelectorAll("figure.table").forEach(setUpTable);
 const tools = document.querySelector(".tools");
 setUpFolding(tools);
 setUpTheme(tools);
+setUpFigures();
 tools.hidden = false;
 openViewer().finally(() => {
   document.documentElement.dataset.ready = "";

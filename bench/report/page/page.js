@@ -50,9 +50,37 @@ function setUpTheme(tools) {
   tools.append(button);
 }
 
+/** A click on a drawing shows it in the whole window; another click, or Escape, puts it back. */
+function setUpFigures() {
+  const drawings = document.querySelectorAll(".drawing");
+  if (!drawings.length) return;
+  const dialog = el("dialog", { class: "large", onclick: () => dialog.close() });
+  document.body.append(dialog);
+  for (const drawing of drawings) {
+    const enlarge = () => {
+      const svg = drawing.firstElementChild;
+      drawing.style.height = `${drawing.offsetHeight}px`; // the page stays as it is
+      dialog.ariaLabel = drawing.dataset.shows;
+      dialog.replaceChildren(svg);
+      dialog.onclose = () => {
+        drawing.replaceChildren(svg);
+        drawing.style.height = "";
+      };
+      dialog.showModal();
+    };
+    drawing.dataset.shows = drawing.ariaLabel;
+    Object.assign(drawing, { role: "button", ariaLabel: `Enlarge: ${drawing.ariaLabel}`, title: "Enlarge", tabIndex: 0, onclick: enlarge });
+    drawing.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      enlarge();
+    });
+  }
+}
+
 /** Buttons that fold and unfold everything; what is printed is unfolded. */
 function setUpFolding(tools) {
-  const sections = [...document.querySelectorAll("details.section")];
+  const sections = [...document.querySelectorAll("details.section, details.reading")];
   const setAll = (open) => sections.forEach((section) => { section.open = open; });
   tools.append(
     el("button", { type: "button", id: "unfold", onclick: () => setAll(true) }, "Unfold all"),

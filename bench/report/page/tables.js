@@ -4,9 +4,9 @@ const UNKNOWN = "-";
 const INTERVAL = /^(.*?) \[(.*), (.*)\]$/;
 const LATEX = { "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}" };
 
-/** The text of a cell without the places where a line may break. */
+/** The text of a cell in one line. */
 function cellText(cell) {
-  return cell.textContent.replaceAll("\u200b", "").replace(/\s+/g, " ").trim();
+  return cell.textContent.replace(/\s+/g, " ").trim();
 }
 
 /** The number that a text begins with, NaN where it begins with none. */
@@ -41,7 +41,7 @@ function sortBy(table, column, original) {
 
 /** Headings and rows as {text, bold}, as they stand now. */
 function contents(table) {
-  const cells = (row) => [...row.cells].map((cell) => ({ text: cellText(cell), bold: cell.classList.contains("strong") }));
+  const cells = (row) => [...row.cells].map((cell) => ({ text: cellText(cell), bold: cell.classList.contains("strong"), words: cell.classList.contains("words") }));
   return { headings: cells(table.tHead.rows[0]), rows: [...table.tBodies[0].rows].map(cells) };
 }
 
@@ -50,7 +50,7 @@ function markdownOf(table) {
   const escape = (text) => text.replaceAll("|", "\\|").replaceAll("<", "&lt;").replaceAll("](", "]\\(").replaceAll("`", "\\`");
   const line = (cells) => `| ${cells.join(" | ")} |`;
   const row = (cells) => line(cells.map(({ text, bold }) => (bold ? `**${escape(text)}**` : escape(text))));
-  const rule = line(headings.map((_, i) => (i ? "---:" : "---")));
+  const rule = line(headings.map(({ words }) => (words ? "---" : "---:")));
   return [row(headings), rule, ...rows.map(row)].join("\n") + "\n";
 }
 
@@ -59,7 +59,7 @@ function latexOf(table) {
   const escape = (text) => text.replace(/[\\~^&%$#_{}]/g, (c) => LATEX[c] ?? `\\${c}`);
   const row = (cells) => cells.map(({ text, bold }) => (bold ? `\\textbf{${escape(text)}}` : escape(text))).join(" & ") + " \\\\";
   return [
-    `\\begin{tabular}{l${"r".repeat(headings.length - 1)}}`,
+    `\\begin{tabular}{${headings.map(({ words }) => (words ? "l" : "r")).join("")}}`,
     "\\toprule", row(headings), "\\midrule", ...rows.map(row), "\\bottomrule", "\\end{tabular}",
   ].join("\n") + "\n";
 }

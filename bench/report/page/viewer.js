@@ -38,20 +38,28 @@ class Viewer {
     this.prompt = el("select", { id: "prompt", ariaLabel: "Prompt", onchange: () => this.open(Number(this.prompt.value)) });
     this.count = el("span", { class: "soft count", role: "status" });
     this.chips = index.decoders.map((decoder, i) => this.chip(decoder, i));
+    this.unshown = el("span", { class: "soft count", role: "status" });
+    this.nothing = el("p", { class: "nothing", role: "status" });
     this.asked = el("div", { class: "asked" });
     this.rejected = el("input", { type: "checkbox", id: "rejected", checked: true, onchange: () => this.strike() });
+    this.body = el(
+      "div",
+      {},
+      el("details", { class: "prompt" }, el("summary", {}, "Prompt"), this.asked),
+      el("div", { class: "controls" }, race.button, race.slider, race.moment, race.speed, race.units, race.pace),
+      race.board,
+      legend(),
+      race.cards,
+    );
     const turn = (text, label, by) => el("button", { type: "button", ariaLabel: label, title: label, onclick: () => this.turn(by) }, text);
     stage.tabIndex = 0;
     stage.setAttribute("role", "group");
     stage.setAttribute("aria-label", "Step viewer");
     stage.append(
       el("div", { class: "controls" }, this.family, this.search, el("div", { class: "turn" }, turn("‹", "prompt before", -1), this.prompt, turn("›", "prompt after", 1)), this.count),
-      el("div", { class: "controls" }, ...this.chips, el("label", { class: "chip plain" }, this.rejected, "rejected drafts")),
-      el("details", { class: "prompt" }, el("summary", {}, "Prompt"), this.asked),
-      el("div", { class: "controls" }, race.button, race.slider, race.moment, race.speed, race.units, race.pace),
-      race.board,
-      legend(),
-      race.cards,
+      el("div", { class: "controls" }, ...this.chips, el("label", { class: "chip plain" }, this.rejected, "rejected drafts"), this.unshown),
+      this.nothing,
+      this.body,
       keys(),
       ...index.notes.map((note) => el("p", { class: "soft" }, note)),
     );
@@ -77,6 +85,14 @@ class Viewer {
     this.prompt.replaceChildren(...this.matches.map((i) => el("option", { value: i }, label(prompts[i]))));
     this.count.textContent = this.matches.length ? `${this.matches.length} of ${plural(prompts.length, "prompt")}` : "no prompt matches";
     if (this.matches.length) await this.open(this.matches.includes(this.chosen) ? this.chosen : this.matches[0]);
+    else this.empty();
+  }
+
+  /** Show no answers: those of the prompt before are not what was searched for. */
+  empty() {
+    this.chosen = -1;
+    this.lanes = [];
+    this.arrange(true);
   }
 
   turn(by) {
@@ -108,7 +124,7 @@ class Viewer {
     this.arrange(this.race.at >= this.race.limit);
   }
 
-  /** Show what was drafted and fell, or leave it out. */
+  /** Show rejected drafts, or leave them out. */
   strike() {
     this.stage.classList.toggle("unstruck", !this.rejected.checked);
   }
@@ -116,7 +132,18 @@ class Viewer {
   arrange(ended) {
     const shown = this.lanes.filter((lane) => !this.hidden.has(lane.answer.d));
     const baseline = this.lanes.find((lane) => lane.answer.d === 0 && !lane.answer.error);
+    const unshown = this.index.decoders.filter((_, i) => this.hidden.has(i)).map(({ name }) => name);
+    this.unshown.textContent = unshown.length ? `not shown: ${unshown.join(", ")}` : "";
+    this.nothing.textContent = this.missing(shown);
+    this.body.hidden = this.nothing.textContent !== "";
     this.race.arrange(shown, baseline ?? null, ended);
+  }
+
+  /** Why nothing is shown, and what to do; empty where something is. */
+  missing(shown) {
+    if (!this.matches.length) return "No prompt fits: clear the search, or choose all families.";
+    if (shown.length) return "";
+    return this.hidden.size < this.index.decoders.length ? "No chosen decoder answered this prompt: tick another above." : "No decoder is chosen: tick one above.";
   }
 
   // ------------------------------------------------------------ keys

@@ -9,7 +9,8 @@ from bench.report import tables
 from bench.report.conclusion import not_slower
 from bench.report.paper.layout import COLUMNS, Layout
 from bench.report.paper.table import NEEDED, Grid, eligible
-from bench.report.together import Member, hardware, model_of
+from bench.report.setting import hardware, model_of
+from bench.report.together import Member
 from bench.stats.summary import ALL
 from bench.stats.summary_row import rows_of
 from bench.stats.validity import VALID

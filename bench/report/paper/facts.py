@@ -13,7 +13,8 @@ from datetime import datetime
 from bench.plan.named_models import named
 from bench.records.plan import BASELINE
 from bench.report.paper import citations
-from bench.report.together import Member, hardware, model_of
+from bench.report.setting import hardware, model_of
+from bench.report.together import Member
 from bench.stats.intervals import LEVEL
 from bench.stats.side import Side
 from bench.stats.summary import ALL

@@ -2,7 +2,8 @@ r"""`bench paper`: everything a paper takes from runs, written from their folder
 
 Figures at column width with embedded TrueType fonts and no title (the caption says it), their
 numbers as CSV, a booktabs table to ``\input``, a paragraph on reproducing the runs, the facts that
-the venue's checklist asks for, and BibTeX entries. The same records give the same bytes.
+the venue's checklist asks for, BibTeX entries, and a skeleton (``paper.tex``) that takes in all of
+it and compiles. The same records give the same bytes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from bench.records.files import write_files
 from bench.report.paper.caption import caption_of
 from bench.report.paper.citations import bibliography
 from bench.report.paper.layout import WIDTHS, Layout
+from bench.report.paper.skeleton import skeleton
 from bench.report.paper.table import latex
 from bench.report.paper.texts import checklist, reproducibility
 from bench.report.together import Member, decoders_of
@@ -28,7 +30,7 @@ def write_paper(
     layout: Layout,
     note: Callable[[str], None] = lambda _: None,
 ) -> list[Path]:
-    """Write table, figures with their CSVs, texts and references; returns the files.
+    """Write table, figures with their CSVs, texts, references, a skeleton; returns the files.
 
     `note` is told what was left out for want of room, and what has no BibTeX entry.
 
@@ -51,8 +53,10 @@ def write_paper(
         "checklist.tex": checklist(members, layout.venue),
         "references.bib": references,
     }
+    figures = _figures(members, layout)
+    texts["paper.tex"] = skeleton(layout.venue, figures)
     files = {name: text.encode() for name, text in texts.items()}
-    return write_files(folder, _figures(members, layout) | files)
+    return write_files(folder, figures | files)
 
 
 def _figures(members: Sequence[Member], layout: Layout) -> dict[str, bytes]:

@@ -245,6 +245,22 @@ def test_a_slow_down_beyond_the_margin_regresses(pair: Pair) -> None:
     assert measure(comparison, "spec", "time").change == pytest.approx(0.2)
 
 
+def test_a_load_on_a_whole_run_cancels_in_units_of_ars_time(pair: Pair) -> None:
+    def loaded(record: dict[str, Any]) -> None:
+        for cell in ("ar", "spec", "ptp"):
+            slower(1.5, cell)(record)
+        slower(1.1, "ptp")(record)
+
+    comparison = judged(pair(loaded))
+    assert measure(comparison, "spec", "time").change == pytest.approx(0.5)
+    assert measure(comparison, "spec", "time_over_ar").change == pytest.approx(0, abs=1e-9)
+    own = measure(comparison, "ptp", "time_over_ar")
+    assert own.change == pytest.approx(0.1)
+    assert own.head == pytest.approx(1.1 * (own.base or 0))
+    assert own.verdict is Regression.passed, "it is shown and not judged"
+    assert "time_over_ar" not in {m.name for m in comparison.cells[0].measures}
+
+
 def test_interleaved_runs_are_held_to_the_narrow_margin(pair: Pair) -> None:
     runs = pair(slower(1.08))
     assert verdicts(judged(runs))["spec"] == "pass"

@@ -19,7 +19,8 @@ from bench.plan.select import choose_decoders
 from bench.records.phases import PHASES, PHASES_FILE, PhasedAnswer, read_phases
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
-from bench.report.explain import explain, print_explanation
+from bench.report.explain import explain
+from bench.report.explained import print_explanation
 from bench.report.findings import Findings
 from bench.report.speed_tables import one_sided, split
 from bench.report.write import write_report
@@ -496,10 +497,24 @@ def test_an_explanation_breaks_between_words_on_a_terminal_and_not_at_all_in_a_p
         print_explanation(findings, out)
         return out.file.getvalue()  # type: ignore[attr-defined]
 
-    assert printed().rstrip("\n").split("\n\n") == paragraphs
+    table, *said = printed().rstrip("\n").split("\n\n")
+    assert said == paragraphs
     lines = printed(force_terminal=True).splitlines()
     assert max(map(len, lines)) <= 40
-    assert " ".join(lines).split() == " ".join(paragraphs).split()
+    below = lines[len(table.splitlines()) :]
+    assert " ".join(below).split() == " ".join(paragraphs).split()
+
+
+def test_an_explanation_begins_with_a_row_of_numbers_for_every_decoder(
+    tmp_path: Path, record: Make
+) -> None:
+    out = Console(file=io.StringIO(), width=80, color_system=None)
+    print_explanation(Findings(load_run(hand_made(tmp_path / "run", record))), out)
+    table = out.file.getvalue().split("\n\n")[0].splitlines()  # type: ignore[attr-defined]
+    rows = {line.split()[0]: line.split()[1:] for line in table[2:]}
+    # as the sentences below say: 3 tokens a step for 2 of ar's; a share of 1/9 is the prefill's
+    assert rows["spec"][1:] == ["3.00", "2.00", "11", "27", "53", "9"]
+    assert rows["ar"][:2] == ["1.00x", "1.00"]
 
 
 def test_the_best_number_of_drafts_follows_from_acceptance_and_costs(
@@ -548,7 +563,10 @@ def test_it_says_where_the_time_went_and_what_would_help_most(tmp_path: Path, re
     assert "a residual of +33.3 %: one of the two passes was disturbed" in text
     assert "Its time: 53% verifying, 27% drafting, 11% the prefill" in text
     # 13/7 as fast; if all 4 drafts stood, 3/5 of the steps would do: 13/7 / (1 - 8/9 * 2/5)
-    assert "help most, at best: drafts that all stand (2.88x), then free drafting (2.53x)" in text
+    assert (
+        "help most, at best: drafts that are all accepted (2.88x), then free drafting (2.53x)"
+        in text
+    )
     tables = Findings(load_run(tmp_path / "run")).time_tables
     assert [table.title for table in tables] == [
         "Where the time goes",

@@ -77,8 +77,8 @@ def test_groups_of_prompts_are_called_so() -> None:
 
 
 def test_a_run_of_the_baseline_alone_concludes_nothing() -> None:
-    assert conclusion(summary(), {}) == "Nothing was held against ar."
-    assert conclusion(summary().iloc[:0], {}) == "Nothing was held against ar."
+    assert conclusion(summary(), {}) == "Nothing was compared with ar."
+    assert conclusion(summary().iloc[:0], {}) == "Nothing was compared with ar."
 
 
 TWO = [row("spec", 1.6, 1.5, 1.7), row("ptp", 1.7, 1.5, 1.9)]

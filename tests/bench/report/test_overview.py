@@ -63,6 +63,22 @@ def test_without_speed_ups_there_is_no_overview() -> None:
     assert overview_figure(frame(speedup=[1.0, NAN, NAN])) is None
 
 
+def test_numbers_stand_beside_their_own_panel() -> None:
+    drawn = overview_figure(frame())
+    assert drawn is not None
+    figure, _ = drawn
+    figure.draw_without_rendering()
+    for axes, following in itertools.pairwise(figure.axes):
+        ends = [axes.spines["bottom"].get_bounds()[1], following.spines["bottom"].get_bounds()[0]]
+        own, other = (
+            panel.transData.transform((end, 0))[0]
+            for panel, end in zip((axes, following), ends, strict=True)
+        )
+        for box in (text.get_window_extent() for text in axes.texts):
+            assert own <= box.x0
+            assert box.x0 - own < other - box.x1
+
+
 @pytest.mark.parametrize("num", [1, 14])
 def test_numbers_stay_within_the_figure_however_many_decoders(num: int) -> None:
     base = frame().iloc[[0, 2]]

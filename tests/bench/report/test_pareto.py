@@ -60,6 +60,22 @@ def test_the_front_are_those_nobody_beats_in_both() -> None:
     assert set(data.loc[data["front"], "decoder"]) == {"a", "b", "d"}
 
 
+def test_of_scores_that_intervals_cannot_tell_apart_the_fastest_alone_is_on_the_front() -> None:
+    points = {
+        "ar": (1.0, 0.137),
+        "lookup": (1.7, 0.136),
+        "idlm": (0.65, 0.138),
+        "nar": (3.4, 0.004),
+    }
+    _, data = drawn(points, half=0.02)
+    assert list(data.loc[data["front"], "decoder"]) == ["lookup", "nar"]
+    _, data = drawn(points, half=0.0001)
+    assert list(data["front"]) == [True] * 4
+    made = quality_speed_figure(frame(points).assign(quality_low=NAN, quality_high=NAN))
+    assert made is not None
+    assert list(made[1]["front"]) == [True] * 4, "without intervals the estimates decide"
+
+
 def test_decoders_near_the_best_quality_are_enlarged_where_others_fall_far_below() -> None:
     figure, data = drawn(CROWD | {"nar": (4.0, 0.58)})
     whole, enlarged = figure.axes

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError, Exit
+from bench.report.setting import model_of
 from bench.report.together import (
     decoders_of,
     differences,
     identity,
     load_members,
-    model_of,
     same_machine,
     stored_floor,
     told_apart,

@@ -298,6 +298,44 @@ def test_decoders_are_chosen_and_a_race_goes_on_where_it_was(page: Browser) -> N
     assert state(page)["moment"].split(" of ")[0] == before
 
 
+def test_decoders_that_are_not_shown_are_named_and_none_chosen_is_said(page: Browser) -> None:
+    unshown, nothing = ".chip + .count", ".nothing"
+    assert (page.text(unshown), page.text(nothing)) == ("", "")
+    page.press("3")
+    assert page.text(unshown) == "not shown: spec"
+    page.press("1", "2", "4")
+    assert page.text(nothing) == "No decoder is chosen: tick one above."
+    assert not page.one(".race").is_displayed()
+    page.press("2")
+    assert page.text(nothing) == ""
+    assert state(page)["cards"] == ["ptp"]
+
+
+def test_a_search_without_a_hit_empties_the_viewer_until_there_is_one(page: Browser) -> None:
+    page.ask(TYPED, "no prompt says this")
+    page.wait("return document.querySelector('.nothing').textContent")
+    assert page.text(".nothing").startswith("No prompt fits: clear the search")
+    assert state(page)["cards"] == []
+    assert not page.one(".race").is_displayed()
+    page.ask(TYPED, "")
+    page.wait("return !document.querySelector('.nothing').textContent")
+    assert state(page)["cards"] == ORDER
+
+
+def test_a_click_enlarges_a_figure_and_another_puts_it_back(page: Browser) -> None:
+    for width in (1440, 390):
+        page.look(width, "light")
+        size = "return document.querySelector(arguments[0] + ' svg').getBoundingClientRect().width"
+        before = page.ask(size, ".drawing")
+        assert before >= 600, "type of 8 points is readable"
+        page.ask("document.querySelector('.drawing').click()")
+        page.wait("return document.querySelector('dialog').open")
+        assert page.ask(size, "dialog") > before
+        page.ask("document.querySelector('dialog').click()")
+        page.wait("return !document.querySelector('dialog svg')")
+        assert page.ask(size, ".drawing") == before
+
+
 # ---------------------------------------------------------------- tables
 
 

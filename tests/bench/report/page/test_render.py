@@ -55,6 +55,36 @@ def test_the_verdict_and_a_sentence_come_before_everything_else(told_run: Path) 
     assert body.index('class="lead"') < body.index("timing blocks measured")
 
 
+def test_the_head_says_what_ran_where_in_a_line_each(told_run: Path) -> None:
+    head = page_of(told_run).split("<main>")[0]
+    lines = dict(re.findall(r"<dt>(\w+)</dt><dd>(.*?)</dd>", head))
+    assert lines["decoders"] == "ar, ptp, spec, idlm"
+    assert lines["status"].startswith("complete; ")
+
+
+def test_three_short_lines_stand_below_the_main_table_and_the_rest_is_folded(
+    told_run: Path,
+) -> None:
+    section = page_of(told_run).split('id="numbers"')[1].split("</figure>")[0]
+    lines = re.findall(r"<li>(.*?)</li>", section)
+    openings = ["A/A noise floor", "Resolution", "Wide intervals"]
+    assert [line.split(":")[0] for line in lines] == openings[: len(lines)]
+    assert len(lines) >= 2
+    folded = section.split('<details class="reading">')[1]
+    assert "geometric mean over prompts" in folded
+
+
+def test_words_stand_left_numbers_right_and_no_heading_breaks_within_a_word(
+    told_run: Path,
+) -> None:
+    section = page_of(told_run).split('id="numbers"')[1].split("</figure>")[0]
+    left = re.findall(r'<th scope="col" class="words">(.*?)</th>', section)
+    assert left == ["decoder", "guarantee"]
+    assert "specbench_compat</th>" in section
+    assert "\u200b" not in section
+    assert "<span>speed-up,</span>" in section
+
+
 def test_every_section_folds_and_the_main_ones_are_open(told_run: Path) -> None:
     sections = re.findall(r'<details class="section" id="([\w-]+)"( open)?>', page_of(told_run))
     assert {name for name, is_open in sections if is_open} == {

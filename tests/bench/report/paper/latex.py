@@ -1,7 +1,4 @@
-"""Minimal documents with the text block of each venue's style file, in Times, and LaTeX over them.
-
-The style files cannot be shipped; class, margins, columns and fonts are as they set them.
-"""
+"""The skeleton of a paper by venue, and LaTeX over it."""
 
 from __future__ import annotations
 
@@ -10,6 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
+from bench.report.paper.skeleton import skeleton
 
 _FILES = ("article.cls", "geometry.sty", "times.sty", "booktabs.sty", "siunitx.sty", "graphicx.sty")
 
@@ -30,39 +29,13 @@ needs_latex = pytest.mark.skipif(
     reason=f"needs {_missing()} of LaTeX (texlive-latex-recommended, texlive-science, "
     "texlive-fonts-recommended)",
 )
-_BLOCKS = {
-    "icml": ("twocolumn,10pt", "letterpaper,textwidth=6.75in,textheight=9in,columnsep=0.25in"),
-    "acl": ("twocolumn,11pt", "a4paper,margin=2.5cm,columnsep=0.6cm"),
-    "neurips": ("10pt", "letterpaper,textwidth=5.5in,textheight=9in"),
-    "iclr": ("10pt", "letterpaper,textwidth=5.5in,textheight=9in"),
-    "tmlr": ("10pt", "letterpaper,textwidth=6.5in,textheight=9in"),
-    "arxiv": ("11pt", "letterpaper,margin=1in"),
-}
 
 
 def document(venue: str, figures: list[str]) -> str:
-    """A paper of the venue's shape that takes in everything `bench paper` wrote."""
-    options, geometry = _BLOCKS[venue]
-    lines = [
-        rf"\documentclass[{options}]{{article}}",
-        rf"\usepackage[{geometry}]{{geometry}}",
-        r"\usepackage[T1]{fontenc}",
-        r"\usepackage{times,booktabs,siunitx,graphicx,natbib}",
-        r"\begin{document}",
-        r"\typeout{the column is \the\columnwidth}",
-        r"\section{Results}",
-        r"\input{main}",
-        *(rf"\begin{{figure}}[t]\includegraphics{{{name}}}\end{{figure}}" for name in figures),
-        r"\typeout{texts begin}",
-        r"\input{reproducibility}",
-        r"\bibliographystyle{plainnat}",
-        r"\bibliography{references}",
-        r"\appendix",
-        r"\section{Checklist}",
-        r"\input{checklist}",
-        r"\end{document}",
-    ]
-    return "\n".join(lines) + "\n"
+    """The skeleton that `bench paper` writes, made to print how wide its column is."""
+    text = skeleton(venue, [f"{name}.pdf" for name in figures])
+    told = r"\begin{document}" + "\n" + r"\typeout{the column is \the\columnwidth}"
+    return text.replace(r"\begin{document}", told)
 
 
 def compiled(folder: Path, text: str) -> str:

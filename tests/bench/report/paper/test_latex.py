@@ -40,6 +40,12 @@ def test_latex_takes_everything_within_the_column(
         assert "Type 3" not in fonts
 
 
+@needs_latex
+def test_the_skeleton_compiles_as_it_was_written(tmp_path: Path) -> None:
+    write_paper(stored(), tmp_path, Layout(venue="icml"))
+    compiled(tmp_path, (tmp_path / "paper.tex").read_text(encoding="utf-8"))
+
+
 @pytest.mark.slow
 @needs_latex
 @pytest.mark.parametrize("size", [(9.0, 6.0), (7.0, 3.0)])

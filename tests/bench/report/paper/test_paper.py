@@ -18,7 +18,7 @@ from tests.bench.report.paper.test_table import stored
 FIGURES = ("speedup", "tokens_per_step", "quality")
 FILES = {
     *(f"{name}.{kind}" for name in FIGURES for kind in ("pdf", "csv")),
-    *("main.tex", "reproducibility.tex", "checklist.tex", "references.bib"),
+    *("main.tex", "reproducibility.tex", "checklist.tex", "references.bib", "paper.tex"),
 }
 Write = Callable[..., Path]
 
@@ -45,6 +45,18 @@ def test_a_run_gives_figures_their_numbers_a_table_and_texts(
         assert needed in text
     assert r"95\,\% t-interval" in text
     assert re.search(r"AR against a second AR in the same run: [\d.]+ \[[\d.]+, [\d.]+\]", text)
+
+
+@pytest.mark.parametrize("venue", WIDTHS)
+def test_the_skeleton_takes_in_what_was_written_and_nothing_else(
+    venue: str, tmp_path: Path
+) -> None:
+    files = written(stored(), tmp_path, venue)
+    text = files["paper.tex"].decode()
+    taken = {f"{name}.tex" for name in re.findall(r"\\input\{(.*?)\}", text)}
+    taken |= {f"{name}.pdf" for name in re.findall(r"\\includegraphics\{(.*?)\}", text)}
+    taken |= {f"{name}.bib" for name in re.findall(r"\\bibliography\{(.*?)\}", text)}
+    assert taken == {name for name in files if name != "paper.tex" and not name.endswith("csv")}
 
 
 @pytest.mark.parametrize("venue", WIDTHS)

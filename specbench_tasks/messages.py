@@ -39,10 +39,11 @@ def _message(name: str, item: Any) -> Message:
     if isinstance(item, Mapping):
         if call := next((key for key in _CALLS if item.get(key)), None):
             raise ValueError(f"{name} has {call}; only text can be asked and answered")
-        for role, content in _KEYS:
-            if isinstance(item.get(role), str):
+        for key, content in _KEYS:
+            role = item.get(key)
+            if isinstance(role, str):
                 text = _text(f"{name}.{content}", item.get(content))
-                return {"role": _ROLES.get(item[role], item[role]), "content": text}
+                return {"role": _ROLES.get(role, role), "content": text}
     raise ValueError(f"{name} is {short(item)}; a message has role and content, both texts")
 
 
@@ -51,14 +52,21 @@ def _text(name: str, content: Any) -> str:
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, Sequence) and content else [content]
-    texts = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
-    kinds = [str(part.get("type", "text")) for part in parts if isinstance(part, Mapping)]
-    if not all(isinstance(text, str) for text in texts) or not all("text" in k for k in kinds):
-        raise ValueError(
-            f"{name} is {short(content)}; a message has role and content, both texts (content may "
-            "be a list of parts with text)"
-        )
-    return "\n".join(texts)
+    texts = [text for part in parts if (text := _part(part)) is not None]
+    if len(texts) == len(parts):
+        return "\n".join(texts)
+    raise ValueError(
+        f"{name} is {short(content)}; a message has role and content, both texts (content may be a "
+        "list of parts with text)"
+    )
+
+
+def _part(part: Any) -> str | None:
+    """The text of a part of a content; None: it is no text (an image with a caption, say)."""
+    if not isinstance(part, Mapping) or "text" not in str(part.get("type", "text")):
+        return None
+    text = part.get("text")
+    return text if isinstance(text, str) else None
 
 
 def short(value: object) -> str:

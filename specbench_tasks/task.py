@@ -13,6 +13,8 @@ FAMILIES = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", 
 """The six task families, under the names Spec-Bench reports them (arXiv 2401.07851, Table 1)."""
 LISTS = ("copy", "replace", "shuffle")
 """Tasks on lists whose ceiling under independent parallel prediction is known; by name only."""
+EMBEDDED = frozenset(("zoo", *FAMILIES, *LISTS))
+"""Names that ``--tasks`` takes together; any other text is one source."""
 OTHER = "other"
 """The family of prompts of one's own that name none: timed, and scored by nothing."""
 

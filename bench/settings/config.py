@@ -39,7 +39,7 @@ from bench.settings.protocol import PRESETS
 from bench.settings.published import reference_names
 from decoders.core import registry
 from decoders.core.types import DecoderSpec
-from specbench_tasks.task import FAMILIES, LISTS
+from specbench_tasks.task import EMBEDDED
 
 ZOO = "zoo"
 """The embedded default, as `--model`, `--draft` and `--tasks` name it."""
@@ -184,7 +184,7 @@ def config_of(values: Mapping[str, Any], names: Mapping[str, str] = _AS_KEYS) ->
     values = _flat_tasks(dict(values))
     values = {**PRESETS.get(str(values.get("protocol")), {}), **values}
     config = _validated(values, names)
-    if not {name.strip() for name in config.tasks.split(",")} <= {ZOO, *FAMILIES, *LISTS}:
+    if not {name.strip() for name in config.tasks.split(",")} <= EMBEDDED:
         return config
     zoo = {"limit": _ZOO_LIMIT, "quality_limit": _ZOO_QUALITY_LIMIT}
     missing = {key: value for key, value in zoo.items() if values.get(key) is None}

@@ -503,6 +503,21 @@ def test_a_dry_run_tells_the_plan_and_an_estimate_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_of_a_file_says_how_it_is_read_and_shows_its_first_prompt(
+    small: Any, opener: Any, progress: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "talks.json"
+    said = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]
+    file.write_text(json.dumps([{"conversations": said, "lang": "en"}]))
+    shown = progress()
+    lines = dry_run(small(tasks=str(file), limit=9, quality_limit=0), shown, opener)
+    assert f"{file} is read as ShareGPT: 1 conversation (other 1)" in shown.notes
+    assert "fields that are not read: lang" in shown.notes
+    assert "--limit 9 is more than there are: all 1 are taken" in shown.notes
+    start = lines.index("the first prompt, talks-00000#1 (other, 3 tokens):")
+    assert lines[start + 1].endswith("Hi")
+
+
 def test_a_stored_reference_is_neither_read_nor_resumed_as_a_run(
     tmp_path: Path, progress: Any, opener: Any
 ) -> None:

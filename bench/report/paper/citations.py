@@ -14,6 +14,7 @@ from pathlib import Path
 
 from bench.report.together import Member
 from bench.text import latex, portable
+from specbench_tasks.task import EMBEDDED
 
 HARNESS = "decoding_bench"
 _SPECULATION = ("leviathan2023fast", "chen2023accelerating")
@@ -100,7 +101,7 @@ def of_tasks(tasks: object) -> tuple[str, ...]:
         return _SPECBENCH
     if source == "hf":
         return (_hub_key(what),) if _HUB_ID.fullmatch(what) else ()
-    return (HARNESS,) if source and source != "jsonl" else ()
+    return (HARNESS,) if {name.strip() for name in source.split(",")} <= EMBEDDED else ()
 
 
 def _hub_key(name: str) -> str:

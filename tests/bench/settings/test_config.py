@@ -34,7 +34,8 @@ def test_the_defaults_are_those_of_the_contract() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tasks", "limit"), [("qa,rag", 24), ("specbench", None), ("jsonl=x.jsonl", None)]
+    ("tasks", "limit"),
+    [("qa,rag", 24), ("specbench", None), ("jsonl=x.jsonl", None), ("x.csv", None)],
 )
 def test_only_the_zoo_has_a_default_limit(tasks: str, limit: int | None) -> None:
     assert load_config(None, {"tasks": tasks}).limit == limit

@@ -51,6 +51,8 @@ def test_every_key_has_an_entry_with_title_author_and_year() -> None:
     for tasks in ("zoo", "specbench", "qa,rag"):
         assert set(of_tasks(tasks)) <= entries().keys()
         assert of_tasks(tasks)
+    for own in ("jsonl=mine.jsonl", "/home/somebody/mine.csv", "", None):
+        assert of_tasks(own) == ()
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,13 @@ def test_logits_that_are_no_numbers_are_refused():
         self_check(model)
 
 
+def test_a_module_that_gives_no_numbers_itself_is_refused_as_such():
+    module = fresh("llama")
+    module.lm_head.weight.data[3] = float("nan")
+    with pytest.raises(ValueError, match=r"LlamaForCausalLM gives no numbers \(NaN\) by transf"):
+        self_check(HFModel(module))
+
+
 def test_a_forward_that_fails_is_one_line():
     model = made("llama")
 

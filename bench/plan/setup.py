@@ -138,8 +138,8 @@ def open_setup(config: RunConfig) -> Setup:
         if model is not None:
             notes = [*model.notes, *checked(config, model, role)]
             sha256 = weights_sha256(str(source))
-            facts[role] = {**model.facts, "weights_sha256": sha256}
-            facts[role] |= {"notes": notes} if notes else {}
+            noted = {"notes": notes} if notes else {}
+            facts[role] = {**model.facts, "weights_sha256": sha256, **noted}
     facts["adapters"] = _attach(config, folders, {"target": target, "draft": draft})
     return assemble(
         config.with_values(

@@ -14,7 +14,7 @@ _PROCESSORS = (
 )
 """Settings of transformers' generation that change logits, or how tokens are chosen, beside the
 temperature, top-k and top-p that a run sets itself."""
-_NEUTRAL = (None, False, 0, 1, 1.0, [], {})
+_NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, 1.0, [], {})
 
 
 def notes_of(module: Any) -> tuple[str, ...]:

@@ -128,14 +128,13 @@ def quantize(module: Any, width: Width) -> None:
             f"--quantize {width} runs on a CPU alone (torch's packed kernels); leave it out, or "
             "take --device cpu"
         )
-    layers = linear_layers(module)
-    kinds = {type(layer).__name__ for layer in layers.values() if type(layer) is not nn.Linear}
-    if other := other_linear(module) or next(iter(kinds), None):
-        raise ValueError(
-            f"{type(module).__name__} has layers of {other}, which --quantize does not know; it "
-            "packs torch's nn.Linear"
-        )
-    for name, layer in layers.items():
+    other = other_linear(module)
+    for name, layer in linear_layers(module).items():
+        if other or type(layer) is not nn.Linear:
+            raise ValueError(
+                f"{type(module).__name__} has layers of {other or type(layer).__name__}, which "
+                "--quantize does not know; it packs torch's nn.Linear"
+            )
         module.set_submodule(name, QuantizedLinear(layer.weight, layer.bias, width))
     head = module.get_output_embeddings()
     module.set_output_embeddings(QuantizedLinear(head.weight, head.bias, width))

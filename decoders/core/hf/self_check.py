@@ -68,6 +68,12 @@ def _compare(model: HFModel) -> None:
     quantile, bound = _BOUNDS[model.dtype]
     tokens = _ids(model, min(_LENGTH, model.max_length), 0)
     own = {tuple(tokens): model.own_logits(tokens, len(tokens))}
+    if own[tuple(tokens)].isnan().any():
+        raise ValueError(
+            f"{type(model.module).__name__} gives no numbers (NaN) by transformers' own forward in "
+            f"{_name(model)}: its weights are damaged, or it overflows; try --dtype bfloat16 or "
+            "float32"
+        )
     bound = max(bound, _USUAL * _rounding(model, tokens, own[tuple(tokens)], quantile))
     for answer in _answers(model, tokens):
         key, num_rows = tuple(answer.tokens), len(answer.logits)
@@ -78,9 +84,13 @@ def _compare(model: HFModel) -> None:
             raise ValueError(
                 f"{type(model.module).__name__} gives other logits for {answer.how} than "
                 f"transformers' own forward, by {error:.2g} of their spread (rounding in "
-                f"{str(model.dtype).removeprefix('torch.')} is below {bound:.2g}): nothing "
-                "measured on it would be right; choose another model"
+                f"{_name(model)} is below {bound:.2g}): nothing measured on it would be right; "
+                "choose another model"
             )
+
+
+def _name(model: HFModel) -> str:
+    return str(model.dtype).removeprefix("torch.")
 
 
 def _rounding(model: HFModel, tokens: list[int], whole: Tensor, quantile: float) -> float:

@@ -12,6 +12,7 @@ import pytest
 from bench import runs
 from bench.errors import BenchError, Exit
 from bench.plan.setup import open_setup
+from bench.records.run_folder import load_run
 from bench.settings.config import RunConfig
 from bench.stats.validity import judge
 from decoders.core.hf.model import HFModel
@@ -52,7 +53,7 @@ def test_without_the_check_it_runs_and_the_report_says_so(
     shown = progress()
     config = config_of(small, folder, decoders=["ar", "spec"], self_check=False)
     result = runs.run(config, tmp_path, shown)
-    warnings = judge(runs.load_run(result.run_dir)).warnings
+    warnings = judge(load_run(result.run_dir)).warnings
     unchecked = "not compared with transformers' own forward (--no-self-check)"
     penalty = "its generation config asks for repetition_penalty=1.2, which no decoder here applies"
     for role in ("target", "draft"):

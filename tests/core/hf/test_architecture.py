@@ -113,8 +113,9 @@ def running(name):
 def answers(decoder, model, prompts, batch_size=1):
     sampling = Sampling(max_new_tokens=BUDGET)
     outcomes = Scheduler(decoder, Models(target=model), sampling, batch_size).run(prompts)
-    assert all(isinstance(outcome, Generation) for outcome in outcomes), outcomes
-    return [list(outcome.tokens) for outcome in outcomes]
+    tokens = [list(o.tokens) for o in outcomes if isinstance(o, Generation)]
+    assert len(tokens) == len(prompts), outcomes
+    return tokens
 
 
 def generated(module, prompt):

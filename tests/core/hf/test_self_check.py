@@ -105,6 +105,26 @@ def test_logits_that_are_no_numbers_are_refused():
         self_check(model)
 
 
+def test_in_float32_one_wrong_row_is_enough(monkeypatch):
+    model = made("llama")
+    forward = model.forward
+
+    def one_wrong(calls):
+        logits = forward(calls)
+        return torch.cat([logits[:-1], logits[-1:].flip(-1)])
+
+    monkeypatch.setattr(model, "forward", one_wrong)
+    with pytest.raises(ValueError, match="gives other logits for a prompt alone"):
+        self_check(model)
+
+
+def test_a_module_that_gives_no_numbers_itself_is_refused_as_such():
+    module = fresh("llama")
+    module.lm_head.weight.data[3] = float("nan")
+    with pytest.raises(ValueError, match=r"LlamaForCausalLM gives no numbers \(NaN\) by transf"):
+        self_check(HFModel(module))
+
+
 def test_a_forward_that_fails_is_one_line():
     model = made("llama")
 

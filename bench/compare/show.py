@@ -23,7 +23,7 @@ from bench.compare.judge import (
 )
 from bench.report.tables import Table, TableCell
 from bench.stats.intervals import LEVEL
-from bench.text import UNKNOWN, counted, markdown
+from bench.text import UNKNOWN, counted, markdown, percent
 
 _SHARES = ("identical_to_ar", "quality", "changed_answers", "errors")
 _ALWAYS = ("calls", "rows", "emitted", "accepted", "tokens_per_step", "identical_to_ar", "quality")
@@ -182,13 +182,13 @@ def _change(measure: Measure) -> str:
         return "="
     if measure.relative:
         return _percent(measure.change, 2)
-    return f"{_value(measure, measure.base)} -> {_value(measure, measure.head)}"
+    return " -> ".join(_sides(measure))
 
 
 def _before_and_after(measure: Measure) -> str:
     """A measure on both sides, and its change; its one value and "=" where there is none."""
     change = _change(measure)
-    base, head = (_value(measure, value) for value in (measure.base, measure.head))
+    base, head = _sides(measure)
     if change == "=":
         return f"{head} ="
     both = f"{base} -> {head}"
@@ -202,13 +202,22 @@ def _both(measure: Measure) -> str:
     allowed = f"tolerance {measure.tolerance:.3g}"
     if not measure.tolerance:
         allowed = _EXACT[HARD[measure.name.partition(".")[0]][0]]
-    text = f"{_value(measure, measure.base)} -> {_value(measure, measure.head)}"
+    text = " -> ".join(_sides(measure))
     if measure.relative:
         text += f" ({_percent(measure.change, 2)})"
     return f"{text}, {allowed}"
 
 
-def _value(measure: Measure, value: float | None) -> str:
+def _sides(measure: Measure) -> tuple[str, str]:
+    """A measure on both sides; shares that differ by less than is printed have more decimals."""
+    values = measure.base, measure.head
+    base, head = (_value(measure, value) for value in values)
+    if base == head and values[0] != values[1]:
+        base, head = (_value(measure, value, places=3) for value in values)
+    return base, head
+
+
+def _value(measure: Measure, value: float | None, places: int = 1) -> str:
     if value is None:
         return UNKNOWN
     if measure.name == "time":
@@ -216,7 +225,7 @@ def _value(measure: Measure, value: float | None) -> str:
     if measure.name == OVER_AR:
         return f"{value:.3f}"
     share = measure.name.partition(".")[0] in _SHARES
-    return f"{value * 100:.2f} %" if share else f"{value:,.6g}"
+    return percent(value, places=places) if share else f"{value:,.6g}"
 
 
 def _percent(change: float | None, places: int = 1) -> str:

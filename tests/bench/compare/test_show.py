@@ -16,7 +16,8 @@ from rich.console import Console
 from bench.compare.compare import compare
 from bench.compare.diff import marked, show_changes
 from bench.compare.gate import Gate
-from bench.compare.judge import Comparison
+from bench.compare.judge import Comparison, Measure, Regression
+from bench.compare.show import _change as shown_change
 from bench.compare.show import print_comparison, to_json, to_markdown, to_table
 from bench.stats.side import load_side
 
@@ -46,7 +47,7 @@ def test_the_markdown_says_what_regressed_and_by_how_much(pair: Pair) -> None:
     assert text.startswith("### head against base: regressed")
     row = next(line for line in text.splitlines() if line.startswith("| spec | "))
     assert re.match(r"\| spec \| \*\*regressed\*\* \|( [\d,.]+ = \|){4}", row)
-    assert "* spec: changed_answers regressed: 0.00 % -> " in text
+    assert "* spec: changed_answers regressed: 0.0 % -> " in text
     assert ", must not rise" in text
     assert "tolerance" not in text
     assert "needs" not in text
@@ -213,3 +214,21 @@ def test_a_folder_that_is_no_run_is_one_line(
         cli.main()
     assert ended.value.code == 2
     assert "no run folder" in capsys.readouterr().err
+
+
+def test_shares_that_would_print_alike_have_more_decimals() -> None:
+    def shown(base: float, head: float) -> str:
+        made = Measure(
+            name="quality.qa",
+            base=base,
+            head=head,
+            change=head - base,
+            relative=False,
+            tolerance=0.0,
+            verdict=Regression.regressed,
+        )
+        return shown_change(made)
+
+    assert shown(0.57, 0.5614) == "57.0 % -> 56.1 %"
+    assert shown(0.57, 0.56996) == "57.000 % -> 56.996 %"
+    assert shown(1.0, 0.99996) == "100.0 % -> 99.9 %"

@@ -52,6 +52,15 @@ def test_a_decoder_has_one_colour_in_every_panel_and_runs_share_the_axis(
     assert used[0]["mine"] == used[1]["mine"]
 
 
+@pytest.mark.parametrize("conversations", [1, 6])
+def test_an_interval_is_named_where_one_is_drawn(synthetic_run: Write, conversations: int) -> None:
+    run = synthetic_run(conversations=conversations, quality=0)
+    drawn = dots.dots_figure(members_of([load_side(str(run), run)]), dots.SPEEDUP, 3.25)
+    assert drawn is not None
+    label = "speed-up over ar, 95 % interval" if conversations > 1 else "speed-up over ar"
+    assert drawn[0].get_supxlabel() == label
+
+
 def test_what_is_not_known_has_no_figure(synthetic_run: Write) -> None:
     run = synthetic_run(quality=0)
     assert dots.dots_figure(members_of([load_side(str(run), run)]), dots.QUALITY, 3.25) is None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 from bench.records.run_folder import load_run
 from bench.report import figures
@@ -48,6 +49,21 @@ def test_both_reports_say_in_a_line_which_figures_there_are_not(reported_run: Pa
     page = (reported_run / "report.html").read_text(encoding="utf-8")
     assert "time_split (there was no second pass)" in page
     assert not (reported_run / "figures" / "time_split.png").exists()
+
+
+@pytest.mark.parametrize("conversations", [1, 6])
+def test_captions_and_labels_name_intervals_and_bands_that_are_drawn(
+    synthetic_run: Write, conversations: int
+) -> None:
+    made = draw_all(Findings(load_run(synthetic_run(conversations=conversations))))
+    several = conversations > 1
+    assert ("with 95 % intervals" in made.captions["speedup"]) == several
+    assert "with 95 % intervals" in made.captions["quality_speed"]  # that of quality is there
+    assert ("grey band" in made.captions["speedup"]) == several
+    for name in ("speedup", "quality_speed"):
+        figure = made.drawn[name][0]
+        labels = [figure.get_supxlabel(), *(axes.get_xlabel() for axes in figure.axes)]
+        assert any("95 % interval" in label for label in labels) == several, name
 
 
 def test_each_figure_has_its_data_beside_it(synthetic_run: Write) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -38,6 +39,22 @@ def test_the_paragraph_states_machine_software_protocol_seeds_and_commit() -> No
         assert words in text, words
     assert "run differ" not in text
     assert text.count("{") == text.count("}")
+
+
+def test_families_that_were_only_scored_are_not_counted_as_timed() -> None:
+    (member,) = stored()
+    summary = member.summary.copy()
+    summary.loc[summary["family"].isin(["qa", "rag", "translation"]), "prompts"] = 0
+    assert "in 24 conversations, 3 families, and 120" in facts.data(
+        [replace(member, summary=summary)]
+    )
+
+
+def test_a_warning_of_a_run_does_not_begin_a_sentence() -> None:
+    (member,) = stored()
+    status = replace(member.side.status, warnings=("other processes used a core",))
+    text = facts.limits([replace(member, side=replace(member.side, status=status))])
+    assert text.endswith(" Warning: other processes used a core.")
 
 
 def test_what_runs_share_is_said_once_and_what_not_by_run() -> None:

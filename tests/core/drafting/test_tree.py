@@ -113,6 +113,10 @@ def test_candidates_are_drawn_without_replacement() -> None:
             total -= left[token]
         assert distribution.pop(order) == pytest.approx(chance)
     assert not distribution  # never token 3, which has no mass
+    certain = integrated(
+        lambda uniforms: tuple(draw_candidates(torch.eye(4)[2], 3, uniforms, 5)), 2
+    )
+    assert certain == {(2,): 1.0}  # no more where no mass is left
 
 
 Shape = Sequence[tuple[int, int, int]]
@@ -191,22 +195,32 @@ def test_rejection_of_siblings_keeps_the_targets_distribution(
         assert first[token] == pytest.approx(weight / 12, abs=1e-9)
 
 
-def test_no_number_draws_a_candidate_and_decides_again() -> None:
-    """Both siblings may fall, and two tokens are left then; all uniforms are integrated over."""
-    p, q = torch.tensor([5, 5, 1, 1]) / 12, torch.ones(4) / 4
+@pytest.mark.parametrize(
+    ("p", "q", "sizes"),
+    [
+        # both siblings may fall, and two tokens are left then
+        ([5, 5, 1, 1], [3, 3, 3, 3], {"draw": (4, 3), "accept": (3, 3), "recover": (2,)}),
+        # what the first leaves of p exceeds, as it is, what the second is drawn from
+        ([4, 2, 2, 0], [1, 1, 2, 4], {"draw": (8, 4), "accept": (2, 2), "recover": (2,)}),
+    ],
+)
+def test_drawing_and_testing_two_candidates_gives_the_targets_distribution(
+    p: list[int], q: list[int], sizes: dict[str, tuple[int, ...]]
+) -> None:
+    """All uniforms are integrated over, those of the draws among them: none decides twice."""
+    target, drafted = torch.tensor(p) / sum(p), torch.tensor(q) / sum(q)
 
     def first(uniforms: Any) -> int:
         tree = DraftTree(0)
-        for token in draw_candidates(q, 2, uniforms, 3):
+        for token in draw_candidates(drafted, 2, uniforms, 3):
             tree.draft(token, 0)
-        after = torch.stack([p, *torch.eye(4)[[0] * (len(tree) - 1)]])
-        path, token = verify_strict(tree, after, {0: q}, uniforms, 3)
+        after = torch.stack([target, *torch.eye(4)[[0] * (len(tree) - 1)]])
+        path, token = verify_strict(tree, after, {0: drafted}, uniforms, 3)
         return tree.tokens[path[1]] if len(path) > 1 else token
 
-    sizes = {"draw": (4, 3), "accept": (3, 3), "recover": (2,)}
     found = integrated(first, lambda stream, _, candidate: sizes[stream][candidate])
-    for token, mass in enumerate(p.tolist()):
-        assert found[token] == pytest.approx(mass, abs=1e-6)
+    for token, mass in enumerate(target.tolist()):
+        assert found.get(token, 0.0) == pytest.approx(mass, abs=1e-6)
 
 
 def test_rejection_of_a_tree_of_two_depths_keeps_the_targets_distribution() -> None:

@@ -65,8 +65,9 @@ class Estimate:
         """
         ends = [end for end in (floor.value, floor.low, floor.high) if end]
         noise = max((max(end, 1 / end) for end in ends), default=1.0)
-        known = self.value is not None and self.differs_from_one
-        return known and max(self.value, 1 / self.value) > noise
+        if self.value is None or not self.differs_from_one:
+            return False
+        return max(self.value, 1 / self.value) > noise
 
 
 def cluster_mean(values: Sequence[float], clusters: Sequence[str]) -> Estimate:

@@ -28,6 +28,7 @@ from bench.records.failures import error_line
 from bench.records.prompts import Prompt
 from bench.settings.bounds import NumDraws, check
 from bench.settings.config import RunConfig
+from bench.text import percent
 from bench.verify.distribution import (
     FALSE_ALARM,
     NUM_CONTEXTS,
@@ -214,7 +215,7 @@ class _Work:
             f"{margin:g} apart, or u less than {edge:.2g} from the token's share of the CDF.",
             f"What would be caught is caught with probability {POWER:g}: a wrong token in so many, "
             "or a distribution at that total-variation distance, whatever its direction.",
-            f"A lossless decoder fails these tests in {FALSE_ALARM:.1%} of examinations.",
+            f"A lossless decoder fails these tests in {percent(FALSE_ALARM)} of examinations.",
         ]
 
     def _facts(self) -> Mapping[str, object]:

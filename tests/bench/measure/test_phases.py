@@ -556,12 +556,12 @@ def hand_made(path: Path, record: Make) -> Path:
 
 def test_it_says_where_the_time_went_and_what_would_help_most(tmp_path: Path, record: Make) -> None:
     text = explained(hand_made(tmp_path / "run", record))
-    assert "ar takes 1000.00 ms per token: 77% of its time are calls of the model" in text
+    assert "ar takes 1000.00 ms per token: 76.9 % of its time are calls of the model" in text
     assert "emits 3.00 tokens and costs 2.00 tokens of ar's time" in text
     assert "verifying 1.20, drafting 0.60, overhead 0.20; that makes 1.50x" in text
     assert "It pays from 2.00 tokens a step on." in text
     assert "a residual of +33.3 %: one of the two passes was disturbed" in text
-    assert "Its time: 53% verifying, 27% drafting, 11% the prefill" in text
+    assert "Its time: 53.3 % verifying, 26.7 % drafting, 11.1 % the prefill" in text
     # 13/7 as fast; if all 4 drafts stood, 3/5 of the steps would do: 13/7 / (1 - 8/9 * 2/5)
     assert (
         "help most, at best: drafts that are all accepted (2.88x), then free drafting (2.53x)"
@@ -592,7 +592,7 @@ def test_the_time_of_what_verifies_nothing_is_called_by_another_word(
     (path / "manifest.json").write_text(json.dumps(manifest))
     text = explained(path)
     assert "It is lossy: it guarantees nothing." in text
-    assert "Its time: 53% predicting, 27% drafting" in text
+    assert "Its time: 53.3 % predicting, 26.7 % drafting" in text
     assert "verifying" not in text
 
 

@@ -56,7 +56,7 @@ def test_lossy_decoders_are_rings_and_wrong_ones_are_left_out_with_a_line() -> N
     under = [text.get_text() for text in figure.texts]
     assert "left out: ptp is WRONG: it claims to be lossless and is not" in under
     assert any(
-        line.startswith("hollow: lossy, no guarantee (nar: quality 50 %; ") for line in under
+        line.startswith("hollow: lossy, no guarantee (nar: quality 50.0 %; ") for line in under
     )
 
 

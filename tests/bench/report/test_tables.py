@@ -12,7 +12,7 @@ from bench.stats.summary_row import SummaryRow
 
 
 def row(**values: Any) -> SummaryRow:
-    plain = {"decoder": "spec", "family": "all", "batch_size": 1}
+    plain: dict[str, Any] = {"decoder": "spec", "family": "all", "batch_size": 1}
     return SummaryRow(**(plain | values))
 
 

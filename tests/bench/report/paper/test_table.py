@@ -148,7 +148,7 @@ def test_a_time_is_bold_only_where_its_decoder_is_shown_to_be_the_fastest(
     names, layout = ("speedup", "time_per_token_s"), Layout(venue="icml")
     summary = of_four(speedup=[1.0, 1.8, 2.0, 4.0], time_per_token_s=[4e-3, 2.2e-3, 2e-3, 1e-3])
     assert bold_of(made_up(summary, SHOWN), names, layout) == {("b", 1), ("b", 2)}
-    unsure = made_up(summary, pair and SHOWN | {("b", "a"): pair})
+    unsure = made_up(summary, None if pair is None else {**SHOWN, ("b", "a"): pair})
     assert not bold_of(unsure, names, layout)
     caption = caption_of(unsure, layout, grid(unsure, layout, names))
     assert ("The fastest 2 cannot be told apart: b, a." in caption) == (pair is not None)

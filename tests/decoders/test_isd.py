@@ -289,6 +289,16 @@ def table(error: float = 0.3, vocab_size: int = 31, order: int = 2) -> TableMode
     return model
 
 
+def test_without_verification_the_targets_own_token_follows_all_drafts() -> None:
+    model, text = table(), [1, 2, 3]
+    answer = generate(isd(verify="none"), text, Sampling(max_new_tokens=40), Models(target=model))
+    for step in answer.steps[:-1]:
+        text += step.tokens
+        assert step.accepted == step.drafted == len(step.tokens) - 1
+        assert step.tokens[-1] == int(model.logits(text[:-1]).argmax())
+    assert sum(step.drafted for step in answer.steps) > 10
+
+
 def answer_at(temperature: float, decoder: Any, model: Model) -> tuple[int, ...]:
     sampling = Sampling(temperature=temperature, max_new_tokens=40)
     return generate(decoder, PROMPTS[0], sampling, Models(target=model)).tokens

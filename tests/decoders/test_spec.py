@@ -12,10 +12,10 @@ from decoders.ar import Autoregressive
 from decoders.core.decoder import Decoder
 from decoders.core.engine import sequence as job_module
 from decoders.core.engine.models import Models
-from decoders.core.engine.scheduler import generate
+from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.sampling import Uniforms
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import Sampling
+from decoders.core.types import Generation, Sampling
 from decoders.spec import Speculative
 from tests.enumeration import enumerated_distribution, integrated
 
@@ -160,6 +160,17 @@ def test_coupled_equals_ar_token_for_token(temperature: float, agreement: float)
         expected = generate(Autoregressive(), [1, 2, 3], sampling, both).tokens
         decoder = Speculative(k=k, verify="coupled")
         assert generate(decoder, [1, 2, 3], sampling, both).tokens == expected
+
+
+def test_in_a_batch_each_answer_is_compared_with_its_own_drafts() -> None:
+    """Steps of unequal numbers of drafts, merged: answers, counts and overlaps are those alone."""
+    both, sampling = models(0.6), Sampling(temperature=1.0, max_new_tokens=24)
+    decoder, prompts = Speculative(k=4, stop=0.3), [[1, 2], [3], [4, 5, 6]]
+    together = Scheduler(decoder, both, sampling, 3).run(prompts)
+    for prompt, outcome in zip(prompts, together, strict=True):
+        assert outcome == generate(decoder, prompt, sampling, both)
+        assert isinstance(outcome, Generation)
+        assert len({step.drafted for step in outcome.steps}) > 2
 
 
 def test_a_better_draft_has_more_accepted() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 LETTERS = [*"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 .,?!'\n-:;()"]
 
 
-def save_checkpoint(folder: Path, num_extra: int = 0) -> Path:
-    """Write a random Llama and its tokenizer, of `num_extra` tokens more than letters."""
+def save_tokenizer(folder: Path, num_extra: int = 0) -> int:
+    """Write a tokenizer of letters and `num_extra` tokens more; returns how many it knows."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
     words = ["<s>", "</s>", "<unk>", *LETTERS, *(f"<{i}>" for i in range(num_extra))]
     tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, "<unk>"))
@@ -19,8 +19,15 @@ def save_checkpoint(folder: Path, num_extra: int = 0) -> Path:
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
     ).save_pretrained(folder)
+    return len(words)
+
+
+def save_checkpoint(folder: Path, num_extra: int = 0) -> Path:
+    """Write a random Llama and its tokenizer, of `num_extra` tokens more than letters."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     config = LlamaConfig(
-        vocab_size=len(words),
+        vocab_size=save_tokenizer(folder, num_extra),
         hidden_size=16,
         intermediate_size=32,
         num_hidden_layers=1,

@@ -10,12 +10,13 @@ import re
 from collections.abc import Callable
 from pathlib import PurePosixPath
 
-from docs.generate import command_line, decoder_pages, schema
+from docs.generate import architectures, command_line, decoder_pages, schema
 from docs.generate.places import DOCS
 
 _MARK = re.compile(r"^<!-- made of code: ([\w-]+) -->$", re.MULTILINE)
 
 PARTS: dict[str, Callable[[], str]] = {
+    "architectures": architectures.architectures,
     "command-line": command_line.command_line,
     "decoders": decoder_pages.index,
     "columns": schema.columns,

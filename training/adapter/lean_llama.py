@@ -256,7 +256,7 @@ class LeanLlama:
         keys, values = states
         length, rows = keys.shape[1], slots * share
         far = _scores(q, keys, size**-0.5)
-        near = _scores(q.view(-1, rows, size), k, size**-0.5)
+        near = _scores(q.reshape(-1, rows, size), k, size**-0.5)
         far.view(batch, groups, windows, rows, length).add_(hidden[0][:, None, :, None])
         near.view(batch, groups, windows, slots, share, slots).add_(hidden[1][:, None, :, :, None])
         seen = torch.cat([far, near.view(len(far), -1, slots)], -1).softmax(-1)

@@ -21,13 +21,14 @@ from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.weights import Deltas, MergedWeights, UnmergedWeights
 from decoders.core.hf.architecture import Architecture
 from decoders.core.types import HIDDEN
+from training.adapter.student_check import check_states, made_up_text
 from training.adapter.windows import Windows, shift_of
 
 _ATTENTION = "two-products"
 
 
 def _attend(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **facts: Any
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, **facts: Any
 ) -> tuple[Tensor, None]:
     """Attention of ``[B, H, N, E]`` queries under an additive mask ``[B or 1, 1, N, T]``."""
     num_batch, heads, rows, size = query.shape
@@ -35,19 +36,19 @@ def _attend(
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     scale = facts.get("scaling") or size**-0.5
-    assert mask is not None, "transformers makes no mask for this attention; bring one"
+    assert attention_mask is not None, "transformers makes no mask for this attention; bring one"
     if query.is_cuda:
         mixed = torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, scale=scale
+            query, key, value, attn_mask=attention_mask, scale=scale
         )
-        return mixed.transpose(1, 2), None
+        return mixed.transpose(1, 2).contiguous(), None
     columns = key.shape[2]
     flat = num_batch * heads
-    added = mask.expand(num_batch, heads, rows, columns).reshape(flat, rows, columns)
+    added = attention_mask.expand(num_batch, heads, rows, columns).reshape(flat, rows, columns)
     queries = query.reshape(flat, rows, size)
     scores = torch.baddbmm(added, queries, key.reshape(flat, columns, size).mT, alpha=scale)
     mixed = torch.bmm(scores.softmax(-1), value.reshape(flat, columns, -1))
-    return mixed.view(num_batch, heads, rows, -1).transpose(1, 2), None
+    return mixed.view(num_batch, heads, rows, -1).transpose(1, 2).contiguous(), None
 
 
 AttentionInterface.register(_ATTENTION, _attend)
@@ -109,7 +110,8 @@ class Student:
                 `module` itself.
 
         Raises:
-            ValueError: where the adapter or an architecture does not fit.
+            ValueError: where the adapter or an architecture does not fit, or slots that stand for a
+                text's own tokens have other states than the module's own.
         """
         adapter.check_fits(module)
         self.facts = _facts_of(module)
@@ -125,6 +127,7 @@ class Student:
                 )
             self.other = teacher.eval().requires_grad_(False)
         self.adapter, self.gated = adapter, gated
+        text = made_up_text(module, longest_row(self.facts))
         self.wrapped = GatedModule(module)
         self.module.set_attn_implementation(_ATTENTION)
         self.head = module.get_output_embeddings()
@@ -132,6 +135,7 @@ class Student:
         self.device: torch.device = module.device
         # merging costs in * out * r a layer, the delta rows * (in + out) * r
         self.merged = all(a * b < 2048 * (a + b) for a, b in adapter.config.layers.values())
+        check_states(*text, self._stood_in)
 
     def context(self, ids: Tensor) -> tuple[Tensor, ContextCache]:
         """Hidden states ``[B, S, D]`` of right-padded rows, and what slots will see of them."""
@@ -140,7 +144,7 @@ class Student:
             hidden = self._context(ids, cache)
         else:
             with self.wrapped.active(self._forward()):
-                hidden = self._base(cache, self._causal(ids), input_ids=ids)
+                hidden = self._base(cache, self._causal(ids), **_placed(ids))
         cache.recording = False
         return hidden, cache
 
@@ -161,11 +165,12 @@ class Student:
 
     @torch.no_grad()
     def _context(self, ids: Tensor, cache: ContextCache) -> Tensor:
-        return self._base(cache, self._causal(ids), input_ids=ids)
+        return self._base(cache, self._causal(ids), **_placed(ids))
 
     def _causal(self, ids: Tensor) -> Any:
         length = ids.shape[1]
-        return self._masks(torch.ones(1, length, length, dtype=torch.bool).tril(), length)
+        causal = torch.ones(length, length, dtype=torch.bool).tril()
+        return self._masks(causal.expand(len(ids), -1, -1), length)
 
     def slots(
         self, cache: ContextCache, embedded: Tensor, positions: Tensor, mask: Tensor
@@ -188,6 +193,26 @@ class Student:
                 inputs_embeds=embedded.to(self.dtype),
                 position_ids=positions.to(self.device),
             )
+
+    @torch.no_grad()
+    def _stood_in(self, ids: Tensor, num_context: int) -> Tensor:
+        """States of a text ``[1, S]``: those of its beginning, and two windows of slots on it.
+
+        Slots have the base weights alone and the embeddings of the text's other tokens.
+        """
+        cache = ContextCache()
+        hidden = self._context(ids[:, :num_context], cache)
+        cache.recording = False
+        rest = ids.shape[1] - num_context
+        own = torch.eye(2, dtype=torch.bool).kron(torch.ones(rest, rest, dtype=torch.bool).tril())
+        seen = torch.cat([torch.ones(2 * rest, num_context, dtype=torch.bool), own], -1)
+        slots = self._base(
+            cache,
+            self._masks(seen[None], ids.shape[1]),
+            inputs_embeds=self.module.get_input_embeddings()(ids[:, num_context:]).repeat(1, 2, 1),
+            position_ids=torch.arange(num_context, ids.shape[1], device=ids.device).repeat(2)[None],
+        )
+        return torch.cat([hidden, slots], 1)
 
     def states(self, cache: Any, u: Tensor, windows: Windows) -> Tensor:
         """Hidden states ``[B, Q, D]`` of windows' slots that carry u ``[B, Q]``.
@@ -247,11 +272,11 @@ class Student:
         Raises:
             ValueError: a sliding window would hide part of a row, which these masks do not do.
         """
-        windows = [window for window in self.facts.windows.values() if window is not None]
-        if windows and min(windows) < reach:
+        most = longest_row(self.facts)
+        if most < min(reach, self.facts.max_length):
             raise ValueError(
-                f"rows of {reach} tokens exceed the model's sliding window of {min(windows)}; "
-                "lower max_tokens"
+                f"rows of {reach} tokens exceed the model's sliding window of {most}; use [data] "
+                f"that is cut into rows, with data.max_tokens at most {most}"
             )
         added = torch.zeros(seen.shape, dtype=self.dtype, device=self.device)
         added = added.masked_fill_(~seen.to(self.device), torch.finfo(self.dtype).min)[:, None]
@@ -272,6 +297,16 @@ def _facts_of(module: Any) -> Architecture:
             "adapters are trained on plain heads only"
         )
     return facts
+
+
+def _placed(ids: Tensor) -> dict[str, Tensor]:
+    """Rows and their positions: from a mask of ours a module would count others."""
+    return {"input_ids": ids, "position_ids": torch.arange(ids.shape[1], device=ids.device)[None]}
+
+
+def longest_row(facts: Architecture) -> int:
+    """Tokens of the longest row that all of a model's layers see whole."""
+    return min([facts.max_length, *filter(None, facts.windows.values())])
 
 
 def gather_rows(states: Tensor, places: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ Training state lives in ``OUTPUT/.training``; the adapter lands in OUTPUT.
 
 from __future__ import annotations
 
+import functools
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,13 +25,14 @@ from training.adapter.job import AdapterJob, optimizers
 from training.adapter.lean_job import LeanJob
 from training.adapter.lean_student import LeanStudent
 from training.adapter.recipe import AdapterRecipe, AdapterTable, BlocksTable
-from training.adapter.student import Student
+from training.adapter.rehearsal import rehearse
+from training.adapter.student import Student, longest_row
 from training.adapter.warm_start import begin_from
 from training.adapter.windows import WindowSampling
 from training.loop import Loop, Schedule, TrainingProgress, fingerprint_of, saved_progress
 from training.recipe import RECIPES, ZOO, customised, read_recipe, with_settings, zoo_output
 from training.reporter import Reporter
-from training.text.sources import Teacher, source_of
+from training.text.sources import Source, Teacher, source_of
 from training.workers import keep_memory, spawn, worker
 
 CHECKPOINT, BEST, LOG = "adapter.pt", "best.pt", "adapter.jsonl"
@@ -218,32 +220,41 @@ def build_job(
         teacher = open_checkpoint(taught_by, "AutoModelForCausalLM", dtype=dtype).to(device)
         base["teacher_sha256"] = weights_sha256(taught_by)
     sampling = WindowSampling(**recipe.sampling.model_dump())
-    gated = recipe.adapter.gated or adapter is not None
+    given = adapter is not None
+    gated = recipe.adapter.gated or given
     if adapter is None:
         adapter = _fresh(recipe.adapter, sampling, module)
-    if recipe.run.lean:
-        student: Student = LeanStudent(module, adapter.to(device))
-    else:
-        student = Student(module, adapter.to(device), gated=gated, teacher=teacher)
+    adapter = adapter.to(device)
     tokenizer = open_checkpoint(taught_by, "AutoTokenizer")
+    room = longest_row(bare.architecture)
+    blocks = None
+    if recipe.adapter.variant == "refine":
+        table = recipe.blocks or BlocksTable()
+        blocks = BlockRules(stops=stop_ids(bare, tokenizer), room=room, **table.model_dump())
+
+    @functools.cache
+    def student() -> Student:  # it gives the module another attention
+        if recipe.run.lean:
+            return LeanStudent(module, adapter)
+        return Student(module, adapter, gated=gated, teacher=teacher)
+
+    def make(source: Source) -> AdapterJob:
+        kind, pad = LeanJob if recipe.run.lean else AdapterJob, tokenizer.pad_token_id or 0
+        return kind(student(), source, sampling, recipe.run, reporter, pad, blocks)
+
+    if not given:  # else it is judged, not trained
+        rehearse(bare, adapter, make)
     source = source_of(
         recipe.data,
         tokenizer=tokenizer,
-        max_length=module.config.get_text_config().max_position_embeddings,
+        max_length=room,
         folder=output / ".training",
         teacher=Teacher(
             name=weights_sha256(taught_by) or taught_by,
             open=lambda: HFModel.load(taught_by, dtype=torch.float32, device=device),
         ),
     )
-    blocks = None
-    if recipe.adapter.variant == "refine":
-        table = recipe.blocks or BlocksTable()
-        ends = stop_ids(bare, tokenizer)
-        blocks = BlockRules(stops=ends, room=bare.max_length, **table.model_dump())
-    pad = tokenizer.pad_token_id or 0
-    kind = LeanJob if recipe.run.lean else AdapterJob
-    return kind(student, source, sampling, recipe.run, reporter, pad, blocks), base
+    return make(source), base
 
 
 def _fresh(table: AdapterTable, sampling: WindowSampling, module: Any) -> SlotAdapter:

@@ -17,12 +17,14 @@ from typing import Any, Literal
 
 import torch
 
-from decoders.core.adapter.config import AdapterConfig
+from decoders.core.adapter.config import AdapterConfig, HeadsVariant
 from decoders.core.adapter.draft_layer import DraftLayer
 from decoders.core.adapter.exit_block import ExitBlock
 from decoders.core.adapter.heads import DraftHeads
+from decoders.core.adapter.hidden import HiddenAdapter
 from decoders.core.hf.checkpoint import weights_sha256
 from decoders.core.hf.model import HFModel
+from training.adapter.rehearsal import rehearse
 from training.adapter.train import Locate, device_of, located, open_checkpoint
 from training.heads.exit_job import ExitJob
 from training.heads.job import HeadsJob, HiddenJob
@@ -31,7 +33,7 @@ from training.heads.recipe import HeadsRecipe, HeadsTable
 from training.loop import Loop, Schedule, TrainingProgress, fingerprint_of
 from training.recipe import RECIPES, customised, read_recipe, with_settings, zoo_output
 from training.reporter import Reporter
-from training.text.sources import Teacher, source_of
+from training.text.sources import Source, Teacher, source_of
 from training.workers import keep_memory
 
 CHECKPOINT, LOG = "heads.pt", "heads.jsonl"
@@ -136,16 +138,22 @@ def build_job(
     """The job of a recipe, and what is known of its target (raises as `train_heads`)."""
     path, dtype = located(recipe.model.path, locate), getattr(torch, recipe.model.dtype)
     module = open_checkpoint(path, "AutoModelForCausalLM", dtype=dtype).to(device)
-    architecture = HFModel(module, grouped=False).architecture
-    if not architecture.reads_hidden:
+    target = HFModel(module, grouped=False)
+    if not target.architecture.reads_hidden:
         raise ValueError(
             f"{type(module).__name__} does more with its last hidden state than its head; heads "
             "cannot be trained for it"
         )
+    heads = _fresh(recipe, module.get_output_embeddings().weight.shape[1]).to(device)
+
+    def make(source: Source) -> HiddenJob:
+        return _JOBS[heads.variant](module, heads, source, recipe.run, reporter)
+
+    rehearse(target, heads, make)
     source = source_of(
         recipe.data,
         tokenizer=open_checkpoint(path, "AutoTokenizer"),
-        max_length=architecture.max_length,
+        max_length=target.max_length,
         folder=output / ".training",
         teacher=Teacher(
             name=weights_sha256(path) or path,
@@ -153,33 +161,37 @@ def build_job(
         ),
     )
     base = {"architecture": type(module).__name__, "weights_sha256": weights_sha256(path)}
-    of_width = {"layers": {}, "width": module.get_output_embeddings().weight.shape[1]}
+    return make(source), base
+
+
+_JOBS: Mapping[HeadsVariant, type[HiddenJob]] = {
+    "medusa": HeadsJob,
+    "eagle": LayerJob,
+    "exit": ExitJob,
+}
+
+
+def _fresh(recipe: HeadsRecipe, width: int) -> HiddenAdapter:
+    """What a recipe trains, for a model of so wide a state."""
+    of_width: dict[str, Any] = {"layers": {}, "width": width, "code": "constant"}
     if (layer := recipe.layer) is not None:
         config = AdapterConfig(
             variant="eagle",
-            code="constant",
             num_slots=layer.unroll,
             rank=layer.rank,
             num_heads=layer.num_heads,
             **of_width,
         )
-        drafter = DraftLayer(config, layer.seed).to(device)
-        return LayerJob(module, drafter, source, recipe.run, reporter), base
+        return DraftLayer(config, layer.seed)
     if (leaving := recipe.exit) is not None:
         config = AdapterConfig(
             variant="exit",
-            code="constant",
             num_slots=1,
             rank=leaving.rank,
             exit_layer=leaving.after,
             **of_width,
         )
-        block = ExitBlock(config, leaving.seed).to(device)
-        return ExitJob(module, block, source, recipe.run, reporter), base
+        return ExitBlock(config, leaving.seed)
     heads = recipe.heads or HeadsTable()
-    config = AdapterConfig(
-        variant="medusa", code="constant", num_slots=heads.num_heads, rank=heads.rank, **of_width
-    )
-    return HeadsJob(
-        module, DraftHeads(config, heads.seed).to(device), source, recipe.run, reporter
-    ), base
+    config = AdapterConfig(variant="medusa", num_slots=heads.num_heads, rank=heads.rank, **of_width)
+    return DraftHeads(config, heads.seed)

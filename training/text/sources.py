@@ -145,7 +145,7 @@ def source_of(
     Args:
         section: the table, see the top of this file.
         tokenizer: of the model that is trained.
-        max_length: the model's context: the default of max_tokens, and its bound.
+        max_length: the longest row that can be trained: the default of max_tokens, and its bound.
         folder: of the training run; completions are kept there.
         teacher: the model that ``on-policy`` samples from.
         on_completion: called with (done, total) while it does.
@@ -160,7 +160,8 @@ def source_of(
     max_tokens = options.setdefault("max_tokens", max_length)
     if not 2 <= max_tokens <= max_length:
         raise ValueError(
-            f"max_tokens is {max_tokens}; the model's context allows 2 to {max_length}"
+            f"data.max_tokens is {max_tokens}; rows of 2 to {max_length} tokens fit the model (its "
+            f"context and, of slots, its sliding window): --set data.max_tokens={max_length}"
         )
     if kind == "text":
         return TextSource(tokenizer=tokenizer, **options)

@@ -67,7 +67,7 @@ def _text_layers(module: Any) -> Iterator[tuple[str, nn.Module]]:
 def _is_plain(layer: nn.Module) -> bool:
     """Whether it is a product with a weight and no more, packed (`hf.quantized`) or not."""
     packed = getattr(layer, "packs_linear", False)
-    return packed or type(layer) is nn.Linear or type(layer).__name__ == "Conv1D"
+    return packed or type(layer) is nn.Linear or type(layer).__name__ in ("Conv1D", "FalconLinear")
 
 
 def layer_shapes(module: Any, enter: int = 0) -> dict[str, tuple[int, int]]:
@@ -82,7 +82,7 @@ def layer_shapes(module: Any, enter: int = 0) -> dict[str, tuple[int, int]]:
     if other := other_linear(module):
         raise ValueError(
             f"{type(module).__name__} has layers of {other}, which compute more than torch's "
-            "nn.Linear: adapters do not work on it; use decoders without one"
+            "nn.Linear: no gate opens there; use medusa, eagle, exit or no adapter"
         )
     return {
         name: _layer(name, layer).shape

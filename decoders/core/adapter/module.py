@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from decoders.core.adapter.config import CONFIG_FILE, HEADS, WEIGHTS_FILE, AdapterConfig
 from decoders.core.adapter.embedding import UniformEmbedding
+from decoders.core.adapter.fed_rows import fed_other_rows
 from decoders.core.adapter.gating import layer_shapes
 
 
@@ -120,7 +121,10 @@ class SlotAdapter(nn.Module):
         return pairs
 
     def check_fits(self, module: Any) -> None:
-        """`ValueError` unless the module has exactly the layers this adapter was made for."""
+        """`ValueError` unless the module has exactly the layers this adapter was made for.
+
+        Each must be fed the rows of a call, by which the gate is open or closed.
+        """
         shapes = layer_shapes(module, self.config.enter)
         for name, shape in self.config.layers.items():
             if shapes.get(name) != tuple(shape):
@@ -136,6 +140,11 @@ class SlotAdapter(nn.Module):
         extra = sorted(set(shapes) - set(self.config.layers))
         if extra:
             raise ValueError(f"the adapter was made for another model: it lacks layer {extra[0]}")
+        if (strange := fed_other_rows(module, list(shapes))) is not None:
+            raise ValueError(
+                f"{type(module).__name__} feeds its layer {strange} other rows than a call's own, "
+                "which no gate can tell apart; use medusa, eagle, exit or no adapter"
+            )
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Write ``adapter.json`` and ``adapter.safetensors``, weights cast to `dtype`."""

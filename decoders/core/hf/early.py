@@ -22,7 +22,8 @@ def early_exit(module: Any, num_layers: int, block: Callable[[Tensor], Tensor]) 
         block: of hidden states ``[B, N, D]``; what it returns is normed and read by the head.
 
     Raises:
-        ValueError: there are not so many layers, or none are found.
+        ValueError: there are not so many layers, none are found, or the first ones do not run
+            without the others.
     """
     layers = decoder_layers(module)
     if not 1 <= num_layers < len(layers):
@@ -30,6 +31,7 @@ def early_exit(module: Any, num_layers: int, block: Callable[[Tensor], Tensor]) 
             f"an exit after layer {num_layers} of a model of {len(layers)}; it may leave after "
             f"layers 1 to {len(layers) - 1}"
         )
+    _check_parts(module)
     shared = [*module.parameters(), *module.buffers(), *layers]
     early = copy.deepcopy(module, {id(part): part for part in shared})
     kept = decoder_layers(early)
@@ -40,6 +42,23 @@ def early_exit(module: Any, num_layers: int, block: Callable[[Tensor], Tensor]) 
     if getattr(config, "layer_types", None) is not None:
         config.layer_types = config.layer_types[:num_layers]
     return early
+
+
+def _check_parts(module: Any) -> None:
+    """`ValueError` for what stands between layers and head, or belongs to all layers together."""
+    name, config = type(module).__name__, module.config.get_text_config()
+    width, read = config.hidden_size, module.get_output_embeddings().weight.shape[1]
+    if width != read:
+        raise ValueError(
+            f"{name} projects states {width} wide to {read} before its head, which an exit would "
+            "leave out; use another adapter"
+        )
+    for shared in ("num_kv_shared_layers", "hidden_size_per_layer_input"):
+        if getattr(config, shared, 0):
+            raise ValueError(
+                f"{name} has parts that all of its layers share ({shared}): the first ones do not "
+                "run without the others, so there is no exit; use another adapter"
+            )
 
 
 class _LastLayer(nn.Module):

@@ -7,6 +7,7 @@ by far more than the tolerance.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -52,9 +53,11 @@ def trained(adapter: SlotAdapter) -> SlotAdapter:
     return adapter.train().requires_grad_(True)
 
 
-def windows_of(variant: Any, seed: int = 0, num_slots: int = 23) -> Windows:
+def windows_of(
+    variant: Any, seed: int = 0, num_slots: int = 23, rows: Sequence[Row] = ROWS
+) -> Windows:
     return draw_windows(
-        ROWS,
+        rows,
         num_slots=num_slots,
         length=LENGTH,
         sampling=WindowSampling(),
@@ -106,6 +109,14 @@ def test_states_and_gradients_are_the_students(name: str, kind: str) -> None:
     for key, gradient in gradients_expected.items():
         assert gradient.abs().max() > 0, key
         torch.testing.assert_close(gradients_got[key], gradient, rtol=2e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["plain", "gqa"])
+def test_a_row_alone_is_run_as_rows_are_together(name: str) -> None:
+    module, windows = deep(name), windows_of("c-ptp", rows=ROWS[:1])
+    plain = Student(deep(name), slot_adapter(module, variant="c-ptp"))
+    lean = LeanStudent(module, slot_adapter(module, variant="c-ptp"))
+    assert gap(run(lean, windows), run(plain, windows)) < TOLERANCE
 
 
 @pytest.mark.parametrize("kind", ["isd", "c-ptp"])

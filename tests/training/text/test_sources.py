@@ -689,7 +689,10 @@ def test_a_recipes_zoo_prompts_end_where_the_answer_begins(
         ),
         ({"kind": "text", "path": 3}, r"path is 3 in \[data\]; it must be a text"),
         ({"kind": "zoo", "counts": {"qa": 1}, "seed": True}, "seed is True"),
-        ({"kind": "text", "path": "a.txt", "max_tokens": 65}, "context allows 2 to 64"),
+        (
+            {"kind": "text", "path": "a.txt", "max_tokens": 65},
+            "rows of 2 to 64 tokens",
+        ),
         ({"kind": "text", "path": "a.jsonl", "columns": {"texts": "x"}}, "no file"),
         ({"kind": "on-policy"}, "there is none here"),
     ],

@@ -1,0 +1,58 @@
+"""The table of architectures, from the verdicts that `tests/architectures` stores and compares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from docs.generate.places import DOCS
+from docs.generate.tables import code, table
+
+STORED = DOCS / "architectures.json"
+DECODE = "decode"
+KINDS = ("ptp", "refine", "isd", "medusa", "eagle", "exit")
+"""Adapters by what trains them; of `bench train idlm` its objective."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What a checkpoint of an architecture can do.
+
+    Attributes:
+        architecture: the class of transformers.
+        refusals: the line of each refusal, by `DECODE` (alone: nothing is trained then) or a kind.
+    """
+
+    architecture: str
+    refusals: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_verdicts() -> dict[str, Verdict]:
+    """The stored verdicts by the names of checkpoints: a model type, and what is special."""
+    stored = json.loads(STORED.read_text(encoding="utf-8"))
+    return {name: Verdict(**verdict) for name, verdict in stored.items()}
+
+
+def write_verdicts(verdicts: Mapping[str, Verdict]) -> None:
+    """Store verdicts, sorted by name."""
+    plain = {name: asdict(verdicts[name]) for name in sorted(verdicts)}
+    STORED.write_text(json.dumps(plain, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def architectures() -> str:
+    """A table of all verdicts."""
+    rows = [_row(name, verdict) for name, verdict in read_verdicts().items()]
+    headings = ("architecture", "checkpoint", "decodes", "trains", "why not")
+    return table(headings, rows)
+
+
+def _row(name: str, verdict: Verdict) -> tuple[str, ...]:
+    decodes = DECODE not in verdict.refusals
+    trained = [kind for kind in KINDS if decodes and kind not in verdict.refusals]
+    trains = "all" if len(trained) == len(KINDS) else ", ".join(trained) or "no"
+    by_line: dict[str, list[str]] = {}
+    for what, line in verdict.refusals.items():
+        by_line.setdefault(line, []).append(what)
+    why = "<br>".join(f"{', '.join(whats)}: {line}" for line, whats in by_line.items())
+    return code(verdict.architecture), name, "yes" if decodes else "no", trains, why

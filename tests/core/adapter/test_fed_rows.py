@@ -1,0 +1,27 @@
+"""Layers that see other rows than a call's own are found, and no others."""
+
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from decoders.core.adapter.fed_rows import fed_other_rows
+from decoders.core.adapter.gating import layer_shapes
+from tests.architectures.catalogue import save
+from tests.tiny_models import MODELS, fresh, slot_adapter
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_layers_of_plain_models_see_a_calls_rows(name: str) -> None:
+    module = fresh(name)
+    assert fed_other_rows(module, list(layer_shapes(module))) is None
+
+
+@pytest.mark.parametrize("name", ["deepseek_v2", "minicpm3"])
+def test_a_layer_that_expands_the_cache_is_found(name: str, tmp_path: Path) -> None:
+    save(name, tmp_path)
+    module = AutoModelForCausalLM.from_pretrained(tmp_path)
+    layer = "model.layers.0.self_attn.kv_b_proj"
+    assert fed_other_rows(module, list(layer_shapes(module))) == layer
+    with pytest.raises(ValueError, match=rf"its layer {layer} other rows than a call's own"):
+        slot_adapter(module).check_fits(module)

@@ -1,0 +1,157 @@
+"""What cannot be trained or decoded is refused in one line, before any text is sampled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import AttentionInterface
+
+from decoders.core.adapter.config import AdapterConfig
+from decoders.core.adapter.heads import DraftHeads
+from decoders.core.hf.model import HFModel
+from tests.architectures.catalogue import save
+from tests.tiny_models import WIDTH, fresh
+from tests.tiny_recipe import ADAPTER
+from training.adapter import student
+from training.adapter.rehearsal import rehearse
+from training.adapter.train import train_adapter
+from training.heads.train import train_heads
+from training.text.sources import source_of
+
+_ISD = {"variant": "isd", "code": "constant", "num_slots": 3, "rank": 2}
+
+
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*_: Any, **__: Any) -> Any:
+        pytest.fail("text was read for what cannot be trained")
+
+    for module in ("training.adapter.train", "training.heads.train"):
+        monkeypatch.setattr(f"{module}.source_of", read)
+
+
+@pytest.fixture
+def refused(recipe: dict[str, Any], tmp_path: Path) -> Callable[..., str]:
+    """The line by which training of a checkpoint of the catalogue is refused."""
+
+    def train(name: str, **tables: Any) -> str:
+        folder = tmp_path / "model"
+        save(name, folder)
+        given = {**recipe, "model": {"path": str(folder), "dtype": "float32"}, **tables}
+        if heads := "adapter" not in tables:
+            given = {key: given[key] for key in ("model", "data", *tables)}
+            given["run"] = {"num_steps": 1, "adamw_lr": 0.1}
+        with pytest.raises(ValueError, match=r"^[^\n]+$") as caught:
+            (train_heads if heads else train_adapter)(given, tmp_path / "out", progress="none")
+        assert not list((tmp_path / "out").glob("*.json"))
+        return str(caught.value)
+
+    return train
+
+
+@pytest.mark.usefixtures("unread")
+@pytest.mark.parametrize(
+    ("name", "tables", "told"),
+    [
+        ("deepseek_v3", {"adapter": _ISD, "sampling": {}}, "kv_b_proj other rows than a call's"),
+        ("gemma4_text", {"exit": {"after": 2, "rank": 4}}, "(num_kv_shared_layers)"),
+        ("gpt_oss", {"adapter": ADAPTER}, "its attention is not plain (its states differ by "),
+        ("opt, projected", {"exit": {"after": 1, "rank": 4}}, "projects states 32 wide to 16"),
+        ("gemma2", {"adapter": ADAPTER}, "does more to its logits than a linear head"),
+    ],
+)
+def test_an_architecture_that_trains_no_such_adapter_is_refused_first(
+    refused: Callable[..., str], name: str, tables: dict[str, Any], told: str
+) -> None:
+    assert told in refused(name, **tables)
+
+
+def test_a_student_of_another_attention_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unscaled(*given: Any, **facts: Any) -> Any:
+        return student._attend(*given, **{**facts, "scaling": 1.0})
+
+    student_of = student.Student
+    module, adapter = (
+        fresh("llama"),
+        SimpleNamespace(check_fits=lambda _: None, config=SimpleNamespace(layers={})),
+    )
+    student_of(fresh("llama"), adapter)  # type: ignore[arg-type]
+    monkeypatch.setitem(AttentionInterface._global_mapping, student._ATTENTION, unscaled)
+    with pytest.raises(ValueError, match=r"its states differ by [\d.]+%\)"):
+        student_of(module, adapter)  # type: ignore[arg-type]
+
+
+class Job:
+    """Runs a step that raises what it is given, or that trains heads a little."""
+
+    def __init__(self, heads: DraftHeads, error: Exception | None) -> None:
+        self.trained, self._error = heads, error
+
+    def pieces(self, _: Any) -> Iterator[tuple[torch.Tensor, int, int]]:
+        if self._error is not None:
+            raise self._error
+        yield self.trained.up.square().sum(), 1, 1
+
+
+def rehearsed(error: Exception | None = None) -> DraftHeads:
+    heads = DraftHeads(
+        AdapterConfig(
+            variant="medusa", code="constant", num_slots=2, rank=4, layers={}, width=WIDTH
+        )
+    )
+    made: Any = lambda _: Job(heads, error)  # noqa: E731
+    rehearse(HFModel(fresh("llama"), grouped=False), heads, made)
+    return heads
+
+
+def test_a_rehearsal_leaves_an_adapter_as_it_was() -> None:
+    before, heads = rehearsed().state_dict(), rehearsed()
+    assert all(torch.equal(before[name], value) for name, value in heads.state_dict().items())
+    assert all(parameter.grad is None for parameter in heads.parameters())
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (TypeError("no\nsuch"), "no such"),
+        (IndexError(), "IndexError"),
+        (ValueError("w " * 99), f"{'w ' * 49}…"),
+    ],
+)
+def test_whatever_a_step_raises_is_one_line(error: Exception, reason: str) -> None:
+    line = f"LlamaForCausalLM trains no medusa adapter ({reason}); use another kind"
+    with pytest.raises(ValueError, match=rf"^{re.escape(line)}[^\n]*$"):
+        rehearsed(error)
+
+
+def test_a_lack_of_memory_is_not_an_architectures_fault() -> None:
+    with pytest.raises(MemoryError):
+        rehearsed(MemoryError())
+
+
+def test_rows_of_slots_are_cut_to_a_sliding_window(
+    recipe: dict[str, Any], home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("some words that are longer than a window of the model " * 100)
+    recipe["model"]["path"] = str(home / "sliding")
+    recipe["data"] = {"kind": "text", "path": str(text)}
+    lengths: list[int] = []
+
+    def noting(*given: Any, **options: Any) -> Any:
+        source = source_of(*given, **options)
+        lengths.extend(len(row.ids) for row in source.rows(0))
+        return source
+
+    monkeypatch.setattr("training.adapter.train.source_of", noting)
+    train_adapter(recipe, tmp_path / "out", progress="none")
+    assert max(lengths) == 100
+    recipe["data"]["max_tokens"] = 101
+    with pytest.raises(ValueError, match=r"sliding window\): --set data\.max_tokens=100"):
+        train_adapter(recipe, tmp_path / "more", progress="none")

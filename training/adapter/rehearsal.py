@@ -1,0 +1,105 @@
+"""Before the first step: a fresh adapter decodes, and its job takes a row that was made up.
+
+What an architecture cannot do shows here, before any text is sampled.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol
+
+from torch import nn
+
+from decoders.core.adapter.config import Variant
+from decoders.core.adapter.hidden import HiddenAdapter
+from decoders.core.adapter.module import SlotAdapter
+from decoders.core.decoder import Decoder
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import Scheduler
+from decoders.core.hf.checkpoint import is_of_memory
+from decoders.core.hf.model import HFModel
+from decoders.core.hf.self_check import self_check
+from decoders.core.types import Sampling
+from decoders.eagle import Eagle
+from decoders.exit import EarlyExit
+from decoders.idlm import IterativeDiffusion
+from decoders.medusa import Medusa
+from decoders.ptp import ParallelTokenPrediction
+from training.loop import Piece, TrainingProgress
+from training.text.data import Row
+from training.text.pool import PoolSource
+from training.text.sources import Source
+
+_NAME = "rehearsal"
+_DECODERS: Mapping[Variant, Decoder] = {
+    "o-ptp": ParallelTokenPrediction(adapter=_NAME),
+    "c-ptp": ParallelTokenPrediction(adapter=_NAME),
+    "refine": IterativeDiffusion(adapter=_NAME),
+    "isd": IterativeDiffusion(mode="isd", adapter=_NAME),
+    "medusa": Medusa(adapter=_NAME),
+    "eagle": Eagle(adapter=_NAME),
+    "exit": EarlyExit(adapter=_NAME),
+}
+_NUM_TOKENS = 4
+
+
+class _Job(Protocol):
+    @property
+    def trained(self) -> nn.Module: ...
+
+    def pieces(self, progress: TrainingProgress) -> Iterator[Piece]: ...
+
+
+def _made_up(vocab_size: int) -> PoolSource:
+    """A source of a row a step, of any tokens: completions, which every job takes."""
+    texts = ([token % vocab_size for token in range(first, first + 8)] for first in range(3, 19))
+    rows = (Row(ids, [False, *[True] * 7], temperature=1.0) for ids in texts)
+    return PoolSource(rows, kind="completions", name="rehearsal", rows_per_step=1, seed=0)
+
+
+def rehearse(
+    model: HFModel, adapter: SlotAdapter | HiddenAdapter, make: Callable[[Source], _Job]
+) -> None:
+    """Check the model, decode with the adapter, and run a step of its job without updating.
+
+    Args:
+        model: what the adapter is for.
+        adapter: a fresh one.
+        make: the job that trains the adapter, on a source.
+
+    Raises:
+        ValueError: the architecture is run wrong, or decodes or trains no such adapter.
+    """
+    self_check(model)
+    name, variant = type(model.module).__name__, adapter.config.variant
+    with _refusing(f"{name} takes no {variant} adapter", passing=ValueError):
+        model.attach(_NAME, adapter)
+    source = _made_up(model.vocab_size)
+    prompts = [row.ids[:length] for row in source.rows(0) for length in (3, 5)]
+    models, sampling = Models(target=model), Sampling(max_new_tokens=_NUM_TOKENS)
+    with _refusing(f"{name} decodes with no {variant} adapter"):
+        for batch_size in (1, 2):
+            for outcome in Scheduler(_DECODERS[variant], models, sampling, batch_size).run(prompts):
+                if isinstance(outcome, Exception):
+                    raise outcome
+    job = make(source)
+    with _refusing(f"{name} trains no {variant} adapter"):
+        for loss, _, _ in job.pieces(TrainingProgress()):
+            loss.backward()  # type: ignore[no-untyped-call]
+        job.trained.zero_grad(set_to_none=True)
+
+
+@contextmanager
+def _refusing(what: str, passing: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+    """Turn what an architecture raises into one line, but for errors of `passing`."""
+    try:
+        yield
+    except passing:
+        raise
+    except Exception as error:
+        if is_of_memory(error):
+            raise
+        reason = textwrap.shorten(str(error), 100, placeholder=" …") or type(error).__name__
+        raise ValueError(f"{what} ({reason}); use another kind, see docs/running.md") from error

@@ -12,17 +12,19 @@ first layers have a cache of their own for drafting, and do not hand it to the v
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from decoders.core.adapter.config import Variant
-from decoders.core.decoder import Decoder, Request, Steps
-from decoders.core.drafting.chain import ChainDrafting
+from decoders.core.decoder import Request
+from decoders.core.drafting.chain import ModelDrafter
+from decoders.core.drafting.drafter import Drafter
+from decoders.core.drafting.loop import DraftAndVerify
+from decoders.core.drafting.verification import Exact
 from decoders.core.registry import register
 
 
 @register("exit")
 @dataclass(frozen=True, kw_only=True)
-class EarlyExit(Decoder):
+class EarlyExit(DraftAndVerify):
     """Draft K tokens with the target's first layers, verify them in one target call. Lossless.
 
     A run that names no decoders leaves it out (`by_default`): it is measured where it is asked for.
@@ -37,7 +39,7 @@ class EarlyExit(Decoder):
 
     k: int = 6
     stop: float = 0.6
-    verify: Literal["rejection", "coupled"] = "rejection"
+    verify: Exact = "rejection"
     adapter: str = "exit"
 
     needs = ("adapter",)
@@ -53,11 +55,6 @@ class EarlyExit(Decoder):
         """An exit, no slots: the engine opens its session as that of a draft model."""
         return ("exit",)
 
-    @property
-    def coupled(self) -> bool:
-        """Coupled verification emits AR's tokens for the same seed."""
-        return self.verify == "coupled"
-
-    def steps(self, request: Request) -> Steps:
-        """Prefill the target, then draft, verify, roll both caches back."""
-        return ChainDrafting(k=self.k, stop=self.stop, coupled=self.coupled).steps(request)
+    def drafter(self, request: Request) -> Drafter:
+        """Draft in a session of the first layers."""
+        return ModelDrafter(request, self.verification, self.k, self.stop)

@@ -63,6 +63,8 @@ class Decoder:
             NAME@LABEL runs beside NAME.
         by_default: whether it runs where no decoders are named; False: where it is named.
         interface: the version of this interface that it was written for; who says none means 1.
+        renamed: values of options that are spelled otherwise today: by option, old to new.
+        modes: decoders that the option ``mode`` names, by its value: files of their own.
     """
 
     name: ClassVar[str] = ""
@@ -70,6 +72,8 @@ class Decoder:
     adapter_of: ClassVar[Role] = "target"
     showcase: ClassVar[Mapping[str, Mapping[str, str]]] = {}
     by_default: ClassVar[bool] = True
+    renamed: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+    modes: ClassVar[Mapping[str, str]] = {}
 
     @property
     def needs(self) -> tuple[Need, ...]:

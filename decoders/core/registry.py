@@ -98,12 +98,17 @@ def resolve(spec: DecoderSpec) -> type[Decoder]:
 def build(spec: DecoderSpec) -> Decoder:
     """The decoder a spec describes, its option texts converted to the fields' types."""
     cls = resolve(spec)
+    if other := cls.modes.get(spec.options.get("mode", "")):
+        cls = resolve(DecoderSpec(name=other))
     _check_interface(cls, spec.name)
     kinds = typing.get_type_hints(cls)
     allowed = [field.name for field in dataclasses.fields(cls)]
     options = {}
     for key, text in spec.options.items():
+        text = cls.renamed.get(key, {}).get(text, text)
         if key not in allowed:
+            if _is_another_modes(cls, key, text):
+                continue
             raise ValueError(
                 f"unknown option {key!r} of decoder {spec.name!r}; {nearest(key, allowed)}"
                 f"allowed: {', '.join(allowed) or 'none'}"
@@ -113,6 +118,22 @@ def build(spec: DecoderSpec) -> Decoder:
         return cls(**options)
     except TypeError as error:
         raise ValueError(f"decoder {spec.name!r} cannot be made: {error}") from error
+
+
+def _is_another_modes(cls: type[Decoder], key: str, text: str) -> bool:
+    """Whether an option is another mode's and has its default, as all have that a run stored.
+
+    Raises:
+        ValueError: it has another value.
+    """
+    for mode, name in cls.modes.items():
+        if key in (field.name for field in dataclasses.fields(resolve(DecoderSpec(name=name)))):
+            given = DecoderSpec(name=name, options={key: text})
+            if build(given) == build(DecoderSpec(name=name)):
+                return True
+            line = f"option {key!r} of decoder {cls.name!r} is {text}, but it belongs to "
+            raise ValueError(f"{line}mode={mode}")
+    return False
 
 
 def _check_interface(cls: type[Decoder], name: str) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -41,9 +42,21 @@ class DraftTree:
         self.tokens, self.parents = [last], [masks.ROOT]
         self._children: list[dict[int, int]] = [{}]
 
+    @classmethod
+    def chain(cls, last: int, drafts: Sequence[int]) -> Self:
+        """Make a tree of one path behind the last token."""
+        tree = cls(last)
+        tree.add(drafts)
+        return tree
+
     def __len__(self) -> int:
         """N."""
         return len(self.tokens)
+
+    @property
+    def num_drafts(self) -> int:
+        """How many rows are drafts."""
+        return sum(map(len, self._children))
 
     def append(self, token: int, parent: int) -> int:
         """A row that continues `parent` and is no draft: nothing follows a path into it."""
@@ -85,8 +98,8 @@ class DraftTree:
 
     @property
     def depth(self) -> int:
-        """Rows below row 0 on the longest path."""
-        return max(self.depths)
+        """Drafts on the longest path; rows that are no drafts come after them."""
+        return max(self.depths[: self.num_drafts + 1])
 
     def path(self, picks: Sequence[int]) -> list[int]:
         """The rows from the first on that the target's picks follow (coupled verification).

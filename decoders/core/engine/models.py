@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from decoders.core.adapter.config import AdapterConfig
 from decoders.core.decoder import Decoder
 from decoders.core.model import Model
+from decoders.core.types import MOST_DRAFTS
 
-_SLACK_ROWS = 128  # cache entries beyond prompt and budget, for rows that are dropped again
+_SLACK_ROWS = MOST_DRAFTS + 8  # cache entries beyond prompt and budget, for rows dropped again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,8 +41,8 @@ class StepColumns(_PackedColumns):
 
     `emitted` counts tokens, so that slices of the answer's ids give each step's tokens. Those with
     a default (see `StepEvent`) are empty where no step has any: `passes` where no blocks are
-    refined, `undrafted` where all steps begin with their drafts, `tested`, `overlap` and `alpha`
-    where the distributions of drafts were not compared.
+    refined, `undrafted` where all steps begin with their drafts, `depth` where all drafts are
+    chains, `tested`, `overlap` and `alpha` where the distributions of drafts were not compared.
 
     The last three are for whoever looks at the answer; no metric reads them. `rejected` has ids of
     the drafts that fell, at most `MOST_REJECTED` of a step and `MOST_REJECTED_IN_ALL` of the answer
@@ -62,9 +62,15 @@ class StepColumns(_PackedColumns):
     overlap: tuple[float, ...] = ()
     alpha: tuple[float, ...] = ()
     undrafted: tuple[int, ...] = ()
+    depth: tuple[int, ...] = ()
     rejected: tuple[tuple[int, ...], ...] = ()
     decided: tuple[tuple[int, ...], ...] = ()
     ended_s: tuple[float, ...] = ()
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """The most drafts of each step that could have stood: all of a chain, a tree's depth."""
+        return self.depth or self.drafted
 
     @classmethod
     def of_packed(cls, packed: Packed) -> Self:
@@ -92,6 +98,7 @@ class StepColumns(_PackedColumns):
         steps = generation.steps
         refined = any(step.passes for step in steps)
         preceded = any(step.undrafted for step in steps)
+        branched = any(step.depth is not None for step in steps)
         compared = [step for step in steps if any(s.tested is not None for s in steps)]
         return cls(
             emitted=tuple(len(step.tokens) for step in steps),
@@ -113,6 +120,7 @@ class StepColumns(_PackedColumns):
             rejected=_bounded([step.rejected for step in steps]),
             decided=tuple(step.decided for step in steps) if any(s.decided for s in steps) else (),
             ended_s=tuple(round(end_s, 6) for end_s in ended_s),
+            depth=tuple(s.drafted if s.depth is None else s.depth for s in steps if branched),
         )
 
 
@@ -352,8 +360,10 @@ def broken_invariants(record: SampleRecord, max_new_tokens: int) -> Sequence[str
     broken = []
     if sum(steps.emitted) != len(tokens):
         broken.append(f"steps emit {sum(steps.emitted)} tokens, the answer has {len(tokens)}")
-    if any(a > d for a, d in zip(steps.accepted, steps.drafted, strict=True)):
-        broken.append("a step accepted more tokens than it drafted")
+    if any(a > d for a, d in zip(steps.accepted, steps.depths, strict=True)):
+        broken.append("a step accepted more tokens than it drafted in a row")
+    if any(depth > d for depth, d in zip(steps.depths, steps.drafted, strict=True)):
+        broken.append("a step drafted more tokens in a row than it drafted")
     fallen = [d - a for d, a in zip(steps.drafted, steps.accepted, strict=True)]
     if any(len(ids) > n for ids, n in zip(steps.rejected, fallen, strict=False)):
         broken.append("a step rejected more tokens than it drafted and did not accept")
@@ -362,7 +372,7 @@ def broken_invariants(record: SampleRecord, max_new_tokens: int) -> Sequence[str
         broken.append("a step says of other tokens than it emitted which pass decided them")
     if any(after < before for before, after in itertools.pairwise(steps.ended_s)):
         broken.append("a step ended before the one before it")
-    counts = (*steps.accepted, *steps.drafted, *steps.emitted, *steps.undrafted)
+    counts = (*steps.accepted, *steps.drafted, *steps.emitted, *steps.undrafted, *steps.depth)
     if any(number < 0 for number in counts):
         broken.append("a step counts below 0")
     if len(tokens) > max_new_tokens:

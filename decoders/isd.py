@@ -60,6 +60,7 @@ class StridedDecoding(DraftAndVerify):
 
     needs = ("adapter",)
     by_default = False
+    combines = False
     modes: ClassVar[Mapping[str, str]] = {"refine": "idlm"}
     renamed: ClassVar[Mapping[str, Mapping[str, str]]] = {
         **DraftAndVerify.renamed,

@@ -43,6 +43,8 @@ class Lookahead(DraftAndVerify):
 
     by_default = False
 
+    combines = False
+
     def __post_init__(self) -> None:
         """`ValueError` on an option out of range."""
         self.demand(self.window >= 1, "window", "1 or above")

@@ -53,6 +53,8 @@ class ParallelTokenPrediction(DraftAndVerify):
 
     needs = ("adapter",)
 
+    combines = False
+
     def __post_init__(self) -> None:
         """`ValueError` on an option out of range, or one that the mode does not read."""
         self.demand(self.slots >= 0, "slots", "0 (the adapter's) or above")

@@ -40,6 +40,8 @@ class ParallelSpeculative(DraftAndVerify):
     needs = ("draft", "adapter")
     adapter_of: ClassVar[Literal["target", "draft"]] = "draft"
 
+    combines = False
+
     def __post_init__(self) -> None:
         """`ValueError` on an option out of range."""
         self.demand(self.slots >= 0, "slots", "0 (the adapter's) or above")

@@ -79,10 +79,10 @@ def adapters_taken(cells: Mapping[str, Mapping[str, str]]) -> dict[str, list[str
     """Every adapter that decoders take, with the models (``target``, ``draft``) it is taken of."""
     taken: dict[str, list[str]] = {}
     for cell, options in cells.items():
-        decoder = build_decoder(cell, options)
-        if decoder.adapter_name is not None:
-            models = taken.setdefault(decoder.adapter_name, [])
-            models += [decoder.adapter_of] if decoder.adapter_of not in models else []
+        for part in build_decoder(cell, options).parts:
+            if part.adapter_name is not None:
+                models = taken.setdefault(part.adapter_name, [])
+                models += [part.adapter_of] if part.adapter_of not in models else []
     return taken
 
 
@@ -100,11 +100,12 @@ def build_decoder(cell: str, options: Mapping[str, str]) -> Decoder:
 
 def _unmet_need(decoder: Decoder, config: RunConfig) -> str | None:
     """What a decoder needs that the configuration does not offer, in words."""
-    if "draft" in decoder.needs and config.draft is None:
-        return "needs a draft model; pass --draft"
-    name = decoder.adapter_name
-    if name is not None and name not in config.adapters:
-        return f"needs an adapter named {name!r}; {how_to_get(name, decoder)}"
+    for part in decoder.parts:
+        if "draft" in part.needs and config.draft is None:
+            return "needs a draft model; pass --draft"
+        name = part.adapter_name
+        if name is not None and name not in config.adapters:
+            return f"needs an adapter named {name!r}; {how_to_get(name, part)}"
     return None
 
 

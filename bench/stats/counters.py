@@ -161,6 +161,15 @@ def acceptance_by_position(records: Iterable[SampleRecord]) -> list[PositionCoun
     return rows
 
 
+def accepted_by_drafter(records: Iterable[SampleRecord]) -> dict[str, int]:
+    """Accepted drafts by the drafter that made them, where several drafted."""
+    counts: Counter[str] = Counter()
+    for record in timed(records):
+        for places in record.steps.source if record.steps is not None else ():
+            counts.update(record.drafters[place] for place in places)
+    return dict(counts)
+
+
 def step_lengths(records: Iterable[SampleRecord]) -> dict[int, int]:
     """Tokens emitted by a later step -> number of such steps (its mean is acceptance_length)."""
     lengths: Counter[int] = Counter()

@@ -54,8 +54,7 @@ def checks_for(decoder: Decoder) -> list[Check]:
     ]
     if decoder.lossless and not decoder.coupled:
         checks.append(check_distribution)
-    drafts = "draft" in decoder.needs or decoder.adapter_name is not None
-    if drafts and decoder.lossless:
+    if all(part.needs for part in decoder.parts) and decoder.lossless:
         checks += [check_perfect_drafts_are_accepted, check_disjoint_drafts_are_rejected]
     return checks
 
@@ -80,10 +79,11 @@ def _models(
 
 def _with_adapter(decoder: Decoder, models: Models, error: float) -> Models:
     """Attach what the decoder asks for: a student that is wrong in a share `error` of slots."""
-    model = models.target if decoder.adapter_of == "target" else models.draft
-    if decoder.adapter_name is not None:
-        assert isinstance(model, TableModel)
-        model.attach(decoder.adapter_name, error, *decoder.variants[:1])
+    for part in decoder.parts:
+        model = models.target if part.adapter_of == "target" else models.draft
+        if part.adapter_name is not None:
+            assert isinstance(model, TableModel)
+            model.attach(part.adapter_name, error, *part.variants[:1])
     return models
 
 
@@ -251,7 +251,7 @@ def table_draws(decoder: Decoder, num_draws: int) -> Draws:
 
 def check_perfect_drafts_are_accepted(decoder: Decoder) -> None:
     """A draft equal to the target has every draft accepted (greedy, where slots carry no u)."""
-    blind = any(variant in MASKED for variant in decoder.variants)
+    blind = any(variant in MASKED for part in decoder.parts for variant in part.variants)
     for temperature in (0.0,) if blind else (0.0, 0.9):
         sampling = _sampling(temperature)
         for prompt in _PROMPTS:

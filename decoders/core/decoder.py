@@ -40,7 +40,8 @@ class Request:
     """What a decoder is given for one prompt: ids, sampling, and an empty session per model.
 
     `draft` is a session of the draft model, and `adapter` what is known of the decoder's adapter,
-    where the decoder's `needs` names them, else None. `uniforms` are the sequence's own: a decoder
+    where the decoder's `needs` names them, else None; `adapters` has those of all its parts, by
+    name. `uniforms` are the sequence's own: a decoder
     may feed the ``draw`` stream to its slots, and never decides anything by it itself.
     """
 
@@ -50,6 +51,7 @@ class Request:
     uniforms: Uniforms
     draft: Session | None = None
     adapter: AdapterConfig | None = None
+    adapters: Mapping[str, AdapterConfig] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +84,11 @@ class Decoder:
         A class whose options do not change it says ``needs = ("draft",)``.
         """
         return ()
+
+    @property
+    def parts(self) -> tuple[Decoder, ...]:
+        """The decoders whose adapters and models it runs: itself alone, as a rule."""
+        return (self,)
 
     @property
     def adapter_name(self) -> str | None:

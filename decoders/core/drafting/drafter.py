@@ -52,6 +52,12 @@ class Text:
         """Whether the answer is over: its budget is spent, or its last token stops it."""
         return self.left <= 0 or self.last in self._sampling.stop_ids
 
+    def draft(self, proposed: Sequence[int] | Draft) -> Draft:
+        """Make a draft of a chain of tokens, as many as the budget still holds."""
+        if isinstance(proposed, Draft):
+            return proposed
+        return Draft(DraftTree.chain(self.last, proposed[: max(0, self.left - 1)]))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:

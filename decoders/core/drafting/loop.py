@@ -21,8 +21,14 @@ from decoders.core.types import Call, Emit
 
 
 class DraftAndVerify(Decoder):
-    """A decoder that is a `Drafter` and a rule of verification; a subclass defines `drafter`."""
+    """A decoder that is a `Drafter` and a rule of verification; a subclass defines `drafter`.
 
+    Attributes:
+        combines: whether its drafter can draft beside another's (`decoders/hybrid.py`): it neither
+            carries slots in the verifying call nor needs each of its drafts verified.
+    """
+
+    combines: ClassVar[bool] = True
     renamed: ClassVar[Mapping[str, Mapping[str, str]]] = {"verify": {"strict": "rejection"}}
 
     def drafter(self, request: Request) -> Drafter:
@@ -58,8 +64,7 @@ class DraftAndVerify(Decoder):
             drafter.observe(text, verdict)
             yield _emit(verdict, drafter.branches)
             # the verifying call adds one token itself: draft at most what the budget still holds
-            proposed = yield from drafter.draft(text, text.left - 1)
-            draft = proposed if isinstance(proposed, Draft) else _chain(text, proposed)
+            draft = text.draft((yield from drafter.draft(text, text.left - 1)))
             if draft.first and text.ended:
                 yield Emit(tokens=draft.first)
 
@@ -85,11 +90,6 @@ def _emit(verdict: Verdict, branches: bool) -> Emit:
         depth=tree.depth if branches else None,
         sources=tuple(draft.sources[row] for row in verdict.path[1:]) if draft.sources else (),
     )
-
-
-def _chain(text: Text, tokens: Sequence[int]) -> Draft:
-    """Make a chain of tokens, as many as the budget still holds."""
-    return Draft(DraftTree.chain(text.last, tokens[: max(0, text.left - 1)]))
 
 
 def _verifying(

@@ -8,7 +8,7 @@ decoder yields or raises ends its own answer at most.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import GeneratorType, TracebackType
 
 from decoders.core.adapter.config import AdapterConfig
@@ -43,7 +43,7 @@ class RunningSequence:
         *,
         target: Model,
         draft: Model | None,
-        adapter: AdapterConfig | None,
+        adapters: Mapping[str, AdapterConfig],
         on_emit: Callable[[int, int], None] | None,
         sessions: tuple[Session, Session | None] | None = None,
     ) -> None:
@@ -69,7 +69,8 @@ class RunningSequence:
             target=self._target,
             uniforms=self.uniforms,
             draft=self._draft,
-            adapter=adapter,
+            adapter=next(iter(adapters.values()), None),
+            adapters=adapters,
         )
         self._steps: Steps | None = None
         self.restart()

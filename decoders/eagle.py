@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decoders.core.adapter.config import Variant
 from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Draft, Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
@@ -56,6 +55,7 @@ class Eagle(DraftAndVerify):
     adapter: str = "eagle"
 
     needs = ("adapter",)
+    variants = ("eagle",)
     by_default = False
 
     def __post_init__(self) -> None:
@@ -64,11 +64,6 @@ class Eagle(DraftAndVerify):
         self.demand(1 <= self.depth <= MOST_DRAFTS, "depth", f"1 to {MOST_DRAFTS}")
         widest = MOST_DRAFTS // self.depth
         self.demand(1 <= self.width <= widest, "width", f"1 to {widest} at depth {self.depth}")
-
-    @property
-    def variants(self) -> tuple[Variant, ...]:
-        """A draft layer."""
-        return ("eagle",)
 
     def drafter(self, request: Request) -> Drafter:
         """Draft from the states behind the text's tokens."""

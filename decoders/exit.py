@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from decoders.core.adapter.config import Variant
 from decoders.core.decoder import Request
 from decoders.core.drafting.chain import ModelDrafter
 from decoders.core.drafting.drafter import Drafter
@@ -43,17 +42,13 @@ class EarlyExit(DraftAndVerify):
     adapter: str = "exit"
 
     needs = ("adapter",)
+    variants = ("exit",)
     by_default = False
 
     def __post_init__(self) -> None:
         """`ValueError` on an option out of range."""
         self.demand(self.k >= 1, "k", "1 or above")
         self.demand(0 <= self.stop < 1, "stop", "0 (off) or above, and below 1")
-
-    @property
-    def variants(self) -> tuple[Variant, ...]:
-        """An exit, no slots: the engine opens its session as that of a draft model."""
-        return ("exit",)
 
     def drafter(self, request: Request) -> Drafter:
         """Draft in a session of the first layers."""

@@ -11,10 +11,9 @@ Letters: B tokens of a block, T passes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
-from decoders.core.adapter.config import Variant
 from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.drafting.mask_slots import block_call, mask_slots
 from decoders.core.drafting.refinement import (
@@ -76,6 +75,7 @@ class Refinement(Decoder):
     adapter: str = "refine"
 
     needs = ("adapter",)
+    variants = ("refine",)
     lossless = False
     modes: ClassVar[Mapping[str, str]] = {"isd": "isd"}
     renamed: ClassVar[Mapping[str, Mapping[str, str]]] = {"adapter": {"": "refine"}}
@@ -90,11 +90,6 @@ class Refinement(Decoder):
         self.demand(0 <= self.edit_threshold <= 1, "edit_threshold", "from 0 to 1")
         self.demand_read("commit", _COMMIT_READS)
         self.demand_read("revise", _REVISE_READS)
-
-    @property
-    def variants(self) -> tuple[Variant, ...]:
-        """Slots that see their whole block."""
-        return ("refine",)
 
     def steps(self, request: Request) -> Steps:
         """Block after block: up to T passes each, whose calls feed what became final before."""
@@ -135,14 +130,4 @@ class Refinement(Decoder):
 
     @property
     def _rules(self) -> Rules:
-        return Rules(
-            max_passes=self.max_passes,
-            commit=self.commit,
-            schedule=self.schedule,
-            threshold=self.threshold,
-            revise=self.revise,
-            edit_threshold=self.edit_threshold,
-            early_exit=self.early_exit,
-            prefix=self.prefix,
-            tail=self.tail,
-        )
+        return Rules(**{field.name: getattr(self, field.name) for field in fields(Rules)})

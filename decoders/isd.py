@@ -17,7 +17,6 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from decoders.core.adapter.config import Variant
 from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Carried, Draft, Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
@@ -59,6 +58,7 @@ class StridedDecoding(DraftAndVerify):
     adapter: str = "isd"
 
     needs = ("adapter",)
+    variants = ("isd",)
     by_default = False
     combines = False
     modes: ClassVar[Mapping[str, str]] = {"refine": "idlm"}
@@ -74,11 +74,6 @@ class StridedDecoding(DraftAndVerify):
         self.demand(0 < self.lenience <= 1, "lenience", "above 0 and at most 1 (exact)")
         self.demand(self.top >= 1, "top", "1 or above")
         self.demand_read("verify", {"relaxed": ("lenience",), "topk": ("top",)})
-
-    @property
-    def variants(self) -> tuple[Variant, ...]:
-        """Masks that see what is before them."""
-        return ("isd",)
 
     @property
     def verification(self) -> Verification:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decoders.core.adapter.config import Variant
 from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Draft, Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
@@ -51,6 +50,7 @@ class Medusa(DraftAndVerify):
     adapter: str = "medusa"
 
     needs = ("adapter",)
+    variants = ("medusa",)
     by_default = False
 
     def __post_init__(self) -> None:
@@ -58,11 +58,6 @@ class Medusa(DraftAndVerify):
         self.demand(1 <= self.nodes <= MOST_DRAFTS, "nodes", f"1 to {MOST_DRAFTS}")
         self.demand(self.width >= 1, "width", "1 or above")
         self.demand(self.heads >= 0, "heads", "0 (all there are) or above")
-
-    @property
-    def variants(self) -> tuple[Variant, ...]:
-        """Heads, no slots."""
-        return ("medusa",)
 
     def drafter(self, request: Request) -> Drafter:
         """Draft from the state behind the last token."""

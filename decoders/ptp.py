@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from decoders.core import masks
-from decoders.core.adapter.config import Variant
 from decoders.core.decoder import Request
 from decoders.core.drafting.allocation import allocate, branch_chances
 from decoders.core.drafting.drafter import Carried, Draft, Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
+from decoders.core.drafting.mask_slots import branch_places
 from decoders.core.drafting.proposer import Proposer
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.registry import register
@@ -52,6 +52,7 @@ class ParallelTokenPrediction(DraftAndVerify):
     adapter: str = "ptp"
 
     needs = ("adapter",)
+    variants = ("o-ptp", "c-ptp")
 
     combines = False
 
@@ -61,11 +62,6 @@ class ParallelTokenPrediction(DraftAndVerify):
         self.demand(self.budget >= 1, "budget", "1 or above")
         self.demand(self.row_cost >= 0, "row_cost", "0 or above")
         self.demand_read("mode", {"pqd": ("budget",)})
-
-    @property
-    def variants(self) -> tuple[Variant, ...]:
-        """Slots that carry uniforms."""
-        return ("o-ptp", "c-ptp")
 
     def drafter(self, request: Request) -> Drafter:
         """The one of the chosen mode."""
@@ -154,7 +150,8 @@ class _Quadratic(_Slots):
             return None
         return Carried(
             proposer.branches(sizes, tokens, text.output),
-            proposer.branch_positions(self._target.length, len(tokens), sizes),
+            # the slot that predicts position p stands at p - 1, in C-PTP as in O-PTP
+            branch_places(self._target.length, len(tokens), sizes, shift=proposer.lead),
             masks.branches(sizes, proposer.standalone),
         )
 

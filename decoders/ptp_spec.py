@@ -13,7 +13,6 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from decoders.core.adapter.config import Variant
 from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
@@ -38,6 +37,7 @@ class ParallelSpeculative(DraftAndVerify):
     adapter: str = "ptp-draft"
 
     needs = ("draft", "adapter")
+    variants = ("o-ptp", "c-ptp")
     adapter_of: ClassVar[Literal["target", "draft"]] = "draft"
 
     combines = False
@@ -46,11 +46,6 @@ class ParallelSpeculative(DraftAndVerify):
         """`ValueError` on an option out of range."""
         self.demand(self.slots >= 0, "slots", "0 (the adapter's) or above")
         self.demand(self.row_cost >= 0, "row_cost", "0 or above")
-
-    @property
-    def variants(self) -> tuple[Variant, ...]:
-        """Slots that carry uniforms."""
-        return ("o-ptp", "c-ptp")
 
     def drafter(self, request: Request) -> Drafter:
         """Propose through slots of the draft model."""

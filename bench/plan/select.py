@@ -55,6 +55,9 @@ def choose_decoders(config: RunConfig, note: Note) -> RunConfig:
         if lacks:
             note(f"{cell} is skipped: it {lacks}")
             continue
+        for key, value in options.items():
+            if value and (today := decoder.renamed.get(key, {}).get(value)):
+                note(f"{cell}: {key}={value} is called {key}={today} today")
         filled = options_of(decoder).items()
         chosen[cell] = {key: as_text(value) for key, value in filled if value is not None}
     taken = adapters_taken(chosen)

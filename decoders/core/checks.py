@@ -19,7 +19,9 @@ import torch
 
 from decoders.ar import Autoregressive
 from decoders.core.adapter.config import MASKED
-from decoders.core.decoder import Decoder
+from decoders.core.decoder import Decoder, Request
+from decoders.core.drafting.drafter import Drafter
+from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.testing.draws import Draws
@@ -39,6 +41,16 @@ def check_decoder(decoder: Decoder) -> None:
     """Run every check that applies; `AssertionError` says what was expected and what came."""
     for check in checks_for(decoder):
         check(decoder)
+
+
+def check_drafter(begin: Callable[[Request], Drafter]) -> None:
+    """Run every check on the drafter that `begin` makes for an answer, verified by picks."""
+
+    class Alone(DraftAndVerify):
+        def drafter(self, request: Request) -> Drafter:
+            return begin(request)
+
+    check_decoder(Alone())
 
 
 def checks_for(decoder: Decoder) -> list[Check]:

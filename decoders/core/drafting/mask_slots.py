@@ -83,10 +83,15 @@ def branch_slots(
     )
 
 
-def branch_places(start: int, num_tokens: int, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Positions of a call of tokens from `start` on with `branch_slots` behind the last of them."""
+def branch_places(
+    start: int, num_tokens: int, sizes: Sequence[int], shift: int = 0
+) -> tuple[int, ...]:
+    """Positions of a call of tokens from `start` on with a branch behind each of the last of them.
+
+    A branch begins one place after its token, or `shift` places before that.
+    """
     positions = [*range(start, start + num_tokens)]
-    first = start + num_tokens - len(sizes) + 1
+    first = start + num_tokens - len(sizes) + 1 - shift
     for m, size in enumerate(sizes):
         positions += range(first + m, first + m + size)
     return tuple(positions)

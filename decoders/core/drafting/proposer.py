@@ -148,20 +148,6 @@ class Proposer:
             return None
         return places_after(start, num_tokens, slots)
 
-    def branch_positions(
-        self, start: int, num_tokens: int, sizes: Sequence[int]
-    ) -> tuple[int, ...]:
-        """Of a call of tokens at `start` with a branch after each of them.
-
-        The O-PTP slot that predicts position p stands at p - 1; so does the C-PTP slot that
-        predicts its distribution, one further than the first of O-PTP.
-        """
-        positions = [*range(start, start + num_tokens)]
-        first = start + 1 - self.lead
-        for m, size in enumerate(sizes):
-            positions += range(first + m, first + m + size)
-        return tuple(positions)
-
 
 def _survival(measured: Sequence[float] | None, lead: int, longest: int) -> Survival:
     """Of proposals; measured of slots, of which the first `lead` always stand in decoding."""

@@ -8,7 +8,7 @@ import pytest
 from torch import Tensor
 
 from decoders.ar import Autoregressive
-from decoders.core.checks import check_decoder
+from decoders.core.checks import check_drafter
 from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Draft, Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
@@ -70,6 +70,17 @@ class Fork(Told):
         tree.add([(token + 1) % 5 for token in tokens])
         tree.add(tokens)
         return Draft(tree)
+
+
+class Sticky(Drafter):
+    """Proposes as many tokens as it was ever asked for: a list that all answers share."""
+
+    def __init__(self, shared: list[int]) -> None:
+        self.shared = shared
+
+    def propose(self, text: Text, most: int) -> Sequence[int]:
+        self.shared.append(most)
+        return [text.last] * (len(self.shared) % 4)
 
 
 def scripted(drafter: Drafter) -> DraftAndVerify:
@@ -135,9 +146,10 @@ def test_a_drafter_of_a_few_lines_meets_the_contract() -> None:
         def propose(self, text: Text, most: int) -> Sequence[int]:
             return [text.last] * 3
 
-    @dataclass(frozen=True, kw_only=True)
-    class Repeating(DraftAndVerify):
-        def drafter(self, request: Request) -> Drafter:
-            return Repeats()
+    check_drafter(lambda request: Repeats())
 
-    check_decoder(Repeating())
+
+def test_a_drafter_that_remembers_an_earlier_answer_is_caught() -> None:
+    shared: list[int] = []
+    with pytest.raises(AssertionError, match="gives another answer when run again"):
+        check_drafter(lambda request: Sticky(shared))

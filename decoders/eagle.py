@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from decoders.core.decoder import Request
-from decoders.core.drafting.drafter import Draft, Drafter, Text, Verdict
+from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree, draw_candidates
 from decoders.core.drafting.verification import Exact
@@ -107,12 +107,12 @@ class _Layer(Drafter):
         """Keep the states behind the text's new tokens."""
         self._unfed.append(verdict.states)
 
-    def propose(self, text: Text, most: int) -> Draft:
+    def propose(self, text: Text, most: int) -> DraftTree:
         """A tree behind the text's last token; drafts are drawn where rejection verifies them."""
         options, tree = self._options, DraftTree(text.last)
         depth = min(options.depth, most)
         if depth < 1:  # the answer's last call
-            return Draft(tree)
+            return tree
         states = torch.cat(self._unfed) if len(self._unfed) > 1 else self._unfed[0]
         self._unfed = []
         tokens = text.tokens[-len(states) :]
@@ -134,7 +134,8 @@ class _Layer(Drafter):
         rows: dict[_Draft | None, int] = {None: 0}
         for draft in drafts:
             rows[draft] = tree.draft(draft.token, rows[draft.before])
-        return Draft(tree, {rows[draft]: probs for draft, probs in drawn_from.items()})
+        tree.probs = {rows[draft]: probs for draft, probs in drawn_from.items()}
+        return tree
 
     def _candidates(
         self, frontier: _Frontier, drawn_from: dict[_Draft | None, Tensor], output: int

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from decoders.core.decoder import Decoder, Need, Request
-from decoders.core.drafting.drafter import Draft, Drafter, Text, Verdict
+from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.registry import build, parse_spec, register
@@ -99,16 +99,14 @@ class FirstMatch(Drafter):
         self.hidden = max(drafter.hidden for drafter in drafters.values())
         self.branches |= any(drafter.branches for drafter in drafters.values())
 
-    def draft(self, text: Text, most: int) -> Generator[Call, CallResult, Draft]:
+    def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
         """Ask until one has enough."""
-        *before, last = self._drafters
-        for name in before:
-            draft = text.draft((yield from self._drafters[name].draft(text, most)))
-            if draft.tree.depth >= self._least:
+        for name, drafter in self._drafters.items():
+            tree = text.tree((yield from drafter.draft(text, most)))
+            tree.sources = [name] * len(tree)
+            if tree.depth >= self._least:
                 break
-        else:
-            name, draft = last, text.draft((yield from self._drafters[last].draft(text, most)))
-        return dataclasses.replace(draft, sources=(name,) * len(draft.tree))
+        return tree
 
     def observe(self, text: Text, verdict: Verdict) -> None:
         """Tell all of them, whoever drafted."""
@@ -121,12 +119,13 @@ class Merge(FirstMatch):
 
     branches = True
 
-    def draft(self, text: Text, most: int) -> Generator[Call, CallResult, Draft]:
+    def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
         """Ask all of them, and leave out what the cache has no room for."""
-        tree, sources = DraftTree(text.last), [""]
+        merged, sources = DraftTree(text.last), [""]
         for name, drafter in self._drafters.items():
-            drafts, rows = text.draft((yield from drafter.draft(text, most))).tree, [0]
-            for row in range(1, min(len(drafts), MOST_DRAFTS + 2 - len(tree))):
-                rows.append(tree.draft(drafts.tokens[row], rows[drafts.parents[row]]))
-                sources += [name] * (len(tree) - len(sources))
-        return Draft(tree, sources=tuple(sources))
+            tree, rows = text.tree((yield from drafter.draft(text, most))), [0]
+            for row in range(1, min(len(tree), MOST_DRAFTS + 2 - len(merged))):
+                rows.append(merged.draft(tree.tokens[row], rows[tree.parents[row]]))
+                sources += [name] * (len(merged) - len(sources))
+        merged.sources = sources
+        return merged

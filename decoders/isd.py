@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
 from decoders.core.decoder import Request
-from decoders.core.drafting.drafter import Carried, Draft, Drafter, Text, Verdict
+from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.mask_slots import branch_mask, branch_places, branch_slots
 from decoders.core.drafting.tree import DraftTree
@@ -101,20 +101,22 @@ class _Masks(Drafter):
         self._specs: tuple[int, ...] = ()
         self._probs: dict[int, Tensor] = {}
 
-    def propose(self, text: Text, most: int) -> Draft:
+    def propose(self, text: Text, most: int) -> DraftTree:
         """The specs behind the tokens that stood; without any the round is cold."""
-        return Draft(DraftTree.chain(text.last, self._specs), self._probs)
+        tree = DraftTree.chain(text.last, self._specs)
+        tree.probs = self._probs
+        return tree
 
-    def carry(self, text: Text, draft: Draft) -> Carried:
+    def carry(self, text: Text, tree: DraftTree) -> Mapping[str, Any]:
         """Masks behind the last token and, with ``branches=all``, behind each spec."""
         fed = [text.last] if text.output else text.tokens
-        tokens = (*fed, *draft.tree.tokens[1:])
-        self._sizes = sizes = self._mask_counts(draft.tree.num_drafts, text.left)
-        return Carried(
-            branch_slots(self._options.adapter, sizes, tokens, want=self._want),
-            branch_places(self._target.length, len(tokens), sizes),
-            branch_mask(len(fed), sizes),
-        )
+        tokens = (*fed, *tree.tokens[1:])
+        self._sizes = sizes = self._mask_counts(tree.num_drafts, text.left)
+        return {
+            "slots": branch_slots(self._options.adapter, sizes, tokens, want=self._want),
+            "positions": branch_places(self._target.length, len(tokens), sizes),
+            "mask": branch_mask(len(fed), sizes),
+        }
 
     def observe(self, text: Text, verdict: Verdict) -> None:
         """Take what the masks behind the last token that stands propose."""

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from decoders.core.decoder import Request
-from decoders.core.drafting.drafter import Draft, Drafter, Text, Verdict
+from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.registry import register
@@ -69,14 +69,15 @@ class _Gatherer(Drafter):
         self._options, self._levels = options, list[list[int]]()
         self._pool, self._rows = _Pool(options.n, options.candidates), _Rows(0)
 
-    def propose(self, text: Text, most: int) -> Draft:
+    def propose(self, text: Text, most: int) -> DraftTree:
         """Verify the n-grams known to follow the last token, and look ahead beside them."""
         rows = self._rows = _Rows(text.last)
         for ngram in self._pool.after(text.last):
             rows.add(ngram[:most])
         verified = len(rows)
         last = rows.look_ahead(self._levels)
-        return Draft(rows, read=(*range(verified), *last))
+        rows.read = (*range(verified), *last)
+        return rows
 
     def observe(self, text: Text, verdict: Verdict) -> None:
         """Gather the prompt's n-grams, then move the window on with every call that held it."""
@@ -85,7 +86,7 @@ class _Gatherer(Drafter):
             self._levels = [(prompt * window)[-window:]]
             if self._options.from_prompt:
                 self._pool.gather(text.tokens)
-        elif verdict.draft.tree is self._rows:
+        elif verdict.tree is self._rows:
             self._move_on(verdict.result.picks[1 + self._rows.num_drafts :])
 
     def _move_on(self, said: Sequence[int]) -> None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from decoders.core.decoder import Request
-from decoders.core.drafting.drafter import Draft, Drafter, Text, Verdict
+from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree, draw_candidates, likeliest_paths
 from decoders.core.drafting.verification import Exact
@@ -78,7 +78,7 @@ class _Heads(Drafter):
         self._draws = not options.verification.by_picks(request.sampling)
         self._state: Tensor | None = None
 
-    def propose(self, text: Text, most: int) -> Draft:
+    def propose(self, text: Text, most: int) -> DraftTree:
         """A tree behind the last token; drafts are drawn where rejection verifies them."""
         options, sampling = self._options, self._request.sampling
         assert self._state is not None
@@ -97,9 +97,9 @@ class _Heads(Drafter):
         tree, rows = DraftTree(text.last), [0]
         for parent, depth, candidate in likeliest_paths(chances, options.nodes):
             rows.append(tree.draft(candidates[depth][candidate], rows[parent]))
-        if not self._draws:
-            return Draft(tree)
-        return Draft(tree, {row: probs[d] for row, d in enumerate(tree.depths) if d < len(probs)})
+        if self._draws:
+            tree.probs = {row: probs[d] for row, d in enumerate(tree.depths) if d < len(probs)}
+        return tree
 
     def observe(self, text: Text, verdict: Verdict) -> None:
         """Keep the state behind the text's last token."""

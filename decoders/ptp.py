@@ -15,14 +15,14 @@ Letters: n drafts being verified, m of them that stand, p the last committed pos
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from decoders.core import masks
 from decoders.core.decoder import Request
 from decoders.core.drafting.allocation import allocate, branch_chances
-from decoders.core.drafting.drafter import Carried, Draft, Drafter, Text, Verdict
+from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.mask_slots import branch_places
 from decoders.core.drafting.proposer import Proposer
@@ -84,25 +84,26 @@ class _Slots(Drafter):
             alone=options.mode == "sequential",
         )
 
-    def carry(self, text: Text, draft: Draft) -> Carried | None:
+    def carry(self, text: Text, tree: DraftTree) -> Mapping[str, Any]:
         """One branch of slots behind the prompt."""
         if text.output or self._proposer.standalone:
-            return None
+            return {}
         return self._one_branch(text, num_tokens=text.num_prompt)
 
-    def _one_branch(self, text: Text, num_tokens: int) -> Carried:
+    def _one_branch(self, text: Text, num_tokens: int) -> dict[str, Any]:
         """Slots in a call of `num_tokens` tokens that ends the text, as many as pay."""
         # the verifying call's token, and this call's own, come on top of the proposal
         room = text.left - (2 if num_tokens else 1)
         slots = self._proposer.one_branch(room, text.last, text.output, self._options.row_cost)
-        return Carried(slots, self._proposer.positions(self._target.length, num_tokens, slots))
+        positions = self._proposer.positions(self._target.length, num_tokens, slots)
+        return {"slots": slots, "positions": positions}
 
     def observe(self, text: Text, verdict: Verdict) -> None:
         """Take what the prompt's call proposed; learn how a later call's drafts fared."""
         if verdict.is_prompt:
             self._proposer.take(verdict.result)
         else:
-            self._proposer.observe(verdict.draft.tree.num_drafts, verdict.accepted)
+            self._proposer.observe(verdict.tree.num_drafts, verdict.accepted)
 
 
 class _Sequential(_Slots):
@@ -110,22 +111,22 @@ class _Sequential(_Slots):
 
     _is_made = False
 
-    def draft(self, text: Text, most: int) -> Generator[Call, CallResult, Draft]:
+    def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
         """Verify what the prompt's call proposed, then what calls of slots propose."""
         first: tuple[int, ...] = ()
         if not self._is_made:
             tokens = () if self._proposer.standalone else (text.last,)
             carried, result = self._one_branch(text, len(tokens)), CallResult()
-            if tokens or carried.slots is not None:
-                result = yield self._target.call(
-                    tokens, slots=carried.slots, positions=carried.positions
-                )
+            if tokens or carried["slots"] is not None:
+                result = yield self._target.call(tokens, **carried)
             first = result.picks
             text.tokens += first
             self._proposer.take(result)
         self._is_made = False
         drafts = self._proposer.worthwhile(text.left - 1, self._options.row_cost)
-        return Draft(DraftTree.chain(text.last, drafts), first=first)
+        tree = DraftTree.chain(text.last, drafts)
+        tree.first = first
+        return tree
 
     def observe(self, text: Text, verdict: Verdict) -> None:
         """See `_Slots`."""
@@ -140,20 +141,21 @@ class _Quadratic(_Slots):
         """Verify what the last call proposed behind the drafts that stand."""
         return self._proposer.drafts
 
-    def carry(self, text: Text, draft: Draft) -> Carried | None:
+    def carry(self, text: Text, tree: DraftTree) -> Mapping[str, Any]:
         """A branch of slots behind every row, as long as it is likely to be of use."""
         if not text.output:
-            return super().carry(text, draft)
-        proposer, tokens = self._proposer, draft.tree.tokens
-        self._sizes = sizes = self._allocate(text, draft.tree.num_drafts)
+            return super().carry(text, tree)
+        proposer, tokens = self._proposer, tree.tokens
+        self._sizes = sizes = self._allocate(text, tree.num_drafts)
         if not any(sizes):
-            return None
-        return Carried(
-            proposer.branches(sizes, tokens, text.output),
-            # the slot that predicts position p stands at p - 1, in C-PTP as in O-PTP
-            branch_places(self._target.length, len(tokens), sizes, shift=proposer.lead),
-            masks.branches(sizes, proposer.standalone),
-        )
+            return {}
+        # the slot that predicts position p stands at p - 1, in C-PTP as in O-PTP
+        start, shift = self._target.length, proposer.lead
+        return {
+            "slots": proposer.branches(sizes, tokens, text.output),
+            "positions": branch_places(start, len(tokens), sizes, shift),
+            "mask": masks.branches(sizes, proposer.standalone),
+        }
 
     def observe(self, text: Text, verdict: Verdict) -> None:
         """Take the proposals of the branch behind the last row that stands."""

@@ -88,7 +88,7 @@ class _Slots(Drafter):
     def observe(self, text: Text, verdict: Verdict) -> None:
         """Learn how the drafts fared."""
         if not verdict.is_prompt:
-            self._proposer.observe(verdict.draft.tree.num_drafts, verdict.accepted)
+            self._proposer.observe(verdict.tree.num_drafts, verdict.accepted)
 
 
 def _with_own(result: CallResult) -> CallResult:

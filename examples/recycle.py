@@ -49,4 +49,4 @@ class Successors(Drafter):
         if verdict.is_prompt:
             self.after = dict(itertools.pairwise(text.tokens))
         else:
-            self.after.update(zip(verdict.draft.tree.tokens, verdict.result.picks, strict=True))
+            self.after.update(zip(verdict.tree.tokens, verdict.result.picks, strict=True))

@@ -12,7 +12,7 @@ from collections.abc import Generator
 from torch import Tensor
 
 from decoders.core.decoder import Request
-from decoders.core.drafting.drafter import Draft, Drafter, Text, Verdict
+from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Verification
 from decoders.core.types import Call, CallResult, Want
@@ -36,7 +36,7 @@ class ModelDrafter(Drafter):
         self._keeps_probs = not rule.by_picks(request.sampling)
         self._drafts: list[int] = []
 
-    def draft(self, text: Text, most: int) -> Generator[Call, CallResult, Draft]:
+    def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
         """Draft tokens with their distributions.
 
         The first call also feeds what the draft's cache lacks. The last draft is never fed: after
@@ -55,7 +55,9 @@ class ModelDrafter(Drafter):
             if self._stop and _probability(result) < self._stop:
                 break
         self._drafts = drafts
-        return Draft(DraftTree.chain(text.last, drafts), probs)
+        tree = DraftTree.chain(text.last, drafts)
+        tree.probs = probs
+        return tree
 
     def observe(self, text: Text, verdict: Verdict) -> None:
         """Forget drafts that are not the text's own; the cache may lack some at its end."""

@@ -1,22 +1,25 @@
 """`Drafter`: proposes what may come next in one answer, and is told what the target made of it.
 
-`decoders.core.drafting.loop` has the loop that verifies what it proposes. A drafter that runs no
-model defines `propose`; one that does defines `draft`, which yields calls. A chain of drafts is a
-tree without branches.
+`decoders.core.drafting.loop` verifies what it proposes. A drafter that runs no model defines
+`propose`; one that does defines `draft`, which yields calls. A chain is a tree without branches.
 
-Letters: N rows, D hidden width, V vocabulary.
+Letters: N rows, D hidden width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from decoders.core.decoder import Request
 from decoders.core.drafting.tree import DraftTree
-from decoders.core.types import Call, CallResult, Slots
+from decoders.core.types import Call, CallResult
+
+Drafts = Sequence[int] | DraftTree
+"""A chain of tokens, or a tree of them behind the text's last token."""
 
 
 class Text:
@@ -30,7 +33,7 @@ class Text:
     def __init__(self, request: Request) -> None:
         """The prompt alone."""
         self.tokens, self.num_prompt = list(request.prompt_ids), len(request.prompt_ids)
-        self._sampling = request.sampling
+        self._budget = request.sampling.max_new_tokens
 
     @property
     def last(self) -> int:
@@ -45,60 +48,28 @@ class Text:
     @property
     def left(self) -> int:
         """Tokens that the budget still holds."""
-        return self._sampling.max_new_tokens - self.output
+        return self._budget - self.output
 
-    @property
-    def ended(self) -> bool:
-        """Whether the answer is over: its budget is spent, or its last token stops it."""
-        return self.left <= 0 or self.last in self._sampling.stop_ids
-
-    def draft(self, proposed: Sequence[int] | Draft) -> Draft:
-        """Make a draft of a chain of tokens, as many as the budget still holds."""
-        if isinstance(proposed, Draft):
-            return proposed
-        return Draft(DraftTree.chain(self.last, proposed[: max(0, self.left - 1)]))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Draft:
-    """What one verifying call is to verify.
-
-    Attributes:
-        tree: the drafts behind the text's last token. Rows that are no drafts come after them.
-        probs: distributions ``[V]`` that a row's drafts were drawn from, by row; a row that is left
-            out has drafts that are certain. Read where drafts are verified by rejection.
-        read: rows of the tree that the call reads; None: all. Drafts are always among them.
-        first: tokens that making this draft committed: they are final, and part of the text.
-        sources: the drafter of every row, where several drafted; or nothing.
-    """
-
-    tree: DraftTree
-    probs: Mapping[int, Tensor] | None = None
-    read: Sequence[int] | None = None
-    first: tuple[int, ...] = ()
-    sources: tuple[str, ...] = ()
-
-    @property
-    def chain_probs(self) -> Sequence[Tensor] | None:
-        """The distributions of a chain's drafts in order; None where they are certain."""
-        if not self.probs:
-            return None
-        return [self.probs[row] for row in range(len(self.tree) - 1)]
+    def tree(self, drafts: Drafts) -> DraftTree:
+        """Make a tree of a chain of tokens, as many as the budget still holds."""
+        if isinstance(drafts, DraftTree):
+            return drafts
+        return DraftTree.chain(self.last, drafts[: max(0, self.left - 1)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verdict:
-    """What a verifying call made of a draft.
+    """What a verifying call made of a tree of drafts.
 
     Attributes:
-        draft: what was verified; nothing in the prompt's call.
-        path: rows of its tree that stand, from row 0 on.
+        tree: what was verified; nothing in the prompt's call.
+        path: its rows that stand, from row 0 on.
         token: the target's own, behind them.
         result: the call's.
         is_prompt: whether it is the prompt's call.
     """
 
-    draft: Draft
+    tree: DraftTree
     path: Sequence[int]
     token: int
     result: CallResult
@@ -112,7 +83,7 @@ class Verdict:
     @property
     def tokens(self) -> tuple[int, ...]:
         """The tokens that became final: the accepted drafts, and the target's own behind them."""
-        return (*(self.draft.tree.tokens[row] for row in self.path[1:]), self.token)
+        return (*(self.tree.tokens[row] for row in self.path[1:]), self.token)
 
     @property
     def states(self) -> Tensor:
@@ -122,21 +93,6 @@ class Verdict:
         """
         assert self.result.hidden is not None
         return self.result.hidden if self.is_prompt else self.result.hidden[[*self.path]]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Carried:
-    """Slots that a verifying call carries behind its tokens, to make the next draft from.
-
-    Attributes:
-        slots: see `Call`, as the others.
-        positions: of tokens and slots.
-        mask: of tokens and slots.
-    """
-
-    slots: Slots | None = None
-    positions: Sequence[int] | None = None
-    mask: Tensor | None = None
 
 
 class Drafter:
@@ -154,8 +110,8 @@ class Drafter:
     branches: bool = False
     judges_prompt: bool = False
 
-    def propose(self, text: Text, most: int) -> Sequence[int] | Draft:
-        """Propose tokens that may follow the text, or a tree of them; none is allowed.
+    def propose(self, text: Text, most: int) -> Drafts:
+        """Propose tokens that may follow the text; none is allowed.
 
         Args:
             text: what is committed.
@@ -163,14 +119,17 @@ class Drafter:
         """
         raise NotImplementedError(f"{type(self).__name__} must define propose or draft")
 
-    def draft(self, text: Text, most: int) -> Generator[Call, CallResult, Sequence[int] | Draft]:
+    def draft(self, text: Text, most: int) -> Generator[Call, CallResult, Drafts]:
         """Propose with the help of calls, of the draft model as a rule; see `propose`."""
         yield from ()
         return self.propose(text, most)
 
-    def carry(self, text: Text, draft: Draft) -> Carried | None:
-        """Ask for slots in the call that verifies `draft` (in the prompt's call: no drafts)."""
-        return None
+    def carry(self, text: Text, tree: DraftTree) -> Mapping[str, Any]:
+        """Add arguments to the call that verifies `tree`: slots that make the next drafts.
+
+        The prompt's call, whose tree has no drafts, may carry some too.
+        """
+        return {}
 
     def observe(self, text: Text, verdict: Verdict) -> None:
         """Learn what stood, of the prompt's call too; the text has the new tokens already."""

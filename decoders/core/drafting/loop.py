@@ -9,14 +9,13 @@ Source: Leviathan et al. 2023 (arXiv 2211.17192); trees of drafts: SpecInfer (ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from decoders.core.decoder import Decoder, Request, Steps
-from decoders.core.drafting.drafter import Carried, Draft, Drafter, Text, Verdict
+from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Verification
-from decoders.core.model import Session
 from decoders.core.types import Call, Emit
 
 
@@ -54,71 +53,56 @@ class DraftAndVerify(Decoder):
         """Verify a draft in every turn, the first of which feeds the prompt."""
         drafter, rule = self.drafter(request), self.verification
         target, text = request.target, Text(request)
-        draft = Draft(DraftTree(text.last))
+        tree = DraftTree(text.last)
         while True:
-            result = yield _verifying(request, drafter, rule, draft, text)
-            path, token = rule.decide(draft, result, request.uniforms, text.output)
-            _forget_fallen(target, draft.tree, path)
-            verdict = Verdict(draft, path, token, result, is_prompt=not text.output)
+            result = yield _verifying(request, drafter, rule, tree, text)
+            path, token = rule.decide(tree, result, request.uniforms, text.output)
+            if path[-1] == len(path) - 1:  # the first rows of the call stand
+                target.truncate(target.length - len(tree) + len(path))
+            else:
+                target.keep(path)
+            verdict = Verdict(tree, path, token, result, is_prompt=not text.output)
             text.tokens += verdict.tokens
             drafter.observe(text, verdict)
             yield _emit(verdict, drafter.branches)
             # the verifying call adds one token itself: draft at most what the budget still holds
-            draft = text.draft((yield from drafter.draft(text, text.left - 1)))
-            if draft.first and text.ended:
-                yield Emit(tokens=draft.first)
-
-
-def _forget_fallen(target: Session, tree: DraftTree, path: Sequence[int]) -> None:
-    """Drop the rows of a call that do not stand from the cache."""
-    if path[-1] == len(path) - 1:
-        target.truncate(target.length - len(tree) + len(path))
-    else:
-        target.keep(path)
+            tree = text.tree((yield from drafter.draft(text, text.left - 1)))
+            if tree.first and (text.left <= 0 or text.last in request.sampling.stop_ids):
+                yield Emit(tokens=tree.first)
 
 
 def _emit(verdict: Verdict, branches: bool) -> Emit:
     """End a step."""
-    draft, tree = verdict.draft, verdict.draft.tree
+    tree = verdict.tree
     return Emit(
-        tokens=(*draft.first, *verdict.tokens),
+        tokens=(*tree.first, *verdict.tokens),
         drafted=tree.num_drafts,
         accepted=verdict.accepted,
-        undrafted=len(draft.first),
+        undrafted=len(tree.first),
         acceptance=verdict.result.acceptance,
         rejected=tree.below(verdict.path[-1]),
         depth=tree.depth if branches else None,
-        sources=tuple(draft.sources[row] for row in verdict.path[1:]) if draft.sources else (),
+        sources=tuple(tree.sources[row] for row in verdict.path[1:]) if tree.sources else (),
     )
 
 
 def _verifying(
-    request: Request, drafter: Drafter, rule: Verification, draft: Draft, text: Text
+    request: Request, drafter: Drafter, rule: Verification, tree: DraftTree, text: Text
 ) -> Call:
-    """The call that verifies a draft; the prompt's call feeds the prompt and verifies nothing."""
-    target, tree, sampling = request.target, draft.tree, request.sampling
+    """The call that verifies a tree; the prompt's call feeds the prompt and verifies nothing."""
+    prompt, sampling, asked = request.prompt_ids, request.sampling, dict[str, Any]()
+    if text.output or drafter.judges_prompt:
+        asked["want"] = rule.want(sampling, branches=drafter.branches)
     if not text.output:
-        prompt, num_states = request.prompt_ids, max(1, drafter.hidden)
-        tokens = prompt
-        read: Sequence[int] = range(max(0, len(prompt) - num_states), len(prompt))
+        asked["read"] = range(max(0, len(prompt) - max(1, drafter.hidden)), len(prompt))
+    elif drafter.branches:
+        asked |= {"positions": tree.positions(request.target.length), "mask": tree.mask}
+        asked["read"] = range(len(tree)) if tree.read is None else tree.read
     else:
-        tokens = tuple(tree.tokens)
-        read = range(len(tree)) if draft.read is None else draft.read
-    is_tree = drafter.branches and text.output > 0
-    carried = drafter.carry(text, draft) or Carried(
-        positions=tree.positions(target.length) if is_tree else None,
-        mask=tree.mask if is_tree else None,
-    )
-    by_rule = text.output > 0 or drafter.judges_prompt
-    return target.call(
-        tokens,
-        want=rule.want(sampling, branches=drafter.branches) if by_rule else "picks",
-        read=read,
-        positions=carried.positions,
-        mask=carried.mask,
-        slots=carried.slots,
-        drafts=() if is_tree else tree.tokens[1:],
-        draft_probs=None if is_tree else draft.chain_probs,
-        acceptance_rule=rule.acceptance_rule,
+        asked |= {"drafts": tree.tokens[1:], "draft_probs": tree.chain_probs}
+        asked |= {"read": range(len(tree)), "acceptance_rule": rule.acceptance_rule}
+    return request.target.call(
+        tree.tokens if text.output else prompt,
         hidden=drafter.hidden > 0,
+        **(asked | dict(drafter.carry(text, tree))),
     )

@@ -35,7 +35,17 @@ class DraftTree:
     Attributes:
         tokens: of the rows.
         parents: row of each row's parent, `masks.ROOT` for row 0.
+        probs: distributions ``[V]`` that a row's drafts were drawn from, by row; a row that is left
+            out has drafts that are certain. Read where drafts are verified by rejection.
+        read: rows that the call reads; None: all. Drafts are always among them, and come first.
+        first: tokens that drafting committed: they are final, and part of the text.
+        sources: the drafter of every row, where several drafted; or nothing.
     """
+
+    probs: Mapping[int, Tensor] = {}
+    read: Sequence[int] | None = None
+    first: tuple[int, ...] = ()
+    sources: Sequence[str] = ()
 
     def __init__(self, last: int) -> None:
         """A tree without a draft; `last` is the last token of the answer."""
@@ -52,6 +62,11 @@ class DraftTree:
     def __len__(self) -> int:
         """N."""
         return len(self.tokens)
+
+    @property
+    def chain_probs(self) -> list[Tensor] | None:
+        """The distributions of a chain's drafts in order; None where they are certain."""
+        return [self.probs[row] for row in range(len(self) - 1)] if self.probs else None
 
     @property
     def num_drafts(self) -> int:

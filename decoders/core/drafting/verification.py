@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from decoders.core.drafting.drafter import Draft
-from decoders.core.drafting.tree import verify_strict
+from decoders.core.drafting.tree import DraftTree, verify_strict
 from decoders.core.sampling import Uniforms
 from decoders.core.types import AcceptanceRule, CallResult, Sampling, SlotWant, Want
 
@@ -74,24 +73,17 @@ class Verification:
         )
 
     def decide(
-        self, draft: Draft, result: CallResult, uniforms: Uniforms, output: int
+        self, tree: DraftTree, result: CallResult, uniforms: Uniforms, output: int
     ) -> tuple[Sequence[int], int]:
-        """Read off a call which rows of a draft stand, and the token that follows them.
+        """Read off a call which rows of a tree stand, and the token that follows them.
 
-        Args:
-            draft: what the call verified, from `output` on.
-            result: the call's.
-            uniforms: of the sequence.
-            output: output position of the first draft.
+        `output` is the output position of its first drafts, `uniforms` are of the sequence.
         """
-        tree = draft.tree
         if result.acceptance is not None:
             return range(result.acceptance.accepted + 1), result.acceptance.token
         if result.probs is not None:
-            return verify_strict(tree, result.probs, draft.probs or {}, uniforms, output)
-        if self.rule == "none":
+            return verify_strict(tree, result.probs, tree.probs, uniforms, output)
+        if len(tree) == 1 or self.rule == "none":  # the prompt's call may read rows before the last
             return range(len(tree)), result.picks[-1]
-        if len(tree) == 1:  # the prompt's call may read rows before the last one
-            return (0,), result.picks[-1]
         path = tree.path(result.picks)
         return path, result.picks[path[-1]]

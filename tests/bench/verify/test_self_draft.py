@@ -22,7 +22,6 @@ from dataclasses import dataclass
 import torch
 
 from decoders.core.drafting.chain import ModelDrafter
-from decoders.core.drafting.drafter import Draft
 from decoders.core.drafting.tree import DraftTree
 from decoders.spec import Speculative
 
@@ -46,7 +45,9 @@ class Penalty(ModelDrafter):
             probs[len(drafts)] = torch.eye(len(result.logits[-1]))[second]
             drafts.append(second)
         self._drafts = drafts
-        return Draft(DraftTree.chain(text.last, drafts), probs)
+        tree = DraftTree.chain(text.last, drafts)
+        tree.probs = probs
+        return tree
 '''
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from decoders.ar import Autoregressive
 from decoders.core.checks import check_drafter
 from decoders.core.decoder import Request
-from decoders.core.drafting.drafter import Draft, Drafter, Text, Verdict
+from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.engine.models import Models
@@ -64,12 +64,12 @@ class Fork(Told):
 
     branches = True
 
-    def propose(self, text: Text, most: int) -> Draft:
+    def propose(self, text: Text, most: int) -> DraftTree:
         tokens = list(self.truth[text.output :][: min(self.right, most)])
         tree = DraftTree(text.last)
         tree.add([(token + 1) % 5 for token in tokens])
         tree.add(tokens)
-        return Draft(tree)
+        return tree
 
 
 class Sticky(Drafter):

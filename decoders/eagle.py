@@ -124,8 +124,11 @@ class _Layer(Drafter):
             new = self._candidates(frontier, drawn_from, text.output + level)
             drafts += new
             new = sorted(new, key=lambda draft: -draft.chance)[: options.width]
-            if level + 1 == depth or not new or self._settled(drafts, new[0].chance):
+            if level + 1 == depth or not new:
                 break
+            enough = sorted((draft.chance for draft in drafts), reverse=True)[options.nodes - 1 :]
+            if not self._draws and enough and enough[0] >= new[0].chance:
+                break  # no draft behind these could be among the likeliest
             frontier = self._expanded(frontier, new, num_fed)
             num_fed += len(new)
         # where drafts are drawn, all stay: to choose among them would change their distribution
@@ -172,15 +175,6 @@ class _Layer(Drafter):
             for place, candidate, chance in places
             if candidate < len(tokens[place])
         ]
-
-    def _settled(self, drafts: list[_Draft], best: float) -> bool:
-        """Whether no draft behind one of chance `best` could be among the likeliest `nodes`."""
-        if self._draws or len(drafts) < self._options.nodes:
-            return False
-        return (
-            sorted((draft.chance for draft in drafts), reverse=True)[self._options.nodes - 1]
-            >= best
-        )
 
     def _expanded(self, frontier: _Frontier, drafts: list[_Draft], num_fed: int) -> _Frontier:
         """Feed drafts behind a frontier's rows to the layer, which was fed so many before."""

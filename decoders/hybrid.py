@@ -13,7 +13,7 @@ import dataclasses
 import functools
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from decoders.core.decoder import Decoder, Need, Request
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
@@ -60,8 +60,12 @@ class Hybrid(DraftAndVerify):
     @functools.cached_property
     def parts(self) -> tuple[Decoder, ...]:  # type: ignore[override]
         """Both decoders, verified by picks where they have a choice."""
-        specs = [parse_spec(text.replace("+", ":")) for text in (self.first, self.then)]
-        return tuple(_coupled(build(spec)) for spec in specs)
+        parts = [build(parse_spec(text.replace("+", ":"))) for text in (self.first, self.then)]
+        choice = {"verify": "coupled"}
+        return tuple(
+            dataclasses.replace(part, **choice) if "verify" in vars(part) else part  # type: ignore[arg-type]
+            for part in parts
+        )
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -82,12 +86,6 @@ class Hybrid(DraftAndVerify):
             adapter = request.adapters.get(part.adapter_name or "")
             drafters[name] = part.drafter(dataclasses.replace(request, adapter=adapter))
         return FirstMatch(drafters, self.least) if self.how == "match" else Merge(drafters)
-
-
-def _coupled(decoder: Any) -> Decoder:
-    if any(field.name == "verify" for field in dataclasses.fields(decoder)):
-        return dataclasses.replace(decoder, verify="coupled")
-    return decoder
 
 
 class FirstMatch(Drafter):

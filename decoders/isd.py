@@ -17,14 +17,15 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
+from decoders.core import masks
 from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
-from decoders.core.drafting.mask_slots import branch_mask, branch_places, branch_slots
+from decoders.core.drafting.mask_slots import branch_places
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Verification, Verify
 from decoders.core.registry import register
-from decoders.core.types import SlotWant
+from decoders.core.types import BLANK, Slots, SlotWant
 
 
 @register("isd")
@@ -96,8 +97,11 @@ class _Masks(Drafter):
         self._options, self._target = options, request.target
         # an adapter guesses blindly beyond what it was trained for
         self._most_masks = min(options.stride - 1, request.adapter.num_slots)
-        want = options.verification.draft_want(request.sampling)
-        self._want: SlotWant = "argmax" if options.proposal == "argmax" else want
+        by_picks = options.verification.by_picks(request.sampling)
+        # drawn from the very distribution that they are verified with
+        self._want: SlotWant = "draws" if by_picks else "probs"
+        if options.proposal == "argmax" or request.sampling.greedy:
+            self._want = "argmax"
         self._specs: tuple[int, ...] = ()
         self._probs: dict[int, Tensor] = {}
 
@@ -112,10 +116,19 @@ class _Masks(Drafter):
         fed = [text.last] if text.output else text.tokens
         tokens = (*fed, *tree.tokens[1:])
         self._sizes = sizes = self._mask_counts(tree.num_drafts, text.left)
+        count, is_causal = sum(sizes), not any(sizes[:-1])
+        slots = Slots(
+            adapter=self._options.adapter,
+            uniforms=(BLANK,) * count,
+            sizes=tuple(sizes),
+            anchors=tokens[-len(sizes) :],
+            read=tuple(range(count)),
+            want=self._want,
+        )
         return {
-            "slots": branch_slots(self._options.adapter, sizes, tokens, want=self._want),
+            "slots": slots if count else None,
             "positions": branch_places(self._target.length, len(tokens), sizes),
-            "mask": branch_mask(len(fed), sizes),
+            "mask": None if is_causal else masks.branches([0] * (len(fed) - 1) + sizes),
         }
 
     def observe(self, text: Text, verdict: Verdict) -> None:

@@ -42,7 +42,6 @@ class Lookahead(DraftAndVerify):
     from_prompt: bool = True
 
     by_default = False
-
     combines = False
 
     def __post_init__(self) -> None:

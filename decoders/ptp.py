@@ -53,7 +53,6 @@ class ParallelTokenPrediction(DraftAndVerify):
 
     needs = ("adapter",)
     variants = ("o-ptp", "c-ptp")
-
     combines = False
 
     def __post_init__(self) -> None:
@@ -73,16 +72,9 @@ class _Slots(Drafter):
 
     def __init__(self, options: ParallelTokenPrediction, request: Request) -> None:
         """Nothing is proposed yet."""
-        assert request.adapter is not None
         self._options, self._target = options, request.target
-        self._proposer = Proposer(
-            options.adapter,
-            request.adapter,
-            request.sampling,
-            request.uniforms,
-            options.slots,
-            alone=options.mode == "sequential",
-        )
+        alone = options.mode == "sequential"
+        self._proposer = Proposer(request, options.adapter, options.slots, alone=alone)
 
     def carry(self, text: Text, tree: DraftTree) -> Mapping[str, Any]:
         """One branch of slots behind the prompt."""

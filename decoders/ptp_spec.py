@@ -20,6 +20,8 @@ from decoders.core.drafting.proposer import Proposer
 from decoders.core.registry import register
 from decoders.core.types import Call, CallResult
 
+_OWN_CHANCE = 0.75  # of the draft model's own next token to stand; only weighs rows
+
 
 @register("ptp_spec")
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +41,6 @@ class ParallelSpeculative(DraftAndVerify):
     needs = ("draft", "adapter")
     variants = ("o-ptp", "c-ptp")
     adapter_of: ClassVar[Literal["target", "draft"]] = "draft"
-
     combines = False
 
     def __post_init__(self) -> None:
@@ -61,13 +62,7 @@ class _Slots(Drafter):
         assert request.draft is not None
         self._options, self._draft = options, request.draft
         self._proposer = Proposer(
-            options.adapter,
-            request.adapter,
-            request.sampling,
-            request.uniforms,
-            options.slots,
-            alone=True,
-            exact_row=False,
+            request, options.adapter, options.slots, alone=True, exact_row=False
         )
         # the first slot of O-PTP predicts the next token; in C-PTP the row of the last token does
         self._guesses = request.adapter.variant == "c-ptp"
@@ -82,21 +77,15 @@ class _Slots(Drafter):
             positions = proposer.positions(self._draft.length, len(unseen), slots)
             read = (-1,) if self._guesses else ()
             result = yield self._draft.call(unseen, read=read, slots=slots, positions=positions)
-        proposer.take(_with_own(result) if result.picks else result)
+        proposer.take(
+            CallResult(
+                slot_picks=(*result.picks, *result.slot_picks),
+                slot_confidences=(*[_OWN_CHANCE] * len(result.picks), *result.slot_confidences),
+            )
+        )
         return proposer.worthwhile(most, row_cost)
 
     def observe(self, text: Text, verdict: Verdict) -> None:
         """Learn how the drafts fared."""
         if not verdict.is_prompt:
             self._proposer.observe(verdict.tree.num_drafts, verdict.accepted)
-
-
-def _with_own(result: CallResult) -> CallResult:
-    """The draft model's own next token in front of what its slots propose."""
-    return CallResult(
-        slot_picks=(*result.picks, *result.slot_picks),
-        slot_confidences=(_OWN_CHANCE, *result.slot_confidences),
-    )
-
-
-_OWN_CHANCE = 0.75  # of the draft model's own next token to stand; only weighs rows

@@ -124,7 +124,7 @@ class StepColumns(_PackedColumns):
             rejected=_bounded([step.rejected for step in steps]),
             decided=tuple(step.decided for step in steps) if any(s.decided for s in steps) else (),
             ended_s=tuple(round(end_s, 6) for end_s in ended_s),
-            depth=tuple(s.drafted if s.depth is None else s.depth for s in steps if branched),
+            depth=tuple(step.longest for step in steps if branched),
             source=tuple(tuple(map(drafters.index, s.sources)) for s in steps if drafters),
         )
 

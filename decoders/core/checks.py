@@ -125,8 +125,7 @@ def check_steps_concatenate(decoder: Decoder) -> None:
         joined = tuple(token for step in answer.steps for token in step.tokens)
         assert joined == answer.tokens, f"{where}: steps give {joined}, answer {answer.tokens}"
         for step in answer.steps:
-            depth = step.drafted if step.depth is None else step.depth
-            assert 0 <= step.accepted <= depth <= step.drafted, f"{where}: {step}"
+            assert 0 <= step.accepted <= step.longest <= step.drafted, f"{where}: {step}"
             assert step.drafted < max(1, step.target_rows), f"{where}: not all verified: {step}"
             behind = len(step.tokens) - step.undrafted - step.accepted
             assert behind >= 0, f"{where}: accepted but not emitted: {step}"
@@ -136,8 +135,7 @@ def check_steps_concatenate(decoder: Decoder) -> None:
             )
             fallen = step.drafted - step.accepted
             told = len(step.rejected)
-            is_tree = depth < step.drafted
-            assert told in (0, fallen) or (is_tree and told < fallen), (
+            assert told in (0, fallen) or (step.longest < step.drafted and told < fallen), (
                 f"{where}: {fallen} drafts fell: {step}"
             )
             told = len(step.decided)
@@ -271,8 +269,8 @@ def check_perfect_drafts_are_accepted(decoder: Decoder) -> None:
             # the last step may be cut among its accepted drafts
             for step in answer.steps[:-1]:
                 # in a tree the branch that was verified may be shorter than the longest
-                is_tree = step.depth is not None and step.depth < step.drafted
-                stood = not step.rejected if is_tree else step.accepted == step.drafted
+                is_chain = step.longest == step.drafted
+                stood = step.accepted == step.drafted if is_chain else not step.rejected
                 assert stood, f"{decoder} rejected a perfect draft: {step}"
 
 

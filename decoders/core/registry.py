@@ -121,18 +121,18 @@ def build(spec: DecoderSpec) -> Decoder:
 
 
 def _is_another_modes(cls: type[Decoder], key: str, text: str) -> bool:
-    """Whether an option is another mode's and has its default, as all have that a run stored.
+    """Whether an option is another mode's, and at its default: runs store the options of all.
 
     Raises:
         ValueError: it has another value.
     """
     for mode, name in cls.modes.items():
-        if key in (field.name for field in dataclasses.fields(resolve(DecoderSpec(name=name)))):
-            given = DecoderSpec(name=name, options={key: text})
-            if build(given) == build(DecoderSpec(name=name)):
+        other = DecoderSpec(name=name)
+        if key in (field.name for field in dataclasses.fields(resolve(other))):
+            if build(dataclasses.replace(other, options={key: text})) == build(other):
                 return True
-            line = f"option {key!r} of decoder {cls.name!r} is {text}, but it belongs to "
-            raise ValueError(f"{line}mode={mode}")
+            what = f"option {key!r} of decoder {cls.name!r}"
+            raise ValueError(f"{what} is {text}, but it belongs to mode={mode}")
     return False
 
 

@@ -277,6 +277,11 @@ class StepEvent:
     depth: int | None = None
     sources: tuple[str, ...] = ()
 
+    @property
+    def longest(self) -> int:
+        """Drafts on the longest path: all of a chain."""
+        return self.drafted if self.depth is None else self.depth
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:

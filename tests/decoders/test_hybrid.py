@@ -1,6 +1,7 @@
 """Drafters that compose: who is asked, whose drafts stand, what they need, which are refused."""
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +10,11 @@ import pytest
 from torch import Tensor
 
 from bench.plan.select import adapters_taken, build_decoder, built_in_cells, choose_decoders
-from bench.records.record import StepColumns, drafters_of
+from bench.records.record import SampleRecord, StepColumns, broken_invariants, drafters_of
+from bench.report.page.answers import answer_data
+from bench.report.tables import by_drafter
 from bench.settings.config import RunConfig
+from bench.stats.counters import accepted_by_drafter
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Decoder, Request
 from decoders.core.drafting.drafter import Drafter, Text
@@ -186,3 +190,59 @@ def test_parts_have_options_and_those_with_a_choice_verify_by_picks() -> None:
 def test_what_cannot_be_combined_is_refused_in_one_line(spec: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build(parse_spec(spec))
+
+
+def record_of(answer: Generation, steps: StepColumns) -> SampleRecord:
+    place: dict[str, Any] = dict.fromkeys(
+        ("turn", "repeat", "seed", "block", "order", "attempt", "batch_size", "num_prompt_tokens"),
+        1,
+    )
+    names = dict.fromkeys(("decoder", "family", "conversation", "prompt_hash"), "x")
+    return SampleRecord(
+        kind="timing",
+        **place,
+        **names,
+        tokens=answer.tokens,
+        steps=steps,
+        drafters=drafters_of(answer),
+    )
+
+
+def test_the_report_and_the_viewer_say_whose_drafts_stood() -> None:
+    answer = answer_of(build(parse_spec("hybrid")))
+    record = record_of(answer, StepColumns.of(answer))
+    again = SampleRecord.from_dict(json.loads(record.to_json()))
+    assert again == record
+    assert not broken_invariants(again, WARM.max_new_tokens)
+    counts = accepted_by_drafter([again])
+    assert sum(counts.values()) == sum(step.accepted for step in answer.steps)
+    table = by_drafter([again])
+    assert table is not None
+    shown = {row[1].text: float(row[2].text) for row in table.rows}
+    assert shown == {
+        name: round(num / (len(answer.steps) - 1), 2) for name, num in sorted(counts.items())
+    }
+    assert by_drafter([dataclasses.replace(again, drafters=(), steps=None)]) is None
+    told = answer_data(again, 1)["by"]
+    assert [set(words.split(" + ")) - {""} for words in told] == [
+        set(step.sources) for step in answer.steps
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"source": ((0,),)}, "a step names the drafters of other drafts than those that stood"),
+        ({"depth": (9,)}, "a step drafted more tokens in a row than it drafted"),
+        ({"depth": (0,)}, "a step accepted more tokens than it drafted in a row"),
+    ],
+)
+def test_a_record_whose_trees_do_not_add_up_breaks_an_invariant(changes: Any, line: str) -> None:
+    answer = answer_of(build(parse_spec("hybrid")))
+    steps = StepColumns.of(answer)
+    place = next(i for i, step in enumerate(answer.steps) if step.accepted > 1)
+    ((name, (wrong,)),) = changes.items()
+    column = [*getattr(steps, name)]
+    column[place] = wrong
+    record = record_of(answer, dataclasses.replace(steps, **{name: tuple(column)}))
+    assert line in broken_invariants(record, WARM.max_new_tokens)

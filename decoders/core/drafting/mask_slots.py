@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
 from decoders.core import masks
 from decoders.core.model import Session
 from decoders.core.types import BLANK, HIDDEN, Call, Confidence, Slots, SlotWant
@@ -59,30 +57,6 @@ def mask_slots(
     )
 
 
-def branch_slots(
-    adapter: str, sizes: Sequence[int], tokens: Sequence[int], *, want: SlotWant
-) -> Slots | None:
-    """Masks behind each of the last ``len(sizes)`` of `tokens`, all read; None where none is.
-
-    Args:
-        adapter: its name.
-        sizes: masks of each branch.
-        tokens: of the call, at least as many as there are branches.
-        want: see `Slots`.
-    """
-    count = sum(sizes)
-    if not count:
-        return None
-    return Slots(
-        adapter=adapter,
-        uniforms=(BLANK,) * count,
-        sizes=tuple(sizes),
-        anchors=tuple(tokens[len(tokens) - len(sizes) :]),
-        read=tuple(range(count)),
-        want=want,
-    )
-
-
 def branch_places(
     start: int, num_tokens: int, sizes: Sequence[int], shift: int = 0
 ) -> tuple[int, ...]:
@@ -95,16 +69,6 @@ def branch_places(
     for m, size in enumerate(sizes):
         positions += range(first + m, first + m + size)
     return tuple(positions)
-
-
-def branch_mask(num_fed: int, sizes: Sequence[int]) -> Tensor | None:
-    """Which rows see which, where `num_fed` tokens stand before the drafts of `branch_slots`.
-
-    None where all is causal: there is one branch, behind the last token.
-    """
-    if not any(sizes[:-1]):
-        return None
-    return masks.branches([0] * (num_fed - 1) + list(sizes))
 
 
 def places_after(start: int, num_tokens: int, slots: Slots | None) -> tuple[int, ...] | None:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from decoders.core.drafting.tree import DraftTree, verify_strict
 from decoders.core.sampling import Uniforms
-from decoders.core.types import AcceptanceRule, CallResult, Sampling, SlotWant, Want
+from decoders.core.types import AcceptanceRule, CallResult, Sampling, Want
 
 Verify = Literal["rejection", "coupled", "relaxed", "topk", "none"]
 Exact = Literal["rejection", "coupled"]
@@ -54,15 +54,6 @@ class Verification:
         if self.by_picks(sampling):
             return "picks"
         return "probs" if branches else "acceptance"
-
-    def draft_want(self, sampling: Sampling) -> SlotWant:
-        """What drafts are read off slots as.
-
-        Drawn from the very distribution they are verified with.
-        """
-        if sampling.greedy:
-            return "argmax"
-        return "draws" if self.by_picks(sampling) else "probs"
 
     @property
     def acceptance_rule(self) -> AcceptanceRule:

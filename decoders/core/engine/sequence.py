@@ -234,8 +234,8 @@ def _check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], vocab_siz
         if type(token) is not int or not 0 <= token < vocab_size:
             raise ValueError(f"decoder emitted {token!r:.40}; ids are integers below {vocab_size}")
     for event in events:
-        depth = event.drafted if event.depth is None else event.depth
-        counts = (event.drafted, event.accepted, event.undrafted, event.passes, depth)
+        drafts = (event.drafted, event.longest, event.accepted)
+        counts = (*drafts, event.undrafted, event.passes)
         for count in (*counts, *event.decided):
             if type(count) is not int:
                 raise ValueError(f"decoder counted {count!r:.40}; counts are integers")

@@ -26,10 +26,7 @@ class Autoregressive(Decoder):
 
     cache: bool = True
 
-    @property
-    def coupled(self) -> bool:
-        """AR is the reference of coupling."""
-        return True
+    coupled = True
 
     def steps(self, request: Request) -> Steps:
         """Prefill, then one row per step; without a cache a prefill per step."""

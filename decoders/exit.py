@@ -12,17 +12,18 @@ first layers have a cache of their own for drafting, and do not hand it to the v
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from decoders.core.adapter.config import Variant
-from decoders.core.decoder import Decoder, Request, Steps
-from decoders.core.drafting.chain import ChainDrafting
+from decoders.core.decoder import Request
+from decoders.core.drafting.chain import ModelDrafter
+from decoders.core.drafting.drafter import Drafter
+from decoders.core.drafting.loop import DraftAndVerify
+from decoders.core.drafting.verification import Exact
 from decoders.core.registry import register
 
 
 @register("exit")
 @dataclass(frozen=True, kw_only=True)
-class EarlyExit(Decoder):
+class EarlyExit(DraftAndVerify):
     """Draft K tokens with the target's first layers, verify them in one target call. Lossless.
 
     A run that names no decoders leaves it out (`by_default`): it is measured where it is asked for.
@@ -37,10 +38,11 @@ class EarlyExit(Decoder):
 
     k: int = 6
     stop: float = 0.6
-    verify: Literal["rejection", "coupled"] = "rejection"
+    verify: Exact = "rejection"
     adapter: str = "exit"
 
     needs = ("adapter",)
+    variants = ("exit",)
     by_default = False
 
     def __post_init__(self) -> None:
@@ -48,16 +50,6 @@ class EarlyExit(Decoder):
         self.demand(self.k >= 1, "k", "1 or above")
         self.demand(0 <= self.stop < 1, "stop", "0 (off) or above, and below 1")
 
-    @property
-    def variants(self) -> tuple[Variant, ...]:
-        """An exit, no slots: the engine opens its session as that of a draft model."""
-        return ("exit",)
-
-    @property
-    def coupled(self) -> bool:
-        """Coupled verification emits AR's tokens for the same seed."""
-        return self.verify == "coupled"
-
-    def steps(self, request: Request) -> Steps:
-        """Prefill the target, then draft, verify, roll both caches back."""
-        return ChainDrafting(k=self.k, stop=self.stop, coupled=self.coupled).steps(request)
+    def drafter(self, request: Request) -> Drafter:
+        """Draft in a session of the first layers."""
+        return ModelDrafter(request, self.verification, self.k, self.stop)

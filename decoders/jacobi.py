@@ -9,18 +9,18 @@ Letters: B rows of a call, the last token and B - 1 guesses.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from decoders.core.decoder import Decoder, Request, Steps
-from decoders.core.drafting.verification import settle
+from decoders.core.decoder import Request
+from decoders.core.drafting.drafter import Drafter, Text, Verdict
+from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.registry import register
-from decoders.core.sampling import verify_picks
-from decoders.core.types import Emit
 
 
 @register("jacobi")
 @dataclass(frozen=True, kw_only=True)
-class Jacobi(Decoder):
+class Jacobi(DraftAndVerify):
     """Guess a window of tokens and replace it by the target's picks until it stands. Lossless.
 
     A run that names no decoders leaves it out (`by_default`): it is measured where it is asked for.
@@ -37,28 +37,24 @@ class Jacobi(Decoder):
         """`ValueError` on an option out of range."""
         self.demand(self.block >= 1, "block", "1 or above")
 
-    @property
-    def coupled(self) -> bool:
-        """Every token is the target's own pick for its uniform."""
-        return True
+    def drafter(self, request: Request) -> Drafter:
+        """Guess what the target said of the places last."""
+        return _Window(self.block)
 
-    def steps(self, request: Request) -> Steps:
-        """Replace guesses by what the target says after them; the window slides as they settle."""
-        target = request.target
-        fed, left = request.prompt_ids, request.sampling.max_new_tokens
-        guesses: tuple[int, ...] = ()
-        while True:
-            result = yield target.call((*fed, *guesses), read=range(-1 - len(guesses), 0))
-            acceptance = verify_picks(result.picks, guesses)
-            emitted = settle(target, guesses, acceptance)
-            yield Emit(
-                tokens=emitted,
-                drafted=len(guesses),
-                accepted=acceptance.accepted,
-                rejected=guesses[acceptance.accepted :],
-            )
-            left -= len(emitted)
-            fed = emitted[-1:]
-            size = min(self.block, left) - 1
-            later = result.picks[acceptance.accepted + 1 :]
-            guesses = (*later, *[(*fed, *later)[-1]] * size)[:size]
+
+class _Window(Drafter):
+    """The guesses, each what the target picked for its place in the last call."""
+
+    def __init__(self, block: int) -> None:
+        """A window of B = `block` rows, without a guess."""
+        self._block = block
+        self._later: Sequence[int] = ()
+
+    def propose(self, text: Text, most: int) -> Sequence[int]:
+        """Slide the window on; places that the target said nothing of repeat the last guess."""
+        size = min(self._block - 1, most)
+        return (*self._later, *[(text.last, *self._later)[-1]] * size)[:size]
+
+    def observe(self, text: Text, verdict: Verdict) -> None:
+        """Replace guesses by what the target says after them."""
+        self._later = () if verdict.is_prompt else verdict.result.picks[len(verdict.path) :]

@@ -14,18 +14,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from decoders.core.decoder import Decoder, Request, Steps
+from decoders.core.decoder import Request
+from decoders.core.drafting.drafter import Drafter, Text, Verdict
+from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.registry import register
-from decoders.core.types import Emit
-
-_MOST_ROWS = 120
-"""Rows of a call that may be dropped again: what caches hold beyond prompt and budget."""
+from decoders.core.types import MOST_DRAFTS
 
 
 @register("lookahead")
 @dataclass(frozen=True, kw_only=True)
-class Lookahead(Decoder):
+class Lookahead(DraftAndVerify):
     """Gather n-grams from the target's own guesses ahead and verify them. Lossless, coupled.
 
     A run that names no decoders leaves it out (`by_default`): it is measured where it is asked for.
@@ -43,70 +42,63 @@ class Lookahead(Decoder):
     from_prompt: bool = True
 
     by_default = False
+    combines = False
 
     def __post_init__(self) -> None:
         """`ValueError` on an option out of range."""
         self.demand(self.window >= 1, "window", "1 or above")
         self.demand(self.n >= 2, "n", "2 or above")
         self.demand(self.candidates >= 1, "candidates", "1 or above")
-        most = _MOST_ROWS // (self.n - 1) - self.candidates
+        most = MOST_DRAFTS // (self.n - 1) - self.candidates
         allowed = f"at most {most} with n={self.n} and candidates={self.candidates}"
         self.demand(self.window <= most, "window", allowed)
 
-    @property
-    def coupled(self) -> bool:
-        """Every token is the target's own pick for its uniform."""
-        return True
+    def drafter(self, request: Request) -> Drafter:
+        """Begin with guesses of the prompt's own tokens, and no n-gram."""
+        return _Gatherer(self)
 
-    def steps(self, request: Request) -> Steps:
-        """Prefill, then look ahead and verify in every call, and drop what did not stand."""
-        target, left = request.target, request.sampling.max_new_tokens
-        result = yield target.call(request.prompt_ids)
-        emitted = result.picks
-        yield Emit(tokens=emitted)
-        pool = _Pool(self.n, self.candidates)
-        if self.from_prompt:
-            pool.gather([*request.prompt_ids, *emitted])
-        guesses = (request.prompt_ids * self.window)[-self.window :]
-        levels = [list(guesses)]
-        while True:
-            left -= len(emitted)
-            rows = _Rows(emitted[-1])
-            # the verifying call adds one token itself: verify at most what the budget still holds
-            longest = 0
-            for ngram in pool.after(emitted[-1]):
-                rows.add(ngram[: left - 1])
-                longest = max(longest, min(len(ngram), left - 1))
-            verified = len(rows.tokens)
-            last = rows.look_ahead(levels)
-            result = yield target.call(
-                rows.tokens,
-                read=(*range(verified), *last),
-                positions=rows.positions(target.length),
-                mask=rows.mask,
-            )
-            path = rows.path(result.picks[:verified])
-            target.keep(path)
-            emitted = (*(rows.tokens[row] for row in path[1:]), result.picks[path[-1]])
-            yield Emit(
-                tokens=emitted,
-                drafted=longest,
-                accepted=len(path) - 1,
-                rejected=rows.below(path[-1]),
-            )
-            self._move_on(levels, result.picks[verified:], pool)
 
-    def _move_on(self, levels: list[list[int]], said: Sequence[int], pool: _Pool) -> None:
+class _Gatherer(Drafter):
+    """The window, and the n-grams that it gave."""
+
+    branches = True
+
+    def __init__(self, options: Lookahead) -> None:
+        """An empty window."""
+        self._options, self._levels = options, list[list[int]]()
+        self._pool, self._rows = _Pool(options.n, options.candidates), _Rows(0)
+
+    def propose(self, text: Text, most: int) -> DraftTree:
+        """Verify the n-grams known to follow the last token, and look ahead beside them."""
+        rows = self._rows = _Rows(text.last)
+        for ngram in self._pool.after(text.last):
+            rows.add(ngram[:most])
+        verified = len(rows)
+        last = rows.look_ahead(self._levels)
+        rows.read = (*range(verified), *last)
+        return rows
+
+    def observe(self, text: Text, verdict: Verdict) -> None:
+        """Gather the prompt's n-grams, then move the window on with every call that held it."""
+        if verdict.is_prompt:
+            prompt, window = text.tokens[: text.num_prompt], self._options.window
+            self._levels = [(prompt * window)[-window:]]
+            if self._options.from_prompt:
+                self._pool.gather(text.tokens)
+        elif verdict.tree is self._rows:
+            self._move_on(verdict.result.picks[1 + self._rows.num_drafts :])
+
+    def _move_on(self, said: Sequence[int]) -> None:
         """The window's next guesses: what the target said becomes the last level of all columns.
 
         Once there are N - 1 levels, each column and what it ends in is an n-gram, and the first
         level is left behind.
         """
-        levels.append(list(said))
-        if len(levels) == self.n:
-            for column in zip(*levels, strict=True):
-                pool.add(column)
-            levels.pop(0)
+        self._levels.append(list(said))
+        if len(self._levels) == self._options.n:
+            for column in zip(*self._levels, strict=True):
+                self._pool.add(column)
+            self._levels.pop(0)
 
 
 @dataclass(slots=True)

@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from decoders.core.decoder import Decoder, Request, Steps
-from decoders.core.drafting.verification import settle
+from decoders.core.decoder import Request
+from decoders.core.drafting.drafter import Drafter, Text
+from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.registry import register
-from decoders.core.sampling import verify_picks
-from decoders.core.types import Emit
 
 _LONGEST = 16
 """What n may be at most: the index holds n entries for every token of the text."""
@@ -27,7 +26,7 @@ _LONGEST = 16
 
 @register("lookup")
 @dataclass(frozen=True, kw_only=True)
-class PromptLookup(Decoder):
+class PromptLookup(DraftAndVerify):
     """Propose what followed the last tokens where they occurred before. Lossless, coupled.
 
     Args:
@@ -43,46 +42,28 @@ class PromptLookup(Decoder):
         self.demand(1 <= self.n <= _LONGEST, "n", f"from 1 to {_LONGEST}")
         self.demand(self.k >= 1, "k", "1 or above")
 
-    @property
-    def coupled(self) -> bool:
-        """Every token is the target's own pick for its uniform."""
-        return True
-
-    def steps(self, request: Request) -> Steps:
-        """Prefill, then copy, verify, roll back."""
-        target, left = request.target, request.sampling.max_new_tokens
-        result = yield target.call(request.prompt_ids)
-        emitted = result.picks
-        yield Emit(tokens=emitted)
-        index = _Index(self.n, request.prompt_ids)
-        while True:
-            left -= len(emitted)
-            index.append(emitted)
-            # the verifying call adds one token itself: propose at most what the budget still holds
-            drafts = index.continuation(min(self.k, left - 1))
-            result = yield target.call((emitted[-1], *drafts), read=range(len(drafts) + 1))
-            acceptance = verify_picks(result.picks, drafts)
-            emitted = settle(target, drafts, acceptance)
-            yield Emit(
-                tokens=emitted,
-                drafted=len(drafts),
-                accepted=acceptance.accepted,
-                rejected=tuple(drafts[acceptance.accepted :]),
-            )
+    def drafter(self, request: Request) -> Drafter:
+        """Look up in the text of prompt and answer."""
+        return _Index(self.n, k=self.k)
 
 
-class _Index:
+class _Index(Drafter):
     """A text, and where each sequence of up to n of its tokens occurred last.
 
     An entry is made when the token after the sequence arrives, so the end of the text is looked up
     among what came before it. A token costs n entries, a look-up at most n, however long the text.
     """
 
-    def __init__(self, n: int, tokens: Sequence[int]) -> None:
-        self._n = n
+    def __init__(self, n: int, tokens: Sequence[int] = (), k: int = 0) -> None:
+        self._n, self._k = n, k
         self._text: list[int] = []
         self._next: dict[tuple[int, ...], int] = {}
         self.append(tokens)
+
+    def propose(self, text: Text, most: int) -> tuple[int, ...]:
+        """Index what is new of the text, and look its end up."""
+        self.append(text.tokens[len(self._text) :])
+        return self.continuation(min(self._k, most))
 
     def append(self, tokens: Sequence[int]) -> None:
         """Tokens that the text goes on with."""

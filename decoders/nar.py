@@ -15,7 +15,6 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from decoders.core.adapter.config import Variant
 from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.drafting.mask_slots import block_call, mask_slots
 from decoders.core.registry import register
@@ -44,16 +43,12 @@ class NonAutoregressive(Decoder):
     adapter: str = "refine"
 
     needs = ("adapter",)
+    variants = ("refine",)
     lossless = False
 
     def __post_init__(self) -> None:
         """`ValueError` on an option out of range."""
         self.demand(self.block >= 1, "block", "1 or above")
-
-    @property
-    def variants(self) -> tuple[Variant, ...]:
-        """Slots that see their whole block."""
-        return ("refine",)
 
     def steps(self, request: Request) -> Steps:
         """One call a block."""

@@ -15,23 +15,25 @@ Letters: n drafts being verified, m of them that stand, p the last committed pos
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from decoders.core import masks
-from decoders.core.adapter.config import Variant
-from decoders.core.decoder import Decoder, Request, Steps
+from decoders.core.decoder import Request
 from decoders.core.drafting.allocation import allocate, branch_chances
+from decoders.core.drafting.drafter import Drafter, Text, Verdict
+from decoders.core.drafting.loop import DraftAndVerify
+from decoders.core.drafting.mask_slots import branch_places
 from decoders.core.drafting.proposer import Proposer
+from decoders.core.drafting.tree import DraftTree
 from decoders.core.registry import register
-from decoders.core.sampling import verify_picks
-from decoders.core.types import Call, CallResult, Emit
+from decoders.core.types import Call, CallResult
 
 
 @register("ptp")
 @dataclass(frozen=True, kw_only=True)
-class ParallelTokenPrediction(Decoder):
+class ParallelTokenPrediction(DraftAndVerify):
     """Predict many tokens at once from their uniforms, verify them exactly. Lossless, coupled.
 
     Args:
@@ -50,6 +52,8 @@ class ParallelTokenPrediction(Decoder):
     adapter: str = "ptp"
 
     needs = ("adapter",)
+    variants = ("o-ptp", "c-ptp")
+    combines = False
 
     def __post_init__(self) -> None:
         """`ValueError` on an option out of range, or one that the mode does not read."""
@@ -58,158 +62,116 @@ class ParallelTokenPrediction(Decoder):
         self.demand(self.row_cost >= 0, "row_cost", "0 or above")
         self.demand_read("mode", {"pqd": ("budget",)})
 
-    @property
-    def variants(self) -> tuple[Variant, ...]:
-        """Slots that carry uniforms."""
-        return ("o-ptp", "c-ptp")
+    def drafter(self, request: Request) -> Drafter:
+        """The one of the chosen mode."""
+        return _Quadratic(self, request) if self.mode == "pqd" else _Sequential(self, request)
 
-    @property
-    def coupled(self) -> bool:
-        """Every token is the target's own pick for its uniform."""
-        return True
 
-    def steps(self, request: Request) -> Steps:
-        """Prefill with the first proposal, then rounds of the chosen mode."""
-        run = _Answer(self, request)
-        if run.proposer.standalone:  # its slots must not see the prompt's last token
-            call: Call | None = run.target.call(request.prompt_ids)
+class _Slots(Drafter):
+    """What both modes share: the prompt's call proposes, where slots may see its last token."""
+
+    def __init__(self, options: ParallelTokenPrediction, request: Request) -> None:
+        """Nothing is proposed yet."""
+        self._options, self._target = options, request.target
+        alone = options.mode == "sequential"
+        self._proposer = Proposer(request, options.adapter, options.slots, alone=alone)
+
+    def carry(self, text: Text, tree: DraftTree) -> Mapping[str, Any]:
+        """One branch of slots behind the prompt."""
+        if text.output or self._proposer.standalone:
+            return {}
+        return self._one_branch(text, num_tokens=text.num_prompt)
+
+    def _one_branch(self, text: Text, num_tokens: int) -> dict[str, Any]:
+        """Slots in a call of `num_tokens` tokens that ends the text, as many as pay."""
+        # the verifying call's token, and this call's own, come on top of the proposal
+        room = text.left - (2 if num_tokens else 1)
+        slots = self._proposer.one_branch(room, text.last, text.output, self._options.row_cost)
+        positions = self._proposer.positions(self._target.length, num_tokens, slots)
+        return {"slots": slots, "positions": positions}
+
+    def observe(self, text: Text, verdict: Verdict) -> None:
+        """Take what the prompt's call proposed; learn how a later call's drafts fared."""
+        if verdict.is_prompt:
+            self._proposer.take(verdict.result)
         else:
-            call = run.propose(request.prompt_ids)
-        assert call is not None
-        result = yield call
-        run.commit(result.picks)
-        run.proposer.take(result)
-        yield Emit(tokens=result.picks)
-        yield from self._quadratic(run) if self.mode == "pqd" else self._sequential(run)
+            self._proposer.observe(verdict.tree.num_drafts, verdict.accepted)
 
-    def _sequential(self, run: _Answer) -> Steps:
-        """Verify the proposal in one call; make the next in another, which may give a token too."""
-        if run.proposer.standalone:  # the prefill proposed nothing
-            yield from self._propose(run)
+
+class _Sequential(_Slots):
+    """A call of its own makes a proposal, and may give a token too."""
+
+    _is_made = False
+
+    def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
+        """Verify what the prompt's call proposed, then what calls of slots propose."""
         first: tuple[int, ...] = ()
-        while True:
-            drafts = run.proposer.worthwhile(run.left - 1, self.row_cost)
-            result = yield run.target.call((run.last, *drafts), read=range(len(drafts) + 1))
-            yield run.verified(result, drafts, first)
-            first = yield from self._propose(run)
-            if first and run.ended(first[0]):
-                yield Emit(tokens=first)
+        if not self._is_made:
+            tokens = () if self._proposer.standalone else (text.last,)
+            carried, result = self._one_branch(text, len(tokens)), CallResult()
+            if tokens or carried["slots"] is not None:
+                result = yield self._target.call(tokens, **carried)
+            first = result.picks
+            text.tokens += first
+            self._proposer.take(result)
+        self._is_made = False
+        drafts = self._proposer.worthwhile(text.left - 1, self._options.row_cost)
+        tree = DraftTree.chain(text.last, drafts)
+        tree.first = first
+        return tree
 
-    def _propose(self, run: _Answer) -> Generator[Call | Emit, CallResult, tuple[int, ...]]:
-        """Make the next proposal; the token that the call gave itself, if it had a base row."""
-        call = run.propose(() if run.proposer.standalone else (run.last,))
-        result = CallResult() if call is None else (yield call)
-        if result.picks:
-            run.commit(result.picks)
-        run.proposer.take(result)
-        return result.picks
+    def observe(self, text: Text, verdict: Verdict) -> None:
+        """See `_Slots`."""
+        super().observe(text, verdict)
+        self._is_made = verdict.is_prompt and not self._proposer.standalone
 
-    def _quadratic(self, run: _Answer) -> Steps:
-        """Verify n drafts and propose from all n + 1 places where verification may stop."""
-        proposer = run.proposer
-        while True:
-            drafts = proposer.drafts[: run.left - 1]
-            sizes = self._allocate(run, len(drafts))
-            result = yield run.verify_and_propose(drafts, sizes)
-            emit = run.verified(result, drafts)
-            read = [max(0, size - proposer.lead) for size in sizes]
-            start = sum(read[: emit.accepted])
-            proposer.take(result, slice(start, start + read[emit.accepted]))
-            yield emit
 
-    def _allocate(self, run: _Answer, num_drafts: int) -> list[int]:
+class _Quadratic(_Slots):
+    """The call that verifies n drafts proposes from all n + 1 places where it may stop."""
+
+    def propose(self, text: Text, most: int) -> Sequence[int]:
+        """Verify what the last call proposed behind the drafts that stand."""
+        return self._proposer.drafts
+
+    def carry(self, text: Text, tree: DraftTree) -> Mapping[str, Any]:
+        """A branch of slots behind every row, as long as it is likely to be of use."""
+        if not text.output:
+            return super().carry(text, tree)
+        proposer, tokens = self._proposer, tree.tokens
+        self._sizes = sizes = self._allocate(text, tree.num_drafts)
+        if not any(sizes):
+            return {}
+        # the slot that predicts position p stands at p - 1, in C-PTP as in O-PTP
+        start, shift = self._target.length, proposer.lead
+        return {
+            "slots": proposer.branches(sizes, tokens, text.output),
+            "positions": branch_places(start, len(tokens), sizes, shift),
+            "mask": masks.branches(sizes, proposer.standalone),
+        }
+
+    def observe(self, text: Text, verdict: Verdict) -> None:
+        """Take the proposals of the branch behind the last row that stands."""
+        super().observe(text, verdict)
+        if not verdict.is_prompt:
+            read = [max(0, size - self._proposer.lead) for size in self._sizes]
+            start = sum(read[: verdict.accepted])
+            behind = slice(start, start + read[verdict.accepted])
+            self._proposer.take(verdict.result, behind)
+
+    def _allocate(self, text: Text, num_drafts: int) -> list[int]:
         """Slots of every branch; none where the answer will have ended."""
-        proposer = run.proposer
+        proposer, options = self._proposer, self._options
         sizes = allocate(
             branch_chances(proposer.chances[:num_drafts]),
             proposer.survival,
-            budget=min(self.budget, run.target.room - 1 - num_drafts),
+            budget=min(options.budget, self._target.room - 1 - num_drafts),
             longest=proposer.longest,
             lead=proposer.lead,
-            row_cost=self.row_cost,
+            row_cost=options.row_cost,
         )
         # m + 1 tokens come out before branch m is verified, and that call adds one itself
-        rooms = [run.left - m - 2 for m in range(len(sizes))]
+        rooms = [text.left - m - 2 for m in range(len(sizes))]
         return [
             min(size, room + proposer.lead) if room > 0 else 0
             for size, room in zip(sizes, rooms, strict=True)
         ]
-
-
-class _Answer:
-    """One answer on its way: what is committed, and how calls are made."""
-
-    def __init__(self, decoder: ParallelTokenPrediction, request: Request) -> None:
-        assert request.adapter is not None
-        self.target, self._sampling = request.target, request.sampling
-        self.left = request.sampling.max_new_tokens
-        self.last = request.prompt_ids[-1]
-        self.proposer = Proposer(
-            decoder.adapter,
-            request.adapter,
-            request.sampling,
-            request.uniforms,
-            decoder.slots,
-            alone=decoder.mode == "sequential",
-        )
-        self._length = len(request.prompt_ids)
-        self._row_cost = decoder.row_cost
-
-    @property
-    def output(self) -> int:
-        """Output position of the next token."""
-        return self._sampling.max_new_tokens - self.left
-
-    def commit(self, tokens: Sequence[int]) -> None:
-        """Tokens of the answer are final; the cache keeps all but the last."""
-        self._length += len(tokens)
-        self.left -= len(tokens)
-        self.last = tokens[-1]
-        self.target.truncate(min(self.target.length, self._length - 1))
-
-    def ended(self, token: int) -> bool:
-        """Whether the answer ends with `token`."""
-        return self.left <= 0 or token in self._sampling.stop_ids
-
-    def verified(
-        self, result: CallResult, drafts: tuple[int, ...], first: tuple[int, ...] = ()
-    ) -> Emit:
-        """Commit the drafts that stand and the token after them; a step's end, after `first`."""
-        acceptance = verify_picks(result.picks, drafts)
-        emitted = (*drafts[: acceptance.accepted], acceptance.token)
-        self.commit(emitted)
-        self.proposer.observe(len(drafts), acceptance.accepted)
-        return Emit(
-            tokens=(*first, *emitted),
-            drafted=len(drafts),
-            accepted=acceptance.accepted,
-            undrafted=len(first),
-            rejected=drafts[acceptance.accepted :],
-        )
-
-    def propose(self, tokens: Sequence[int]) -> Call | None:
-        """A call that gives the token after `tokens`, if any, and proposes those after that.
-
-        None where there is nothing to run: no tokens, and no slots that pay.
-        """
-        # the verifying call's token, and this call's own, come on top of the proposal
-        room = self.left - (2 if tokens else 1)
-        slots = self.proposer.one_branch(room, self.last, self.output, self._row_cost)
-        if slots is None and not tokens:
-            return None
-        positions = self.proposer.positions(self.target.length, len(tokens), slots)
-        return self.target.call(tokens, slots=slots, positions=positions)
-
-    def verify_and_propose(self, drafts: tuple[int, ...], sizes: Sequence[int]) -> Call:
-        """The one call of a `pqd` round."""
-        tokens = (self.last, *drafts)
-        read = range(len(tokens))
-        if not any(sizes):
-            return self.target.call(tokens, read=read)
-        return self.target.call(
-            tokens,
-            read=read,
-            slots=self.proposer.branches(sizes, tokens, self.output),
-            positions=self.proposer.branch_positions(self.target.length, len(tokens), sizes),
-            mask=masks.branches(sizes, self.proposer.standalone),
-        )

@@ -13,18 +13,19 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from decoders.core.adapter.config import Variant
-from decoders.core.decoder import Decoder, Request, Steps
+from decoders.core.decoder import Request
+from decoders.core.drafting.drafter import Drafter, Text, Verdict
+from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.proposer import Proposer
-from decoders.core.drafting.verification import settle
 from decoders.core.registry import register
-from decoders.core.sampling import verify_picks
-from decoders.core.types import Call, CallResult, Emit
+from decoders.core.types import Call, CallResult
+
+_OWN_CHANCE = 0.75  # of the draft model's own next token to stand; only weighs rows
 
 
 @register("ptp_spec")
 @dataclass(frozen=True, kw_only=True)
-class ParallelSpeculative(Decoder):
+class ParallelSpeculative(DraftAndVerify):
     """Draft many tokens in one call of a small model, verify them in one of the target. Lossless.
 
     Args:
@@ -38,89 +39,53 @@ class ParallelSpeculative(Decoder):
     adapter: str = "ptp-draft"
 
     needs = ("draft", "adapter")
+    variants = ("o-ptp", "c-ptp")
     adapter_of: ClassVar[Literal["target", "draft"]] = "draft"
+    combines = False
 
     def __post_init__(self) -> None:
         """`ValueError` on an option out of range."""
         self.demand(self.slots >= 0, "slots", "0 (the adapter's) or above")
         self.demand(self.row_cost >= 0, "row_cost", "0 or above")
 
-    @property
-    def variants(self) -> tuple[Variant, ...]:
-        """Slots that carry uniforms."""
-        return ("o-ptp", "c-ptp")
+    def drafter(self, request: Request) -> Drafter:
+        """Propose through slots of the draft model."""
+        return _Slots(self, request)
 
-    @property
-    def coupled(self) -> bool:
-        """Every token is the target's own pick for its uniform."""
-        return True
 
-    def steps(self, request: Request) -> Steps:
-        """Prefill the target, then propose in one call of the draft and verify in one of both."""
-        target, sampling = request.target, request.sampling
+class _Slots(Drafter):
+    """Proposals of one call of the draft model each, which feeds it the text it has not seen."""
+
+    def __init__(self, options: ParallelSpeculative, request: Request) -> None:
+        """Nothing is fed yet."""
         assert request.adapter is not None
-        proposer = Proposer(
-            self.adapter,
-            request.adapter,
-            sampling,
-            request.uniforms,
-            self.slots,
-            alone=True,
-            exact_row=False,
+        assert request.draft is not None
+        self._options, self._draft = options, request.draft
+        self._proposer = Proposer(
+            request, options.adapter, options.slots, alone=True, exact_row=False
         )
-        left = sampling.max_new_tokens
+        # the first slot of O-PTP predicts the next token; in C-PTP the row of the last token does
+        self._guesses = request.adapter.variant == "c-ptp"
 
-        result = yield target.call(request.prompt_ids)
-        sequence = [*request.prompt_ids, *result.picks]
-        yield Emit(tokens=result.picks)
-        left -= 1
-        while True:
-            yield from self._propose(request, proposer, sequence, left)
-            drafts = proposer.worthwhile(left - 1, self.row_cost)
-            result = yield target.call((sequence[-1], *drafts), read=range(len(drafts) + 1))
-            acceptance = verify_picks(result.picks, drafts)
-            emitted = settle(target, drafts, acceptance)
-            sequence += emitted
-            proposer.observe(len(drafts), acceptance.accepted)
-            yield Emit(
-                tokens=emitted,
-                drafted=len(drafts),
-                accepted=acceptance.accepted,
-                rejected=drafts[acceptance.accepted :],
+    def draft(self, text: Text, most: int) -> Generator[Call, CallResult, Sequence[int]]:
+        """Propose in one call; verify as many tokens as pay."""
+        proposer, row_cost, result = self._proposer, self._options.row_cost, CallResult()
+        room = most - int(self._guesses)
+        slots = proposer.one_branch(room, text.last, text.output, row_cost)
+        if most and (slots is not None or self._guesses):
+            unseen = text.tokens[self._draft.length : len(text.tokens) - int(proposer.alone)]
+            positions = proposer.positions(self._draft.length, len(unseen), slots)
+            read = (-1,) if self._guesses else ()
+            result = yield self._draft.call(unseen, read=read, slots=slots, positions=positions)
+        proposer.take(
+            CallResult(
+                slot_picks=(*result.picks, *result.slot_picks),
+                slot_confidences=(*[_OWN_CHANCE] * len(result.picks), *result.slot_confidences),
             )
-            left -= len(emitted)
+        )
+        return proposer.worthwhile(most, row_cost)
 
-    def _propose(
-        self, request: Request, proposer: Proposer, sequence: Sequence[int], left: int
-    ) -> Generator[Call, CallResult, None]:
-        """One call of the draft model: the text it has not seen yet, and slots for what follows.
-
-        The first slot of O-PTP predicts the next token. In C-PTP that is left to the model's row of
-        the last token.
-        """
-        draft = request.draft
-        assert draft is not None
-        assert request.adapter is not None
-        guesses = request.adapter.variant == "c-ptp"
-        output = request.sampling.max_new_tokens - left
-        room = left - 1 - int(guesses)
-        slots = proposer.one_branch(room, sequence[-1], output, self.row_cost)
-        if left == 1 or (slots is None and not guesses):
-            proposer.take(CallResult())
-            return
-        unseen = sequence[draft.length : len(sequence) - int(proposer.alone)]
-        positions = proposer.positions(draft.length, len(unseen), slots)
-        read = (-1,) if guesses else ()
-        result = yield draft.call(unseen, read=read, slots=slots, positions=positions)
-        proposer.take(_with_own(result) if guesses else result)
-
-
-def _with_own(result: CallResult) -> CallResult:
-    """The draft model's own next token in front of what its slots propose."""
-    return CallResult(
-        slot_picks=(*result.picks, *result.slot_picks),
-        slot_confidences=(_OWN_CHANCE, *result.slot_confidences),
-    )
-
-
-_OWN_CHANCE = 0.75  # of the draft model's own next token to stand; only weighs rows
+    def observe(self, text: Text, verdict: Verdict) -> None:
+        """Learn how the drafts fared."""
+        if not verdict.is_prompt:
+            self._proposer.observe(verdict.tree.num_drafts, verdict.accepted)

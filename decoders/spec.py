@@ -9,16 +9,18 @@ accepts while the draft is the target's own pick for the same uniform and emits 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from decoders.core.decoder import Decoder, Request, Steps
-from decoders.core.drafting.chain import ChainDrafting
+from decoders.core.decoder import Request
+from decoders.core.drafting.chain import ModelDrafter
+from decoders.core.drafting.drafter import Drafter
+from decoders.core.drafting.loop import DraftAndVerify
+from decoders.core.drafting.verification import Exact
 from decoders.core.registry import register
 
 
 @register("spec")
 @dataclass(frozen=True, kw_only=True)
-class Speculative(Decoder):
+class Speculative(DraftAndVerify):
     """Draft K tokens with a small model, verify them in one target call. Lossless.
 
     Args:
@@ -31,7 +33,7 @@ class Speculative(Decoder):
 
     k: int = 4
     stop: float = 0.0
-    verify: Literal["rejection", "coupled"] = "rejection"
+    verify: Exact = "rejection"
 
     needs = ("draft",)
 
@@ -40,11 +42,6 @@ class Speculative(Decoder):
         self.demand(self.k >= 1, "k", "1 or above")
         self.demand(0 <= self.stop < 1, "stop", "0 (off) or above, and below 1")
 
-    @property
-    def coupled(self) -> bool:
-        """Coupled verification emits AR's tokens for the same seed."""
-        return self.verify == "coupled"
-
-    def steps(self, request: Request) -> Steps:
-        """Prefill the target, then draft, verify, roll both caches back."""
-        return ChainDrafting(k=self.k, stop=self.stop, coupled=self.coupled).steps(request)
+    def drafter(self, request: Request) -> Drafter:
+        """Draft in a session of the draft model."""
+        return ModelDrafter(request, self.verification, self.k, self.stop)

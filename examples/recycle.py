@@ -13,49 +13,40 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from decoders.core.decoder import Decoder, Request, Steps
+from decoders.core.decoder import Request
+from decoders.core.drafting.drafter import Drafter, Text, Verdict
+from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.registry import register
-from decoders.core.sampling import verify_picks
-from decoders.core.types import Emit
 
 
 @register("recycle")
 @dataclass(frozen=True, kw_only=True)
-class Recycle(Decoder):
+class Recycle(DraftAndVerify):
     """Propose the target's own successors of each token. Lossless, training-free."""
 
     k: int = 4
 
-    @property
-    def coupled(self) -> bool:
-        return True
+    def drafter(self, request: Request) -> Drafter:
+        return Successors(self.k)
 
-    def steps(self, request: Request) -> Steps:
-        target = request.target
-        result = yield target.call(request.prompt_ids)
-        text = [*request.prompt_ids, *result.picks]
-        yield Emit(tokens=result.picks)
-        successors = dict(itertools.pairwise(text))
-        while True:
-            left = request.sampling.max_new_tokens - (len(text) - len(request.prompt_ids))
-            drafts = self._chain(successors, text[-1])[: left - 1]
-            rows = (text[-1], *drafts)
-            result = yield target.call(rows, read=range(len(rows)))
-            successors.update(zip(rows, result.picks, strict=True))
-            acceptance = verify_picks(result.picks, drafts)
-            emitted = (*drafts[: acceptance.accepted], acceptance.token)
-            text += emitted
-            target.truncate(len(text) - 1)
-            yield Emit(
-                tokens=emitted,
-                drafted=len(drafts),
-                accepted=acceptance.accepted,
-                rejected=tuple(drafts[acceptance.accepted :]),
-            )
 
-    def _chain(self, successors: dict[int, int], last: int) -> list[int]:
+class Successors(Drafter):
+    """What the target last said after each token."""
+
+    def __init__(self, k: int) -> None:
+        self.k = k
+        self.after: dict[int, int] = {}
+
+    def propose(self, text: Text, most: int) -> list[int]:
         """Up to k tokens, each the successor of the one before."""
-        chain = [last]
-        while len(chain) <= self.k and chain[-1] in successors:
-            chain.append(successors[chain[-1]])
+        chain = [text.last]
+        while len(chain) <= self.k and chain[-1] in self.after:
+            chain.append(self.after[chain[-1]])
         return chain[1:]
+
+    def observe(self, text: Text, verdict: Verdict) -> None:
+        """Learn from the prompt, then from every row that a call read."""
+        if verdict.is_prompt:
+            self.after = dict(itertools.pairwise(text.tokens))
+        else:
+            self.after.update(zip(verdict.tree.tokens, verdict.result.picks, strict=True))

@@ -28,7 +28,7 @@ def test_the_walk_through_shows_the_example_as_it_is() -> None:
     (shown,) = (
         block
         for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-        if "Recycle(De" in block
+        if "class Recycle(" in block
     )
     assert shown == (ROOT / "examples" / "recycle.py").read_text(encoding="utf-8"), (
         "examples/recycle.py changed: copy it into docs/adding-a-decoder.md"

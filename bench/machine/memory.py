@@ -43,12 +43,12 @@ class PeakMemory:
         return torch.cuda.max_memory_allocated(self._loaded.target.device) - (everything - used)
 
     def _used_bytes(self) -> int:
-        name, of = self._decoder.adapter_name, self._decoder.adapter_of
+        adapters = {part.adapter_name: part.adapter_of for part in self._decoder.parts}
         models = {"target": self._used.target, "draft": self._used.draft}
         return sum(
             _bytes(
                 model,
-                [name] if name is not None and role == of else [],
+                [name for name, of in adapters.items() if name is not None and role == of],
                 cache=not self._self_driven,
             )
             for role, model in models.items()

@@ -26,7 +26,7 @@ from bench.records.failures import Tracebacks, error_line, place_of
 from bench.records.files import Sink
 from bench.records.plan import BASELINE, Block
 from bench.records.prompts import Prompt
-from bench.records.record import SampleRecord, StepColumns
+from bench.records.record import SampleRecord, StepColumns, drafters_of
 from bench.settings.protocol import recount
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.types import Generation, Outcome, Sampling
@@ -242,6 +242,7 @@ def answered(
         text=setup.text(outcome.tokens),
         stop=outcome.stop,
         steps=StepColumns.of(outcome, ended_s),
+        drafters=drafters_of(outcome),
     )
 
 

@@ -55,6 +55,9 @@ def choose_decoders(config: RunConfig, note: Note) -> RunConfig:
         if lacks:
             note(f"{cell} is skipped: it {lacks}")
             continue
+        for key, value in options.items():
+            if value and (today := decoder.renamed.get(key, {}).get(value)):
+                note(f"{cell}: {key}={value} is called {key}={today} today")
         filled = options_of(decoder).items()
         chosen[cell] = {key: as_text(value) for key, value in filled if value is not None}
     taken = adapters_taken(chosen)
@@ -79,10 +82,10 @@ def adapters_taken(cells: Mapping[str, Mapping[str, str]]) -> dict[str, list[str
     """Every adapter that decoders take, with the models (``target``, ``draft``) it is taken of."""
     taken: dict[str, list[str]] = {}
     for cell, options in cells.items():
-        decoder = build_decoder(cell, options)
-        if decoder.adapter_name is not None:
-            models = taken.setdefault(decoder.adapter_name, [])
-            models += [decoder.adapter_of] if decoder.adapter_of not in models else []
+        for part in build_decoder(cell, options).parts:
+            if part.adapter_name is not None:
+                models = taken.setdefault(part.adapter_name, [])
+                models += [part.adapter_of] if part.adapter_of not in models else []
     return taken
 
 
@@ -100,11 +103,12 @@ def build_decoder(cell: str, options: Mapping[str, str]) -> Decoder:
 
 def _unmet_need(decoder: Decoder, config: RunConfig) -> str | None:
     """What a decoder needs that the configuration does not offer, in words."""
-    if "draft" in decoder.needs and config.draft is None:
-        return "needs a draft model; pass --draft"
-    name = decoder.adapter_name
-    if name is not None and name not in config.adapters:
-        return f"needs an adapter named {name!r}; {how_to_get(name, decoder)}"
+    for part in decoder.parts:
+        if "draft" in part.needs and config.draft is None:
+            return "needs a draft model; pass --draft"
+        name = part.adapter_name
+        if name is not None and name not in config.adapters:
+            return f"needs an adapter named {name!r}; {how_to_get(name, part)}"
     return None
 
 

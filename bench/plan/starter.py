@@ -1,4 +1,4 @@
-"""A decoder to start from: run it, then put a rule of your own into `_propose`.
+"""A decoder to start from: run it, then put a rule of your own into `propose`.
 
     bench run --decoders starter.py:Starter:k=6
     pytest test_starter.py
@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from decoders.core.decoder import Decoder, Request, Steps
-from decoders.core.sampling import verify_picks
-from decoders.core.types import Emit
+from decoders.core.decoder import Request
+from decoders.core.drafting.drafter import Drafter, Text
+from decoders.core.drafting.loop import DraftAndVerify
 
 
 @dataclass(frozen=True, kw_only=True)
-class Starter(Decoder):
+class Starter(DraftAndVerify):
     """Propose what followed the last token where it stood before. Lossless, training-free.
 
     Args:
@@ -35,41 +35,25 @@ class Starter(Decoder):
         """`ValueError` on an option out of range."""
         self.demand(self.k >= 1, "k", "1 or above")
 
-    @property
-    def coupled(self) -> bool:
-        """The same seed gives AR's very tokens, at any temperature: `bench` holds it to that."""
-        return True
+    def drafter(self, request: Request) -> Drafter:
+        """Begin an answer: what a drafter remembers of it is kept in the drafter, never here."""
+        return Copies(self.k)
 
-    def steps(self, request: Request) -> Steps:
-        """Yield a `Call` to have the model run, and an `Emit` to end a step; never return."""
-        target = request.target
-        # The first step is the prompt's: feed it, emit the token the target picks after it.
-        result = yield target.call(request.prompt_ids)
-        text = [*request.prompt_ids, *result.picks]
-        yield Emit(tokens=result.picks)
-        while True:
-            # The verifying call adds a token itself: propose no more than the budget still holds.
-            left = request.sampling.max_new_tokens - (len(text) - len(request.prompt_ids))
-            drafts = self._propose(text)[: left - 1]
-            # The last token has not been fed yet. Read every row: each is a pick of the target's.
-            rows = (text[-1], *drafts)
-            result = yield target.call(rows, read=range(len(rows)))
-            # A draft is accepted where it is the pick of the row before it; one more token follows.
-            acceptance = verify_picks(result.picks, drafts)
-            emitted = (*drafts[: acceptance.accepted], acceptance.token)
-            text += emitted
-            # All rows are in the cache now: forget those of drafts that fell.
-            target.truncate(len(text) - 1)
-            yield Emit(
-                tokens=emitted,
-                drafted=len(drafts),
-                accepted=acceptance.accepted,
-                rejected=tuple(drafts[acceptance.accepted :]),
-            )
 
-    def _propose(self, text: Sequence[int]) -> list[int]:
-        """Up to k tokens that may come next: yours to change. An empty list is allowed."""
-        for place in range(len(text) - 2, -1, -1):
-            if text[place] == text[-1]:
-                return list(text[place + 1 : place + 1 + self.k])
+class Copies(Drafter):
+    """The drafts of one answer; the loop does the prefill, verifies, keeps the cache and counts."""
+
+    def __init__(self, k: int) -> None:
+        """Nothing is known yet."""
+        self.k = k
+
+    def propose(self, text: Text, most: int) -> Sequence[int]:
+        """Up to k tokens that may come next: yours to change. An empty list is allowed.
+
+        `text.tokens` are the prompt and all that is final; `most` says how many can be of use. To
+        learn from what the target made of them, define `observe(text, verdict)` as well.
+        """
+        for place in range(len(text.tokens) - 2, -1, -1):
+            if text.tokens[place] == text.last:
+                return text.tokens[place + 1 : place + 1 + self.k]
         return []

@@ -41,8 +41,10 @@ class StepColumns(_PackedColumns):
 
     `emitted` counts tokens, so that slices of the answer's ids give each step's tokens. Those with
     a default (see `StepEvent`) are empty where no step has any: `passes` where no blocks are
-    refined, `undrafted` where all steps begin with their drafts, `tested`, `overlap` and `alpha`
-    where the distributions of drafts were not compared.
+    refined, `undrafted` where all steps begin with their drafts, `depth` where all drafts are
+    chains, `source` where one drafter made all drafts, `tested`, `overlap` and `alpha` where the
+    distributions of drafts were not compared. `source` has of each accepted draft the place of its
+    drafter in `SampleRecord.drafters`.
 
     The last three are for whoever looks at the answer; no metric reads them. `rejected` has ids of
     the drafts that fell, at most `MOST_REJECTED` of a step and `MOST_REJECTED_IN_ALL` of the answer
@@ -62,9 +64,16 @@ class StepColumns(_PackedColumns):
     overlap: tuple[float, ...] = ()
     alpha: tuple[float, ...] = ()
     undrafted: tuple[int, ...] = ()
+    depth: tuple[int, ...] = ()
+    source: tuple[tuple[int, ...], ...] = ()
     rejected: tuple[tuple[int, ...], ...] = ()
     decided: tuple[tuple[int, ...], ...] = ()
     ended_s: tuple[float, ...] = ()
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """The most drafts of each step that could have stood: all of a chain, a tree's depth."""
+        return self.depth or self.drafted
 
     @classmethod
     def of_packed(cls, packed: Packed) -> Self:
@@ -92,6 +101,8 @@ class StepColumns(_PackedColumns):
         steps = generation.steps
         refined = any(step.passes for step in steps)
         preceded = any(step.undrafted for step in steps)
+        branched = any(step.depth is not None for step in steps)
+        drafters = drafters_of(generation)
         compared = [step for step in steps if any(s.tested is not None for s in steps)]
         return cls(
             emitted=tuple(len(step.tokens) for step in steps),
@@ -113,7 +124,14 @@ class StepColumns(_PackedColumns):
             rejected=_bounded([step.rejected for step in steps]),
             decided=tuple(step.decided for step in steps) if any(s.decided for s in steps) else (),
             ended_s=tuple(round(end_s, 6) for end_s in ended_s),
+            depth=tuple(step.longest for step in steps if branched),
+            source=tuple(tuple(map(drafters.index, s.sources)) for s in steps if drafters),
         )
+
+
+def drafters_of(generation: Generation) -> tuple[str, ...]:
+    """Names of the drafters that made accepted drafts, where several drafted."""
+    return tuple(dict.fromkeys(name for step in generation.steps for name in step.sources))
 
 
 def _bounded(rejected: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
@@ -146,7 +164,7 @@ class SampleRecord(_Stored):
     everything measured is None; `error_at` is where in its file the decoder raised it or stood, as
     ``FILE.py:LINE``. `worker` measured it on `node` (a hash that names a machine), where work was
     handed out to several; `machine` is the comparability key of the part of a merged run it is
-    from.
+    from. `drafters` are named where several drafted, see `StepColumns`.
 
     `text`, `tokens` and `steps` may have been `put_by`: they are then read whenever they are asked
     for.
@@ -183,6 +201,7 @@ class SampleRecord(_Stored):
     worker: str | None = None
     node: str | None = None
     machine: str | None = None
+    drafters: tuple[str, ...] = ()
     schema: int = SCHEMA
 
     @property
@@ -252,6 +271,10 @@ class SampleRecord(_Stored):
             fields["tokens"] = _numbers("tokens", tokens, int)
         if (steps := fields.get("steps")) is not None:
             fields["steps"] = _steps(steps)
+        names = fields.get("drafters", [])
+        fits = isinstance(names, list) and all(isinstance(name, str) for name in names)
+        _demand(fits, "drafters", names)
+        fields["drafters"] = tuple(names)
         if (scores := fields.get("scores")) is not None:
             _demand(isinstance(scores, dict), "scores", scores)
             _numbers("scores", list(scores.values()), float)
@@ -287,7 +310,7 @@ _FIELDS: tuple[tuple[Any, bool, Sequence[str]], ...] = (
 _NAMES = tuple(n for kind, _, names in _FIELDS if kind is str for n in names if n != "text")
 """Strings that many records have in common."""
 _REAL_COLUMNS = ("overlap", "alpha", "ended_s")
-_LISTS = ("rejected", "decided")
+_LISTS = ("source", "rejected", "decided")
 _KINDS_OF: Mapping[type, set[type]] = {int: {int}, float: {int, float}}
 _PARTS = ("text", "tokens", "steps")
 """What `SampleRecord.put_by` moves."""
@@ -352,17 +375,24 @@ def broken_invariants(record: SampleRecord, max_new_tokens: int) -> Sequence[str
     broken = []
     if sum(steps.emitted) != len(tokens):
         broken.append(f"steps emit {sum(steps.emitted)} tokens, the answer has {len(tokens)}")
-    if any(a > d for a, d in zip(steps.accepted, steps.drafted, strict=True)):
-        broken.append("a step accepted more tokens than it drafted")
+    if any(a > d for a, d in zip(steps.accepted, steps.depths, strict=True)):
+        broken.append("a step accepted more tokens than it drafted in a row")
+    if any(depth > d for depth, d in zip(steps.depths, steps.drafted, strict=True)):
+        broken.append("a step drafted more tokens in a row than it drafted")
     fallen = [d - a for d, a in zip(steps.drafted, steps.accepted, strict=True)]
     if any(len(ids) > n for ids, n in zip(steps.rejected, fallen, strict=False)):
         broken.append("a step rejected more tokens than it drafted and did not accept")
+    sources = [len(p) for p in steps.source]
+    if sources and sources != list(steps.accepted):
+        broken.append("a step names the drafters of other drafts than those that stood")
+    if any(number >= len(record.drafters) for p in steps.source for number in p):
+        broken.append("a step's drafter has no name")
     told = [(len(p), n) for p, n in zip(steps.decided, steps.emitted, strict=False) if p]
     if any(passes != num for passes, num in told):
         broken.append("a step says of other tokens than it emitted which pass decided them")
     if any(after < before for before, after in itertools.pairwise(steps.ended_s)):
         broken.append("a step ended before the one before it")
-    counts = (*steps.accepted, *steps.drafted, *steps.emitted, *steps.undrafted)
+    counts = (*steps.accepted, *steps.drafted, *steps.emitted, *steps.undrafted, *steps.depth)
     if any(number < 0 for number in counts):
         broken.append("a step counts below 0")
     if len(tokens) > max_new_tokens:

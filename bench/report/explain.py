@@ -206,7 +206,7 @@ def best_lengths(
 def _draft_counts(findings: Findings, decoder: str) -> set[int]:
     """The numbers of drafts that the steps of a decoder had."""
     records = [r for r in timed(findings.run.records) if r.decoder == decoder]
-    return {count for r in records if r.steps is not None for count in r.steps.drafted}
+    return {count for r in records if r.steps is not None for count in r.steps.depths}
 
 
 def _bounds(
@@ -252,10 +252,10 @@ def _prefill_share(row: SummaryRow) -> float | None:
 
 
 def drafted_per_step(findings: Findings, decoder: str) -> float | None:
-    """Drafts per step after the first; None where nothing is drafted."""
+    """Drafts in a row per step after the first; None where nothing is drafted."""
     cells = by(findings.run.records, lambda record: record.decoder)
     tally = Tally.pool(timed(cells.get(decoder, [])))
-    return ratio(tally.drafted, tally.later_steps) or None
+    return ratio(tally.depth, tally.later_steps) or None
 
 
 def _listed(shares: Mapping[str, float], words: Mapping[str, str] = _WORDS) -> str:

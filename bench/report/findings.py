@@ -283,6 +283,7 @@ class Findings:
             quality_tables.area,
         )
         made = [kind(self.summary) for kind in kinds]
+        made.append(tables.by_drafter(self.run.records))
         return self._marked([*made, ceiling_table.ceilings(self.run, self.summary)])
 
     @cached_property

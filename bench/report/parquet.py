@@ -18,7 +18,7 @@ from bench.records.record import SampleRecord, StepColumns, fields_of
 _GROUP = 1024
 """Records in a group of rows."""
 _REAL_STEPS = ("overlap", "alpha", "ended_s")
-_NESTED_STEPS = ("rejected", "decided")
+_NESTED_STEPS = ("source", "rejected", "decided")
 _TYPES = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "Kind": pa.string()}
 
 
@@ -38,6 +38,8 @@ def _schema(scores: Sequence[str]) -> Any:
     for field in dataclasses.fields(SampleRecord):
         if field.name == "tokens":
             columns.append((field.name, pa.list_(pa.int64())))
+        elif field.name == "drafters":
+            columns.append((field.name, pa.list_(pa.string())))
         elif field.name not in ("steps", "scores"):
             columns.append((field.name, _TYPES[str(field.type).removesuffix(" | None")]))
     for field in dataclasses.fields(StepColumns):

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from bench.records.plan import BASELINE, WRONG
+from bench.records.record import SampleRecord
+from bench.stats.counters import Tally, accepted_by_drafter, by, timed
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.summary import ALL, family_order
 from bench.stats.summary_row import SummaryRow, rows_of
@@ -337,6 +339,24 @@ def acceptance(table: pd.DataFrame) -> Table | None:
     headings = ("decoder", "probability", "n", *map(str, positions))
     return Table(
         title="Draft acceptance by position", note=note, headings=headings, rows=tuple(lines)
+    )
+
+
+def by_drafter(records: Sequence[SampleRecord]) -> Table | None:
+    """Accepted drafts per step by drafter, of decoders in which several draft."""
+    lines = []
+    for decoder, mine in by(records, lambda record: record.decoder).items():
+        steps = Tally.pool(timed(mine)).later_steps
+        lines += [
+            (TableCell(decoder), TableCell(drafter), TableCell(number(num / steps)))
+            for drafter, num in sorted(accepted_by_drafter(mine).items())
+        ]
+    if not lines:
+        return None
+    note = "Drafts that stood / steps after the prefill's; the target adds a token to each step."
+    headings = ("decoder", "drafter", "accepted per step")
+    return Table(
+        title="Accepted drafts by drafter", note=note, headings=headings, rows=tuple(lines)
     )
 
 

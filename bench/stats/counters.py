@@ -48,6 +48,7 @@ class Tally:
     later_rows: int = 0
     later_steps: int = 0
     drafted: int = 0
+    depth: int = 0
     accepted: int = 0
 
     @classmethod
@@ -65,6 +66,7 @@ class Tally:
             later_rows=sum(steps.target_rows[1:]),
             later_steps=len(steps.emitted) - 1,
             drafted=sum(steps.drafted),
+            depth=sum(steps.depths),
             accepted=sum(steps.accepted),
         )
 
@@ -98,7 +100,7 @@ class Tally:
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Accepted / really drafted tokens; None where nothing is drafted."""
+        """Accepted / really drafted tokens, of all branches; None where nothing is drafted."""
         return ratio(self.accepted, self.drafted)
 
     @property
@@ -111,10 +113,10 @@ class Tally:
 class PositionCount:
     """What became of the draft at one position of a step (1 is the first).
 
-    `steps` drafted at least that far; in `reached` of them all earlier drafts stood; in `accepted`
-    this one stood as well. `joint` is P(drafts 1..j all stand), the product of the conditionals up
-    to here: it cannot rise with j, as accepted / steps can where drafts differ in length. Where all
-    are equally long the two are one.
+    `steps` drafted at least that far, in a tree on its longest path; in `reached` of them all
+    earlier drafts stood; in `accepted` this one stood as well. `joint` is P(drafts 1..j all stand),
+    the product of the conditionals up to here: it cannot rise with j, as accepted / steps can where
+    drafts differ in length. Where all are equally long the two are one.
     """
 
     position: int
@@ -138,10 +140,10 @@ def acceptance_by_position(records: Iterable[SampleRecord]) -> list[PositionCoun
     pairs: Counter[tuple[int, int]] = Counter()
     for record in timed(records):
         if (steps := record.steps) is not None:
-            pairs.update(zip(steps.drafted, steps.accepted, strict=True))
+            pairs.update(zip(steps.depths, steps.accepted, strict=True))
     rows: list[PositionCount] = []
     joint: float | None = 1.0
-    for j in range(1, max((drafted for drafted, _ in pairs), default=0) + 1):
+    for j in range(1, max((depth for depth, _ in pairs), default=0) + 1):
         reached = sum(n for (d, a), n in pairs.items() if d >= j and a >= j - 1)
         accepted = sum(n for (_, a), n in pairs.items() if a >= j)
         stood = ratio(accepted, reached)
@@ -157,6 +159,15 @@ def acceptance_by_position(records: Iterable[SampleRecord]) -> list[PositionCoun
         if count.accepted == 0:
             break
     return rows
+
+
+def accepted_by_drafter(records: Iterable[SampleRecord]) -> dict[str, int]:
+    """Accepted drafts by the drafter that made them, where several drafted."""
+    counts: Counter[str] = Counter()
+    for record in timed(records):
+        for places in record.steps.source if record.steps is not None else ():
+            counts.update(record.drafters[place] for place in places)
+    return dict(counts)
 
 
 def step_lengths(records: Iterable[SampleRecord]) -> dict[int, int]:

@@ -78,7 +78,7 @@ def rounds_of(steps: Iterable[StepColumns]) -> Rounds:
     """Cold, accepted and rejected rounds / later steps."""
     pairs: Counter[tuple[int, int]] = Counter()
     for columns in steps:
-        pairs.update(zip(columns.drafted[1:], columns.accepted[1:], strict=True))
+        pairs.update(zip(columns.depths[1:], columns.accepted[1:], strict=True))
     if not any(drafted for drafted, _ in pairs):
         return Rounds()
     cold = sum(n for (drafted, _), n in pairs.items() if not drafted)

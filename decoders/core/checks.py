@@ -19,7 +19,9 @@ import torch
 
 from decoders.ar import Autoregressive
 from decoders.core.adapter.config import MASKED
-from decoders.core.decoder import Decoder
+from decoders.core.decoder import Decoder, Request
+from decoders.core.drafting.drafter import Drafter
+from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.testing.draws import Draws
@@ -41,6 +43,16 @@ def check_decoder(decoder: Decoder) -> None:
         check(decoder)
 
 
+def check_drafter(begin: Callable[[Request], Drafter]) -> None:
+    """Run every check on the drafter that `begin` makes for an answer, verified by picks."""
+
+    class Alone(DraftAndVerify):
+        def drafter(self, request: Request) -> Drafter:
+            return begin(request)
+
+    check_decoder(Alone())
+
+
 def checks_for(decoder: Decoder) -> list[Check]:
     """The checks that a decoder's facts call for (parametrise a test over them)."""
     checks: list[Check] = [
@@ -54,8 +66,7 @@ def checks_for(decoder: Decoder) -> list[Check]:
     ]
     if decoder.lossless and not decoder.coupled:
         checks.append(check_distribution)
-    drafts = "draft" in decoder.needs or decoder.adapter_name is not None
-    if drafts and decoder.lossless:
+    if all(part.needs for part in decoder.parts) and decoder.lossless:
         checks += [check_perfect_drafts_are_accepted, check_disjoint_drafts_are_rejected]
     return checks
 
@@ -80,10 +91,11 @@ def _models(
 
 def _with_adapter(decoder: Decoder, models: Models, error: float) -> Models:
     """Attach what the decoder asks for: a student that is wrong in a share `error` of slots."""
-    model = models.target if decoder.adapter_of == "target" else models.draft
-    if decoder.adapter_name is not None:
-        assert isinstance(model, TableModel)
-        model.attach(decoder.adapter_name, error, *decoder.variants[:1])
+    for part in decoder.parts:
+        model = models.target if part.adapter_of == "target" else models.draft
+        if part.adapter_name is not None:
+            assert isinstance(model, TableModel)
+            model.attach(part.adapter_name, error, *part.variants[:1])
     return models
 
 
@@ -103,16 +115,18 @@ def _all(decoder: Decoder) -> Iterator[tuple[list[int], Sampling, Generation]]:
 def check_steps_concatenate(decoder: Decoder) -> None:
     """Steps' tokens concatenate to the answer and are accounted for; the first step emits.
 
-    Accepted <= drafted. A step that verifies emits what came before its drafts (`Emit.undrafted`),
-    the drafts that stood, and at most one token behind them. What it tells of drafts that fell and
-    of the passes that decided tokens is of all of them.
+    Accepted <= depth <= drafted, and the target was fed all that was drafted. A step that verifies
+    emits what came before its drafts (`Emit.undrafted`),
+    the drafts that stood, and at most one token behind them. What it tells of drafts that fell is
+    of all of them, or in a tree of one branch; of passes that decided tokens, of all of them.
     """
     for prompt, sampling, answer in _all(decoder):
         where = f"{decoder} on {prompt} with {sampling}"
         joined = tuple(token for step in answer.steps for token in step.tokens)
         assert joined == answer.tokens, f"{where}: steps give {joined}, answer {answer.tokens}"
         for step in answer.steps:
-            assert 0 <= step.accepted <= step.drafted, f"{where}: {step}"
+            assert 0 <= step.accepted <= step.longest <= step.drafted, f"{where}: {step}"
+            assert step.drafted < max(1, step.target_rows), f"{where}: not all verified: {step}"
             behind = len(step.tokens) - step.undrafted - step.accepted
             assert behind >= 0, f"{where}: accepted but not emitted: {step}"
             assert not step.drafted or behind <= 1, (
@@ -120,7 +134,10 @@ def check_steps_concatenate(decoder: Decoder) -> None:
                 f"tell those in front as Emit.undrafted, or make two steps: {step}"
             )
             fallen = step.drafted - step.accepted
-            assert len(step.rejected) in (0, fallen), f"{where}: {fallen} drafts fell: {step}"
+            told = len(step.rejected)
+            assert told in (0, fallen) or (step.longest < step.drafted and told < fallen), (
+                f"{where}: {fallen} drafts fell: {step}"
+            )
             told = len(step.decided)
             assert told in (0, len(step.tokens)), f"{where}: passes of {told} tokens: {step}"
         assert answer.steps[0].target_calls >= 1, f"{where}: nothing ran before the first emit"
@@ -244,14 +261,17 @@ def table_draws(decoder: Decoder, num_draws: int) -> Draws:
 
 def check_perfect_drafts_are_accepted(decoder: Decoder) -> None:
     """A draft equal to the target has every draft accepted (greedy, where slots carry no u)."""
-    blind = any(variant in MASKED for variant in decoder.variants)
+    blind = any(variant in MASKED for part in decoder.parts for variant in part.variants)
     for temperature in (0.0,) if blind else (0.0, 0.9):
         sampling = _sampling(temperature)
         for prompt in _PROMPTS:
             answer = generate(decoder, prompt, sampling, _models(decoder, agreement=1.0))
             # the last step may be cut among its accepted drafts
             for step in answer.steps[:-1]:
-                assert step.accepted == step.drafted, f"{decoder} rejected a perfect draft: {step}"
+                # in a tree the branch that was verified may be shorter than the longest
+                is_chain = step.longest == step.drafted
+                stood = step.accepted == step.drafted if is_chain else not step.rejected
+                assert stood, f"{decoder} rejected a perfect draft: {step}"
 
 
 def check_disjoint_drafts_are_rejected(decoder: Decoder) -> None:

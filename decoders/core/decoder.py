@@ -40,7 +40,8 @@ class Request:
     """What a decoder is given for one prompt: ids, sampling, and an empty session per model.
 
     `draft` is a session of the draft model, and `adapter` what is known of the decoder's adapter,
-    where the decoder's `needs` names them, else None. `uniforms` are the sequence's own: a decoder
+    where the decoder's `needs` names them, else None; `adapters` has those of all its parts, by
+    name. `uniforms` are the sequence's own: a decoder
     may feed the ``draw`` stream to its slots, and never decides anything by it itself.
     """
 
@@ -50,6 +51,7 @@ class Request:
     uniforms: Uniforms
     draft: Session | None = None
     adapter: AdapterConfig | None = None
+    adapters: Mapping[str, AdapterConfig] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,8 @@ class Decoder:
             NAME@LABEL runs beside NAME.
         by_default: whether it runs where no decoders are named; False: where it is named.
         interface: the version of this interface that it was written for; who says none means 1.
+        renamed: values of options that are spelled otherwise today: by option, old to new.
+        modes: decoders that the option ``mode`` names, by its value: files of their own.
     """
 
     name: ClassVar[str] = ""
@@ -70,6 +74,8 @@ class Decoder:
     adapter_of: ClassVar[Role] = "target"
     showcase: ClassVar[Mapping[str, Mapping[str, str]]] = {}
     by_default: ClassVar[bool] = True
+    renamed: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+    modes: ClassVar[Mapping[str, str]] = {}
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -78,6 +84,11 @@ class Decoder:
         A class whose options do not change it says ``needs = ("draft",)``.
         """
         return ()
+
+    @property
+    def parts(self) -> tuple[Decoder, ...]:
+        """The decoders whose adapters and models it runs: itself alone, as a rule."""
+        return (self,)
 
     @property
     def adapter_name(self) -> str | None:

@@ -88,7 +88,7 @@ class Model(Protocol):
         one place after it (h counts from 0).
         """
 
-    def drafter(self, name: str, capacity: int) -> Drafter:
+    def drafter(self, name: str, capacity: int) -> RunningLayer:
         """An attached draft layer with an empty cache of `capacity` rows, for one sequence."""
 
     def early(self, name: str) -> Model:
@@ -101,7 +101,7 @@ class Model(Protocol):
         """Copy cache entries `sources` (ascending) of one row to `start`, `start` + 1, … ."""
 
 
-class Drafter(Protocol):
+class RunningLayer(Protocol):
     """A draft layer at work on one sequence, beside a model whose last hidden states it is fed.
 
     A row is the state behind a place and the token picked there; it gives the logits of the token
@@ -135,7 +135,7 @@ class Session:
     """
 
     __slots__ = (
-        "_drafter",
+        "_layers",
         "base",
         "calls",
         "capacity",
@@ -167,7 +167,7 @@ class Session:
         self.length = self.base = self.calls = self.rows = 0
         self.draft_calls = self.draft_rows = 0
         self.hidden: Tensor | None = None
-        self._drafter: Drafter | None = None
+        self._layers: dict[str, RunningLayer] = {}
 
     def keep_text(self, tokens: Sequence[int]) -> None:
         """Be empty again, to decoders and counters; the entries of `tokens`, just fed, stay."""
@@ -259,21 +259,22 @@ class Session:
         tokens: Sequence[int],
         parents: Sequence[int] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Run a draft layer and count it as a draft call: `Drafter.draft`, or `Drafter.feed`.
+        """Run a draft layer and count it as a draft call: `RunningLayer.draft`, or its `feed`.
 
         Args:
-            name: of the attached layer; a session has one.
+            name: of the attached layer.
             states: ``[N, D]``, behind which the tokens stand.
             tokens: N of them.
             parents: of drafts; None: the rows are text.
         """
-        if self._drafter is None:
-            self._drafter = self.model.drafter(name, self.capacity)
+        layer = self._layers.get(name)
+        if layer is None:
+            layer = self._layers[name] = self.model.drafter(name, self.capacity)
         self.draft_calls += 1
         self.draft_rows += len(tokens)
         if parents is None:
-            return self._drafter.feed(states, tokens)
-        return self._drafter.draft(states, tokens, parents)
+            return layer.feed(states, tokens)
+        return layer.draft(states, tokens, parents)
 
     def committed(self, call: Call, hidden: Tensor | None = None) -> None:
         """Called by `Model.forward` after `call` ran: its token rows are in the cache now.

@@ -6,8 +6,8 @@
 * `pick`: inverse CDF in vocabulary order. Given u it is deterministic, so a decoder that
   reproduces the target's distributions and looks up the same u emits the very tokens of AR
   sampling.
-* `verify_coupled`: accept while the draft is the target's own pick for that u (PTP, arXiv
-  2512.21323).
+* `verify_picks`: accept while the draft is the target's own pick for that u (PTP, arXiv
+  2512.21323, the verification of Algorithm 1).
 * `verify_rejection`: speculative sampling (Leviathan et al. 2023, Alg. 1; Chen et al. 2023).
 
 Letters: R rows, V vocabulary, B sequences, K drafts per sequence (padded).
@@ -171,19 +171,6 @@ def verify_picks(picks: Sequence[int], drafts: Sequence[int]) -> Acceptance:
     while accepted < len(drafts) and drafts[accepted] == picks[accepted]:
         accepted += 1
     return Acceptance(accepted, picks[accepted])
-
-
-def verify_coupled(target_probs: Tensor, drafts: Sequence[int], u: Tensor) -> Acceptance:
-    """Accept drafts while they equal the target's pick; the output is AR's for the same seed.
-
-    Args:
-        target_probs: distributions ``[K + 1, V]`` after 0, 1, …, K drafts.
-        drafts: K proposed tokens.
-        u: ``[K + 1]`` uniforms of their output positions, float64.
-
-    Source: PTP (arXiv 2512.21323), the verification of Algorithm 1.
-    """
-    return verify_picks(pick(target_probs, u).tolist(), drafts)
 
 
 def verify_rejection(

@@ -4,7 +4,8 @@ Words (one meaning everywhere): a *call* is one forward pass of one model for on
 is one query position fed in a call; a *slot* is a row without a token of its own, which runs
 through an adapter; a *step* is one turn of a decoder's loop and ends with an `Emit`; *drafted*
 tokens were proposed, *accepted* ones were confirmed by the target, and the *bonus* token that the
-verifying call adds itself is never counted as accepted.
+verifying call adds itself is never counted as accepted. Drafts of one step may form a tree: its
+*depth* is the length of its longest path, the most that could have been accepted.
 
 Letters: N rows of a call, S slots among them, R rows read, K drafts, V vocabulary.
 """
@@ -33,6 +34,10 @@ MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1000.0
 
 HIDDEN = -1
 """What a slot shows that shows no token."""
+
+MOST_DRAFTS = 120
+"""Rows of drafts that one verifying call may have: every cache has room for them, and for the row
+before them, behind the longest prompt and answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,15 +219,18 @@ class Emit:
 
     Attributes:
         tokens: committed to the output.
-        drafted: tokens that this step verified.
-        accepted: how many of them stood, from the first on.
+        drafted: tokens that this step verified, those of all branches.
+        accepted: how many of them stood, one after another from the first on.
         undrafted: how many of `tokens` come before the drafts and never were any: a step that
             verifies may also hand on what an earlier call of it gave.
         acceptance: what verified them, where it compared their distributions with the target's.
         passes: how many times the block was predicted that this step finishes; 0: it finishes none.
-        rejected: the drafts that fell, in order, for whoever looks at the answer; or nothing.
+        rejected: the drafts that fell, in order, for whoever looks at the answer; or nothing. Of a
+            tree: the first branch that goes on where verification stopped.
         decided: for each of `tokens` the pass of its block that decided it (0: the target itself
             gave it); or nothing.
+        depth: drafts on the longest path of a tree; None: they were one chain of `drafted`.
+        sources: name of the drafter of each accepted draft, where several drafted; or nothing.
     """
 
     tokens: tuple[int, ...] = ()
@@ -233,6 +241,8 @@ class Emit:
     passes: int = 0
     rejected: tuple[int, ...] = ()
     decided: tuple[int, ...] = ()
+    depth: int | None = None
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +252,8 @@ class StepEvent:
     `accepted_by_depth` is derivable: within a step, drafts 1..accepted stood; they are the tokens
     after the first `undrafted`. `target_rows` and `draft_rows` are real rows; padding is counted
     apart, by the model. `rejected` are drafts that fell and `decided` the passes that decided
-    `tokens`, where the decoder says so; drafts after a cut are in neither.
+    `tokens`, where the decoder says so; drafts after a cut are in neither. `depth` and `sources`
+    are those of the emit, the latter of accepted drafts alone.
 
     Where the drafts' distributions were compared with the target's: `tested` drafts followed drafts
     that all stood, `overlap` is the sum of their overlaps, and `alpha` the sum over the step's
@@ -263,6 +274,13 @@ class StepEvent:
     alpha: float | None = None
     rejected: tuple[int, ...] = ()
     decided: tuple[int, ...] = ()
+    depth: int | None = None
+    sources: tuple[str, ...] = ()
+
+    @property
+    def longest(self) -> int:
+        """Drafts on the longest path: all of a chain."""
+        return self.drafted if self.depth is None else self.depth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

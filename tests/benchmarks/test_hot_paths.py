@@ -12,7 +12,7 @@ from decoders.core import masks
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
-from decoders.core.sampling import Uniforms, pick, verify_coupled, verify_rejection, warp
+from decoders.core.sampling import Uniforms, pick, verify_picks, verify_rejection, warp
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Sampling
 from decoders.lookup import PromptLookup, _Index
@@ -43,10 +43,10 @@ def test_verify_rejection(benchmark: BenchmarkFixture) -> None:
     assert int(accepted) == 3
 
 
-def test_verify_coupled(benchmark: BenchmarkFixture) -> None:
+def test_verify_picks(benchmark: BenchmarkFixture) -> None:
     target, u = logits(5).softmax(-1), torch.full((5,), 0.5, dtype=torch.float64)
-    drafts = pick(target, u).tolist()[:4]
-    assert benchmark(verify_coupled, target, drafts, u).accepted == 4
+    picks = pick(target, u).tolist()
+    assert benchmark(verify_picks, picks, picks[:4]).accepted == 4
 
 
 def test_masks_of_a_branched_call(benchmark: BenchmarkFixture) -> None:

@@ -55,6 +55,10 @@ SPECS = [
     "medusa@strict:verify=strict",
     "medusa@strict_wide:verify=strict:width=3:nodes=30",
     "lookup@long:n=5:k=12",
+    "hybrid@merge:how=merge",
+    "hybrid@model:first=lookup+n=2+k=8:then=spec:least=2",
+    "hybrid@trained:first=medusa:then=eagle+depth=3:how=merge",
+    "hybrid@exit:first=exit:then=jacobi:how=merge",
     "idlm@isd:mode=isd",
     "idlm@coupled:mode=isd:verify=coupled:stride=8",
     "idlm@all:mode=isd:branches=all",
@@ -103,6 +107,7 @@ def test_a_decoder_must_tell_which_of_its_tokens_come_before_the_drafts() -> Non
 
 BRANCHING = (
     "eagle",
+    "hybrid",
     "lookahead",
     "medusa",
 )  # drafts are a tree: those that fell are no end of its rows
@@ -117,9 +122,10 @@ def test_a_decoder_tells_the_very_drafts_that_fell(spec: str, temperature: float
     decoder = build(parse_spec(spec))
     target = Recording(7, seed=1)
     draft = TableModel(7, seed=2, agree_with=target, agreement=0.6)
-    adapted = target if decoder.adapter_of == "target" else draft
-    if decoder.adapter_name is not None:
-        adapted.attach(decoder.adapter_name, 0.4, *decoder.variants[:1])
+    for part in decoder.parts:
+        if part.adapter_name is not None:
+            adapted = target if part.adapter_of == "target" else draft
+            adapted.attach(part.adapter_name, 0.4, *part.variants[:1])
     sampling = Sampling(temperature=temperature, max_new_tokens=40)
     num_fallen = 0
     for prompt in ([1, 2, 3, 1, 2], [4, 4, 4, 4], [5, 6, 0, 5, 6]):

@@ -73,7 +73,9 @@ def test_a_step_is_one_target_call_and_its_draft_calls_are_counted() -> None:
     for call, step in zip(model.seen[1:], answer.steps[1:], strict=True):
         assert len(call.tokens) <= 6
         assert min(call.row_positions()) == length
-        assert step.drafted <= 4
+        assert step.drafted == len(call.tokens) - 1
+        assert step.depth is not None
+        assert step.depth <= 4
         assert step.draft_calls <= 4
         length += len(step.tokens)
 
@@ -147,12 +149,12 @@ def test_the_layer_is_fed_every_token_once_and_a_long_prompt_by_its_end() -> Non
 
 
 def test_nothing_is_drafted_that_the_budget_cannot_hold() -> None:
-    for num_tokens, drafted in ((4, 2), (2, 0)):
+    for num_tokens, depth in ((4, 2), (2, 0)):
         model = Recording(0.0)
         sampling = Sampling(max_new_tokens=num_tokens)
         answer = generate(Eagle(), PROMPT, sampling, Models(target=model))
-        assert [step.drafted for step in answer.steps] == [0, drafted]
-        assert len(model.drafted_rows) == drafted
+        assert [step.depth for step in answer.steps] == [0, depth]
+        assert len(model.drafted_rows) == depth
 
 
 class Chances(Recording):

@@ -32,15 +32,15 @@ from decoders.core.model import Model, Session
 from decoders.core.sampling import tempered
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import BLANK, Call, CallResult, Generation, Sampling
-from decoders.idlm import IterativeDiffusion
+from decoders.isd import StridedDecoding
 from tests.enumeration import enumerated_distribution
 from tests.tiny_models import fresh, slot_adapter
 
 PROMPTS = ([1, 2, 3], [4], [0, 5, 1, 1, 2, 3, 4, 0, 5], [2, 2], [3, 1, 4, 1, 5])
 
 
-def isd(**options: Any) -> IterativeDiffusion:
-    return IterativeDiffusion(mode="isd", **options)
+def isd(**options: Any) -> StridedDecoding:
+    return StridedDecoding(**options)
 
 
 # The distribution, by enumeration.
@@ -91,7 +91,7 @@ class Scripted:
 
 
 def enumerated(
-    decoder: IterativeDiffusion, sampling: Sampling, end: tuple[int, int]
+    decoder: StridedDecoding, sampling: Sampling, end: tuple[int, int]
 ) -> dict[tuple[int, ...], float]:
     """Probability of every answer of three tokens to a prompt of that end."""
     cells = CELLS[decoder.proposal]
@@ -108,7 +108,7 @@ def enumerated(
 
 
 def distance(
-    decoder: IterativeDiffusion,
+    decoder: StridedDecoding,
     monkeypatch: pytest.MonkeyPatch,
     sampling: Sampling | None = None,
     ends: Sequence[tuple[int, int]] = ENDS,
@@ -209,7 +209,7 @@ def test_the_distribution_is_the_warped_one(
     assert distance(isd(stride=2), monkeypatch, sampling) < 1e-6
 
 
-class Tampering(IterativeDiffusion):
+class Tampering(StridedDecoding):
     """Changes what the model answered before the decoder sees it."""
 
     def tamper(self, result: CallResult) -> CallResult:
@@ -249,7 +249,7 @@ class LogitsAsDistribution(Tampering):
 def test_verifying_with_another_distribution_than_the_specs_were_drawn_from_is_told_apart(
     naive: type[Tampering], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert distance(naive(mode="isd", stride=2), monkeypatch, ends=ENDS[:2]) > 0.02
+    assert distance(naive(stride=2), monkeypatch, ends=ENDS[:2]) > 0.02
 
 
 def untruncated(logits: Tensor, sampling: Sampling) -> Tensor:
@@ -561,9 +561,9 @@ def test_nothing_is_reported_of_distributions_that_were_not_compared() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"stride": 1}, "'stride' of decoder 'idlm' is 1; it must be 2 or above"),
-        ({"lenience": 0.0}, "'lenience' of decoder 'idlm' is 0.0; it must be above 0"),
-        ({"top": 0}, "'top' of decoder 'idlm' is 0; it must be 1 or above"),
+        ({"stride": 1}, "'stride' of decoder 'isd' is 1; it must be 2 or above"),
+        ({"lenience": 0.0}, "'lenience' of decoder 'isd' is 0.0; it must be above 0"),
+        ({"top": 0}, "'top' of decoder 'isd' is 0; it must be 1 or above"),
     ],
 )
 def test_an_option_out_of_range_is_refused(options: dict[str, Any], message: str) -> None:
@@ -574,7 +574,7 @@ def test_an_option_out_of_range_is_refused(options: dict[str, Any], message: str
 def test_an_adapter_of_another_variant_is_refused() -> None:
     model = table()
     model.attach("other", 0.0, "refine")
-    with pytest.raises(ValueError, match="'other' is of variant refine; decoder 'idlm' needs isd"):
+    with pytest.raises(ValueError, match="'other' is of variant refine; decoder 'isd' needs isd"):
         Scheduler(isd(adapter="other"), Models(target=model), Sampling())
 
 

@@ -111,7 +111,9 @@ def test_calls_read_no_more_than_they_need_and_leave_only_what_stands() -> None:
     length = len(PROMPT)
     for call, step in zip(model.seen[1:], answer.steps[1:], strict=True):
         assert len(call.read) <= 1 + 2 * 5 + 3
-        assert step.drafted <= 2
+        assert step.depth in (0, 2)
+        # what is read are the last token's row, the n-grams' and the last level's of three columns
+        assert step.drafted == len(call.read) - 1 - 3
         assert min(call.row_positions()) == length
         length += len(step.tokens)
     assert all(step.target_rows <= 1 + 2 * 5 + 2 * 3 for step in answer.steps[1:])

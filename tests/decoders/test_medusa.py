@@ -61,20 +61,20 @@ def test_a_step_is_one_call_of_the_last_token_and_at_most_so_many_drafts() -> No
     for call, step in zip(model.seen[1:], answer.steps[1:], strict=True):
         assert len(call.tokens) <= 6
         assert min(call.row_positions()) == length
-        assert step.drafted <= 5
+        assert step.drafted == len(call.tokens) - 1
         length += len(step.tokens)
 
 
 def test_nothing_is_drafted_that_the_budget_cannot_hold() -> None:
     answer = answer_of(Medusa(), Sampling(max_new_tokens=4), error=0.0)
-    assert [step.drafted for step in answer.steps] == [0, 2]
+    assert [step.depth for step in answer.steps] == [0, 2]
     answer = answer_of(Medusa(), Sampling(max_new_tokens=2), error=0.0)
     assert [step.drafted for step in answer.steps] == [0, 0]
 
 
 def test_no_more_heads_are_asked_than_the_option_says() -> None:
     answer = answer_of(Medusa(heads=2, nodes=40), GREEDY, error=0.0)
-    assert {step.drafted for step in answer.steps[1:-1]} == {2}
+    assert {step.depth for step in answer.steps[1:-1]} == {2}
 
 
 @pytest.mark.parametrize("verify", ["coupled", "strict"])

@@ -19,7 +19,8 @@ from decoders.core.registry import build, parse_spec
 from decoders.core.sampling import Uniforms, pick, warp
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import BLANK, HIDDEN, Call, Generation, Sampling
-from decoders.idlm import IterativeDiffusion
+from decoders.idlm import Refinement
+from decoders.isd import StridedDecoding
 from decoders.nar import NonAutoregressive
 
 PROMPTS = ([1, 2, 3], [4], [0, 5, 1, 1, 2, 3, 4, 0, 5], [2, 2], [3, 1, 4, 1, 5])
@@ -41,10 +42,10 @@ class Recording(TableModel):
         return super().forward(calls)
 
 
-def refine(**options: Any) -> IterativeDiffusion:
+def refine(**options: Any) -> Refinement:
     """Whole blocks on a schedule, unless told otherwise."""
     plain = {"commit": "quota", "revise": "edit", "prefix": "block", "tail": "fill"}
-    return IterativeDiffusion(mode="refine", **{**plain, **options})
+    return Refinement(**{**plain, **options})
 
 
 def answer_of(decoder: Decoder, model: TableModel, sampling: Sampling = GREEDY) -> Generation:
@@ -201,7 +202,7 @@ def test_with_a_running_prefix_every_call_gives_a_token_of_the_targets_own(
     for prompt in PROMPTS:
         model = Recording(1.0)  # a student that is never right
         models = Models(target=model)
-        decoder = IterativeDiffusion(threshold=1.0)
+        decoder = Refinement(threshold=1.0)
         found = generate(decoder, prompt, sampling, models)
         assert found.tokens == generate(Autoregressive(), prompt, sampling, models).tokens
         assert all(len(step.tokens) == 1 for step in found.steps)
@@ -209,7 +210,7 @@ def test_with_a_running_prefix_every_call_gives_a_token_of_the_targets_own(
 
 def test_a_deferred_tail_begins_the_next_block() -> None:
     model = Recording(0.5)
-    decoder = IterativeDiffusion(block=8, max_passes=2, threshold=0.4)
+    decoder = Refinement(block=8, max_passes=2, threshold=0.4)
     answer = answer_of(decoder, model)
     passes = [step.passes for step in answer.steps]
     assert set(passes) <= {0, 1, 2}
@@ -382,8 +383,8 @@ def test_an_option_out_of_range_is_refused(options: dict[str, Any], message: str
 
 def test_an_adapter_is_asked_for_by_the_modes_name_unless_another_is_given() -> None:
     assert refine().adapter_name == "refine"
-    assert IterativeDiffusion(mode="isd").adapter_name == "isd"
-    assert IterativeDiffusion(mode="isd", adapter="mine").adapter_name == "mine"
+    assert StridedDecoding().adapter_name == "isd"
+    assert StridedDecoding(adapter="mine").adapter_name == "mine"
 
 
 @pytest.mark.parametrize(
@@ -391,14 +392,11 @@ def test_an_adapter_is_asked_for_by_the_modes_name_unless_another_is_given() -> 
     [
         (
             "idlm:stride=9",
-            "option 'stride' of decoder 'idlm' is 9, but it belongs to mode=isd, not to "
-            "mode=refine, which reads block, max_passes, commit, schedule, threshold, revise, "
-            "edit_threshold, confidence, early_exit, prefix, tail",
+            "option 'stride' of decoder 'idlm' is 9, but it belongs to mode=isd",
         ),
         (
             "idlm:mode=isd:block=8",
-            "option 'block' of decoder 'idlm' is 8, but it belongs to mode=refine, not to "
-            "mode=isd, which reads stride, branches, verify, proposal, lenience, top",
+            "option 'block' of decoder 'isd' is 8, but it belongs to mode=refine",
         ),
         (
             "ptp:budget=5",
@@ -423,8 +421,8 @@ def test_an_adapter_is_asked_for_by_the_modes_name_unless_another_is_given() -> 
         ),
         (
             "idlm:mode=isd:lenience=0.9",
-            "option 'lenience' of decoder 'idlm' is 0.9, but it belongs to verify=relaxed, not to "
-            "verify=strict",
+            "option 'lenience' of decoder 'isd' is 0.9, but it belongs to verify=relaxed, not to "
+            "verify=rejection",
         ),
     ],
 )
@@ -433,18 +431,22 @@ def test_an_option_of_another_mode_is_refused_in_one_line(spec: str, message: st
         build(parse_spec(spec))
 
 
-@pytest.mark.parametrize("mode", ["refine", "isd"])
-def test_every_option_may_be_written_out_with_its_default(mode: str) -> None:
-    """As the stored configuration of a run does."""
-    fields = dataclasses.fields(IterativeDiffusion)
-    written = ":".join(f"{f.name}={f.default}" for f in fields if f.name not in ("mode", "adapter"))
-    assert build(parse_spec(f"idlm:mode={mode}:{written}")) == IterativeDiffusion(mode=mode)  # type: ignore[arg-type]
+@pytest.mark.parametrize("expected", [Refinement(), StridedDecoding()], ids=["refine", "isd"])
+def test_every_option_of_both_modes_may_be_written_out_with_its_default(expected: Decoder) -> None:
+    """As configurations of runs have them that were stored when one class had both modes."""
+    fields = {
+        **{field.name: field.default for field in dataclasses.fields(StridedDecoding)},
+        **{field.name: field.default for field in dataclasses.fields(Refinement)},
+        "mode": expected.mode,
+        "verify": "strict",
+        "adapter": "",  # type: ignore[attr-defined]
+    }
+    written = ":".join(f"{name}={default}" for name, default in fields.items())
+    assert build(parse_spec(f"idlm:{written}")) == expected
 
 
 def test_jacobi_is_no_mode_of_it() -> None:
     with pytest.raises(ValueError, match="allowed: refine, isd; 'jacobi' is a decoder of its own"):
         build(parse_spec("idlm:mode=jacobi"))
-    with pytest.raises(
-        ValueError, match=r"must be refine or isd \(`jacobi` is a decoder of its own"
-    ):
-        IterativeDiffusion(mode="jacobi")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"must be refine \(isd is the decoder `isd`\)"):
+        Refinement(mode="jacobi")  # type: ignore[arg-type]

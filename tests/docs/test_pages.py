@@ -22,16 +22,24 @@ def blocks(path: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", TEXTS[path], re.DOTALL | re.MULTILINE)
 
 
-def test_the_decoder_of_thirty_lines_meets_the_contract(tmp_path: Path) -> None:
+def test_the_drafter_of_a_few_lines_meets_the_contract_and_is_half_of_a_hybrid(
+    tmp_path: Path,
+) -> None:
     source = blocks("docs/adding-a-decoder.md", "python")[0]
-    assert len(source.splitlines()) <= 30
+    assert len(source.splitlines()) <= 25
     file = tmp_path / "echo.py"
     file.write_text(source, encoding="utf-8")
-    for options in ("", ":k=1", ":k=9"):
-        decoder: Decoder = build(parse_spec(f"{file}:Echo{options}"))
+    for spec in (f"{file}:Echo", f"hybrid:first={file}+Echo:then=lookup"):
+        decoder: Decoder = build(parse_spec(spec))
         assert decoder.lossless
         assert decoder.coupled
         check_decoder(decoder)
+
+
+def test_the_decoder_without_drafts_meets_the_contract(tmp_path: Path) -> None:
+    file = tmp_path / "plain.py"
+    file.write_text(blocks("docs/adding-a-decoder.md", "python")[2], encoding="utf-8")
+    check_decoder(build(parse_spec(f"{file}:Plain")))
 
 
 def test_the_quickstart_sets_up_as_the_readme_does() -> None:

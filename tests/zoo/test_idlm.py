@@ -16,7 +16,8 @@ from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf.model import HFModel
 from decoders.core.types import Generation, Sampling
-from decoders.idlm import IterativeDiffusion
+from decoders.idlm import Refinement
+from decoders.isd import StridedDecoding
 from decoders.jacobi import Jacobi
 from tests.zoo.answers import edge_distance, held_out, sampling_for, tokens_of
 from tests.zoo.conftest import ROOT
@@ -74,7 +75,7 @@ def test_greedy_strides_are_ars_tokens(
     masked: Models, tokenizer: PreTrainedTokenizerBase, stride: int
 ) -> None:
     prompts, sampling = held_out(tokenizer, 1), sampling_for(masked, tokenizer)
-    check(masked, prompts, sampling, IterativeDiffusion(mode="isd", stride=stride), 6)
+    check(masked, prompts, sampling, StridedDecoding(stride=stride), 6)
 
 
 @pytest.mark.slow
@@ -84,7 +85,7 @@ def test_greedy_strides_are_ars_tokens_on_every_held_out_prompt(
 ) -> None:
     prompts = held_out(tokenizer, None)
     sampling = sampling_for(shipped, tokenizer)
-    check(shipped, prompts, sampling, IterativeDiffusion(mode="isd", stride=stride), 24)
+    check(shipped, prompts, sampling, StridedDecoding(stride=stride), 24)
 
 
 @pytest.mark.parametrize(("stride", "least"), [(4, 2.5), (8, 3.2)])
@@ -92,7 +93,7 @@ def test_the_shipped_strides_stand(
     shipped: Models, tokenizer: PreTrainedTokenizerBase, stride: int, least: float
 ) -> None:
     sampling = sampling_for(shipped, tokenizer, temperature=0.7, seed=1)
-    decoder = IterativeDiffusion(mode="isd", stride=stride)
+    decoder = StridedDecoding(stride=stride)
     answers = Scheduler(decoder, shipped, sampling, 6).run(held_out(tokenizer, 4))
     steps = [s for a in answers if isinstance(a, Generation) for s in a.steps[1:]]
     assert sum(len(s.tokens) for s in steps) > least * sum(s.target_calls for s in steps)
@@ -104,8 +105,8 @@ def test_the_shipped_blocks_come_nearer_to_ars_answers_with_every_pass(
     prompts, sampling = held_out(tokenizer, 6), sampling_for(shipped, tokenizer)
     expected = tokens_of(Autoregressive(), shipped, prompts, sampling, 12)
     decoders = [
-        *(IterativeDiffusion(commit="quota", tail="fill", max_passes=t) for t in (1, 2, 5)),
-        IterativeDiffusion(),
+        *(Refinement(commit="quota", tail="fill", max_passes=t) for t in (1, 2, 5)),
+        Refinement(),
     ]
     same = []
     for decoder in decoders:
@@ -116,7 +117,7 @@ def test_the_shipped_blocks_come_nearer_to_ars_answers_with_every_pass(
 
 
 @pytest.mark.parametrize(
-    "decoder", [IterativeDiffusion(mode="isd", verify="coupled"), Jacobi()], ids=["isd", "jacobi"]
+    "decoder", [StridedDecoding(verify="coupled"), Jacobi()], ids=["isd", "jacobi"]
 )
 def test_coupled_decoding_is_ars_tokens_in_sampling_too(
     masked: Models, tokenizer: PreTrainedTokenizerBase, decoder: Decoder

@@ -8,7 +8,8 @@ An answer has, where they are known and not all 0 (one entry a step; see `StepCo
     d         which decoder, by its place in the index
     tokens    ids; `emitted` says how many each step gave
     calls     target calls, `draft` calls of the draft model
-    drafted   accepted, undrafted, rejected (ids), decided (passes): as they are recorded
+    drafted   accepted, undrafted, depth, rejected (ids), decided (passes): as they are recorded
+    by        the drafters whose drafts stood, in words
     ended     microseconds from the end of the step before to the end of this one
     total     microseconds, from the request's start to its end; `spread`: `ended` is estimated
     stop      eos or length
@@ -39,7 +40,7 @@ MOST_BYTES = 11_000_000
 """Of all answers together; what is more is left out, family by family in turn."""
 _MOST_TEXT = 4_000
 """Characters of a prompt that are shown, from its beginning and its end."""
-_COLUMNS = ("drafted", "accepted", "undrafted", "rejected", "decided")
+_COLUMNS = ("drafted", "accepted", "undrafted", "depth", "rejected", "decided")
 _Decoders = Mapping[str, SampleRecord]
 
 
@@ -122,6 +123,10 @@ def answer_data(record: SampleRecord, decoder: int) -> dict[str, Any]:
     if any(steps.draft_calls):
         data["draft"] = steps.draft_calls
     data |= {name: getattr(steps, name) for name in _COLUMNS if any(getattr(steps, name))}
+    if record.drafters:
+        names = [printable(name) for name in record.drafters]
+        told = [dict.fromkeys(names[place] for place in places) for places in steps.source]
+        data["by"] = [" + ".join(each) for each in told]
     ends_s, estimated = step_ends_s(record, steps)
     if ends_s and record.total_s is not None:
         ends = [round(end_s * 1e6) for end_s in ends_s]

@@ -38,6 +38,8 @@ function stepsOf(answer) {
     end: ends ? ends[i] : null,
     drafted: answer.drafted ? answer.drafted[i] : 0,
     accepted: answer.accepted ? answer.accepted[i] : 0,
+    depth: answer.depth ? answer.depth[i] : 0,
+    by: answer.by ? answer.by[i] : "",
     undrafted: answer.undrafted ? answer.undrafted[i] : 0,
     rejected: answer.rejected ? answer.rejected[i] : [],
     decided: answer.decided ? answer.decided[i] : [],
@@ -49,8 +51,9 @@ function describe(lane, step) {
   const parts = [step.number ? `step ${step.number} of ${lane.steps.length - 1}` : "prefill", plural(step.emitted, "token")];
   if (step.drafted) {
     const fell = step.drafted - step.accepted;
-    parts.push(`${step.accepted} of ${plural(step.drafted, "draft")} accepted`);
-    const untold = fell - step.rejected.length;
+    parts.push(`${step.accepted} of ${plural(step.drafted, "draft")} accepted${step.by ? ` (${step.by})` : ""}`);
+    // of a tree, the branch that verification left is told, and the others are not
+    const untold = step.depth && step.depth < step.drafted ? 0 : fell - step.rejected.length;
     const isLast = step.number === lane.steps.length - 1;
     if (untold > 0) parts.push(isLast && lane.answer.rejected ? `${untold} past the answer's end` : `${untold} of the rejected not kept`);
   }

@@ -1,113 +1,80 @@
-"""Tokens drafted one by one by a model of its own, and verified by the target in one call.
+"""Tokens drafted one by one by a model of its own: what `spec` and `exit` share.
 
-What `spec` and `exit` share: they differ in whose session drafts.
+They differ in whose session drafts.
 Source: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator
-from dataclasses import dataclass
 
 from torch import Tensor
 
-from decoders.core.decoder import Request, Steps
-from decoders.core.drafting.verification import Verification, settle
-from decoders.core.types import Call, CallResult, Emit, Sampling, Want
+from decoders.core.decoder import Request
+from decoders.core.drafting.drafter import Drafter, Text, Verdict
+from decoders.core.drafting.tree import DraftTree
+from decoders.core.drafting.verification import Verification
+from decoders.core.types import Call, CallResult, Want
 
-_Proposal = tuple[list[int], list[Tensor]]
 
+class ModelDrafter(Drafter):
+    """Drafts of `Request.draft`, whose cache is rolled back with the target's."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainDrafting:
-    """How a step drafts and verifies.
+    def __init__(self, request: Request, rule: Verification, k: int, stop: float) -> None:
+        """Begin with an empty cache.
 
-    Attributes:
-        k: most tokens drafted per step (fewer where the budget ends sooner).
-        stop: a draft less probable than this, in the draft model, is the last of its step.
-        coupled: verify by the target's own picks; False: by speculative sampling.
-    """
+        Args:
+            request: whose draft session drafts.
+            rule: how drafts are verified, which decides whether their distributions are kept.
+            k: most tokens drafted per step.
+            stop: a draft less probable than this, in the draft model, is the last of its step.
+        """
+        assert request.draft is not None
+        self._session, self._k, self._stop = request.draft, k, stop
+        self._sampling = request.sampling
+        self._keeps_probs = not rule.by_picks(request.sampling)
+        self._drafts: list[int] = []
 
-    k: int
-    stop: float
-    coupled: bool
-
-    @property
-    def _verification(self) -> Verification:
-        return Verification(rule="coupled" if self.coupled else "strict")
-
-    def steps(self, request: Request) -> Steps:
-        """Prefill the target, then draft in `Request.draft`, verify, roll both caches back."""
-        target, draft = request.target, request.draft
-        assert draft is not None
-        left = request.sampling.max_new_tokens
-
-        result = yield target.call(request.prompt_ids)
-        sequence = [*request.prompt_ids, *result.picks]
-        yield Emit(tokens=result.picks)
-        left -= 1
-        rule = self._verification
-        while True:
-            # the verifying call adds one token itself: draft at most what the budget still holds
-            drafts, distributions = yield from self._propose(
-                request, sequence, min(self.k, left - 1)
-            )
-            result = yield target.call(
-                (sequence[-1], *drafts),
-                want=rule.want(request.sampling),
-                read=range(len(drafts) + 1),
-                drafts=drafts,
-                draft_probs=distributions,
-            )
-            acceptance = rule.acceptance(result, drafts)
-            emitted = settle(target, drafts, acceptance)
-            sequence += emitted
-            # every token but the last is in the target's cache; the draft may lack some at its end
-            draft.truncate(min(draft.length, len(sequence) - 1))
-            yield Emit(
-                tokens=emitted,
-                drafted=len(drafts),
-                accepted=acceptance.accepted,
-                acceptance=result.acceptance,
-                rejected=tuple(drafts[acceptance.accepted :]),
-            )
-            left -= len(emitted)
-
-    def _propose(
-        self, request: Request, sequence: list[int], num_drafts: int
-    ) -> Generator[Call | Emit, CallResult, _Proposal]:
+    def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
         """Draft tokens with their distributions.
 
-        The first call also feeds what the draft's cache lacks.
-
-        The last draft is never fed to the draft model: after full acceptance it is caught up
-        together with the bonus token, so that no draft call is wasted.
+        The first call also feeds what the draft's cache lacks. The last draft is never fed: after
+        full acceptance it is caught up together with the bonus token, so that no draft call is
+        wasted.
         """
-        draft = request.draft
-        assert draft is not None
-        drafts: list[int] = []
-        distributions: list[Tensor] = []
-        want = self._draft_want(request.sampling)
-        keep_distributions = not self._verification.by_picks(request.sampling)
-        while len(drafts) < num_drafts:
-            known = draft.length - len(sequence)  # drafts already in the cache, if positive
-            unseen = drafts[known:] if known >= 0 else [*sequence[known:], *drafts]
-            result = yield draft.call(unseen, want=want)
-            drafts += result.picks
-            if keep_distributions:
+        drafts, probs = list[int](), dict[int, Tensor]()
+        while len(drafts) < min(self._k, most):
+            known = self._session.length - len(text.tokens)  # drafts in the cache, if positive
+            unseen = drafts[known:] if known >= 0 else [*text.tokens[known:], *drafts]
+            result = yield self._session.call(unseen, want=self._want)
+            if self._keeps_probs:
                 assert result.probs is not None
-                distributions.append(result.probs[-1])
-            if self.stop and _probability(result) < self.stop:
+                probs[len(drafts)] = result.probs[-1]
+            drafts += result.picks
+            if self._stop and _probability(result) < self._stop:
                 break
-        return drafts, distributions
+        self._drafts = drafts
+        tree = DraftTree.chain(text.last, drafts)
+        tree.probs = probs
+        return tree
 
-    def _draft_want(self, sampling: Sampling) -> Want:
+    def observe(self, text: Text, verdict: Verdict) -> None:
+        """Forget drafts that are not the text's own; the cache may lack some at its end."""
+        start = len(text.tokens) - len(verdict.tokens)
+        pairs = zip(self._drafts, verdict.tokens[:-1], strict=False)
+        stood = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        self._session.truncate(min(self._session.length, start + stood))
+        self._drafts = []
+
+    @property
+    def _want(self) -> Want:
         """The form in which drafts are read: with their distributions where these are needed."""
-        if not self._verification.by_picks(sampling):
+        if self._keeps_probs:
             return "probs"
-        if not self.stop:
+        if not self._stop:
             return "picks"
-        return "argmax" if sampling.greedy else "probs"
+        return "argmax" if self._sampling.greedy else "probs"
 
 
 def _probability(result: CallResult) -> float:

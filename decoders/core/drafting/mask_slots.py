@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
 from decoders.core import masks
 from decoders.core.model import Session
 from decoders.core.types import BLANK, HIDDEN, Call, Confidence, Slots, SlotWant
@@ -59,47 +57,18 @@ def mask_slots(
     )
 
 
-def branch_slots(
-    adapter: str, sizes: Sequence[int], tokens: Sequence[int], *, want: SlotWant
-) -> Slots | None:
-    """Masks behind each of the last ``len(sizes)`` of `tokens`, all read; None where none is.
+def branch_places(
+    start: int, num_tokens: int, sizes: Sequence[int], shift: int = 0
+) -> tuple[int, ...]:
+    """Positions of a call of tokens from `start` on with a branch behind each of the last of them.
 
-    Args:
-        adapter: its name.
-        sizes: masks of each branch.
-        tokens: of the call, at least as many as there are branches.
-        want: see `Slots`.
+    A branch begins one place after its token, or `shift` places before that.
     """
-    count = sum(sizes)
-    if not count:
-        return None
-    return Slots(
-        adapter=adapter,
-        uniforms=(BLANK,) * count,
-        sizes=tuple(sizes),
-        anchors=tuple(tokens[len(tokens) - len(sizes) :]),
-        read=tuple(range(count)),
-        want=want,
-    )
-
-
-def branch_places(start: int, num_tokens: int, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Positions of a call of tokens from `start` on with `branch_slots` behind the last of them."""
     positions = [*range(start, start + num_tokens)]
-    first = start + num_tokens - len(sizes) + 1
+    first = start + num_tokens - len(sizes) + 1 - shift
     for m, size in enumerate(sizes):
         positions += range(first + m, first + m + size)
     return tuple(positions)
-
-
-def branch_mask(num_fed: int, sizes: Sequence[int]) -> Tensor | None:
-    """Which rows see which, where `num_fed` tokens stand before the drafts of `branch_slots`.
-
-    None where all is causal: there is one branch, behind the last token.
-    """
-    if not any(sizes[:-1]):
-        return None
-    return masks.branches([0] * (num_fed - 1) + list(sizes))
 
 
 def places_after(start: int, num_tokens: int, slots: Slots | None) -> tuple[int, ...] | None:

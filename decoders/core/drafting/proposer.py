@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from decoders.core.adapter.config import AdapterConfig
+from decoders.core.decoder import Request
 from decoders.core.drafting.allocation import Survival, best_length
 from decoders.core.drafting.mask_slots import places_after
-from decoders.core.sampling import Uniforms
-from decoders.core.types import BLANK, CallResult, Sampling, Slots
+from decoders.core.types import BLANK, CallResult, Slots
 
 NOT_GREEDY = 0.5
 """What slots carry at temperature 0 if the adapter was never trained on greedy text."""
@@ -46,29 +45,27 @@ class Proposer:
 
     def __init__(
         self,
-        name: str,
-        config: AdapterConfig,
-        sampling: Sampling,
-        uniforms: Uniforms,
+        request: Request,
+        adapter: str,
         num_slots: int = 0,
         *,
         alone: bool = False,
         exact_row: bool = True,
     ) -> None:
-        """Proposals in the adapter's own form.
+        """Proposals for a request in its adapter's own form.
 
         Args:
-            name: of the adapter, in calls.
-            config: the adapter's.
-            sampling: the answer's distribution.
-            uniforms: the answer's.
+            request: whose adapter, sampling and uniforms they have.
+            adapter: its name.
             num_slots: most slots of a branch; 0 is as many as the adapter was trained with.
             alone: a standalone adapter's slots are called without the token before them.
             exact_row: the row of that token, where there is one, gives the next token exactly; a
                 draft model's only guesses it.
         """
-        self._name, self._config = name, config
-        self._sampling, self._uniforms = sampling, uniforms
+        assert request.adapter is not None
+        config, sampling = request.adapter, request.sampling
+        self._name, self._config = adapter, config
+        self._sampling, self._uniforms = sampling, request.uniforms
         self.longest = min(num_slots or config.num_slots, _MOST_SLOTS)
         self.standalone = config.standalone
         self.alone = alone and config.standalone
@@ -147,20 +144,6 @@ class Proposer:
         if slots is None or (self._config.variant == "o-ptp" and not self.alone):
             return None
         return places_after(start, num_tokens, slots)
-
-    def branch_positions(
-        self, start: int, num_tokens: int, sizes: Sequence[int]
-    ) -> tuple[int, ...]:
-        """Of a call of tokens at `start` with a branch after each of them.
-
-        The O-PTP slot that predicts position p stands at p - 1; so does the C-PTP slot that
-        predicts its distribution, one further than the first of O-PTP.
-        """
-        positions = [*range(start, start + num_tokens)]
-        first = start + 1 - self.lead
-        for m, size in enumerate(sizes):
-            positions += range(first + m, first + m + size)
-        return tuple(positions)
 
 
 def _survival(measured: Sequence[float] | None, lead: int, longest: int) -> Survival:

@@ -41,21 +41,7 @@ Tail = Literal["fill", "defer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How blocks are refined.
-
-    Attributes:
-        max_passes: T; 0: as many as a block has tokens to predict.
-        commit: which masks a pass fills.
-        schedule: how many masks are left after each pass, see `masks_left`.
-        threshold: how sure a prediction must be to fill a mask.
-        revise: what happens to tokens that a later pass predicts otherwise.
-        edit_threshold: how sure it must be of that.
-        early_exit: end before the last pass once no mask is left (before the first stop token) and
-            the pass revised nothing.
-        prefix: what of the block is final before all of it is, see above.
-        tail: what the last pass does with masks it would not fill otherwise: it fills them, or ends
-            the block before the first of them, where the next one begins.
-    """
+    """How blocks are refined: options of `decoders.idlm.Refinement` under their names there."""
 
     max_passes: int = 1
     commit: Commit = "quota"

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -34,16 +35,43 @@ class DraftTree:
     Attributes:
         tokens: of the rows.
         parents: row of each row's parent, `masks.ROOT` for row 0.
+        probs: distributions ``[V]`` that a row's drafts were drawn from, by row; a row that is left
+            out has drafts that are certain. Read where drafts are verified by rejection.
+        read: rows that the call reads; None: all. Drafts are always among them, and come first.
+        first: tokens that drafting committed: they are final, and part of the text.
+        sources: the drafter of every row, where several drafted; or nothing.
     """
+
+    probs: Mapping[int, Tensor] = {}
+    read: Sequence[int] | None = None
+    first: tuple[int, ...] = ()
+    sources: Sequence[str] = ()
 
     def __init__(self, last: int) -> None:
         """A tree without a draft; `last` is the last token of the answer."""
         self.tokens, self.parents = [last], [masks.ROOT]
         self._children: list[dict[int, int]] = [{}]
 
+    @classmethod
+    def chain(cls, last: int, drafts: Sequence[int]) -> Self:
+        """Make a tree of one path behind the last token."""
+        tree = cls(last)
+        tree.add(drafts)
+        return tree
+
     def __len__(self) -> int:
         """N."""
         return len(self.tokens)
+
+    @property
+    def chain_probs(self) -> list[Tensor] | None:
+        """The distributions of a chain's drafts in order; None where they are certain."""
+        return [self.probs[row] for row in range(len(self) - 1)] if self.probs else None
+
+    @property
+    def num_drafts(self) -> int:
+        """How many rows are drafts."""
+        return sum(map(len, self._children))
 
     def append(self, token: int, parent: int) -> int:
         """A row that continues `parent` and is no draft: nothing follows a path into it."""
@@ -85,8 +113,8 @@ class DraftTree:
 
     @property
     def depth(self) -> int:
-        """Rows below row 0 on the longest path."""
-        return max(self.depths)
+        """Drafts on the longest path; rows that are no drafts come after them."""
+        return max(self.depths[: self.num_drafts + 1])
 
     def path(self, picks: Sequence[int]) -> list[int]:
         """The rows from the first on that the target's picks follow (coupled verification).

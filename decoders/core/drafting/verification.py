@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from decoders.core.model import Session
-from decoders.core.sampling import verify_picks
-from decoders.core.types import Acceptance, AcceptanceRule, CallResult, Sampling, SlotWant, Want
+from decoders.core.drafting.tree import DraftTree, verify_strict
+from decoders.core.sampling import Uniforms
+from decoders.core.types import AcceptanceRule, CallResult, Sampling, Want
 
-Verify = Literal["strict", "coupled", "relaxed", "topk", "none"]
+Verify = Literal["rejection", "coupled", "relaxed", "topk", "none"]
+Exact = Literal["rejection", "coupled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,35 +22,38 @@ class Verification:
     """What of a draft's fate is asked of the verifying call, and read off its result.
 
     Attributes:
-        rule: ``strict``: speculative sampling, the target's distribution (greedy: its very tokens);
-            ``coupled``: the target's own picks, AR's very tokens for the same seed. Lossy:
-            ``relaxed``: a draft stands with probability min(1, p / (lenience q)); ``topk``: it
-            stands among the target's `top` likeliest; ``none``: it stands.
+        rule: ``rejection``: speculative sampling, the target's distribution (greedy: its very
+            tokens); ``coupled``: the target's own picks, AR's very tokens for the same seed.
+            Lossy: ``relaxed``: a draft stands with probability min(1, p / (lenience q)); ``topk``:
+            it stands among the target's `top` likeliest; ``none``: it stands.
         lenience: of ``relaxed``.
         top: of ``topk``.
     """
 
-    rule: Verify = "strict"
+    rule: Verify = "rejection"
     lenience: float = 1.0
     top: int = 0
 
+    def __post_init__(self) -> None:
+        """Read `strict`, the old name of `rejection`."""
+        if self.rule == "strict":  # type: ignore[comparison-overlap]
+            object.__setattr__(self, "rule", "rejection")
+
+    @property
+    def exact(self) -> bool:
+        """Whether the output keeps the target's distribution."""
+        return self.rule in ("rejection", "coupled")
+
     def by_picks(self, sampling: Sampling) -> bool:
         """Whether the target's picks alone decide, so that no distribution has to be kept."""
-        exact = self.rule == "strict" and sampling.greedy
-        return exact or self.rule in ("coupled", "none")
+        greedy = self.rule == "rejection" and sampling.greedy
+        return greedy or self.rule in ("coupled", "none")
 
-    def want(self, sampling: Sampling) -> Want:
-        """What the verifying call's rows are read as."""
-        return "picks" if self.by_picks(sampling) else "acceptance"
-
-    def draft_want(self, sampling: Sampling) -> SlotWant:
-        """What drafts are read off slots as.
-
-        Drawn from the very distribution they are verified with.
-        """
-        if sampling.greedy:
-            return "argmax"
-        return "draws" if self.by_picks(sampling) else "probs"
+    def want(self, sampling: Sampling, *, branches: bool = False) -> Want:
+        """What the verifying call's rows are read as, those of a tree or of a chain."""
+        if self.by_picks(sampling):
+            return "picks"
+        return "probs" if branches else "acceptance"
 
     @property
     def acceptance_rule(self) -> AcceptanceRule:
@@ -59,16 +63,18 @@ class Verification:
             top=self.top if self.rule == "topk" else 0,
         )
 
-    def acceptance(self, result: CallResult, drafts: Sequence[int]) -> Acceptance:
-        """How many drafts stand, and the token that follows them."""
+    def decide(
+        self, tree: DraftTree, result: CallResult, uniforms: Uniforms, output: int
+    ) -> tuple[Sequence[int], int]:
+        """Read off a call which rows of a tree stand, and the token that follows them.
+
+        `output` is the output position of its first drafts, `uniforms` are of the sequence.
+        """
         if result.acceptance is not None:
-            return result.acceptance
-        if self.rule == "none":
-            return Acceptance(len(drafts), result.picks[-1])
-        return verify_picks(result.picks, drafts)
-
-
-def settle(target: Session, drafts: Sequence[int], acceptance: Acceptance) -> tuple[int, ...]:
-    """The tokens that the last call's acceptance makes final; drafts that fell leave the cache."""
-    target.truncate(target.length - len(drafts) + acceptance.accepted)
-    return (*drafts[: acceptance.accepted], acceptance.token)
+            return range(result.acceptance.accepted + 1), result.acceptance.token
+        if result.probs is not None:
+            return verify_strict(tree, result.probs, tree.probs, uniforms, output)
+        if len(tree) == 1 or self.rule == "none":  # the prompt's call may read rows before the last
+            return range(len(tree)), result.picks[-1]
+        path = tree.path(result.picks)
+        return path, result.picks[path[-1]]

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from decoders.core.adapter.config import AdapterConfig
 from decoders.core.decoder import Decoder
 from decoders.core.model import Model
+from decoders.core.types import MOST_DRAFTS
 
-_SLACK_ROWS = 128  # cache entries beyond prompt and budget, for rows that are dropped again
+_SLACK_ROWS = MOST_DRAFTS + 8  # cache entries beyond prompt and budget, for rows dropped again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +38,11 @@ class Models:
 
     def drafting(self, decoder: Decoder) -> Model | None:
         """The model it drafts in, if any: the draft model, or the target up to an exit."""
-        if "draft" in decoder.needs:
-            return self.draft
-        if "exit" in decoder.variants and decoder.adapter_name is not None:
-            return self.target.early(decoder.adapter_name)
+        for part in decoder.parts:
+            if "draft" in part.needs:
+                return self.draft
+            if "exit" in part.variants and part.adapter_name is not None:
+                return self.target.early(part.adapter_name)
         return None
 
     @property
@@ -60,13 +62,16 @@ class Models:
         return (self.target,) if self.draft is None else (self.target, self.draft)
 
 
-def check_models(decoder: Decoder, models: Models, name: str) -> AdapterConfig | None:
-    """The adapter of a decoder called `name`, if any; `ValueError` where models will not do."""
-    if "draft" in decoder.needs:
-        check_draft(name, models)
-    adapter = find_adapter(decoder, models)
-    decoder.check_models(models)
-    return adapter
+def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, AdapterConfig]:
+    """The adapters of a decoder called `name`; `ValueError` where models will not do."""
+    adapters = {}
+    for part in decoder.parts:
+        if "draft" in part.needs:
+            check_draft(name, models)
+        if part.adapter_name is not None:
+            adapters[part.adapter_name] = find_adapter(part, part.adapter_name, models)
+        part.check_models(models)
+    return adapters
 
 
 def check_draft(name: str, models: Models) -> None:
@@ -80,11 +85,8 @@ def check_draft(name: str, models: Models) -> None:
         )
 
 
-def find_adapter(decoder: Decoder, models: Models) -> AdapterConfig | None:
+def find_adapter(decoder: Decoder, name: str, models: Models) -> AdapterConfig:
     """The adapter a decoder asks for; `ValueError` where its model has none of that name."""
-    name = decoder.adapter_name
-    if name is None:
-        return None
     model = models.target if decoder.adapter_of == "target" else models.draft
     attached = {} if model is None else model.adapters
     if name not in attached:

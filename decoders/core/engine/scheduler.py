@@ -68,7 +68,7 @@ class Scheduler:
         Raises:
             ValueError: the decoder needs a model or an adapter that is missing or unfit.
         """
-        self._adapter = check_models(decoder, models, decoder.name)
+        self._adapters = check_models(decoder, models, decoder.name)
         self._models, self._sampling, self._batch_size = models, sampling, batch_size
         self._draft = models.drafting(decoder)
         self._deadline = Deadline() if deadline is None else deadline
@@ -198,7 +198,7 @@ class Scheduler:
             sampling,
             target=self._models.target,
             draft=self._draft,
-            adapter=self._adapter,
+            adapters=self._adapters,
             on_emit=on_emit,
             sessions=kept,
         )

@@ -8,7 +8,7 @@ decoder yields or raises ends its own answer at most.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import GeneratorType, TracebackType
 
 from decoders.core.adapter.config import AdapterConfig
@@ -43,7 +43,7 @@ class RunningSequence:
         *,
         target: Model,
         draft: Model | None,
-        adapter: AdapterConfig | None,
+        adapters: Mapping[str, AdapterConfig],
         on_emit: Callable[[int, int], None] | None,
         sessions: tuple[Session, Session | None] | None = None,
     ) -> None:
@@ -69,7 +69,8 @@ class RunningSequence:
             target=self._target,
             uniforms=self.uniforms,
             draft=self._draft,
-            adapter=adapter,
+            adapter=next(iter(adapters.values()), None),
+            adapters=adapters,
         )
         self._steps: Steps | None = None
         self.restart()
@@ -193,6 +194,8 @@ class RunningSequence:
                 alpha=alpha,
                 rejected=emit.rejected if len(tokens) == len(emit.tokens) else (),
                 decided=emit.decided[: len(tokens)],
+                depth=emit.depth,
+                sources=emit.sources[:accepted],
             )
         )
         if self._on_emit is not None:
@@ -231,7 +234,8 @@ def _check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], vocab_siz
         if type(token) is not int or not 0 <= token < vocab_size:
             raise ValueError(f"decoder emitted {token!r:.40}; ids are integers below {vocab_size}")
     for event in events:
-        counts = (event.drafted, event.accepted, event.undrafted, event.passes)
+        drafts = (event.drafted, event.longest, event.accepted)
+        counts = (*drafts, event.undrafted, event.passes)
         for count in (*counts, *event.decided):
             if type(count) is not int:
                 raise ValueError(f"decoder counted {count!r:.40}; counts are integers")

@@ -82,14 +82,15 @@ class TransformersGenerate:
         self._draft, self._adapters, self._seed = draft, adapters, seed
         self._models: Models | None = None
         self._module: Any = None
-        name, adapter = self._decoder.name, self._decoder.adapter_name
+        name = self._decoder.name
         if "draft" in self._decoder.needs and draft is None:
             raise ValueError(f"decoder {name!r} needs a draft model: pass draft=MODEL-OR-FOLDER")
-        if adapter is not None and adapter not in adapters:
-            raise ValueError(
-                f"decoder {name!r} needs an adapter named {adapter!r}: "
-                f"pass adapters={{{adapter!r}: FOLDER}}"
-            )
+        for adapter in [part.adapter_name for part in self._decoder.parts]:
+            if adapter is not None and adapter not in adapters:
+                raise ValueError(
+                    f"decoder {name!r} needs an adapter named {adapter!r}: "
+                    f"pass adapters={{{adapter!r}: FOLDER}}"
+                )
 
     def __call__(
         self,
@@ -193,7 +194,8 @@ class TransformersGenerate:
             target = _wrapped(model)
             draft = None if self._draft is None else self._open_draft(target)
             for name, folder in self._adapters.items():
-                attached = target if self._decoder.adapter_of == "target" else draft
+                of = {part.adapter_name: part.adapter_of for part in self._decoder.parts}
+                attached = draft if of.get(name) == "draft" else target
                 assert attached is not None
                 attached.attach(name, SlotAdapter.load(folder))
             self._models, self._module = Models(target=target, draft=draft), model

@@ -282,7 +282,7 @@ class _Early(TableModel):
 
 
 class TableDrafter:
-    """A `Drafter` whose states are contexts: it needs no cache, and holds rows to their parents."""
+    """A `RunningLayer` without a cache: its states are contexts, and rows follow their parents."""
 
     def __init__(self, model: TableModel, name: str) -> None:
         """Of a draft layer attached as `name`."""
@@ -291,7 +291,7 @@ class TableDrafter:
         self._end: Tensor | None = None
 
     def feed(self, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """See `Drafter.feed`."""
+        """See `RunningLayer.feed`."""
         logits, after = self._model.drafted(self._name, states, tokens)
         self._states, self._end = [], after[-1]
         return logits[-1:], after[-1:]
@@ -299,7 +299,7 @@ class TableDrafter:
     def draft(
         self, states: Tensor, tokens: Sequence[int], parents: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """See `Drafter.draft`."""
+        """See `RunningLayer.draft`."""
         assert self._end is not None, "drafts before any text"
         before = [self._end if parent < 0 else self._states[parent] for parent in parents]
         assert torch.equal(torch.stack(before), states), "a draft does not follow its parent"

@@ -31,7 +31,7 @@ from decoders.core.hf.model import HFModel
 from decoders.core.sampling import Uniforms
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Emit, Generation, Sampling
-from decoders.idlm import IterativeDiffusion
+from decoders.idlm import Refinement
 from tests import unreported as bench_run
 from tests.tiny_models import fresh
 
@@ -122,7 +122,7 @@ def test_every_call_is_charged_to_what_it_is_for(
     setup = opener(choose_decoders(small(decoders="ar"), progress().note))
     _, prompts = make_plan(setup, "test", progress())
     setup.models.target.attach("refine", 0.3, "refine")
-    decoder = IterativeDiffusion(block=5, commit="quota", max_passes=3, prefix="block")
+    decoder = Refinement(block=5, commit="quota", max_passes=3, prefix="block")
     arm = dataclasses.replace(setup.arm("ar"), decoder=decoder)
     now, fed = Ticks(), {"prefill": 0, "verify": 0, "draft": 0}
     forward = TableModel.forward

@@ -24,7 +24,8 @@ from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Sampling
-from decoders.idlm import IterativeDiffusion
+from decoders.idlm import Refinement
+from decoders.isd import StridedDecoding
 from decoders.nar import NonAutoregressive
 from decoders.spec import Speculative
 
@@ -106,7 +107,7 @@ def models() -> Models:
     return Models(target=target, draft=TableModel(seed=2, agree_with=target, agreement=0.5))
 
 
-@pytest.mark.parametrize("decoder", [IterativeDiffusion(mode="isd"), Speculative()])
+@pytest.mark.parametrize("decoder", [StridedDecoding(), Speculative()])
 def test_decoders_that_compare_distributions_fill_their_columns_and_others_leave_them_empty(
     decoder: Any,
 ) -> None:
@@ -123,14 +124,14 @@ def test_decoders_that_compare_distributions_fill_their_columns_and_others_leave
 
 
 def test_refined_blocks_say_how_often_they_were_predicted() -> None:
-    scheduled = IterativeDiffusion(commit="quota", tail="fill", block=10, max_passes=3)
+    scheduled = Refinement(commit="quota", tail="fill", block=10, max_passes=3)
     found = columns_of(dataclasses.replace(scheduled, early_exit=False), models(), 0.0)
     assert passes_per_block([found]) == Passes(blocks=6, mean=3.0, p95=3.0)
     assert passes_per_block([columns_of(NonAutoregressive(block=10), models(), 0.0)]).mean == 1.0
 
 
 def test_columns_survive_the_file_and_records_without_them_are_read(record: Make) -> None:
-    found = columns_of(IterativeDiffusion(mode="isd"), models(), 0.9)
+    found = columns_of(StridedDecoding(), models(), 0.9)
     whole = dataclasses.replace(record(), steps=found, nll=1.5, agreement=0.25)
     import json
 

@@ -17,12 +17,12 @@ from bench.verify.verify import verify
 from decoders.core.types import Generation, Sampling, StepEvent
 
 PENALISED = '''
-from collections.abc import Generator
 from dataclasses import dataclass
 
 import torch
 
-from decoders.core.drafting.chain import ChainDrafting
+from decoders.core.drafting.chain import ModelDrafter
+from decoders.core.drafting.tree import DraftTree
 from decoders.spec import Speculative
 
 
@@ -30,21 +30,24 @@ from decoders.spec import Speculative
 class Penalised(Speculative):
     """Its draft never says what is likeliest, as if a penalty were applied on one side only."""
 
-    def steps(self, request):
-        return Penalty(k=self.k, stop=0.0, coupled=False).steps(request)
+    def drafter(self, request):
+        return Penalty(request, self.verification, self.k, 0.0)
 
 
-class Penalty(ChainDrafting):
-    def _propose(self, request, sequence, num_drafts):
-        draft, drafts, distributions = request.draft, [], []
-        while len(drafts) < num_drafts:
-            known = draft.length - len(sequence)
-            unseen = drafts[known:] if known >= 0 else [*sequence[known:], *drafts]
-            result = yield draft.call(unseen, want="logits")
+class Penalty(ModelDrafter):
+    def draft(self, text, most):
+        drafts, probs = [], {}
+        while len(drafts) < min(self._k, most):
+            known = self._session.length - len(text.tokens)
+            unseen = drafts[known:] if known >= 0 else [*text.tokens[known:], *drafts]
+            result = yield self._session.call(unseen, want="logits")
             second = int(result.logits[-1].topk(2).indices[1])
+            probs[len(drafts)] = torch.eye(len(result.logits[-1]))[second]
             drafts.append(second)
-            distributions.append(torch.eye(len(result.logits[-1]))[second])
-        return drafts, distributions
+        self._drafts = drafts
+        tree = DraftTree.chain(text.last, drafts)
+        tree.probs = probs
+        return tree
 '''
 
 

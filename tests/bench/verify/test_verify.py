@@ -116,6 +116,19 @@ def test_honest_decoders_are_lossless(examined: Callable[..., VerifyReport]) -> 
     ]
 
 
+def test_a_drafter_of_25_lines_is_verified(
+    examined: Callable[..., VerifyReport], tmp_path: Path
+) -> None:
+    page = (WRONG.parents[1] / "docs" / "adding-a-decoder.md").read_text(encoding="utf-8")
+    source = page.split("```python\n")[1].split("```")[0]
+    assert len(source.splitlines()) <= 25
+    file = tmp_path / "echo.py"
+    file.write_text(source, encoding="utf-8")
+    report = examined(f"{file}:Echo", limit=2)
+    assert of(report, f"{file}:Echo").verdict == "lossless"
+    assert report.exit_code == 0
+
+
 @pytest.mark.slow
 def test_honest_decoders_pass_twenty_of_twenty_examinations(
     examined: Callable[..., VerifyReport],

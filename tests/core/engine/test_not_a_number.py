@@ -15,7 +15,7 @@ from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.sampling import likeliest, pick, warp
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Sampling
-from decoders.idlm import IterativeDiffusion
+from decoders.isd import StridedDecoding
 from decoders.ptp import ParallelTokenPrediction
 from decoders.spec import Speculative
 
@@ -85,7 +85,7 @@ def test_without_bad_numbers_the_likeliest_token_is_the_first_of_the_largest() -
         Speculative(k=3),
         Speculative(k=3, verify="coupled"),
         ParallelTokenPrediction(),
-        IterativeDiffusion(mode="isd"),
+        StridedDecoding(),
     ],
     ids=lambda d: f"{d.name}-{getattr(d, 'verify', '')}",
 )

@@ -21,7 +21,8 @@ from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.hf.model import HFModel, stop_ids
 from decoders.core.types import Generation, Sampling
-from decoders.idlm import IterativeDiffusion
+from decoders.idlm import Refinement
+from decoders.isd import StridedDecoding
 from decoders.nar import NonAutoregressive
 from tests.command_line import bench
 from tests.tiny_recipe import RUN, SIZES
@@ -94,10 +95,10 @@ def test_a_trained_adapter_is_told_of_loaded_and_decodes(
         expected = answer(model, Autoregressive(), prompt, sampling)
         if variant == "isd":
             verify: Literal["strict", "coupled"] = "strict" if sampling.greedy else "coupled"
-            decoder = IterativeDiffusion(mode="isd", stride=8, verify=verify)
+            decoder = StridedDecoding(stride=8, verify=verify)
             assert answer(model, decoder, prompt, sampling).tokens == expected.tokens
         else:
-            refining = IterativeDiffusion(mode="refine", block=7, commit="quota", tail="fill")
+            refining = Refinement(block=7, commit="quota", tail="fill")
             for lossy in (refining, NonAutoregressive(block=7)):
                 found = answer(model, lossy, prompt, sampling)
                 assert found.tokens[0] == expected.tokens[0]
@@ -260,7 +261,7 @@ def test_a_whole_model_is_trained_and_written_as_an_ordinary_checkpoint(
     model.attach("isd", adapter)
     sampling = Sampling(max_new_tokens=12)
     expected = answer(model, Autoregressive(), [7, 40, 12], sampling)
-    decoder = IterativeDiffusion(mode="isd", stride=4)
+    decoder = StridedDecoding(stride=4)
     assert answer(model, decoder, [7, 40, 12], sampling).tokens == expected.tokens
 
 

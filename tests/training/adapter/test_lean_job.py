@@ -19,7 +19,7 @@ from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.hf.model import HFModel, stop_ids
 from decoders.core.types import Sampling
-from decoders.idlm import IterativeDiffusion
+from decoders.isd import StridedDecoding
 from training.adapter import lean_job
 from training.adapter.best import Best
 from training.adapter.lean_loss import GREEDY_TEMPERATURE, ShortHead, taught_loss
@@ -205,7 +205,7 @@ def test_a_lean_run_learns_is_reported_and_decodes_losslessly(
     )
     prompt, models = [5, 9, 30, 12], Models(target=model)
     plain = generate(Autoregressive(), prompt, sampling, models).tokens
-    isd = IterativeDiffusion(mode="isd", stride=4)
+    isd = StridedDecoding(stride=4)
     assert generate(isd, prompt, sampling, models).tokens == plain
 
 

@@ -23,7 +23,8 @@ from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.hf.model import HFModel
 from decoders.core.types import BLANK, HIDDEN, Call, Sampling, Slots
-from decoders.idlm import IterativeDiffusion
+from decoders.idlm import Refinement
+from decoders.isd import StridedDecoding
 from decoders.nar import NonAutoregressive
 from tests.tiny_models import fresh, slot_adapter
 from training.adapter.blocks import BlockRules
@@ -35,9 +36,9 @@ PROMPT = [5, 11, 3, 42, 7]
 MODELS = ("llama", "llama-gqa", "gpt2")
 WHOLE = {"prefix": "block", "tail": "fill"}
 DECODERS: dict[str, Decoder] = {
-    "isd": IterativeDiffusion(mode="isd", stride=4),
-    "refine": IterativeDiffusion(block=6, max_passes=3, commit="quota", early_exit=False, **WHOLE),  # type: ignore[arg-type]
-    "remask": IterativeDiffusion(block=5, max_passes=4, commit="cmlm", **WHOLE),  # type: ignore[arg-type]
+    "isd": StridedDecoding(stride=4),
+    "refine": Refinement(block=6, max_passes=3, commit="quota", early_exit=False, **WHOLE),  # type: ignore[arg-type]
+    "remask": Refinement(block=5, max_passes=4, commit="cmlm", **WHOLE),  # type: ignore[arg-type]
     "nar": NonAutoregressive(block=5),
 }
 

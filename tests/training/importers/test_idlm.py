@@ -22,7 +22,7 @@ from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.hf.model import HFModel
 from decoders.core.types import BLANK, Sampling, Slots
-from decoders.idlm import IterativeDiffusion
+from decoders.isd import StridedDecoding
 from tests.training.adapter.test_student import gated_by_hooks
 from training.importers.idlm import import_idlm
 
@@ -171,7 +171,7 @@ def test_what_was_imported_decodes_to_its_bases_tokens(
         target.attach("isd", SlotAdapter.load(tmp_path / folder))
         models, sampling = Models(target=target), Sampling(max_new_tokens=16)
         expected = generate(Autoregressive(), TEXT, sampling, models).tokens
-        found = generate(IterativeDiffusion(mode="isd", stride=4), TEXT, sampling, models)
+        found = generate(StridedDecoding(stride=4), TEXT, sampling, models)
         assert found.tokens == expected
 
 

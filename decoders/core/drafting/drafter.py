@@ -1,0 +1,135 @@
+"""`Drafter`: proposes what may come next in one answer, and is told what the target made of it.
+
+`decoders.core.drafting.loop` verifies what it proposes. A drafter that runs no model defines
+`propose`; one that does defines `draft`, which yields calls. A chain is a tree without branches.
+
+Letters: N rows, D hidden width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from decoders.core.decoder import Request
+from decoders.core.drafting.tree import DraftTree
+from decoders.core.types import Call, CallResult
+
+Drafts = Sequence[int] | DraftTree
+"""A chain of tokens, or a tree of them behind the text's last token."""
+
+
+class Text:
+    """The committed text of one answer: the prompt, and all tokens that are final.
+
+    Attributes:
+        tokens: all of them; the last one has not been fed to the target.
+        num_prompt: how many are the prompt's.
+    """
+
+    def __init__(self, request: Request) -> None:
+        """The prompt alone."""
+        self.tokens, self.num_prompt = list(request.prompt_ids), len(request.prompt_ids)
+        self._budget = request.sampling.max_new_tokens
+
+    @property
+    def last(self) -> int:
+        """The last token."""
+        return self.tokens[-1]
+
+    @property
+    def output(self) -> int:
+        """Output position of the next token, counted from 0."""
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def left(self) -> int:
+        """Tokens that the budget still holds."""
+        return self._budget - self.output
+
+    def tree(self, drafts: Drafts) -> DraftTree:
+        """Make a tree of a chain of tokens, as many as the budget still holds."""
+        if isinstance(drafts, DraftTree):
+            return drafts
+        return DraftTree.chain(self.last, drafts[: max(0, self.left - 1)])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Verdict:
+    """What a verifying call made of a tree of drafts.
+
+    Attributes:
+        tree: what was verified; nothing in the prompt's call.
+        path: its rows that stand, from row 0 on.
+        token: the target's own, behind them.
+        result: the call's.
+        is_prompt: whether it is the prompt's call.
+    """
+
+    tree: DraftTree
+    path: Sequence[int]
+    token: int
+    result: CallResult
+    is_prompt: bool
+
+    @property
+    def accepted(self) -> int:
+        """How many drafts stand."""
+        return len(self.path) - 1
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The tokens that became final: the accepted drafts, and the target's own behind them."""
+        return (*(self.tree.tokens[row] for row in self.path[1:]), self.token)
+
+    @property
+    def states(self) -> Tensor:
+        """Hidden states ``[N, D]`` behind which the last N tokens of the text stand.
+
+        Only where the drafter asked for them (`Drafter.hidden`).
+        """
+        assert self.result.hidden is not None
+        return self.result.hidden if self.is_prompt else self.result.hidden[[*self.path]]
+
+
+class Drafter:
+    """The drafts of one answer. Base of all drafters; a subclass defines `propose` or `draft`.
+
+    Attributes:
+        hidden: how many of the prompt's last hidden states it asks for; above 0 `Verdict.states`
+            are given in every turn.
+        branches: whether its trees may branch. If not, a call verifies a chain.
+        judges_prompt: whether the first token is drawn as the token behind drafts is, rather than
+            as AR draws it.
+    """
+
+    hidden: int = 0
+    branches: bool = False
+    judges_prompt: bool = False
+
+    def propose(self, text: Text, most: int) -> Drafts:
+        """Propose tokens that may follow the text; none is allowed.
+
+        Args:
+            text: what is committed.
+            most: how many tokens in a row can still be of use.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define propose or draft")
+
+    def draft(self, text: Text, most: int) -> Generator[Call, CallResult, Drafts]:
+        """Propose with the help of calls, of the draft model as a rule; see `propose`."""
+        yield from ()
+        return self.propose(text, most)
+
+    def carry(self, text: Text, tree: DraftTree) -> Mapping[str, Any]:
+        """Add arguments to the call that verifies `tree`: slots that make the next drafts.
+
+        The prompt's call, whose tree has no drafts, may carry some too.
+        """
+        return {}
+
+    def observe(self, text: Text, verdict: Verdict) -> None:
+        """Learn what stood, of the prompt's call too; the text has the new tokens already."""

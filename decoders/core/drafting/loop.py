@@ -1,0 +1,108 @@
+"""The one loop of all decoders whose drafts the target verifies: draft, verify, commit, emit.
+
+A turn is one call of the target over the last committed token and the drafts behind it. It decides
+how many drafts stand, adds a token of its own, and may carry what the next draft is made from. The
+prompt's call is a turn without drafts.
+
+Source: Leviathan et al. 2023 (arXiv 2211.17192); trees of drafts: SpecInfer (arXiv 2305.09781).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from decoders.core.decoder import Decoder, Request, Steps
+from decoders.core.drafting.drafter import Drafter, Text, Verdict
+from decoders.core.drafting.tree import DraftTree
+from decoders.core.drafting.verification import Verification
+from decoders.core.types import Call, Emit
+
+
+class DraftAndVerify(Decoder):
+    """A decoder that is a `Drafter` and a rule of verification; a subclass defines `drafter`.
+
+    Attributes:
+        combines: whether its drafter can draft beside another's (`decoders/hybrid.py`): it neither
+            carries slots in the verifying call nor needs each of its drafts verified.
+    """
+
+    combines: ClassVar[bool] = True
+    renamed: ClassVar[Mapping[str, Mapping[str, str]]] = {"verify": {"strict": "rejection"}}
+
+    def drafter(self, request: Request) -> Drafter:
+        """Begin the drafts of one answer."""
+        raise NotImplementedError(f"{type(self).__name__} must define drafter(request)")
+
+    @property
+    def verification(self) -> Verification:
+        """The rule that drafts are verified by: the option ``verify``, else `coupled`."""
+        return Verification(rule=vars(self).get("verify", "coupled"))
+
+    @property
+    def lossless(self) -> bool:
+        """Exact rules keep the target's distribution."""
+        return self.verification.exact
+
+    @property
+    def coupled(self) -> bool:
+        """Coupled verification emits AR's tokens for the same seed."""
+        return self.verification.rule == "coupled"
+
+    def steps(self, request: Request) -> Steps:
+        """Verify a draft in every turn, the first of which feeds the prompt."""
+        drafter, rule = self.drafter(request), self.verification
+        target, text = request.target, Text(request)
+        tree = DraftTree(text.last)
+        while True:
+            result = yield _verifying(request, drafter, rule, tree, text)
+            path, token = rule.decide(tree, result, request.uniforms, text.output)
+            if path[-1] == len(path) - 1:  # the first rows of the call stand
+                target.truncate(target.length - len(tree) + len(path))
+            else:
+                target.keep(path)
+            verdict = Verdict(tree, path, token, result, is_prompt=not text.output)
+            text.tokens += verdict.tokens
+            drafter.observe(text, verdict)
+            yield _emit(verdict, drafter.branches)
+            # the verifying call adds one token itself: draft at most what the budget still holds
+            tree = text.tree((yield from drafter.draft(text, text.left - 1)))
+            if tree.first and (text.left <= 0 or text.last in request.sampling.stop_ids):
+                yield Emit(tokens=tree.first)
+
+
+def _emit(verdict: Verdict, branches: bool) -> Emit:
+    """End a step."""
+    tree = verdict.tree
+    return Emit(
+        tokens=(*tree.first, *verdict.tokens),
+        drafted=tree.num_drafts,
+        accepted=verdict.accepted,
+        undrafted=len(tree.first),
+        acceptance=verdict.result.acceptance,
+        rejected=tree.below(verdict.path[-1]),
+        depth=tree.depth if branches else None,
+        sources=tuple(tree.sources[row] for row in verdict.path[1:]) if tree.sources else (),
+    )
+
+
+def _verifying(
+    request: Request, drafter: Drafter, rule: Verification, tree: DraftTree, text: Text
+) -> Call:
+    """The call that verifies a tree; the prompt's call feeds the prompt and verifies nothing."""
+    prompt, sampling, asked = request.prompt_ids, request.sampling, dict[str, Any]()
+    if text.output or drafter.judges_prompt:
+        asked["want"] = rule.want(sampling, branches=drafter.branches)
+    if not text.output:
+        asked["read"] = range(max(0, len(prompt) - max(1, drafter.hidden)), len(prompt))
+    elif drafter.branches:
+        asked |= {"positions": tree.positions(request.target.length), "mask": tree.mask}
+        asked["read"] = range(len(tree)) if tree.read is None else tree.read
+    else:
+        asked |= {"drafts": tree.tokens[1:], "draft_probs": tree.chain_probs}
+        asked |= {"read": range(len(tree)), "acceptance_rule": rule.acceptance_rule}
+    return request.target.call(
+        tree.tokens if text.output else prompt,
+        hidden=drafter.hidden > 0,
+        **(asked | dict(drafter.carry(text, tree))),
+    )

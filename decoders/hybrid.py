@@ -1,0 +1,129 @@
+"""Two drafters in one decoder: n-grams beside a draft layer, heads, or a draft model.
+
+A drafter that copies costs nothing and often has nothing to say; one that runs weights always has.
+`match` asks them in order and takes the first that has at least `least` drafts in a row; `merge`
+asks both and verifies what they say as branches of one tree (as SpecInfer merges its drafts,
+arXiv 2305.09781). Drafts are verified by the target's own picks, whoever made them: AR's tokens
+for the same seed. A step says whose drafts stood.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from decoders.core.decoder import Decoder, Need, Request
+from decoders.core.drafting.drafter import Drafter, Text, Verdict
+from decoders.core.drafting.loop import DraftAndVerify
+from decoders.core.drafting.tree import DraftTree
+from decoders.core.registry import build, parse_spec, register
+from decoders.core.types import MOST_DRAFTS, Call, CallResult
+
+_PART = "a decoder that drafts by itself: exit, eagle, jacobi, lookup, medusa, spec or one of yours"
+
+
+@register("hybrid")
+@dataclass(frozen=True, kw_only=True)
+class Hybrid(DraftAndVerify):
+    """Draft by two decoders' drafters, one in the other's place or both at once. Lossless, coupled.
+
+    A run that names no decoders leaves it out (`by_default`): it is measured where it is asked for.
+
+    Args:
+        first: a decoder with its options, `+` in the place of `:`, e.g. ``lookup+n=4+k=8``.
+        then: another one, likewise.
+        how: `match` (the first that has enough drafts) or `merge` (both in one tree).
+        least: of `match`: drafts in a row that are enough.
+    """
+
+    first: str = "lookup"
+    then: str = "eagle"
+    how: Literal["match", "merge"] = "match"
+    least: int = 1
+
+    by_default = False
+    combines = False
+
+    def __post_init__(self) -> None:
+        """`ValueError` on an option out of range, and on decoders that cannot be combined."""
+        self.demand(self.least >= 1, "least", "1 or above")
+        self.demand_read("how", {"match": ("least",)})
+        for option, part in zip(("first", "then"), self.parts, strict=True):
+            self.demand(isinstance(part, DraftAndVerify) and part.combines, option, _PART)
+        self.demand(self.first != self.then, "then", f"another one than first={self.first}")
+        models = [{"draft", "exit"} & {*part.needs, *part.variants} for part in self.parts]
+        self.demand(not all(models), "then", "one without a draft model, as `first` has one")
+
+    @functools.cached_property
+    def parts(self) -> tuple[Decoder, ...]:  # type: ignore[override]
+        """Both decoders, verified by picks where they have a choice."""
+        parts = [build(parse_spec(text.replace("+", ":"))) for text in (self.first, self.then)]
+        choice = {"verify": "coupled"}
+        return tuple(
+            dataclasses.replace(part, **choice) if "verify" in vars(part) else part  # type: ignore[arg-type]
+            for part in parts
+        )
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What its parts need."""
+        return tuple(dict.fromkeys(need for part in self.parts for need in part.needs))
+
+    @property
+    def adapter_name(self) -> None:
+        """None of its own."""
+
+    def drafter(self, request: Request) -> Drafter:
+        """Begin the drafts of both."""
+        texts = (self.first, self.then)
+        names = [text.partition("+")[0] for text in texts]
+        drafters = {}
+        for name, part in zip(names if len({*names}) == 2 else texts, self.parts, strict=True):
+            assert isinstance(part, DraftAndVerify)
+            adapter = request.adapters.get(part.adapter_name or "")
+            drafters[name] = part.drafter(dataclasses.replace(request, adapter=adapter))
+        return FirstMatch(drafters, self.least) if self.how == "match" else Merge(drafters)
+
+
+class FirstMatch(Drafter):
+    """Drafts of the first of several drafters that has at least so many in a row."""
+
+    def __init__(self, drafters: Mapping[str, Drafter], least: int = 1) -> None:
+        """Ask drafters, by name, in this order; the last one is taken whatever it has."""
+        self._drafters, self._least = drafters, least
+        self.hidden = max(drafter.hidden for drafter in drafters.values())
+        self.branches |= any(drafter.branches for drafter in drafters.values())
+
+    def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
+        """Ask until one has enough."""
+        for name, drafter in self._drafters.items():
+            tree = text.tree((yield from drafter.draft(text, most)))
+            tree.sources = [name] * len(tree)
+            if tree.depth >= self._least:
+                break
+        return tree
+
+    def observe(self, text: Text, verdict: Verdict) -> None:
+        """Tell all of them, whoever drafted."""
+        for drafter in self._drafters.values():
+            drafter.observe(text, verdict)
+
+
+class Merge(FirstMatch):
+    """Drafts of several drafters as branches of one tree; what they agree on is the first's."""
+
+    branches = True
+
+    def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
+        """Ask all of them, and leave out what the cache has no room for."""
+        merged, sources = DraftTree(text.last), [""]
+        for name, drafter in self._drafters.items():
+            tree, rows = text.tree((yield from drafter.draft(text, most))), [0]
+            for row in range(1, min(len(tree), MOST_DRAFTS + 2 - len(merged))):
+                rows.append(merged.draft(tree.tokens[row], rows[tree.parents[row]]))
+                sources += [name] * (len(merged) - len(sources))
+        merged.sources = sources
+        return merged

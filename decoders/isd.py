@@ -1,0 +1,148 @@
+"""Introspective strided decoding (Introspective Diffusion Language Models, arXiv 2604.11035).
+
+One call verifies the last stride with the target's own rows and proposes the next with masks behind
+it. After a rejection these masks followed a wrong token, so the next round only proposes (*cold*);
+with ``branches=all`` masks stand behind every spec, as in PTP's Partial Quadratic Decoding, and no
+round is. The adapter is gated: the target is the base model itself, and the output keeps its
+distribution. ``idlm:mode=isd`` is this decoder.
+
+Letters: N the stride, K = N - 1 specs (proposed tokens).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from decoders.core import masks
+from decoders.core.decoder import Request
+from decoders.core.drafting.drafter import Drafter, Text, Verdict
+from decoders.core.drafting.loop import DraftAndVerify
+from decoders.core.drafting.mask_slots import branch_places
+from decoders.core.drafting.tree import DraftTree
+from decoders.core.drafting.verification import Verification, Verify
+from decoders.core.registry import register
+from decoders.core.types import BLANK, Slots, SlotWant
+
+
+@register("isd")
+@dataclass(frozen=True, kw_only=True)
+class StridedDecoding(DraftAndVerify):
+    """Verify a stride and propose the next in the same call. Lossless unless an option relaxes it.
+
+    A run that names no decoders measures it as ``idlm@isd``.
+
+    Args:
+        mode: `isd`; `refine` is the decoder `idlm`, with options of its own.
+        stride: N: at most N tokens a call, and no more than the adapter has slots and 1.
+        branches: where masks stand: behind the last spec (`end`, as published), or behind each, so
+            that there are proposals wherever verification stops (`all`; N times the masks).
+        verify: how the target decides, see `decoders.core.drafting.verification`: `rejection`
+            keeps the distribution, `coupled` gives AR's very tokens; `relaxed`, `topk` and `none`
+            are lossy.
+        proposal: specs are drawn from their distributions (`sample`), or the likeliest (`argmax`).
+        lenience: of `relaxed`.
+        top: of `topk`.
+        adapter: name of the adapter, see ``--adapter``.
+    """
+
+    mode: Literal["isd", "refine"] = "isd"
+    stride: int = 4
+    branches: Literal["end", "all"] = "end"
+    verify: Verify = "rejection"
+    proposal: Literal["sample", "argmax"] = "sample"
+    lenience: float = 0.5
+    top: int = 2
+    adapter: str = "isd"
+
+    needs = ("adapter",)
+    variants = ("isd",)
+    by_default = False
+    combines = False
+    modes: ClassVar[Mapping[str, str]] = {"refine": "idlm"}
+    renamed: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        **DraftAndVerify.renamed,
+        "adapter": {"": "isd"},
+    }
+
+    def __post_init__(self) -> None:
+        """`ValueError` on an option out of range, or one that nothing reads as others are set."""
+        self.demand(self.mode == "isd", "mode", "isd (refine is the decoder `idlm`)")
+        self.demand(self.stride >= 2, "stride", "2 or above")
+        self.demand(0 < self.lenience <= 1, "lenience", "above 0 and at most 1 (exact)")
+        self.demand(self.top >= 1, "top", "1 or above")
+        self.demand_read("verify", {"relaxed": ("lenience",), "topk": ("top",)})
+
+    @property
+    def verification(self) -> Verification:
+        """With the lenience of lossy rules."""
+        return Verification(rule=self.verify, lenience=self.lenience, top=self.top)
+
+    def drafter(self, request: Request) -> Drafter:
+        """Propose through masks in the verifying call."""
+        return _Masks(self, request)
+
+
+class _Masks(Drafter):
+    """The specs of one answer, each proposed by a mask of the call before."""
+
+    judges_prompt = True
+
+    def __init__(self, options: StridedDecoding, request: Request) -> None:
+        """Nothing is proposed yet."""
+        assert request.adapter is not None
+        self._options, self._target = options, request.target
+        # an adapter guesses blindly beyond what it was trained for
+        self._most_masks = min(options.stride - 1, request.adapter.num_slots)
+        by_picks = options.verification.by_picks(request.sampling)
+        # drawn from the very distribution that they are verified with
+        self._want: SlotWant = "draws" if by_picks else "probs"
+        if options.proposal == "argmax" or request.sampling.greedy:
+            self._want = "argmax"
+        self._specs: tuple[int, ...] = ()
+        self._probs: dict[int, Tensor] = {}
+
+    def propose(self, text: Text, most: int) -> DraftTree:
+        """The specs behind the tokens that stood; without any the round is cold."""
+        tree = DraftTree.chain(text.last, self._specs)
+        tree.probs = self._probs
+        return tree
+
+    def carry(self, text: Text, tree: DraftTree) -> Mapping[str, Any]:
+        """Masks behind the last token and, with ``branches=all``, behind each spec."""
+        fed = [text.last] if text.output else text.tokens
+        tokens = (*fed, *tree.tokens[1:])
+        self._sizes = sizes = self._mask_counts(tree.num_drafts, text.left)
+        count, is_causal = sum(sizes), not any(sizes[:-1])
+        slots = Slots(
+            adapter=self._options.adapter,
+            uniforms=(BLANK,) * count,
+            sizes=tuple(sizes),
+            anchors=tokens[-len(sizes) :],
+            read=tuple(range(count)),
+            want=self._want,
+        )
+        return {
+            "slots": slots if count else None,
+            "positions": branch_places(self._target.length, len(tokens), sizes),
+            "mask": None if is_causal else masks.branches([0] * (len(fed) - 1) + sizes),
+        }
+
+    def observe(self, text: Text, verdict: Verdict) -> None:
+        """Take what the masks behind the last token that stands propose."""
+        start, result = sum(self._sizes[: verdict.accepted]), verdict.result
+        behind = slice(start, start + self._sizes[verdict.accepted])
+        self._specs = result.slot_picks[behind]
+        probs = () if result.slot_probs is None else result.slot_probs[behind].unbind()
+        self._probs = dict(enumerate(probs))
+
+    def _mask_counts(self, num_specs: int, left: int) -> list[int]:
+        """Masks behind the last final token and behind each spec."""
+        # with m specs this call gives m + 1 tokens, and the call that verifies its own one more
+        counts = [max(0, min(self._most_masks, left - m - 2)) for m in range(num_specs + 1)]
+        if self._options.branches == "end":
+            counts[:-1] = [0] * num_specs
+        return counts

@@ -1,0 +1,155 @@
+"""The loop of all drafts: what drafters are asked and told, what calls hold, what is emitted."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from torch import Tensor
+
+from decoders.ar import Autoregressive
+from decoders.core.checks import check_drafter
+from decoders.core.decoder import Request
+from decoders.core.drafting.drafter import Drafter, Text, Verdict
+from decoders.core.drafting.loop import DraftAndVerify
+from decoders.core.drafting.tree import DraftTree
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import generate
+from decoders.core.testing.table_model import TableModel
+from decoders.core.types import Call, Generation, Sampling
+
+PROMPT = [1, 2, 3]
+GREEDY = Sampling(max_new_tokens=20)
+WARM = Sampling(temperature=0.9, max_new_tokens=20, seed=3)
+
+
+class Recording(TableModel):
+    """Remembers its calls."""
+
+    def __init__(self) -> None:
+        super().__init__(5, seed=1, scale=2.0)
+        self.seen: list[Call] = []
+
+    def forward(self, calls: Sequence[Call]) -> Tensor:
+        self.seen += calls
+        return super().forward(calls)
+
+
+def answer_of(decoder: DraftAndVerify | Autoregressive, sampling: Sampling) -> Generation:
+    return generate(decoder, PROMPT, sampling, Models(target=Recording()))
+
+
+@dataclass
+class Told(Drafter):
+    """Proposes the truth and wrong tokens behind it; notes what it is asked and told."""
+
+    truth: Sequence[int]
+    right: int = 2
+    asked: list[int] = field(default_factory=list)
+    texts: list[list[int]] = field(default_factory=list)
+    stood: list[int] = field(default_factory=list)
+
+    def propose(self, text: Text, most: int) -> Sequence[int]:
+        self.asked.append(most)
+        self.texts.append(list(text.tokens))
+        ahead = list(self.truth[text.output : text.output + 6])
+        return ahead[: self.right] + [(token + 1) % 5 for token in ahead[self.right :]]
+
+    def observe(self, text: Text, verdict: Verdict) -> None:
+        self.stood.append(verdict.accepted)
+
+
+class Fork(Told):
+    """The wrong branch first, the truth behind it: rows of the cache have to move."""
+
+    branches = True
+
+    def propose(self, text: Text, most: int) -> DraftTree:
+        tokens = list(self.truth[text.output :][: min(self.right, most)])
+        tree = DraftTree(text.last)
+        tree.add([(token + 1) % 5 for token in tokens])
+        tree.add(tokens)
+        return tree
+
+
+class Sticky(Drafter):
+    """Proposes as many tokens as it was ever asked for: a list that all answers share."""
+
+    def __init__(self, shared: list[int]) -> None:
+        self.shared = shared
+
+    def propose(self, text: Text, most: int) -> Sequence[int]:
+        self.shared.append(most)
+        return [text.last] * (len(self.shared) % 4)
+
+
+def scripted(drafter: Drafter) -> DraftAndVerify:
+    @dataclass(frozen=True, kw_only=True)
+    class Scripted(DraftAndVerify):
+        def drafter(self, request: Request) -> Drafter:
+            return drafter
+
+    return Scripted()
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
+def test_what_stands_is_committed_and_told_and_drafters_are_asked_for_what_is_left(
+    sampling: Sampling,
+) -> None:
+    truth = answer_of(Autoregressive(), sampling).tokens
+    drafter = Told(truth)
+    answer = answer_of(scripted(drafter), sampling)
+    assert answer.tokens == truth
+    assert drafter.stood[:-1] == [0, *[2] * (len(answer.steps) - 2)]
+    emitted = [PROMPT, *(list(step.tokens) for step in answer.steps)]
+    for turn, (most, text) in enumerate(zip(drafter.asked, drafter.texts, strict=True), 2):
+        assert text == list(itertools.chain(*emitted[:turn]))
+        assert most == 20 - (len(text) - len(PROMPT)) - 1
+    for step in answer.steps[1:5]:
+        assert (step.drafted, step.accepted, step.depth) == (6, 2, None)
+        assert len(step.rejected) == 4
+
+
+def test_no_more_is_verified_than_the_budget_holds_whatever_a_drafter_proposes() -> None:
+    truth = answer_of(Autoregressive(), GREEDY).tokens
+    model = Recording()
+    generate(scripted(Told(truth, right=6)), PROMPT, GREEDY, Models(target=model))
+    assert [len(call.tokens) for call in model.seen] == [3, 7, 7, 5]  # 1, 7 and 7 tokens, then 5
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
+def test_the_rows_of_the_branch_that_stands_are_kept(sampling: Sampling) -> None:
+    truth = answer_of(Autoregressive(), sampling).tokens
+    answer = answer_of(scripted(Fork(truth)), sampling)
+    assert answer.tokens == truth
+    for step in answer.steps[1:-1]:
+        assert (step.drafted, step.accepted, step.depth) == (4, 2, 2)
+
+
+def test_a_drafter_without_a_proposal_decodes_as_ar_does() -> None:
+    class Silent(Drafter):
+        def propose(self, text: Text, most: int) -> Sequence[int]:
+            return ()
+
+    assert answer_of(scripted(Silent()), WARM).tokens == answer_of(Autoregressive(), WARM).tokens
+
+
+def test_a_drafter_and_a_decoder_that_define_nothing_are_told_what_is_missing() -> None:
+    with pytest.raises(NotImplementedError, match="Drafter must define propose or draft"):
+        answer_of(scripted(Drafter()), GREEDY)
+    with pytest.raises(NotImplementedError, match=r"DraftAndVerify must define drafter\(request\)"):
+        answer_of(DraftAndVerify(), GREEDY)
+
+
+def test_a_drafter_of_a_few_lines_meets_the_contract() -> None:
+    class Repeats(Drafter):
+        def propose(self, text: Text, most: int) -> Sequence[int]:
+            return [text.last] * 3
+
+    check_drafter(lambda request: Repeats())
+
+
+def test_a_drafter_that_remembers_an_earlier_answer_is_caught() -> None:
+    shared: list[int] = []
+    with pytest.raises(AssertionError, match="gives another answer when run again"):
+        check_drafter(lambda request: Sticky(shared))

@@ -1,0 +1,248 @@
+"""Drafters that compose: who is asked, whose drafts stand, what they need, which are refused."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from bench.plan.select import adapters_taken, build_decoder, built_in_cells, choose_decoders
+from bench.records.record import SampleRecord, StepColumns, broken_invariants, drafters_of
+from bench.report.page.answers import answer_data
+from bench.report.tables import by_drafter
+from bench.settings.config import RunConfig
+from bench.stats.counters import accepted_by_drafter
+from decoders.ar import Autoregressive
+from decoders.core.decoder import Decoder, Request
+from decoders.core.drafting.drafter import Drafter, Text
+from decoders.core.drafting.loop import DraftAndVerify
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import generate
+from decoders.core.registry import build, parse_spec
+from decoders.core.testing.table_model import TableDrafter, TableModel
+from decoders.core.types import MOST_DRAFTS, Call, Generation, Sampling
+from decoders.hybrid import FirstMatch, Hybrid, Merge
+from tests.zoo.conftest import ROOT
+
+PROMPT = [1, 2, 3, 1, 2]
+GREEDY = Sampling(max_new_tokens=30)
+WARM = Sampling(temperature=0.9, max_new_tokens=60, seed=3)
+
+
+class Recording(TableModel):
+    """Remembers its calls; has a draft layer and heads that err."""
+
+    def __init__(self) -> None:
+        super().__init__(7, seed=1, scale=2.0)
+        self.attach("eagle", 0.3, "eagle")
+        self.attach("medusa", 0.3, "medusa")
+        self.attach("exit", 0.3, "exit")
+        self.seen: list[Call] = []
+
+    def forward(self, calls: Sequence[Call]) -> Tensor:
+        self.seen += calls
+        return super().forward(calls)
+
+
+def models() -> Models:
+    target = Recording()
+    return Models(target=target, draft=TableModel(7, seed=2, agree_with=target, agreement=0.6))
+
+
+def answer_of(decoder: Decoder, sampling: Sampling = WARM) -> Generation:
+    return generate(decoder, PROMPT, sampling, models())
+
+
+class Fixed(Drafter):
+    """Always proposes the same tokens."""
+
+    def __init__(self, *tokens: int) -> None:
+        self.tokens, self.asked = tokens, 0
+
+    def propose(self, text: Text, most: int) -> Sequence[int]:
+        self.asked += 1
+        return self.tokens[:most]
+
+
+def scripted(drafter: Drafter) -> Decoder:
+    @dataclass(frozen=True, kw_only=True)
+    class Scripted(DraftAndVerify):
+        def drafter(self, request: Request) -> Drafter:
+            return drafter
+
+    return Scripted()
+
+
+def test_the_first_that_has_enough_drafts_is_taken_and_the_others_are_not_asked() -> None:
+    short, long, never = Fixed(1), Fixed(2, 3), Fixed(4)
+    answer = answer_of(scripted(FirstMatch({"a": short, "b": long, "c": never}, least=2)), GREEDY)
+    # the last step but one leaves room for a single token: then the last drafter has its turn
+    assert short.asked == long.asked == len(answer.steps) - 1
+    assert never.asked <= 2
+    assert {name for step in answer.steps for name in step.sources} <= {"b", "c"}
+
+
+def test_what_drafters_agree_on_is_one_row_and_the_first_ones() -> None:
+    model = Recording()
+    merged = scripted(Merge({"a": Fixed(1, 2, 3), "b": Fixed(1, 2, 5), "c": Fixed(6)}))
+    answer = generate(merged, PROMPT, GREEDY, Models(target=model))
+    assert model.seen[1].tokens[1:] == (1, 2, 3, 5, 6)
+    assert (answer.steps[1].drafted, answer.steps[1].depth) == (5, 3)
+
+
+def test_no_more_drafts_are_merged_than_a_cache_has_room_for() -> None:
+    model, first, then = Recording(), [1, 2] * 50, [3, 4] * 50
+    merged = scripted(Merge({"a": Fixed(*first), "b": Fixed(*then)}))
+    sampling = dataclasses.replace(GREEDY, max_new_tokens=150)
+    generate(merged, PROMPT, sampling, Models(target=model))
+    assert len(model.seen[1].tokens) == 1 + MOST_DRAFTS
+
+
+@pytest.mark.parametrize("how", ["match", "merge"])
+def test_every_accepted_draft_has_a_drafter_and_records_keep_it(how: str) -> None:
+    decoder = build(parse_spec(f"hybrid:first=lookup:then=eagle:how={how}"))
+    answer = answer_of(decoder)
+    assert answer.tokens == answer_of(Autoregressive()).tokens
+    assert [len(step.sources) for step in answer.steps] == [step.accepted for step in answer.steps]
+    names = drafters_of(answer)
+    assert set(names) == {"lookup", "eagle"}
+    steps = StepColumns.of(answer)
+    told = [tuple(names[place] for place in places) for places in steps.source]
+    assert told == [step.sources for step in answer.steps]
+    assert answer_of(build(parse_spec("lookup"))).steps[1].sources == ()
+
+
+def test_the_layer_is_fed_every_token_once_also_those_that_others_drafted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fed: list[int] = []
+    feed = TableDrafter.feed
+
+    def counting(layer: TableDrafter, states: Tensor, tokens: Sequence[int]) -> Any:
+        fed.extend(tokens)
+        return feed(layer, states, tokens)
+
+    monkeypatch.setattr(TableDrafter, "feed", counting)
+    answer = answer_of(build(parse_spec("hybrid:first=lookup:then=eagle:least=2")))
+    assert {name for step in answer.steps for name in step.sources} == {"lookup", "eagle"}
+    text = [*PROMPT[1:], *answer.tokens]
+    assert fed == text[: len(fed)]
+    assert len(fed) > len(text) - 12
+
+
+def test_a_draft_models_cache_follows_the_text_whoever_drafted() -> None:
+    """A perfect draft model beside wrong drafts, which come first in the tree: all of it stands."""
+    target = Recording()
+    decoder = build(parse_spec("hybrid:first=lookup:then=spec:how=merge"))
+    answer = generate(decoder, PROMPT, GREEDY, Models(target=target, draft=target_alike()))
+    assert {len(step.tokens) for step in answer.steps[1:-1]} >= {5}
+    assert min(len(step.tokens) for step in answer.steps[1:-1]) >= 5
+
+
+def target_alike() -> TableModel:
+    return TableModel(7, seed=1, scale=2.0)
+
+
+def test_needs_are_those_of_both_and_adapters_are_opened_for_each() -> None:
+    decoder = build_decoder("hybrid", {"first": "medusa", "then": "spec"})
+    assert decoder.needs == ("adapter", "draft")
+    cells = {"hybrid": {"first": "medusa", "then": "eagle+nodes=4"}}
+    assert adapters_taken(cells) == {"medusa": ["target"], "eagle": ["target"]}
+    assert (
+        answer_of(build_decoder("hybrid", cells["hybrid"])).tokens
+        == answer_of(Autoregressive()).tokens
+    )
+    config = RunConfig(decoders={"hybrid": {}})
+    chosen = choose_decoders(config, lambda _: None)
+    assert (chosen.adapters, chosen.decoders is not None) == ({"eagle": "zoo"}, True)
+    assert "hybrid" not in built_in_cells()
+
+
+def test_parts_have_options_and_those_with_a_choice_verify_by_picks() -> None:
+    decoder = build(parse_spec("hybrid:first=lookup+n=4+k=8:then=spec+k=2"))
+    assert isinstance(decoder, Hybrid)
+    assert decoder.coupled
+    assert [repr(part) for part in decoder.parts] == [
+        "PromptLookup(n=4, k=8)",
+        "Speculative(k=2, stop=0.0, verify='coupled')",
+    ]
+    path = ROOT / "examples" / "recycle.py"
+    assert build(parse_spec(f"hybrid:first={path}+Recycle+k=2:then=lookup")).needs == ()
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("hybrid:first=ar", "option 'first' of decoder 'hybrid' is ar; it must be a decoder that"),
+        ("hybrid:then=lookahead", "option 'then' of decoder 'hybrid' is lookahead; it must be a"),
+        ("hybrid:then=hybrid", "option 'then' of decoder 'hybrid' is hybrid; it must be a"),
+        ("hybrid:then=lookup", "'then' of decoder 'hybrid' is lookup; it must be another one than"),
+        ("hybrid:first=spec:then=exit", "'then' .* is exit; it must be one without a draft model"),
+        ("hybrid:least=0", "'least' of decoder 'hybrid' is 0; it must be 1 or above"),
+        ("hybrid:how=merge:least=2", "'least' .* is 2, but it belongs to how=match"),
+        ("hybrid:first=lookup+k=0", "option 'k' of decoder 'lookup' is 0; it must be 1 or above"),
+        ("hybrid:first=lokup", "unknown decoder 'lokup'; did you mean 'lookup'"),
+    ],
+)
+def test_what_cannot_be_combined_is_refused_in_one_line(spec: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(parse_spec(spec))
+
+
+def record_of(answer: Generation, steps: StepColumns) -> SampleRecord:
+    place: dict[str, Any] = dict.fromkeys(
+        ("turn", "repeat", "seed", "block", "order", "attempt", "batch_size", "num_prompt_tokens"),
+        1,
+    )
+    names = dict.fromkeys(("decoder", "family", "conversation", "prompt_hash"), "x")
+    return SampleRecord(
+        kind="timing",
+        **place,
+        **names,
+        tokens=answer.tokens,
+        steps=steps,
+        drafters=drafters_of(answer),
+    )
+
+
+def test_the_report_and_the_viewer_say_whose_drafts_stood() -> None:
+    answer = answer_of(build(parse_spec("hybrid")))
+    record = record_of(answer, StepColumns.of(answer))
+    again = SampleRecord.from_dict(json.loads(record.to_json()))
+    assert again == record
+    assert not broken_invariants(again, WARM.max_new_tokens)
+    counts = accepted_by_drafter([again])
+    assert sum(counts.values()) == sum(step.accepted for step in answer.steps)
+    table = by_drafter([again])
+    assert table is not None
+    shown = {row[1].text: float(row[2].text) for row in table.rows}
+    assert shown == {
+        name: round(num / (len(answer.steps) - 1), 2) for name, num in sorted(counts.items())
+    }
+    assert by_drafter([dataclasses.replace(again, drafters=(), steps=None)]) is None
+    told = answer_data(again, 1)["by"]
+    assert [set(words.split(" + ")) - {""} for words in told] == [
+        set(step.sources) for step in answer.steps
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"source": ((0,),)}, "a step names the drafters of other drafts than those that stood"),
+        ({"depth": (9,)}, "a step drafted more tokens in a row than it drafted"),
+        ({"depth": (0,)}, "a step accepted more tokens than it drafted in a row"),
+    ],
+)
+def test_a_record_whose_trees_do_not_add_up_breaks_an_invariant(changes: Any, line: str) -> None:
+    answer = answer_of(build(parse_spec("hybrid")))
+    steps = StepColumns.of(answer)
+    place = next(i for i, step in enumerate(answer.steps) if step.accepted > 1)
+    ((name, (wrong,)),) = changes.items()
+    column = [*getattr(steps, name)]
+    column[place] = wrong
+    record = record_of(answer, dataclasses.replace(steps, **{name: tuple(column)}))
+    assert line in broken_invariants(record, WARM.max_new_tokens)

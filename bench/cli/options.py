@@ -109,6 +109,13 @@ OPTIONS: dict[str, Any] = {
     "quantize": Annotated[
         str | None, typer.Option(help="Weights of int8 or int4 on a CPU. [default: as they are]")
     ],
+    "numerics": Annotated[
+        str | None,
+        typer.Option(help="invariant: a row's bits depend on its own text alone. [default: fast]"),
+    ],
+    "tile": Annotated[
+        int | None, typer.Option(help="Rows of a product then: 8, 16 or 32. [default: measured]")
+    ],
     "reuse_prefix": Annotated[
         bool | None,
         typer.Option(
@@ -153,7 +160,7 @@ OPTIONS: dict[str, Any] = {
 """What makes a configuration, each option once; all are None unless given."""
 MODELS = ("decoders", "model", "draft", "adapter", "tasks", "limit")
 SAMPLING = ("max_new_tokens", "temperature", "top_p", "top_k", "seed")
-MACHINE = ("dtype", "device", "threads", "attention", "quantize")
+MACHINE = ("dtype", "device", "threads", "attention", "quantize", "numerics", "tile")
 
 Given = Mapping[str, Any]
 Verb = Callable[..., None]

@@ -145,6 +145,7 @@ class HFModel:
         self._late_slots = LateSlotHooks(module)
         self.tile: int | None = None
         """Rows of a tile in row-invariant numerics (`tiles`); None: calls run as they come."""
+        self._configs: list[Any] = []
 
     @classmethod
     def load(
@@ -213,16 +214,16 @@ class HFModel:
         )
 
     def in_tiles(self, rows: int) -> Self:
-        """The same weights in row-invariant numerics (`tiles`), with caches and adapters of its own.
+        """The same weights in row-invariant numerics (`tiles`), with its own cache and adapters.
 
         Raises:
             ValueError: in one line where the architecture has none.
         """
-        tiles.prepare(self.module)
+        configs = tiles.prepare(self.module)
         if self._gated is None:
             self._gated = GatedModule(self.module)
         twin = copy.copy(self)
-        twin.tile, twin._compiled = rows, None
+        twin.tile, twin._configs, twin._compiled = rows, configs, None
         twin._store, twin._cache, twin._open, twin._capacity = None, _StoreCache(), [], 0
         twin._adapters, twin._heads, twin._exits = {}, {}, {}
         twin.num_forwards = twin.num_padded_rows = 0
@@ -282,6 +283,7 @@ class HFModel:
             early = HFModel(
                 module, compile=self._compiled is not None, backend=self._backend, grouped=False
             )
+            early._gated = self._gated  # its layers are these, and wrapped already
             self._exits[name] = early if self.tile is None else early.in_tiles(self.tile)
 
     @property
@@ -345,7 +347,9 @@ class HFModel:
         """What a run records of the model: architecture, sizes, dtype, attention, if compiled."""
         compiled = {} if self._compiled is None else {"compiled": True}
         quantized = {} if self._quantized is None else {"quantized": self._quantized}
+        tile = {} if self.tile is None else {"tile": self.tile}
         return {
+            **tile,
             **compiled,
             **quantized,
             "architecture": type(self.module).__name__,
@@ -623,7 +627,7 @@ class HFModel:
             late = adapter.late_slots(calls, embedded, firsts=packed.firsts)
             self._late_slots.begin(late)
             fed = {"inputs_embeds": embedded}
-        with tiles.running(self.module, tile, packed.blocks):
+        with tiles.running(self._configs, tile, packed.blocks):
             logits, hidden = self._logits(fed, positions[None], masks, whole, gate)
         place = {row: number for number, row in enumerate(whole)}
         chosen = [place[row] for row in read]

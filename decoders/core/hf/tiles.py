@@ -135,21 +135,26 @@ _running: Sequence[Block] = ()
 
 
 @contextmanager
-def running(module: Any, tile: int, blocks: Sequence[Block]) -> Iterator[None]:
-    """While inside, a prepared module runs in tiles, and attention reads these blocks."""
+def running(configs: Sequence[Any], tile: int, blocks: Sequence[Block]) -> Iterator[None]:
+    """While inside, a prepared module runs in tiles, and attention reads these blocks.
+
+    Args:
+        configs: what `prepare` returned of the module.
+        tile: N.
+        blocks: of the running calls.
+    """
     global _running
-    configs = {id(part.config): part.config for part in module.modules() if hasattr(part, "config")}
     before, _running = _running, blocks
-    plain = {key: config._attn_implementation for key, config in configs.items()}
+    plain = [config._attn_implementation for config in configs]
     try:
-        for config in configs.values():
+        for config in configs:
             config._attn_implementation = NAME
         with tiles_of(tile):
             yield
     finally:
         _running = before
-        for key, config in configs.items():
-            config._attn_implementation = plain[key]
+        for config, name in zip(configs, plain, strict=True):
+            config._attn_implementation = name
 
 
 def tiled_attention(
@@ -217,8 +222,11 @@ def _mean(attended: _Attended | None, num_heads: int, tile: int) -> Tensor:
     return mixed.view(num_heads, tile, -1).transpose(0, 1)
 
 
-def prepare(module: Any) -> None:
+def prepare(module: Any) -> list[Any]:
     """Let norms and head of a module run in tiles; linear layers do so where they are gated.
+
+    Returns:
+        The configurations that its layers ask for their attention.
 
     Raises:
         ValueError: in one line where a row depends on the rows beside it.
@@ -241,6 +249,8 @@ def prepare(module: Any) -> None:
         if (part is head or "Norm" in type(part).__name__) and not hasattr(part, "in_tiles"):
             part.forward = tiled(part.forward)
             part.in_tiles = True
+    configs = {id(part.config): part.config for part in module.modules() if hasattr(part, "config")}
+    return [each for each in configs.values() if hasattr(each, "_attn_implementation")]
 
 
 AttentionInterface.register(NAME, tiled_attention)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from bench.errors import BenchError, Exit
-from bench.settings.config import NUMERICS, RunConfig
+from bench.settings.config import FAST, NUMERICS, RunConfig
 from decoders.core.decoder import Decoder, SelfDriven
 from decoders.core.engine.models import Models
 from decoders.core.hf import tiles
@@ -36,7 +36,7 @@ def numerics_of(config: RunConfig, cell: str, options: Mapping[str, str]) -> str
     Raises:
         BenchError: exit 2 for a word that is none.
     """
-    chosen = options.get("numerics", config.numerics)
+    chosen = options.get("numerics") or config.numerics or FAST
     if chosen not in NUMERICS:
         line = f"decoder {cell!r}: numerics is {chosen!r}; allowed: {', '.join(NUMERICS)}"
         raise BenchError(line, Exit.USAGE)
@@ -46,7 +46,10 @@ def numerics_of(config: RunConfig, cell: str, options: Mapping[str, str]) -> str
 def uses_tiles(config: RunConfig) -> bool:
     """Whether the run, or a cell of it, computes in tiles; refuses what cannot (exit 2)."""
     cells = (config.decoders or {}).items()
-    chosen = {config.numerics, *(numerics_of(config, cell, options) for cell, options in cells)}
+    chosen = {
+        config.numerics or FAST,
+        *(numerics_of(config, cell, options) for cell, options in cells),
+    }
     if "invariant" not in chosen:
         return False
     refusals = (

@@ -26,7 +26,7 @@ from bench.plan.ranks import join_ranks, load_part
 from bench.plan.select import adapters_taken, build_decoder, options_of
 from bench.records.plan import BASELINE, SECOND_BASELINE, Cell
 from bench.records.vocabulary import Codec
-from bench.settings.config import RunConfig, spec_of
+from bench.settings.config import FAST, RunConfig, spec_of
 from decoders.core.decoder import Decoder, SelfDriven
 from decoders.core.engine.models import Models, check_models
 from decoders.core.hf.checkpoint import weights_sha256
@@ -68,6 +68,13 @@ class Setup:
     def arm(self, cell: str) -> Arm:
         """The arm of a cell; the baseline's second arm is the baseline."""
         return self.arms[BASELINE if cell == SECOND_BASELINE else cell]
+
+    def precision(self, cell: str) -> str:
+        """How exact a cell's numbers are: ``invariant``, or the dtype they are rounded to."""
+        own = self.arm(cell).cell.options.get("numerics")
+        if (own or self.config.numerics) == "invariant":
+            return "invariant"
+        return self.config.dtype or "float32"
 
     def text(self, tokens: Sequence[int]) -> str:
         """An answer as text: no stop ids, no special tokens, no white space around it."""
@@ -139,7 +146,7 @@ def open_setup(config: RunConfig) -> Setup:
         models["invariant"], tile = in_tiles(target, draft, config.tile)
     facts: dict[str, dict[str, Any] | None] = {"target": None, "draft": None}
     for role, source in (("target", target_source), ("draft", draft_source)):
-        model: Any = getattr(models[config.numerics], role)
+        model: Any = getattr(models[config.numerics or FAST], role)
         if model is not None:
             facts[role] = {**model.facts, "weights_sha256": weights_sha256(str(source))}
     facts["adapters"] = _attach(config, folders, models)
@@ -249,7 +256,7 @@ def assemble(
     return Setup(
         config=config,
         arms=arms,
-        models=by_numerics[config.numerics],
+        models=by_numerics[config.numerics or FAST],
         tokenizer=tokenizer,
         sampling=sampling,
         clock=clock,

@@ -233,4 +233,8 @@ def _sum(one: Difference, other: Difference) -> Difference:
         num_answers=both(one.num_answers, other.num_answers),
         num_compared=both(one.num_compared, other.num_compared),
         num_wrong=both(one.num_wrong, other.num_wrong),
+        num_tokens=both(one.num_tokens, other.num_tokens),
+        num_equal=both(one.num_equal, other.num_equal),
+        places=(*one.places, *other.places),
+        gaps=(*one.gaps, *other.gaps),
     )

@@ -50,6 +50,8 @@ _OTHER_TASKS = ("specbench", "jsonl=", "hf=")
 Options = dict[str, str]
 Numerics = Literal["fast", "invariant"]
 NUMERICS: tuple[Numerics, ...] = get_args(Numerics)
+FAST: Numerics = "fast"
+"""Of a run that says nothing of it."""
 
 
 class RunConfig(BaseModel):
@@ -66,9 +68,9 @@ class RunConfig(BaseModel):
     needs to the columns of a ``jsonl=`` or ``hf=`` source; a file may say it as ``[tasks.jsonl]``
     with ``path``. `cost` is a folder of `bench cost`: options that are ``auto`` are read off it,
     and ar's share of the machine's limit is printed. `protocol` sets what is not set otherwise
-    (`bench.settings.protocol`); `numerics` says how rows are computed, and `tile` how many at once
-    in ``invariant`` numerics (`bench.plan.numerics`); `reference` names published numbers that the
-    report prints beside the run's own (`bench.report.references`).
+    (`bench.settings.protocol`); `numerics` says how rows are computed (None: ``fast``), and `tile`
+    how many at once in ``invariant`` numerics (`bench.plan.numerics`); `reference` names published
+    numbers that the report prints beside the run's own (`bench.report.references`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -95,7 +97,7 @@ class RunConfig(BaseModel):
     attention: Literal["sdpa", "eager"] | None = None
     compile: bool = False
     quantize: Literal["int8", "int4"] | None = None
-    numerics: Numerics = "fast"
+    numerics: Numerics | None = None
     tile: Literal[8, 16, 32] | None = None
     reuse_prefix: bool = False
     tensor_parallel: Shards = 1

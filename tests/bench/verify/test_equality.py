@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.verify.divergence import Divergence
+from bench.verify.divergence import MARGINS, Divergence
 from bench.verify.equality import CURVE, RESHAPED, EqualityCheck
 from decoders.core.checks import check_coupled_equals_ar, check_greedy_equals_ar
 from decoders.core.registry import build, parse_spec
@@ -96,3 +96,12 @@ def test_the_curve_censors_answers_that_end_equal() -> None:
     left = pytest.approx(2 / 3)  # one of the three that were still there
     assert shares == {1: 1.0, 4: 1.0, 16: left, 64: left, 256: left}
     assert comparison(3, 0).survival() == [1.0] * len(CURVE)
+
+
+def test_in_row_invariant_numerics_a_near_tie_is_wrong() -> None:
+    near = Divergence(place=1, by="logits", distance=0.0, margin=MARGINS["invariant"])
+    check = EqualityCheck(decoder="mine", sampling=Sampling(), precision="invariant")
+    check.equal_tokens, check.parted = [1, 8], [("a", near)]
+    floor = EqualityCheck(decoder="ar", sampling=Sampling(), precision="invariant")
+    assert check.finding(True, floor).outcome == "wrong"
+    assert check.shapes().outcome == "wrong"

@@ -622,8 +622,8 @@ class HFModel:
         gate, fed = None, {"input_ids": ids[None]}
         if any(call.slots is not None for call in calls):
             adapter = self._adapter_of(calls)
-            given = {"bucketed": True, "firsts": packed.firsts}
-            embedded, gate = adapter.merged(calls, self._tokens(ids[None]), **given)
+            embedded = self._tokens(ids[None])
+            embedded, gate = adapter.merged(calls, embedded, bucketed=True, firsts=packed.firsts)
             late = adapter.late_slots(calls, embedded, firsts=packed.firsts)
             self._late_slots.begin(late)
             fed = {"inputs_embeds": embedded}

@@ -137,7 +137,7 @@ def test_slots_change_no_bit_of_tokens_and_have_bits_of_their_own(
         session = model.open()
         model.forward([session.call(text[:begin], read=())])
         slots = Slots(
-            uniforms=(0.1, 0.5, 0.9), read=range(3), want="logits", adapter="ptp",
+            uniforms=(0.1, 0.5, 0.9), read=(0, 1, 2), want="probs", adapter="ptp",
             warp=(1.0, 1.0), sizes=(3,), anchors=(text[44],), shown=(-1, -1, -1),
         )  # fmt: skip
         num = 45 - begin
@@ -198,7 +198,8 @@ def test_a_context_beyond_a_real_block_goes_on(monkeypatch: pytest.MonkeyPatch) 
     config = MODELS["llama-gqa"]()[1]
     config.max_position_embeddings = 700
     torch.manual_seed(0)
-    assert holds(HFModel(LlamaForCausalLM(config).to(torch.bfloat16)).in_tiles(16))
+    module: Any = LlamaForCausalLM(config)
+    assert holds(HFModel(module.to(torch.bfloat16)).in_tiles(16))
 
 
 # ---------------------------------------------------------------- plants

@@ -79,7 +79,7 @@ def verify(
         BenchError: as a run's, before anything is examined.
     """
     check(num_draws, NumDraws, "--draws")
-    config = _exact_by_default(choose_decoders(config, progress.note))
+    config = exact_by_default(choose_decoders(config, progress.note))
     setup = opener(config)
     progress.note(computed_in(config, setup.config))
     tasks = tasks_of(
@@ -111,7 +111,7 @@ def verify(
     return work.report(interrupted)
 
 
-def _exact_by_default(config: RunConfig) -> RunConfig:
+def exact_by_default(config: RunConfig) -> RunConfig:
     """Row-invariant numerics in half precision, where nobody chose and no decoder has none."""
     decoders = [build_decoder(cell, options) for cell, options in (config.decoders or {}).items()]
     if config.numerics is not None or any(isinstance(each, SelfDriven) for each in decoders):

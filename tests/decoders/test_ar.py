@@ -58,6 +58,6 @@ def test_in_calls_of_several_rows_the_tokens_are_the_same_and_every_row_is_count
     wide = generate(Autoregressive(rows=5), PROMPT, sampling, models)
     assert wide.tokens == generate(Autoregressive(), PROMPT, sampling, models).tokens
     assert [step.target_rows for step in wide.steps] == [len(PROMPT), 4, *[5] * (NUM - 2)]
-    for options in ({"rows": 0}, {"rows": 2, "cache": False}):
+    for rows, cache in ((0, True), (2, False)):
         with pytest.raises(ValueError, match="option 'rows' of decoder 'ar'"):
-            Autoregressive(**options)
+            Autoregressive(rows=rows, cache=cache)

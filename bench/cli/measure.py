@@ -92,9 +92,14 @@ def resume(
 
 @app.command(rich_help_panel=PANEL)
 @options.configured(
-    *(*options.MODELS, *options.SAMPLING, *options.MACHINE, "timeout", "overlong", "config"),
+    *(*options.MODELS, *options.SAMPLING, *options.MACHINE, *options.NUMERICS),
+    *("timeout", "overlong", "config"),
     limit=Annotated[
         int | None, typer.Option("--limit", "-L", help="Conversations. [default: zoo 24]")
+    ],
+    numerics=Annotated[
+        str | None,
+        typer.Option(help="invariant: no margins; or fast. [default: invariant in half precision]"),
     ],
     temperature=Annotated[float | None, typer.Option(help="Of the sampled checks. [default: 0.8]")],
     seed=Annotated[int | None, typer.Option(help="Of answers and draws. [default: 0]")],
@@ -130,7 +135,7 @@ def verify(
 @app.command("eval", rich_help_panel=PANEL)
 @options.configured(
     *("model", "draft", "adapter", "limit", "batch_size", *options.SAMPLING, *options.MACHINE),
-    *("timeout", "config"),
+    *(*options.NUMERICS, "timeout", "config"),
     limit=Annotated[
         int | None, typer.Option("--limit", "-L", help="Documents of each task. [default: all]")
     ],

@@ -160,7 +160,8 @@ OPTIONS: dict[str, Any] = {
 """What makes a configuration, each option once; all are None unless given."""
 MODELS = ("decoders", "model", "draft", "adapter", "tasks", "limit")
 SAMPLING = ("max_new_tokens", "temperature", "top_p", "top_k", "seed")
-MACHINE = ("dtype", "device", "threads", "attention", "quantize", "numerics", "tile")
+MACHINE = ("dtype", "device", "threads", "attention", "quantize")
+NUMERICS = ("numerics", "tile")
 
 Given = Mapping[str, Any]
 Verb = Callable[..., None]

@@ -51,6 +51,9 @@ def uses_tiles(config: RunConfig) -> bool:
         *(numerics_of(config, cell, options) for cell, options in cells),
     }
     if "invariant" not in chosen:
+        if config.tile is not None:
+            line = f"--tile {config.tile} is of row-invariant numerics; add --numerics invariant"
+            raise BenchError(line, Exit.USAGE)
         return False
     refusals = (
         (config.compile, "--compile", "makes a graph of every shape, and each may round otherwise"),

@@ -57,15 +57,14 @@ class Block:
 
     tile: int
     row: int
-    entries: int | list[int]
+    entries: int | Tensor
     seen: list[int]
 
     def of(self, plane: Tensor) -> Tensor:
         """Its states ``[K, E, D]`` of a plane ``[B, K, C, D]``."""
         if isinstance(self.entries, int):
             return plane[self.row].narrow(1, self.entries, BLOCK)
-        index = torch.tensor(self.entries, device=plane.device)
-        return plane[self.row].index_select(1, index)
+        return plane[self.row].index_select(1, self.entries.to(plane.device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +119,7 @@ def _contexts(call: Call) -> Iterator[tuple[Sequence[int], Mapping[int, int]]]:
     yield from branches
 
 
-def _entries(first: int, start: int, order: Sequence[int]) -> int | list[int]:
+def _entries(first: int, start: int, order: Sequence[int]) -> int | Tensor:
     """Entries `first` to `first` + E of a context: `start` of text, then rows of a call in order.
 
     Behind them stands what nobody sees.
@@ -128,7 +127,8 @@ def _entries(first: int, start: int, order: Sequence[int]) -> int | list[int]:
     if first + BLOCK <= start or isinstance(order, range) or order == list(range(len(order))):
         return first
     own = range(start, start + len(order))
-    return [start + order[e - start] if e in own else e for e in range(first, first + BLOCK)]
+    every = range(first, first + BLOCK)
+    return torch.tensor([start + order[e - start] if e in own else e for e in every])
 
 
 _running: Sequence[Block] = ()

@@ -69,6 +69,7 @@ def test_times_of_other_tiles_are_not_compared() -> None:
         ({"decoders": "ar:numerics=fast"}, "the baseline 'ar' takes no option"),
         ({"numerics": "exact"}, "fast"),
         ({"tile": 12}, "8, 16 or 32"),
+        ({"tile": 16, "numerics": "fast"}, "--tile 16 is of row-invariant numerics"),
     ],
 )
 def test_what_has_no_row_invariant_numerics_says_so_in_one_line(

@@ -22,22 +22,31 @@ class Autoregressive(Decoder):
         cache: whether the keys and values of earlier tokens are kept. Without, every call feeds
             prompt and answer so far anew, and all those rows are counted; the baseline itself
             always has it, so give it a label: ``ar@nocache:cache=false``.
+        rows: rows of a call, of which the last is new: ``ar@rows5:rows=5`` feeds its last five
+            tokens again in every call, as a call that verifies four drafts does. Where its answers
+            leave those of the baseline, the shape of a call alone is the reason.
     """
 
     cache: bool = True
+    rows: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what is no number of rows."""
+        if self.rows < 1 or (self.rows > 1 and not self.cache):
+            raise ValueError(
+                f"option 'rows' of decoder 'ar' is {self.rows} with cache={self.cache}; allowed: "
+                "1, or more with a cache"
+            )
 
     coupled = True
 
     def steps(self, request: Request) -> Steps:
-        """Prefill, then one row per step; without a cache a prefill per step."""
-        target, text = request.target, request.prompt_ids
+        """Prefill, then one new row per step; without a cache a prefill per step."""
+        target, text = request.target, list(request.prompt_ids)
         result = yield target.call(text)
         while True:
-            (token,) = result.picks
-            yield Emit(tokens=(token,))
-            if self.cache:
-                result = yield target.call((token,))
-            else:
-                text = (*text, token)
-                target.truncate(0)
-                result = yield target.call(text)
+            text += result.picks
+            yield Emit(tokens=result.picks)
+            fed = text[-self.rows :] if self.cache else text
+            target.truncate(len(text) - len(fed))
+            result = yield target.call(fed)

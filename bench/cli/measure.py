@@ -100,10 +100,14 @@ def resume(
 
 @app.command(cls=Verb, rich_help_panel=PANEL)
 @options.configured(
-    *(*options.MODELS, *options.SAMPLING, *options.MACHINE),
+    *(*options.MODELS, *options.SAMPLING, *options.MACHINE, *options.NUMERICS),
     *("self_check", "timeout", "overlong", "config"),
     limit=Annotated[
         int | None, typer.Option("--limit", "-L", help="Conversations. [default: zoo 24]")
+    ],
+    numerics=Annotated[
+        str | None,
+        typer.Option(help="invariant: no margins; or fast. [default: invariant in half precision]"),
     ],
     temperature=Annotated[float | None, typer.Option(help="Of the sampled checks. [default: 0.8]")],
     seed=Annotated[int | None, typer.Option(help="Of answers and draws. [default: 0]")],
@@ -139,7 +143,7 @@ def verify(
 @app.command("eval", cls=Verb, rich_help_panel=PANEL)
 @options.configured(
     *("model", "draft", "adapter", "limit", "batch_size", *options.SAMPLING, *options.MACHINE),
-    *("self_check", "timeout", "config"),
+    *(*options.NUMERICS, "self_check", "timeout", "config"),
     limit=Annotated[
         int | None, typer.Option("--limit", "-L", help="Documents of each task. [default: all]")
     ],

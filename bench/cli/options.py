@@ -116,6 +116,13 @@ OPTIONS: dict[str, Any] = {
     "quantize": Annotated[
         str | None, typer.Option(help="Weights of int8 or int4 on a CPU. [default: as they are]")
     ],
+    "numerics": Annotated[
+        str | None,
+        typer.Option(help="invariant: a row's bits depend on its own text alone. [default: fast]"),
+    ],
+    "tile": Annotated[
+        int | None, typer.Option(help="Rows of a product then: 8, 16 or 32. [default: measured]")
+    ],
     "reuse_prefix": Annotated[
         bool | None,
         typer.Option(
@@ -182,6 +189,7 @@ _PANELS: Mapping[str, tuple[str, ...]] = {
 MODELS = ("decoders", "model", "draft", "adapter", "tasks", "limit")
 SAMPLING = ("max_new_tokens", "temperature", "top_p", "top_k", "seed")
 MACHINE = ("dtype", "device", "threads", "attention", "quantize")
+NUMERICS = ("numerics", "tile")
 
 Given = Mapping[str, Any]
 Verb = Callable[..., None]

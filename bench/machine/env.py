@@ -103,7 +103,7 @@ def comparability_key(env: Environment) -> str:
         "torch": env.packages.get("torch"),
     }
     target = env.models.target or {}
-    for how in ("compiled", "quantized", "shards", "placed"):
+    for how in ("compiled", "quantized", "shards", "placed", "tile"):
         if target.get(how):  # keys of plain runs stay what they were
             parts[how] = target[how]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]

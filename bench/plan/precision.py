@@ -35,6 +35,8 @@ def computed_in(asked: RunConfig, opened: RunConfig) -> str:
     text = f"computed in {opened.dtype} on {device}"
     if opened.quantize:
         text = f"weights of {opened.quantize}, {text}"
+    if opened.tile:
+        text += f", row-invariant in tiles of {opened.tile}"
     if device == "cpu" and opened.threads:
         text += f", {opened.threads} thread{'s' * (opened.threads > 1)}"
     if asked.dtype is not None or opened.dtype == "float32":

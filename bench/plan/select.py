@@ -42,7 +42,7 @@ def choose_decoders(config: RunConfig, note: Note) -> RunConfig:
     chosen: dict[str, dict[str, str]] = {}
     for cell, options in {BASELINE: cells.pop(BASELINE, {}), **cells}.items():
         decoder = build_decoder(cell, options)
-        if cell == BASELINE and decoder != build_decoder(cell, {}):
+        if cell == BASELINE and ("numerics" in options or decoder != build_decoder(cell, {})):
             given_options = ":".join(f"{key}={value}" for key, value in options.items())
             raise BenchError(
                 f"the baseline {cell!r} takes no option: all speed-ups are over it as it is; "
@@ -60,6 +60,8 @@ def choose_decoders(config: RunConfig, note: Note) -> RunConfig:
                 note(f"{cell}: {key}={value} is called {key}={today} today")
         filled = options_of(decoder).items()
         chosen[cell] = {key: as_text(value) for key, value in filled if value is not None}
+        if "numerics" in options:
+            chosen[cell]["numerics"] = options["numerics"]
     taken = adapters_taken(chosen)
     for name in given:
         if name not in taken:
@@ -90,13 +92,14 @@ def adapters_taken(cells: Mapping[str, Mapping[str, str]]) -> dict[str, list[str
 
 
 def build_decoder(cell: str, options: Mapping[str, str]) -> Decoder:
-    """The decoder of a cell.
+    """The decoder of a cell; `numerics` is the cell's and no option of it.
 
     Raises:
         BenchError: exit 2.
     """
+    own = {key: value for key, value in options.items() if key != "numerics"}
     try:
-        return registry.build(spec_of(cell, options))
+        return registry.build(spec_of(cell, own))
     except (ValueError, ImportError) as error:
         raise BenchError(str(error), Exit.USAGE) from error
 

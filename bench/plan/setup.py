@@ -20,13 +20,14 @@ from bench.machine.env import ROOT
 from bench.plan.adapters import adapter_facts, adapter_folder, is_shelf, load_adapter
 from bench.plan.checked import checked
 from bench.plan.named_models import resolve
+from bench.plan.numerics import check_decoder, in_tiles, numerics_of, uses_tiles
 from bench.plan.placing import check_placing, load_placed
 from bench.plan.precision import usual_dtype
 from bench.plan.ranks import join_ranks, load_part
 from bench.plan.select import adapters_taken, build_decoder, options_of
 from bench.records.plan import BASELINE, SECOND_BASELINE, Cell
 from bench.records.vocabulary import Codec
-from bench.settings.config import RunConfig, spec_of
+from bench.settings.config import FAST, RunConfig, spec_of
 from decoders.core.decoder import Decoder, SelfDriven
 from decoders.core.engine.models import Models, check_models
 from decoders.core.hf.checkpoint import weights_sha256
@@ -69,6 +70,13 @@ class Setup:
         """The arm of a cell; the baseline's second arm is the baseline."""
         return self.arms[BASELINE if cell == SECOND_BASELINE else cell]
 
+    def precision(self, cell: str) -> str:
+        """How exact a cell's numbers are: ``invariant``, or the dtype they are rounded to."""
+        own = self.arm(cell).cell.options.get("numerics")
+        if (own or self.config.numerics) == "invariant":
+            return "invariant"
+        return self.config.dtype or "float32"
+
     def text(self, tokens: Sequence[int]) -> str:
         """An answer as text: no stop ids, no special tokens, no white space around it."""
         kept = [token for token in tokens if token not in self.sampling.stop_ids]
@@ -99,6 +107,7 @@ def open_setup(config: RunConfig) -> Setup:
     from decoders.core.hf.replay import missing_compiler
 
     check_placing(config)
+    tiles_asked = uses_tiles(config)
     device = join_ranks(config, open_device(config.device))
     target_source = checkpoint(config.model, "target")
     dtype = config.dtype or usual_dtype(config, device.type, target_source)
@@ -133,37 +142,56 @@ def open_setup(config: RunConfig) -> Setup:
         draft = load(draft_source, "draft") if draft_source else None
     except ValueError as error:
         raise BenchError(str(error), Exit.UNAVAILABLE) from error
+    models, tile = {"fast": Models(target=target, draft=draft)}, None
+    if tiles_asked:
+        models["invariant"], tile = in_tiles(target, draft, config.tile)
     facts: dict[str, dict[str, Any] | None] = {"target": None, "draft": None}
-    for role, model, source in (("target", target, target_source), ("draft", draft, draft_source)):
+    for role, source in (("target", target_source), ("draft", draft_source)):
+        model: Any = getattr(models[config.numerics or FAST], role)
         if model is not None:
             notes = [*model.notes, *checked(config, model, role)]
             sha256 = weights_sha256(str(source))
             noted = {"notes": notes} if notes else {}
             facts[role] = {**model.facts, "weights_sha256": sha256, **noted}
-    facts["adapters"] = _attach(config, folders, {"target": target, "draft": draft})
+    facts["adapters"] = _attach(config, folders, models)
     return assemble(
         config.with_values(
-            device=str(device), dtype=dtype, threads=config.threads or torch.get_num_threads()
+            device=str(device),
+            dtype=dtype,
+            threads=config.threads or torch.get_num_threads(),
+            tile=tile,
         ),
-        Models(target=target, draft=draft),
+        models["fast"],
         tokenizer,
         stop_ids=hf.stop_ids(target, tokenizer),
         clock=WallClock.for_device(str(device)),
         facts=facts,
+        invariant=models.get("invariant"),
     )
 
 
 def _attach(
-    config: RunConfig, folders: Mapping[str, Path], models: Mapping[str, HFModel | None]
+    config: RunConfig, folders: Mapping[str, Path], models: Mapping[str, Models]
 ) -> dict[str, Any]:
-    """Load every adapter once and attach it to the models it is taken of; facts by name."""
+    """Load every adapter once and attach it to the models it is taken of; facts by name.
+
+    `models` are those of each numerics.
+    """
     facts: dict[str, Any] = {}
-    taken = adapters_taken(config.decoders or {})
+    cells = config.decoders or {}
+    taken = adapters_taken(cells)
+    taken_by = {
+        how: adapters_taken({c: o for c, o in cells.items() if numerics_of(config, c, o) == how})
+        for how in models
+    }
     for name, folder in folders.items():
         adapter = load_adapter(name, folder)
         roles = taken.get(name, [])
+        using: list[HFModel | None] = [
+            getattr(models[how], role) for how in models for role in taken_by[how].get(name, [])
+        ]
         try:
-            for model in (models[role] for role in roles):
+            for model in using:
                 if model is not None:
                     with room_for(f"adapter {name!r}", _SMALLER):
                         model.attach(name, adapter)
@@ -201,8 +229,12 @@ def assemble(
     stop_ids: frozenset[int],
     clock: Clock,
     facts: Mapping[str, Mapping[str, Any] | None],
+    invariant: Models | None = None,
 ) -> Setup:
-    """A setup of given models; `config` names its decoders (raises as `open_setup`)."""
+    """A setup of given models; `config` names its decoders (raises as `open_setup`).
+
+    `invariant` are the models in row-invariant numerics; None: the given ones are.
+    """
     sampling = Sampling(
         temperature=config.temperature,
         top_k=config.top_k,
@@ -213,14 +245,22 @@ def assemble(
     )
     limit_s = config.timeout or default_limit_s(config.max_new_tokens)
     _check_reuse(config)
+    by_numerics = {"fast": models, "invariant": invariant or models}
     arms = {
-        cell: _arm(cell, options, models, sampling, TimeLimit(limit_s))
+        cell: _arm(
+            cell,
+            options,
+            by_numerics,
+            numerics_of(config, cell, options),
+            sampling,
+            TimeLimit(limit_s),
+        )
         for cell, options in (config.decoders or {}).items()
     }
     return Setup(
         config=config,
         arms=arms,
-        models=models,
+        models=by_numerics[config.numerics or FAST],
         tokenizer=tokenizer,
         sampling=sampling,
         clock=clock,
@@ -247,11 +287,13 @@ def _check_reuse(config: RunConfig) -> None:
 def _arm(
     cell: str,
     options: Mapping[str, str],
-    models: Models,
+    by_numerics: Mapping[str, Models],
+    numerics: str,
     sampling: Sampling,
     deadline: TimeLimit,
 ) -> Arm:
-    decoder = build_decoder(cell, options)
+    decoder, models = build_decoder(cell, options), by_numerics[numerics]
+    check_decoder(cell, decoder, numerics)
     used = models if "draft" in decoder.needs else Models(target=models.target)
     try:
         check_models(decoder, used, cell)
@@ -263,7 +305,7 @@ def _arm(
             cell=cell,
             name=spec.name,
             label=spec.label,
-            options=options_of(decoder),
+            options=options_of(decoder) | {k: v for k, v in options.items() if k == "numerics"},
             lossless=decoder.lossless,
             comparable_to_ar=decoder.comparable_to_ar(sampling),
         ),

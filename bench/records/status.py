@@ -34,7 +34,10 @@ class Difference:
     """A cell that claims to be lossless and left the baseline's tokens.
 
     It did so on `num_answers` of `num_compared` answers, `num_wrong` of which are no near-ties
-    (None where that is not judged); `example` is a prompt.
+    (None where that is not judged); `example` is a prompt. Of the baseline's `num_tokens` tokens in
+    these answers `num_equal` come before a first difference. `places` are the tokens before each
+    first difference, and `gaps` how far from a tie it is: logits apart, or above temperature 0 u
+    from the other token's share (as many as were looked at; repeats of one are looked at once).
     """
 
     cell: str
@@ -42,6 +45,10 @@ class Difference:
     num_compared: int | None = None
     num_wrong: int | None = None
     example: str | None = None
+    num_tokens: int | None = None
+    num_equal: int | None = None
+    places: tuple[int, ...] = ()
+    gaps: tuple[int | float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -50,6 +50,10 @@ _ZOO_QUALITY_LIMIT = 20
 
 Options = dict[str, str]
 _AS_KEYS: Mapping[str, str] = MappingProxyType({})
+Numerics = Literal["fast", "invariant"]
+NUMERICS: tuple[Numerics, ...] = get_args(Numerics)
+FAST: Numerics = "fast"
+"""Of a run that says nothing of it."""
 
 
 class RunConfig(BaseModel):
@@ -68,7 +72,9 @@ class RunConfig(BaseModel):
     machine's limit is printed. `protocol` sets what is not set otherwise
     (`bench.settings.protocol`); `reference` names published numbers that the report prints beside
     the run's own (`bench.report.references`). `self_check` has every model compared with
-    transformers' own forward when it is opened (`decoders.core.hf.self_check`).
+    transformers' own forward when it is opened (`decoders.core.hf.self_check`). `numerics` says how
+    rows are computed (None: ``fast``), and `tile` how many at once in ``invariant`` numerics
+    (`bench.plan.numerics`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -95,6 +101,8 @@ class RunConfig(BaseModel):
     attention: Literal["sdpa", "eager"] | None = None
     compile: bool = False
     quantize: Literal["int8", "int4"] | None = None
+    numerics: Numerics | None = None
+    tile: Literal[8, 16, 32] | None = None
     reuse_prefix: bool = False
     tensor_parallel: Shards = 1
     device_map: DeviceMap | None = None

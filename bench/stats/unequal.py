@@ -8,24 +8,46 @@ from dataclasses import dataclass
 from bench.records.plan import BASELINE, Cell
 from bench.records.record import SampleRecord
 from bench.records.status import Difference, RunStatus
+from bench.stats.counters import first_difference
 
-Pair = tuple[str, tuple[int, ...], tuple[int, ...]]
-"""A prompt's name, an answer's tokens and the baseline's."""
+Pair = tuple[str, tuple[int, ...], tuple[int, ...], int]
+"""A prompt's name, an answer's tokens, the baseline's, and the repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """What of a cell was compared with the baseline's answers.
+    """The answers of a cell that were compared with the baseline's, in the order measured.
 
     Attributes:
         cell: its name.
-        num: how many answers; those of prompts and repeats that both answered.
-        unequal: the pairs that differ, in the order measured.
+        pairs: of prompts and repeats that both answered.
     """
 
     cell: str
-    num: int
-    unequal: tuple[Pair, ...]
+    pairs: tuple[Pair, ...]
+
+    @property
+    def unequal(self) -> tuple[Pair, ...]:
+        """The pairs that differ."""
+        return tuple(pair for pair in self.pairs if pair[1] != pair[2])
+
+    def difference(self, num_wrong: int | None, gaps: tuple[int | float, ...]) -> Difference:
+        """Summarise pairs of which some differ; see `Difference`."""
+        unequal = self.unequal
+        places = [first_difference(answer, expected) or 0 for _, answer, expected, _ in unequal]
+        num_tokens = sum(len(expected) for _, _, expected, _ in self.pairs)
+        lost = sum(len(pair[2]) - place for pair, place in zip(unequal, places, strict=True))
+        return Difference(
+            cell=self.cell,
+            num_answers=len(unequal),
+            num_compared=len(self.pairs),
+            num_wrong=num_wrong,
+            example=unequal[0][0],
+            num_tokens=num_tokens,
+            num_equal=num_tokens - lost,
+            places=tuple(places),
+            gaps=gaps,
+        )
 
 
 def compare_with_baseline(cells: Iterable[Cell], records: Iterable[SampleRecord]) -> list[Compared]:
@@ -36,13 +58,12 @@ def compare_with_baseline(cells: Iterable[Cell], records: Iterable[SampleRecord]
     for cell in cells:
         if cell.cell == BASELINE or not (cell.lossless and cell.comparable_to_ar):
             continue
-        pairs = [
-            (r.prompt, r.tokens or (), baseline[r.prompt, r.repeat])
+        pairs = tuple(
+            (r.prompt, r.tokens or (), baseline[r.prompt, r.repeat], r.repeat)
             for r in timed
             if r.decoder == cell.cell and (r.prompt, r.repeat) in baseline
-        ]
-        unequal = tuple(pair for pair in pairs if pair[1] != pair[2])
-        compared.append(Compared(cell=cell.cell, num=len(pairs), unequal=unequal))
+        )
+        compared.append(Compared(cell=cell.cell, pairs=pairs))
     return compared
 
 
@@ -68,17 +89,11 @@ def pooled(
     found = []
     for cell in compared[0]:
         of_runs = [by_cell[cell] for by_cell in compared]
-        unequal = [pair for each in of_runs for pair in each.unequal]
-        if unequal:
-            found.append(
-                Difference(
-                    cell=cell,
-                    num_answers=len(unequal),
-                    num_compared=sum(each.num for each in of_runs),
-                    num_wrong=_num_wrong(statuses, of_runs),
-                    example=unequal[0][0],
-                )
-            )
+        whole = Compared(cell=cell, pairs=tuple(pair for each in of_runs for pair in each.pairs))
+        if whole.unequal:
+            told = [d for status in statuses for d in status.differences or () if d.cell == cell]
+            gaps = tuple(gap for difference in told for gap in difference.gaps)
+            found.append(whole.difference(_num_wrong(statuses, of_runs), gaps))
     return tuple(found)
 
 

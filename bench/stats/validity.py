@@ -36,7 +36,7 @@ from bench.records.files import SAMPLES
 from bench.records.plan import BASELINE, SECOND_BASELINE, WRONG
 from bench.records.record import SampleRecord, broken_invariants
 from bench.records.run_folder import Run
-from bench.records.status import RunStatus
+from bench.records.status import Difference, RunStatus
 from bench.stats.adapter_fit import training_warnings
 from bench.stats.workers import Part, workers
 from bench.text import counted, factor, percent
@@ -46,6 +46,10 @@ _MAX_DRIFT = 0.05
 _MIN_DRIFT_PROMPTS = 3
 _MOST_FAILING = 3
 """Decoders that failed above which one line is for all of them."""
+_GAPS = (0.03, 0.06, 0.125, 0.25)
+"""Distances from a tie below which first differences are counted."""
+_RESHAPED = "ar@rows"
+"""How cells begin in which the baseline decodes in calls of another shape."""
 UNKNOWN = "unknown"
 _RESUME = "in the folder that holds the run, `bench resume {}` measures it"
 VALID, INVALID, DAMAGED, INCOMPLETE = "VALID", "INVALID", "DAMAGED", "INCOMPLETE"
@@ -162,6 +166,9 @@ def _difference_lines(status: RunStatus, *, wrong: bool) -> tuple[str, ...]:
     for difference in status.differences or ():
         if bool(difference.num_wrong) != wrong:
             continue
+        if not wrong and difference.num_tokens:
+            lines.append(_parting_line(difference, status))
+            continue
         ties = (
             "" if difference.num_wrong is None else f", {difference.num_wrong} of them no near-ties"
         )
@@ -171,6 +178,33 @@ def _difference_lines(status: RunStatus, *, wrong: bool) -> tuple[str, ...]:
             f"answers{ties}, e.g. {difference.example}"
         )
     return tuple(lines)
+
+
+def _parting_line(difference: Difference, status: RunStatus) -> str:
+    """Where a cell left the baseline's tokens by rounding, as far as anyone can tell."""
+
+    def same(each: Difference) -> str:
+        compared = each.num_compared or 0
+        return f"{1 - (each.num_answers or 0) / max(1, compared):.0%} of {compared} answers"
+
+    share = (difference.num_equal or 0) / (difference.num_tokens or 1)
+    place = statistics.median(difference.places)
+    line = (
+        f"{difference.cell} is identical to ar on {same(difference)} ({share:.0%} of their tokens "
+        f"come before a first difference, which is at token {place:g} in the median)"
+    )
+    if difference.gaps:
+        near = [f"{sum(gap < bound for gap in difference.gaps)} below {bound:g}" for bound in _GAPS]
+        line += (
+            f"; of {len(difference.gaps)} differences looked at, {', '.join(near)} from a tie, all "
+            f"within {max(difference.gaps):.2g}"
+        )
+    if difference.num_wrong == 0:
+        line += ": near-ties"
+    floors = [each for each in status.differences or () if each.cell.startswith(_RESHAPED)]
+    if floors and difference not in floors:
+        line += f". ar itself, as {floors[0].cell}, is on {same(floors[0])}"
+    return f"{line}; e.g. {difference.example}"
 
 
 def _damage(run: Run) -> tuple[str, ...]:

@@ -1,51 +1,60 @@
 """Whether decoders that promise the baseline's very tokens gave them, and why where they did not.
 
-In greedy float32 runs equality is demanded, and only a first difference that is no near-tie (see
-`bench.verify.divergence`) makes a decoder wrong. Half precision and sampling above temperature 0
-are reported and not judged here: `bench verify` does that.
+In row-invariant numerics any difference makes a decoder wrong. In greedy float32 runs only a first
+difference that is no near-tie does (see `bench.verify.divergence`). Half precision and sampling
+above temperature 0 are reported, with how near a tie they part, and not judged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from bench.plan.setup import Setup
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from bench.records.status import Difference
 from bench.stats.unequal import Pair, compare_with_baseline
-from bench.verify.divergence import examine
+from bench.verify.divergence import Divergence, examine
 
 
 def differences(
     setup: Setup, records: Sequence[SampleRecord], prompts: Mapping[str, Prompt]
 ) -> list[Difference]:
     """The lossless cells whose timed answers are not the baseline's, with what was found."""
-    cells = [arm.cell for arm in setup.arms.values()]
-    return [
-        Difference(
-            cell=each.cell,
-            num_answers=len(each.unequal),
-            num_compared=each.num,
-            num_wrong=_num_wrong(setup, each.unequal, prompts),
-            example=each.unequal[0][0],
-        )
-        for each in compare_with_baseline(cells, records)
-        if each.unequal
-    ]
+    found = []
+    for each in compare_with_baseline([arm.cell for arm in setup.arms.values()], records):
+        if not each.unequal:
+            continue
+        precision = setup.precision(each.cell)
+        invariant, greedy = precision == "invariant", setup.sampling.greedy
+        parted = [] if invariant else _examined(setup, precision, each.unequal, prompts)
+        num_wrong = len(each.unequal) if invariant else None
+        if precision == "float32" and greedy:
+            num_wrong = sum(not divergence.near_tie for divergence in parted)
+        judged = {id(divergence): divergence for divergence in parted}.values()
+        gaps = tuple(d.distance for d in judged if d.by != "length")
+        found.append(each.difference(num_wrong, gaps))
+    return found
 
 
-def _num_wrong(setup: Setup, unequal: Iterable[Pair], prompts: Mapping[str, Prompt]) -> int | None:
-    if setup.config.dtype != "float32" or not setup.sampling.greedy:
-        return None
-    verdicts: dict[Pair, bool] = {}
-    num = 0
-    for pair in unequal:  # repeats of a greedy answer are equal: each pair is looked at once
-        if pair not in verdicts:
-            name, answer, expected = pair
+def _examined(
+    setup: Setup, precision: str, unequal: Sequence[Pair], prompts: Mapping[str, Prompt]
+) -> list[Divergence]:
+    """Where each answer parts; repeats of a greedy answer are equal, and looked at once."""
+    found: dict[Pair, Divergence] = {}
+    parted = []
+    for name, answer, expected, repeat in unequal:
+        key = (name, answer, expected, 0 if setup.sampling.greedy else repeat)
+        if key not in found:
             divergence = examine(
-                setup.models.target, prompts[name].ids, answer, expected, setup.sampling, "float32"
+                setup.models.target,
+                prompts[name].ids,
+                answer,
+                expected,
+                setup.repeated(repeat),
+                precision,
             )
-            verdicts[pair] = divergence is not None and not divergence.near_tie
-        num += verdicts[pair]
-    return num
+            assert divergence is not None, "these answers differ"
+            found[key] = divergence
+        parted.append(found[key])
+    return parted

@@ -30,8 +30,9 @@ from decoders.core.model import Model
 from decoders.core.sampling import Uniforms, warp
 from decoders.core.types import Sampling
 
-MARGINS = {"float32": 1e-3, "float16": 0.03, "bfloat16": 0.25}
-"""Logits closer than this count as a tie, by the dtype a model runs in."""
+MARGINS = {"float32": 1e-3, "float16": 0.03, "bfloat16": 0.25, "invariant": 0.0}
+"""Logits closer than this count as a tie, by the dtype a model runs in; in row-invariant numerics
+nothing does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ def examine(
     answer: Sequence[int],
     expected: Sequence[int],
     sampling: Sampling,
-    dtype: str,
+    precision: str,
 ) -> Divergence | None:
     """Where `answer` leaves the baseline's `expected`, and how near a tie; None if nowhere.
 
@@ -74,12 +75,12 @@ def examine(
         answer: what a decoder emitted.
         expected: what the baseline emitted.
         sampling: of both.
-        dtype: one of `MARGINS`.
+        precision: one of `MARGINS`.
     """
     place = first_difference(answer, expected)
     if place is None:
         return None
-    margin = MARGINS[dtype]
+    margin = MARGINS[precision]
     if place == min(len(answer), len(expected)):  # they stopped by different rules
         return Divergence(place=place, by="length", distance=math.inf, margin=margin)
     logits = cold_logits(target, (*prompt, *expected[:place]))[0]

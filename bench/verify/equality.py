@@ -1,8 +1,8 @@
 """A decoder's answers held to the baseline's, and both to what another call shape alone does.
 
 Where equality is claimed every difference must be a near-tie (`bench.verify.divergence`), and
-there must not be many more of them than `ReshapedAR` has: AR itself, in calls of as many rows as a
-verifying call. That is the noise floor. How long answers stay equal is a survival curve
+there must not be many more of them than AR itself has in calls of as many rows as a verifying call
+(`RESHAPED`). That is the noise floor. How long answers stay equal is a survival curve
 (Kaplan-Meier: an answer that ends equal is censored). No decision rests on a curve alone.
 """
 
@@ -18,34 +18,16 @@ from scipy import stats
 from bench.records.failures import error_line
 from bench.verify.divergence import Divergence, examine
 from bench.verify.verdict import CheckOutcome, Finding
-from decoders.ar import Autoregressive
-from decoders.core.decoder import Request, Steps
 from decoders.core.model import Model
 from decoders.core.testing.goodness import POWER
-from decoders.core.types import Emit, Generation, Outcome, Sampling
+from decoders.core.types import Generation, Outcome, Sampling
 
 CURVE = (1, 4, 16, 64, 256)
 """Tokens after which the survival curve is shown."""
+RESHAPED = "ar@rows5:rows=5"
+"""AR in the shape of a verifying call."""
 ABOVE_FLOOR = 0.001
 """Level of the test for more near-ties than the noise floor has."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReshapedAR(Autoregressive):
-    """AR that feeds its last tokens again in every call: the shape of a verifying call."""
-
-    rows: int = 5
-
-    def steps(self, request: Request) -> Steps:
-        """Prefill, then `rows` rows per step, the last of which is read."""
-        target, text = request.target, list(request.prompt_ids)
-        result = yield target.call(text)
-        while True:
-            text += result.picks
-            yield Emit(tokens=result.picks)
-            num_rows = min(self.rows, len(text))
-            target.truncate(len(text) - num_rows)
-            result = yield target.call(text[-num_rows:])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,7 +41,7 @@ class EqualityCheck:
 
     decoder: str
     sampling: Sampling
-    dtype: str
+    precision: str
     equal_tokens: list[int] = field(default_factory=list)
     parted: list[tuple[str, Divergence]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -76,10 +58,17 @@ class EqualityCheck:
         if not isinstance(outcome, Generation):
             self.errors.append(f"{name}: {error_line(outcome)}")
             return
-        divergence = examine(target, prompt, outcome.tokens, expected, self.sampling, self.dtype)
+        divergence = examine(
+            target, prompt, outcome.tokens, expected, self.sampling, self.precision
+        )
         self.equal_tokens.append(len(expected) if divergence is None else divergence.place)
         if divergence is not None:
             self.parted.append((name, divergence))
+
+    @property
+    def exact(self) -> bool:
+        """Whether no rounding is allowed for."""
+        return self.precision == "invariant"
 
     @property
     def wrong(self) -> list[tuple[str, Divergence]]:
@@ -166,7 +155,7 @@ class EqualityCheck:
             words += f"; {num_wrong} differ beyond rounding: {_parted(*self.wrong[0])}"
         return Finding(
             check=f"{self.mode}, five rows a call",
-            outcome="open" if num_wrong else "passed",
+            outcome=("wrong" if self.exact else "open") if num_wrong else "passed",
             text=words,
             data=self.as_data(),
         )

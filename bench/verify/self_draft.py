@@ -23,8 +23,8 @@ PROMPTS = 4
 """Prompts that the control answers."""
 TOKENS = 64
 """Tokens of such an answer at most."""
-MOST_REJECTED = {"float32": 0.002, "float16": 0.02, "bfloat16": 0.1}
-"""Share of drafts that rounding between calls of other shapes may reject, by dtype."""
+MOST_REJECTED = {"float32": 0.002, "float16": 0.02, "bfloat16": 0.1, "invariant": 0.0}
+"""Share of drafts that rounding between calls of other shapes may reject, by precision."""
 
 
 def applies_to(arm: Arm) -> bool:
@@ -37,7 +37,7 @@ class SelfDraft:
     """Drafts of one decoder whose draft model is the target itself, under one sampling."""
 
     sampling: Sampling
-    dtype: str
+    precision: str
     accepted: int = 0
     rejected: int = 0
     errors: list[str] = field(default_factory=list)
@@ -62,6 +62,10 @@ class SelfDraft:
             self.accepted += step.accepted
             self.rejected += step.accepted < step.drafted
 
+    def _most_rejected(self, tested: int) -> float:
+        share = MOST_REJECTED[self.precision]
+        return max(1, share * tested) if share else 0
+
     def finding(self) -> Finding:
         """What came of it: `open` where drafts fell, since the output may still be right."""
         tested = self.accepted + self.rejected
@@ -74,7 +78,7 @@ class SelfDraft:
         if self.errors or not tested:
             outcome = "open"
             words += f"; {len(self.errors)} failed: {self.errors[0]}" if self.errors else ""
-        elif self.rejected > max(1, MOST_REJECTED[self.dtype] * tested):
+        elif self.rejected > self._most_rejected(tested):
             outcome = "open"
             words += ": draft and target are not treated alike"
         else:

@@ -66,11 +66,11 @@ class Subject:
             )
         )
 
-    def begin(self, sampling: Sampling, dtype: str) -> EqualityCheck | None:
+    def begin(self, sampling: Sampling, precision: str) -> EqualityCheck | None:
         """A comparison with AR, where one is due."""
         if not (sampling.greedy or (self.lossless and self.arm.decoder.coupled)):
             return None
-        made = EqualityCheck(decoder=self.name, sampling=sampling, dtype=dtype)
+        made = EqualityCheck(decoder=self.name, sampling=sampling, precision=precision)
         self.compared.append(made)
         return made
 

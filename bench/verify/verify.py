@@ -19,12 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bench.errors import BenchError, Exit
 from bench.plan.make import batch_size, tokenise
-from bench.plan.precision import computed_in
-from bench.plan.select import choose_decoders
-from bench.plan.setup import Arm, Setup, open_setup
+from bench.plan.precision import computed_in, usual_dtype
+from bench.plan.select import build_decoder, choose_decoders
+from bench.plan.setup import Arm, Setup, checkpoint, open_device, open_setup
 from bench.plan.tokenise import count_lines, tasks_of
 from bench.progress import Progress
 from bench.records.failures import error_line
+from bench.records.plan import BASELINE
 from bench.records.prompts import Prompt
 from bench.settings.bounds import NumDraws, check
 from bench.settings.config import RunConfig
@@ -37,13 +38,15 @@ from bench.verify.distribution import (
     unsure_places,
 )
 from bench.verify.divergence import MARGINS, edge_margin
-from bench.verify.equality import CURVE, EqualityCheck, ReshapedAR
+from bench.verify.equality import CURVE, RESHAPED, EqualityCheck
 from bench.verify.self_draft import PROMPTS as SELF_DRAFT_PROMPTS
 from bench.verify.self_draft import SelfDraft, applies_to
 from bench.verify.subject import Subject
 from bench.verify.verdict import VerifyReport
 from decoders.core.checks import table_draws
+from decoders.core.decoder import SelfDriven
 from decoders.core.engine.scheduler import Scheduler
+from decoders.core.registry import build, parse_spec
 from decoders.core.testing.draws import Draws
 from decoders.core.testing.goodness import POWER
 from decoders.core.types import Generation, Outcome, Sampling
@@ -77,7 +80,7 @@ def verify(
         BenchError: as a run's, before anything is examined.
     """
     check(num_draws, NumDraws, "--draws")
-    config = choose_decoders(config, progress.note)
+    config = exact_by_default(choose_decoders(config, progress.note))
     setup = opener(config)
     progress.note(computed_in(config, setup.config))
     tasks = tasks_of(
@@ -109,6 +112,16 @@ def verify(
     return work.report(interrupted)
 
 
+def exact_by_default(config: RunConfig) -> RunConfig:
+    """Row-invariant numerics in half precision, where nobody chose and no decoder has none."""
+    decoders = [build_decoder(cell, options) for cell, options in (config.decoders or {}).items()]
+    if config.numerics is not None or any(isinstance(each, SelfDriven) for each in decoders):
+        return config
+    device = open_device(config.device).type
+    dtype = config.dtype or usual_dtype(config, device, checkpoint(config.model, "target"))
+    return config if dtype == "float32" else config.with_values(numerics="invariant")
+
+
 class _Work:
     """The examination: what it works with, and its subjects, which keep what is found."""
 
@@ -117,8 +130,9 @@ class _Work:
     ) -> None:
         self._setup, self._prompts, self._progress = setup, prompts, progress
         self._num_draws, self._seed = num_draws, setup.config.seed
-        self._dtype = setup.config.dtype or "float32"
-        self._floor_every = 4 if self._dtype == "float32" else 1  # there it is only shown
+        self._precision = setup.precision(BASELINE)
+        self._exact = self._precision in ("float32", "invariant")
+        self._floor_every = 4 if self._exact else 1  # there it is only shown
         self._subjects = [Subject(arm) for arm in setup.arms.values()]
         self._floors: list[EqualityCheck] = []
         self._expected: dict[str, tuple[int, ...]] = {}
@@ -140,11 +154,16 @@ class _Work:
     def answers(self, sampling: Sampling) -> None:
         """Prompt by prompt: AR's answer, that of AR in another shape, and everyone else's."""
         baseline, *others = self._subjects
-        floor = EqualityCheck(decoder="ar in another shape", sampling=sampling, dtype=self._dtype)
+        floor = EqualityCheck(
+            decoder="ar in another shape", sampling=sampling, precision=self._precision
+        )
         self._floors.append(floor)
-        begun = [(subject.arm, subject.begin(sampling, self._dtype)) for subject in others]
+        begun = [
+            (subject.arm, subject.begin(sampling, self._setup.precision(subject.name)))
+            for subject in others
+        ]
         due = [(arm, comparison) for arm, comparison in begun if comparison is not None]
-        reshaped = dataclasses.replace(baseline.arm, decoder=ReshapedAR())
+        reshaped = dataclasses.replace(baseline.arm, decoder=build(parse_spec(RESHAPED)))
         mode = "greedy" if sampling.greedy else "sampled"
         self._progress.start(f"{mode} answers", len(self._prompts))
         for number, prompt in enumerate(self._prompts):
@@ -169,7 +188,7 @@ class _Work:
         self._progress.start("own drafts", len(subjects) * 2)
         for subject in subjects:
             for sampling in (self.greedy, self.sampled):
-                control = SelfDraft(sampling, self._dtype)
+                control = SelfDraft(sampling, self._setup.precision(subject.name))
                 subject.own_drafts.append(control)
                 for prompt in self._prompts[:SELF_DRAFT_PROMPTS]:
                     control.answer(subject.arm, prompt.name, prompt.ids)
@@ -186,7 +205,7 @@ class _Work:
             for subject in subjects:
                 arm = subject.arm
                 draws = Draws(arm.decoder, arm.models, ids, sampling, self._num_draws)
-                test = DistributionTest(f"after {name}", draws, exact=self._dtype == "float32")
+                test = DistributionTest(f"after {name}", draws, exact=self._exact)
                 subject.draw(test, self._seed, batch_size(self._setup))
                 self._progress.step(subject.name)
 
@@ -208,11 +227,13 @@ class _Work:
         )
 
     def _notes(self) -> list[str]:
-        margin = MARGINS[self._dtype]
+        margin = MARGINS[self._precision]
         edge = edge_margin(margin, self.sampled.temperature)
         return [
-            f"{self._dtype}: a difference from ar is a near-tie where the two logits are less than "
-            f"{margin:g} apart, or u less than {edge:.2g} from the token's share of the CDF.",
+            f"{self._precision}: a difference from ar is a near-tie where the two logits are less "
+            f"than {margin:g} apart, or u less than {edge:.2g} from the token's share of the CDF."
+            if margin
+            else "Row-invariant numerics: any difference from ar is wrong, however near a tie.",
             f"What would be caught is caught with probability {POWER:g}: a wrong token in so many, "
             "or a distribution at that total-variation distance, whatever its direction.",
             f"A lossless decoder fails these tests in {percent(FALSE_ALARM)} of examinations.",
@@ -222,10 +243,11 @@ class _Work:
         return {
             "config": self._setup.config.model_dump(),
             "models": self._setup.facts,
-            "dtype": self._dtype,
+            "dtype": self._setup.config.dtype or "float32",
+            "precision": self._precision,
             "temperature": self.sampled.temperature,
-            "margin_logits": MARGINS[self._dtype],
-            "margin_cdf": edge_margin(MARGINS[self._dtype], self.sampled.temperature),
+            "margin_logits": MARGINS[self._precision],
+            "margin_cdf": edge_margin(MARGINS[self._precision], self.sampled.temperature),
             "false_alarm": FALSE_ALARM,
             "num_prompts": len(self._prompts),
             "num_contexts": NUM_CONTEXTS,

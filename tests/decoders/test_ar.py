@@ -48,4 +48,16 @@ def test_the_baseline_keeps_its_cache_and_a_labelled_ar_need_not():
     assert refused.value.exit_code == Exit.USAGE
     spelled_out = load_config(None, {"decoders": "ar:cache=true,ar@nocache:cache=false"})
     chosen = choose_decoders(spelled_out, notes.append).decoders
-    assert chosen == {"ar": {"cache": "true"}, "ar@nocache": {"cache": "false"}}
+    one = {"rows": "1"}
+    assert chosen == {"ar": {"cache": "true"} | one, "ar@nocache": {"cache": "false"} | one}
+
+
+def test_in_calls_of_several_rows_the_tokens_are_the_same_and_every_row_is_counted():
+    sampling = Sampling(temperature=0.9, max_new_tokens=NUM, seed=3)
+    models = Models(target=TableModel(31, seed=1, scale=2.0))
+    wide = generate(Autoregressive(rows=5), PROMPT, sampling, models)
+    assert wide.tokens == generate(Autoregressive(), PROMPT, sampling, models).tokens
+    assert [step.target_rows for step in wide.steps] == [len(PROMPT), 4, *[5] * (NUM - 2)]
+    for rows, cache in ((0, True), (2, False)):
+        with pytest.raises(ValueError, match="option 'rows' of decoder 'ar'"):
+            Autoregressive(rows=rows, cache=cache)

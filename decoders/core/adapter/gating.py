@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from decoders.core.adapter.tile import tiled
+
 Forward = Callable[[int, Tensor], Tensor]
 
 
@@ -111,7 +113,7 @@ def decoder_layers(module: Any) -> nn.ModuleList:
 
 def _layer(name: str, layer: nn.Module) -> Layer:
     bias = layer.bias if isinstance(layer.bias, Tensor) else None
-    return Layer(name, layer.forward, _weight(layer), bias)
+    return Layer(name, tiled(layer.forward), _weight(layer), bias)
 
 
 def _weight(layer: nn.Module) -> Tensor:
@@ -148,7 +150,7 @@ class GatedModule:
         self._active: Forward | None = None
         self._resting: Forward | None = None
         for index, layer in enumerate(layers.values()):
-            layer.forward = self._wrapped(index, layer.forward)
+            layer.forward = self._wrapped(index, tiled(layer.forward))
 
     def _wrapped(self, index: int, plain: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         def forward(x: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from decoders.core.adapter.gating import Forward, GatedModule
+from decoders.core.adapter.tile import by_tiles
 from decoders.core.adapter.weights import Group, GroupedWeights, open_gate
 
 Factors = tuple[Tensor | None, Tensor]
@@ -65,7 +66,7 @@ class LowRankWeights(GroupedWeights):
         if bucketed:
             gate = open_gate(base, slots)
             return lambda index, x: self._added(
-                index, x, lambda delta, x, y: y.add_(delta.of_rows(x) * gate.to(y.dtype))
+                index, x, lambda delta, x, y: y.add_(by_tiles(delta.of_rows, x) * gate.to(y.dtype))
             )
         return lambda index, x: self._added(
             index, x, lambda delta, x, y: y.index_add_(0, slots, delta.of_rows(x[slots]))

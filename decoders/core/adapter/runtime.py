@@ -63,25 +63,31 @@ class AttachedAdapter:
         self._weights = weights
 
     def late_slots(
-        self, calls: Sequence[Call], inputs: Tensor, *, bucketed: bool = False
+        self,
+        calls: Sequence[Call],
+        inputs: Tensor,
+        *,
+        bucketed: bool = False,
+        firsts: Sequence[int] | None = None,
     ) -> LateSlots | None:
         """The slots of calls, of inputs ``[B, N, D]``, if they enter late; None: with the tokens.
 
-        If `bucketed`, the last one is repeated until their number is a power of two.
+        If `bucketed`, the last one is repeated until their number is a power of two. `firsts` are
+        the calls' first flat rows; None: multiples of N.
 
         Raises:
             ValueError: slots without the token rows that they would begin from.
         """
         if not self.config.enter:
             return None
-        width = inputs.shape[1]
+        firsts = firsts or range(0, len(calls) * inputs.shape[1], inputs.shape[1])
         rows: list[int] = []
         before: list[int] = []
         number: list[int] = []
-        for line, call in enumerate(calls):
+        for begin, call in zip(firsts, calls, strict=True):
             if call.slots is None:
                 continue
-            first, sizes = line * width + len(call.tokens), call.slots.sizes
+            first, sizes = begin + len(call.tokens), call.slots.sizes
             if len(call.tokens) < len(sizes):
                 raise ValueError(
                     f"adapter {call.slots.adapter!r} enters at layer {self.config.enter}: its "
@@ -114,19 +120,25 @@ class AttachedAdapter:
         return both, self._weights.tail(num_tokens, both.shape[1])
 
     def merged(
-        self, calls: Sequence[Call], embedded: Tensor, *, bucketed: bool = False
+        self,
+        calls: Sequence[Call],
+        embedded: Tensor,
+        *,
+        bucketed: bool = False,
+        firsts: Sequence[int] | None = None,
     ) -> tuple[Tensor, Forward]:
         """Inputs of calls padded to one width ``[B, N, D]``, whose tokens are embedded already.
 
-        If `bucketed`, the shapes in the gated forward are rounded up to powers of two.
+        If `bucketed`, the shapes in the gated forward are rounded up to powers of two. `firsts` are
+        the calls' first flat rows; None: multiples of N.
         """
-        width = embedded.shape[1]
-        is_slot = torch.zeros(embedded.shape[:2], dtype=torch.bool)
-        for line, call in zip(is_slot, calls, strict=True):
-            line[len(call.tokens) : call.num_rows] = True
-        flat = embedded.reshape(len(calls) * width, -1)
-        slots = is_slot.view(-1).nonzero().squeeze(1).to(self._device)
-        base = (~is_slot).view(-1).nonzero().squeeze(1).to(self._device)
+        firsts = firsts or range(0, len(calls) * embedded.shape[1], embedded.shape[1])
+        flat = embedded.reshape(-1, embedded.shape[-1])
+        is_slot = torch.zeros(len(flat), dtype=torch.bool)
+        for first, call in zip(firsts, calls, strict=True):
+            is_slot[first + len(call.tokens) : first + call.num_rows] = True
+        slots = is_slot.nonzero().squeeze(1).to(self._device)
+        base = (~is_slot).nonzero().squeeze(1).to(self._device)
         flat[slots] = self._embed([call.slots for call in calls if call.slots is not None])
         return flat.view(embedded.shape), self._weights.scattered(base, slots, bucketed=bucketed)
 

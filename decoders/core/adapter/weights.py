@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from decoders.core.adapter.gating import Forward, GatedModule, Layer
+from decoders.core.adapter.tile import by_tiles
 
 PAIRED_ROWS = 64
 """Most base rows, or slots, of a call that runs as one batched product (measured: docs/log.md)."""
@@ -81,16 +82,16 @@ class Deltas:
         if pair is None:
             return None
         if pair[0] is None:
-            return x @ pair[1].t()
+            return by_tiles(lambda tile: tile @ pair[1].t(), x)
         number, start = self._group_of[index]
         if start == 0 or self._last is None or self._last[0] != number:
             stack = self._stacks[number]
             assert stack is not None
-            self._last = (number, x @ stack)
+            self._last = (number, by_tiles(lambda tile: tile @ stack, x))
         high, product = pair[1], self._last[1]
         if start + high.shape[1] == product.shape[1]:
             self._last = None  # kept, it would be an output of a compiled graph
-        return product[:, start : start + high.shape[1]] @ high.t()
+        return by_tiles(lambda tile: tile @ high.t(), product[:, start : start + high.shape[1]])
 
 
 class GroupedWeights:
@@ -245,7 +246,7 @@ class Group:
 
     def everywhere(self, x: Tensor) -> Tensor:
         """`slots` for every row ``[B, N, in]``."""
-        y = x @ self.slots
+        y = by_tiles(lambda tile: tile @ self.slots, x)
         return y if self.bias is None else y + self.bias
 
     def gated(self, x: Tensor, rows: _Rows) -> Tensor:

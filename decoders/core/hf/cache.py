@@ -139,6 +139,22 @@ class KVStore:
             count = len(rows)
             self._reads = self._views(lambda base: base.narrow(1, first, count).narrow(3, 0, stop))
 
+    def packed(self, rows: Tensor, entries: Tensor) -> None:
+        """The next call writes one entry for each of its rows, of any cache rows; it reads planes.
+
+        Args:
+            rows: int64 ``[N]``, the cache row of each.
+            entries: int64 ``[N]``, where it goes there; `scrap` for padding.
+        """
+        self.start, self.stop = 0, self.scrap + 1
+        self._into = self._reads = self._read_rows = None
+        self._indices = []
+        for base in self._bases:
+            heads = torch.arange(base.shape[2], device=rows.device)[:, None]
+            index = (rows * base.shape[2] + heads) * base.shape[3] + entries
+            self._indices.append(index.view(-1).to(base.device))
+        self._span = (0, self.num_rows)
+
     def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """Store a layer's new states ``[B', H, N, D]``; return all it sees, ``[B', H, T, D]``."""
         place = 2 * layer

@@ -39,6 +39,7 @@ from decoders.core.adapter.hidden import HiddenAdapter
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.runtime import AttachedAdapter
 from decoders.core.adapter.weights import GroupedWeights, power_of_two
+from decoders.core.hf import tiles
 from decoders.core.hf.architecture import Architecture, main_device, token_ids
 from decoders.core.hf.attention import MaskBuilder, Masks
 from decoders.core.hf.cache import KVStore
@@ -147,6 +148,9 @@ class HFModel:
         self._heads: dict[str, HiddenAdapter] = {}
         self._exits: dict[str, HFModel] = {}
         self._late_slots = LateSlotHooks(module)
+        self.tile: int | None = None
+        """Rows of a tile in row-invariant numerics (`tiles`); None: calls run as they come."""
+        self._configs: list[Any] = []
 
     @classmethod
     def load(
@@ -214,6 +218,22 @@ class HFModel:
             quantized=quantized,
         )
 
+    def in_tiles(self, rows: int) -> Self:
+        """The same weights in row-invariant numerics (`tiles`), with its own cache and adapters.
+
+        Raises:
+            ValueError: in one line where the architecture has none.
+        """
+        configs = tiles.prepare(self.module)
+        if self._gated is None:
+            self._gated = GatedModule(self.module)
+        twin = copy.copy(self)
+        twin.tile, twin._configs, twin._compiled = rows, configs, None
+        twin._store, twin._cache, twin._open, twin._capacity = None, _StoreCache(), [], 0
+        twin._adapters, twin._heads, twin._exits = {}, {}, {}
+        twin.num_forwards = twin.num_padded_rows = 0
+        return twin
+
     @property
     def adapters(self) -> Mapping[str, AdapterConfig]:
         """Configurations of the attached adapters by name."""
@@ -243,7 +263,7 @@ class HFModel:
             self._gated = GatedModule(self.module)
         if merged is None:
             small = self.weight_bytes <= _MERGED_BYTES and self._quantized is None
-            merged = self.device.type == "cpu" and small
+            merged = self.device.type == "cpu" and small and self.tile is None
         if merged and self._quantized is not None:
             raise ValueError(
                 f"weights of {self._quantized} take no merged adapter; attach it with merged=False"
@@ -265,9 +285,11 @@ class HFModel:
         self._heads[name] = copy.deepcopy(heads).to(self.device, self.dtype)
         if isinstance(heads, ExitBlock):
             module = early_exit(self.module, heads.config.exit_layer, self._heads[name])
-            self._exits[name] = HFModel(
+            early = HFModel(
                 module, compile=self._compiled is not None, backend=self._backend, grouped=False
             )
+            early._gated = self._gated  # its layers are these, and wrapped already
+            self._exits[name] = early if self.tile is None else early.in_tiles(self.tile)
 
     @property
     def _no_hidden(self) -> str:
@@ -345,7 +367,9 @@ class HFModel:
         """What a run records of the model: architecture, sizes, dtype, attention, if compiled."""
         compiled = {} if self._compiled is None else {"compiled": True}
         quantized = {} if self._quantized is None else {"quantized": self._quantized}
+        tile = {} if self.tile is None else {"tile": self.tile}
         return {
+            **tile,
             **compiled,
             **quantized,
             "architecture": type(self.module).__name__,
@@ -407,7 +431,8 @@ class HFModel:
             return
         self._store = None  # free the old one first
         bucketed = self._compiled is not None
-        entries = _round_up(capacity + 1, _LENGTH_BUCKET) - 1 if bucketed else capacity
+        step = _LENGTH_BUCKET if bucketed else 1 if self.tile is None else tiles.BLOCK
+        entries = _round_up(capacity + 1, step) - 1
         store = KVStore(
             self.architecture.planes,
             num_rows,
@@ -467,7 +492,9 @@ class HFModel:
             float32 ``[sum R, V]``: the read rows of the first call, then of the second, …
         """
         compiled = self._compiled is not None and self._compiling
-        if compiled and max(call.num_rows for call in calls) <= COMPILED_ROWS:
+        if self.tile is not None:
+            logits, hidden = self._forward_tiled(calls, self.tile)
+        elif compiled and max(call.num_rows for call in calls) <= COMPILED_ROWS:
             logits, hidden = self._forward_merged(calls, bucketed=True)
         elif len(calls) == 1 and self._is_plain(calls[0]):
             logits, hidden = self._forward_one(calls[0])
@@ -591,6 +618,64 @@ class HFModel:
         embedded, gate = adapter.merged(ordered, self._tokens(ids), bucketed=bucketed)
         self._late_slots.begin(adapter.late_slots(ordered, embedded, bucketed=bucketed))
         return self._logits({"inputs_embeds": embedded}, positions, added, read, gate, shape)
+
+    # In tiles: all rows behind one another, whatever their sequence, padded to whole tiles.
+
+    def _forward_tiled(self, calls: Sequence[Call], tile: int) -> tuple[Tensor, Tensor | None]:
+        store = self._store
+        assert store is not None
+        assert all(map(self._owns, (call.session for call in calls))), "a session is not open"
+        packed = tiles.pack(calls, tile)
+        padding = packed.num_rows - sum(call.num_rows for call in calls)
+        self.num_padded_rows += padding
+        rows: list[tuple[int, int, int, int]] = []  # id, position, row of the cache, entry
+        for call in calls:
+            tokens = (*call.tokens, *[0] * (call.num_rows - len(call.tokens)))
+            for number, position in enumerate(call.row_positions()):
+                entry = call.session.length + number
+                rows.append((tokens[number], position, call.session.row, entry))
+        numbers = self._to_device(
+            list(zip(*rows, *[(0, 0, 0, store.scrap)] * padding, strict=True))
+        )
+        ids, positions, row_index, entries = numbers
+        positions = self._existing(positions)
+        if self._window:
+            self._placed[row_index, entries] = positions
+        store.packed(row_index, entries)
+        masks = self._tiled_masks(packed, positions.view(-1, tile))
+        read = [
+            first + row
+            for first, call in zip(packed.firsts, calls, strict=True)
+            for row in _read_rows(call)
+        ]
+        whole = [t * tile + n for t in sorted({row // tile for row in read}) for n in range(tile)]
+        gate, fed = None, {"input_ids": ids[None]}
+        if any(call.slots is not None for call in calls):
+            adapter = self._adapter_of(calls)
+            embedded = self._tokens(ids[None])
+            embedded, gate = adapter.merged(calls, embedded, bucketed=True, firsts=packed.firsts)
+            late = adapter.late_slots(calls, embedded, firsts=packed.firsts)
+            self._late_slots.begin(late)
+            fed = {"inputs_embeds": embedded}
+        with tiles.running(self._configs, tile, packed.blocks):
+            logits, hidden = self._logits(fed, positions[None], masks, whole, gate)
+        place = {row: number for number, row in enumerate(whole)}
+        chosen = [place[row] for row in read]
+        return self._select(logits, chosen), None if hidden is None else self._select(
+            hidden, chosen
+        )
+
+    def _tiled_masks(self, packed: tiles.Packed, positions: Tensor) -> Masks:
+        """Which entries rows ``[tiles, N]`` of a position see, windows included, block by block."""
+        seen = self._to_device([block.seen for block in packed.blocks])
+        visible = torch.arange(tiles.BLOCK, device=self.device) < seen[:, :, None]
+        if not self._window:
+            return self._masks.windowed(visible, positions, visible)
+        placed = torch.stack(
+            [block.of(self._placed[:, None, :, None]).flatten() for block in packed.blocks]
+        )
+        of_tile = self._to_device([block.tile for block in packed.blocks])
+        return self._masks.windowed(visible, positions[of_tile], placed)
 
     def _filled_up(self, ordered: Sequence[Call]) -> list[Call]:
         """Calls for cache rows 0, 1, … up to a power of two; empty ones where there is none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -60,8 +61,6 @@ def test_a_near_tie_is_a_difference_and_not_wrong(
 def test_half_precision_and_sampling_are_reported_and_not_judged(
     setup: Setup, record: Make, small: Any, opener: Any, values: dict[str, Any]
 ) -> None:
-    import dataclasses
-
     config = choose_decoders(small(decoders="spec:verify=coupled", **values), print)
     sampled = opener(config)
     sampled = dataclasses.replace(sampled, config=config)
@@ -105,3 +104,39 @@ def test_answers_are_held_to_the_baselines_of_the_same_repeat_and_pass(
 
 def test_answers_with_an_error_are_left_out(setup: Setup, record: Make) -> None:
     assert differences(setup, [record("ar"), record("spec", error="no")], {}) == []
+
+
+def test_in_row_invariant_numerics_any_difference_is_wrong(
+    setup: Setup, record: Make, small: Any, opener: Any
+) -> None:
+    cells = "spec:verify=coupled,spec@fast:verify=coupled:numerics=fast"
+    config = choose_decoders(
+        small(decoders=cells, numerics="invariant", dtype="bfloat16", temperature=0.5), print
+    )
+    exact = dataclasses.replace(opener(config), config=config)
+    records = [
+        *(record("ar", repeat=repeat) for repeat in range(2)),
+        *(record("spec", tokens=(9, 9, 9), repeat=repeat) for repeat in range(2)),
+        record("spec@fast", tokens=(9, 9, 9)),
+    ]
+    found = {each.cell: each for each in differences(exact, records, {"c0#1": PROMPT})}
+    assert (found["spec"].num_answers, found["spec"].num_wrong) == (2, 2)
+    assert found["spec@fast"].num_wrong is None
+
+
+def test_differences_are_told_by_place_share_and_distance_from_a_tie(
+    setup: Setup, record: Make
+) -> None:
+    best, second, *_ = ranked(setup, PROMPT.ids)
+    logits = setup.models.target.logits(PROMPT.ids)  # type: ignore[attr-defined]
+    third = ranked(setup, (*PROMPT.ids, best))[2]
+    records = [
+        *(record("ar", tokens=(best, 1, 2), repeat=repeat) for repeat in range(3)),
+        record("spec", tokens=(second, 1, 2), repeat=0),
+        record("spec", tokens=(best, third, 2), repeat=1),
+        record("spec", tokens=(best, 1, 2), repeat=2),
+    ]
+    (found,) = differences(setup, records, {"c0#1": PROMPT})
+    assert (found.num_tokens, found.num_equal, found.places) == (9, 4, (0, 1))
+    assert found.gaps[0] == pytest.approx(float(logits[best] - logits[second]), abs=1e-5)
+    assert len(found.gaps) == 2

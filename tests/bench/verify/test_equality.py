@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bench.verify.divergence import Divergence
-from bench.verify.equality import CURVE, EqualityCheck, ReshapedAR
+from bench.verify.divergence import MARGINS, Divergence
+from bench.verify.equality import CURVE, RESHAPED, EqualityCheck
 from decoders.core.checks import check_coupled_equals_ar, check_greedy_equals_ar
+from decoders.core.registry import build, parse_spec
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Sampling
 
@@ -20,15 +21,15 @@ def comparison(num: int, parted: int, *, distance: float = 1e-4, length: int = 2
     return EqualityCheck(
         decoder="x",
         sampling=Sampling(),
-        dtype="float32",
+        precision="float32",
         equal_tokens=[*places, *[length] * (num - parted)],
         parted=[(f"p{i}", divergence) for i, divergence in enumerate(found)],
     )
 
 
 def test_ar_in_another_shape_is_ar() -> None:
-    check_greedy_equals_ar(ReshapedAR())
-    check_coupled_equals_ar(ReshapedAR(rows=3))
+    check_greedy_equals_ar(build(parse_spec(RESHAPED)))
+    check_coupled_equals_ar(build(parse_spec("ar:rows=3")))
 
 
 def test_equal_answers_pass_and_say_what_they_would_have_caught() -> None:
@@ -100,3 +101,12 @@ def test_the_curve_ends_with_the_longest_answer() -> None:
     assert comparison(3, 0, length=8).survival() == [1.0, 1.0, None, None, None]
     assert comparison(3, 0, length=300).survival() == [1.0] * len(CURVE)
     assert comparison(3, 3).survival() == [1.0, 1.0, 0.0, 0.0, 0.0]  # no answer is left: known
+
+
+def test_in_row_invariant_numerics_a_near_tie_is_wrong() -> None:
+    near = Divergence(place=1, by="logits", distance=0.0, margin=MARGINS["invariant"])
+    check = EqualityCheck(decoder="mine", sampling=Sampling(), precision="invariant")
+    check.equal_tokens, check.parted = [1, 8], [("a", near)]
+    floor = EqualityCheck(decoder="ar", sampling=Sampling(), precision="invariant")
+    assert check.finding(True, floor).outcome == "wrong"
+    assert check.shapes().outcome == "wrong"

@@ -148,7 +148,7 @@ def test_only_lossless_decoders_with_nothing_but_a_draft_are_asked(opener: Any, 
 
 
 def test_calls_of_another_shape_that_differ_beyond_rounding_leave_ar_open() -> None:
-    floor = EqualityCheck(decoder="ar", sampling=Sampling(max_new_tokens=8), dtype="float32")
+    floor = EqualityCheck(decoder="ar", sampling=Sampling(max_new_tokens=8), precision="float32")
     floor.equal_tokens += [8, 8]
     assert floor.shapes().outcome == "passed"
     near = Divergence(place=2, by="logits", distance=1e-5, margin=1e-3)

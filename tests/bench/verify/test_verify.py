@@ -13,11 +13,13 @@ import pytest
 import torch
 from rich.console import Console
 
+from bench.plan.select import choose_decoders
 from bench.plan.setup import Arm
 from bench.records.prompts import Prompt
 from bench.settings.config import RunConfig
 from bench.verify import verify as verifying
 from bench.verify.distribution import FALSE_ALARM, DistributionTest, findings
+from bench.verify.divergence import MARGINS
 from bench.verify.equality import CURVE
 from bench.verify.verdict import Examination, Finding, VerifyReport
 from bench.verify.verify import NUM_DRAWS, verify
@@ -25,6 +27,7 @@ from decoders.ar import Autoregressive
 from decoders.core.checks import table_draws
 from decoders.core.registry import build, parse_spec
 from decoders.core.types import Outcome, Sampling
+from tests.conftest import RecordedProgress
 
 WRONG = Path(__file__).parents[3] / "examples" / "wrong.py"
 CONTROLS = {
@@ -278,6 +281,27 @@ def test_in_half_precision_a_distribution_that_does_not_fit_is_inconclusive() ->
     draws.draw(0, 64)
     assert findings([DistributionTest("here", draws, exact=False)])[0].outcome == "open"
     assert findings([DistributionTest("here", draws)])[0].outcome == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("values", "precision"),
+    [
+        ({"dtype": "bfloat16"}, "invariant"),
+        ({"dtype": "bfloat16", "numerics": "fast"}, "float32"),
+        ({"dtype": "float32"}, "float32"),
+        ({"dtype": "float32", "numerics": "invariant"}, "invariant"),
+    ],
+)
+def test_half_precision_is_examined_without_margins_unless_told(
+    small: Make, opener: Any, values: dict[str, Any], precision: str
+) -> None:
+    """What is opened then; tables are of float32, whatever is asked of them."""
+    setup = opener(verifying.exact_by_default(choose_decoders(small(**values), print)))
+    assert setup.precision("ar") == precision
+    work = verifying._Work(setup, [], RecordedProgress(), NUM_DRAWS)
+    assert work.report(interrupted=False).facts["margin_logits"] == MARGINS[precision]
+    notes = " ".join(work.report(interrupted=False).notes)
+    assert ("any difference from ar is wrong" in notes) == (precision == "invariant")
 
 
 @pytest.mark.parametrize("stop_at", [1, 3, 5])

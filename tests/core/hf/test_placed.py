@@ -186,3 +186,19 @@ def test_on_gpus_ids_are_those_of_one(saved: Path, second: str | int) -> None:
             for model in (in_one_place(saved, "cuda"), placed(saved, places))
         ]
         assert answers[0].tokens == answers[1].tokens
+
+
+def test_in_tiles_a_placed_model_has_the_same_bits_in_every_call(saved: Path) -> None:
+    model = placed(saved).in_tiles(8)
+    model.reserve(1, 40)
+    found = []
+    for width in (1, 5, 20):
+        session = model.open()
+        parts = [
+            model.forward([session.call(range(n, n + width), want="logits", read=range(width))])
+            for n in range(3, 23, width)
+        ]
+        found.append(torch.cat(parts))
+        model.close(session)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])

@@ -1,0 +1,145 @@
+"""Row-invariant numerics (`decoders.core.hf.tiles`): who computes by them, and in which tile.
+
+The tile of a run is measured: of the sizes that hold on this machine, the one whose calls of usual
+widths take least. That it holds is tried on the model itself, bit for bit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from statistics import median
+from typing import TYPE_CHECKING
+
+import torch
+
+from bench.errors import BenchError, Exit
+from bench.settings.config import FAST, NUMERICS, RunConfig
+from decoders.core.decoder import Decoder, SelfDriven
+from decoders.core.engine.models import Models
+from decoders.core.hf import tiles
+
+if TYPE_CHECKING:
+    from decoders.core.hf.model import HFModel
+
+TILES = (8, 16, 32)
+_ROWS = (1, 5, 9, 17)
+"""Widths that calls are taken to have, each as often: AR's, and those of verifying calls."""
+_TRIED = 10
+"""Rows whose bits are compared: some calls of five have rows on both sides of a block's end."""
+_TIMED = 5
+
+
+def numerics_of(config: RunConfig, cell: str, options: Mapping[str, str]) -> str:
+    """The numerics of a cell: its own, or the run's.
+
+    Raises:
+        BenchError: exit 2 for a word that is none.
+    """
+    chosen = options.get("numerics") or config.numerics or FAST
+    if chosen not in NUMERICS:
+        line = f"decoder {cell!r}: numerics is {chosen!r}; allowed: {', '.join(NUMERICS)}"
+        raise BenchError(line, Exit.USAGE)
+    return chosen
+
+
+def uses_tiles(config: RunConfig) -> bool:
+    """Whether the run, or a cell of it, computes in tiles; refuses what cannot (exit 2)."""
+    cells = (config.decoders or {}).items()
+    chosen = {
+        config.numerics or FAST,
+        *(numerics_of(config, cell, options) for cell, options in cells),
+    }
+    if "invariant" not in chosen:
+        if config.tile is not None:
+            line = f"--tile {config.tile} is of row-invariant numerics; add --numerics invariant"
+            raise BenchError(line, Exit.USAGE)
+        return False
+    refusals = (
+        (config.compile, "--compile", "makes a graph of every shape, and each may round otherwise"),
+        (config.tensor_parallel > 1, "--tensor-parallel", "adds up parts of products"),
+        (config.attention == "eager", "--attention eager", "is not the attention of tiles"),
+    )
+    for given, option, why in refusals:
+        if given:
+            line = f"{option} {why}: leave it out, or take --numerics fast"
+            raise BenchError(line, Exit.USAGE)
+    return True
+
+
+def check_decoder(cell: str, decoder: Decoder, numerics: str) -> None:
+    """`BenchError` (exit 2) for a loop of its own, whose calls are not ours to cut."""
+    if numerics == "invariant" and isinstance(decoder, SelfDriven):
+        raise BenchError(
+            f"decoder {cell!r} runs a loop of its own, whose calls have any number of rows: it has "
+            "no row-invariant numerics; give it numerics=fast, or leave it out",
+            Exit.USAGE,
+        )
+
+
+def in_tiles(target: HFModel, draft: HFModel | None, tile: int | None) -> tuple[Models, int]:
+    """The models in row-invariant numerics, and their tile: `tile`, or the one measured best.
+
+    Raises:
+        BenchError: exit 5 where an architecture, or this machine, does not hold it.
+    """
+    try:
+        if tile is None:
+            tile = _fastest(target)
+        made = [None if model is None else model.in_tiles(tile) for model in (target, draft)]
+    except ValueError as error:
+        raise BenchError(str(error), Exit.UNAVAILABLE) from error
+    for model in made:
+        if model is not None and not holds(model):
+            raise BenchError(
+                f"rows of {type(model.module).__name__} in {model.facts['dtype']} are not computed "
+                f"alike in tiles of {tile} rows here; try another --tile, or --numerics fast",
+                Exit.UNAVAILABLE,
+            )
+    whole = made[0]
+    assert whole is not None
+    return Models(target=whole, draft=made[1]), tile
+
+
+def holds(model: HFModel) -> bool:
+    """Whether rows of a model are bit for bit the same in calls of one, of five and of all rows."""
+    text = max(1, min(tiles.BLOCK + _TRIED - 3, model.max_length) - _TRIED)
+    ids = [(7919 * n + 3) % model.vocab_size for n in range(text + _TRIED)]
+    one = _read(model, ids, [text, *[1] * _TRIED])
+    cuts = ([text + _TRIED], [text, *[5] * (_TRIED // 5)])
+    return all(torch.equal(one, _read(model, ids, cut)) for cut in cuts)
+
+
+def _read(model: HFModel, ids: list[int], cut: list[int]) -> torch.Tensor:
+    """Logits ``[_TRIED, V]`` of the last rows, by calls of so many rows each."""
+    Models(target=model).ensure(1, len(ids))
+    session = model.open()
+    try:
+        start, parts = 0, []
+        for num in cut:
+            call = session.call(ids[start : start + num], want="logits", read=range(num))
+            parts.append(model.forward([call]))
+            start += num
+        return torch.cat(parts)[-_TRIED:]
+    finally:
+        model.close(session)
+
+
+def _fastest(target: HFModel) -> int:
+    seconds = {tile: _seconds(target.in_tiles(tile)) for tile in TILES}
+    return min(TILES, key=lambda tile: sum(-(-rows // tile) for rows in _ROWS) * seconds[tile])
+
+
+def _seconds(model: HFModel) -> float:
+    """Time of one call of one row, which is a tile."""
+    Models(target=model).ensure(1, _TIMED)
+    session = model.open()
+    try:
+        times = []
+        for _ in range(_TIMED):
+            began = time.perf_counter()
+            model.forward([session.call([1], want="logits")]).argmax().item()
+            times.append(time.perf_counter() - began)
+        return median(times[1:])
+    finally:
+        model.close(session)

@@ -1,0 +1,257 @@
+"""Row-invariant numerics: what a row computes depends on its own content and context alone.
+
+In half precision a call of five rows rounds otherwise than a call of one: another shape is another
+kernel, which adds up in another order. Here every product has one shape, whatever a call looks
+like:
+
+* all rows of all calls stand behind one another, padded to a multiple of N (the tile); linear
+  layers, norms and the head see N rows at a time (`decoders.core.adapter.tile`);
+* attention takes the N rows of a tile against `BLOCK` cache entries at a time and goes on from
+  block to block by the running maximum (online softmax: Milakov & Gimelshein 2018, arXiv
+  1805.02867). A block that a row does not see changes none of its bits (it is multiplied by 1, and
+  0 is added), so neither the cache's fill nor the rows of other sequences matter;
+* the entries that a row of a tree sees are laid straight, as they would stand without the tree.
+
+What is left, element by element, does not add up anything. That the rest holds on a machine is
+measured before it is used (`bench.plan.numerics`).
+
+Letters: N rows of a tile, H query heads, K key-value heads, D head dimension, E entries of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from decoders.core import masks
+from decoders.core.adapter.tile import tiled, tiles_of
+from decoders.core.types import Call
+
+NAME = "tiles"
+"""What the configuration of a module says while it runs in tiles."""
+BLOCK = 256
+"""E: entries that a product of attention reads."""
+_UNFIT = ("position_bias", "s_aux")
+"""Options of attention that are not computed here."""
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+_LENGTH_ROPES = ("dynamic", "longrope")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Cache entries that rows of one tile see.
+
+    Attributes:
+        tile: its number.
+        row: of the cache.
+        entries: E of them in the order of the context, or the first of E that stand in order.
+        seen: how many each of the N rows sees, none where it is not above 0.
+    """
+
+    tile: int
+    row: int
+    entries: int | Tensor
+    seen: list[int]
+
+    def of(self, plane: Tensor) -> Tensor:
+        """Its states ``[K, E, D]`` of a plane ``[B, K, C, D]``."""
+        if isinstance(self.entries, int):
+            return plane[self.row].narrow(1, self.entries, BLOCK)
+        return plane[self.row].index_select(1, self.entries.to(plane.device))
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Calls behind one another: `firsts` are their first rows, `num_rows` those of all tiles."""
+
+    firsts: list[int]
+    num_rows: int
+    blocks: list[Block]
+
+
+def pack(calls: Sequence[Call], tile: int) -> Packed:
+    """Lay calls behind one another and find the blocks that every tile sees, in order."""
+    firsts, blocks, num_rows = [], [], 0
+    for call in calls:
+        firsts.append(num_rows)
+        for order, counts in _contexts(call):
+            by_tile: dict[int, dict[int, int]] = {}
+            for row, count in counts.items():
+                number, place = divmod(num_rows + row, tile)
+                by_tile.setdefault(number, {})[place] = call.session.length + count
+            for number, seen in by_tile.items():
+                for first in range(0, max(seen.values()), BLOCK):
+                    entries = _entries(first, call.session.length, order)
+                    sees = [seen.get(place, 0) - first for place in range(tile)]
+                    blocks.append(Block(number, call.session.row, entries, sees))
+        num_rows += call.num_rows
+    blocks.sort(key=lambda block: block.tile)
+    return Packed(firsts, -(-num_rows // tile) * tile, blocks)
+
+
+def _contexts(call: Call) -> Iterator[tuple[Sequence[int], Mapping[int, int]]]:
+    """Orders of a call's own rows, and how many of an order each row sees: a branch of a tree each.
+
+    Rows that see just what is before them are one context.
+    """
+    every = range(call.num_rows)
+    if call.mask is None:
+        yield every, {row: row + 1 for row in every}
+        return
+    straight = (call.mask == masks.causal(call.num_rows)).all(1).tolist()
+    yield every, {row: row + 1 for row in every if straight[row]}
+    seen = {row: call.mask[row].nonzero().flatten().tolist() for row in every if not straight[row]}
+    branches: list[tuple[list[int], dict[int, int]]] = []
+    for row in sorted(seen, key=lambda row: -len(seen[row])):
+        own = seen[row]
+        counts = next((counts for order, counts in branches if order[: len(own)] == own), None)
+        if counts is None:
+            counts = {}
+            branches.append((own, counts))
+        counts[row] = len(own)
+    yield from branches
+
+
+def _entries(first: int, start: int, order: Sequence[int]) -> int | Tensor:
+    """Entries `first` to `first` + E of a context: `start` of text, then rows of a call in order.
+
+    Behind them stands what nobody sees.
+    """
+    if first + BLOCK <= start or isinstance(order, range) or order == list(range(len(order))):
+        return first
+    own = range(start, start + len(order))
+    every = range(first, first + BLOCK)
+    return torch.tensor([start + order[e - start] if e in own else e for e in every])
+
+
+_running: Sequence[Block] = ()
+
+
+@contextmanager
+def running(configs: Sequence[Any], tile: int, blocks: Sequence[Block]) -> Iterator[None]:
+    """While inside, a prepared module runs in tiles, and attention reads these blocks.
+
+    Args:
+        configs: what `prepare` returned of the module.
+        tile: N.
+        blocks: of the running calls.
+    """
+    global _running
+    before, _running = _running, blocks
+    plain = [config._attn_implementation for config in configs]
+    try:
+        for config in configs:
+            config._attn_implementation = NAME
+        with tiles_of(tile):
+            yield
+    finally:
+        _running = before
+        for config, name in zip(configs, plain, strict=True):
+            config._attn_implementation = name
+
+
+def tiled_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Attention of the running calls, tile by tile and block by block.
+
+    Args:
+        module: the attention layer.
+        query: ``[1, H, R, D]``, R a multiple of N.
+        key: the layer's plane, ``[B, K, C, D]``.
+        value: as `key`.
+        attention_mask: additive, ``[blocks, 1, N, E]``.
+        scaling: of the products; None: one over the root of D.
+        softcap: bounds the products, if given.
+        **options: of transformers.
+
+    Returns:
+        ``[1, R, H, D]``, and no weights.
+    """
+    del module, options
+    tile, num_shared = attention_mask.shape[2], key.shape[1]
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    tiles: list[_Attended | None] = [None] * (query.shape[2] // tile)
+    for number, block in enumerate(_running):
+        rows = query[0].narrow(1, block.tile * tile, tile)
+        grouped = rows.reshape(num_shared, -1, query.shape[-1])
+        scores = (grouped @ block.of(key).transpose(1, 2)).float() * scaling
+        if softcap is not None:
+            scores = torch.tanh(scores / softcap) * softcap
+        scores = scores.view(num_shared, -1, tile, BLOCK) + attention_mask[number, 0]
+        tiles[block.tile] = _attend(scores.flatten(1, 2), block.of(value), tiles[block.tile])
+    out = [_mean(attended, query.shape[1], tile) for attended in tiles]
+    return torch.cat(out).to(query.dtype)[None], None
+
+
+_Attended = tuple[Tensor, Tensor, Tensor]
+"""The largest score so far, the sum of weights ``[K, H / K * N, 1]``, and of weighted values."""
+
+
+def _attend(scores: Tensor, values: Tensor, before: _Attended | None) -> _Attended:
+    """Go on by one block: scores ``[K, H / K * N, E]`` and values ``[K, E, D]``."""
+    most = scores.amax(-1, keepdim=True)
+    if before is not None:
+        most = torch.maximum(most, before[0])
+    weights = torch.exp(scores - most)
+    total, mixed = weights.sum(-1, keepdim=True), (weights.to(values.dtype) @ values).float()
+    if before is not None:
+        kept = torch.exp(before[0] - most)
+        total, mixed = before[1] * kept + total, before[2] * kept + mixed
+    return most, total, mixed
+
+
+def _mean(attended: _Attended | None, num_heads: int, tile: int) -> Tensor:
+    """What a tile's rows read, ``[N, H, D]``."""
+    assert attended is not None, "a tile without rows"
+    mixed = attended[2] / attended[1]
+    return mixed.view(num_heads, tile, -1).transpose(0, 1)
+
+
+def prepare(module: Any) -> list[Any]:
+    """Let norms and head of a module run in tiles; linear layers do so where they are gated.
+
+    Returns:
+        The configurations that its layers ask for their attention.
+
+    Raises:
+        ValueError: in one line where a row depends on the rows beside it.
+    """
+    config = module.config.get_text_config()
+    name = type(module).__name__
+    if any((getattr(config, each, None) or 0) > 1 for each in _EXPERTS):
+        raise ValueError(
+            f"{name} routes rows to experts, whose products have as many rows as were routed "
+            "there: it has no row-invariant numerics; use --numerics fast"
+        )
+    kind = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
+    if kind in _LENGTH_ROPES:
+        raise ValueError(
+            f"{name} rotates by the length of a call (rope {kind}): it has no row-invariant "
+            "numerics; use --numerics fast"
+        )
+    head = module.get_output_embeddings()
+    for part in module.modules():
+        if (part is head or "Norm" in type(part).__name__) and not hasattr(part, "in_tiles"):
+            part.forward = tiled(part.forward)
+            part.in_tiles = True
+    configs = {id(part.config): part.config for part in module.modules() if hasattr(part, "config")}
+    return [each for each in configs.values() if hasattr(each, "_attn_implementation")]
+
+
+AttentionInterface.register(NAME, tiled_attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)

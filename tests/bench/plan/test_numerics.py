@@ -1,0 +1,102 @@
+"""Who computes in row-invariant numerics, in which tile, and what is refused in one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench.errors import BenchError, Exit
+from bench.machine.env import comparability_key
+from bench.plan import numerics
+from bench.plan.precision import computed_in
+from bench.plan.select import choose_decoders
+from bench.plan.setup import Setup, open_setup
+from bench.records.environment import Environment, Models
+from bench.settings.config import RunConfig, load_config
+from decoders.core.hf.model import HFModel
+from tests.tiny_models import fresh
+
+
+def config_of(**values: Any) -> RunConfig:
+    return choose_decoders(load_config(None, {"dtype": "bfloat16", **values}), lambda _line: None)
+
+
+@pytest.fixture(scope="module")
+def setup() -> Setup:
+    cells = "ar,ar@fast:numerics=fast,ptp,ptp@fast:numerics=fast"
+    return open_setup(config_of(decoders=cells, numerics="invariant", tile=8))
+
+
+def test_cells_compute_as_the_run_does_or_as_they_say(setup: Setup) -> None:
+    tiles = {cell: getattr(arm.models.target, "tile", None) for cell, arm in setup.arms.items()}
+    assert tiles == {"ar": 8, "ar@fast": None, "ptp": 8, "ptp@fast": None}
+    assert setup.models.target is setup.arms["ar"].models.target
+    precisions = [setup.precision(cell) for cell in setup.arms]
+    assert precisions == ["invariant", "bfloat16", "invariant", "bfloat16"]
+
+
+def test_both_numerics_share_the_weights(setup: Setup) -> None:
+    one, other = setup.arms["ar"].models.target, setup.arms["ar@fast"].models.target
+    assert one.module is other.module  # type: ignore[attr-defined]
+    assert one.weight_bytes == other.weight_bytes
+
+
+def test_a_run_records_numerics_tile_and_what_a_cell_chose(setup: Setup) -> None:
+    assert (setup.config.numerics, setup.config.tile) == ("invariant", 8)
+    assert setup.facts["target"] is not None
+    assert setup.facts["target"]["tile"] == 8
+    assert setup.arms["ar@fast"].cell.options["numerics"] == "fast"
+    assert "numerics" not in setup.arms["ar"].cell.options
+    assert "row-invariant in tiles of 8" in computed_in(setup.config, setup.config)
+    again = load_config(None, {"decoders": dict(setup.config.decoders or {})})
+    assert (again.decoders or {})["ar@fast"]["numerics"] == "fast"
+
+
+def test_times_of_other_tiles_are_not_compared() -> None:
+    envs = [Environment(models=Models(target=target)) for target in ({}, {"tile": 8}, {"tile": 16})]
+    assert len({comparability_key(env) for env in envs}) == 3
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"compile": True}, "--compile makes a graph of every shape"),
+        ({"tensor_parallel": 2}, "--tensor-parallel adds up parts"),
+        ({"attention": "eager"}, "--attention eager"),
+        ({"decoders": "hf"}, "decoder 'hf' runs a loop of its own"),
+        ({"decoders": "spec:numerics=exact"}, "numerics is 'exact'; allowed: fast, invariant"),
+        ({"decoders": "ar:numerics=fast"}, "the baseline 'ar' takes no option"),
+        ({"numerics": "exact"}, "fast"),
+        ({"tile": 12}, "8, 16 or 32"),
+        ({"tile": 16, "numerics": "fast"}, "--tile 16 is of row-invariant numerics"),
+    ],
+)
+def test_what_has_no_row_invariant_numerics_says_so_in_one_line(
+    values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(BenchError) as refused:
+        open_setup(config_of(**{"numerics": "invariant", "decoders": "ar", **values}))
+    assert refused.value.exit_code == Exit.USAGE
+    assert message in refused.value.message
+    assert "\n" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("seconds", "tile"), [((1.0, 1.1, 2.4), 16), ((1.0, 1.9, 3.7), 8), ((1.0, 1.0, 1.0), 32)]
+)
+def test_the_tile_is_the_one_whose_calls_take_least(
+    monkeypatch: pytest.MonkeyPatch, seconds: tuple[float, ...], tile: int
+) -> None:
+    """Calls of 1, 5, 9 and 17 rows are 7 of 8 rows, 5 of 16 and 4 of 32."""
+    measured = dict(zip(numerics.TILES, seconds, strict=True))
+    monkeypatch.setattr(numerics, "_seconds", lambda model: measured[model.tile])
+    models, chosen = numerics.in_tiles(HFModel(fresh("llama")), None, None)
+    assert (chosen, models.target.tile) == (tile, tile)  # type: ignore[attr-defined]
+
+
+def test_a_machine_on_which_it_does_not_hold_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numerics, "holds", lambda _model: False)
+    with pytest.raises(BenchError, match="not computed alike in tiles of 8") as refused:
+        numerics.in_tiles(HFModel(fresh("llama")), None, 8)
+    assert refused.value.exit_code == Exit.UNAVAILABLE

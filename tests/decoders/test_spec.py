@@ -162,6 +162,20 @@ def test_coupled_equals_ar_token_for_token(temperature: float, agreement: float)
         assert generate(decoder, [1, 2, 3], sampling, both).tokens == expected
 
 
+def test_distributions_are_compared_up_to_the_draft_that_fell() -> None:
+    """Each overlap is at most 1, as is what each token adds to alpha."""
+    sampling = Sampling(temperature=1.0, max_new_tokens=60)
+    steps = generate(Speculative(k=5), [1, 2], sampling, models(0.9)).steps
+    fell = [step for step in steps[:-1] if step.accepted < step.drafted - 1]
+    assert fell
+    for step in fell:
+        assert step.tested == step.accepted + 1
+        assert step.overlap is not None
+        assert step.overlap <= step.tested
+        assert step.alpha is not None
+        assert 1 <= step.alpha <= len(step.tokens)
+
+
 def test_in_a_batch_each_answer_is_compared_with_its_own_drafts() -> None:
     """Steps of unequal numbers of drafts, merged: answers, counts and overlaps are those alone."""
     both, sampling = models(0.6), Sampling(temperature=1.0, max_new_tokens=24)

@@ -127,6 +127,7 @@ def test_calls_beyond_are_shares_of_calls_not_of_steps():
     record = make_record("mine", (1, 3, 1), calls=(1, 3, 1), rows=(10, 9, 8))
     made = project([*answers("c0", 3, 1)[:1], record], Terms(curve=narrow), ["mine"])
     assert of(made).beyond == pytest.approx(1 / 4)
+    assert record.steps is not None
     wide = replace(record, steps=replace(record.steps, target_rows=(10, 12, 3)))
     made = project([*answers("c0", 3, 1)[:1], wide], Terms(curve=narrow), ["mine"])
     assert of(made).beyond == pytest.approx(3 / 4)
@@ -168,6 +169,7 @@ def test_what_a_run_says_of_its_overheads_and_its_draft_calls():
 
 def test_draft_calls_are_counted_in_the_repeat_whose_seconds_were_split():
     first, second = answers("c0", 3, 1), answers("c0", 3, 1, repeat=1)
+    assert second[1].steps is not None
     steps = replace(second[1].steps, draft_calls=(0, 7, 3))
     records = [*first, second[0], replace(second[1], steps=steps)]
     split = [phased("ar", verify=8.0), replace(phased("mine", draft=2.0), repeat=1)]

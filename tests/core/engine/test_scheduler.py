@@ -12,7 +12,7 @@ from torch import Tensor
 
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Decoder, Request, Steps
-from decoders.core.engine import forward
+from decoders.core.engine import forward, sequence
 from decoders.core.engine.models import Models
 from decoders.core.engine.readout import read_out
 from decoders.core.engine.scheduler import Scheduler, generate, width_bucket
@@ -134,6 +134,18 @@ def test_any_prompts_are_answered_in_a_batch_as_alone(
     together = Scheduler(decoder, models, sampling, batch_size).run(prompts)
     alone = [generate(Autoregressive(), prompt, sampling, models) for prompt in prompts]
     assert [o.tokens for o in together if isinstance(o, Generation)] == [a.tokens for a in alone]
+
+
+def test_only_steps_and_calls_in_a_row_without_a_token_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A long answer may have any number of them, with tokens in between."""
+    nothing, token = [Emit(tokens=())] * 900, Emit(tokens=(1,))
+    answer = run_script(*nothing, token, *nothing, token, *nothing, token, budget=3)
+    assert (answer.tokens, len(answer.steps)) == ((1, 1, 1), 2703)
+    monkeypatch.setattr(sequence, "_MAX_IDLE_CALLS", 5)
+    models, sampling = Models(target=TableModel()), Sampling(max_new_tokens=30)
+    assert len(generate(Autoregressive(), [1], sampling, models).tokens) == 30
 
 
 def test_empty_emits_are_steps_that_commit_nothing() -> None:

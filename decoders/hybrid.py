@@ -58,12 +58,12 @@ class Hybrid(DraftAndVerify):
         self.demand(not all(models), "then", "one without a draft model, as `first` has one")
 
     @functools.cached_property
-    def parts(self) -> tuple[Decoder, ...]:  # type: ignore[override]
+    def parts(self) -> tuple[Decoder, ...]:
         """Both decoders, verified by picks where they have a choice."""
         parts = [build(parse_spec(text.replace("+", ":"))) for text in (self.first, self.then)]
         choice = {"verify": "coupled"}
         return tuple(
-            dataclasses.replace(part, **choice) if "verify" in vars(part) else part  # type: ignore[arg-type]
+            dataclasses.replace(part, **choice) if "verify" in vars(part) else part
             for part in parts
         )
 

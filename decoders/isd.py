@@ -81,6 +81,11 @@ class StridedDecoding(DraftAndVerify):
         """With the lenience of lossy rules."""
         return Verification(rule=self.verify, lenience=self.lenience, top=self.top)
 
+    @property
+    def lossless(self) -> bool:
+        """All but relaxed acceptance."""
+        return self.verify in ("rejection", "coupled")
+
     def drafter(self, request: Request) -> Drafter:
         """Propose through masks in the verifying call."""
         return _Masks(self, request)

@@ -20,7 +20,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "CONTRIBUTING.md"])
 REFERENCES = sorted((ROOT / "results" / "reference").rglob("config.toml"))
 DECODERS = "|".join(path.stem for path in (ROOT / "decoders").glob("[!_]*.py"))
-SPEC = re.compile(rf"(?<![\w/.])((?:{DECODERS})(?:@\w+)?(?::\w+=[\w.+-]*\w)+)")
+SPEC = re.compile(rf"(?<![\w/.])((?:{DECODERS})(?:@\w+)?(?::\w+=[\w.+=-]*\w)+)")
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 
 

@@ -224,11 +224,11 @@ def test_a_better_layer_has_more_accepted() -> None:
 def test_strict_draws_other_tokens_than_ar_and_the_same_when_greedy() -> None:
     models = Models(target=Recording())
     expected = generate(Autoregressive(), PROMPT, WARM, models).tokens
-    assert answer_of(Eagle(verify="strict"), WARM).tokens != expected
-    assert answer_of(Eagle(verify="strict"), GREEDY) == answer_of(Eagle(), GREEDY)
+    assert answer_of(Eagle(verify="rejection"), WARM).tokens != expected
+    assert answer_of(Eagle(verify="rejection"), GREEDY) == answer_of(Eagle(), GREEDY)
 
 
-@pytest.mark.parametrize("verify", ["coupled", "strict"])
+@pytest.mark.parametrize("verify", ["coupled", "rejection"])
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("name", ["llama", "gpt2", "qwen2-window"])
 def test_on_a_transformer_alone_and_in_a_batch(name: str, sampling: Sampling, verify: Any) -> None:
@@ -299,7 +299,7 @@ def test_strict_answers_have_the_targets_distribution_by_enumeration() -> None:
     model.attach("eagle", 0.0, "eagle")
     models = Models(target=model)
     models.ensure(1, 8)
-    decoder = Eagle(verify="strict", nodes=4, width=2, depth=2)
+    decoder = Eagle(verify="rejection", nodes=4, width=2, depth=2)
 
     def answer(uniforms: Any) -> tuple[int, ...]:
         session = model.open()

@@ -197,7 +197,7 @@ def record_of(answer: Generation, steps: StepColumns) -> SampleRecord:
         ("turn", "repeat", "seed", "block", "order", "attempt", "batch_size", "num_prompt_tokens"),
         1,
     )
-    names = dict.fromkeys(("decoder", "family", "conversation", "prompt_hash"), "x")
+    names: dict[str, Any] = dict.fromkeys(("decoder", "family", "conversation", "prompt_hash"), "x")
     return SampleRecord(
         kind="timing",
         **place,

@@ -354,7 +354,7 @@ def test_tokens_of_transformers_with_random_adapters_are_ars(
     models = Models(target=transformer)
     # under this seed no u lies within 5e-5 of an edge, so rounding decides nothing
     sampling = Sampling(temperature=temperature, max_new_tokens=14, seed=4)
-    decoder = isd(stride=stride, verify="coupled" if temperature else "strict")
+    decoder = isd(stride=stride, verify="coupled" if temperature else "rejection")
     expected = Scheduler(Autoregressive(), models, sampling, 5).run(PROMPTS)
     together = Scheduler(decoder, models, sampling, 5).run(PROMPTS)
     alone = generate(decoder, PROMPTS[2], sampling, models)
@@ -466,7 +466,7 @@ def test_a_perfect_student_gives_a_stride_a_call() -> None:
     assert [len(step.tokens) for step in answer.steps] == [1] + [5] * 8
 
 
-@pytest.mark.parametrize("verify", ["strict", "coupled"])
+@pytest.mark.parametrize("verify", ["rejection", "coupled"])
 def test_every_spec_stands_that_is_drawn_from_the_targets_own_distribution(verify: str) -> None:
     """Only without context can a mask have the distribution of what it stands for."""
     sampling = Sampling(temperature=0.9, max_new_tokens=41)

@@ -99,11 +99,11 @@ def test_better_heads_have_more_accepted() -> None:
 def test_strict_draws_other_tokens_than_ar_and_the_same_when_greedy() -> None:
     models = Models(target=Recording())
     expected = generate(Autoregressive(), PROMPT, WARM, models).tokens
-    assert answer_of(Medusa(verify="strict"), WARM).tokens != expected
-    assert answer_of(Medusa(verify="strict"), GREEDY) == answer_of(Medusa(), GREEDY)
+    assert answer_of(Medusa(verify="rejection"), WARM).tokens != expected
+    assert answer_of(Medusa(verify="rejection"), GREEDY) == answer_of(Medusa(), GREEDY)
 
 
-@pytest.mark.parametrize("verify", ["coupled", "strict"])
+@pytest.mark.parametrize("verify", ["coupled", "rejection"])
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("name", ["llama", "gpt2", "qwen2-window"])
 def test_on_a_transformer_alone_and_in_a_batch(name: str, sampling: Sampling, verify: Any) -> None:

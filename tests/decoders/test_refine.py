@@ -432,14 +432,16 @@ def test_an_option_of_another_mode_is_refused_in_one_line(spec: str, message: st
 
 
 @pytest.mark.parametrize("expected", [Refinement(), StridedDecoding()], ids=["refine", "isd"])
-def test_every_option_of_both_modes_may_be_written_out_with_its_default(expected: Decoder) -> None:
+def test_every_option_of_both_modes_may_be_written_out_with_its_default(
+    expected: Refinement | StridedDecoding,
+) -> None:
     """As configurations of runs have them that were stored when one class had both modes."""
     fields = {
         **{field.name: field.default for field in dataclasses.fields(StridedDecoding)},
         **{field.name: field.default for field in dataclasses.fields(Refinement)},
         "mode": expected.mode,
         "verify": "strict",
-        "adapter": "",  # type: ignore[attr-defined]
+        "adapter": "",
     }
     written = ":".join(f"{name}={default}" for name, default in fields.items())
     assert build(parse_spec(f"idlm:{written}")) == expected

@@ -33,12 +33,12 @@ def test_options_tell_words_and_defaults_as_they_are_typed() -> None:
     assert rows["revise"].endswith(" | `none`, `remask`, `edit` |")
     assert rows["early_exit"].startswith("| `early_exit` | `true` | stop refining")
     assert rows["early_exit"].endswith(" | true, false |")
-    assert rows["adapter"].startswith("| `adapter` |  | name of the adapter")
+    assert rows["adapter"].startswith("| `adapter` | `refine` | name of the adapter")
 
 
 def test_promises_follow_options_and_temperature() -> None:
     text = decoder_pages.promises("idlm")
-    assert "| `idlm` | none | none | adapter | yes |" in text
+    assert "| `idlm` | none | none | adapter refine | yes |" in text
     assert "| `idlm@isd:mode=isd:stride=8` | same tokens | same distribution |" in text
     assert "| `ptp` | same tokens | same tokens |" in decoder_pages.promises("ptp")
     assert decoder_pages.promises("jacobi").endswith("| - | no |\n")

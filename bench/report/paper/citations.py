@@ -27,6 +27,8 @@ _DECODERS: Mapping[str, tuple[str, ...]] = {
     "ptp_spec": (_PTP, *_SPECULATION),
     "nar": ("gu2018nonautoregressive",),
     "idlm": ("yu2026introspective",),
+    "isd": ("yu2026introspective",),
+    "hybrid": ("miao2024specinfer",),
     "jacobi": ("santilli2023accelerating",),
     "lookahead": ("fu2024break",),
     "eagle": ("li2024eagle", "li2024eagle2", "li2025eagle3"),

@@ -40,11 +40,6 @@ class DraftAndVerify(Decoder):
         return Verification(rule=vars(self).get("verify", "coupled"))
 
     @property
-    def lossless(self) -> bool:
-        """Exact rules keep the target's distribution."""
-        return self.verification.exact
-
-    @property
     def coupled(self) -> bool:
         """Coupled verification emits AR's tokens for the same seed."""
         return self.verification.rule == "coupled"

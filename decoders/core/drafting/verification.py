@@ -39,11 +39,6 @@ class Verification:
         if self.rule == "strict":  # type: ignore[comparison-overlap]
             object.__setattr__(self, "rule", "rejection")
 
-    @property
-    def exact(self) -> bool:
-        """Whether the output keeps the target's distribution."""
-        return self.rule in ("rejection", "coupled")
-
     def by_picks(self, sampling: Sampling) -> bool:
         """Whether the target's picks alone decide, so that no distribution has to be kept."""
         greedy = self.rule == "rejection" and sampling.greedy

@@ -41,7 +41,9 @@ def test_every_decoder_is_listed_with_what_it_is_and_its_options() -> None:
     assert "yes" in spec
     assert "k=" in spec
     assert "adapter ptp" in line_of(text, "ptp")
-    assert "by options" in line_of(text, "idlm")
+    assert "by options" in line_of(text, "isd")
+    for name in ("lookup", "eagle", "spec"):
+        assert "by options" not in line_of(text, name)
     assert " no " in line_of(text, "nar")
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from decoders.ar import Autoregressive
 from decoders.core.checks import check_drafter
 from decoders.core.decoder import Request
-from decoders.core.drafting.drafter import Drafter, Text, Verdict
+from decoders.core.drafting.drafter import Drafter, Drafts, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.engine.models import Models
@@ -49,7 +49,7 @@ class Told(Drafter):
     texts: list[list[int]] = field(default_factory=list)
     stood: list[int] = field(default_factory=list)
 
-    def propose(self, text: Text, most: int) -> Sequence[int]:
+    def propose(self, text: Text, most: int) -> Drafts:
         self.asked.append(most)
         self.texts.append(list(text.tokens))
         ahead = list(self.truth[text.output : text.output + 6])

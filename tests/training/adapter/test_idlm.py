@@ -94,7 +94,7 @@ def test_a_trained_adapter_is_told_of_loaded_and_decodes(
         sampling = Sampling(temperature=temperature, max_new_tokens=20, stop_ids=ends, seed=1)
         expected = answer(model, Autoregressive(), prompt, sampling)
         if variant == "isd":
-            verify: Literal["strict", "coupled"] = "strict" if sampling.greedy else "coupled"
+            verify: Literal["rejection", "coupled"] = "rejection" if sampling.greedy else "coupled"
             decoder = StridedDecoding(stride=8, verify=verify)
             assert answer(model, decoder, prompt, sampling).tokens == expected.tokens
         else:

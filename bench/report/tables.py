@@ -83,9 +83,9 @@ def known(value: object) -> bool:
     return value is not None and value is not pd.NA and not math.isnan(float(str(value)))
 
 
-def number(value: object, spec: str = ".2f", scale: float = 1.0, unit: str = "") -> str:
+def number(value: object, spec: str = ".2f", scale: float = 1.0) -> str:
     """A number in format `spec`, times `scale`, or "-"."""
-    return f"{float(str(value)) * scale:{spec}}{unit}" if known(value) else UNKNOWN
+    return f"{float(str(value)) * scale:{spec}}" if known(value) else UNKNOWN
 
 
 def speed(row: SummaryRow, column: str = "speedup") -> TableCell:

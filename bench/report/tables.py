@@ -230,9 +230,8 @@ def basis(row: SummaryRow) -> str:
         return f"n = 0: no {noun}{of} was timed with ar"
     repeats, clusters = counted(row.repeats or 0, "repeat"), counted(row.clusters or 0, "cluster")
     text = f"n = {counted(row.pairs, noun)}{of} x {repeats} in {clusters}"
-    dropped = number(row.pairs_dropped, ".0f")
-    if dropped not in ("0", UNKNOWN):
-        text += f", {counted(row.pairs_dropped or 0, 'pair')} dropped for errors"
+    if row.pairs_dropped:
+        text += f", {counted(row.pairs_dropped, 'pair')} dropped for errors"
     if row.pairs_decode not in (None, row.pairs) and not grouped:
         text += f", decode speed-up from {row.pairs_decode} (others ended in their first step)"
     if row.clusters == 1:

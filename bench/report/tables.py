@@ -98,9 +98,9 @@ def known(value: object) -> bool:
     return value is not None and value is not pd.NA and not math.isnan(float(str(value)))
 
 
-def number(value: object, spec: str = ".2f", scale: float = 1.0, unit: str = "") -> str:
+def number(value: object, spec: str = ".2f", scale: float = 1.0) -> str:
     """A number in format `spec`, times `scale`, or "-"."""
-    return f"{float(str(value)) * scale:{spec}}{unit}" if known(value) else UNKNOWN
+    return f"{float(str(value)) * scale:{spec}}" if known(value) else UNKNOWN
 
 
 def speed(row: SummaryRow, column: str = "speedup") -> TableCell:
@@ -245,9 +245,8 @@ def basis(row: SummaryRow) -> str:
         return f"n = 0: no {noun}{of} was timed with ar"
     repeats, clusters = counted(row.repeats or 0, "repeat"), counted(row.clusters or 0, "cluster")
     text = f"n = {counted(row.pairs, noun)}{of} x {repeats} in {clusters}"
-    dropped = number(row.pairs_dropped, ".0f")
-    if dropped not in ("0", UNKNOWN):
-        text += f", {counted(row.pairs_dropped or 0, 'pair')} dropped for errors"
+    if row.pairs_dropped:
+        text += f", {counted(row.pairs_dropped, 'pair')} dropped for errors"
     if row.pairs_decode not in (None, row.pairs) and not grouped:
         text += f", decode speed-up from {row.pairs_decode} (others ended in their first step)"
     if row.clusters == 1:

@@ -71,7 +71,7 @@ def test_a_run_leaves_everything_a_reader_needs(start: Any, reported: list[Path]
     assert run.env.process is not None
     assert (run.env.process.peak_rss_bytes or 0) > 0
     assert run.config["decoders"] == {
-        "ar": {"cache": "true"},
+        "ar": {"cache": "true", "rows": "1"},
         "spec": {"k": "4", "stop": "0.0", "verify": "rejection"},
     }
     assert [cell.cell for cell in run.plan.cells] == ["ar", "spec"]
@@ -493,7 +493,7 @@ def test_a_dry_run_tells_the_plan_and_an_estimate_and_writes_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     lines = dry_run(small(), progress(), opener)
-    assert lines[:2] == ["ar: cache=True", "spec: k=4, stop=0.0, verify=rejection"]
+    assert lines[:2] == ["ar: cache=True, rows=1", "spec: k=4, stop=0.0, verify=rejection"]
     assert lines[2] == "4 prompts timed (qa 2, math_reasoning 2)"
     assert lines[4] == "8 blocks, 24 timed answers (ar twice)"
     assert re.fullmatch(r"the first prompt, zoo-qa-\d+#1 \(qa, \d+ tokens\):", lines[5])

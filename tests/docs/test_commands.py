@@ -10,7 +10,7 @@ from typer.main import get_command
 
 import cli
 from bench.cli.options import OPTIONS, configuration
-from decoders.core import registry
+from bench.plan.select import build_decoder
 from docs.generate.places import pages, text_of
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +53,7 @@ def accept(arguments: list[str]) -> None:
     if "decoders" in given and name != "show":  # there they are cells of a run
         for spec in configuration({"config": None, **values}).specs:
             if ".py:" not in spec.name:
-                registry.build(spec)
+                build_decoder(spec.cell, spec.options)
 
 
 CASES = [(path, c) for path, text in TEXTS.items() for c in commands(text)]

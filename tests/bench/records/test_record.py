@@ -57,6 +57,19 @@ def test_of_rejected_ids_a_record_keeps_a_bounded_number(record: Make) -> None:
     assert StepColumns.of(rejecting((), ())).rejected == ()
 
 
+def test_where_no_distributions_were_compared_nothing_is_kept_of_them() -> None:
+    steps = StepColumns.of(rejecting((), (7,)))
+    assert (steps.tested, steps.overlap, steps.alpha) == ((), (), ())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("turn", True), ("num_prompt_tokens", False), ("decoder", "a\x1b[2J")]
+)
+def test_a_field_of_another_kind_is_refused(record: Make, field: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"a record's {field} cannot be"):
+        SampleRecord.from_dict(json.loads(record().to_json()) | {field: value})
+
+
 def test_a_record_without_the_later_columns_is_read(record: Make) -> None:
     line = json.loads(record().to_json())
     for name in ("rejected", "decided", "ended_s"):

@@ -13,7 +13,7 @@ import pytest
 from bench.errors import BenchError
 from bench.records.environment import Environment
 from bench.records.files import SAMPLES, SampleWriter, read_lines, write_json, write_text
-from bench.records.plan import read_plan
+from bench.records.plan import Plan, PlannedPrompt, read_plan
 from bench.records.record import SampleRecord, StepColumns
 from bench.records.run_folder import (
     create_run_dir,
@@ -60,6 +60,29 @@ def test_an_unfinished_block_does_not_count(folder: Path, record: Make) -> None:
     fill(folder, record, 0, ["ar", "spec", "ar@aa"])
     fill(folder, record, 1, ["ar", "spec"])
     assert {r.block for r in load_records(folder)} == {0}
+
+
+def test_a_block_of_several_prompts_counts_when_all_were_answered(
+    folder: Path, record: Make
+) -> None:
+    block = {"block": 0, "repeat": 0, "prompts": ["c0#1", "c1#1"], "order": ["ar", "spec"]}
+    write_json(folder / "manifest.json", {"blocks": [block]})
+    plan = read_plan(folder)
+    assert plan is not None
+    assert plan.num_answers == 4
+    for conversation, num in (("c0", 0), ("c1", 4)):
+        with SampleWriter(folder) as writer:
+            for cell in ("ar", "spec"):
+                writer.record(record(cell, conversation=conversation))
+        assert len(load_records(folder)) == num
+
+
+def test_a_plan_is_another_where_a_prompt_reads_otherwise() -> None:
+    prompt = PlannedPrompt(
+        prompt="c0#1", conversation="c0", turn=1, family="qa", hash="a", num_tokens=3, passes=()
+    )
+    plans = [Plan(prompts=(replace(prompt, hash=name),)) for name in "aab"]
+    assert plans[0].digest == plans[1].digest != plans[2].digest
 
 
 def test_superseded_lines_are_void_and_their_rerun_counts(folder: Path, record: Make) -> None:
@@ -120,10 +143,12 @@ def test_a_torn_last_line_is_ignored_and_cut_off_by_the_next_writer(
 ) -> None:
     fill(folder, record, 0, ["ar", "spec", "ar@aa"])
     whole = (folder / SAMPLES).read_bytes()
-    for torn in (b'{"kind":"tim', whole.splitlines()[0][:-9] + b"\n"):
+    first = whole.splitlines()[0]
+    for torn in (b'{"kind":"tim', first[:-9] + b"\n", first):
         (folder / SAMPLES).write_bytes(whole + torn)
         assert len(load_records(folder)) == 3
-        SampleWriter(folder).close()
+        with SampleWriter(folder) as writer:
+            assert writer.num_cut == len(torn)
         assert (folder / SAMPLES).read_bytes() == whole
 
 
@@ -134,6 +159,10 @@ def test_a_damaged_line_further_up_is_an_error(folder: Path, record: Make) -> No
     with pytest.raises(BenchError, match="line 1 is damaged") as caught:
         load_records(folder)
     assert caught.value.exit_code == 4
+    damaged = [line[:-5] for line in lines[1:]]
+    (folder / SAMPLES).write_text("\n".join([lines[0], *damaged, lines[0]]) + "\n")
+    with pytest.raises(BenchError, match="line 2 is damaged"):
+        load_records(folder)
 
 
 def test_records_of_another_schema_are_refused(folder: Path) -> None:

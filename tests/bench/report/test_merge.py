@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError, Exit
+from bench.records.environment import write_environment
 from bench.records.files import SampleWriter
 from bench.records.phases import PHASES_FILE, PhasedAnswer, read_phases
+from bench.records.plan import write_plan
+from bench.records.prompts import read_prompts
 from bench.records.run_folder import Run, load_run
 from bench.records.status import write_status
+from bench.records.vocabulary import VOCABULARY
 from bench.report.findings import Findings
 from bench.report.merge import merge
 from bench.stats.summary_row import rows_of
@@ -190,12 +194,12 @@ def test_the_load_of_a_block_is_that_of_its_run_and_attempt(measured: Any, tmp_p
     for number, (folder, block) in enumerate(blocks.items()):
         with SampleWriter(folder) as writer:
             for attempt in (0, 1):
-                writer.event("load", block=block, attempt=attempt, other_cores=number + 5.0)
+                writer.event("load", block=block, attempt=attempt, other_cores=number + 1000.0)
             writer.event("lost", worker="w", block=block, attempt=0)
     merged = load_run(merge([one, again, other], tmp_path / "merged")[0])
-    told = [e for e in merged.events if e["event"] == "load" and e["other_cores"] >= 5]
+    told = [e for e in merged.events if e["event"] == "load" and e["other_cores"] >= 1000]
     assert [(e["block"], e["attempt"], e["other_cores"]) for e in told] == [
-        (blocks[one], 0, 5.0), (blocks[other], 0, 7.0),
+        (blocks[one], 0, 1000.0), (blocks[other], 0, 1002.0),
     ]  # fmt: skip
     assert {e["event"] for e in merged.events} == {"load"}
 
@@ -227,6 +231,57 @@ def test_other_code_and_other_prompts_are_another_plan(measured: Any, tmp_path: 
     manifest.write_text(json.dumps(plan))
     with pytest.raises(BenchError, match="code differ"):
         merge([one, two], tmp_path / "merged")
+    for folder in (one, two):
+        plan = json.loads((folder / "manifest.json").read_text())
+        (folder / "manifest.json").write_text(json.dumps({**plan, "identity": None}))
+    with pytest.raises(BenchError, match="what it began with differ"):
+        merge([one, two], tmp_path / "merged")
+
+
+def test_another_precision_is_another_plan(measured: Any, tmp_path: Path) -> None:
+    one, two = measured("1/2"), measured("2/2")
+    write_environment(two, replace(load_run(two).env, dtype="bfloat16"))
+    with pytest.raises(BenchError, match="dtypes are float32 and bfloat16"):
+        merge([one, two], tmp_path / "merged")
+
+
+def test_a_whole_run_with_a_part_of_it_is_whole(measured: Any, tmp_path: Path) -> None:
+    folder, notes = merge([measured("1/3"), measured(None)], tmp_path / "merged")
+    merged = load_run(folder)
+    assert merged.plan.parts == ()
+    assert not any("missing" in note for note in notes)
+    assert merged.status.num_records == len(merged.records)
+    ids = [int(token) for token in json.loads((folder / VOCABULARY).read_text(encoding="utf-8"))]
+    assert ids == sorted(ids)
+    assert len(ids) > 10
+
+
+def test_a_part_that_went_on_after_a_stop_keeps_its_attempts_and_their_load(
+    measured: Any, opener: Any, progress: Any, tmp_path: Path
+) -> None:
+    one, other = measured("1/2", shown=progress(stop_at=16)), measured("2/2")
+    bench_run.resume(one, progress(), opener)
+    merged = load_run(merge([one, other], tmp_path / "merged")[0])
+    assert merged.status.attempts == 2
+    answered = {(r.block, r.attempt) for r in merged.records if r.kind == "timing"}
+    assert {attempt for _, attempt in answered} == {0, 1}
+    told = [(e["block"], e["attempt"]) for e in merged.events if e["event"] == "load"]
+    assert len(set(told)) == len(told) >= len(answered) - 1  # it was stopped before one was told
+    assert set(told) <= answered
+    assert {attempt for _, attempt in told} == {0, 1}
+    asked = {prompt.prompt for prompt in merged.plan.prompts}
+    assert set(read_prompts(merged.path)) == asked
+
+
+def test_a_prompt_is_in_all_passes_that_any_part_gave_it(measured: Any, tmp_path: Path) -> None:
+    parts = [measured("1/2"), measured("2/2")]
+    plan, other = (load_run(part).plan for part in parts)
+    timed = plan.in_pass("timing")[0]
+    scored = replace(timed, passes=("quality",))
+    write_plan(parts[1], replace(other, prompts=(*other.prompts, scored)))
+    merged = load_run(merge(parts, tmp_path / "merged")[0]).plan
+    (found,) = [each for each in merged.prompts if each.prompt == timed.prompt]
+    assert found.passes == ("timing", "quality")
 
 
 @pytest.mark.parametrize("part", ["0/2", "3/2", "2", "a/b", "9999/9999"])

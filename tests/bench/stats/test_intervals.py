@@ -19,6 +19,7 @@ from bench.stats.intervals import (
     mean_log_ratio,
     mean_of_estimates,
     paired_speedup,
+    ratio_of_sums,
 )
 from bench.stats.times import Unit
 
@@ -182,6 +183,24 @@ def test_the_jackknife_of_a_mean_is_its_t_interval() -> None:
     assert made.high == pytest.approx(plain.high)
 
 
+def test_the_jackknife_counts_values_and_clusters() -> None:
+    made = jackknife({"a": [1.0, 2.0], "b": [4.0], "c": [3.0, 3.0]}, sum)
+    assert (made.num, made.clusters) == (5, 3)
+
+
+def test_spread_by_rounding_alone_gives_no_interval() -> None:
+    made = ratio_of_sums({"a": [(0.1, 0.3)], "b": [(0.2, 0.6)], "c": [(0.7, 2.1)]})
+    assert made.value == pytest.approx(1 / 3)
+    assert (made.low, made.high) == (None, None)
+
+
+def test_an_interval_that_ends_at_1_covers_it() -> None:
+    assert not Estimate(value=1.1, low=1.0, high=1.2).differs_from_one
+    assert not Estimate(value=0.9, low=0.8, high=1.0).differs_from_one
+    assert Estimate(value=1.1, low=1.0001, high=1.2).differs_from_one
+    assert not Estimate(value=1.1).differs_from_one
+
+
 def test_the_jackknife_of_one_cluster_or_none_has_no_interval() -> None:
     assert jackknife({"a": [1.0]}, lambda values: values[0]).low is None
     assert jackknife({}, lambda values: 0.0) == Estimate()
@@ -193,7 +212,7 @@ def test_the_mean_of_estimates_adds_their_errors_in_quadrature() -> None:
     assert made.value == pytest.approx(0.4)
     assert made.error == pytest.approx(math.sqrt(2 * 0.1**2) / 2)
     assert made.df == pytest.approx(18.0)  # two equal parts: their degrees of freedom add up
-    assert made.num == 20
+    assert (made.num, made.clusters) == (20, 20)
 
 
 def test_the_mean_of_estimates_has_no_interval_where_an_error_is_unknown() -> None:

@@ -39,7 +39,7 @@ class Hybrid(DraftAndVerify):
         least: of `match`: drafts in a row that are enough.
     """
 
-    first: str = "lookup"
+    first: str = "lookup+shortest=3"
     then: str = "eagle"
     how: Literal["match", "merge"] = "match"
     least: int = 1

@@ -32,19 +32,22 @@ class PromptLookup(DraftAndVerify):
     Args:
         n: tokens that are matched; where they never occurred, the last n - 1, and so on to one.
         k: tokens proposed per step (fewer where the text or the budget ends sooner).
+        shortest: tokens that must match at least; more leave the step to others in a `hybrid`.
     """
 
     n: int = 3
     k: int = 5
+    shortest: int = 1
 
     def __post_init__(self) -> None:
         """`ValueError` on an option out of range."""
         self.demand(1 <= self.n <= _LONGEST, "n", f"from 1 to {_LONGEST}")
         self.demand(self.k >= 1, "k", "1 or above")
+        self.demand(1 <= self.shortest <= self.n, "shortest", f"from 1 to n={self.n}")
 
     def drafter(self, request: Request) -> Drafter:
         """Look up in the text of prompt and answer."""
-        return _Index(self.n, k=self.k)
+        return _Index(self.n, k=self.k, shortest=self.shortest)
 
 
 class _Index(Drafter):
@@ -54,8 +57,8 @@ class _Index(Drafter):
     among what came before it. A token costs n entries, a look-up at most n, however long the text.
     """
 
-    def __init__(self, n: int, tokens: Sequence[int] = (), k: int = 0) -> None:
-        self._n, self._k = n, k
+    def __init__(self, n: int, tokens: Sequence[int] = (), k: int = 0, shortest: int = 1) -> None:
+        self._n, self._k, self._shortest = n, k, shortest
         self._text: list[int] = []
         self._next: dict[tuple[int, ...], int] = {}
         self.append(tokens)
@@ -75,7 +78,7 @@ class _Index(Drafter):
 
     def continuation(self, most: int) -> tuple[int, ...]:
         """What followed the longest end of the text that occurred before, cut to `most` tokens."""
-        for start in range(-min(self._n, len(self._text)), 0):
+        for start in range(-min(self._n, len(self._text)), 1 - self._shortest):
             place = self._next.get(tuple(self._text[start:]))
             if place is not None:
                 return tuple(self._text[place : place + most])

@@ -166,7 +166,7 @@ def test_parts_have_options_and_those_with_a_choice_verify_by_picks() -> None:
     assert isinstance(decoder, Hybrid)
     assert decoder.coupled
     assert [repr(part) for part in decoder.parts] == [
-        "PromptLookup(n=4, k=8)",
+        "PromptLookup(n=4, k=8, shortest=1)",
         "Speculative(k=2, stop=0.0, verify='coupled')",
     ]
     path = ROOT / "examples" / "recycle.py"
@@ -179,7 +179,10 @@ def test_parts_have_options_and_those_with_a_choice_verify_by_picks() -> None:
         ("hybrid:first=ar", "option 'first' of decoder 'hybrid' is ar; it must be a decoder that"),
         ("hybrid:then=lookahead", "option 'then' of decoder 'hybrid' is lookahead; it must be a"),
         ("hybrid:then=hybrid", "option 'then' of decoder 'hybrid' is hybrid; it must be a"),
-        ("hybrid:then=lookup", "'then' of decoder 'hybrid' is lookup; it must be another one than"),
+        (
+            "hybrid:first=lookup:then=lookup",
+            "'then' of decoder 'hybrid' is lookup; .* be another one than",
+        ),
         ("hybrid:first=spec:then=exit", "'then' .* is exit; it must be one without a draft model"),
         ("hybrid:least=0", "'least' of decoder 'hybrid' is 0; it must be 1 or above"),
         ("hybrid:how=merge:least=2", "'least' .* is 2, but it belongs to how=match"),

@@ -126,6 +126,15 @@ def test_the_prompt_is_matched_from_the_first_step_on() -> None:
     ]
 
 
+def test_a_match_that_is_too_short_proposes_nothing() -> None:
+    text = [1, 2, 3, 70, 9, 2, 3, 80, 5, 3]
+    assert _Index(3, text).continuation(1) == (80,)
+    assert _Index(3, text, shortest=2).continuation(1) == ()
+    assert _Index(3, [*text[:-2], 2, 3], shortest=2).continuation(1) == (80,)
+    with pytest.raises(ValueError, match=r"'shortest' of decoder 'lookup' is 4; .* from 1 to n=3"):
+        PromptLookup(shortest=4)
+
+
 def test_nothing_is_proposed_that_was_never_seen_or_that_the_budget_cannot_hold() -> None:
     answer = generate(PromptLookup(k=8), [0], Sampling(max_new_tokens=14), Models(target=Cycle(10)))
     # nine steps until 0 comes again, then what the budget holds beside the call's own token

@@ -216,12 +216,6 @@ class Session:
                 f"a call of {num_rows} rows after {self.length} tokens exceeds the cache of "
                 f"{self.capacity}; feed {self.room} rows at most (session.room)"
             )
-        fed = (*tokens, *drafts)
-        if fed and not 0 <= min(fed) <= max(fed) < self.model.vocab_size:
-            wrong = next(token for token in fed if not 0 <= token < self.model.vocab_size)
-            raise ValueError(
-                f"a call feeds {wrong!r:.40}; ids are integers below {self.model.vocab_size}"
-            )
         if not all(-num_tokens <= row < num_tokens for row in read or ()):
             raise ValueError(
                 f"a call of {num_tokens} tokens has no rows {tuple(read or ())} to read"

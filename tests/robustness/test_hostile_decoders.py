@@ -40,15 +40,16 @@ HOSTILE = {
     ),
     "feeds no ids of the model": (
         START + "yield request.target.call((10**9,))",
-        "ValueError: a call feeds 1000000000; ids are integers below 128",
+        "ValueError: decoder fed 1000000000; ids are integers below 128",
     ),
     "feeds negative ids": (
         START + "yield request.target.call((65, -1))",
-        "ValueError: a call feeds -1; ids are integers below 128",
+        "ValueError: decoder fed -1; ids are integers below 128",
     ),
     "verifies no ids of the model": (
-        START + "yield request.target.call((65,), want='acceptance', read=(0,), drafts=(128,))",
-        "ValueError: a call feeds 128; ids are integers below 128",
+        START + "yield request.target.call((65, 66), want='acceptance', read=(0, 1), "
+        "drafts=(128,))",
+        "ValueError: decoder fed 128; ids are integers below 128",
     ),
     "emits negative ids": (START + "while True: yield Emit(tokens=(-1,))", "emitted -1; ids are"),
     "counts in text": (

@@ -159,11 +159,17 @@ class RunningSequence:
             self._draft.model.close(self._draft)
 
     def _check_call(self, item: object) -> None:
-        """What was yielded is a call of this sequence, and there have not been too many."""
+        """What was yielded is a call of this sequence and its ids, and there are not too many."""
         if not isinstance(item, Call):
             raise TypeError(f"decoder yielded {item!r:.60}; yield a Call or an Emit")
         if item.session is not self._target and item.session is not self._draft:
             raise ValueError("decoder yielded a call of a session that is not its own")
+        fed = (*item.tokens, *item.drafts)
+        if fed and not 0 <= min(fed) <= max(fed) < self._vocab_size:
+            for token in fed:  # those of the prompt are not the decoder's choice
+                if not 0 <= token < self._vocab_size and token not in self.request.prompt_ids:
+                    bound = f"ids are integers below {self._vocab_size}"
+                    raise ValueError(f"decoder fed {token!r:.40}; {bound}")
         self.idle_calls += 1
         if self.idle_calls > _MAX_IDLE_CALLS:
             raise RuntimeError(f"decoder emitted no token in {_MAX_IDLE_CALLS} calls in a row")

@@ -10,11 +10,12 @@ from rich.text import Text
 
 from bench.report.explain import explain
 from bench.report.findings import Findings
-from bench.report.tables import UNKNOWN, number
+from bench.report.tables import number
 from bench.stats.cost_curve import Cost
 from bench.stats.decompose import OVERHEAD, Decomposition, Split
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
+from bench.text import UNKNOWN, factor
 
 _HEADINGS = (
     *("decoder", "speed-up", "tokens\nper step", "step costs\nar tokens"),
@@ -55,7 +56,7 @@ def _row(row: SummaryRow, split: Split | None, parts: Decomposition | None) -> l
     overhead = sum(shares[phase] for phase in OVERHEAD) if shares else None
     return [
         row.decoder,
-        number(row.speedup, unit="x"),
+        factor(row.speedup),
         number(row.acceptance_length),
         UNKNOWN if parts is None else number(parts.cost),
         *(number(share, ".0f", 100) for share in (*spent, overhead)),

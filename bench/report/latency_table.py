@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from bench.report.tables import UNKNOWN, Table, TableCell, number
+from bench.report.tables import Table, TableCell, number
 from bench.stats.latency import BETWEEN, FIRST
+from bench.text import UNKNOWN
 
 _SHOWN = (50, 95, 99)
 

@@ -26,7 +26,8 @@ from decoders.core.hf.self_check import self_check
 from decoders.core.types import Sampling
 from decoders.eagle import Eagle
 from decoders.exit import EarlyExit
-from decoders.idlm import IterativeDiffusion
+from decoders.idlm import Refinement
+from decoders.isd import StridedDecoding
 from decoders.lookahead import Lookahead
 from decoders.lookup import PromptLookup
 from decoders.medusa import Medusa
@@ -58,8 +59,8 @@ _RECIPES: Mapping[str, Mapping[str, Any]] = {
 _PLAIN: Sequence[Decoder] = (Autoregressive(), PromptLookup(), Lookahead())
 _DECODERS: Mapping[str, Sequence[Decoder]] = {
     "ptp": [ParallelTokenPrediction()],
-    "refine": [IterativeDiffusion(block=4), NonAutoregressive()],
-    "isd": [IterativeDiffusion(mode="isd")],
+    "refine": [Refinement(block=4), NonAutoregressive()],
+    "isd": [StridedDecoding()],
     "medusa": [Medusa()],
     "eagle": [Eagle()],
     "exit": [EarlyExit()],

@@ -187,7 +187,7 @@ def test_a_tree_grows_as_long_as_deeper_drafts_may_be_likelier(
         assert step.draft_calls == depth
 
 
-@pytest.mark.parametrize("verify", ["coupled", "strict"])
+@pytest.mark.parametrize("verify", ["coupled", "rejection"])
 def test_what_the_samplings_distribution_rules_out_is_not_drafted(verify: Any) -> None:
     """With top-k 1 one token may follow each: the tree is a chain."""
     model = Recording(0.0)
@@ -202,7 +202,7 @@ def test_what_the_samplings_distribution_rules_out_is_not_drafted(verify: Any) -
 def test_drawn_trees_have_an_even_share_of_the_nodes_on_every_level(nodes: int, rows: int) -> None:
     """At least one: of four levels, with chances on every token."""
     model = Chances()
-    decoder = Eagle(nodes=nodes, depth=4, width=5, verify="strict")
+    decoder = Eagle(nodes=nodes, depth=4, width=5, verify="rejection")
     generate(decoder, PROMPT, WARM, Models(target=model))
     call = model.seen[1]
     assert len(call.tokens) == 1 + rows

@@ -20,7 +20,7 @@ from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Sampling
 from decoders.eagle import Eagle
 from decoders.exit import EarlyExit
-from decoders.idlm import IterativeDiffusion
+from decoders.isd import StridedDecoding
 from decoders.medusa import Medusa
 from decoders.spec import Speculative
 from tests.enumeration import enumerated_distribution, integrated
@@ -98,12 +98,12 @@ def distance(
 REJECTING = {
     "spec": (Speculative(k=2), SIXTHS, 3),
     "exit": (EarlyExit(k=2, stop=0.0), SIXTHS, 3),
-    "isd": (IterativeDiffusion(mode="isd", stride=2), SIXTHS, 3),
-    "medusa": (Medusa(verify="strict", width=2, nodes=2), SIXTHS, 3),
-    "medusa-deep": (Medusa(verify="strict", width=1, nodes=2), QUARTERS, 4),
-    "medusa-wide": (Medusa(verify="strict", width=2, nodes=4), QUARTERS, 4),
-    "eagle": (Eagle(verify="strict", width=2, nodes=2, depth=1), SIXTHS, 3),
-    "eagle-deep": (Eagle(verify="strict", width=1, nodes=2, depth=2), QUARTERS, 4),
+    "isd": (StridedDecoding(stride=2), SIXTHS, 3),
+    "medusa": (Medusa(verify="rejection", width=2, nodes=2), SIXTHS, 3),
+    "medusa-deep": (Medusa(verify="rejection", width=1, nodes=2), QUARTERS, 4),
+    "medusa-wide": (Medusa(verify="rejection", width=2, nodes=4), QUARTERS, 4),
+    "eagle": (Eagle(verify="rejection", width=2, nodes=2, depth=1), SIXTHS, 3),
+    "eagle-deep": (Eagle(verify="rejection", width=1, nodes=2, depth=2), QUARTERS, 4),
 }
 
 

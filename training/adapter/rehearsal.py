@@ -24,7 +24,8 @@ from decoders.core.hf.self_check import self_check
 from decoders.core.types import Sampling
 from decoders.eagle import Eagle
 from decoders.exit import EarlyExit
-from decoders.idlm import IterativeDiffusion
+from decoders.idlm import Refinement
+from decoders.isd import StridedDecoding
 from decoders.medusa import Medusa
 from decoders.ptp import ParallelTokenPrediction
 from training.loop import Piece, TrainingProgress
@@ -36,8 +37,8 @@ _NAME = "rehearsal"
 _DECODERS: Mapping[Variant, Decoder] = {
     "o-ptp": ParallelTokenPrediction(adapter=_NAME),
     "c-ptp": ParallelTokenPrediction(adapter=_NAME),
-    "refine": IterativeDiffusion(adapter=_NAME),
-    "isd": IterativeDiffusion(mode="isd", adapter=_NAME),
+    "refine": Refinement(adapter=_NAME),
+    "isd": StridedDecoding(adapter=_NAME),
     "medusa": Medusa(adapter=_NAME),
     "eagle": Eagle(adapter=_NAME),
     "exit": EarlyExit(adapter=_NAME),

@@ -638,7 +638,7 @@ class HFModel:
             list(zip(*rows, *[(0, 0, 0, store.scrap)] * padding, strict=True))
         )
         ids, positions, row_index, entries = numbers
-        positions = self._existing(positions)
+        positions = self._existing(positions, 1 + max(position for _, position, _, _ in rows))
         if self._window:
             self._placed[row_index, entries] = positions
         store.packed(row_index, entries)

@@ -181,7 +181,7 @@ _PANELS: Mapping[str, tuple[str, ...]] = {
     "Sampling": ("max_new_tokens", "temperature", "top_p", "top_k", "seed"),
     "Precision and devices": (
         *("dtype", "device", "threads", "attention", "compile", "quantize", "reuse_prefix"),
-        *("tensor_parallel", "device_map"),
+        *("numerics", "tile", "tensor_parallel", "device_map", "self_check"),
     ),
     RESULT_PANEL: ("cost", "protocol", "reference", "run_name"),
 }

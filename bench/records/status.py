@@ -22,6 +22,8 @@ _JUDGED = (
     *("differences", "num_records", "num_errors", "num_blocks"),
     *("num_loaded_blocks", "max_other_cores", "drift"),
 )
+_OF_PLACES = ("num_tokens", "num_equal", "places", "gaps")
+"""Keys of a difference that are left out where they are unknown, as in older runs."""
 _FIRST_OF_AB = (
     *("schema", "started_utc", "attempts", "ab", "revision", "reasons", "warnings"),
     *("status", "differences", "num_records"),
@@ -93,6 +95,9 @@ class RunStatus:
     def to_json(self) -> dict[str, Any]:
         """The status as JSON data: what this stage of a run knows."""
         data = {"schema": SCHEMA, **asdict(self)}
+        for difference in data["differences"] or ():
+            for key in [key for key in _OF_PLACES if difference[key] in (None, ())]:
+                del difference[key]
         stages = ((_STARTED, self.attempts is not None), (_JUDGED, self.num_records is not None))
         known = {*_OPENING, *(key for keys, reached in stages if reached for key in keys)}
         later = {key for key in data if key not in {*_STARTED, *_JUDGED} and data[key] is not None}

@@ -91,7 +91,13 @@ def pooled(
         of_runs = [by_cell[cell] for by_cell in compared]
         whole = Compared(cell=cell, pairs=tuple(pair for each in of_runs for pair in each.pairs))
         if whole.unequal:
-            told = [d for status in statuses for d in status.differences or () if d.cell == cell]
+            told = [
+                d
+                for status, each in zip(statuses, of_runs, strict=True)
+                if each.unequal
+                for d in status.differences or ()
+                if d.cell == cell
+            ]
             gaps = tuple(gap for difference in told for gap in difference.gaps)
             found.append(whole.difference(_num_wrong(statuses, of_runs), gaps))
     return tuple(found)

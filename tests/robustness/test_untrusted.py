@@ -312,7 +312,9 @@ def test_a_pickled_checkpoint_is_refused_and_runs_nothing(
     shutil.copytree(tiny_model, folder)
     (folder / "model.safetensors").unlink()
     torch.save({"weights": Payload(mark)}, folder / name)
-    with pytest.raises(ValueError, match="cannot be loaded") as caught:
+    with pytest.raises(
+        ValueError, match=r"cannot be loaded|its weights are a pickle .* not read"
+    ) as caught:
         load(folder)
     assert "\n" not in str(caught.value)
     assert not mark.exists()

@@ -238,6 +238,11 @@ def prepare(module: Any) -> list[Any]:
             f"{name} routes rows to experts, whose products have as many rows as were routed "
             "there: it has no row-invariant numerics; use --numerics fast"
         )
+    if not module._supports_attention_backend:
+        raise ValueError(
+            f"{name} attends by code of its own, which takes no tiles: it has no row-invariant "
+            "numerics; use --numerics fast"
+        )
     kind = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
     if kind in _LENGTH_ROPES:
         raise ValueError(

@@ -37,9 +37,9 @@ def test_groups_hold_all_records_and_unknown_is_null(monkeypatch: pytest.MonkeyP
     for row, wanted in zip(frame.to_dict("records"), records, strict=True):
         for field in fields(SampleRecord):
             value = getattr(wanted, field.name)
-            if field.name == "tokens":
-                assert (value is None) == (row["tokens"] is None)
-                assert value is None or tuple(row["tokens"]) == value
+            if field.name in ("tokens", "drafters"):
+                assert (value is None) == (row[field.name] is None)
+                assert value is None or tuple(row[field.name]) == value
             elif field.name not in ("steps", "scores"):
                 assert pd.isna(row[field.name]) if value is None else row[field.name] == value
         for name, column in (fields_of(wanted.steps) if wanted.steps else {}).items():

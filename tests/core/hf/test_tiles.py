@@ -29,6 +29,7 @@ from tests.tiny_models import GQA, MODELS, SIZES, VOCAB, fresh, slot_adapter
 TILE = 8
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 LENGTH = 90
+OWN_ATTENTION = "gpt-neo-window"
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +67,7 @@ def logits(model: HFModel, text: Sequence[int], width: int) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("name", [*MODELS, "qwen3"])
+@pytest.mark.parametrize("name", [*(name for name in MODELS if name != OWN_ATTENTION), "qwen3"])
 def test_a_row_has_the_same_bits_in_every_call(name: str, dtype: str) -> None:
     model, text = plain(name, dtype).in_tiles(TILE), ids(1, LENGTH)
     whole = logits(model, text, LENGTH)
@@ -74,6 +75,11 @@ def test_a_row_has_the_same_bits_in_every_call(name: str, dtype: str) -> None:
         assert torch.equal(logits(model, text, width), whole), width
     expected = logits(plain(name, dtype), text, LENGTH)
     assert (whole - expected).abs().max() < (1e-4 if dtype == "float32" else 0.5)
+
+
+def test_a_model_that_attends_by_code_of_its_own_is_refused() -> None:
+    with pytest.raises(ValueError, match="GPTNeoForCausalLM attends by code of its own"):
+        HFModel(fresh(OWN_ATTENTION, "eager")).in_tiles(TILE)
 
 
 def test_without_tiles_bits_depend_on_the_call() -> None:

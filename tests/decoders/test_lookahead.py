@@ -13,24 +13,13 @@ from decoders.core import masks
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import Call, Generation, Sampling
+from decoders.core.types import Generation, Sampling
 from decoders.lookahead import Lookahead, _Pool, _Rows
+from tests.recording import Recording
 
 PROMPT = [1, 2, 3]
 GREEDY = Sampling(max_new_tokens=40)
 WARM = Sampling(temperature=0.9, max_new_tokens=40, seed=2)
-
-
-class Recording(TableModel):
-    """Remembers its calls."""
-
-    def __init__(self) -> None:
-        super().__init__(5, seed=1, scale=2.0)
-        self.seen: list[Call] = []
-
-    def forward(self, calls: Sequence[Call]) -> Tensor:
-        self.seen += calls
-        return super().forward(calls)
 
 
 class Cycle(TableModel):

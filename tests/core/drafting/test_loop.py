@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from torch import Tensor
 
 from decoders.ar import Autoregressive
 from decoders.core.checks import check_drafter
@@ -15,24 +14,12 @@ from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
-from decoders.core.testing.table_model import TableModel
-from decoders.core.types import Call, Generation, Sampling
+from decoders.core.types import Generation, Sampling
+from tests.recording import Recording
 
 PROMPT = [1, 2, 3]
 GREEDY = Sampling(max_new_tokens=20)
 WARM = Sampling(temperature=0.9, max_new_tokens=20, seed=3)
-
-
-class Recording(TableModel):
-    """Remembers its calls."""
-
-    def __init__(self) -> None:
-        super().__init__(5, seed=1, scale=2.0)
-        self.seen: list[Call] = []
-
-    def forward(self, calls: Sequence[Call]) -> Tensor:
-        self.seen += calls
-        return super().forward(calls)
 
 
 def answer_of(decoder: DraftAndVerify | Autoregressive, sampling: Sampling) -> Generation:

@@ -24,9 +24,10 @@ def _missing() -> str:
     return ""
 
 
+_MISSING = _missing()
 needs_latex = pytest.mark.skipif(
-    bool(_missing()),
-    reason=f"needs {_missing()} of LaTeX (texlive-latex-recommended, texlive-science, "
+    bool(_MISSING),
+    reason=f"needs {_MISSING} of LaTeX (texlive-latex-recommended, texlive-science, "
     "texlive-fonts-recommended)",
 )
 

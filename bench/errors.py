@@ -1,7 +1,7 @@
-"""The one exception that ends a command with a line instead of a traceback, and its exit codes.
+"""The exceptions that end a command with a line instead of a traceback, and their exit codes.
 
-Every verb maps what went wrong to a `BenchError`: one line saying what was got, what is allowed and
-what to do, and one of the documented exit codes. Anything else that escapes is a bug.
+Every verb maps what went wrong to a `BenchError`: one line saying what was given, what is allowed
+and what to do, and one of the documented exit codes. Anything else that escapes is a bug.
 """
 
 from __future__ import annotations
@@ -32,13 +32,50 @@ class Exit(IntEnum):
 
 
 class BenchError(Exception):
-    """A failure a user can act on: `message` is one line, `exit_code` one of `Exit`."""
+    """A failure that a user can act on.
 
-    def __init__(self, message: str, exit_code: int = Exit.FAILED) -> None:
-        """Keep the message in one line, whatever it was made from."""
+    Attributes:
+        message: one line.
+        exit_code: one of `Exit`.
+    """
+
+    exit_code: int = Exit.FAILED
+
+    def __init__(self, message: str, *, exit_code: int | None = None) -> None:
+        """Join the message's lines; `exit_code` overrides the class's, e.g. by a worker's."""
         self.message = printable(" ".join(message.split()))
-        self.exit_code = int(exit_code)
+        self.exit_code = self.exit_code if exit_code is None else int(exit_code)
         super().__init__(self.message)
+
+
+class UsageError(BenchError):
+    """A command, option or file that is not allowed."""
+
+    exit_code = Exit.USAGE
+
+
+class RegressionError(BenchError):
+    """A regression, or a decoder whose answers are wrong."""
+
+    exit_code = Exit.REGRESSION
+
+
+class InvalidRunError(BenchError):
+    """A broken invariant, a damaged run, or one that proves nothing."""
+
+    exit_code = Exit.INVALID
+
+
+class UnavailableError(BenchError):
+    """Something that is not here, or runs that cannot be compared."""
+
+    exit_code = Exit.UNAVAILABLE
+
+
+class InterruptedRunError(BenchError):
+    """A command that its user stopped."""
+
+    exit_code = Exit.INTERRUPTED
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:

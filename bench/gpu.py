@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from bench.errors import BenchError, Exit
+from bench.errors import BenchError, Exit, UnavailableError
 from bench.machine.env import ROOT
 from bench.plan.named_models import fetch
 from bench.report.gpu import Outcome, Status, Step, read_outcome, write_summary
@@ -156,10 +156,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         if not given.rehearse and not torch.cuda.is_available():
-            raise BenchError(
+            raise UnavailableError(
                 "torch sees no CUDA device here, which `make gpu` is for; to try its steps on the "
                 "CPU: make gpu GPU_ARGS=--rehearse",
-                Exit.UNAVAILABLE,
             )
         folder = _new_folder(given.output.resolve())
         return measure(

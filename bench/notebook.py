@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from bench.errors import BenchError, Exit, did_you_mean
+from bench.errors import UsageError, did_you_mean
 from bench.machine.openmp import shorten_spinning
 from bench.progress import choose
 from bench.records.record import SampleRecord
@@ -70,7 +70,7 @@ class Drawing:
         path = Path(path)
         kind = path.suffix.removeprefix(".")
         if kind not in self._files:
-            raise BenchError(f"cannot draw {path}: name a .png, .pdf or .svg file", Exit.USAGE)
+            raise UsageError(f"cannot draw {path}: name a .png, .pdf or .svg file")
         path.write_bytes(self._files[kind])
         return path
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.errors import BenchError, Exit, room_for
+from bench.errors import BenchError, Exit, InvalidRunError, UsageError, room_for
 from bench.machine import env as environment
 from bench.machine.gpu import gpu_handle
 from bench.machine.load import LoadWatch
@@ -50,7 +50,7 @@ from bench.records.run_folder import (
 from bench.records.status import COMPLETE, STATUS, RunStatus, write_status
 from bench.records.vocabulary import write_vocabulary
 from bench.settings.config import RunConfig, load_config, spec_of
-from bench.settings.spread import ALONE, Spread
+from bench.settings.spread import ALONE, WorkerConfig
 from bench.stats.validity import DAMAGED, EXIT_CODES, INCOMPLETE, VALID, from_here, judge
 from bench.text import counted
 from bench.verify.differences import differences
@@ -83,7 +83,7 @@ def run(
     progress: Progress,
     opener: Opener = open_setup,
     reporter: Reporter = report_of,
-    spread: Spread = ALONE,
+    spread: WorkerConfig = ALONE,
     part: str | None = None,
 ) -> RunResult:
     """Measure what `config` asks for, in a new folder under `parent`, and have it reported.
@@ -119,7 +119,7 @@ def resume(
     progress: Progress,
     opener: Opener = open_setup,
     reporter: Reporter = report_of,
-    spread: Spread = ALONE,
+    spread: WorkerConfig = ALONE,
 ) -> RunResult:
     """Complete a run that stopped; one that is complete says so and is left as it is.
 
@@ -140,7 +140,7 @@ def resume(
 
 
 def _resume(
-    run_dir: Path, progress: Progress, opener: Opener, reporter: Reporter, spread: Spread
+    run_dir: Path, progress: Progress, opener: Opener, reporter: Reporter, spread: WorkerConfig
 ) -> RunResult:
     if (run_dir / STATUS).is_file() and not (run_dir / MANIFEST).is_file():
         refuse_reference(run_dir)
@@ -164,10 +164,10 @@ def _resume(
         return RunResult(run_dir=run_dir, exit_code=_exit_code(run_dir, status, progress))
     if stopped.status.ab:
         line = f"{run_dir} is one side of a `bench ab`, which cannot be resumed; run that again"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     if stopped.plan.identity is None:
         line = f"{run_dir / MANIFEST} is damaged: it does not say what the run began with"
-        raise BenchError(line, Exit.INVALID)
+        raise InvalidRunError(line)
     prompts = read_prompts(run_dir)
     config = load_config(run_dir / CONFIG, {})
     _refuse_code_of(run_dir, config)
@@ -190,7 +190,7 @@ def _refuse_code_of(run_dir: Path, config: RunConfig) -> None:
         for file in named:
             if Path(file).resolve().is_relative_to(run_dir.resolve()):
                 line = f"{run_dir} names code inside of itself ({file}), which is not run"
-                raise BenchError(line, Exit.USAGE)
+                raise UsageError(line)
 
 
 def _plan(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench import runs
-from bench.errors import BenchError, Exit
+from bench.errors import BenchError, Exit, UsageError
 from bench.plan.dry_run import Estimate, estimate
 from bench.plan.make import make_plan
 from bench.plan.select import choose_decoders
@@ -165,11 +165,11 @@ def _begin(sweep: Sweep, folder: Path) -> None:
     if file.is_file():
         if tomllib.loads(file.read_text(encoding="utf-8")) != _stored(sweep):
             line = f"{folder} holds another sweep; give another --folder"
-            raise BenchError(line, Exit.USAGE)
+            raise UsageError(line)
         return
     if folder.is_dir() and any(folder.iterdir()):
         line = f"{folder} is no folder of a sweep and not empty; give another --folder"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     try:
         (folder / POINTS).mkdir(parents=True, exist_ok=True)
     except OSError as error:

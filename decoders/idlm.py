@@ -123,7 +123,7 @@ class Refinement(Decoder):
             self.adapter,
             shown,
             anchor=anchor,
-            want="argmax" if sampling.greedy else "draws",
+            output="argmax" if sampling.greedy else "draws",
             read=len(shown) - 1,  # the last slot predicts the next block's first token
             confidence=self.confidence,
         )

@@ -25,7 +25,7 @@ from decoders.core.drafting.mask_slots import branch_places
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Verification, Verify
 from decoders.core.registry import register
-from decoders.core.types import BLANK, Slots, SlotWant
+from decoders.core.types import NO_UNIFORM, SlotOutput, Slots
 
 
 @register("isd")
@@ -104,9 +104,9 @@ class _Masks(Drafter):
         self._most_masks = min(options.stride - 1, request.adapter.num_slots)
         by_picks = options.verification.by_picks(request.sampling)
         # drawn from the very distribution that they are verified with
-        self._want: SlotWant = "draws" if by_picks else "probs"
+        self._output: SlotOutput = "draws" if by_picks else "probs"
         if options.proposal == "argmax" or request.sampling.greedy:
-            self._want = "argmax"
+            self._output = "argmax"
         self._specs: tuple[int, ...] = ()
         self._probs: dict[int, Tensor] = {}
 
@@ -124,11 +124,11 @@ class _Masks(Drafter):
         count, is_causal = sum(sizes), not any(sizes[:-1])
         slots = Slots(
             adapter=self._options.adapter,
-            uniforms=(BLANK,) * count,
+            uniforms=(NO_UNIFORM,) * count,
             sizes=tuple(sizes),
             anchors=tokens[-len(sizes) :],
             read=tuple(range(count)),
-            want=self._want,
+            output=self._output,
         )
         return {
             "slots": slots if count else None,

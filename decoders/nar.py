@@ -18,7 +18,7 @@ from typing import Literal
 from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.drafting.mask_slots import block_call, mask_slots
 from decoders.core.registry import register
-from decoders.core.types import HIDDEN, Call, CallResult, Emit
+from decoders.core.types import MASKED, Call, CallResult, Emit
 
 
 @register("nar")
@@ -63,9 +63,9 @@ class NonAutoregressive(Decoder):
             size = min(self.block, left)
             slots = mask_slots(
                 self.adapter,
-                [HIDDEN] * size,
+                [MASKED] * size,
                 anchor=pending[-1],
-                want="argmax" if by_argmax else "draws",
+                output="argmax" if by_argmax else "draws",
                 read=size - 1,
                 barred=frozenset() if self.length == "eos" else sampling.stop_ids,
             )

@@ -142,7 +142,7 @@ class _Quadratic(_Slots):
         if not any(sizes):
             return {}
         # the slot that predicts position p stands at p - 1, in C-PTP as in O-PTP
-        start, shift = self._target.length, proposer.lead
+        start, shift = self._target.length, proposer.num_unused_slots
         return {
             "slots": proposer.branches(sizes, tokens, text.output),
             "positions": branch_places(start, len(tokens), sizes, shift),
@@ -153,7 +153,7 @@ class _Quadratic(_Slots):
         """Take the proposals of the branch behind the last row that stands."""
         super().observe(text, verdict)
         if not verdict.is_prompt:
-            read = [max(0, size - self._proposer.lead) for size in self._sizes]
+            read = [max(0, size - self._proposer.num_unused_slots) for size in self._sizes]
             start = sum(read[: verdict.accepted])
             behind = slice(start, start + read[verdict.accepted])
             self._proposer.take(verdict.result, behind)
@@ -166,12 +166,12 @@ class _Quadratic(_Slots):
             proposer.survival,
             budget=min(options.budget, self._target.room - 1 - num_drafts),
             longest=proposer.longest,
-            lead=proposer.lead,
+            num_unused_slots=proposer.num_unused_slots,
             row_cost=options.row_cost,
         )
         # m + 1 tokens come out before branch m is verified, and that call adds one itself
         rooms = [text.left - m - 2 for m in range(len(sizes))]
         return [
-            min(size, room + proposer.lead) if room > 0 else 0
+            min(size, room + proposer.num_unused_slots) if room > 0 else 0
             for size, room in zip(sizes, rooms, strict=True)
         ]

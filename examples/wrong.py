@@ -70,10 +70,12 @@ class OwnTest(Tampered):
     """Rejection sampling by its own hand; as it stands it is right."""
 
     def asked(self, call: Call) -> Call:
-        return replace(call, want="probs") if call.drafts and call.want == "acceptance" else call
+        return (
+            replace(call, output="probs") if call.drafts and call.output == "acceptance" else call
+        )
 
     def heard(self, request: Request, call: Call, result: CallResult) -> CallResult:
-        if not call.drafts or call.want != "acceptance" or result.probs is None:
+        if not call.drafts or call.output != "acceptance" or result.probs is None:
             return result
         start = call.session.base + 1 - len(request.prompt_ids)
         places = range(start, start + len(call.drafts) + 1)

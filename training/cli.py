@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from bench.cli.options import RESULTS, Given, Progressing, ProgressStyle, gathering
-from bench.errors import BenchError, Exit
+from bench.errors import UsageError
 
 train = typer.Typer(help="Train what the benchmark runs on.", no_args_is_help=True)
 imports = typer.Typer(help="Turn checkpoints of others into adapters.", no_args_is_help=True)
@@ -75,7 +75,7 @@ def _usage() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise BenchError(str(error), Exit.USAGE) from error
+        raise UsageError(str(error)) from error
 
 
 @train.command("zoo")
@@ -146,7 +146,7 @@ def _adapter_options(
 ) -> dict[str, Any]:
     """`_OF_ADAPTERS` as the functions that train take them."""
     if on_policy and data is not None:
-        raise BenchError("--on-policy and --data exclude each other; give one of them", Exit.USAGE)
+        raise UsageError("--on-policy and --data exclude each other; give one of them")
     return {
         **options,
         "data": "on-policy" if on_policy else data,

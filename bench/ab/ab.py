@@ -21,7 +21,7 @@ from typing import Any
 
 from bench.ab.checkout import Process, check_setup, checkout
 from bench.ab.request import check_asked
-from bench.errors import BenchError, Exit
+from bench.errors import UnavailableError
 from bench.progress import Progress
 from bench.records.environment import ENV, environment_of
 from bench.records.files import SampleWriter, write_json, write_text
@@ -234,7 +234,7 @@ class _AbRun:
                     writer.record(SampleRecord.from_dict(line))
                 except (ValueError, TypeError) as error:
                     line_ = f"{arm.name} writes other records than this version reads: {error}"
-                    raise BenchError(line_, Exit.UNAVAILABLE) from error
+                    raise UnavailableError(line_) from error
             if loads:
                 busiest = max(loads, key=lambda load: load["other_cores"] or 0.0)
                 writer.event(busiest.pop("event"), **busiest)

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
-from bench.errors import BenchError, Exit
+from bench.errors import BenchError, UnavailableError, UsageError
 from bench.machine.env import ROOT, VARIABLES, comparability_key, git_state
 from bench.records.environment import Environment
 
@@ -43,7 +43,7 @@ def checkout(revision: str) -> Iterator[Path]:
         return
     if git_state(ROOT).commit is None:  # of a git repository around it, if any, say nothing
         line = f"{revision!r} is no folder of a checkout, and a revision needs a bench that runs "
-        raise BenchError(line + "from a git checkout: give a folder", Exit.UNAVAILABLE)
+        raise UnavailableError(line + "from a git checkout: give a folder")
     with TemporaryDirectory(prefix="bench-ab-") as scratch:
         tree = Path(scratch) / "tree"
         try:
@@ -51,7 +51,7 @@ def checkout(revision: str) -> Iterator[Path]:
             _git("worktree", "add", "--detach", str(tree), revision)
         except (OSError, subprocess.CalledProcessError) as error:
             line = f"{revision!r} is neither a checkout of this project nor a git revision of it"
-            raise BenchError(line, Exit.USAGE) from error
+            raise UsageError(line) from error
         try:
             yield tree
         finally:
@@ -77,7 +77,7 @@ def _worker_of(tree: Path, name: str) -> Path:
         if (tree / place).is_file():
             return tree / place
     line = f"{name} is too old: it has no {' or '.join(_WORKERS)}; compare with a newer revision"
-    raise BenchError(line, Exit.UNAVAILABLE)
+    raise UnavailableError(line)
 
 
 def _git(*arguments: str) -> None:
@@ -126,7 +126,7 @@ class Process:
             raise BenchError(line)
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            raise BenchError(f"{self.name}: {answer['error']}", answer["exit"])
+            raise BenchError(f"{self.name}: {answer['error']}", exit_code=answer["exit"])
         return answer
 
     def open(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,10 +140,10 @@ class Process:
         if version != PROTOCOL:
             line = f"{self.name} speaks version {version} of the exchange between the sides, this "
             line += f"bench version {PROTOCOL}; run `bench ab` from another checkout, or compare "
-            raise BenchError(line + "revisions of one version", Exit.UNAVAILABLE)
+            raise UnavailableError(line + "revisions of one version")
         if Path(opened["root"]).resolve() != self.tree.resolve():
             line = f"{self.name} would run the code of another checkout; unset PYTHONPATH and retry"
-            raise BenchError(line, Exit.UNAVAILABLE)
+            raise UnavailableError(line)
         return opened
 
     def __enter__(self) -> Self:
@@ -166,7 +166,7 @@ def check_setup(base: Environment, head: Environment) -> None:
         ours, theirs = (_setup(env, what) for env in (base, head))
         if ours != theirs:
             line = f"the sides differ in {what}: {ours} and {theirs}; only their code may differ"
-            raise BenchError(line, Exit.UNAVAILABLE)
+            raise UnavailableError(line)
 
 
 def _setup(env: Environment, what: str) -> object:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.errors import BenchError, Exit
+from bench.errors import UnavailableError, UsageError
 from bench.machine.env import ROOT
 from bench.plan.adapters import is_shelf
 from bench.plan.named_models import named
@@ -75,7 +75,7 @@ def check_asked(base: str, head: str, note: Note) -> None:
             continue
         line = f"the default of {key} is {ours[key]} in base and {theirs[key]} in head"
         if key in _ANSWERED:
-            raise BenchError(f"{line}; set it, here or in --config", Exit.UNAVAILABLE)
+            raise UnavailableError(f"{line}; set it, here or in --config")
         note(f"{line}: base plans for both")
 
 
@@ -101,7 +101,7 @@ def _tasks(given: str) -> str:
 def _decoders(given: Mapping[str, Options], note: Note) -> dict[str, Options]:
     cells = {_cell(cell, note): options for cell, options in given.items()}
     if len(cells) < len(given):
-        raise BenchError(f"two of {', '.join(given)} are one; give one a label", Exit.USAGE)
+        raise UsageError(f"two of {', '.join(given)} are one; give one a label")
     return cells
 
 

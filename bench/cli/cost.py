@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.cli import options
-from bench.errors import BenchError, Exit
+from bench.errors import UsageError
 
 if TYPE_CHECKING:
     from bench.records.cost import Grid
@@ -77,7 +77,7 @@ def cost(
     from bench.stats.cost_curve import load_cost
 
     if shape is not None and given["model"] is not None:
-        raise BenchError("--model and --shape exclude each other; give one of them", Exit.USAGE)
+        raise UsageError("--model and --shape exclude each other; give one of them")
     grid = _grid(rows, sequences, contexts, rounds, longest)
     shown_run = None if run is None else load_run(find_run(run, output))
     with options.display(progress) as display:
@@ -159,7 +159,7 @@ def _numbers(text: str, name: str, always: set[int]) -> tuple[int, ...]:
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and 0 < int(word) <= _MOST for word in words):
         line = f"{name} {text!r} is no list of whole numbers from 1 to {_MOST}, e.g. 1,8,64"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     return tuple(sorted(always | {int(word) for word in words}))
 
 

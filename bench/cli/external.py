@@ -13,7 +13,7 @@ import typer
 
 from bench.cli import options
 from bench.cli.measure import PANEL
-from bench.errors import BenchError, Exit
+from bench.errors import BenchError, UsageError
 
 if TYPE_CHECKING:
     from bench.external.engine import Engine
@@ -61,7 +61,7 @@ def external(
 
     for name, value in (("--limit", limit), ("--drafts", num_drafts), ("--ngram", ngram)):
         if value is not None and value < 1:
-            raise BenchError(f"{name} {value} is below 1; give 1 or more", Exit.USAGE)
+            raise UsageError(f"{name} {value} is below 1; give 1 or more")
     chosen = _engine(engine, num_drafts, ngram, speculative)
     run_dir = find_run(run, output)
     with options.display(progress) as display:
@@ -86,7 +86,7 @@ def _engine(name: _EngineName, num_drafts: int, ngram: int, speculative: str | N
     if name is _EngineName.llamacpp:
         if speculative is not None:
             line = "--speculative is for --engine vllm; llamacpp takes --drafts and --ngram"
-            raise BenchError(line, Exit.USAGE)
+            raise UsageError(line)
         return LlamaCpp(num_drafts, ngram)
     try:
         config = None if speculative is None else json.loads(speculative)
@@ -95,7 +95,7 @@ def _engine(name: _EngineName, num_drafts: int, ngram: int, speculative: str | N
     if config is not None and not isinstance(config, dict):
         example = '{"method": "eagle3", "model": "FOLDER", "num_speculative_tokens": 3}'
         line = f"--speculative {speculative!r} is no JSON object, e.g. {example}"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     return Vllm(num_drafts, ngram, config)
 
 

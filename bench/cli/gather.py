@@ -22,13 +22,13 @@ def merge(
     output: options.Output = options.RESULTS,
 ) -> None:
     """Join parts of a run that several machines measured: counters pool, times within each."""
-    from bench.errors import BenchError, Exit
+    from bench.errors import UsageError
     from bench.records.run_folder import find_run
     from bench.report.merge import merge as join
     from bench.report.write import write_report
 
     if len(runs) < 2:
-        raise BenchError(f"bench merge takes two runs or more, and was given {runs[0]}", Exit.USAGE)
+        raise UsageError(f"bench merge takes two runs or more, and was given {runs[0]}")
     folder, notes = join([find_run(run, output) for run in runs], output)
     write_report(folder)
     code = print_run(folder)
@@ -42,10 +42,10 @@ def index(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder of runs.")],
 ) -> None:
     """Write a page for a folder of runs: the latest verdict of every branch, curves, search."""
-    from bench.errors import BenchError, Exit
+    from bench.errors import UsageError
     from bench.report.index import write_index
 
     if not folder.is_dir():
         line = f"there is no folder {folder}; bench index takes the parent of run folders"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     typer.echo(write_index(folder)[0])

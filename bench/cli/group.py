@@ -12,7 +12,7 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from bench.errors import BenchError, Exit
+from bench.errors import InterruptedRunError, UsageError
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def _stoppable() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stop:
-        raise BenchError("interrupted", Exit.INTERRUPTED) from stop
+        raise InterruptedRunError("interrupted") from stop
 
 
 class Verb(TyperCommand):
@@ -55,7 +55,7 @@ class VerbGroup(TyperGroup):
             if not written.strip():
                 at = name if name.startswith("--") else f"what follows {before}"
                 line = f"{at} is empty; give a value, or leave it out"
-                raise BenchError(line, Exit.USAGE)
+                raise UsageError(line)
         return list(super().parse_args(ctx, args))
 
     def invoke(self, ctx: Any) -> Any:

@@ -14,14 +14,14 @@ import typer
 from bench.cli import options
 from bench.cli.group import Verb
 from bench.cli.read import print_run
-from bench.errors import BenchError, Exit
-from bench.plan.follow import leading
+from bench.errors import BenchError, UsageError
+from bench.plan.follow import is_rank_zero
 from bench.settings.spread import spread_of
 
 if TYPE_CHECKING:
     from bench.runs import RunResult
     from bench.settings.config import RunConfig
-    from bench.settings.spread import Spread
+    from bench.settings.spread import WorkerConfig
 
 app = typer.Typer()
 PANEL = "Measure"
@@ -49,7 +49,7 @@ def run(
     """Compare decoders: tokens per call, latency, memory and quality, with intervals."""
     chosen = options.configuration(given)
     spread = spread_of(executor, workers, executor_option)
-    with leading(chosen) as leads:
+    with is_rank_zero(chosen) as leads:
         if leads:
             _run(chosen, output, dry_run, spread, part, progress)
 
@@ -58,7 +58,7 @@ def _run(
     chosen: RunConfig,
     output: Path,
     dry_run: bool,
-    spread: Spread,
+    spread: WorkerConfig,
     part: str | None,
     progress: options.ProgressStyle,
 ) -> None:
@@ -91,7 +91,7 @@ def resume(
     spread = spread_of(executor, workers, executor_option)
     with options.display(progress) as shown:
         folder = find_run(run_dir, output)
-        with leading(load_config(folder / CONFIG, {})) as leads:
+        with is_rank_zero(load_config(folder / CONFIG, {})) as leads:
             if not leads:
                 return
             ended = runs.resume(folder, shown, spread=spread)
@@ -131,7 +131,7 @@ def verify(
 
     chosen = options.configuration(given)
     if json is not None and not json.parent.is_dir():  # said now, not when all is measured
-        raise BenchError(f"--json {json}: the folder {json.parent} does not exist", Exit.USAGE)
+        raise UsageError(f"--json {json}: the folder {json.parent} does not exist")
     with options.display(progress) as shown:
         report = examine(chosen, shown, distribution=distribution, num_draws=draws)
     report.print(Console())

@@ -95,13 +95,13 @@ def report(
 def _report_one(name: str, reference: str | None, folder: Path | None, output: Path) -> int:
     from rich.console import Console
 
-    from bench.errors import BenchError, Exit
+    from bench.errors import UsageError
     from bench.records.run_folder import find_run
     from bench.report.write import print_findings, write_report
 
     if folder is not None:
         line = "--folder is for the report of several runs; that of one lies in the run's own"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     run_folder = find_run(name, output)
     code = print_findings(write_report(run_folder, reference), Console())
     _say_where(run_folder)
@@ -111,13 +111,13 @@ def _report_one(name: str, reference: str | None, folder: Path | None, output: P
 def _report_together(names: list[str], reference: str | None, folder: Path, output: Path) -> int:
     from rich.console import Console
 
-    from bench.errors import BenchError, Exit
+    from bench.errors import UsageError
     from bench.report.joint.write import print_joint, write_joint
     from bench.report.together import load_members
 
     if reference is not None:
         line = "--reference stands beneath the rows of one run: bench report RUN --reference NAME"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     members = load_members(names, output)
     write_joint(members, folder)
     code = print_joint(members, Console())
@@ -213,13 +213,13 @@ def export(
 
 
 def _export_adapter(adapter: Path, folder: Path | None) -> None:
-    from bench.errors import BenchError, Exit
+    from bench.errors import UsageError
     from decoders.core.adapter.peft import to_peft
 
     try:
         files = to_peft(adapter, folder or adapter / "export" / "peft")
     except ValueError as error:
-        raise BenchError(str(error), Exit.USAGE) from error
+        raise UsageError(str(error)) from error
     for file in files:
         typer.echo(file)
 

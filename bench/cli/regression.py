@@ -17,7 +17,7 @@ from bench.cli.group import Verb
 if TYPE_CHECKING:
     from bench.compare.gate import Gate
     from bench.compare.judge import Comparison
-    from bench.stats.side import Side
+    from bench.stats.side import RunSnapshot
 
 app = typer.Typer()
 PANEL = "Guard against regressions"
@@ -140,7 +140,7 @@ def _conclude(
     comparison: Comparison,
     markdown: Path | None,
     json_file: Path | None,
-    diff: tuple[Side, Side] | None,
+    diff: tuple[RunSnapshot, RunSnapshot] | None,
 ) -> None:
     """Print the comparison, write what was asked for, and end with its exit code."""
     from rich.console import Console

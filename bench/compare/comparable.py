@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from bench.stats.side import FLOAT32, Side
+from bench.stats.side import FLOAT32, RunSnapshot
 
 _DISTRIBUTION = ("temperature", "top_p", "top_k", "max_new_tokens", "fixed_length")
 """What decides the answers to a prompt, beside the decoder (and the seed, when sampling)."""
@@ -26,7 +26,7 @@ _SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
 # ---------------------------------------------------------------- two of them
 
 
-def unlike(base: Side, head: Side) -> list[str]:
+def unlike(base: RunSnapshot, head: RunSnapshot) -> list[str]:
     """Why two runs are not about the same thing, one line each; empty where they are."""
     stored = base.records is None or head.records is None
     decisive = (*_DISTRIBUTION, *_WORK, *(_PROMPTS if stored else ()))
@@ -40,7 +40,7 @@ def unlike(base: Side, head: Side) -> list[str]:
     return [*lines, *_other_target(base, head)]
 
 
-def _other_target(base: Side, head: Side) -> list[str]:
+def _other_target(base: RunSnapshot, head: RunSnapshot) -> list[str]:
     """Why the targets are two models: by their weights, or by name and shape where a hash lacks.
 
     The hash is of a checkpoint's files: packed weights (`--quantize`) are another model than these.
@@ -66,7 +66,7 @@ def _other_target(base: Side, head: Side) -> list[str]:
     ]
 
 
-def held_to_ar(base: Side, head: Side) -> frozenset[str]:
+def held_to_ar(base: RunSnapshot, head: RunSnapshot) -> frozenset[str]:
     """The cells of head whose answers are demanded to be the baseline's: base's promise decides.
 
     A decoder cannot give a promise up unnoticed. Of a stored base head's promises count besides, as
@@ -75,22 +75,22 @@ def held_to_ar(base: Side, head: Side) -> frozenset[str]:
     return base.same_as_ar | (head.same_as_ar if base.summary is not None else frozenset())
 
 
-def half_precision(base: Side, head: Side) -> str | None:
+def half_precision(base: RunSnapshot, head: RunSnapshot) -> str | None:
     """The dtype of a side that is not float32, where equality is measured and proves nothing."""
     return next((side.dtype for side in (base, head) if side.dtype != FLOAT32), None)
 
 
-def same_machine(base: Side, head: Side) -> bool:
+def same_machine(base: RunSnapshot, head: RunSnapshot) -> bool:
     """Whether machine and setup are of one kind: their comparability keys are known and equal."""
     return base.key is not None and base.key == head.key
 
 
-def interleaved(base: Side, head: Side) -> bool:
+def interleaved(base: RunSnapshot, head: RunSnapshot) -> bool:
     """Whether both were measured together by `bench ab`."""
     return base.status.ab is not None and base.status.ab == head.status.ab
 
 
-def changes(base: Side, head: Side) -> list[str]:
+def changes(base: RunSnapshot, head: RunSnapshot) -> list[str]:
     """What else differs between two comparable runs, one line each: it is told, not judged."""
     lines = []
     if base.key != head.key:
@@ -105,7 +105,7 @@ def changes(base: Side, head: Side) -> list[str]:
     return lines
 
 
-def option_changes(base: Side, head: Side, cell: str) -> list[str]:
+def option_changes(base: RunSnapshot, head: RunSnapshot, cell: str) -> list[str]:
     """The changed options of one decoder, as ``k: 4 -> 5``."""
     old, new = base.cells.get(cell, {}), head.cells.get(cell, {})
     return [
@@ -115,12 +115,12 @@ def option_changes(base: Side, head: Side, cell: str) -> list[str]:
     ]
 
 
-def _settings(side: Side) -> dict[str, Any]:
+def _settings(side: RunSnapshot) -> dict[str, Any]:
     left_out = ("decoders", "run_name", "adapters")
     return {key: value for key, value in side.config.items() if key not in left_out}
 
 
-def _models(side: Side) -> dict[str, Any]:
+def _models(side: RunSnapshot) -> dict[str, Any]:
     """Hashes of the weights by model, shortened."""
     return dict(_hashes(asdict(side.env.models), ""))
 
@@ -134,5 +134,5 @@ def _hashes(facts: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
             yield f"{prefix}{key}", f"{kind}{colon}{digits[:12]}"
 
 
-def _packages(side: Side) -> dict[str, Any]:
+def _packages(side: RunSnapshot) -> dict[str, Any]:
     return dict(side.env.packages)

@@ -34,7 +34,7 @@ from bench.compare.summaries import counted_in_summaries
 from bench.records.plan import BASELINE, WRONG
 from bench.stats import times
 from bench.stats.intervals import log_ratio_of_medians, mean_log_ratio, paired_speedup
-from bench.stats.side import FLOAT32, Side
+from bench.stats.side import FLOAT32, RunSnapshot
 from bench.stats.validity import INCOMPLETE, UNKNOWN, VALID, from_here
 
 _STORED = (
@@ -42,7 +42,7 @@ _STORED = (
 )
 
 
-def compare(base: Side, head: Side, gate: Gate) -> Comparison:
+def compare(base: RunSnapshot, head: RunSnapshot, gate: Gate) -> Comparison:
     """The comparison of two loaded sides."""
     why_not = unlike(base, head)
     together = interleaved(base, head)
@@ -79,13 +79,13 @@ def compare(base: Side, head: Side, gate: Gate) -> Comparison:
     )
 
 
-def _how(base: Side, head: Side) -> str:
+def _how(base: RunSnapshot, head: RunSnapshot) -> str:
     if interleaved(base, head):
         return "measured interleaved"
     return "measured apart, " + ("one kind of machine" if same_machine(base, head) else "elsewhere")
 
 
-def _invalid(base: Side, head: Side) -> list[str]:
+def _invalid(base: RunSnapshot, head: RunSnapshot) -> list[str]:
     """What keeps a side from carrying any verdict, one line each; a wrong decoder spoils no other.
 
     INVALID, DAMAGED and INCOMPLETE do, also where they are not the run's first verdict.
@@ -107,7 +107,9 @@ def _invalid(base: Side, head: Side) -> list[str]:
     return lines
 
 
-def _unless_wrong(regression: CellRegression, base: Side, head: Side) -> CellRegression:
+def _unless_wrong(
+    regression: CellRegression, base: RunSnapshot, head: RunSnapshot
+) -> CellRegression:
     """A cell that claims to be lossless in head and is not is WRONG, whatever else it is."""
     notes = regression.notes
     if regression.cell in base.wrong:
@@ -119,7 +121,7 @@ def _unless_wrong(regression: CellRegression, base: Side, head: Side) -> CellReg
     return replace(regression, verdict=Regression.wrong, notes=(line, *notes))
 
 
-def _unjudged(base: Side, head: Side, *, stored: bool) -> list[str]:
+def _unjudged(base: RunSnapshot, head: RunSnapshot, *, stored: bool) -> list[str]:
     lines = [_STORED] if stored else []
     half = half_precision(base, head)
     if half is not None and held_to_ar(base, head) - {BASELINE}:
@@ -145,7 +147,9 @@ def _unjudged(base: Side, head: Side, *, stored: bool) -> list[str]:
     return lines
 
 
-def _without(cell: str, base: Side, head: Side, why_not: Sequence[str]) -> CellRegression | None:
+def _without(
+    cell: str, base: RunSnapshot, head: RunSnapshot, why_not: Sequence[str]
+) -> CellRegression | None:
     """The verdict on a cell that cannot be compared; None where it can."""
     if cell not in base.cells:
         return CellRegression(cell=cell, verdict=Regression.new, notes=("not in base",))
@@ -156,7 +160,9 @@ def _without(cell: str, base: Side, head: Side, why_not: Sequence[str]) -> CellR
     return None
 
 
-def _judged(cell: str, base: Side, head: Side, gate: Gate, margin: float) -> CellRegression:
+def _judged(
+    cell: str, base: RunSnapshot, head: RunSnapshot, gate: Gate, margin: float
+) -> CellRegression:
     """The verdict on a cell that both sides have."""
     if base.records is None or head.records is None:
         verdict = _from_summaries(cell, base, head, gate)
@@ -168,7 +174,7 @@ def _judged(cell: str, base: Side, head: Side, gate: Gate, margin: float) -> Cel
     return replace(verdict, options=tuple(option_changes(base, head, cell)), notes=notes)
 
 
-def _from_summaries(cell: str, base: Side, head: Side, gate: Gate) -> CellRegression:
+def _from_summaries(cell: str, base: RunSnapshot, head: RunSnapshot, gate: Gate) -> CellRegression:
     summaries = counted_in_summaries(cell, base, head)
     if summaries is None:
         note = "not measured on the same number of prompts"
@@ -179,7 +185,9 @@ def _from_summaries(cell: str, base: Side, head: Side, gate: Gate) -> CellRegres
     )
 
 
-def _from_answers(cell: str, base: Side, head: Side, gate: Gate, margin: float) -> CellRegression:
+def _from_answers(
+    cell: str, base: RunSnapshot, head: RunSnapshot, gate: Gate, margin: float
+) -> CellRegression:
     joined, of_ar = join(base, head, cell), join(base, head, BASELINE)
     numbers: dict[str, Any] = {"num_pairs": len(joined.base), "num_base": joined.num_base}
     if not joined.base or joined.coverage < gate.verdict.min_coverage:
@@ -205,12 +213,14 @@ def _from_answers(cell: str, base: Side, head: Side, gate: Gate, margin: float) 
     )
 
 
-def _exact(base: Side, head: Side) -> bool:
+def _exact(base: RunSnapshot, head: RunSnapshot) -> bool:
     """Whether the same work must give the same numbers: one kind of machine, float32."""
     return same_machine(base, head) and base.dtype == FLOAT32
 
 
-def _hard(cell: str, hard: HardMeasures, base: Side, head: Side, gate: Gate) -> list[Measure]:
+def _hard(
+    cell: str, hard: HardMeasures, base: RunSnapshot, head: RunSnapshot, gate: Gate
+) -> list[Measure]:
     exact, half = _exact(base, head), half_precision(base, head)
     rounded = base.records is None or head.records is None
     values, wrong = dict(hard.values), head.num_wrong(cell)
@@ -237,7 +247,12 @@ def _hard(cell: str, hard: HardMeasures, base: Side, head: Side, gate: Gate) -> 
 
 
 def _time(
-    joined: PairedAnswers, of_ar: PairedAnswers, base: Side, head: Side, gate: Gate, margin: float
+    joined: PairedAnswers,
+    of_ar: PairedAnswers,
+    base: RunSnapshot,
+    head: RunSnapshot,
+    gate: Gate,
+    margin: float,
 ) -> list[Measure]:
     """The judgement of time per token, where machine and batch size allow one.
 

@@ -17,7 +17,7 @@ from bench.compare.joined import join
 from bench.records.record import SampleRecord
 from bench.records.vocabulary import pieces_of
 from bench.stats.counters import first_difference
-from bench.stats.side import Side
+from bench.stats.side import RunSnapshot
 from bench.text import colourless
 
 MOST = 10
@@ -25,7 +25,7 @@ MOST = 10
 _GONE, _CAME = "black on rgb(250,190,180)", "black on rgb(180,225,170)"
 
 
-def show_changes(base: Side, head: Side, console: Console, most: int = MOST) -> int:
+def show_changes(base: RunSnapshot, head: RunSnapshot, console: Console, most: int = MOST) -> int:
     """Print the answers whose ids differ, at most `most` per decoder; returns how many there are.
 
     Where every repeat changed alike, as in greedy decoding, an answer is shown once. A stored

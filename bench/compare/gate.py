@@ -21,8 +21,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bench.errors import BenchError, Exit, did_you_mean
-from bench.settings.bounds import Margin, told
+from bench.errors import UsageError, did_you_mean
+from bench.settings.bounds import Margin, format_error
 
 _Better = Literal["more", "less", "same"]
 
@@ -135,15 +135,15 @@ def load_gate(file: Path | None) -> Gate:
     try:
         values: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise BenchError(f"cannot read {file}: {error.strerror}", Exit.USAGE) from error
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BenchError(f"{file} is not TOML: {error}", Exit.USAGE) from error
+        raise UsageError(f"{file} is not TOML: {error}") from error
     try:
         return Gate(**values)
     except ValidationError as error:
-        first, said = error.errors()[0], told(error)
+        first, said = error.errors()[0], format_error(error)
         if first["type"] == "extra_forbidden":
             place = ".".join(map(str, first["loc"]))
             allowed = _TABLES.get(str(first["loc"][0]), Gate).model_fields
             said = f"{place}: unknown key; {did_you_mean(str(first['loc'][-1]), allowed)}"
-        raise BenchError(f"{file}: {said}", Exit.USAGE) from error
+        raise UsageError(f"{file}: {said}") from error

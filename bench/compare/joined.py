@@ -16,7 +16,7 @@ from bench.records.record import SampleRecord
 from bench.stats import counters
 from bench.stats.counters import Tally
 from bench.stats.quality import family_quality, overall_quality, scored
-from bench.stats.side import Side
+from bench.stats.side import RunSnapshot
 from bench.stats.summary import family_order
 
 QUALITY = "quality"
@@ -56,7 +56,7 @@ class PairedAnswers:
         return [(ours, theirs) for ours, theirs in self.finished if ours.tokens != theirs.tokens]
 
 
-def join(base: Side, head: Side, cell: str) -> PairedAnswers:
+def join(base: RunSnapshot, head: RunSnapshot, cell: str) -> PairedAnswers:
     """The answers of one decoder to the same prompts under the same repeat."""
     mine, other = _of(base, cell), _of(head, cell)
     keys = [key for key in mine if key in other]
@@ -76,7 +76,7 @@ def _shared(base: Collection[Key], head: Collection[Key], passes: Sequence[str])
     return {name: (len(ours & other), len(ours)) for name, (ours, other) in asked.items() if ours}
 
 
-def _of(side: Side, cell: str) -> dict[Key, SampleRecord]:
+def _of(side: RunSnapshot, cell: str) -> dict[Key, SampleRecord]:
     records = [record for record in side.records or () if record.decoder == cell]
     return {(r.kind, r.decoder, r.prompt_hash, r.repeat): r for r in records}
 
@@ -107,7 +107,9 @@ class HardMeasures:
         return steps.get(measure, 0.0)
 
 
-def counted(joined: PairedAnswers, baseline: PairedAnswers, base: Side, head: Side) -> HardMeasures:
+def counted(
+    joined: PairedAnswers, baseline: PairedAnswers, base: RunSnapshot, head: RunSnapshot
+) -> HardMeasures:
     """What both sides counted in the joined answers of a decoder.
 
     `baseline` is ar's own join, which exactness is held against.
@@ -130,7 +132,7 @@ def counted(joined: PairedAnswers, baseline: PairedAnswers, base: Side, head: Si
     timed = [(ours, theirs) for ours, theirs in pairs if ours.kind == "timing"]
     changed = sum(ours.tokens != theirs.tokens for ours, theirs in timed)
     values["changed_answers"] = {"base": 0.0, "head": counters.ratio(changed, len(timed))}
-    families = counters.by(scored(sides["base"]), lambda record: record.family)
+    families = counters.group_by(scored(sides["base"]), lambda record: record.family)
     return HardMeasures(values=values, num_scored={f: len(families[f]) for f in families})
 
 
@@ -148,9 +150,9 @@ def _counters(records: Sequence[SampleRecord]) -> Values:
     }
 
 
-def _quality(records: Sequence[SampleRecord], base: Side) -> Values:
+def _quality(records: Sequence[SampleRecord], base: RunSnapshot) -> Values:
     """Quality by family and over all, as ``quality.FAMILY`` and ``quality``."""
-    families = counters.by(scored(records), lambda record: record.family)
+    families = counters.group_by(scored(records), lambda record: record.family)
     by_family = {f: family_quality(f, families[f], base.gold or {}) for f in family_order(families)}
     values: Values = {f"{QUALITY}.{family}": q.estimate.value for family, q in by_family.items()}
     if by_family:

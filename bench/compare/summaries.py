@@ -13,7 +13,7 @@ from bench.compare.comparable import held_to_ar
 from bench.compare.joined import QUALITY, HardMeasures, Values
 from bench.records.plan import BASELINE, Cell, Plan
 from bench.stats import counters
-from bench.stats.side import Side
+from bench.stats.side import RunSnapshot
 from bench.stats.summary import ALL, summarise
 from bench.stats.summary_row import SummaryRow, rows_of
 
@@ -21,7 +21,7 @@ _FAILED = "answers failed: the counters are sums over other answers, and are not
 _NOT_SCORED = "quality is not judged: it was not scored on the same number of prompts"
 
 
-def counted_in_summaries(cell: str, base: Side, head: Side) -> HardMeasures | None:
+def counted_in_summaries(cell: str, base: RunSnapshot, head: RunSnapshot) -> HardMeasures | None:
     """The hard measures that a summary holds; None where the sides asked unequally many prompts.
 
     Where answers failed on one side more than on the other, the errors are judged and no counters.
@@ -56,7 +56,7 @@ def counted_in_summaries(cell: str, base: Side, head: Side) -> HardMeasures | No
     )
 
 
-def _rows(side: Side, cell: str, held: frozenset[str]) -> dict[str, SummaryRow]:
+def _rows(side: RunSnapshot, cell: str, held: frozenset[str]) -> dict[str, SummaryRow]:
     """A decoder's rows of a side's summary, by family."""
     frame = side.summary
     if frame is None:
@@ -65,7 +65,7 @@ def _rows(side: Side, cell: str, held: frozenset[str]) -> dict[str, SummaryRow]:
     return {row.family: row for row in rows_of(frame, None) if row.decoder == cell}
 
 
-def _num_asked(side: Side, cell: str, rows: Mapping[str, SummaryRow]) -> float | None:
+def _num_asked(side: RunSnapshot, cell: str, rows: Mapping[str, SummaryRow]) -> float | None:
     """Prompts timed, those that failed included (a summary with errors does not say)."""
     if side.records is not None:
         mine = [r for r in side.records if r.decoder == cell and r.kind == "timing"]

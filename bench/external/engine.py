@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Protocol
 
-from bench.errors import BenchError, Exit
+from bench.errors import UnavailableError
 
 Options = dict[str, str | int | float | bool | None]
 """Options of a mode, as they are recorded."""
@@ -97,7 +97,7 @@ def package(module: str, extra: str) -> ModuleType:
     except (ImportError, OSError, RuntimeError) as error:  # a library of it may be missing
         line = f"--engine {extra} needs the package {module} ({error})"
         advice = f"install it with: pip install 'decoding-bench[{extra}]'"
-        raise BenchError(f"{line}; {advice}", Exit.UNAVAILABLE) from error
+        raise UnavailableError(f"{line}; {advice}") from error
 
 
 def recordable(values: Mapping[str, object]) -> Options:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bench.errors import BenchError, Exit
+from bench.errors import UnavailableError
 from bench.external.engine import Answer, Arm, Mode, Request, package
 
 _MODULE, _EXTRA = "llama_cpp", "llamacpp"
@@ -63,7 +63,7 @@ class LlamaCpp:
             )
         except (ValueError, RuntimeError, OSError) as error:
             line = f"llama.cpp cannot load {request.model!r}: {error}"
-            raise BenchError(line, Exit.UNAVAILABLE) from error
+            raise UnavailableError(line) from error
         return _LlamaArm(model, request)
 
 

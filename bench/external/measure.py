@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.errors import BenchError, Exit
+from bench.errors import UnavailableError, UsageError
 from bench.external.engine import Arm, Engine, Mode, Request
 from bench.machine.clock import Stopwatch, WallClock
 from bench.plan.named_models import named, package_file, resolve
@@ -97,7 +97,7 @@ class _Session:
         except Exception as error:  # of code that is not ours
             line = f"{self.engine.name}:{mode.name} cannot answer {prompt.name}"
             told = f"{line}: {type(error).__name__}: {error}"
-            raise BenchError(told, Exit.UNAVAILABLE) from error
+            raise UnavailableError(told) from error
 
     def _timed(self, mode: Mode, arm: Arm, prompt: Prompt) -> ExternalAnswer:
         clock = WallClock()  # an engine gives ids to the host: its device is done by then
@@ -136,7 +136,7 @@ def _prompts(run: Run) -> list[Prompt]:
     known = read_prompts(run.path)
     chosen = [known[p.prompt] for p in run.plan.in_pass("timing") if p.prompt in known]
     if not chosen:
-        raise BenchError(f"{run.path} has no prompts to time", Exit.USAGE)
+        raise UsageError(f"{run.path} has no prompts to time")
     return chosen
 
 
@@ -150,7 +150,7 @@ def _request(run: Run, prompts: Sequence[Prompt], model: str) -> Request:
     if temperature != 0:
         line = f"{run.path} samples at temperature {temperature}; another engine draws otherwise"
         advice = "take a greedy run: bench run --temperature 0"
-        raise BenchError(f"{line}: {advice}", Exit.UNAVAILABLE)
+        raise UnavailableError(f"{line}: {advice}")
     ends = frozenset(
         record.tokens[-1]
         for record in run.records
@@ -181,4 +181,4 @@ def _own_model(run: Run, engine: str) -> str:
         return str(file)
     kind = "a folder or hub id" if engine == "vllm" else "a .gguf file"
     line = f"the run's model {source!r} is nothing that {engine} reads"
-    raise BenchError(f"{line}: give it {kind} of the same model with --model", Exit.USAGE)
+    raise UsageError(f"{line}: give it {kind} of the same model with --model")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench.errors import BenchError, Exit
+from bench.errors import UnavailableError
 from bench.external.engine import Answer, Arm, Mode, Request, package, recordable
 
 _EXTRA = "vllm"
@@ -70,7 +70,7 @@ class Vllm:
             )
         except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
             line = f"vLLM cannot start with {request.model!r}: {error}"
-            raise BenchError(line, Exit.UNAVAILABLE) from error
+            raise UnavailableError(line) from error
         return _VllmArm(module, model, request, speculates=self._configs[mode.name] is not None)
 
 

@@ -66,7 +66,7 @@ class Sequences:
         for session in self._sessions:
             session.length = cell.context  # what the cache holds there was written by `_fill`
         return [
-            session.call(self._tokens(cell.rows), want="logits", read=range(cell.rows))
+            session.call(self._tokens(cell.rows), output="logits", read=range(cell.rows))
             for session in self._sessions
         ]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
-from bench.errors import BenchError, Exit
+from bench.errors import UnavailableError, UsageError
 from bench.machine.clock import Clock
 from bench.machine.load import Load
 from bench.measure.call_times import Sequences, timed
@@ -108,10 +108,10 @@ def _begin(subject: Subject, folder: Path) -> None:
         return
     if not same_plan(before, subject.facts):
         line = f"{folder} holds a measurement of another model or grid; give another --folder"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     if read_environment(folder).comparability_key != subject.env.comparability_key:
         line = f"{folder} was begun on another machine or setup; give another --folder"
-        raise BenchError(line, Exit.UNAVAILABLE)
+        raise UnavailableError(line)
 
 
 def _conclude(facts: CostFacts, folder: Path) -> CostFacts:

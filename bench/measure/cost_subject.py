@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import torch
 
-from bench.errors import BenchError, Exit, room_for
+from bench.errors import UnavailableError, UsageError, room_for
 from bench.machine import env as environment
 from bench.machine.clock import WallClock
 from bench.machine.env import ROOT
@@ -90,7 +90,7 @@ def _loaded(config: RunConfig, device: torch.device) -> HFModel:
                 quantized=config.quantize,
             )
     except ValueError as error:
-        raise BenchError(str(error), Exit.UNAVAILABLE) from error
+        raise UnavailableError(str(error)) from error
 
 
 def _random(config: RunConfig, device: torch.device, shape: str) -> HFModel:
@@ -100,7 +100,7 @@ def _random(config: RunConfig, device: torch.device, shape: str) -> HFModel:
     try:
         shaped = shapes.config_of(folder if shape == ZOO else shape)
     except ValueError as error:
-        raise BenchError(str(error), Exit.USAGE) from error
+        raise UsageError(str(error)) from error
     usual = "bfloat16"
     if device.type == "cpu":
         usual = usual_on_cpu(shapes.count_weights(shaped))

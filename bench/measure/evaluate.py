@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.errors import BenchError, Exit
+from bench.errors import BenchError, UnavailableError, UsageError
 from bench.progress import Progress
 from bench.records.files import cannot_write, write_text
 from bench.records.plan import BASELINE
@@ -94,7 +94,7 @@ def evaluate(
     cells = list(config.decoders or {})
     if len(cells) != 1:
         line = f"--decoder names {len(cells)} decoders; name one, and evaluate them one by one"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     cell = cells[0]
     tasks = _known_tasks(request)
     from bench.measure.lm_eval_model import DecoderLM
@@ -146,13 +146,13 @@ def _lm_eval() -> Any:
         return importlib.import_module("lm_eval")
     except ImportError as error:
         line = f"bench eval needs the package lm_eval ({error}); install it with: {_INSTALL}"
-        raise BenchError(line, Exit.UNAVAILABLE) from error
+        raise UnavailableError(line) from error
 
 
 def _known_tasks(request: EvalRequest) -> Any:
     """lm-eval's index of tasks, in which all that are asked for are."""
     if request.folder is not None and not request.folder.is_dir():
-        raise BenchError(f"--include {request.folder}: there is no such folder", Exit.USAGE)
+        raise UsageError(f"--include {request.folder}: there is no such folder")
     make = importlib.import_module("lm_eval.tasks").TaskManager
     manager = None
     if request.folder is not None:  # without the thousands of theirs, where that does
@@ -165,7 +165,7 @@ def _known_tasks(request: EvalRequest) -> Any:
         near = difflib.get_close_matches("".join(unknown[:1]), manager.all_tasks, 3)
         hint = f"did you mean {', '.join(near)}?" if near else "lm-eval ls tasks lists them"
         line = f"lm-eval has no task {unknown[0]!r}" if unknown else "no task is named"
-        raise BenchError(f"{line}; {hint}", Exit.USAGE)
+        raise UsageError(f"{line}; {hint}")
     return manager
 
 
@@ -177,7 +177,7 @@ def _asked(simple_evaluate: Callable[..., Any], **options: Any) -> Any:
         raise
     except Exception as error:  # of tasks and data of others: anything
         line = f"lm-eval: {type(error).__name__}: {error}"
-        raise BenchError(line[:500], Exit.UNAVAILABLE) from error
+        raise UnavailableError(line[:500]) from error
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Any
 from lm_eval.api.model import LM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from bench.errors import BenchError, Exit
+from bench.errors import BenchError, UsageError
 from bench.measure.quality import target_scores
 from bench.plan.setup import Setup
 from bench.plan.tokenise import without_doubled_bos
@@ -145,7 +145,7 @@ class DecoderLM(LM):  # type: ignore[misc]
         return frozenset(ids[0] for ids in encoded if len(ids) == 1 and ids[0] in special)
 
     def _refuse(self, why: str) -> None:
-        raise BenchError(f"the task cannot be answered by {self._cell}: {why}", Exit.USAGE)
+        raise UsageError(f"the task cannot be answered by {self._cell}: {why}")
 
     # ------------------------------------------------------------ likelihoods
 

@@ -186,7 +186,7 @@ def _measured(
     scheduler = phased_scheduler(setup.arms[cell], sampling, num_rows, clock, counter)
     ids = [prompts[name].ids for name in block.prompts]
     if setup.config.reuse_prefix:
-        scheduler.keep(ids[0], prompts[block.prompts[0]].num_kept)
+        scheduler.prefill_prefix(ids[0], prompts[block.prompts[0]].num_kept)
     with Stopwatch(setup.clock):
         clock.start()
         outcomes = scheduler.run(ids, on_emit=clock.emitted if num_rows == 1 else None)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 
-from bench.measure.timing import answered
+from bench.measure.timing import fill_record
 from bench.plan.make import batch_size
 from bench.plan.setup import Arm, Setup
 from bench.progress import Progress
@@ -112,7 +112,7 @@ def _record(
         batch_size=num_rows,
         num_prompt_tokens=len(prompt.ids),
     )
-    record = answered(setup, record, outcome)
+    record = fill_record(setup, record, outcome)
     if record.tokens:
         answer = (prompt.name, record.tokens)
         if answer not in read:
@@ -152,7 +152,7 @@ def target_scores(target: Model, prompt: Sequence[int], tokens: Sequence[int]) -
         while rest:
             now, rest = rest[:_LIKELIHOOD_ROWS], rest[_LIKELIHOOD_ROWS:]
             ids = [*fed, *now[:-1]]
-            call = session.call(ids, want="logits", read=range(len(fed) - 1, len(ids)))
+            call = session.call(ids, output="logits", read=range(len(fed) - 1, len(ids)))
             distribution = target.forward([call]).log_softmax(-1)
             at = torch.tensor(now, device=distribution.device)
             nll -= float(distribution.gather(-1, at[:, None]).sum())

@@ -175,7 +175,7 @@ class Runner:
         batch_size = self.setup.config.batch_size
         scheduler = Scheduler(arm.decoder, arm.models, sampling, batch_size, arm.deadline)
         if self.setup.config.reuse_prefix:
-            scheduler.keep(ids[0], prompts[0].num_kept)
+            scheduler.prefill_prefix(ids[0], prompts[0].num_kept)
         memory = PeakMemory(self.setup.models, arm.models, arm.decoder)
         with arm.deadline.ticking(), Stopwatch(self.setup.clock) as watch:
             outcomes = scheduler.run(ids, on_emit=watch.emitted if batch_size == 1 else None)
@@ -204,9 +204,9 @@ class Runner:
         self, record: SampleRecord, outcome: Outcome, watch: Stopwatch, peak: int | None
     ) -> SampleRecord:
         if isinstance(outcome, Exception):
-            return answered(self.setup, record, outcome)
+            return fill_record(self.setup, record, outcome)
         alone = record.batch_size == 1
-        filled = answered(self.setup, record, outcome, watch.ended_s)
+        filled = fill_record(self.setup, record, outcome, watch.ended_s)
         recounts = self.setup.config.protocol is not None and record.decoder == BASELINE
         return dataclasses.replace(
             filled,
@@ -226,7 +226,7 @@ class Runner:
         )
 
 
-def answered(
+def fill_record(
     setup: Setup, record: SampleRecord, outcome: Outcome, ended_s: Sequence[float] = ()
 ) -> SampleRecord:
     """A blank record with what a decoder gave: its answer and steps, or its error as one line.

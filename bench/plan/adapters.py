@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.errors import BenchError, Exit
+from bench.errors import UnavailableError
 from bench.machine.env import ROOT
 from bench.plan.named_models import named
 from bench.settings.config import ZOO
@@ -73,7 +73,7 @@ def adapter_folder(name: str, source: str) -> Path:
         line = f"the embedded adapter is missing ({source}/{name}); {how_to_get(name)}"
     else:
         line = f"adapter {name!r}: there is no folder {source!r}; give one that holds adapter.json"
-    raise BenchError(line, Exit.UNAVAILABLE)
+    raise UnavailableError(line)
 
 
 def how_to_get(name: str, decoder: Decoder | None = None) -> str:
@@ -97,7 +97,7 @@ def load_adapter(name: str, folder: Path) -> SlotAdapter | HiddenAdapter:
         return read_adapter(folder)
     except (ValueError, OSError) as error:
         line = str(error).removeprefix("adapter ")
-        raise BenchError(f"adapter {name!r}: {line}", Exit.UNAVAILABLE) from error
+        raise UnavailableError(f"adapter {name!r}: {line}") from error
 
 
 def adapter_facts(

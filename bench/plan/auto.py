@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.errors import BenchError, Exit
+from bench.errors import UsageError
 from bench.records.cost import read_choices
 from bench.settings.config import RunConfig
 
@@ -47,7 +47,7 @@ def resolved(config: RunConfig, note: Callable[[str], None]) -> RunConfig:
 def _number(cell: str, name: str, cost: Cost | None, batch_size: int) -> str:
     if cost is None:
         line = f"{cell}: {name}=auto needs a measured curve; give --cost a folder of `bench cost`"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     if name == "row_cost":
         context = min(each.context for each in cost.curve.points)
         return f"{cost.curve.row_cost(context, batch_size):.4g}"
@@ -59,5 +59,5 @@ def _number(cell: str, name: str, cost: Cost | None, batch_size: int) -> str:
             f"{cell}: {name}=auto is not known in {cost.path}; `bench cost --run RUN` finds it of "
             f"a run with {decoder} in it"
         )
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     return str(number)

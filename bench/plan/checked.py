@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.errors import BenchError, Exit
+from bench.errors import UnavailableError
 from bench.settings.config import RunConfig
 
 if TYPE_CHECKING:
@@ -30,4 +30,4 @@ def checked(config: RunConfig, model: HFModel, role: str) -> list[str]:
         return self_check(model)
     except ValueError as error:
         line = f"{role} refused: {error} (--no-self-check measures it all the same)"
-        raise BenchError(line, Exit.UNAVAILABLE) from error
+        raise UnavailableError(line) from error

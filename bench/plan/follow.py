@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def leading(config: RunConfig) -> Iterator[bool]:
+def is_rank_zero(config: RunConfig) -> Iterator[bool]:
     """Whether this process is to go on; a follower has done its part when it is told.
 
     When the leader leaves, well or not, its followers end.

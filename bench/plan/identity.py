@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.errors import BenchError, Exit
+from bench.errors import UnavailableError
 from bench.machine.env import ROOT, source_hash
 from bench.plan.setup import Setup
 from bench.records.environment import Environment
@@ -65,7 +65,7 @@ def check_identity(
 
 
 def _refuse(why: str) -> None:
-    raise BenchError(f"cannot resume: {why}; start a new run", Exit.UNAVAILABLE)
+    raise UnavailableError(f"cannot resume: {why}; start a new run")
 
 
 def _code_hash(setup: Setup) -> str:

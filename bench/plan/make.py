@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from bench.errors import BenchError, Exit, room_for
+from bench.errors import UsageError, room_for
 from bench.machine.env import models_of
 from bench.plan.identity import identity_of
 from bench.plan.setup import Setup
@@ -60,7 +60,7 @@ def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[s
     by_name = {prompt.name: prompt for prompt in prompts}
     names = [prompt.name for prompt in prompts if prompt.conversation in timed]
     if not names:
-        raise BenchError("no prompt is left to measure: all were skipped", Exit.USAGE)
+        raise UsageError("no prompt is left to measure: all were skipped")
     plan = Plan(
         name=name,
         created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -86,10 +86,9 @@ def tokenise(
     """Every turn once, later turns after the baseline's own answers (raises as `make_plan`)."""
     config, context = setup.config, setup.models.target.max_length
     if config.max_new_tokens >= context:
-        raise BenchError(
+        raise UsageError(
             f"the model's context is {context} tokens, and answers of {config.max_new_tokens} "
             f"leave none for a prompt: lower --max-new-tokens, to {context - 1} at most",
-            Exit.USAGE,
         )
     distinct = list({conversation.id: conversation for conversation in conversations}.values())
 
@@ -99,10 +98,9 @@ def tokenise(
 
     longest = context - config.max_new_tokens
     if config.prompt_tokens is not None and not 1 < config.prompt_tokens <= longest:
-        raise BenchError(
+        raise UsageError(
             f"--prompt-tokens {config.prompt_tokens}: with answers of {config.max_new_tokens} "
             f"tokens the model's context of {context} takes 2 to {longest}",
-            Exit.USAGE,
         )
     try:
         prompts, skipped = build_prompts(
@@ -115,7 +113,7 @@ def tokenise(
             vocab_size=setup.models.target.vocab_size,
         )
     except ValueError as error:
-        raise BenchError(str(error), Exit.USAGE) from error
+        raise UsageError(str(error)) from error
     if config.prompt_tokens is not None:
         bos = setup.tokenizer.bos_token_id
         prompts = to_length(prompts, config.prompt_tokens, bos)

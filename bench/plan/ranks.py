@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.errors import BenchError, Exit
+from bench.errors import UsageError
 from bench.settings.config import RunConfig
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ def join_ranks(config: RunConfig, device: torch.device) -> torch.device:
             f"{ranks.count}; start it as `torchrun --nproc-per-node {config.tensor_parallel} "
             "-m bench …`"
         )
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     for option, given in (("--compile", config.compile), ("--quantize", config.quantize)):
         if given:
             line = f"{option} does not go with --tensor-parallel; leave one of them out"
-            raise BenchError(line, Exit.USAGE)
+            raise UsageError(line)
     return ranks.join(device)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import decoders as built_in
-from bench.errors import BenchError, Exit
+from bench.errors import UsageError
 from bench.plan.adapters import embedded_adapters, embedded_draft, how_to_get, shelf_of
 from bench.plan.auto import resolved
 from bench.records.plan import BASELINE, SECOND_BASELINE
@@ -36,22 +36,19 @@ def choose_decoders(config: RunConfig, note: Note) -> RunConfig:
     named = config.decoders is not None
     cells = dict(config.decoders) if config.decoders else built_in_cells()
     if SECOND_BASELINE in cells:
-        raise BenchError(
-            f"{SECOND_BASELINE!r} is the baseline's second arm; choose another label", 2
-        )
+        raise UsageError(f"{SECOND_BASELINE!r} is the baseline's second arm; choose another label")
     chosen: dict[str, dict[str, str]] = {}
     for cell, options in {BASELINE: cells.pop(BASELINE, {}), **cells}.items():
         decoder = build_decoder(cell, options)
         if cell == BASELINE and ("numerics" in options or decoder != build_decoder(cell, {})):
             given_options = ":".join(f"{key}={value}" for key, value in options.items())
-            raise BenchError(
+            raise UsageError(
                 f"the baseline {cell!r} takes no option: all speed-ups are over it as it is; "
                 f"measure that beside it, under a label: {cell}@LABEL:{given_options}",
-                Exit.USAGE,
             )
         lacks = _unmet_need(decoder, config)
         if lacks and named:
-            raise BenchError(f"decoder {cell!r} {lacks}", Exit.USAGE)
+            raise UsageError(f"decoder {cell!r} {lacks}")
         if lacks:
             note(f"{cell} is skipped: it {lacks}")
             continue
@@ -66,7 +63,7 @@ def choose_decoders(config: RunConfig, note: Note) -> RunConfig:
     for name in given:
         if name not in taken:
             line = f"none of {', '.join(chosen)} takes an adapter named {name!r}"
-            raise BenchError(f"--adapter {name}=…: {line}", Exit.USAGE)
+            raise UsageError(f"--adapter {name}=…: {line}")
     used = {name: source for name, source in config.adapters.items() if name in taken}
     return config.with_values(decoders=chosen, adapters=used)
 
@@ -101,7 +98,7 @@ def build_decoder(cell: str, options: Mapping[str, str]) -> Decoder:
     try:
         return registry.build(spec_of(cell, own))
     except (ValueError, ImportError) as error:
-        raise BenchError(str(error), Exit.USAGE) from error
+        raise UsageError(str(error)) from error
 
 
 def _unmet_need(decoder: Decoder, config: RunConfig) -> str | None:

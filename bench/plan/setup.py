@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bench.errors import BenchError, Exit, room_for
+from bench.errors import UnavailableError, UsageError, room_for
 from bench.machine.clock import Clock, WallClock
 from bench.machine.deadline import TimeLimit, default_limit_s
 from bench.machine.env import ROOT
@@ -115,7 +115,7 @@ def open_setup(config: RunConfig) -> Setup:
         torch.set_num_threads(config.threads)
 
     if config.compile and device.type == "cpu" and (missing := missing_compiler()):
-        raise BenchError(f"{missing}; install one, or leave out --compile", Exit.UNAVAILABLE)
+        raise UnavailableError(f"{missing}; install one, or leave out --compile")
 
     def load(source: str, role: str) -> hf.HFModel:
         with room_for(f"the weights of {source} in {dtype} on {device}", _SMALLER):
@@ -141,7 +141,7 @@ def open_setup(config: RunConfig) -> Setup:
         tokenizer = hf.load_tokenizer(target_source)
         draft = load(draft_source, "draft") if draft_source else None
     except ValueError as error:
-        raise BenchError(str(error), Exit.UNAVAILABLE) from error
+        raise UnavailableError(str(error)) from error
     models, tile = {"fast": Models(target=target, draft=draft)}, None
     if tiles_asked:
         models["invariant"], tile = in_tiles(target, draft, config.tile)
@@ -196,7 +196,7 @@ def _attach(
                     with room_for(f"adapter {name!r}", _SMALLER):
                         model.attach(name, adapter)
         except ValueError as error:
-            raise BenchError(f"adapter {name!r}: {error}", Exit.USAGE) from error
+            raise UsageError(f"adapter {name!r}: {error}") from error
         facts[name] = adapter_facts(adapter, folder, roles)
     return facts
 
@@ -211,13 +211,13 @@ def open_device(name: str | None) -> torch.device:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError as error:
         line = f"{name!r} is no device; use cpu, cuda or cuda:N"
-        raise BenchError(line, Exit.USAGE) from error
+        raise UsageError(line) from error
     if device.type not in ("cpu", "cuda"):
-        raise BenchError(f"device {name!r} is not supported; use cpu or cuda", Exit.USAGE)
+        raise UsageError(f"device {name!r} is not supported; use cpu or cuda")
     num_gpus = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= num_gpus:
         line = f"device {name!r} is not there: {num_gpus} CUDA devices found; use --device cpu"
-        raise BenchError(line, Exit.UNAVAILABLE)
+        raise UnavailableError(line)
     return device
 
 
@@ -274,14 +274,14 @@ def _check_reuse(config: RunConfig) -> None:
         return
     if config.batch_size > 1:
         line = "--reuse-prefix answers one prompt at a time; leave it out, or --batch-size"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     for cell, options in (config.decoders or {}).items():
         if isinstance(build_decoder(cell, options), SelfDriven):
             line = (
                 f"decoder {cell!r} runs a loop with a cache of its own, which keeps nothing of the "
                 "turn before; leave it out, or --reuse-prefix"
             )
-            raise BenchError(line, Exit.USAGE)
+            raise UsageError(line)
 
 
 def _arm(
@@ -298,7 +298,7 @@ def _arm(
     try:
         check_models(decoder, used, cell)
     except ValueError as error:
-        raise BenchError(str(error), Exit.USAGE) from error
+        raise UsageError(str(error)) from error
     spec = spec_of(cell, options)
     return Arm(
         cell=Cell(
@@ -328,10 +328,9 @@ def checkpoint(source: str | None, role: str) -> str:
         return resolve(source)
     folder = ROOT / source / role
     if not folder.is_dir():
-        raise BenchError(
+        raise UnavailableError(
             f"the embedded {role} is missing ({source}/{role}); train it with `bench train zoo`, "
             "or pass --model",
-            Exit.UNAVAILABLE,
         )
     return str(folder)
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 from jinja2 import TemplateError
 
-from bench.errors import BenchError, Exit
+from bench.errors import UnavailableError, UsageError
 from bench.records.prompts import Prompt, SkippedTurn, ids_hash
 from bench.records.vocabulary import Tokenizer
 from specbench_tasks.loaders import DataUnavailable
@@ -261,6 +261,6 @@ def tasks_of(
             tasks, limit=limit, quality_limit=quality_limit, seed=seed, columns=columns
         )
     except DataUnavailable as error:
-        raise BenchError(str(error), Exit.UNAVAILABLE) from error
+        raise UnavailableError(str(error)) from error
     except ValueError as error:
-        raise BenchError(str(error), Exit.USAGE) from error
+        raise UsageError(str(error)) from error

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from bench.errors import BenchError, Exit
+from bench.errors import UsageError
 from bench.records.environment import Environment, read_environment
 from bench.records.files import lines_of, write_json
 from bench.records.json_file import parse, read_json
@@ -267,7 +267,7 @@ def read_cost(folder: Path) -> tuple[CostFacts, Environment]:
     if facts is None or not (folder / CURVE).is_file():
         missing = MACHINE if facts is None else CURVE
         line = f"{folder} is no cost folder: it has no {missing}; `bench cost` makes one"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     return facts, read_environment(folder)
 
 

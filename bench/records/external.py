@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.errors import BenchError, Exit
+from bench.errors import UnavailableError
 from bench.records.files import cannot_write, lines_of
 from bench.records.json_file import parse
 from bench.records.record import SCHEMA
@@ -77,7 +77,7 @@ def read_external(run_dir: Path) -> tuple[ExternalAnswer, ...]:
     for line, _ in lines_of(path):
         if line.get("schema", SCHEMA) != SCHEMA:
             told = f"{path} has schema {line['schema']}; this version reads {SCHEMA}"
-            raise BenchError(f"{told}: use the version that wrote it", Exit.UNAVAILABLE)
+            raise UnavailableError(f"{told}: use the version that wrote it")
         answers.append(parse(ExternalAnswer, line, path))
     return tuple(answers)
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, Protocol, Self
 
-from bench.errors import BenchError, Exit
+from bench.errors import BenchError, InvalidRunError, UnavailableError, UsageError
 from bench.records.record import SampleRecord
 
 try:
@@ -64,7 +64,7 @@ def lines_of(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
             elif damaged:
                 line = f"{path} line {damaged} is damaged, and whole lines follow it"
                 advice = "delete it and all below it, and `bench resume` measures these again"
-                raise BenchError(f"{line}: {advice}", Exit.INVALID)
+                raise InvalidRunError(f"{line}: {advice}")
             else:
                 yield parsed, len(chunk)
 
@@ -91,14 +91,14 @@ def only_writer(folder: Path) -> Iterator[None]:
     try:
         held = os.open(folder, os.O_RDONLY)
     except OSError as error:
-        raise BenchError(f"{folder} is no run folder: {error.strerror}", Exit.USAGE) from error
+        raise UsageError(f"{folder} is no run folder: {error.strerror}") from error
     try:
         if fcntl is not None:
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 line = f"another process is writing to {folder}; wait for its end, or stop it"
-                raise BenchError(line, Exit.UNAVAILABLE) from error
+                raise UnavailableError(line) from error
             except OSError:  # a file system without locks
                 pass
         yield

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from bench.errors import BenchError, Exit
+from bench.errors import InvalidRunError, UnavailableError
 from bench.records.record import SCHEMA
 from bench.settings.bounds import allowed
 
@@ -34,14 +34,14 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError, OSError) as error:
-        raise BenchError(f"{path} is damaged: {error}", Exit.INVALID) from error
+        raise InvalidRunError(f"{path} is damaged: {error}") from error
     if not isinstance(data, dict):
-        raise BenchError(f"{path} is damaged: it holds no JSON object", Exit.INVALID)
+        raise InvalidRunError(f"{path} is damaged: it holds no JSON object")
     schema = data.get("schema", SCHEMA)  # not written by the first versions
     if schema not in _KNOWN_SCHEMAS:
         known = ", ".join(map(str, _KNOWN_SCHEMAS))
         line = f"{path} has schema {schema}; this version reads {known}"
-        raise BenchError(f"{line}: use the version that wrote it", Exit.UNAVAILABLE)
+        raise UnavailableError(f"{line}: use the version that wrote it")
     return data
 
 
@@ -54,7 +54,7 @@ def parse(kind: type[T], data: object, source: Path | str) -> T:
     try:
         parsed: T = _adapter(kind).validate_python(data)
     except (ValidationError, RecursionError) as error:
-        raise BenchError(f"{source} is damaged: {_told(error)}", Exit.INVALID) from error
+        raise InvalidRunError(f"{source} is damaged: {_told(error)}") from error
     return parsed
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from bench.errors import BenchError, Exit
+from bench.errors import InvalidRunError
 
 PHASES_FILE = "phases.json"
 PHASES = ("prefill", "draft", "verify", "sampling", "scheduler", "other")
@@ -61,4 +61,4 @@ def read_phases(run_dir: Path) -> tuple[PhasedAnswer, ...]:
     except FileNotFoundError:
         return ()
     except (ValueError, KeyError, TypeError) as error:
-        raise BenchError(f"{path} is damaged: {error}", Exit.INVALID) from error
+        raise InvalidRunError(f"{path} is damaged: {error}") from error

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.errors import BenchError, Exit
+from bench.errors import InvalidRunError
 from bench.records.files import write_json
 from bench.records.json_file import parse, read_json
 from bench.records.prompts import SkippedTurn
@@ -148,7 +148,7 @@ def read_plan(run_dir: Path) -> Plan | None:
     if data is None:
         return None
     if "blocks" not in data:
-        raise BenchError(f"{file} is damaged: its blocks are missing", Exit.INVALID)
+        raise InvalidRunError(f"{file} is damaged: its blocks are missing")
     return parse(Plan, data, file)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.errors import BenchError, Exit
+from bench.errors import UnavailableError
 from bench.records.files import write_text
 from specbench_tasks.task import Constraint, GoldAnswer
 
@@ -41,11 +41,11 @@ def read_prompts(run_dir: Path) -> dict[str, Prompt]:
         text = (run_dir / PROMPTS).read_text(encoding="utf-8")
         prompts = [_prompt(json.loads(line)) for line in text.split("\n") if line]
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise BenchError(f"cannot read {run_dir / PROMPTS}: {error}", Exit.UNAVAILABLE) from error
+        raise UnavailableError(f"cannot read {run_dir / PROMPTS}: {error}") from error
     changed = [prompt.name for prompt in prompts if ids_hash(prompt.ids) != prompt.hash]
     if changed:
         line = f"{run_dir / PROMPTS} was changed: {changed[0]} does not match its hash"
-        raise BenchError(line, Exit.UNAVAILABLE)
+        raise UnavailableError(line)
     return {prompt.name: prompt for prompt in prompts}
 
 

@@ -77,7 +77,7 @@ class StepColumns(_PackedColumns):
 
     @classmethod
     def of_packed(cls, packed: Packed) -> Self:
-        """Columns that are read when they are asked for (see `SampleRecord.put_by`)."""
+        """Columns that are read when they are asked for (see `SampleRecord.spill_to_disk`)."""
         steps = object.__new__(cls)
         object.__setattr__(steps, "_packed", packed)
         return steps
@@ -100,7 +100,7 @@ class StepColumns(_PackedColumns):
         """Columns of a generation's steps, and when these ended where that is known."""
         steps = generation.steps
         refined = any(step.passes for step in steps)
-        preceded = any(step.undrafted for step in steps)
+        preceded = any(step.num_leading for step in steps)
         branched = any(step.depth is not None for step in steps)
         drafters = drafters_of(generation)
         compared = [step for step in steps if any(s.tested is not None for s in steps)]
@@ -120,7 +120,7 @@ class StepColumns(_PackedColumns):
                 round(len(step.tokens) if step.alpha is None else step.alpha, 6)
                 for step in compared
             ),
-            undrafted=tuple(step.undrafted for step in steps if preceded),
+            undrafted=tuple(step.num_leading for step in steps if preceded),
             rejected=_bounded([step.rejected for step in steps]),
             decided=tuple(step.decided for step in steps) if any(s.decided for s in steps) else (),
             ended_s=tuple(round(end_s, 6) for end_s in ended_s),
@@ -166,8 +166,7 @@ class SampleRecord(_Stored):
     handed out to several; `machine` is the comparability key of the part of a merged run it is
     from. `drafters` are named where several drafted, see `StepColumns`.
 
-    `text`, `tokens` and `steps` may have been `put_by`: they are then read whenever they are asked
-    for.
+    After `spill_to_disk`, `text`, `tokens` and `steps` are read whenever they are asked for.
     """
 
     kind: Kind
@@ -219,7 +218,7 @@ class SampleRecord(_Stored):
         """Whether `steps` are known; none are read for it."""
         return hasattr(self, "_place") or self.steps is not None
 
-    def put_by(self, store: AnswerStore) -> None:
+    def spill_to_disk(self, store: AnswerStore) -> None:
         """Keep `text`, `tokens` and `steps` in `store` instead of here.
 
         Nothing of a failed answer, and nothing again of one that was put by already.
@@ -313,7 +312,7 @@ _REAL_COLUMNS = ("overlap", "alpha", "ended_s")
 _LISTS = ("source", "rejected", "decided")
 _KINDS_OF: Mapping[type, set[type]] = {int: {int}, float: {int, float}}
 _PARTS = ("text", "tokens", "steps")
-"""What `SampleRecord.put_by` moves."""
+"""What `SampleRecord.spill_to_disk` moves."""
 _COLUMNS = tuple(field.name for field in dataclasses.fields(StepColumns))
 _PACKED = ("text", "tokens", *_COLUMNS, *(f"ends of {name}" for name in _LISTS))
 """Columns of an answer that was put by; of those of lists, all numbers and where each list ends."""

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.errors import BenchError, Exit
+from bench.errors import BenchError, InvalidRunError, UnavailableError, UsageError
 from bench.records.environment import Environment, read_environment
 from bench.records.files import SAMPLES, cannot_write, lines_of, write_text
 from bench.records.plan import MANIFEST, Plan, read_plan
@@ -79,13 +79,13 @@ def load_run(run_dir: Path | str) -> Run:
             f"{path} is damaged: {MANIFEST} is missing, the plan that its answers are judged by; "
             f"put it back, or measure again: bench run --config {path / CONFIG}"
         )
-        raise BenchError(line, Exit.INVALID)
+        raise InvalidRunError(line)
     if plan is None and (path / STATUS).is_file():
         refuse_reference(path)
         line = f"{path} was stopped before anything was planned; begin it: bench resume {path}"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     if plan is None:
-        raise BenchError(f"{path} is no run folder: it has no {MANIFEST}", Exit.USAGE)
+        raise UsageError(f"{path} is no run folder: it has no {MANIFEST}")
     records, events = _read_samples(path)
     return Run(
         path=path,
@@ -110,7 +110,7 @@ def refuse_reference(path: Path) -> None:
             f"{path} is a stored reference, without plan and answers: "
             "`bench compare`, `bench paper` and `bench report` of several read it, and nothing else"
         )
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
 
 
 def load_records(run_dir: Path | str) -> list[SampleRecord]:
@@ -140,10 +140,10 @@ def _read_samples(
                 events.append(line)
             else:
                 record = SampleRecord.from_dict({**line, **_NO_ANSWER} if outline else line)
-                record.put_by(store)
+                record.spill_to_disk(store)
                 records.append(record)
     except (ValueError, OverflowError) as error:
-        raise BenchError(f"cannot read the records: {error}", Exit.UNAVAILABLE) from error
+        raise UnavailableError(f"cannot read the records: {error}") from error
     return records, tuple(events)
 
 
@@ -161,7 +161,7 @@ def _effective_records(
             if line.get("event") == "supersede"
         }
     except (ValueError, TypeError, KeyError) as error:
-        raise BenchError(f"cannot read the records: {error}", Exit.UNAVAILABLE) from error
+        raise UnavailableError(f"cannot read the records: {error}") from error
     alive: dict[tuple[str, str, str, int, int], SampleRecord] = {}
     for record in records:
         key = (record.kind, record.decoder, record.conversation, record.turn, record.repeat)
@@ -193,7 +193,7 @@ def read_config(run_dir: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError, OSError) as error:
-        raise BenchError(f"{path} is damaged: {error}", Exit.INVALID) from error
+        raise InvalidRunError(f"{path} is damaged: {error}") from error
 
 
 # ---------------------------------------------------------------- making and finding
@@ -266,4 +266,4 @@ def find_run(name: str, parent: Path) -> Path:
             path = path.parent / path.read_text(encoding="utf-8").strip()
         if (path / MANIFEST).is_file() or (path / STATUS).is_file():
             return path.resolve() if path.is_symlink() else path
-    raise BenchError(f"no run folder {name!r} (neither as a path nor in {parent})", Exit.USAGE)
+    raise UsageError(f"no run folder {name!r} (neither as a path nor in {parent})")

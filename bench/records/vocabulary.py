@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from bench.errors import BenchError, Exit
+from bench.errors import InvalidRunError
 from bench.records.files import write_text
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
@@ -69,7 +69,7 @@ def pieces_of(run_dir: Path) -> Callable[[int], str]:
     except FileNotFoundError:
         pieces = {}
     except ValueError as error:
-        raise BenchError(f"{path} is damaged: {error}", Exit.INVALID) from error
+        raise InvalidRunError(f"{path} is damaged: {error}") from error
     return cache(lambda token: printable(str(pieces.get(str(token), f"<{token}>"))))
 
 

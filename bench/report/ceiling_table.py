@@ -13,7 +13,7 @@ from bench.records.run_folder import Run
 from bench.records.vocabulary import pieces_of
 from bench.report.tables import Table, TableCell, by_family
 from bench.stats.ceilings import holds, mean_ceiling, on_lists
-from bench.stats.counters import by
+from bench.stats.counters import group_by
 from bench.stats.summary_row import SummaryRow
 from bench.text import percent
 from specbench_tasks.task import LISTS
@@ -24,7 +24,7 @@ _NONE = "none"
 
 def ceilings(run: Run, summary: pd.DataFrame) -> Table | None:
     """Right lists and ceilings by family; None where they do not hold or nobody has one."""
-    filled = by(on_lists(run.records), lambda record: f"{record.decoder} {record.family}")
+    filled = group_by(on_lists(run.records), lambda record: f"{record.decoder} {record.family}")
     if not filled or not holds(run.config):
         return None
     piece = pieces_of(run.path)

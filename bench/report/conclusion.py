@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from bench.records.plan import BASELINE, NO_GUARANTEE, SAME_TOKENS, WRONG
-from bench.report.tables import interval, known, number
+from bench.report.tables import interval, is_number, number
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.summary import ALL, Pairs
 from bench.stats.summary_row import SummaryRow, rows_of
@@ -22,7 +22,9 @@ from bench.text import UNKNOWN, counted, percent
 
 def conclusion(summary: pd.DataFrame, pairs: Pairs | None) -> str:
     """The sentences, about all families together; without `pairs` nobody is called the fastest."""
-    rows = [row for row in rows_of(summary, ALL) if row.decoder == BASELINE or known(row.speedup)]
+    rows = [
+        row for row in rows_of(summary, ALL) if row.decoder == BASELINE or is_number(row.speedup)
+    ]
     baseline = next((row for row in rows if row.decoder == BASELINE), None)
     others = [row for row in rows if row.decoder != BASELINE]
     exact = [row for row in others if row.guarantee not in (None, NO_GUARANTEE, WRONG)]
@@ -80,9 +82,9 @@ def not_slower(
 def _of_lossy(rows: Sequence[SummaryRow], baseline: SummaryRow | None) -> str:
     best = _fastest(rows)
     text = f"{best.decoder}, which guarantees nothing, is {_times(best)}"
-    if known(best.quality):
+    if is_number(best.quality):
         text += f" at quality {percent(best.quality, '')} %"
-        if baseline is not None and known(baseline.quality):
+        if baseline is not None and is_number(baseline.quality):
             text += f" ({BASELINE}: {percent(baseline.quality, '')} %)"
     return f"{text}."
 

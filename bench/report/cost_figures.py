@@ -11,7 +11,7 @@ import pandas as pd
 from bench.records.phases import PHASES
 from bench.records.plan import BASELINE
 from bench.report.axes import canvas, decades, dodged, name_rows, percents, row_of_panels
-from bench.report.figures import Drawn, beside, key, overall
+from bench.report.figures import Drawn, annotate_point, key, overall
 from bench.report.style import GREY, INK, bar, colours, lossy, marked, marker
 from bench.stats.decompose import Split
 from bench.stats.latency import BETWEEN, FIRST
@@ -93,7 +93,7 @@ def time_split_figure(splits: Sequence[Split], summary: pd.DataFrame) -> Drawn |
             left += widths
     for y, split in enumerate(shown):
         each = 1e3 * split.time_per_token_s
-        beside(grid[1], _short(each), (each, y), 3, 8)
+        annotate_point(grid[1], _short(each), (each, y), 3, 8)
     percents(grid[0].xaxis, 5)
     grid[0].set_xlim(0, 1)
     grid[1].set_xlim(0, 1.15e3 * max(split.time_per_token_s for split in shown))
@@ -123,7 +123,7 @@ def memory_figure(summary: pd.DataFrame) -> Drawn | None:
         axes.barh(y, value, height=0.68, **bar(palette[name], hollow=name in marks))
         known = name != BASELINE and not np.isnan(row["over_ar"])
         times = f"  ({factor(row['over_ar'])} ar)" if known else ""
-        beside(axes, f"{_short(value)} {unit}{times}", (value, y), 4, 8.5)
+        annotate_point(axes, f"{_short(value)} {unit}{times}", (value, y), 4, 8.5)
     if len(of_ar):
         axes.axvline(of_ar.iloc[0] / size, color=INK, lw=0.7, alpha=0.5)
     axes.set_xlim(0, 1.3 * most / size)

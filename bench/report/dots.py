@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from bench.records.plan import BASELINE
-from bench.report.figures import Drawn, beside, styled
+from bench.report.figures import Drawn, annotate_point, styled
 from bench.report.style import FAINT, GREY, INK, colours, interval_of, lossy, marker, without_wrong
 from bench.report.tables import number
-from bench.report.together import Member, decoders_of
+from bench.report.together import NamedRun, decoders_of
 from bench.stats.summary import ALL
 from bench.text import factor, percent
 
@@ -48,7 +48,7 @@ QUALITY = Number("quality", "quality", percent, share=True)
 
 
 def dots_figure(
-    members: Sequence[Member],
+    members: Sequence[NamedRun],
     shown: Number,
     width: float,
     labels: Mapping[str, str] | None = None,
@@ -93,7 +93,7 @@ def dots_figure(
     return figure, named[["run", *(name for name in named if name != "run")]]
 
 
-def _rows(member: Member, shown: Number) -> pd.DataFrame:
+def _rows(member: NamedRun, shown: Number) -> pd.DataFrame:
     """The rows to draw, from the top: the largest first, lossy ones last."""
     summary = without_wrong(member.summary)
     marks = lossy(summary)
@@ -131,7 +131,7 @@ def _draw(
         axes.plot(value, y, ms=5.5, **marker(colour, hollow=hollow))
         ends = "" if math.isnan(low + high) else f" [{_text(low, shown)}, {_text(high, shown)}]"
         right = np.nanmax([value, high, shown.neutral or value])
-        beside(axes, f"{shown.text(value)}{ends}", (right, y), 5, size - 1)
+        annotate_point(axes, f"{shown.text(value)}{ends}", (right, y), 5, size - 1)
         lines = textwrap.wrap(labels.get(name, name), _WRAPPED)
         mark = str(row["mark"]).split(",")[0] if shown is QUALITY else str(row["mark"])
         names.append("\n".join([*lines, *([mark] if mark else [])]))

@@ -15,11 +15,11 @@ from typing import Any
 
 import yaml
 
-from bench.errors import BenchError, Exit, did_you_mean
+from bench.errors import UnavailableError, UsageError, did_you_mean
 from bench.records.plan import BASELINE
 from bench.report.findings import Findings
 from bench.report.style import without_wrong
-from bench.report.tables import interval, number, promise
+from bench.report.tables import guarantee_label, interval, number
 from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
@@ -48,19 +48,19 @@ def parse_benchmarks(texts: Sequence[str], families: Sequence[str]) -> list[Benc
     if not texts:
         names = ", ".join(families)
         line = f"eval-results needs {form}, what the hub calls the benchmark of a family's prompts"
-        raise BenchError(f"{line}; families of this run: {names}", Exit.USAGE)
+        raise UsageError(f"{line}; families of this run: {names}")
     chosen: dict[str, Benchmark] = {}
     for text in texts:
         parts = _FORM.fullmatch(text)
         if parts is None:
             example = "as in math_reasoning=openai/gsm8k#gsm8k"
-            raise BenchError(f"--benchmark {text!r} is not {form[12:]}, {example}", Exit.USAGE)
+            raise UsageError(f"--benchmark {text!r} is not {form[12:]}, {example}")
         family = parts["family"]
         if family not in families:
             known = did_you_mean(family, families)
-            raise BenchError(f"this run has no family {family!r}; {known}", Exit.USAGE)
+            raise UsageError(f"this run has no family {family!r}; {known}")
         if family in chosen:
-            raise BenchError(f"--benchmark names {family} twice; name it once", Exit.USAGE)
+            raise UsageError(f"--benchmark names {family} twice; name it once")
         chosen[family] = Benchmark(family, parts["dataset"], parts["task"] or _DEFAULT_TASK)
     return list(chosen.values())
 
@@ -94,10 +94,9 @@ def eval_results(
             name = re.sub(r"[^\w.@-]", "-", decoder)
             files[f".eval_results/decoding-bench_{name}.yaml"] = _yaml(entries)
     if not files:
-        raise BenchError(
+        raise UnavailableError(
             f"{findings.name} has no quality of {', '.join(each.family for each in chosen)}; "
             "measure it with `bench run --quality-limit 40`",
-            Exit.UNAVAILABLE,
         )
     return files
 
@@ -125,7 +124,7 @@ def _notes(findings: Findings, row: SummaryRow) -> str:
     run, config = findings.run, findings.run.config
     whole = next(r for r in rows_of(findings.summary, ALL) if r.decoder == row.decoder)
     parts = [
-        f"decoder {row.decoder} (guarantee: {promise(row)})",
+        f"decoder {row.decoder} (guarantee: {guarantee_label(row)})",
         f"{row.quality_metric}, percent",
         f"{row.quality_prompts} prompts of the benchmark",
     ]

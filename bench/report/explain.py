@@ -14,10 +14,10 @@ from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
 from bench.report import speed_tables, tables
 from bench.report.findings import Findings
 from bench.report.limits import cost_name, limit_lines
-from bench.report.speed_tables import one_sided
+from bench.report.speed_tables import instrument_bias_note
 from bench.report.tables import number
 from bench.stats.cost_curve import Cost
-from bench.stats.counters import Tally, by, ratio, timed
+from bench.stats.counters import Tally, group_by, ratio, timed
 from bench.stats.decompose import (
     MOST_RESIDUAL,
     OVERHEAD,
@@ -74,7 +74,7 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
             "This run has no second pass (phases.json), so how a step's cost splits into draft, "
             "verify and overhead is unknown; `bench run` with --phase-limit above 0 measures it."
         )
-    lines += [*one_sided(splits.values()), findings.floor_sentence]
+    lines += [*instrument_bias_note(splits.values()), findings.floor_sentence]
     return lines
 
 
@@ -126,7 +126,7 @@ def _promised(row: SummaryRow) -> str:
     if row.guarantee == WRONG:
         return f"It is {WRONG}: it claims to be lossless and is not, so its speed says nothing."
     if row.guarantee != NO_GUARANTEE:
-        return f"Its guarantee: {tables.promise(row)}."
+        return f"Its guarantee: {tables.guarantee_label(row)}."
     lost = f", its quality is {percent(row.quality)}" if row.quality is not None else ""
     return f"It is lossy: it guarantees nothing{lost}."
 
@@ -253,7 +253,7 @@ def _prefill_share(row: SummaryRow) -> float | None:
 
 def drafted_per_step(findings: Findings, decoder: str) -> float | None:
     """Drafts in a row per step after the first; None where nothing is drafted."""
-    cells = by(findings.run.records, lambda record: record.decoder)
+    cells = group_by(findings.run.records, lambda record: record.decoder)
     tally = Tally.pool(timed(cells.get(decoder, [])))
     return ratio(tally.depth, tally.later_steps) or None
 

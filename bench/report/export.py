@@ -21,14 +21,14 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from bench.errors import BenchError, Exit
+from bench.errors import UnavailableError, UsageError
 from bench.records.files import write_files
 from bench.report import hub, speed_tables
 from bench.report.answers import answers, as_csv, as_parquet
 from bench.report.eval_results import eval_results
 from bench.report.findings import Findings
 from bench.report.style import without_wrong
-from bench.report.tables import number, promise
+from bench.report.tables import guarantee_label, number
 from bench.report.trackers import (
     MLFLOW_URI,
     PROJECT,
@@ -39,7 +39,7 @@ from bench.report.trackers import (
     tracked_runs,
 )
 from bench.stats import times
-from bench.stats.counters import by
+from bench.stats.counters import group_by
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
 from bench.text import counted
@@ -97,10 +97,10 @@ class Choices:
         ):
             if given and kind not in kinds:
                 line = f"{option} is for --to {' and '.join(kinds)}, not for {kind}"
-                raise BenchError(f"{line}; leave it out", Exit.USAGE)
+                raise UsageError(f"{line}; leave it out")
         if self.repo and not _REPO.fullmatch(self.repo):
             line = f"--repo {self.repo!r} is not OWNER/NAME of a dataset of the Hugging Face hub"
-            raise BenchError(line, Exit.USAGE)
+            raise UsageError(line)
 
 
 def deliver(
@@ -176,13 +176,13 @@ def track(
 def _refuse(findings: Findings, kind: Format | Tracker, choices: Choices) -> None:
     choices.refuse_for(kind)
     if not findings.run.records:
-        raise BenchError(f"{findings.name} has no answers to export", Exit.UNAVAILABLE)
+        raise UnavailableError(f"{findings.name} has no answers to export")
 
 
 def pytest_benchmark(findings: Findings) -> dict[str, Any]:
     """The run as pytest-benchmark stores one of its own."""
     run, env = findings.run, findings.run.env
-    cells = by(run.records, lambda record: record.decoder)
+    cells = group_by(run.records, lambda record: record.decoder)
     benchmarks = []
     for row in rows_of(without_wrong(findings.summary), ALL):
         units = times.timed_units(cells[row.decoder])
@@ -253,7 +253,7 @@ def _action_entries(
             if value is None:
                 continue
             size = f"{counted(row.prompts or 0, 'prompt')} x {counted(row.repeats or 0, 'repeat')}"
-            size += f", guarantee: {promise(row)}"
+            size += f", guarantee: {guarantee_label(row)}"
             entry = {
                 "name": f"{row.decoder}: {label}",
                 "unit": unit,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-from bench.errors import BenchError, Exit
+from bench.errors import UnavailableError
 
 
 def optional(module: str, kind: str, extra: str) -> ModuleType:
@@ -19,4 +19,4 @@ def optional(module: str, kind: str, extra: str) -> ModuleType:
     except ImportError as error:
         line = f"export --to {kind} needs the package {module} ({error})"
         advice = f"install it with: pip install 'decoding-bench[{extra}]'"
-        raise BenchError(f"{line}; {advice}", Exit.UNAVAILABLE) from error
+        raise UnavailableError(f"{line}; {advice}") from error

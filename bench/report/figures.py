@@ -132,7 +132,7 @@ def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Drawn | None:
         axes.plot([row["speedup_low"], end], [y, y], color=colour, lw=1.8)
         axes.plot(value, y, ms=6.5, **marker(colour, hollow=hollow))
         known = "" if math.isnan(end) else f"  [{row['speedup_low']:.2f}, {end:.2f}]"
-        beside(axes, f"{factor(value)}{known}", (np.nanmax([value, end, 1]), y), 7)
+        annotate_point(axes, f"{factor(value)}{known}", (np.nanmax([value, end, 1]), y), 7)
     axes.axvline(1, color=INK, lw=1)
     legend = f"line: {BASELINE}"
     if floor.low is not None and floor.high is not None:
@@ -178,7 +178,7 @@ def tokens_per_call_figure(summary: pd.DataFrame) -> Drawn | None:
                 value = float(chosen[decoder])
                 how = bar(palette[decoder], hollow=decoder in marks)
                 axes.barh(y, value, height=0.72, **how)
-                beside(axes, f"{value:.2f}", (value, y), 3, 7.5)
+                annotate_point(axes, f"{value:.2f}", (value, y), 3, 7.5)
         axes.set_title(family.replace("_", " "), fontsize=9)
         axes.set_xlim(0, top * 1.3)
         axes.axvline(1, color=INK, lw=0.6, alpha=0.5)
@@ -211,7 +211,9 @@ def acceptance_length_figure(lengths: pd.DataFrame, summary: pd.DataFrame) -> Dr
         axes.axvline(min(mean, most), color=INK, lw=1, ls=(0, (2, 2)))
         left = mean < 0.6 * most
         point = (min(mean, most), 1.2 * top)
-        beside(axes, f"mean {mean:.2f}", point, 4 if left else -4, 8, "left" if left else "right")
+        annotate_point(
+            axes, f"mean {mean:.2f}", point, 4 if left else -4, 8, "left" if left else "right"
+        )
         percents(axes.yaxis, 3)
         axes.set(ylim=(0, 1.3 * top))
         axes.set_xticks(range(first, most + 1) if most <= 8 else range(0, most + 1, 4))
@@ -265,7 +267,7 @@ def several_families(column: pd.Series) -> list[str]:
     return families[-1:] if len(families) == 2 else families
 
 
-def beside(
+def annotate_point(
     axes: Axes,
     text: str,
     point: tuple[float, float],

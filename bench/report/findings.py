@@ -133,7 +133,7 @@ class Findings:
     @cached_property
     def rivals(self) -> Table | None:
         """Every decoder over every other one; None where there are none to compare."""
-        return self._one(speed_tables.against(self._pairs, self.floor))
+        return self._one(speed_tables.pairwise_speedups(self._pairs, self.floor))
 
     @cached_property
     def _pairs(self) -> sums.Pairs:
@@ -347,7 +347,7 @@ class Findings:
         lines += quality_tables.shortfalls(summary)
         lines += quality_tables.looping(summary)
         lines += ceiling_table.caveat(run)
-        lines += speed_tables.one_sided(self.splits)
+        lines += speed_tables.instrument_bias_note(self.splits)
         if run.config.get("protocol"):
             left = departures(run.config, len(run.plan.in_pass("timing")))
             lines += [f"Departs from the protocol {run.config['protocol']}: {x}." for x in left]
@@ -382,11 +382,13 @@ class Findings:
 
 def _sentence(row: SummaryRow) -> str:
     """One decoder in one line."""
-    text = f"{row.decoder} (guarantee: {tables.promise(row)})"
+    text = f"{row.decoder} (guarantee: {tables.guarantee_label(row)})"
     if row.guarantee == WRONG:
         text = f"{row.decoder} is {WRONG} (it claims to be lossless and is not)"
     text += f": {tables.speed(row).text} vs ar end to end"
-    aside = [part for part in (speed_tables.beside(row), speed_tables.need(row)) if part]
+    aside = [
+        part for part in (speed_tables.beside(row), speed_tables.prompts_needed_note(row)) if part
+    ]
     text += f" ({'; '.join(aside)})" if aside else ""
     speedup = row.estimate("speedup")
     if speedup.low is not None and not speedup.exceeds(row.floor):

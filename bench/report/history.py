@@ -15,12 +15,12 @@ from typing import Any
 
 import pandas as pd
 
-from bench.errors import BenchError, Exit
+from bench.errors import BenchError, InvalidRunError
 from bench.records.environment import read_environment
 from bench.records.files import write_bytes
 from bench.records.run_folder import read_config
 from bench.records.status import read_status
-from bench.report.listing import run_folders, standing
+from bench.report.listing import run_folders, run_verdict
 from bench.stats.summary import ALL
 
 HISTORY = "history.parquet"
@@ -67,7 +67,7 @@ def read_history(file: Path) -> pd.DataFrame:
         return _typed(pd.read_parquet(file).reindex(columns=list(COLUMNS)))
     except (OSError, ValueError, KeyError) as error:
         line = f"{file} is damaged: {error}; delete it, and what lies beside it is read again"
-        raise BenchError(line, Exit.INVALID) from error
+        raise InvalidRunError(line) from error
 
 
 def write_history(file: Path, history: pd.DataFrame) -> None:
@@ -96,7 +96,7 @@ def _rows(run: Path) -> list[dict[str, Any]]:
     facts = {
         "run": run.name,
         "started_utc": status.started_utc,
-        "verdict": standing(run, status),
+        "verdict": run_verdict(run, status),
         "reasons": "; ".join(status.reasons) or None,
         "branch": status.revision or env.git.branch,
         "commit": env.git.commit,

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from bench.errors import BenchError, Exit
+from bench.errors import BenchError, UnavailableError
 from bench.report.answers import answers, as_parquet
 from bench.report.extras import optional
 from bench.report.findings import Findings
@@ -110,7 +110,7 @@ def upload(folder: Path, files: Sequence[Path], repo: str, message: str) -> str:
     if hub.get_token() is None:
         line = f"no token for the Hugging Face hub, so nothing was sent to {repo}"
         advice = "set HF_TOKEN or `hf auth login`; the folder is written"
-        raise BenchError(f"{line}; {advice}", Exit.UNAVAILABLE)
+        raise UnavailableError(f"{line}; {advice}")
     api = hub.HfApi()
     try:
         api.create_repo(repo, repo_type="dataset", private=True, exist_ok=True)

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from bench.errors import BenchError, Exit
+from bench.errors import UsageError
 from bench.records.files import write_text
 from bench.records.plan import BASELINE
 from bench.report.history import HISTORY, gather, write_history
@@ -61,7 +61,7 @@ def write_index(folder: Path) -> tuple[Path, pd.DataFrame]:
     history = gather(folder)
     if history.empty:
         line = f"{folder} holds no run; bench index takes the parent of run folders"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     write_history(folder / HISTORY, history)
     write_text(folder / INDEX, page_of(history, folder))
     return folder / INDEX, history

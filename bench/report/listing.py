@@ -201,7 +201,7 @@ def run_facts(parent: Path) -> list[dict[str, Any]]:
                 "run": folder.name,
                 "path": str(folder),
                 "status": (status and status.status) or "unfinished",
-                "verdict": standing(folder, status),
+                "verdict": run_verdict(folder, status),
                 "model": _text(config.get("model")),
                 "quantize": _text(config.get("quantize")),
                 "tasks": _text(config.get("tasks")),
@@ -222,7 +222,7 @@ def _text(value: object) -> str | None:
     return str(value) if value else None
 
 
-def standing(folder: Path, status: RunStatus | None) -> str:
+def run_verdict(folder: Path, status: RunStatus | None) -> str:
     """A run's verdict by its status and the number of its records; what it planned is not read.
 
     A stored reference has neither plan nor records. None stands for a status that cannot be read.

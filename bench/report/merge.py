@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.errors import BenchError, Exit
+from bench.errors import UnavailableError
 from bench.records.environment import write_environment
 from bench.records.failures import ERRORS
 from bench.records.files import SampleWriter, only_writer, write_json, write_text
@@ -98,7 +98,7 @@ class _Merged:
                 worker = f"{prefix}.{r.worker}" if r.worker else prefix
                 machine = r.machine or run.env.comparability_key
                 taken = replace(r, worker=worker, machine=machine)
-                taken.put_by(self.store)
+                taken.spill_to_disk(self.store)
                 part.append(taken)
         self.parts.append(part)
         attempts = {r.block: r.attempt for r in run.records if r.kind == "timing"}
@@ -129,7 +129,7 @@ def _refuse_other(first: Run, run: Run) -> None:
     if why is not None:
         line = f"{run.path.name} is of another plan than {first.path.name} ({why})"
         advice = "merge takes parts of one: `bench run --part I/N` of the same command"
-        raise BenchError(f"{line}; {advice}", Exit.UNAVAILABLE)
+        raise UnavailableError(f"{line}; {advice}")
 
 
 def _joined_plan(runs: Sequence[Run]) -> Plan:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from bench.records.plan import BASELINE
 from bench.report.axes import name_rows, percents, row_of_panels, whole_ticks
-from bench.report.figures import Drawn, beside, overall
+from bench.report.figures import Drawn, annotate_point, overall
 from bench.report.style import FAINT, GREY, INK, colours, lossy, marker
 from bench.report.tables import number
 from bench.text import UNKNOWN, factor, percent
@@ -82,7 +82,9 @@ def _draw(axes: Any, panel: _Panel, data: pd.DataFrame, palette: Any, marks: Any
             axes.plot([low, high], [y, y], color=colour, lw=1.6)
             axes.plot(value, y, ms=6, clip_on=False, **marker(colour, hollow=hollow))
         text = UNKNOWN if math.isnan(value) else panel.text(value)
-        beside(axes, text, (top, y), _NUMBER, 8.5, "right", GREY if text == UNKNOWN else INK)
+        annotate_point(
+            axes, text, (top, y), _NUMBER, 8.5, "right", GREY if text == UNKNOWN else INK
+        )
     emitted = panel.column == "acceptance_length" and bool(marks)
     axes.set_title(panel.title + "\n(hollow: emitted)" * emitted, fontsize=8.5)
     if panel.share:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from bench.errors import BenchError, Exit
+from bench.errors import UsageError
 from bench.records.phases import PhasedAnswer, read_phases
 from bench.records.plan import BASELINE
 from bench.records.run_folder import Run
@@ -81,7 +81,7 @@ def projected(
     records = run.records
     if not any(record.decoder == BASELINE for record in timed(records)):
         line = f"{run.path} has no timed answer of {BASELINE}: nothing can be projected"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     answers = read_phases(run.path)
     terms = Terms(
         curve=cost.curve,

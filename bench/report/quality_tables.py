@@ -12,7 +12,7 @@ import pandas as pd
 
 from bench.records.plan import BASELINE, WRONG
 from bench.report import tables
-from bench.report.tables import Table, TableCell, by_family, known, number, of_cells
+from bench.report.tables import Table, TableCell, by_family, is_number, number, of_cells
 from bench.stats.intervals import LEVEL
 from bench.stats.parallel_counters import (
     LOOP_EXCESS,
@@ -62,7 +62,7 @@ def shortfalls(summary: pd.DataFrame) -> list[str]:
     scored: dict[str, dict[str, int]] = {}
     for row in rows_of(summary, None):
         of = scored.setdefault(row.decoder, {})
-        if row.family != ALL and known(row.quality):
+        if row.family != ALL and is_number(row.quality):
             of[row.family] = row.quality_prompts or 0
     families = family_order(family for of in scored.values() for family in of)
     baseline = scored.get(BASELINE, {})
@@ -89,7 +89,7 @@ def rounds(summary: pd.DataFrame) -> Table | None:
     rows = [
         row
         for row in rows_of(summary, ALL)
-        if known(row.cold_rounds) or known(row.passes_per_block)
+        if is_number(row.cold_rounds) or is_number(row.passes_per_block)
     ]
     if not rows:
         return None

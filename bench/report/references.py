@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.errors import BenchError, Exit, did_you_mean
+from bench.errors import UsageError, did_you_mean
 from bench.records.environment import Environment
 from bench.records.plan import BASELINE
 from bench.records.run_folder import Run
@@ -55,7 +55,7 @@ def load_reference(name: str) -> _PublishedFigures:
     """
     known = published()
     if name not in known:
-        raise BenchError(f"no reference {name!r}; {did_you_mean(name, known)}", Exit.USAGE)
+        raise UsageError(f"no reference {name!r}; {did_you_mean(name, known)}")
     data = known[name]
     rows = tuple((str(n), float(s), float(a)) for n, s, a in data["rows"])
     return _PublishedFigures(name=name, **{**data, "rows": rows})

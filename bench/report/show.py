@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from bench.errors import BenchError, Exit, did_you_mean
+from bench.errors import UsageError, did_you_mean
 from bench.records.plan import BASELINE, WRONG, Plan
 from bench.records.prompts import PROMPTS, read_prompts
 from bench.records.record import SampleRecord
@@ -53,9 +53,7 @@ def show_run(
     shown = decoder_order(run.plan, run.records, wrong)
     for name in decoders or ():
         if name not in shown:
-            raise BenchError(
-                f"no decoder {name!r} in this run; {did_you_mean(name, shown)}", Exit.USAGE
-            )
+            raise UsageError(f"no decoder {name!r} in this run; {did_you_mean(name, shown)}")
     answers: dict[str, dict[str, SampleRecord]] = {}
     for record in sorted(run.records, key=lambda r: (r.error is not None, r.kind != "timing")):
         answers.setdefault(record.prompt, {}).setdefault(record.decoder, record)
@@ -152,7 +150,7 @@ def _chosen(
     if prompt.isdecimal() and int(prompt) < len(names):
         return [names[int(prompt)]]
     near = did_you_mean(prompt, names[:20]) if len(names) <= 20 else _nearest(prompt, names)
-    raise BenchError(f"no answer to a prompt {prompt!r} in this run; {near}", Exit.USAGE)
+    raise UsageError(f"no answer to a prompt {prompt!r} in this run; {near}")
 
 
 def _nearest(prompt: str, names: Sequence[str]) -> str:

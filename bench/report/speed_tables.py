@@ -109,7 +109,7 @@ def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
     )
 
 
-def against(pairs: Pairs, floor: Estimate) -> Table | None:
+def pairwise_speedups(pairs: Pairs, floor: Estimate) -> Table | None:
     """Every decoder over every other one; None for fewer than two besides ar."""
     decoders = list(dict.fromkeys(name for pair in pairs for name in pair))
     if sum(decoder != BASELINE for decoder in decoders) < _FEWEST_RIVALS:
@@ -169,7 +169,7 @@ def needs(summary: pd.DataFrame) -> str:
     )
 
 
-def need(row: SummaryRow) -> str:
+def prompts_needed_note(row: SummaryRow) -> str:
     """What a wide interval needs, in words; empty where it is narrow or unknown."""
     if not row.prompts_needed:
         return ""
@@ -231,14 +231,14 @@ def split(splits: Sequence[Split]) -> Table | None:
             " Padding: share of the rows computed, not of time, that only filled merged calls up "
             "to one width."
         )
-    note = " ".join([note, *one_sided(splits)])
+    note = " ".join([note, *instrument_bias_note(splits)])
     phases = [f"{'target calls' if phase == 'verify' else phase} %" for phase in PHASES]
     padding = ["padding %"] if merged else []
     headings = ("decoder", "ms per token", *phases, *padding, _AGAINST)
     return Table(title="Where the time goes", note=note, headings=headings, rows=rows)
 
 
-def one_sided(splits: Iterable[Split]) -> list[str]:
+def instrument_bias_note(splits: Iterable[Split]) -> list[str]:
     """That the second pass was faster than the timed one for all decoders, or slower; else empty.
 
     Faster, or slower by more than instruments can cost, it saw a machine of another speed: what

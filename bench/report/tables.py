@@ -15,7 +15,7 @@ import pandas as pd
 
 from bench.records.plan import BASELINE, WRONG
 from bench.records.record import SampleRecord
-from bench.stats.counters import Tally, accepted_by_drafter, by, timed
+from bench.stats.counters import Tally, accepted_by_drafter, group_by, timed
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.summary import ALL, family_order
 from bench.stats.summary_row import SummaryRow, rows_of
@@ -93,14 +93,14 @@ def _strong(cell: TableCell) -> str:
 # ---------------------------------------------------------------- formats
 
 
-def known(value: object) -> bool:
+def is_number(value: object) -> bool:
     """Whether a summary cell holds a number."""
     return value is not None and value is not pd.NA and not math.isnan(float(str(value)))
 
 
 def number(value: object, spec: str = ".2f", scale: float = 1.0) -> str:
     """A number in format `spec`, times `scale`, or "-"."""
-    return f"{float(str(value)) * scale:{spec}}" if known(value) else UNKNOWN
+    return f"{float(str(value)) * scale:{spec}}" if is_number(value) else UNKNOWN
 
 
 def speed(row: SummaryRow, column: str = "speedup") -> TableCell:
@@ -121,17 +121,17 @@ def quality(row: SummaryRow) -> TableCell:
     """A quality as a percentage, with its interval."""
     low, high = row.quality_low, row.quality_high
     text = percent(row.quality, "")
-    if known(low) and known(high):
+    if is_number(low) and is_number(high):
         text += f" [{percent(low, '')}, {percent(high, '')}]"
     return TableCell(text)
 
 
 def interval(low: object, high: object) -> str:
     """An interval, or "-"."""
-    return f"[{number(low)}, {number(high)}]" if known(low) and known(high) else UNKNOWN
+    return f"[{number(low)}, {number(high)}]" if is_number(low) and is_number(high) else UNKNOWN
 
 
-def promise(row: SummaryRow) -> str:
+def guarantee_label(row: SummaryRow) -> str:
     """What a decoder guarantees of its answers, in words; "-" where it is not known."""
     return row.guarantee or UNKNOWN
 
@@ -145,7 +145,7 @@ def verifies(summary: pd.DataFrame) -> pd.Series:
 
 def kind_of_step(row: SummaryRow) -> str:
     """What the tokens of a step are called: accepted, or emitted where nothing is verified."""
-    verified = row.decoder == BASELINE or known(row.acceptance_rate)
+    verified = row.decoder == BASELINE or is_number(row.acceptance_rate)
     return "accepted" if verified else "emitted"
 
 
@@ -217,7 +217,7 @@ ACCEPTED, EMITTED = f"accepted tokens per step [{LEVEL}]", f"emitted tokens per 
 """The headings of one number: whose tokens are verified, and whose are not."""
 _HEADLINE: dict[str, Callable[[SummaryRow], TableCell]] = {
     "decoder": lambda r: TableCell(r.decoder),
-    "guarantee": lambda r: TableCell(promise(r)),
+    "guarantee": lambda r: TableCell(guarantee_label(r)),
     f"speed-up, geometric mean [{LEVEL}]": speed,
     f"decode speed-up [{LEVEL}]": lambda r: speed(r, "speedup_decode"),
     "ratio of totals": lambda r: TableCell(factor(r.speedup_total)),
@@ -239,7 +239,7 @@ _HEADLINE: dict[str, Callable[[SummaryRow], TableCell]] = {
 
 def basis(row: SummaryRow) -> str:
     """What a row's speed-up rests on, in words: n, repeats, clusters, and what is left out."""
-    grouped = known(row.batch_size) and row.batch_size != 1
+    grouped = is_number(row.batch_size) and row.batch_size != 1
     noun, of = ("group", " of prompts") if grouped else ("prompt", "")
     if not row.pairs:
         return f"n = 0: no {noun}{of} was timed with ar"
@@ -344,7 +344,7 @@ def acceptance(table: pd.DataFrame) -> Table | None:
 def by_drafter(records: Sequence[SampleRecord]) -> Table | None:
     """Accepted drafts per step by drafter, of decoders in which several draft."""
     lines = []
-    for decoder, mine in by(records, lambda record: record.decoder).items():
+    for decoder, mine in group_by(records, lambda record: record.decoder).items():
         steps = Tally.pool(timed(mine)).later_steps
         lines += [
             (TableCell(decoder), TableCell(drafter), TableCell(number(num / steps)))

@@ -13,11 +13,11 @@ from typing import Any
 
 import pandas as pd
 
-from bench.errors import BenchError, Exit
+from bench.errors import BenchError, UnavailableError, UsageError
 from bench.records.plan import BASELINE, Plan, place_of
 from bench.report.setting import hardware, model_of
 from bench.stats.intervals import Estimate
-from bench.stats.side import Side, load_side
+from bench.stats.side import RunSnapshot, load_side
 from bench.stats.summary import ALL, Pairs, noise_floor, rivals, summarise
 from bench.stats.summary_row import rows_of
 from bench.stats.validity import DAMAGED, EXIT_CODES, INVALID, from_here
@@ -38,7 +38,7 @@ _PACKAGES = ("decoding-bench", "torch", "transformers", "tokenizers", "numpy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class NamedRun:
     """A run among others.
 
     `name` is its folder's, made unique; `label` is what columns are headed with: the model's where
@@ -47,7 +47,7 @@ class Member:
     stored reference has no answers to make them of.
     """
 
-    side: Side
+    side: RunSnapshot
     name: str
     label: str
     summary: pd.DataFrame
@@ -55,7 +55,7 @@ class Member:
     pairs: Pairs | None = None
 
 
-def load_members(names: Sequence[str], parent: Path) -> list[Member]:
+def load_members(names: Sequence[str], parent: Path) -> list[NamedRun]:
     """Runs or stored references that can stand in one table, in the order given.
 
     Raises:
@@ -74,13 +74,15 @@ def load_members(names: Sequence[str], parent: Path) -> list[Member]:
     return members_of(sides)
 
 
-def members_of(sides: Sequence[Side]) -> list[Member]:
+def members_of(sides: Sequence[RunSnapshot]) -> list[NamedRun]:
     """The runs with their names and numbers."""
     runs = _unique([side.name for side in sides])
     models = [model_of(side) for side in sides]
     labels = models if len(set(models)) == len(models) else runs
     made = []
-    for side, name, label, renamed in zip(sides, runs, labels, told_apart(sides), strict=True):
+    for side, name, label, renamed in zip(
+        sides, runs, labels, disambiguate_names(sides), strict=True
+    ):
         summary, floor = numbers(side)
         names = [str(decoder) for decoder in summary["decoder"].unique()]
         pairs = (
@@ -93,12 +95,12 @@ def members_of(sides: Sequence[Side]) -> list[Member]:
         )
         summary = summary.assign(decoder=summary["decoder"].map(lambda d, r=renamed: r.get(d, d)))
         made.append(
-            Member(side=side, name=name, label=label, summary=summary, floor=floor, pairs=pairs)
+            NamedRun(side=side, name=name, label=label, summary=summary, floor=floor, pairs=pairs)
         )
     return made
 
 
-def numbers(side: Side) -> tuple[pd.DataFrame, Estimate]:
+def numbers(side: RunSnapshot) -> tuple[pd.DataFrame, Estimate]:
     """A run's summary and its A/A floor; a stored reference keeps both."""
     if side.summary is not None:
         return side.summary, stored_floor(side.summary)
@@ -113,7 +115,7 @@ def stored_floor(summary: pd.DataFrame) -> Estimate:
     return Estimate() if first is None else first.floor
 
 
-def decoders_of(members: Sequence[Member]) -> list[str]:
+def decoders_of(members: Sequence[NamedRun]) -> list[str]:
     """All decoders, the baseline first, by what they guarantee, else as the runs have them."""
     places: dict[str, int] = {}
     for member in members:
@@ -126,20 +128,20 @@ def decoders_of(members: Sequence[Member]) -> list[str]:
 # ---------------------------------------------------------------- what cannot stand together
 
 
-def _refuse_invalid(side: Side) -> None:
+def _refuse_invalid(side: RunSnapshot) -> None:
     if side.verdict in (DAMAGED, INVALID):
         why = f": {from_here(side.reasons[0], side.path)}" if side.reasons else ""
         line = f"{side.name} is {side.verdict} and stands beside no other run{why}"
-        raise BenchError(line, EXIT_CODES[side.verdict])
+        raise BenchError(line, exit_code=EXIT_CODES[side.verdict])
 
 
-def _refuse_empty(side: Side) -> None:
+def _refuse_empty(side: RunSnapshot) -> None:
     rows = rows_of(numbers(side)[0], ALL)
     if not any(row.decoder != BASELINE and row.speedup is not None for row in rows):
-        raise BenchError(f"{side.name} measured no speed-up over {BASELINE}", Exit.UNAVAILABLE)
+        raise UnavailableError(f"{side.name} measured no speed-up over {BASELINE}")
 
 
-def _refuse_twice(first: Side, second: Side) -> None:
+def _refuse_twice(first: RunSnapshot, second: RunSnapshot) -> None:
     """One run under two names: the same folder, or a reference that was stored of it."""
     times = [
         (s.status.started_utc, s.status.finished_utc, s.status.revision, s.config)
@@ -148,10 +150,10 @@ def _refuse_twice(first: Side, second: Side) -> None:
     copied = times[0] == times[1] and None not in times[0][:2]
     if copied or first.path.resolve() == second.path.resolve():
         line = f"{first.path} and {second.path} are one run: name it once"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
 
 
-def _refuse_unlike(first: Side, other: Side) -> None:
+def _refuse_unlike(first: RunSnapshot, other: RunSnapshot) -> None:
     """What is measured must be one thing; how it was measured may differ, and is told."""
     for key, why in _ASKED.items():
         ours, theirs = (side.config.get(key, _LATER.get(key)) for side in (first, other))
@@ -164,15 +166,15 @@ def _refuse_unlike(first: Side, other: Side) -> None:
         _cannot(first, other, f"batch_size is {sizes[0]} in one and {sizes[1]} in the other: {why}")
 
 
-def _cannot(first: Side, other: Side, why: str) -> None:
+def _cannot(first: RunSnapshot, other: RunSnapshot, why: str) -> None:
     line = f"{first.name} and {other.name} cannot be in one table: {portable(why)}"
-    raise BenchError(f"{line}; report each by itself", Exit.UNAVAILABLE)
+    raise UnavailableError(f"{line}; report each by itself")
 
 
 # ---------------------------------------------------------------- names and differences
 
 
-def told_apart(sides: Sequence[Side]) -> list[dict[str, str]]:
+def disambiguate_names(sides: Sequence[RunSnapshot]) -> list[dict[str, str]]:
     """New names of decoders whose options differ between the runs, per run: ``spec (k 8)``.
 
     Options that a run does not state (an older version had fewer) are taken to be the same.
@@ -193,7 +195,7 @@ def _keys(maps: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(key for each in maps for key in each))
 
 
-def identity(side: Side) -> dict[str, str]:
+def identity(side: RunSnapshot) -> dict[str, str]:
     """What a run is: model, work, sampling, machine, software and code; unknown facts are absent.
 
     No absolute path is in it.
@@ -241,18 +243,18 @@ def _short(digest: str | None) -> str | None:
     return digest and digest.rpartition(":")[2][:_DIGITS]
 
 
-def facts_of(members: Sequence[Member]) -> list[tuple[str, list[str | None]]]:
+def facts_of(members: Sequence[NamedRun]) -> list[tuple[str, list[str | None]]]:
     """Every fact of the runs' identities with its value in each; None where it is not known."""
     each = [identity(member.side) for member in members]
     return [(key, [facts.get(key) for facts in each]) for key in _keys(each)]
 
 
-def differences(members: Sequence[Member]) -> list[tuple[str, list[str | None]]]:
+def differences(members: Sequence[NamedRun]) -> list[tuple[str, list[str | None]]]:
     """Those facts that are not the same in all of the runs."""
     return [(key, values) for key, values in facts_of(members) if len(set(values)) > 1]
 
 
-def same_machine(members: Sequence[Member]) -> bool:
+def same_machine(members: Sequence[NamedRun]) -> bool:
     """Whether all were measured on one kind of machine and setup, as far as is known."""
     return None not in (keys := {member.side.key for member in members}) and len(keys) == 1
 

@@ -21,12 +21,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bench.errors import BenchError, Exit
+from bench.errors import BenchError, UsageError
 from bench.records.files import cannot_write
 from bench.report.extras import optional
 from bench.report.findings import Findings
 from bench.report.style import without_wrong
-from bench.report.tables import promise
+from bench.report.tables import guarantee_label
 from bench.stats.summary import ALL
 from bench.stats.summary_row import COLUMNS, SummaryRow, rows_of
 from bench.text import portable
@@ -106,7 +106,7 @@ def _params(findings: Findings, decoder: str, row: SummaryRow) -> dict[str, str]
     own = f"decoders.{decoder}."
     params = {
         "decoder": decoder,
-        "guarantee": promise(row),
+        "guarantee": guarantee_label(row),
         "run": portable(findings.name),
         "verdict": findings.verdict,
     }
@@ -224,7 +224,7 @@ def to_trackio(runs: Sequence[TrackedRun], project: str, folder: Path | None) ->
     remote = next((name for name in _TRACKIO_REMOTE if os.environ.get(name)), None)
     if remote is not None:
         line = f"{remote} is set, and export --to trackio writes a local store alone"
-        raise BenchError(f"{line}; unset it, then `trackio sync` sends the project", Exit.USAGE)
+        raise UsageError(f"{line}; unset it, then `trackio sync` sends the project")
     store = Path(os.environ[TRACKIO_DIR]) if folder is None else folder
     trackio = _trackio_on(store.resolve())
     _made(store)
@@ -255,7 +255,7 @@ def _trackio_on(store: Path) -> ModuleType:
     opened = Path(trackio.utils.TRACKIO_DIR)
     if opened.resolve() != store:
         line = f"trackio is already open on {opened} in this process"
-        raise BenchError(f"{line}; export to that folder, or in a new process", Exit.USAGE)
+        raise UsageError(f"{line}; export to that folder, or in a new process")
     return trackio
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from bench.errors import BenchError, Exit
+from bench.errors import UsageError
 from decoders.core.types import MAX_TEMPERATURE, MIN_TEMPERATURE
 
 MOST = 1_000_000_000
@@ -97,7 +97,7 @@ Margin = Annotated[float, _FINITE, Field(gt=0, le=1)]
 NumDraws = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
-def told(error: ValidationError, names: Mapping[str, str] = MappingProxyType({})) -> str:
+def format_error(error: ValidationError, names: Mapping[str, str] = MappingProxyType({})) -> str:
     """The first error in one line: where, what is allowed, what was got.
 
     `names` are what the user calls the keys, where that is something else.
@@ -125,4 +125,4 @@ def check(value: object, kind: Any, name: str) -> None:
     try:
         TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
-        raise BenchError(f"{name}: {told(error)}", Exit.USAGE) from error
+        raise UsageError(f"{name}: {format_error(error)}") from error

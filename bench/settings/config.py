@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from bench.errors import BenchError, Exit, did_you_mean
+from bench.errors import UsageError, did_you_mean
 from bench.settings import toml
 from bench.settings.bounds import (
     BatchSize,
@@ -33,7 +33,7 @@ from bench.settings.bounds import (
     Text,
     Threads,
     TopP,
-    told,
+    format_error,
 )
 from bench.settings.protocol import PRESETS
 from bench.settings.published import reference_names
@@ -209,9 +209,9 @@ def parse_adapters(texts: Sequence[str] | None) -> dict[str, str] | None:
     for text in texts or ():
         name, equals, path = text.partition("=")
         if not (name and equals and path):
-            raise BenchError(f"--adapter {text!r} is not NAME=PATH", Exit.USAGE)
+            raise UsageError(f"--adapter {text!r} is not NAME=PATH")
         if name in adapters:
-            raise BenchError(f"two adapters are called {name!r}; give one a name", Exit.USAGE)
+            raise UsageError(f"two adapters are called {name!r}; give one a name")
         adapters[name] = path
     return adapters or None
 
@@ -221,9 +221,9 @@ def read_toml(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise BenchError(f"cannot read {file}: {error.strerror}", Exit.USAGE) from error
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BenchError(f"{file} is not TOML: {error}", Exit.USAGE) from error
+        raise UsageError(f"{file} is not TOML: {error}") from error
 
 
 def _flat_tasks(values: dict[str, Any]) -> dict[str, Any]:
@@ -233,7 +233,7 @@ def _flat_tasks(values: dict[str, Any]) -> dict[str, Any]:
         return values
     flat = {key: value for key, value in values.items() if key != "tasks"}
     if len(tasks) != 1 or not all(isinstance(table, Mapping) for table in tasks.values()):
-        raise BenchError("tasks takes one source, e.g. [tasks.jsonl] with path", Exit.USAGE)
+        raise UsageError("tasks takes one source, e.g. [tasks.jsonl] with path")
     ((source, table),) = tasks.items()
     place = "id" if source == "hf" else "path"  # of a file, `id` is a column
     flat["tasks"] = f"{source}={table[place]}" if place in table else source
@@ -245,11 +245,11 @@ def _validated(values: Mapping[str, Any], names: Mapping[str, str] = _AS_KEYS) -
     unknown = [key for key in values if key not in RunConfig.model_fields]
     if unknown:
         hint = did_you_mean(unknown[0], RunConfig.model_fields)
-        raise BenchError(f"unknown configuration key {unknown[0]!r}; {hint}", Exit.USAGE)
+        raise UsageError(f"unknown configuration key {unknown[0]!r}; {hint}")
     try:
         return RunConfig(**values)
     except ValidationError as error:
-        raise BenchError(told(error, names), Exit.USAGE) from error
+        raise UsageError(format_error(error, names)) from error
 
 
 def _as_text(cell: str, options: object) -> Options:

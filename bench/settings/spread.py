@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from bench.errors import BenchError, Exit
+from bench.errors import UsageError
 
 
 class Kind(StrEnum):
@@ -22,7 +22,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class WorkerConfig:
     """How a run is spread: over `workers` workers that the executor `kind` starts.
 
     `options` are the executor's own: of Ray ``address`` and what an actor may need, of submitit
@@ -39,24 +39,24 @@ class Spread:
         return self.kind == Kind.local and self.workers == 1
 
 
-ALONE = Spread()
+ALONE = WorkerConfig()
 
 
-def spread_of(kind: Kind, workers: int, options: Sequence[str] | None) -> Spread:
+def spread_of(kind: Kind, workers: int, options: Sequence[str] | None) -> WorkerConfig:
     """What the command line says; `options` are ``KEY=VALUE`` texts.
 
     Raises:
         BenchError: exit 2.
     """
     if workers < 1:
-        raise BenchError(f"--workers {workers} is not allowed; use 1 or more", Exit.USAGE)
+        raise UsageError(f"--workers {workers} is not allowed; use 1 or more")
     table = {}
     for text in options or ():
         key, equals, value = text.partition("=")
         if not (key and equals):
-            raise BenchError(f"--executor-option {text!r} is not KEY=VALUE", Exit.USAGE)
+            raise UsageError(f"--executor-option {text!r} is not KEY=VALUE")
         table[key] = value
     if kind == Kind.local and table:
         line = f"--executor local has no options, and was given {', '.join(table)}"
-        raise BenchError(line, Exit.USAGE)
-    return Spread(kind=kind, workers=workers, options=table)
+        raise UsageError(line)
+    return WorkerConfig(kind=kind, workers=workers, options=table)

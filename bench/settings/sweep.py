@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.errors import BenchError, Exit, did_you_mean
+from bench.errors import UsageError, did_you_mean
 from bench.settings.config import RunConfig, as_text, config_of, read_toml
 
 GRIDS = "sweep"
@@ -87,7 +87,7 @@ def load_sweep(file: Path) -> Sweep:
     listed = [grids] if isinstance(grids, Mapping) else grids
     if not isinstance(listed, list) or not all(isinstance(g, Mapping) and g for g in listed):
         line = f"{file} has no [{GRIDS}] table of axes, e.g. batch_size = [1, 4]"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     base = {key: value for key, value in given.items() if key != GRIDS}
     made: dict[str, tuple[dict[str, Any], str]] = {}
     axes: dict[str, None] = {}
@@ -120,7 +120,7 @@ def _combinations(
             line = (
                 f"{key!r} is no axis of a sweep; {did_you_mean(key, known)}, or [{GRIDS}.DECODER]"
             )
-            raise BenchError(line, Exit.USAGE)
+            raise UsageError(line)
     for axis in varied:
         axes.setdefault(axis)
     for chosen in itertools.product(*varied.values()):
@@ -131,7 +131,7 @@ def _combinations(
 
 def _listed(key: str, value: Any) -> Sequence[Any]:
     if isinstance(value, list) and not value:
-        raise BenchError(f"axis {key!r} of the sweep is empty; give it values", Exit.USAGE)
+        raise UsageError(f"axis {key!r} of the sweep is empty; give it values")
     return value if isinstance(value, list) else [value]
 
 
@@ -145,7 +145,7 @@ def _placed(fixed: Values, chosen: Values) -> dict[str, Any]:
             cell, _, option = axis.rpartition(".")
             if cell not in cells:
                 line = f"axis {axis!r}: the sweep names no decoder {cell!r}"
-                raise BenchError(f"{line}; {did_you_mean(cell, cells)}", Exit.USAGE)
+                raise UsageError(f"{line}; {did_you_mean(cell, cells)}")
             cells[cell][option] = as_text(value)
         values["decoders"] = cells
     return values

@@ -21,7 +21,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.errors import BenchError, Exit
+from bench.errors import InvalidRunError
 from bench.records.cost import (
     CURVE,
     READINGS,
@@ -268,12 +268,12 @@ def load_cost(folder: Path) -> Cost:
         known = table[table["seconds"].notna()]
         points = {_cell(row): float(row["seconds"]) for row in known.to_dict("records")}
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-        raise BenchError(f"{folder / CURVE} is damaged: {error}", Exit.INVALID) from error
+        raise InvalidRunError(f"{folder / CURVE} is damaged: {error}") from error
     curve = CostCurve(points=points)
     singles = {replace(cell, rows=1) for cell in points}
     if not points or min(points.values()) <= 0 or not singles <= set(points):
         line = f"{folder / CURVE} has no times above 0 of calls of one row: measure it again"
-        raise BenchError(line, Exit.INVALID)
+        raise InvalidRunError(line)
     return Cost(path=folder, facts=facts, env=env, table=table, curve=curve)
 
 

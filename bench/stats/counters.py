@@ -232,7 +232,7 @@ def first_difference(answer: Sequence[int], expected: Sequence[int]) -> int | No
     return next((i for i, (got, want) in enumerate(pairs) if got != want), shared)
 
 
-def by(
+def group_by(
     records: Iterable[SampleRecord], key: Callable[[SampleRecord], str]
 ) -> dict[str, list[SampleRecord]]:
     """Records grouped by `key`, in order of first appearance."""

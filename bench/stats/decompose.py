@@ -137,7 +137,7 @@ def splits(
     answers: Sequence[PhasedAnswer], records: Iterable[SampleRecord], decoders: Iterable[str]
 ) -> list[Split]:
     """Every decoder's time by phase, in the order of `decoders`; those without any left out."""
-    cells = counters.by(records, lambda record: record.decoder)
+    cells = counters.group_by(records, lambda record: record.decoder)
     made = []
     for decoder in decoders:
         mine = [answer for answer in answers if answer.decoder == decoder]
@@ -172,7 +172,7 @@ def decompositions(
 
     Those with no step after the first, and answers timed in groups, are left out.
     """
-    cells = counters.by(records, lambda record: record.decoder)
+    cells = counters.group_by(records, lambda record: record.decoder)
     alone = [answer for answer in answers if len(answer.prompts) == 1]
     theirs = {a.prompts: a for a in alone if a.decoder == BASELINE and a.later_steps}
     made = []

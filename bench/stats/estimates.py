@@ -79,7 +79,7 @@ def prompt_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> pd
 
     Medians over the repeats that both sides finished; ``ar@aa`` comes after the `decoders`.
     """
-    cells = counters.by(records, lambda record: record.decoder)
+    cells = counters.group_by(records, lambda record: record.decoder)
     baseline = times.timed_units(cells.get(BASELINE, []))
     rows: list[Mapping[str, object]] = []
     for decoder in [name for name in decoders if name != BASELINE] + [SECOND_BASELINE]:

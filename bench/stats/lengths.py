@@ -33,7 +33,7 @@ def by_length(records: Iterable[SampleRecord], decoders: Iterable[str]) -> pd.Da
     where they do not make two groups, or answers were timed in batches, whose lengths are not one.
     """
     timed = [record for record in records if record.kind == "timing"]
-    cells = counters.by(timed, lambda record: record.decoder)
+    cells = counters.group_by(timed, lambda record: record.decoder)
     alone = all(record.batch_size == 1 for record in timed)
     baseline = times.timed_units(cells.get(BASELINE, [])) if alone else []
     groups = _groups(baseline)

@@ -95,8 +95,8 @@ def project(
         decoders: which, in order.
         against: records of a real run on that model and machine.
     """
-    cells = counters.by(timed(records), lambda record: record.decoder)
-    real = counters.by(against, lambda record: record.decoder)
+    cells = counters.group_by(timed(records), lambda record: record.decoder)
+    real = counters.group_by(against, lambda record: record.decoder)
     base = _units(cells.get(BASELINE, []), terms, BASELINE)
     made = []
     for decoder in decoders:

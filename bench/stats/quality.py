@@ -15,7 +15,7 @@ from pathlib import Path
 from bench.records.plan import Plan
 from bench.records.prompts import PROMPTS, read_prompts
 from bench.records.record import SampleRecord
-from bench.stats.counters import by
+from bench.stats.counters import group_by
 from bench.stats.intervals import Estimate, cluster_mean, jackknife, mean_of_estimates
 
 _CORPUS_FAMILY = "translation"
@@ -87,7 +87,7 @@ def _clipped(estimate: Estimate) -> Estimate:
 
 
 def _corpus_bleu(answers: Sequence[SampleRecord], gold: Gold) -> Estimate:
-    groups = by(answers, lambda record: record.conversation)
+    groups = group_by(answers, lambda record: record.conversation)
     return _bleu_interval(
         tuple(
             (name, tuple((r.text or "", gold[r.prompt]) for r in group))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.errors import BenchError, Exit
+from bench.errors import InvalidRunError, UsageError
 from bench.records.environment import ENV, Environment, read_environment
 from bench.records.plan import MANIFEST, SAME_TOKENS, SECOND_BASELINE, WRONG, Cell
 from bench.records.record import SampleRecord
@@ -31,7 +31,7 @@ FLOAT32 = "float32"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class RunSnapshot:
     """A run as a comparison sees it; exactly one of `records` and `summary` is there.
 
     `cells` maps each decoder to its options as text; `same_as_ar` holds those that promise the
@@ -103,7 +103,7 @@ class Side:
         return next((d for d in self.status.differences or () if d.cell == cell), None)
 
 
-def load_side(name: str, parent: Path) -> Side:
+def load_side(name: str, parent: Path) -> RunSnapshot:
     """A run by path, name or ``latest``, or a folder of a stored reference.
 
     Raises:
@@ -116,7 +116,7 @@ def load_side(name: str, parent: Path) -> Side:
     run = load_run(find_run(name, parent))
     planned = tuple(c for c in run.plan.cells if c.cell != SECOND_BASELINE)
     validity = judge(run)
-    return Side(
+    return RunSnapshot(
         path=run.path,
         config=run.config,
         env=run.env,
@@ -132,16 +132,16 @@ def load_side(name: str, parent: Path) -> Side:
     )
 
 
-def _reference(folder: Path) -> Side:
+def _reference(folder: Path) -> RunSnapshot:
     for name in (CONFIG, ENV, STATUS):
         if not (folder / name).is_file():
             line = f"{folder} is neither a run nor a reference: {name} is missing"
-            raise BenchError(line, Exit.USAGE)
+            raise UsageError(line)
     config, status = read_config(folder), read_status(folder)
     try:
         summary = pd.read_csv(folder / _SUMMARY)
     except ValueError as error:
-        raise BenchError(f"{folder / _SUMMARY} is damaged: {error}", Exit.INVALID) from error
+        raise InvalidRunError(f"{folder / _SUMMARY} is damaged: {error}") from error
     wrong = status.wrong
     if "guarantee" not in summary:  # one of an older version
         summary["guarantee"] = None
@@ -151,7 +151,7 @@ def _reference(folder: Path) -> Side:
     measured = list(dict.fromkeys(summary["decoder"]))
     overall = summary[summary["family"] == ALL]
     exact = overall[overall["identical_to_ar"] == 1]["decoder"]
-    return Side(
+    return RunSnapshot(
         path=folder,
         config=config,
         env=read_environment(folder),

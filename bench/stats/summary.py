@@ -69,7 +69,7 @@ def summarise(
     `all` is over the same families for every decoder, or unknown. `wrong` names the decoders that
     were found not to be lossless as they claim.
     """
-    cells = counters.by(records, lambda record: record.decoder)
+    cells = counters.group_by(records, lambda record: record.decoder)
     comparable = {cell.cell: cell.comparable_to_ar for cell in plan.cells}
     decoders = decoder_order(plan, records, wrong)
     promises = plan.guarantees(wrong)
@@ -113,13 +113,13 @@ def _qualities(records: Sequence[SampleRecord], gold: Gold) -> dict[str, Quality
 
 def noise_floor(records: Sequence[SampleRecord], family: str = ALL) -> Estimate:
     """The "speed-up" of the baseline's second arm over the first: what no difference looks like."""
-    cells = counters.by(records, lambda record: record.decoder)
+    cells = counters.group_by(records, lambda record: record.decoder)
     return speedup(cells.get(BASELINE, []), cells.get(SECOND_BASELINE, []), family)
 
 
 def second_arm(records: Sequence[SampleRecord]) -> Speedups:
     """Every estimator of the noise floor, over all families."""
-    cells = counters.by(records, lambda record: record.decoder)
+    cells = counters.group_by(records, lambda record: record.decoder)
     return speedups(*(_units(cells.get(name, []), ALL) for name in (BASELINE, SECOND_BASELINE)))
 
 
@@ -136,7 +136,7 @@ def speedup(
 
 def rivals(records: Sequence[SampleRecord], decoders: Sequence[str]) -> Pairs:
     """The speed-up of each decoder over each other one, by (decoder, over which), all families."""
-    cells = counters.by(records, lambda record: record.decoder)
+    cells = counters.group_by(records, lambda record: record.decoder)
     units = {name: _units(cells.get(name, []), ALL) for name in decoders}
     return {
         (name, other): _speedup(units[other], units[name])
@@ -187,7 +187,7 @@ def step_length_table(records: Sequence[SampleRecord], plan: Plan) -> pd.DataFra
 def _cells(
     records: Sequence[SampleRecord], plan: Plan
 ) -> Iterable[tuple[str, str, list[SampleRecord]]]:
-    cells = counters.by(records, lambda record: record.decoder)
+    cells = counters.group_by(records, lambda record: record.decoder)
     for decoder in decoder_order(plan, records):
         for family in [*family_order(r.family for r in cells[decoder]), ALL]:
             yield decoder, family, _of_family(cells[decoder], family)

@@ -104,7 +104,7 @@ def cold_logits(target: Model, ids: Sequence[int], read: Sequence[int] | None = 
     Models(target=target).ensure(1, len(ids))
     session = target.open()
     try:
-        return target.forward([session.call(ids, want="logits", read=read)])
+        return target.forward([session.call(ids, output="logits", read=read)])
     finally:
         target.close(session)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from bench.errors import BenchError, Exit
+from bench.errors import UsageError
 from bench.plan.make import batch_size, tokenise
 from bench.plan.precision import computed_in, usual_dtype
 from bench.plan.select import build_decoder, choose_decoders
@@ -94,7 +94,7 @@ def verify(
     for line in (*tasks.notes, *count_lines(prompts, skipped)):
         progress.note(line)
     if not prompts:
-        raise BenchError("no prompt is left to verify on: all were skipped", Exit.USAGE)
+        raise UsageError("no prompt is left to verify on: all were skipped")
     work = _Work(setup, prompts, progress, num_draws)
     interrupted = False
     try:

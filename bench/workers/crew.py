@@ -14,17 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from bench.errors import BenchError, Exit
+from bench.errors import BenchError
 from bench.workers.executor import Executor
 from bench.workers.messages import (
     Answer,
     Done,
     Failed,
-    Hail,
     Hello,
     Job,
     Opened,
     Opening,
+    Ping,
     Work,
 )
 
@@ -32,7 +32,7 @@ _DEATHS = 3
 """A job that this many workers died of is at fault itself; so is a start, times the workers."""
 
 
-class Ledger(Protocol):
+class WorkerEvents(Protocol):
     """Who is told what the workers do; called in the run's own process, one call at a time."""
 
     def joined(self, worker: str, hello: Hello, opening: Opening) -> None:
@@ -56,7 +56,7 @@ class _Member:
     job: Job | None = None
 
 
-class Crew:
+class JobQueue:
     """Workers that stay open between queues."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Crew:
         executor: Executor,
         num_workers: int,
         opening: Callable[[str, Hello, int], Opening],
-        ledger: Ledger,
+        ledger: WorkerEvents,
         prefix: str = "w",
     ) -> None:
         """Start them; `opening` makes a worker's from its name, its hello and its place.
@@ -106,11 +106,11 @@ class Crew:
         worker = next(self._names)
         self._members[worker] = _Member()
         self._executor.start(worker)
-        self._executor.ask(worker, Hail())
+        self._executor.ask(worker, Ping())
 
     def _answered(self, worker: str, member: _Member, answer: Answer) -> None:
         if isinstance(answer, Failed):
-            raise BenchError(f"worker {worker}: {answer.message}", answer.exit_code)
+            raise BenchError(f"worker {worker}: {answer.message}", exit_code=answer.exit_code)
         if isinstance(answer, Hello):
             member.hello, member.place = answer, self._free_place(answer.node)
             member.opening = self._opening(worker, answer, member.place)
@@ -147,7 +147,7 @@ class Crew:
         if self._deaths[fault] >= most:
             what = "before they began" if member.job is None else f"during {fault}"
             line = f"{self._deaths[fault]} workers died {what}, {worker} the last"
-            raise BenchError(f"{line}; look at its machine's memory and log", Exit.FAILED)
+            raise BenchError(f"{line}; look at its machine's memory and log")
         if member.job is not None:
             self._queue.appendleft(member.job)
         self._start()

@@ -9,7 +9,7 @@ import importlib
 from types import ModuleType
 from typing import Protocol
 
-from bench.errors import BenchError, Exit, did_you_mean
+from bench.errors import BenchError, UnavailableError, UsageError, did_you_mean
 from bench.workers.messages import Answer, Request
 
 
@@ -47,9 +47,9 @@ def package(name: str) -> ModuleType:
     except ImportError as error:
         line = f"--executor {name} needs the package {name} ({error})"
         advice = f"install it with: pip install 'decoding-bench[{name}]'"
-        raise BenchError(f"{line}; {advice}", Exit.UNAVAILABLE) from error
+        raise UnavailableError(f"{line}; {advice}") from error
 
 
 def unknown_option(name: str, allowed: list[str]) -> BenchError:
     """The error of an option that an executor does not know (exit 2)."""
-    return BenchError(f"unknown executor option {name!r}; {did_you_mean(name, allowed)}", 2)
+    return UsageError(f"unknown executor option {name!r}; {did_you_mean(name, allowed)}")

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from multiprocessing.connection import Connection
 
-from bench.errors import BenchError, Exit
+from bench.errors import UsageError
 from bench.machine.env import ROOT
 from bench.workers.links import Links, serve
 from bench.workers.messages import Answer, Request
@@ -38,7 +38,7 @@ class LocalExecutor:
         if num_workers * each > have:
             line = f"--workers {num_workers} of {each} thread(s) each need {num_workers * each}"
             most = max(1, have // each)
-            raise BenchError(f"{line} cores, here are {have}; at most --workers {most}", Exit.USAGE)
+            raise UsageError(f"{line} cores, here are {have}; at most --workers {most}")
         return each
 
     def start(self, worker: str) -> None:

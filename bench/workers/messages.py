@@ -17,7 +17,7 @@ from bench.records.prompts import Prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hail:
+class Ping:
     """What is asked first: where are you?"""
 
 
@@ -101,7 +101,7 @@ class Work:
     peers: tuple[int, ...] = ()
 
 
-Request = Hail | Opening | Work
+Request = Ping | Opening | Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

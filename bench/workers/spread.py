@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.errors import BenchError, Exit
+from bench.errors import UsageError
 from bench.measure.phases import SecondPass
 from bench.plan.make import batch_size
 from bench.plan.setup import Setup
@@ -19,7 +19,7 @@ from bench.records.files import SampleWriter
 from bench.records.plan import Block, Plan
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
-from bench.workers.crew import Crew
+from bench.workers.crew import JobQueue
 from bench.workers.executor import Executor
 from bench.workers.messages import Done, Hello, Job, Opening, ScorePrompts, SplitBlock, TimeBlock
 
@@ -106,7 +106,7 @@ class Passes:
         num_workers = max(1, min(num_workers, max(len(jobs), len(scoring))))
         progress.note(f"{num_workers} worker(s) open the models")
         prefix = f"r{self.attempt}w" if self.attempt else "w"  # names are a run's, not a process's
-        crew = Crew(executor, num_workers, self._opening(num_workers), ledger, prefix)
+        crew = JobQueue(executor, num_workers, self._opening(num_workers), ledger, prefix)
         try:
             if jobs:
                 num_left = sum(len(block.prompts) * len(block.order) for block in self.left)
@@ -188,7 +188,7 @@ def cores_of(place: int, threads: int, cores: Collection[int]) -> tuple[int, ...
     have = sorted(cores)
     if threads > len(have):
         line = f"a worker of {threads} threads is on a node of {len(have)} cores; lower --threads"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     num_places = len(have) // threads
     first = place % num_places * threads
     return tuple(have[first : first + threads])

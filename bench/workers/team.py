@@ -6,14 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.settings.config import RunConfig
-from bench.settings.spread import Kind, Spread
+from bench.settings.spread import Kind, WorkerConfig
 from bench.workers.executor import Executor
 
 
 class Team:
     """The executor of a run (None: it measures itself), opened once, before any model is."""
 
-    def __init__(self, spread: Spread, opener: Callable[[Any], Any], threads: int | None) -> None:
+    def __init__(
+        self, spread: WorkerConfig, opener: Callable[[Any], Any], threads: int | None
+    ) -> None:
         """Workers use `opener`, and `threads` CPU threads each (None: what the executor says).
 
         Raises:
@@ -33,7 +35,7 @@ class Team:
         return config.with_values(threads=self._threads)
 
 
-def open_executor(spread: Spread, threads: int | None) -> Executor:
+def open_executor(spread: WorkerConfig, threads: int | None) -> Executor:
     """The executor that was asked for; its workers are to use `threads` CPU threads each.
 
     Raises:

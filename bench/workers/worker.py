@@ -13,7 +13,7 @@ import tomllib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bench.errors import BenchError, Exit
+from bench.errors import BenchError, Exit, UnavailableError
 from bench.progress import Silent
 from bench.records.failures import TraceCollector
 from bench.records.files import LineCollector
@@ -22,11 +22,11 @@ from bench.workers.messages import (
     Answer,
     Done,
     Failed,
-    Hail,
     Hello,
     Job,
     Opened,
     Opening,
+    Ping,
     Request,
     ScorePrompts,
     SplitBlock,
@@ -44,7 +44,7 @@ class Worker:
     def answer(self, request: Request) -> Answer:
         """What a request gives; whatever goes wrong is an answer too."""
         try:
-            if isinstance(request, Hail):
+            if isinstance(request, Ping):
                 return Hello(node=node(), pid=os.getpid(), cores=cores())
             if isinstance(request, Opening):
                 return self._open(request)
@@ -144,7 +144,7 @@ def _refuse_other(setup: Setup, opening: Opening, num_cores: int) -> None:
     for what, then in opening.identity.items():
         if now.get(what) != then:
             line = f"the {what} on node {node()} is not the one of this run"
-            raise BenchError(f"{line}; give all nodes the same checkout and models", 5)
+            raise UnavailableError(f"{line}; give all nodes the same checkout and models")
     device = str(setup.models.target.device)
     env = environment.capture(
         device=device,
@@ -156,7 +156,7 @@ def _refuse_other(setup: Setup, opening: Opening, num_cores: int) -> None:
     if opening.key is not None and environment.comparability_key(env) != opening.key:
         line = f"node {node()} is another machine than the one the run was planned on"
         advice = "measure a part there (`bench run --part I/N`) and join the parts: `bench merge`"
-        raise BenchError(f"{line}; {advice}", Exit.UNAVAILABLE)
+        raise UnavailableError(f"{line}; {advice}")
 
 
 def node() -> str:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from decoders.ar import Autoregressive
-from decoders.core.adapter.config import MASKED
+from decoders.core.adapter.config import MASKED_VARIANTS
 from decoders.core.decoder import Decoder, Request
 from decoders.core.drafting.drafter import Drafter
 from decoders.core.drafting.loop import DraftAndVerify
@@ -116,7 +116,7 @@ def check_steps_concatenate(decoder: Decoder) -> None:
     """Steps' tokens concatenate to the answer and are accounted for; the first step emits.
 
     Accepted <= depth <= drafted, and the target was fed all that was drafted. A step that verifies
-    emits what came before its drafts (`Emit.undrafted`),
+    emits what came before its drafts (`Emit.num_leading`),
     the drafts that stood, and at most one token behind them. What it tells of drafts that fell is
     of all of them, or in a tree of one branch; of passes that decided tokens, of all of them.
     """
@@ -127,11 +127,11 @@ def check_steps_concatenate(decoder: Decoder) -> None:
         for step in answer.steps:
             assert 0 <= step.accepted <= step.longest <= step.drafted, f"{where}: {step}"
             assert step.drafted < max(1, step.target_rows), f"{where}: not all verified: {step}"
-            behind = len(step.tokens) - step.undrafted - step.accepted
+            behind = len(step.tokens) - step.num_leading - step.accepted
             assert behind >= 0, f"{where}: accepted but not emitted: {step}"
             assert not step.drafted or behind <= 1, (
                 f"{where}: {behind} tokens are neither drafts that stood nor the one behind them; "
-                f"tell those in front as Emit.undrafted, or make two steps: {step}"
+                f"tell those in front as Emit.num_leading, or make two steps: {step}"
             )
             fallen = step.drafted - step.accepted
             told = len(step.rejected)
@@ -261,7 +261,7 @@ def table_draws(decoder: Decoder, num_draws: int) -> Draws:
 
 def check_perfect_drafts_are_accepted(decoder: Decoder) -> None:
     """A draft equal to the target has every draft accepted (greedy, where slots carry no u)."""
-    blind = any(variant in MASKED for part in decoder.parts for variant in part.variants)
+    blind = any(variant in MASKED_VARIANTS for part in decoder.parts for variant in part.variants)
     for temperature in (0.0,) if blind else (0.0, 0.9):
         sampling = _sampling(temperature)
         for prompt in _PROMPTS:

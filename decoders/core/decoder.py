@@ -29,7 +29,7 @@ INTERFACE = 1
 """Version of what a decoder is given and may yield: `Decoder`, `Request`, sessions, calls, emits.
 
 It rises when a decoder written for the version before might not run any more; what is added (a
-field with a default, a `want`) raises nothing. docs/adding-a-decoder.md has the promise.
+field with a default, a `output`) raises nothing. docs/adding-a-decoder.md has the promise.
 """
 OLDEST_INTERFACE = 1
 """The oldest that still runs."""

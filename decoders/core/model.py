@@ -15,7 +15,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from decoders.core.types import EXACT, AcceptanceRule, Call, Slots, Want
+from decoders.core.old_names import accept_old_names
+from decoders.core.types import EXACT, AcceptanceRule, Call, Output, Slots
 
 if TYPE_CHECKING:
     import torch
@@ -174,11 +175,12 @@ class Session:
         self.reset()
         self.kept = tuple(tokens)
 
+    @accept_old_names(want="output")
     def call(
         self,
         tokens: Sequence[int],
         *,
-        want: Want = "picks",
+        output: Output = "picks",
         read: Sequence[int] | None = None,
         positions: Sequence[int] | None = None,
         mask: Tensor | None = None,
@@ -192,13 +194,13 @@ class Session:
 
         Args:
             tokens: ids of the token rows, appended to the cache in order; none only with slots.
-            want: the form of the result (see `CallResult`).
+            output: the form of the result (see `CallResult`).
             read: token rows to read, ascending; negative counts from the end; default the last.
             positions: sequence position of each row; default continues the committed length, the
                 first slot standing where the last token does.
             mask: bool ``[N, N]``, row i sees row j; default causal.
             slots: rows that follow the tokens, run through an adapter and leave nothing behind.
-            drafts: for ``want="acceptance"``: the K drafts that the K + 1 read rows verify.
+            drafts: for ``output="acceptance"``: the K drafts that the K + 1 read rows verify.
             draft_probs: the distributions ``[V]`` the drafts were drawn from; None for one-hot
             distributions.
             acceptance_rule: when a draft stands; anything but the default is lossy.
@@ -222,7 +224,7 @@ class Session:
             )
         rows = (num_tokens - 1,) if read is None else tuple(r % num_tokens for r in read)
         rows = rows if num_tokens else ()
-        if want == "acceptance" and len(rows) != len(drafts) + 1:
+        if output == "acceptance" and len(rows) != len(drafts) + 1:
             raise ValueError(
                 f"{len(rows)} rows are read to verify {len(drafts)} drafts; "
                 f"read {len(drafts) + 1}: "
@@ -232,7 +234,7 @@ class Session:
             session=self,
             tokens=tuple(tokens),
             read=rows,
-            want=want,
+            output=output,
             positions=None if positions is None else tuple(positions),
             mask=mask,
             slots=slots,
@@ -292,7 +294,7 @@ class Session:
             )
         self.length = length
 
-    def keep(self, rows: Sequence[int]) -> None:
+    def select_rows(self, rows: Sequence[int]) -> None:
         """Of the last call's rows keep only `rows` (ascending), e.g. an accepted tree path.
 
         Raises:
@@ -302,9 +304,12 @@ class Session:
         ascending = all(a < b for a, b in itertools.pairwise(rows))
         if not ascending or (rows and not 0 <= rows[0] <= rows[-1] < num_rows):
             raise ValueError(
-                f"keep({list(rows)}) after a call that left {num_rows} token rows; give some of "
-                f"0 to {num_rows - 1}, ascending"
+                f"select_rows({list(rows)}) after a call that left {num_rows} token rows; "
+                f"give some of 0 to {num_rows - 1}, ascending"
             )
         if any(row != place for place, row in enumerate(rows)):
             self.model.gather(self, [self.base + row for row in rows], self.base)
         self.length = self.base + len(rows)
+
+    keep = select_rows
+    """The method's name in decoders written before 0.1.0."""

@@ -16,24 +16,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from decoders.core.old_names import accept_old_names
+
 if TYPE_CHECKING:
     from torch import Tensor
 
     from decoders.core.model import Session
 
-Want = Literal["picks", "argmax", "probs", "logits", "acceptance"]
-SlotWant = Literal["argmax", "draws", "probs"]
+Output = Literal["picks", "argmax", "probs", "logits", "acceptance"]
+SlotOutput = Literal["argmax", "draws", "probs"]
 Confidence = Literal["prob", "margin", "neg_entropy"]
 StopReason = Literal["eos", "length"]
 
-BLANK = -1.0
-"""What a slot carries that has no uniform: a learned vector of the adapter's stands there."""
+NO_UNIFORM = -1.0
+"""Marks a slot without a uniform: the adapter's learned vector stands in its place."""
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1000.0
 """Below, logits over the temperature overflow; above, every distribution is nearly uniform."""
 
-HIDDEN = -1
-"""What a slot shows that shows no token."""
+MASKED = -1
+"""Marks a masked slot: it shows no token."""
+
+BLANK, HIDDEN = NO_UNIFORM, MASKED
+"""The two marks' names in decoders written before 0.1.0."""
 
 MOST_DRAFTS = 120
 """Rows of drafts that one verifying call may have: every cache has room for them, and for the row
@@ -77,22 +82,23 @@ def _demand(holds: bool, name: str, value: object, allowed: str) -> None:
         raise ValueError(f"{name} is {value}; it must be {allowed}")
 
 
+@accept_old_names(want="output", shown="slot_tokens")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slots:
     """The slot rows of a call: they follow its token rows and never stay in the cache.
 
     Attributes:
         adapter: name of the adapter they run through.
-        uniforms: what each of the S slots carries, u in [0, 1) or `BLANK`.
+        uniforms: what each of the S slots carries, u in [0, 1) or `NO_UNIFORM`.
         sizes: slots of each branch, in order; a branch continues the text at one place.
         anchors: the token before each branch.
         read: which slots are read (0 is the first slot), ascending.
-        want: ``argmax`` (the slot predicts a token), or ``draws`` from the slot's warped
+        output: ``argmax`` (the slot predicts a token), or ``draws`` from the slot's warped
             distribution with the uniform of the position it predicts; both with confidences.
             ``probs`` gives the warped distributions themselves, and draws from them.
         warp: temperature and top-p that the uniforms belong to.
-        shown: token that each slot shows instead of what its uniform would be embedded as, or
-            `HIDDEN`; empty where none shows any.
+        slot_tokens: token that each slot shows instead of what its uniform would be embedded as, or
+            `MASKED`; empty where none shows any.
         confidence: what `slot_confidences` are: the prediction's probability; its lead over the
             likeliest other token; or exp(-H), H the distribution's entropy in nats (it ranks as -H
             does and stays in (0, 1]). Of the unwarped distribution for ``argmax``, of the warped
@@ -105,9 +111,9 @@ class Slots:
     sizes: tuple[int, ...]
     anchors: tuple[int, ...]
     read: tuple[int, ...]
-    want: SlotWant = "argmax"
+    output: SlotOutput = "argmax"
     warp: tuple[float, float] = (1.0, 1.0)
-    shown: tuple[int, ...] = ()
+    slot_tokens: tuple[int, ...] = ()
     confidence: Confidence = "prob"
     barred: frozenset[int] = frozenset()
 
@@ -136,16 +142,16 @@ class Call:
     Its N rows are `tokens` in order, then `slots` (None: there are none). `positions` are their
     places in the sequence (None: they continue the cache, the first slot sharing the last token's
     position). `mask[i, j]` says whether row i sees row j (None: causal); every row sees the whole
-    committed cache. `read` lists the token rows whose prediction is wanted, in `want`'s form.
+    committed cache. `read` lists the token rows whose prediction is wanted, in `output`'s form.
     With `hidden` the last hidden states of these rows come too, which heads propose tokens from.
-    With ``want="acceptance"`` rows `read` verify `drafts`, which were drawn from `draft_probs`, one
-    tensor ``[V]`` each (None: deterministic drafts, i.e. one-hot distributions), by `acceptance`.
+    With ``output="acceptance"`` rows `read` verify `drafts` by `acceptance_rule`; these were drawn
+    from `draft_probs`, one tensor ``[V]`` each (None: one-hot distributions).
     """
 
     session: Session
     tokens: tuple[int, ...]
     read: tuple[int, ...]
-    want: Want
+    output: Output
     positions: tuple[int, ...] | None = None
     mask: Tensor | None = None
     slots: Slots | None = None
@@ -185,7 +191,7 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CallResult:
-    """What a call returned for its read rows; only the fields its `want` names are set.
+    """What a call returned for its read rows; only the fields its `output` names are set.
 
     ==========  ====================================================================
     picks       `picks`: R tokens drawn from the warped distributions with the positional uniforms
@@ -195,10 +201,10 @@ class CallResult:
     acceptance  `acceptance`: rejection sampling of `Call.drafts`
     ==========  ====================================================================
 
-    Read slots give `slot_picks` and their `slot_confidences`; with ``want="probs"`` the
+    Read slots give `slot_picks` and their `slot_confidences`; with ``output="probs"`` the
     distributions ``[R, V]`` they were drawn from as `slot_probs` instead. Where ids are barred,
     `slot_barred` is the mass of these in each slot's own distribution. A call with `hidden` gives
-    `hidden` ``[R, D]`` beside what its `want` names (on the device, D as wide as the model).
+    `hidden` ``[R, D]`` beside what its `output` names (on the device, D as wide as the model).
     """
 
     picks: tuple[int, ...] = ()
@@ -213,6 +219,7 @@ class CallResult:
     hidden: Tensor | None = None
 
 
+@accept_old_names(undrafted="num_leading")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emit:
     """The end of a step: final tokens only (empty for a pass that commits nothing).
@@ -221,7 +228,7 @@ class Emit:
         tokens: committed to the output.
         drafted: tokens that this step verified, those of all branches.
         accepted: how many of them stood, one after another from the first on.
-        undrafted: how many of `tokens` come before the drafts and never were any: a step that
+        num_leading: how many of `tokens` come before the drafts and never were any: a step that
             verifies may also hand on what an earlier call of it gave.
         acceptance: what verified them, where it compared their distributions with the target's.
         passes: how many times the block was predicted that this step finishes; 0: it finishes none.
@@ -236,7 +243,7 @@ class Emit:
     tokens: tuple[int, ...] = ()
     drafted: int = 0
     accepted: int = 0
-    undrafted: int = 0
+    num_leading: int = 0
     acceptance: Acceptance | None = None
     passes: int = 0
     rejected: tuple[int, ...] = ()
@@ -250,7 +257,7 @@ class StepEvent:
     """One step after the cut at EOS and budget, with the work its calls cost.
 
     `accepted_by_depth` is derivable: within a step, drafts 1..accepted stood; they are the tokens
-    after the first `undrafted`. `target_rows` and `draft_rows` are real rows; padding is counted
+    after the first `num_leading`. `target_rows` and `draft_rows` are real rows; padding is counted
     apart, by the model. `rejected` are drafts that fell and `decided` the passes that decided
     `tokens`, where the decoder says so; drafts after a cut are in neither. `depth` and `sources`
     are those of the emit, the latter of accepted drafts alone.
@@ -267,7 +274,7 @@ class StepEvent:
     target_rows: int
     draft_calls: int
     draft_rows: int
-    undrafted: int = 0
+    num_leading: int = 0
     passes: int = 0
     tested: int | None = None
     overlap: float | None = None

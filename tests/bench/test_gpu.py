@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bench import gpu
-from bench.errors import BenchError, Exit
+from bench.errors import Exit, UnavailableError
 from bench.report.gpu import Step
 from tests.bench.test_main import HEARD
 
@@ -32,7 +32,7 @@ def measured(steps, folder, **more):
 @pytest.fixture
 def no_model(monkeypatch):
     def missing(name):
-        raise BenchError(f"model {name!r} is not here", Exit.UNAVAILABLE)
+        raise UnavailableError(f"model {name!r} is not here")
 
     monkeypatch.setattr(gpu, "fetch", missing)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench.errors import BenchError, Exit, room_for
+from bench.errors import BenchError, Exit, UnavailableError, room_for
 from bench.plan.select import choose_decoders
 from bench.plan.setup import open_setup
 from bench.settings.config import load_config
@@ -40,7 +40,7 @@ def test_a_lack_of_memory_is_one_line_with_what_did_not_fit(error: Exception, tr
     assert caught.value.message == said
 
 
-@pytest.mark.parametrize("error", [RuntimeError("a bug"), BenchError("no", 5), ValueError("x")])
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), UnavailableError("no"), ValueError("x")])
 def test_other_errors_are_left_as_they_are(error: Exception) -> None:
     with pytest.raises(type(error)) as caught, room_for("it"):
         raise error

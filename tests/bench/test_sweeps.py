@@ -181,7 +181,7 @@ def test_a_point_that_fails_is_named_and_the_others_are_measured(tmp_path: Path)
 
     def opener(config: RunConfig) -> Setup:
         if config.batch_size == 2:
-            raise BenchError("out of memory: it did not fit", Exit.FAILED)
+            raise BenchError("out of memory: it did not fit")
         return open_tables(config)
 
     assert run_sweep(sweep, folder, progress, opener, nothing).exit_code == Exit.FAILED

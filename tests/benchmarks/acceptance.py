@@ -22,7 +22,7 @@ from bench.records.plan import BASELINE, SECOND_BASELINE
 from bench.records.record import SampleRecord
 from bench.records.run_folder import Run, load_run
 from bench.report.style import STYLE, WIDTH
-from bench.stats.counters import Tally, by, timed
+from bench.stats.counters import Tally, group_by, timed
 from bench.stats.intervals import Estimate, jackknife
 
 Records = Sequence[SampleRecord]
@@ -31,7 +31,7 @@ LONGER = "ptp@shipped"
 
 def acceptance(records: Records) -> Estimate:
     """Accepted tokens per step, pooled, with its interval."""
-    return jackknife(by(records, lambda r: r.conversation), _pooled)
+    return jackknife(group_by(records, lambda r: r.conversation), _pooled)
 
 
 def difference(records: Records, other: Records) -> Estimate:
@@ -64,7 +64,7 @@ def differences(path: str) -> None:
 
 
 def cells_of(run: Run) -> dict[str, list[SampleRecord]]:
-    cells = by(timed(run.records), lambda r: r.decoder)
+    cells = group_by(timed(run.records), lambda r: r.decoder)
     return {name: cells[name] for name in cells if name not in (BASELINE, SECOND_BASELINE)}
 
 

@@ -96,7 +96,7 @@ def test_a_decoder_must_tell_which_of_its_tokens_come_before_the_drafts() -> Non
             item = next(steps)
             while True:
                 if isinstance(item, Emit):
-                    yield dataclasses.replace(item, undrafted=0)
+                    yield dataclasses.replace(item, num_leading=0)
                     item = next(steps)
                 else:
                     item = steps.send((yield item))

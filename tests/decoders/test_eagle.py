@@ -323,7 +323,7 @@ def test_strict_answers_have_the_targets_distribution_by_enumeration() -> None:
                     continue
                 probs = torch.softmax(model.forward([item]), -1)
                 first = (
-                    () if item.want == "probs" else (int(probs[0, 0] <= uniforms.at("draw", 0)),)
+                    () if item.output == "probs" else (int(probs[0, 0] <= uniforms.at("draw", 0)),)
                 )
                 item = steps.send(CallResult(picks=first, probs=probs, hidden=session.hidden))
         finally:

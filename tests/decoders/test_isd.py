@@ -31,7 +31,7 @@ from decoders.core.hf.model import HFModel
 from decoders.core.model import Model, Session
 from decoders.core.sampling import tempered
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import BLANK, Call, CallResult, Generation, Sampling
+from decoders.core.types import NO_UNIFORM, Call, CallResult, Generation, Sampling
 from decoders.isd import StridedDecoding
 from tests.enumeration import enumerated_distribution
 from tests.tiny_models import fresh, slot_adapter
@@ -410,7 +410,7 @@ def test_rounds_are_laid_out_as_in_the_paper(stride: int, sampling: Sampling) ->
         num_masks = max(0, min(stride - 1, left - num_specs - 2))
         if num_masks:
             assert call.slots is not None
-            assert call.slots.uniforms == (BLANK,) * num_masks
+            assert call.slots.uniforms == (NO_UNIFORM,) * num_masks
             assert call.slots.read == tuple(range(num_masks))
         assert call.num_rows == len(call.tokens) + num_masks
         assert places == tuple(range(length, length + call.num_rows))

@@ -28,7 +28,7 @@ from decoders.core.model import Model
 from decoders.core.registry import build, parse_spec
 from decoders.core.sampling import Uniforms
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import BLANK, Call, Generation, Sampling
+from decoders.core.types import NO_UNIFORM, Call, Generation, Sampling
 from decoders.ptp import ParallelTokenPrediction
 
 VOCAB = 31
@@ -273,7 +273,7 @@ def test_slots_carry_the_uniforms_anchors_and_places_of_what_they_predict(
             at = [places[len(call.tokens) + slot] for slot in slots]
             assert at == [*range(first, first + len(slots))]
         assert list(call.slots.read) == read
-        assert call.slots.want == ("argmax" if lead else "draws")
+        assert call.slots.output == ("argmax" if lead else "draws")
         assert call.slots.warp == (0.7, 1.0)
         branching += len(call.slots.sizes) > 1
     assert (branching > 0) == (mode == "pqd")
@@ -318,7 +318,7 @@ def test_greedy_slots_are_blank_or_carry_one_half_where_greedy_text_was_not_trai
     greedy = dataclasses.replace(SAMPLING, temperature=0.0)
     assert answer_of(model, mode, greedy).tokens == tokens_of_ar(model, PROMPTS[0], greedy)
     carried = {u for _, call, _ in model.seen if call.slots for u in call.slots.uniforms}
-    assert carried == {BLANK if trained else NOT_GREEDY}
+    assert carried == {NO_UNIFORM if trained else NOT_GREEDY}
     assert NOT_GREEDY == 0.5
 
 

@@ -18,7 +18,7 @@ from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.registry import build, parse_spec
 from decoders.core.sampling import Uniforms, pick, warp
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import BLANK, HIDDEN, Call, Generation, Sampling
+from decoders.core.types import MASKED, NO_UNIFORM, Call, Generation, Sampling
 from decoders.idlm import Refinement
 from decoders.isd import StridedDecoding
 from decoders.nar import NonAutoregressive
@@ -56,7 +56,7 @@ class Nearsighted(Recording):
     """Its student is wrong in half of the slots whose own place is a mask, and never elsewhere."""
 
     def _predict(self, slots: Any, slot: int, rows: Any) -> Tensor:
-        sees = bool(slots.shown) and slots.shown[slot] != HIDDEN
+        sees = bool(slots.slot_tokens) and slots.slot_tokens[slot] != MASKED
         self._errors["refine"] = 0.0 if sees else 0.5
         return super()._predict(slots, slot, rows)
 
@@ -93,16 +93,16 @@ def test_blocks_are_predicted_as_often_as_asked_and_the_last_one_is_committed_wi
         if done_passes == 0:  # all masks: the first token is this very call's
             fed = prompt if not block else done[8 * (block - 1) : 8 * block]
             assert list(call.tokens) == fed
-            assert slots.shown == ()
+            assert slots.slot_tokens == ()
             assert length == start - len(fed)
         else:
             assert call.tokens == ()
             assert length == start
-            assert slots.shown[0] == done[8 * block]
-            assert HIDDEN in slots.shown
-        assert slots.uniforms == (BLANK,) * 8
+            assert slots.slot_tokens[0] == done[8 * block]
+            assert MASKED in slots.slot_tokens
+        assert slots.uniforms == (NO_UNIFORM,) * 8
         assert slots.read == tuple(range(7))
-        assert slots.want == ("argmax" if sampling.greedy else "draws")
+        assert slots.output == ("argmax" if sampling.greedy else "draws")
         assert places == tuple(range(length, start + 8))
         assert call.mask is not None
         assert torch.equal(call.mask, masks.block(8, stem=len(call.tokens)))
@@ -177,7 +177,7 @@ def test_a_running_prefix_is_fed_as_tokens_and_the_rest_is_predicted_again() -> 
         slots = len(places) - len(call.tokens)
         assert places == tuple(range(length, length + len(places)))
         if call.slots is not None:
-            assert call.slots.shown == () or call.slots.shown[0] == HIDDEN
+            assert call.slots.slot_tokens == () or call.slots.slot_tokens[0] == MASKED
         ends.add(len(fed) + slots - len(prompt))
     assert fed == [*prompt, *answer.tokens][: len(fed)]
     assert ends == {8, 16, 24, 32, 40}  # slots reach to the end of their block and no further
@@ -261,10 +261,10 @@ def test_sampled_refinement_keeps_what_is_surest_by_the_distribution_it_draws_fr
             sure = float(confidence_of(distribution, token, confidence))  # type: ignore[arg-type]
             found[output] = (int(token), sure)
         surest = sorted(found, key=lambda output: -found[output][1])[:4]  # 7 masks, 3 are left
-        kept = [found[output][0] if output in surest else HIDDEN for output in range(1, 8)]
+        kept = [found[output][0] if output in surest else MASKED for output in range(1, 8)]
         _, (_, call, _) = model.seen
         assert call.slots is not None
-        assert list(call.slots.shown[1:]) == kept
+        assert list(call.slots.slot_tokens[1:]) == kept
 
 
 @both_samplings
@@ -346,7 +346,7 @@ def test_a_predicted_length_is_where_a_stop_token_most_likely_comes_first() -> N
 def test_nar_may_take_the_likeliest_tokens_at_any_temperature() -> None:
     model = Recording()
     answer_of(nar(picks="argmax"), model, WARM)
-    assert {call.slots.want for _, call, _ in model.seen if call.slots} == {"argmax"}
+    assert {call.slots.output for _, call, _ in model.seen if call.slots} == {"argmax"}
 
 
 def test_long_prompts_run_in_chunks_of_which_the_last_carries_the_block(

@@ -47,7 +47,7 @@ HOSTILE = {
         "ValueError: decoder fed -1; ids are integers below 128",
     ),
     "verifies no ids of the model": (
-        START + "yield request.target.call((65, 66), want='acceptance', read=(0, 1), "
+        START + "yield request.target.call((65, 66), output='acceptance', read=(0, 1), "
         "drafts=(128,))",
         "ValueError: decoder fed 128; ids are integers below 128",
     ),
@@ -89,11 +89,11 @@ HOSTILE = {
         "ValueError: a call of 1 tokens has no rows (1,) to read",
     ),
     "keeps rows that it did not feed": (
-        START + "request.target.keep((10**6,))\n" + AR,
-        "ValueError: keep([1000000]) after a call that left",
+        START + "request.target.select_rows((10**6,))\n" + AR,
+        "ValueError: select_rows([1000000]) after a call that left",
     ),
     "asks for what cannot be read": (
-        START + "result = yield request.target.call((1,), want='dreams')\n" + AR,
+        START + "result = yield request.target.call((1,), output='dreams')\n" + AR,
         "KeyError: 'dreams'",
     ),
 }  # fmt: skip

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoders.core.types import HIDDEN
+from decoders.core.types import MASKED
 from training.text.data import Row
 
 
@@ -78,7 +78,7 @@ class Blocks:
     """What the slots of blocks show and predict; every field is ``[B, Q]``.
 
     Attributes:
-        shown: int64, the token at a slot's own place, or `HIDDEN`.
+        shown: int64, the token at a slot's own place, or `MASKED`.
         target: int64, the token it predicts; 0 where it predicts none.
         learn: bool, whether that token is in the block and is a mask there, or the student's own.
         inside: bool, whether that token is the answer's, its stop included.
@@ -97,7 +97,7 @@ class Blocks:
 
     def masked_own(self) -> Blocks:
         """The same blocks with masks where they show the student's own predictions."""
-        return dataclasses.replace(self, shown=self.shown.masked_fill(self.own, HIDDEN))
+        return dataclasses.replace(self, shown=self.shown.masked_fill(self.own, MASKED))
 
     def with_own(self, predicted: Tensor) -> Blocks:
         """The same blocks showing what slots `predicted` ``[B, Q]``: each about the next one."""
@@ -117,7 +117,7 @@ def hide(
     rng: np.random.Generator,
 ) -> Blocks:
     """Chooses the masks of blocks that stand at `places` within `shape` ``[B, Q]``."""
-    shown, target = np.full(shape, HIDDEN, np.int64), np.zeros(shape, np.int64)
+    shown, target = np.full(shape, MASKED, np.int64), np.zeros(shape, np.int64)
     learn, inside, own = (np.zeros(shape, bool) for _ in range(3))
     for b, where, start, end in places:
         size = where.stop - where.start
@@ -127,7 +127,7 @@ def hide(
         shows = ~masked
         shows[0] = False  # the first token is never the student's
         own[b, where] = shows & (rng.random() < rules.own)
-        shown[b, where] = np.where(masked, HIDDEN, tokens)
+        shown[b, where] = np.where(masked, MASKED, tokens)
         predicts = slice(where.start, where.stop - 1)
         target[b, predicts] = tokens[1:]
         learn[b, predicts] = (masked | own[b, where])[1:]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.core.types import BLANK
+from decoders.core.types import NO_UNIFORM
 from training.adapter.job import AdapterJob
 from training.adapter.lean_loss import GREEDY_TEMPERATURE, ShortHead, taught_loss
 from training.adapter.places import Places, places_of
@@ -48,7 +48,7 @@ class LeanJob(AdapterJob):
         student, variant = self.student, self.student.adapter.config.variant
         hidden, cache = student.context(windows.ids)
         if windows.blocks is not None:
-            u = torch.full_like(windows.noise, BLANK)
+            u = torch.full_like(windows.noise, NO_UNIFORM)
             target, usable, top = windows.blocks.target, windows.blocks.learn, None
         else:
             places = self._places(rows, windows, hidden)

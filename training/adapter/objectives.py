@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.core.sampling import pick
-from decoders.core.types import BLANK
+from decoders.core.types import NO_UNIFORM
 from training.adapter.blocks import Blocks
 from training.adapter.student import ContextCache, Student, gather_rows
 from training.adapter.windows import LEAST_MASS, Windows, carried_places, edges, explain, warped
@@ -93,7 +93,7 @@ def _run_blocks(
     student: Student, windows: Windows, blocks: Blocks, hidden: Tensor, cache: ContextCache
 ) -> Outcome:
     """Blocks; what the student itself shall be shown it predicts first, from masks."""
-    u = torch.full(windows.place.shape, BLANK, dtype=torch.float64, device=student.device)
+    u = torch.full(windows.place.shape, NO_UNIFORM, dtype=torch.float64, device=student.device)
     if bool(blocks.own.any()):
         with torch.no_grad():
             first = dataclasses.replace(windows, blocks=blocks.masked_own())

@@ -20,7 +20,7 @@ from decoders.core.adapter.gating import GatedModule
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.weights import Deltas, MergedWeights, UnmergedWeights
 from decoders.core.hf.architecture import Architecture
-from decoders.core.types import HIDDEN
+from decoders.core.types import MASKED
 from training.adapter.student_check import check_states, made_up_text
 from training.adapter.windows import Windows, shift_of
 
@@ -231,7 +231,7 @@ class Student:
             anchors = tokens(before).flatten(0, 1)
         if windows.blocks is not None:
             of_slots = windows.blocks.shown.flatten()
-            shown = tokens(of_slots.clamp(min=0)), of_slots != HIDDEN
+            shown = tokens(of_slots.clamp(min=0)), of_slots != MASKED
         flat = self.adapter.embed(
             u.flatten(), windows.warp.flatten(0, 1), number.flatten(), anchors, shown
         )

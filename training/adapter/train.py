@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 
-from decoders.core.adapter.config import MASKED, AdapterConfig
+from decoders.core.adapter.config import MASKED_VARIANTS, AdapterConfig
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.hf.checkpoint import find_checkpoint, unavailable, weights_sha256
@@ -91,7 +91,7 @@ def main(
     tables = customised(read_recipe(recipe), model=model, data=data, num_steps=num_steps)
     tables = with_settings(tables, settings)
     variant = AdapterRecipe.of(tables).adapter.variant
-    recipe_kind = variant if variant in MASKED else "ptp"
+    recipe_kind = variant if variant in MASKED_VARIANTS else "ptp"
     if recipe_kind != kind:
         asked = (
             "bench train ptp"

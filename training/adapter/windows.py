@@ -24,7 +24,7 @@ from torch import Tensor
 
 from decoders.core.adapter.config import Variant
 from decoders.core.sampling import nucleus, tempered
-from decoders.core.types import BLANK
+from decoders.core.types import NO_UNIFORM
 from training.adapter.blocks import BlockRules, Blocks, Place, hide
 from training.text.data import Row
 
@@ -222,7 +222,7 @@ class _WindowTargets:
     """What the teacher says about windows; every field is ``[B, Q]``.
 
     Attributes:
-        u: float64, what each slot carries; `BLANK` in greedy windows and padding.
+        u: float64, what each slot carries; `NO_UNIFORM` in greedy windows and padding.
         target: int64, the token it shall predict.
         usable: bool, whether the slot counts: its target is what the teacher picks given the
         uniforms.
@@ -275,7 +275,7 @@ def explain_places(
         usable = before & agrees & real
         target = windows.ids.gather(1, windows.place)
     return _WindowTargets(
-        u=torch.where(windows.greedy | ~real, BLANK, u), target=target, usable=usable
+        u=torch.where(windows.greedy | ~real, NO_UNIFORM, u), target=target, usable=usable
     )
 
 

@@ -14,7 +14,7 @@ from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
 from bench.report import tables
 from bench.report.tables import Table, TableCell
 from bench.report.together import (
-    Member,
+    NamedRun,
     decoders_of,
     differences,
     facts_of,
@@ -28,7 +28,7 @@ from bench.text import UNKNOWN, percent
 _Make = Callable[[SummaryRow], TableCell]
 
 
-def matrices(members: Sequence[Member]) -> dict[str, Table]:
+def matrices(members: Sequence[NamedRun]) -> dict[str, Table]:
     """Speed-up, tokens per step, quality and identity with ar by file name: decoders × runs."""
     made = {
         "speedup": _matrix(
@@ -69,7 +69,7 @@ def matrices(members: Sequence[Member]) -> dict[str, Table]:
     }
 
 
-def _matrix(members: Sequence[Member], title: str, note: str, make: _Make) -> Table:
+def _matrix(members: Sequence[NamedRun], title: str, note: str, make: _Make) -> Table:
     rows = [{row.decoder: row for row in rows_of(member.summary, ALL)} for member in members]
     return Table(
         title=title,
@@ -109,7 +109,7 @@ def _step(row: SummaryRow) -> TableCell:
     return replace(cell, text=f"{value}*{gap}{ends}")
 
 
-def machines(members: Sequence[Member]) -> str:
+def machines(members: Sequence[NamedRun]) -> str:
     """Whether times could be held against each other, and that they are not."""
     if same_machine(members):
         kind = "The runs share their kind of machine and setup (comparability key), not a session"
@@ -118,7 +118,7 @@ def machines(members: Sequence[Member]) -> str:
     return f"{kind}: times are not pooled, and none is compared with another run's."
 
 
-def _bases(members: Sequence[Member]) -> str:
+def _bases(members: Sequence[NamedRun]) -> str:
     """How much each column rests on."""
     each = [f"{member.label}: {_basis(member.summary)}" for member in members]
     return "; ".join(each) + "."
@@ -129,18 +129,18 @@ def _basis(summary: pd.DataFrame) -> str:
     return "; ".join(dict.fromkeys(map(tables.basis, rows)))
 
 
-def unlike(members: Sequence[Member]) -> Table | None:
+def unlike(members: Sequence[NamedRun]) -> Table | None:
     """What the runs differ in, a row a fact; None where they differ in nothing that is known."""
     return _facts(members, differences(members), "What differs")
 
 
-def alike(members: Sequence[Member]) -> list[tuple[str, str]]:
+def alike(members: Sequence[NamedRun]) -> list[tuple[str, str]]:
     """What all runs have in common, as (key, value)."""
     return [(k, str(v[0])) for k, v in facts_of(members) if len(set(v)) == 1]
 
 
 def _facts(
-    members: Sequence[Member], facts: Sequence[tuple[str, Sequence[str | None]]], title: str
+    members: Sequence[NamedRun], facts: Sequence[tuple[str, Sequence[str | None]]], title: str
 ) -> Table | None:
     if not facts:
         return None
@@ -155,7 +155,7 @@ def _facts(
     )
 
 
-def frame(members: Sequence[Member]) -> pd.DataFrame:
+def frame(members: Sequence[NamedRun]) -> pd.DataFrame:
     """The rows over all families of every run, each with its run, model and machine."""
     frames = []
     for member in members:

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from bench.errors import BenchError, Exit
+from bench.errors import Exit, UsageError
 from bench.records.files import write_files
 from bench.records.plan import BASELINE, MANIFEST, NO_GUARANTEE, WRONG
 from bench.records.status import STATUS
@@ -29,7 +29,7 @@ from bench.report.page.render import render_joint
 from bench.report.style import WIDTH, interval_of
 from bench.report.tables import Table
 from bench.report.template import render_markdown
-from bench.report.together import Member, differences
+from bench.report.together import NamedRun, differences
 from bench.report.write import csv_bytes
 from bench.stats.summary import ALL
 from bench.stats.summary_row import rows_of
@@ -52,7 +52,7 @@ class _Section:
     link: str | None
 
 
-def write_joint(members: Sequence[Member], folder: Path) -> list[Path]:
+def write_joint(members: Sequence[NamedRun], folder: Path) -> list[Path]:
     """Write report.html, report.md, summary.csv, tables/ and figures/; returns them.
 
     Raises:
@@ -62,7 +62,7 @@ def write_joint(members: Sequence[Member], folder: Path) -> list[Path]:
 
     if any((folder / name).is_file() for name in (MANIFEST, STATUS)):
         line = f"{folder} is a run's own folder: give another --folder"
-        raise BenchError(line, Exit.USAGE)
+        raise UsageError(line)
     sections = [_section(member, i, folder) for i, member in enumerate(members, start=1)]
     drawn = dots.dots_figure(members, dots.SPEEDUP, WIDTH, size=9)
     shown = matrices(members)
@@ -90,7 +90,7 @@ def write_joint(members: Sequence[Member], folder: Path) -> list[Path]:
     return write_files(folder, made)
 
 
-def _section(member: Member, number: int, folder: Path) -> _Section:
+def _section(member: NamedRun, number: int, folder: Path) -> _Section:
     side = member.side
     wrong = [r.decoder for r in rows_of(member.summary, ALL) if r.guarantee == WRONG]
     lines = [
@@ -117,7 +117,7 @@ def _way(file: Path, folder: Path) -> str:
     return quote(Path(os.path.relpath(file.resolve(), folder.resolve())).as_posix())
 
 
-def _caption(members: Sequence[Member]) -> str:
+def _caption(members: Sequence[NamedRun]) -> str:
     within = interval_of(pd.concat([m.summary for m in members]), "speedup", " with ")
     lines = [
         f"Speed-up over {BASELINE} of the same run, geometric mean over prompts"
@@ -133,7 +133,7 @@ def _caption(members: Sequence[Member]) -> str:
     return " ".join(lines)
 
 
-def print_joint(members: Sequence[Member], console: Console) -> Exit:
+def print_joint(members: Sequence[NamedRun], console: Console) -> Exit:
     """Print speed-ups by decoder and run, and what the runs differ in.
 
     Returns what the worst of the runs' verdicts calls for.

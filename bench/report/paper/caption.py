@@ -10,7 +10,7 @@ from bench.report.conclusion import not_slower
 from bench.report.paper.layout import COLUMNS, Layout
 from bench.report.paper.table import NEEDED, Grid, eligible
 from bench.report.setting import hardware, model_of
-from bench.report.together import Member
+from bench.report.together import NamedRun
 from bench.stats.summary import ALL
 from bench.stats.summary_row import rows_of
 from bench.stats.validity import VALID
@@ -18,7 +18,7 @@ from bench.text import counted, factor, portable
 from bench.text import latex as escaped
 
 
-def caption_of(members: Sequence[Member], layout: Layout, made: Grid) -> str:
+def caption_of(members: Sequence[NamedRun], layout: Layout, made: Grid) -> str:
     """What is estimated, with which model, what is bold and what is lossy, as LaTeX."""
     rows = [row for member in members for row in rows_of(member.summary, ALL)]
     words = []
@@ -37,7 +37,7 @@ def caption_of(members: Sequence[Member], layout: Layout, made: Grid) -> str:
     return f"{estimated}{bold}{_floors(members)}{_qualified(members, layout)}"
 
 
-def _tied(member: Member, layout: Layout, several: bool) -> str:
+def _tied(member: NamedRun, layout: Layout, several: bool) -> str:
     """Name the decoders of a run that cannot be told from its fastest; empty without pairs."""
     rows = [row for row in rows_of(member.summary, ALL) if eligible(row) and row.speedup]
     best = max(rows, key=lambda row: row.speedup or 0.0, default=None)
@@ -52,7 +52,7 @@ def _tied(member: Member, layout: Layout, several: bool) -> str:
     return f" The fastest {len(tied) + 1}{of} cannot be told apart: {names}."
 
 
-def _floors(members: Sequence[Member]) -> str:
+def _floors(members: Sequence[NamedRun]) -> str:
     """The A/A floor of every run that has one."""
     said = []
     for member in members:
@@ -64,7 +64,7 @@ def _floors(members: Sequence[Member]) -> str:
     return f" AR against a second AR in the same run: {', '.join(said)}." if said else ""
 
 
-def _qualified(members: Sequence[Member], layout: Layout) -> str:
+def _qualified(members: Sequence[NamedRun], layout: Layout) -> str:
     """What a reader must know of decoders without a guarantee, and of runs that are not VALID."""
     lossy, untold, wrong = (
         dict.fromkeys(
@@ -86,7 +86,7 @@ def _qualified(members: Sequence[Member], layout: Layout) -> str:
     return f" {escaped(text)}" if text else ""
 
 
-def _setting(members: Sequence[Member]) -> str:
+def _setting(members: Sequence[NamedRun]) -> str:
     """How a caption begins: the model, prompts, sampling and machine, or that they stand by run."""
     each = [[model_of(member.side), *_conditions(member)] for member in members]
     common = [part for part in each[0] if all(part in parts for parts in each)]
@@ -103,7 +103,7 @@ def _setting(members: Sequence[Member]) -> str:
     return escaped(portable(text))
 
 
-def _conditions(member: Member) -> list[str]:
+def _conditions(member: NamedRun) -> list[str]:
     """Prompts, repeats, temperature, batch size, dtype and machine, as far as they are known."""
     rows, side = rows_of(member.summary, ALL), member.side
     config = side.config

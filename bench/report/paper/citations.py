@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from bench.report.together import Member
+from bench.report.together import NamedRun
 from bench.text import latex, portable
 from specbench_tasks.task import EMBEDDED
 
@@ -110,7 +110,7 @@ def _hub_key(name: str) -> str:
     return "hub_" + re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_").lower()
 
 
-def bibliography(members: Sequence[Member]) -> tuple[str, list[str]]:
+def bibliography(members: Sequence[NamedRun]) -> tuple[str, list[str]]:
     """The entries of what the runs used, and the names of what has none."""
     keys: dict[str, None] = {HARNESS: None}
     missing: list[str] = []

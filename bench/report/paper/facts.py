@@ -14,15 +14,15 @@ from bench.plan.named_models import named
 from bench.records.plan import BASELINE
 from bench.report.paper import citations
 from bench.report.setting import hardware, model_of
-from bench.report.together import Member
+from bench.report.together import NamedRun
 from bench.stats.intervals import LEVEL
-from bench.stats.side import Side
+from bench.stats.side import RunSnapshot
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
 from bench.text import counted, latex, portable
 from specbench_tasks.registry import list_tasks
 
-Members = Sequence[Member]
+Members = Sequence[NamedRun]
 _PACKAGES = (
     *("torch", "transformers", "tokenizers", "safetensors", "datasets", "numpy", "scipy"),
     *("pandas", "sacrebleu", "rouge-score"),
@@ -32,7 +32,7 @@ _OWN = "Apache-2.0"
 _UNRECORDED = "licence not recorded (state it)"
 
 
-def said(members: Members, what: Callable[[Side], str | None]) -> str:
+def merge_statements(members: Members, what: Callable[[RunSnapshot], str | None]) -> str:
     """What is so of all runs, or of which runs each; empty where nothing is known. As LaTeX."""
     groups: dict[str, list[str]] = {}
     for member in members:
@@ -51,20 +51,20 @@ def said(members: Members, what: Callable[[Side], str | None]) -> str:
 
 def models(members: Members) -> str:
     """Target, draft and adapters with their sizes and the beginnings of their hashes."""
-    target = said(members, lambda side: f"{model_of(side)}{_hash(side, 'target')}")
-    draft = said(members, _draft)
-    adapters = said(members, _adapters)
+    target = merge_statements(members, lambda side: f"{model_of(side)}{_hash(side, 'target')}")
+    draft = merge_statements(members, _draft)
+    adapters = merge_statements(members, _adapters)
     text = f"Target: {target}."
     text += f" Draft: {draft}." if draft else ""
     return text + (f" Adapters: {adapters}." if adapters else "")
 
 
-def _hash(side: Side, role: str) -> str:
+def _hash(side: RunSnapshot, role: str) -> str:
     digest = side.env.models.weights_of(role)
     return f", weights {digest.rpartition(':')[2][:12]}" if digest else ""
 
 
-def _draft(side: Side) -> str | None:
+def _draft(side: RunSnapshot) -> str | None:
     facts = side.env.models.draft
     if not facts:
         return None
@@ -73,7 +73,7 @@ def _draft(side: Side) -> str | None:
     return name + (f", {size / 1e6:.2f}M parameters" if size else "") + _hash(side, "draft")
 
 
-def _adapters(side: Side) -> str | None:
+def _adapters(side: RunSnapshot) -> str | None:
     parts = []
     for name, facts in (side.env.models.adapters or {}).items():
         size = f", {facts.parameters / 1e6:.2f}M parameters" if facts.parameters else ""
@@ -106,10 +106,10 @@ def data(members: Members) -> str:
     )
     cited = rf"~\citep{{{','.join(keys)}}}" if keys else ""
     sizes = {id(member.side): _sizes(member) for member in members}
-    return f"Prompts{cited}: {said(members, lambda side: sizes[id(side)])}."
+    return f"Prompts{cited}: {merge_statements(members, lambda side: sizes[id(side)])}."
 
 
-def _sizes(member: Member) -> str:
+def _sizes(member: NamedRun) -> str:
     rows = rows_of(member.summary, ALL)
     tasks = portable(str(member.side.config.get("tasks") or "tasks not recorded"))
     text = f"{_most(rows, 'prompts')} timed of {tasks}"
@@ -128,10 +128,10 @@ def _most(rows: Sequence[SummaryRow], column: str) -> int:
 
 def sampling(members: Members) -> str:
     """Temperature, truncation and length of the answers."""
-    return f"Sampling: {said(members, _sampling)}."
+    return f"Sampling: {merge_statements(members, _sampling)}."
 
 
-def _sampling(side: Side) -> str:
+def _sampling(side: RunSnapshot) -> str:
     config = side.config
     temperature = config.get("temperature")
     if temperature is None:
@@ -147,7 +147,7 @@ def _sampling(side: Side) -> str:
 
 def seeds(members: Members) -> str:
     """What is random, and from which seeds."""
-    known = said(members, _seed)
+    known = merge_statements(members, _seed)
     if not known:
         return "Seeds are not recorded."
     return (
@@ -156,7 +156,7 @@ def seeds(members: Members) -> str:
     )
 
 
-def _seed(side: Side) -> str | None:
+def _seed(side: RunSnapshot) -> str | None:
     seed, repeats = side.config.get("seed"), side.config.get("repeats")
     if seed is None:
         return None
@@ -165,7 +165,7 @@ def _seed(side: Side) -> str | None:
 
 def protocol(members: Members) -> str:
     """How times were taken."""
-    how = said(members, _protocol)
+    how = merge_statements(members, _protocol)
     return (
         f"Every prompt is answered by all decoders one directly after another, in random order"
         f"{f', {how}' if how else ''}; a request is timed from its start to its last token. "
@@ -173,7 +173,7 @@ def protocol(members: Members) -> str:
     )
 
 
-def _protocol(side: Side) -> str | None:
+def _protocol(side: RunSnapshot) -> str | None:
     config = side.config
     parts = [
         counted(config["repeats"], "repeat") if "repeats" in config else "",
@@ -189,11 +189,11 @@ def _protocol(side: Side) -> str | None:
 
 def machine(members: Members) -> str:
     """Processor or GPU, threads and memory."""
-    known = said(members, _machine)
+    known = merge_statements(members, _machine)
     return f"Hardware: {known or 'not recorded'}."
 
 
-def _machine(side: Side) -> str | None:
+def _machine(side: RunSnapshot) -> str | None:
     env = side.env
     name = hardware(side)
     if name is None:
@@ -207,10 +207,10 @@ def _machine(side: Side) -> str | None:
 
 def software(members: Members) -> str:
     """Versions of system, Python and packages."""
-    return f"Software: {said(members, _software) or 'versions not recorded'}."
+    return f"Software: {merge_statements(members, _software) or 'versions not recorded'}."
 
 
-def _software(side: Side) -> str | None:
+def _software(side: RunSnapshot) -> str | None:
     env = side.env
     parts = [f"Python {env.python}" if env.python else ""]
     parts += [f"{name} {env.packages[name]}" for name in _PACKAGES if env.packages.get(name)]
@@ -221,8 +221,11 @@ def _software(side: Side) -> str | None:
 
 def code(members: Members) -> str:
     """Which version and commit of this harness measured, and how to do it again."""
-    version = said(members, lambda side: side.env.packages.get("decoding-bench"))
-    commit = said(members, lambda side: side.code and f"commit {side.code}") or "commit unknown"
+    version = merge_statements(members, lambda side: side.env.packages.get("decoding-bench"))
+    commit = (
+        merge_statements(members, lambda side: side.code and f"commit {side.code}")
+        or "commit unknown"
+    )
     return (
         rf"Measured with \texttt{{decoding-bench}}{f' {version}' if version else ''}"
         rf"~\citep{{{citations.HARNESS}}}, {commit}; "
@@ -232,11 +235,11 @@ def code(members: Members) -> str:
 
 def compute(members: Members) -> str:
     """Hardware, wall time and memory of the runs."""
-    spent = said(members, _spent)
+    spent = merge_statements(members, _spent)
     return f"{machine(members)} {f'Wall time: {spent}.' if spent else 'Wall time not recorded.'}"
 
 
-def _spent(side: Side) -> str | None:
+def _spent(side: RunSnapshot) -> str | None:
     """Wall time from start to end, and the most memory the process took."""
     ends = (side.status.started_utc, side.status.finished_utc)
     if None in ends:
@@ -260,7 +263,9 @@ def statistics(members: Members) -> str:
     """What the error bars are, and what they do not cover."""
     level = latex(LEVEL)
     clusters = {id(m.side): _most(rows_of(m.summary, ALL), "clusters") for m in members}
-    sizes = said(members, lambda side: str(clusters[id(side)]) if clusters[id(side)] else None)
+    sizes = merge_statements(
+        members, lambda side: str(clusters[id(side)]) if clusters[id(side)] else None
+    )
     return (
         "Speed-ups are geometric means over prompts of paired ratios of time per token (median "
         f"over repeats); error bars are {level} Student-t intervals of the logarithms, clustered "
@@ -285,12 +290,12 @@ def limits(members: Members) -> str:
 
 def licences(members: Members) -> str:
     """The licences of models, data and harness, as far as they are known here."""
-    of_models = said(members, _model_licences)
-    of_data = said(members, _data_licence)
+    of_models = merge_statements(members, _model_licences)
+    of_data = merge_statements(members, _data_licence)
     return f"Models: {of_models}. Data: {of_data}. Harness: decoding-bench, {_OWN}."
 
 
-def _model_licences(side: Side) -> str:
+def _model_licences(side: RunSnapshot) -> str:
     adapters = side.config.get("adapters") or {}
     names = [side.config.get("model"), side.config.get("draft"), *adapters.values()]
     each = dict.fromkeys(portable(str(name)) for name in names if name)
@@ -304,7 +309,7 @@ def _licence(name: str) -> str:
     return model.licence if model else _UNRECORDED
 
 
-def _data_licence(side: Side) -> str:
+def _data_licence(side: RunSnapshot) -> str:
     tasks = portable(str(side.config.get("tasks") or ""))
     source = tasks.partition("=")[0]
     if source in ("jsonl", "hf", ""):

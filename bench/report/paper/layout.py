@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from bench.errors import BenchError, Exit, did_you_mean
+from bench.errors import UsageError, did_you_mean
 from bench.report.tables import number
 from bench.text import percent
 
@@ -81,11 +81,11 @@ def parse_layout(
     named = [label.partition("=") for label in labels]
     for label, (name, _, text) in zip(labels, named, strict=True):
         if not (name and text.strip()):
-            raise BenchError(f"--label {label}: write DECODER=TEXT", Exit.USAGE)
+            raise UsageError(f"--label {label}: write DECODER=TEXT")
     chosen = [name.strip() for name in columns.split(",")] if columns is not None else None
     for name in chosen or ():
         if name not in COLUMNS:
-            raise BenchError(f"no column {name!r}; {did_you_mean(name, COLUMNS)}", Exit.USAGE)
+            raise UsageError(f"no column {name!r}; {did_you_mean(name, COLUMNS)}")
     return Layout(
         venue=venue,
         labels={name: text.strip() for name, _, text in named},

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from bench.errors import BenchError, Exit
+from bench.errors import UsageError
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
 from bench.report.conclusion import not_slower
 from bench.report.paper.layout import COLUMNS, EXPENDABLE, USUAL, WIDTHS, Layout
-from bench.report.together import Member
+from bench.report.together import NamedRun
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
 from bench.text import UNKNOWN
@@ -53,7 +53,7 @@ class Grid(NamedTuple):
 
 
 def grid(
-    members: Sequence[Member],
+    members: Sequence[NamedRun],
     layout: Layout,
     columns: Sequence[str],
     spread: Collection[str] = _INTERVALS,
@@ -97,7 +97,7 @@ def _value(row: SummaryRow, column: str) -> str:
     return COLUMNS[column].text(row.value(column))
 
 
-def _best(member: Member, rows: Sequence[SummaryRow], column: str) -> str | None:
+def _best(member: NamedRun, rows: Sequence[SummaryRow], column: str) -> str | None:
     chosen = [row for row in rows if eligible(row) and row.value(column) is not None]
     choose = max if COLUMNS[column].best == "most" else min
     if len({_value(row, column) for row in chosen}) < 2:
@@ -131,14 +131,14 @@ def name_of(row: SummaryRow, layout: Layout) -> str:
 # ---------------------------------------------------------------- the room there is
 
 
-def wanted(members: Sequence[Member], layout: Layout) -> tuple[str, ...]:
+def wanted(members: Sequence[NamedRun], layout: Layout) -> tuple[str, ...]:
     """The columns asked for, or the usual ones; times of several runs stand in no one column."""
     if layout.columns is not None:
         return layout.columns
     return tuple(name for name in USUAL if len(members) == 1 or not name.endswith("_s"))
 
 
-def fitted(members: Sequence[Member], layout: Layout) -> tuple[Grid, tuple[float, float]]:
+def fitted(members: Sequence[NamedRun], layout: Layout) -> tuple[Grid, tuple[float, float]]:
     """The table, and the type and space in which it fits the venue's column.
 
     Before a column is left out its neighbours' intervals are, but for those of speed-ups.
@@ -159,10 +159,9 @@ def fitted(members: Sequence[Member], layout: Layout) -> tuple[Grid, tuple[float
                     if width_of(made, size, space) <= room:
                         return made, (size, space)
     least = width_of(made, *_SIZES[-1])
-    raise BenchError(
+    raise UsageError(
         f"the table takes {least:.0f} pt in its smallest type, and a column of {layout.venue} has "
         f"{room:.0f}: name fewer --columns ({', '.join(columns)}), or shorter a --label",
-        Exit.USAGE,
     )
 
 
@@ -201,7 +200,7 @@ def _digits(made: Grid, place: int) -> tuple[int, int]:
 
 
 def latex(
-    members: Sequence[Member],
+    members: Sequence[NamedRun],
     layout: Layout,
     caption: Callable[[Grid], str],
     note: Callable[[str], None] = lambda _: None,

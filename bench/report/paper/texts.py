@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from bench.report.paper import facts
-from bench.report.together import Member, differences
+from bench.report.together import NamedRun, differences
 from bench.text import latex
 
-_Fact = Callable[[Sequence[Member]], str]
+_Fact = Callable[[Sequence[NamedRun]], str]
 
 
 class _Question(NamedTuple):
@@ -71,7 +71,7 @@ _HEADINGS = {"iclr": r"\subsubsection*{Reproducibility statement}" + "\n"}
 """ICLR has a section of that name between text and references."""
 
 
-def reproducibility(members: Sequence[Member], venue: str) -> str:
+def reproducibility(members: Sequence[NamedRun], venue: str) -> str:
     """The paragraph: code, models, work, sampling, seeds, how it was measured, on what."""
     parts = (
         *(facts.code, facts.models, facts.decoders, facts.data, facts.sampling, facts.seeds),
@@ -96,7 +96,7 @@ def reproducibility(members: Sequence[Member], venue: str) -> str:
     )
 
 
-def checklist(members: Sequence[Member], venue: str) -> str:
+def checklist(members: Sequence[NamedRun], venue: str) -> str:
     """The facts by question, as a list."""
     title, questions = CHECKLISTS[venue]
     lines = [f"% Facts {title}.", _OPENING, r"\begin{description}"]

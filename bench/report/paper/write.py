@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from bench.errors import BenchError, Exit, did_you_mean
+from bench.errors import UsageError, did_you_mean
 from bench.records.files import write_files
 from bench.report.paper.caption import caption_of
 from bench.report.paper.citations import bibliography
@@ -20,12 +20,12 @@ from bench.report.paper.layout import WIDTHS, Layout
 from bench.report.paper.skeleton import skeleton
 from bench.report.paper.table import latex
 from bench.report.paper.texts import checklist, reproducibility
-from bench.report.together import Member, decoders_of
+from bench.report.together import NamedRun, decoders_of
 from bench.report.write import csv_bytes
 
 
 def write_paper(
-    members: Sequence[Member],
+    members: Sequence[NamedRun],
     folder: Path,
     layout: Layout,
     note: Callable[[str], None] = lambda _: None,
@@ -42,7 +42,7 @@ def write_paper(
         if name not in (there := decoders_of(members)):
             runs = " and ".join(member.name for member in members)
             line = f"--label {name}: {runs} has no such decoder; {did_you_mean(name, there)}"
-            raise BenchError(line, Exit.USAGE)
+            raise UsageError(line)
     references, missing = bibliography(members)
     if missing:
         note(f"no BibTeX entry is known for {', '.join(missing)}: add yours to references.bib")
@@ -59,7 +59,7 @@ def write_paper(
     return write_files(folder, figures | files)
 
 
-def _figures(members: Sequence[Member], layout: Layout) -> dict[str, bytes]:
+def _figures(members: Sequence[NamedRun], layout: Layout) -> dict[str, bytes]:
     """Speed-up, tokens per step and quality, each where it is known."""
     from bench.report import dots, figures  # matplotlib: only where something is drawn
 

@@ -15,7 +15,7 @@ SlotVariant = Literal["o-ptp", "c-ptp", "refine", "isd"]
 HeadsVariant = Literal["medusa", "eagle", "exit"]
 Variant = Literal[SlotVariant, HeadsVariant]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
-MASKED: tuple[Variant, ...] = ("refine", "isd", *get_args(HeadsVariant))
+MASKED_VARIANTS: tuple[Variant, ...] = ("refine", "isd", *get_args(HeadsVariant))
 """Variants that know no uniform: slots that carry none, heads, a draft layer and an exit."""
 HEADS: tuple[Variant, ...] = get_args(HeadsVariant)
 """Variants without slots, which read hidden states: `DraftHeads`, `DraftLayer`, `ExitBlock`."""
@@ -138,7 +138,7 @@ class AdapterConfig:
     @property
     def masked(self) -> bool:
         """Whether slots, if there are any, carry a mask and no uniform."""
-        return self.variant in MASKED
+        return self.variant in MASKED_VARIANTS
 
     @property
     def scale(self) -> float:

@@ -69,7 +69,7 @@ class UniformEmbedding(nn.Module):
         """Embed slots.
 
         Args:
-            u: ``[K]`` float64 in [0, 1), or `BLANK` (-1).
+            u: ``[K]`` float64 in [0, 1), or `NO_UNIFORM` (-1).
             warp: ``[K, 2]`` float32, temperature and top-p of the distribution u belongs to.
 
         Returns:

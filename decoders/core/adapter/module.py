@@ -70,7 +70,7 @@ class SlotAdapter(nn.Module):
         """Slot inputs ``[K, D]`` in the dtype of the weights.
 
         Args:
-            u: ``[K]`` float64 in [0, 1), or `BLANK`.
+            u: ``[K]`` float64 in [0, 1), or `NO_UNIFORM`.
             warp: ``[K, 2]`` float32, temperature and top-p.
             number: int64 ``[K]``, each slot's number in its branch, from 0.
             anchors: ``[K, D]``, embedding of the token before each slot's branch; only the first

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from decoders.core.adapter.entering import LateSlots
 from decoders.core.adapter.gating import Forward, GatedModule
 from decoders.core.adapter.low_rank import LowRankWeights
+from decoders.core.adapter.mid_layer_slots import LateSlots
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.weights import (
     Deltas,
@@ -21,7 +21,7 @@ from decoders.core.adapter.weights import (
     UnmergedWeights,
     power_of_two,
 )
-from decoders.core.types import BLANK, HIDDEN, Call, Slots
+from decoders.core.types import MASKED, NO_UNIFORM, Call, Slots
 
 NUM_LEVELS = 4096
 """Levels that u is rounded to at decoding."""
@@ -153,11 +153,11 @@ class AttachedAdapter:
 
         Finer bits seldom decide a pick, and a table is much faster than the embedding's network.
         """
-        levels = [NUM_LEVELS if u == BLANK else int(u * NUM_LEVELS) for u in slots.uniforms]
+        levels = [NUM_LEVELS if u == NO_UNIFORM else int(u * NUM_LEVELS) for u in slots.uniforms]
         embedded = self._table(slots.warp).index_select(0, self._indices(levels))
         firsts = list(itertools.accumulate(slots.sizes, initial=0))[:-1]
-        if shown := [slot for slot, token in enumerate(slots.shown) if token != HIDDEN]:
-            tokens = self._tokens(self._indices([slots.shown[slot] for slot in shown]))
+        if shown := [slot for slot, token in enumerate(slots.slot_tokens) if token != MASKED]:
+            tokens = self._tokens(self._indices([slots.slot_tokens[slot] for slot in shown]))
             embedded.index_copy_(0, self._indices(shown), tokens)
         if self._numbers is not None:
             last = len(self._numbers) - 1
@@ -176,7 +176,7 @@ class AttachedAdapter:
         """Embedded uniforms ``[NUM_LEVELS + 1, D]`` of a warp: the levels' middles, the blank."""
         if warp not in self._tables:
             u = torch.arange(NUM_LEVELS, dtype=torch.float64) + 0.5
-            u = torch.cat([u / NUM_LEVELS, torch.tensor([BLANK], dtype=torch.float64)])
+            u = torch.cat([u / NUM_LEVELS, torch.tensor([NO_UNIFORM], dtype=torch.float64)])
             rows = u.to(self._device)
             warps = torch.tensor([warp], device=self._device).expand(len(u), 2)
             table: Tensor = self._adapter.embedding(rows, warps)

@@ -50,19 +50,20 @@ class Survival:
 
 
 def best_length(
-    survival: Survival, longest: int, lead: int, row_cost: float, given: int = 2
+    survival: Survival, longest: int, num_unused_slots: int, row_cost: float, given: int = 2
 ) -> int:
     """How many slots a proposal should have that is verified in a call of its own.
 
     Maximises tokens per cost of a round of two calls: the `given` tokens that they give themselves
     and the proposals that stand; every slot is a row, and every proposal a row of the verifying
-    call. May be `lead`: none pays.
+    call. May be `num_unused_slots`: none pays.
     """
-    most = max(lead, min(longest, len(survival.chances) + lead))
+    most = max(num_unused_slots, min(longest, len(survival.chances) + num_unused_slots))
     return max(
-        range(lead, most + 1),
+        range(num_unused_slots, most + 1),
         key=lambda size: (
-            (given + survival.values[size - lead]) / (2 + row_cost * (2 + 2 * size - lead))
+            (given + survival.values[size - num_unused_slots])
+            / (2 + row_cost * (2 + 2 * size - num_unused_slots))
         ),
     )
 
@@ -82,38 +83,38 @@ def allocate(
     *,
     budget: int,
     longest: int,
-    lead: int,
+    num_unused_slots: int,
     row_cost: float,
 ) -> list[int]:
     """Slots of every branch: the most expected proposals that stand per unit of call cost.
 
     Slots are bought one after another, the best expected return per row first, up to the point
     where ``(1 + sum_m chances[m] * value(B_m)) / (1 + row_cost * rows)`` is highest or the budget
-    is spent. A branch of B slots proposes B - lead tokens; as the leading slots return nothing, a
-    branch is judged by its best average (the concave envelope of its value), so that whole
-    branches are bought in the right order; the last one may be cut short by the budget.
+    is spent. A branch of B slots proposes B - num_unused_slots tokens. As the leading slots return
+    nothing, a branch is judged by its best average (the concave envelope of its value), so that
+    whole branches are bought in the right order; the last one may be cut short by the budget.
 
     Args:
         chances: of each branch, see `branch_chances`.
         survival: of proposals.
         budget: most slots of all branches together.
         longest: most slots of a branch.
-        lead: slots at the head of a branch that propose nothing of use (1 in O-PTP).
+        num_unused_slots: slots at the head of a branch that propose nothing of use (1 in O-PTP).
         row_cost: what one more row adds to a call, in calls of one row.
     """
-    num_branches, most = len(chances), min(longest - lead, len(survival.chances))
+    num_branches, most = len(chances), min(longest - num_unused_slots, len(survival.chances))
     if most <= 0:
         return [0] * num_branches
     stands = np.array(survival.chances[:most])
-    average = stands.cumsum() / (np.arange(1, most + 1) + lead)
+    average = stands.cumsum() / (np.arange(1, most + 1) + num_unused_slots)
     best = int(average.argmax())
     returns = np.where(np.arange(most) <= best, average[best], stands)
     bought = np.argsort(-np.outer(chances, returns), axis=None, kind="stable")
     gains = np.outer(chances, stands).ravel()[bought].cumsum()
-    rows = np.arange(1, len(bought) + 1) + lead * (bought % most == 0).cumsum()
+    rows = np.arange(1, len(bought) + 1) + num_unused_slots * (bought % most == 0).cumsum()
     worth = (1 + gains) / (1 + row_cost * (num_branches + rows))
     worth = worth[rows <= budget]
     if not len(worth) or worth.max() <= 1 / (1 + row_cost * num_branches):
         return [0] * num_branches
     proposals = np.bincount(bought[: worth.argmax() + 1] // most, minlength=num_branches)
-    return [int(count) + lead if count else 0 for count in proposals]
+    return [int(count) + num_unused_slots if count else 0 for count in proposals]

@@ -15,7 +15,7 @@ from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Verification
-from decoders.core.types import Call, CallResult, Want
+from decoders.core.types import Call, CallResult, Output
 
 
 class ModelDrafter(Drafter):
@@ -47,7 +47,7 @@ class ModelDrafter(Drafter):
         while len(drafts) < min(self._k, most):
             known = self._session.length - len(text.tokens)  # drafts in the cache, if positive
             unseen = drafts[known:] if known >= 0 else [*text.tokens[known:], *drafts]
-            result = yield self._session.call(unseen, want=self._want)
+            result = yield self._session.call(unseen, output=self._output)
             if self._keeps_probs:
                 assert result.probs is not None
                 probs[len(drafts)] = result.probs[-1]
@@ -68,7 +68,7 @@ class ModelDrafter(Drafter):
         self._drafts = []
 
     @property
-    def _want(self) -> Want:
+    def _output(self) -> Output:
         """The form in which drafts are read: with their distributions where these are needed."""
         if self._keeps_probs:
             return "probs"

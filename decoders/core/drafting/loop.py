@@ -55,7 +55,7 @@ class DraftAndVerify(Decoder):
             if path[-1] == len(path) - 1:  # the first rows of the call stand
                 target.truncate(target.length - len(tree) + len(path))
             else:
-                target.keep(path)
+                target.select_rows(path)
             verdict = Verdict(tree, path, token, result, is_prompt=not text.output)
             text.tokens += verdict.tokens
             drafter.observe(text, verdict)
@@ -73,7 +73,7 @@ def _emit(verdict: Verdict, branches: bool) -> Emit:
         tokens=(*tree.first, *verdict.tokens),
         drafted=tree.num_drafts,
         accepted=verdict.accepted,
-        undrafted=len(tree.first),
+        num_leading=len(tree.first),
         acceptance=verdict.result.acceptance,
         rejected=tree.below(verdict.path[-1]),
         depth=tree.depth if branches else None,
@@ -87,7 +87,7 @@ def _verifying(
     """The call that verifies a tree; the prompt's call feeds the prompt and verifies nothing."""
     prompt, sampling, asked = request.prompt_ids, request.sampling, dict[str, Any]()
     if text.output or drafter.judges_prompt:
-        asked["want"] = rule.want(sampling, branches=drafter.branches)
+        asked["output"] = rule.output(sampling, branches=drafter.branches)
     if not text.output:
         asked["read"] = range(max(0, len(prompt) - max(1, drafter.hidden)), len(prompt))
     elif drafter.branches:

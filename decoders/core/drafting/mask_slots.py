@@ -17,15 +17,15 @@ from collections.abc import Sequence
 
 from decoders.core import masks
 from decoders.core.model import Session
-from decoders.core.types import BLANK, HIDDEN, Call, Confidence, Slots, SlotWant
+from decoders.core.types import MASKED, NO_UNIFORM, Call, Confidence, SlotOutput, Slots
 
 
 def mask_slots(
     adapter: str,
-    shown: Sequence[int],
+    slot_tokens: Sequence[int],
     *,
     anchor: int,
-    want: SlotWant,
+    output: SlotOutput,
     read: int | None = None,
     confidence: Confidence = "prob",
     barred: frozenset[int] = frozenset(),
@@ -34,24 +34,24 @@ def mask_slots(
 
     Args:
         adapter: its name.
-        shown: a token or `HIDDEN` for every slot.
+        slot_tokens: a token or `MASKED` for every slot.
         anchor: the last token before them.
-        want: see `Slots`, as `confidence` and `barred`.
+        output: see `Slots`, as `confidence` and `barred`.
         read: how many are read, from the first on; None: all.
         confidence: see `Slots`.
         barred: see `Slots`.
     """
-    count = len(shown) if read is None else read
+    count = len(slot_tokens) if read is None else read
     if not count:
         return None
     return Slots(
         adapter=adapter,
-        uniforms=(BLANK,) * len(shown),
-        sizes=(len(shown),),
+        uniforms=(NO_UNIFORM,) * len(slot_tokens),
+        sizes=(len(slot_tokens),),
         anchors=(anchor,),
         read=tuple(range(count)),
-        want=want,
-        shown=tuple(shown) if any(token != HIDDEN for token in shown) else (),
+        output=output,
+        slot_tokens=tuple(slot_tokens) if any(token != MASKED for token in slot_tokens) else (),
         confidence=confidence,
         barred=barred,
     )

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from decoders.core.decoder import Request
 from decoders.core.drafting.allocation import Survival, best_length
 from decoders.core.drafting.mask_slots import places_after
-from decoders.core.types import BLANK, CallResult, Slots
+from decoders.core.types import NO_UNIFORM, CallResult, Slots
 
 NOT_GREEDY = 0.5
 """What slots carry at temperature 0 if the adapter was never trained on greedy text."""
@@ -35,8 +35,8 @@ class Proposer:
         longest: most slots of a branch.
         standalone: slots do without the base row of the token before them; `alone`: they are
             called so.
-        lead: slots at the head of a branch that propose nothing of use. In O-PTP the first slot
-            predicts the token that the row before it gives exactly, where there is such a row.
+        num_unused_slots: slots at the head of a branch that propose nothing of use. In O-PTP the
+            first slot predicts the token that the row before it gives exactly, where there is one.
         survival: of proposals: as measured on held-out text, drawn towards how this answer's have
             fared so far.
         drafts: the last proposal.
@@ -70,16 +70,18 @@ class Proposer:
         self.standalone = config.standalone
         self.alone = alone and config.standalone
         self._given = 2 if exact_row and not self.alone else 1
-        self.lead = 1 if config.variant == "o-ptp" and self._given == 2 else 0
+        self.num_unused_slots = 1 if config.variant == "o-ptp" and self._given == 2 else 0
         kind = "greedy_" if sampling.greedy and config.greedy else ""
         measured = config.measured
         self._calibration: tuple[float, float] = (
             measured.get(f"{kind}calibration") or _NOT_CALIBRATED
         )
-        self._usual = _survival(measured.get(f"{kind}survival"), self.lead, self.longest)
+        self._usual = _survival(
+            measured.get(f"{kind}survival"), self.num_unused_slots, self.longest
+        )
         self.survival = self._usual
         self._stood, self._tested = _PRIOR_TESTS * self._usual.mean_chance, _PRIOR_TESTS
-        self._greedy_u = BLANK if config.greedy else NOT_GREEDY
+        self._greedy_u = NO_UNIFORM if config.greedy else NOT_GREEDY
         self.drafts: tuple[int, ...] = ()
         self.chances: list[float] = []
 
@@ -112,16 +114,18 @@ class Proposer:
 
         As many as pay; `room` tokens can still be used; None where no proposal would be.
         """
-        best = best_length(self.survival, self.longest, self.lead, row_cost, self._given)
-        count = min(best, room + self.lead)
-        return self.branches([count], [anchor], output) if count > self.lead else None
+        best = best_length(
+            self.survival, self.longest, self.num_unused_slots, row_cost, self._given
+        )
+        count = min(best, room + self.num_unused_slots)
+        return self.branches([count], [anchor], output) if count > self.num_unused_slots else None
 
     def branches(self, sizes: Sequence[int], anchors: Sequence[int], output: int) -> Slots:
         """Slots of branches that start one output position after another, the first at `output`."""
         uniforms: list[float] = []
         read: list[int] = []
         for m, size in enumerate(sizes):
-            read += range(len(uniforms) + self.lead, len(uniforms) + size)
+            read += range(len(uniforms) + self.num_unused_slots, len(uniforms) + size)
             if self._sampling.greedy:
                 uniforms += [self._greedy_u] * size
             else:
@@ -132,7 +136,7 @@ class Proposer:
             sizes=tuple(sizes),
             anchors=tuple(anchors),
             read=tuple(read),
-            want="argmax" if self._config.variant == "o-ptp" else "draws",
+            output="argmax" if self._config.variant == "o-ptp" else "draws",
             warp=(self._sampling.temperature, self._sampling.top_p),
         )
 
@@ -146,12 +150,12 @@ class Proposer:
         return places_after(start, num_tokens, slots)
 
 
-def _survival(measured: Sequence[float] | None, lead: int, longest: int) -> Survival:
-    """Of proposals; measured of slots, of which the first `lead` always stand in decoding."""
+def _survival(measured: Sequence[float] | None, num_unused_slots: int, longest: int) -> Survival:
+    """Return the survival of proposals; `measured` is that of slots, unused ones included."""
     if not measured:
         return Survival.of([_GUESS**g for g in range(1, longest + 1)])
-    head = measured[lead - 1] if lead else 1.0
-    return Survival.of([chance / max(head, 1e-6) for chance in measured[lead:longest]])
+    head = measured[num_unused_slots - 1] if num_unused_slots else 1.0
+    return Survival.of([chance / max(head, 1e-6) for chance in measured[num_unused_slots:longest]])
 
 
 def _calibrated(confidence: float, slope: float, offset: float) -> float:

@@ -30,7 +30,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from decoders.core.types import HIDDEN
+from decoders.core.types import MASKED
 
 Commit = Literal["cmlm", "quota", "threshold", "threshold+quota"]
 Schedule = Literal["linear", "cosine"]
@@ -69,7 +69,7 @@ class MaskBlock:
     """A block on its way: B positions, of which the first is never predicted by a slot.
 
     Attributes:
-        shown: the token of every position, or `HIDDEN`.
+        shown: the token of every position, or `MASKED`.
         start: how many positions are final and of no concern to the next pass.
         passes: how many there were.
         decided: the pass that gave every position its token (0: none did, the target itself).
@@ -78,7 +78,7 @@ class MaskBlock:
 
     def __init__(self, size: int, rules: Rules, stop_ids: Collection[int] = ()) -> None:
         """B = `size` masks; tokens after one of `stop_ids` are of no use."""
-        self.shown = [HIDDEN] * size
+        self.shown = [MASKED] * size
         self.start = self.passes = 0
         self.decided = [0] * size
         self.finished = False
@@ -90,7 +90,7 @@ class MaskBlock:
     @property
     def tokens(self) -> tuple[int, ...]:
         """What is known from the first position on without a gap."""
-        known = self.shown.index(HIDDEN) if HIDDEN in self.shown else len(self.shown)
+        known = self.shown.index(MASKED) if MASKED in self.shown else len(self.shown)
         return tuple(self.shown[:known])
 
     def begin(self, token: int) -> None:
@@ -102,7 +102,7 @@ class MaskBlock:
         """A pass predicted all positions after the first it was about."""
         self.passes += 1
         read = dict(enumerate(zip(picks, confidences, strict=True), self.start + 1))
-        open_places = [place for place in read if self.shown[place] == HIDDEN]
+        open_places = [place for place in read if self.shown[place] == MASKED]
         is_last = self.passes == self._most
         fills_rest = is_last and self._rules.tail == "fill"
         revised = self._revise(read, fills_rest)
@@ -112,7 +112,7 @@ class MaskBlock:
             self.decided[place] = self.passes
         if self._rules.commit == "cmlm" and not is_last:
             for place in self._least_sure():
-                self.shown[place] = HIDDEN
+                self.shown[place] = MASKED
         is_done = self._rules.early_exit and not revised and not self._lacks_a_token()
         self.finished = is_last or is_done
         if self.finished or self._rules.prefix == "running":
@@ -127,11 +127,11 @@ class MaskBlock:
         wrong = [
             place
             for place, (token, confidence) in read.items()
-            if self.shown[place] not in (HIDDEN, token) and confidence >= rules.edit_threshold
+            if self.shown[place] not in (MASKED, token) and confidence >= rules.edit_threshold
         ]
         for place in wrong:
             token, confidence = read[place]
-            self.shown[place] = token if rules.revise == "edit" else HIDDEN
+            self.shown[place] = token if rules.revise == "edit" else MASKED
             self.decided[place] = self.passes
             self._sureness[place] = confidence
         return bool(wrong)
@@ -170,4 +170,4 @@ class MaskBlock:
 
     def _lacks_a_token(self) -> bool:
         """Whether a mask is left before the first stop token."""
-        return HIDDEN in self.shown[: self._answer_length(self.shown)]
+        return MASKED in self.shown[: self._answer_length(self.shown)]

@@ -11,7 +11,7 @@ from typing import Literal
 
 from decoders.core.drafting.tree import DraftTree, verify_strict
 from decoders.core.sampling import Uniforms
-from decoders.core.types import AcceptanceRule, CallResult, Sampling, Want
+from decoders.core.types import AcceptanceRule, CallResult, Output, Sampling
 
 Verify = Literal["rejection", "coupled", "relaxed", "topk", "none"]
 Exact = Literal["rejection", "coupled"]
@@ -44,7 +44,7 @@ class Verification:
         greedy = self.rule == "rejection" and sampling.greedy
         return greedy or self.rule in ("coupled", "none")
 
-    def want(self, sampling: Sampling, *, branches: bool = False) -> Want:
+    def output(self, sampling: Sampling, *, branches: bool = False) -> Output:
         """What the verifying call's rows are read as, those of a tree or of a chain."""
         if self.by_picks(sampling):
             return "picks"

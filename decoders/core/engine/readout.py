@@ -18,7 +18,7 @@ from torch import Tensor
 
 from decoders.core.engine.acceptances import read_acceptances
 from decoders.core.sampling import Stream, Uniforms, likeliest, pick, warp
-from decoders.core.types import Call, CallResult, Confidence, Sampling, SlotWant, Want
+from decoders.core.types import Call, CallResult, Confidence, Output, Sampling, SlotOutput
 
 T = TypeVar("T")
 
@@ -30,14 +30,14 @@ class Readout:
     Attributes:
         call: whose rows they are.
         uniforms: of its sequence.
-        want: the form.
+        output: the form.
         outputs: output position that each row predicts (negative inside the prompt).
         slots: whether they are the call's slots.
     """
 
     call: Call
     uniforms: Uniforms
-    want: Want | SlotWant
+    output: Output | SlotOutput
     outputs: Sequence[int]
     slots: bool = False
 
@@ -46,12 +46,12 @@ def readouts(call: Call, uniforms: Uniforms, prompt_length: int) -> tuple[Readou
     """The read tokens of a call that has not run yet, and its read slots if it has any."""
     positions, shift = call.row_positions(), 1 - prompt_length
     outputs = [positions[row] + shift for row in call.read]
-    tokens = Readout(call, uniforms, call.want, outputs)
+    tokens = Readout(call, uniforms, call.output, outputs)
     if call.slots is None:
         return (tokens,)
     num_tokens = len(call.tokens)
     outputs = [positions[num_tokens + slot] + shift for slot in call.slots.read]
-    return tokens, Readout(call, uniforms, call.slots.want, outputs, slots=True)
+    return tokens, Readout(call, uniforms, call.slots.output, outputs, slots=True)
 
 
 def read_out(
@@ -93,14 +93,14 @@ def _read_forms(
     logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
 ) -> Sequence[CallResult]:
     """Results form by form, all rows of one form at once."""
-    wants = {readout.want for readout in readouts}
-    if len(wants) == 1:
-        return _READERS[wants.pop()](logits, readouts, sizes, sampling)
+    forms = {readout.output for readout in readouts}
+    if len(forms) == 1:
+        return _READERS[forms.pop()](logits, readouts, sizes, sampling)
     parts = torch.split(logits, list(sizes))
     results: dict[int, CallResult] = {}
-    for want in sorted(wants):
-        members = [i for i, readout in enumerate(readouts) if readout.want == want]
-        group = _READERS[want](
+    for output in sorted(forms):
+        members = [i for i, readout in enumerate(readouts) if readout.output == output]
+        group = _READERS[output](
             torch.cat([parts[i] for i in members]),
             [readouts[i] for i in members],
             [sizes[i] for i in members],

@@ -80,7 +80,7 @@ class Scheduler:
             self._answer = decoder.answer if answer is None else answer
             self._batches = decoder.batches
 
-    def keep(self, prompt: Sequence[int], num_tokens: int) -> None:
+    def prefill_prefix(self, prompt: Sequence[int], num_tokens: int) -> None:
         """Fill caches with a prompt's first tokens, as the turn before it left them there.
 
         The next `run`, of that prompt alone, does not run them again where the decoder's first call

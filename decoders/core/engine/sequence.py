@@ -181,8 +181,8 @@ class RunningSequence:
         self._counted = counts
         self._tokens += tokens
         # clipped where the cut fell among the accepted tokens: an accepted one not emitted is none
-        undrafted = min(emit.undrafted, len(tokens))
-        accepted = min(emit.accepted, len(tokens) - undrafted)
+        num_leading = min(emit.num_leading, len(tokens))
+        accepted = min(emit.accepted, len(tokens) - num_leading)
         tested, overlap, alpha = _compared(emit, len(tokens), accepted)
         self._events.append(
             StepEvent(
@@ -193,7 +193,7 @@ class RunningSequence:
                 target_rows=work[1],
                 draft_calls=work[2],
                 draft_rows=work[3],
-                undrafted=undrafted,
+                num_leading=num_leading,
                 passes=emit.passes,
                 tested=tested,
                 overlap=overlap,
@@ -241,7 +241,7 @@ def _check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], vocab_siz
             raise ValueError(f"decoder emitted {token!r:.40}; ids are integers below {vocab_size}")
     for event in events:
         drafts = (event.drafted, event.longest, event.accepted)
-        counts = (*drafts, event.undrafted, event.passes)
+        counts = (*drafts, event.num_leading, event.passes)
         for count in (*counts, *event.decided):
             if type(count) is not int:
                 raise ValueError(f"decoder counted {count!r:.40}; counts are integers")

@@ -31,11 +31,11 @@ from transformers.distributed.configuration_utils import DistributedConfig
 
 from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.draft_layer import DraftCache, DraftLayer
-from decoders.core.adapter.entering import LateSlotHooks
 from decoders.core.adapter.exit_block import ExitBlock
 from decoders.core.adapter.gating import Forward, GatedModule, text_model
 from decoders.core.adapter.heads import DraftHeads
 from decoders.core.adapter.hidden import HiddenAdapter
+from decoders.core.adapter.mid_layer_slots import LateSlotHooks
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.runtime import AttachedAdapter
 from decoders.core.adapter.weights import GroupedWeights, power_of_two
@@ -820,7 +820,7 @@ def _round_up(number: int, multiple: int) -> int:
 
 def _empty_call(model: HFModel, row: int) -> Call:
     """A call without rows, for a cache row that a graph computes and nobody asked for."""
-    return Call(session=Session(model, row, 0), tokens=(), read=(), want="logits")
+    return Call(session=Session(model, row, 0), tokens=(), read=(), output="logits")
 
 
 def _shape_of(calls: Sequence[Call], width: int, seen: int) -> Hashable:

@@ -209,7 +209,7 @@ class ShardedModel(HFModel):
     def _unpacked(self, row: int, length: int, fields: dict[str, Any]) -> Call:
         session = self._open[row]
         session.length = length
-        return Call(session=session, want="logits", **fields)
+        return Call(session=session, output="logits", **fields)
 
 
 def _packed(call: Call) -> tuple[int, int, dict[str, Any]]:

@@ -85,7 +85,7 @@ def exact_distribution(
         # the prompt's last token is fed again: a call has a row at least
         session.truncate(min(session.length, len(prompt) - 1))
         tokens = (*prompt, *prefix)[session.length :]
-        logits = target.forward([session.call(tokens, want="logits")])
+        logits = target.forward([session.call(tokens, output="logits")])
         distribution: NDArray[np.float64] = warp(logits, sampling)[0].double().cpu().numpy()
         distribution /= distribution.sum()
         return distribution

@@ -24,10 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoders.core.adapter.config import HEADS, MASKED, AdapterConfig, Variant
+from decoders.core.adapter.config import HEADS, MASKED_VARIANTS, AdapterConfig, Variant
 from decoders.core.model import Session
 from decoders.core.sampling import pick, warp
-from decoders.core.types import BLANK, HIDDEN, Call, Sampling, Slots
+from decoders.core.types import MASKED, NO_UNIFORM, Call, Sampling, Slots
 
 _EARLY_AGREEMENT = 0.6
 
@@ -79,7 +79,7 @@ class TableModel:
         """Add a student that is wrong in a share `error` of its slots, or heads likewise."""
         self.adapters[name] = AdapterConfig(
             variant=variant,
-            code="constant" if variant in MASKED else "dyadic",
+            code="constant" if variant in MASKED_VARIANTS else "dyadic",
             num_slots=6,
             layers={},
             width=2 if variant == "eagle" else 1,
@@ -242,7 +242,7 @@ class TableModel:
             context = [*context, slots.anchors[branch]]
         token = 0
         for u, shown in rows.carried(slot):
-            token = self._pick(context, u, slots.warp) if shown == HIDDEN else shown
+            token = self._pick(context, u, slots.warp) if shown == MASKED else shown
             context = [*context, token]
         chance = self._chance(repr((self._seed, context, slots.uniforms[slot])))
         wrong = chance < self._errors[slots.adapter]
@@ -256,7 +256,7 @@ class TableModel:
         key = (tuple(context[-self._order :]) if self._order else (), u, warped)
         if key not in self._picked:
             distribution = self.logits(context).unsqueeze(0)
-            if u == BLANK:
+            if u == NO_UNIFORM:
                 self._picked[key] = int(distribution.argmax())
             else:
                 distribution = warp(distribution, Sampling(temperature=warped[0], top_p=warped[1]))
@@ -331,7 +331,7 @@ class _Rows:
         assert slots is not None
         own = self._positions[first + slot]
         seen = [
-            (place, u, slots.shown[other] if slots.shown else HIDDEN)
+            (place, u, slots.slot_tokens[other] if slots.slot_tokens else MASKED)
             for other, u in enumerate(slots.uniforms)
             if (place := self._positions[first + other]) <= own
             and self._sees(first + slot, first + other)

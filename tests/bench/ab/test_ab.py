@@ -52,7 +52,7 @@ class Local(Process):
         self.asked.append((self.name, do, arguments.get("cell")))
         said = json.loads(json.dumps(answer(self._worker, json.dumps({"do": do, **arguments}))))
         if "error" in said:
-            raise BenchError(f"{self.name}: {said['error']}", said["exit"])
+            raise BenchError(f"{self.name}: {said['error']}", exit_code=said["exit"])
         return dict(said)
 
     def __exit__(self, *_: object) -> None:

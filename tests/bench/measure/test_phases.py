@@ -22,7 +22,7 @@ from bench.records.run_folder import load_run
 from bench.report.explain import explain
 from bench.report.explained import print_explanation
 from bench.report.findings import Findings
-from bench.report.speed_tables import one_sided, split
+from bench.report.speed_tables import instrument_bias_note, split
 from bench.report.write import write_report
 from bench.stats.decompose import Split, decompositions, splits
 from decoders.core.decoder import Answer, SelfDriven
@@ -456,7 +456,7 @@ def test_a_second_pass_that_lies_on_one_side_of_the_timed_one_for_all_decoders_i
         Split(decoder=f"d{i}", prompts=6, time_per_token_s=0.1, shares=shares, against_timed=ratio)
         for i, ratio in enumerate(against)
     ]
-    lines = one_sided(found)
+    lines = instrument_bias_note(found)
     assert len(lines) == (said is not None)
     table = split(found)
     assert table is not None
@@ -620,7 +620,7 @@ def test_what_the_turn_before_left_is_in_no_phase(small: Any, opener: Any, progr
     now.time_s = 1000.0
     clock = PhaseClock(now)
     scheduler = phased_scheduler(setup.arm("spec"), setup.sampling, 1, clock)
-    scheduler.keep(ids, len(ids) // 2)
+    scheduler.prefill_prefix(ids, len(ids) // 2)
     clock.start()
     now.time_s += 1.0
     scheduler.run([ids], on_emit=clock.emitted)

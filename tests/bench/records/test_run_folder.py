@@ -127,7 +127,7 @@ def test_a_record_keeps_which_tokens_of_a_step_come_before_its_drafts(
 ) -> None:
     work: dict[str, Any] = {"target_calls": 1, "target_rows": 3, "draft_calls": 0, "draft_rows": 0}
     steps = tuple(
-        StepEvent(tokens=(1, 2), drafted=2, accepted=1, undrafted=number, **work)
+        StepEvent(tokens=(1, 2), drafted=2, accepted=1, num_leading=number, **work)
         for number in undrafted
     )
     answer = Generation(tokens=(1, 2, 1, 2), steps=steps, stop="length")

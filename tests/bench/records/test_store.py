@@ -47,7 +47,7 @@ def steps(num: int, **columns: Any) -> StepColumns:
 def test_what_was_put_by_is_what_was_there(record: Make, answer: dict[str, Any]) -> None:
     before = record(**answer)
     after = record(**answer)
-    after.put_by(AnswerStore())
+    after.spill_to_disk(AnswerStore())
     assert not any(held(after, name) for name in ("text", "tokens", "steps"))
     assert after.has_steps
     assert after == before
@@ -58,7 +58,7 @@ def test_what_was_put_by_is_what_was_there(record: Make, answer: dict[str, Any])
 
 def test_of_an_answer_that_failed_nothing_is_put_by(record: Make) -> None:
     failed = record(tokens=None, text=None, steps=None, error="ValueError: no")
-    failed.put_by(AnswerStore())
+    failed.spill_to_disk(AnswerStore())
     assert held(failed, "steps")
     assert not failed.has_steps
     assert failed == record(tokens=None, text=None, steps=None, error="ValueError: no")
@@ -66,21 +66,21 @@ def test_of_an_answer_that_failed_nothing_is_put_by(record: Make) -> None:
 
 def test_an_answer_is_put_by_once(record: Make) -> None:
     answer = record()
-    answer.put_by(AnswerStore())
-    answer.put_by(AnswerStore())
+    answer.spill_to_disk(AnswerStore())
+    answer.spill_to_disk(AnswerStore())
     assert answer == record()
 
 
 def test_an_unknown_text_stays_unknown(record: Make) -> None:
     bare = record(text=None)
-    bare.put_by(AnswerStore())
+    bare.spill_to_disk(AnswerStore())
     assert bare == record(text=None)
 
 
 def test_nothing_else_is_made_up(record: Make) -> None:
-    put_by = record()
-    put_by.put_by(AnswerStore())
-    for thing in (put_by, put_by.steps, record(), steps(1)):
+    spill_to_disk = record()
+    spill_to_disk.spill_to_disk(AnswerStore())
+    for thing in (spill_to_disk, spill_to_disk.steps, record(), steps(1)):
         with pytest.raises(AttributeError, match=r"(have|has) no token"):
             _ = thing.token  # type: ignore[union-attr]
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from bench.errors import BenchError, Exit
 from bench.report.joint.tables import alike, matrices, unlike
 from bench.report.joint.write import print_joint, write_joint
-from bench.report.together import Member, load_members
+from bench.report.together import NamedRun, load_members
 from bench.report.write import write_report
 
 ROOT = Path(__file__).parents[3]
@@ -22,7 +22,7 @@ FIGURE = ("figures/speedup.png", "figures/speedup.pdf", "figures/speedup.svg")
 Write = Callable[..., Path]
 
 
-def stored(*names: str) -> list[Member]:
+def stored(*names: str) -> list[NamedRun]:
     return load_members([str(ROOT / "results" / "reference" / name) for name in names], ROOT)
 
 

@@ -15,11 +15,11 @@ from bench.report.setting import model_of
 from bench.report.together import (
     decoders_of,
     differences,
+    disambiguate_names,
     identity,
     load_members,
     same_machine,
     stored_floor,
-    told_apart,
 )
 from bench.stats.side import load_side
 
@@ -178,7 +178,7 @@ def test_options_that_a_run_does_not_state_set_nothing_apart(synthetic_run: Writ
     one = with_options(synthetic_run(name="one"), "spec", k=4)
     two = with_options(synthetic_run(name="two"), "spec", k=4, verify="rejection")
     sides = [load_side(str(run), one) for run in (one, two)]
-    assert told_apart(sides) == [{}, {}]
+    assert disambiguate_names(sides) == [{}, {}]
 
 
 def test_differences_are_those_that_are_not_the_same_in_all(tmp_path: Path) -> None:

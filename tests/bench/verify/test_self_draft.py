@@ -40,7 +40,7 @@ class Penalty(ModelDrafter):
         while len(drafts) < min(self._k, most):
             known = self._session.length - len(text.tokens)
             unseen = drafts[known:] if known >= 0 else [*text.tokens[known:], *drafts]
-            result = yield self._session.call(unseen, want="logits")
+            result = yield self._session.call(unseen, output="logits")
             second = int(result.logits[-1].topk(2).indices[1])
             probs[len(drafts)] = torch.eye(len(result.logits[-1]))[second]
             drafts.append(second)

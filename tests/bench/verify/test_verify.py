@@ -239,8 +239,8 @@ place = 0
 while True:
     yield Emit(tokens=result.picks)
     place += 1
-    wants = "argmax" if place == 1 and request.target.model.vocab_size == 128 else "picks"
-    result = yield request.target.call(result.picks, want=wants)
+    outputs = "argmax" if place == 1 and request.target.model.vocab_size == 128 else "picks"
+    result = yield request.target.call(result.picks, output=outputs)
 """
 
 

@@ -16,7 +16,7 @@ import pytest
 from bench.errors import BenchError, Exit
 from bench.records.run_folder import Run, load_run
 from bench.settings.config import load_config
-from bench.settings.spread import Kind, Spread
+from bench.settings.spread import Kind, WorkerConfig
 from bench.stats.validity import VALID
 from tests import unreported as bench_run
 from tests.conftest import RecordedProgress
@@ -72,12 +72,12 @@ class Killing(RecordedProgress):
             os.kill(self.killed, signal.SIGKILL)
 
 
-def spread(kind: Kind, folder: Path, cluster: str = "local") -> Spread:
+def spread(kind: Kind, folder: Path, cluster: str = "local") -> WorkerConfig:
     options = {"cluster": cluster, "folder": str(folder)} if kind == Kind.submitit else {}
-    return Spread(kind=kind, workers=2, options=options)
+    return WorkerConfig(kind=kind, workers=2, options=options)
 
 
-def killed_is_that_of_one_process(two: Spread, shown: Killing, folder: Path) -> None:
+def killed_is_that_of_one_process(two: WorkerConfig, shown: Killing, folder: Path) -> None:
     """Run twice in a folder: in this process, and on two workers, one of which `shown` kills."""
     config = load_config(None, {**TABLES, **SIZES})
     alone = bench_run.run(config, folder / "alone", RecordedProgress(), open_here)
@@ -139,7 +139,7 @@ def test_the_zoos_decoders_count_on_a_ray_cluster_as_they_do_in_one_process(
 
 def test_an_option_that_ray_does_not_know_is_one_line(tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    wrong = Spread(kind=Kind.ray, workers=1, options={"adress": "auto"})
+    wrong = WorkerConfig(kind=Kind.ray, workers=1, options={"adress": "auto"})
     with pytest.raises(
         BenchError, match="unknown executor option 'adress'; did you mean"
     ) as raised:
@@ -186,7 +186,7 @@ def test_a_node_that_leaves_the_cluster_costs_its_block_alone(tmp_path: Path) ->
     try:
         other = cluster.add_node(num_cpus=1)
         options = {"address": cluster.address, "num_cpus": "1"}
-        two = Spread(kind=Kind.ray, workers=2, options=options)
+        two = WorkerConfig(kind=Kind.ray, workers=2, options=options)
         shown = Leaving(tmp_path / "two", lambda: cluster.remove_node(other, allow_graceful=False))
         ended = bench_run.run(config, tmp_path / "two", shown, open_slowly, spread=two)
     finally:

@@ -9,15 +9,15 @@ import pytest
 
 from bench.errors import BenchError
 from bench.records.plan import Block
-from bench.workers.crew import Crew
+from bench.workers.crew import JobQueue
 from bench.workers.messages import (
     Answer,
     Done,
     Failed,
-    Hail,
     Hello,
     Opened,
     Opening,
+    Ping,
     Request,
     TimeBlock,
     Work,
@@ -42,7 +42,7 @@ class Scripted:
 
     def wait(self) -> tuple[str, Answer | None]:
         worker, request = self._asked.popleft()
-        if isinstance(request, Hail):
+        if isinstance(request, Ping):
             if self._unborn:
                 self._unborn -= 1
                 return worker, None
@@ -90,7 +90,7 @@ def jobs(num: int) -> list[TimeBlock]:
 
 def test_every_block_is_done_once_and_the_dead_ones_place_is_free_again() -> None:
     told, executor = Told(), Scripted(["a", "a", "b", "a"], {"w1"})
-    crew = Crew(executor, 3, told.opening, told)
+    crew = JobQueue(executor, 3, told.opening, told)
     crew.run(jobs(7))
     assert sorted(told.blocks) == list(range(7))
     assert told.lost_by == ["w1"]
@@ -99,7 +99,7 @@ def test_every_block_is_done_once_and_the_dead_ones_place_is_free_again() -> Non
 
 def test_workers_stay_for_the_next_queue() -> None:
     told, executor = Told(), Scripted(["a", "a"], set())
-    crew = Crew(executor, 2, told.opening, told)
+    crew = JobQueue(executor, 2, told.opening, told)
     crew.run(jobs(3))
     crew.run(jobs(3))
     assert sorted(told.blocks) == [0, 0, 1, 1, 2, 2]
@@ -108,10 +108,10 @@ def test_workers_stay_for_the_next_queue() -> None:
 
 def test_workers_that_die_at_birth_are_replaced_but_not_for_ever() -> None:
     told = Told()
-    Crew(Scripted(["a"], set(), unborn=2), 1, told.opening, told).run(jobs(1))
+    JobQueue(Scripted(["a"], set(), unborn=2), 1, told.opening, told).run(jobs(1))
     assert told.blocks == [0]
     with pytest.raises(BenchError, match="3 workers died before they began, w2 the last"):
-        Crew(Scripted(["a"], set(), unborn=3), 1, told.opening, told).run(jobs(1))
+        JobQueue(Scripted(["a"], set(), unborn=3), 1, told.opening, told).run(jobs(1))
 
 
 def test_what_a_worker_cannot_do_ends_the_run_with_its_line() -> None:
@@ -122,5 +122,5 @@ def test_what_a_worker_cannot_do_ends_the_run_with_its_line() -> None:
 
     told = Told()
     with pytest.raises(BenchError, match="worker w0: no room") as raised:
-        Crew(Refusing(["a"], set()), 1, told.opening, told).run(jobs(1))
+        JobQueue(Refusing(["a"], set()), 1, told.opening, told).run(jobs(1))
     assert raised.value.exit_code == 5

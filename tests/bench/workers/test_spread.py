@@ -22,7 +22,7 @@ from bench.records.phases import PHASES_FILE, read_phases
 from bench.records.run_folder import Run, load_run
 from bench.records.status import write_status
 from bench.settings.config import load_config
-from bench.settings.spread import Kind, Spread, spread_of
+from bench.settings.spread import Kind, WorkerConfig, spread_of
 from bench.stats.validity import VALID
 from bench.workers import team
 from bench.workers.messages import ScorePrompts, TimeBlock
@@ -34,7 +34,7 @@ from tests.conftest import RecordedProgress
 from tests.worker_tables import open_here, open_slowly
 
 pytestmark = pytest.mark.usefixtures("quick")
-TWO = Spread(workers=2)
+TWO = WorkerConfig(workers=2)
 Key = tuple[str, str, str, int]
 
 
@@ -127,7 +127,7 @@ def test_twenty_runs_whose_workers_die_are_complete_with_nothing_lost_and_nothin
 
         in_process(dies)
         shown = RecordedProgress()
-        spread = Spread(workers=draw.choice([2, 3]))
+        spread = WorkerConfig(workers=draw.choice([2, 3]))
         ended = bench_run.run(config(), tmp_path / str(trial), shown, open_here, spread=spread)
         run = load_run(ended.run_dir)
         assert answers(run) == whole
@@ -143,7 +143,7 @@ def test_a_block_that_kills_every_worker_ends_the_run_and_is_named(
     in_process: Any, tmp_path: Path
 ) -> None:
     in_process(lambda worker, number: True)
-    one = Spread(workers=1, kind=Kind.ray)
+    one = WorkerConfig(workers=1, kind=Kind.ray)
     with pytest.raises(BenchError, match="3 workers died during block 0, w") as raised:
         bench_run.run(config(), tmp_path, RecordedProgress(), open_here, spread=one)
     assert raised.value.exit_code == Exit.FAILED
@@ -157,7 +157,7 @@ def test_a_run_goes_on_with_more_workers_and_then_alone(
     assert ended.exit_code == Exit.INTERRUPTED
     in_process()
     shown = RecordedProgress(stop_at=4)
-    ended = bench_run.resume(ended.run_dir, shown, open_here, spread=Spread(workers=3))
+    ended = bench_run.resume(ended.run_dir, shown, open_here, spread=WorkerConfig(workers=3))
     assert ended.exit_code == Exit.INTERRUPTED
     assert bench_run.resume(ended.run_dir, RecordedProgress(), open_here).exit_code == Exit.DONE
     run = load_run(ended.run_dir)
@@ -207,7 +207,7 @@ def test_a_decoder_that_failed_on_one_prompt_has_its_phases_on_others(
     assert len(mine) == 1
     assert 0 < sum(d == mine[0] for d, *_ in expected) < sum(d == "ar" for d, *_ in expected)
     in_process()
-    one = Spread(workers=1, kind=Kind.ray)
+    one = WorkerConfig(workers=1, kind=Kind.ray)
     ended = bench_run.run(chosen, tmp_path / "one", RecordedProgress(), open_here, spread=one)
     run = load_run(ended.run_dir)
     assert phases_of(run) == expected
@@ -280,7 +280,7 @@ def test_places_on_a_node_have_cores_of_their_own() -> None:
         (lambda: spread_of(Kind.local, 0, None), "--workers 0 is not allowed; use 1 or more"),
         (lambda: spread_of(Kind.ray, 1, ["address"]), "'address' is not KEY=VALUE"),
         (lambda: spread_of(Kind.local, 2, ["a=b"]), "--executor local has no options"),
-        (lambda: open_executor(Spread(workers=99), 1).threads(99), "at most --workers"),
+        (lambda: open_executor(WorkerConfig(workers=99), 1).threads(99), "at most --workers"),
     ],
 )
 def test_what_cannot_be_spread_is_one_line(spread: Any, says: str) -> None:
@@ -298,7 +298,7 @@ def test_an_executor_that_is_not_installed_is_one_line(
 
     monkeypatch.setattr("importlib.import_module", missing)
     with pytest.raises(BenchError, match=rf"pip install 'decoding-bench\[{kind}\]'") as raised:
-        open_executor(Spread(kind=Kind(kind), workers=2), 1)
+        open_executor(WorkerConfig(kind=Kind(kind), workers=2), 1)
     assert raised.value.exit_code == Exit.UNAVAILABLE
 
 

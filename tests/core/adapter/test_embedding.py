@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from decoders.core.adapter.embedding import CODES, NUM_BITS, NUM_COSINES, Code, UniformEmbedding
-from decoders.core.types import BLANK
+from decoders.core.types import NO_UNIFORM
 
 WIDTH = 24
 HALF = 2 ** (NUM_BITS - 1)
@@ -114,7 +114,7 @@ def test_interpolation_is_piecewise_linear_between_three_anchors() -> None:
 
 def test_the_constant_code_ignores_u() -> None:
     embedding = embedding_of("constant")
-    got = embed(embedding, doubles(0.0, 0.3, 0.9, BLANK))
+    got = embed(embedding, doubles(0.0, 0.3, 0.9, NO_UNIFORM))
     assert torch.equal(got, embedding.blank.detach().expand(4, -1))
     assert [name for name, _ in embedding.named_parameters()] == ["blank"]
 
@@ -123,7 +123,7 @@ def test_the_constant_code_ignores_u() -> None:
 @pytest.mark.parametrize("hidden", [0, 12])
 def test_a_blank_slot_is_the_blank_vector_and_nothing_else_is(code: Code, hidden: int) -> None:
     embedding = embedding_of(code, hidden=hidden, conditioned=True)
-    u = doubles(0.0, BLANK, 0.7, BLANK)
+    u = doubles(0.0, NO_UNIFORM, 0.7, NO_UNIFORM)
     got = embed(embedding, u, torch.rand(4, 2))
     assert got.shape == (4, WIDTH)
     assert got.dtype == torch.float32
@@ -134,7 +134,7 @@ def test_a_blank_slot_is_the_blank_vector_and_nothing_else_is(code: Code, hidden
 
 def test_a_blank_slot_gives_gradient_to_the_blank_vector_alone() -> None:
     embedding = embedding_of("dyadic", hidden=12)
-    embedding(doubles(BLANK, BLANK), torch.ones(2, 2)).sum().backward()
+    embedding(doubles(NO_UNIFORM, NO_UNIFORM), torch.ones(2, 2)).sum().backward()
     for name, parameter in embedding.named_parameters():
         assert parameter.grad is not None
         expected = 2.0 if name == "blank" else 0.0

@@ -145,7 +145,7 @@ def test_with_room_to_spare_no_allocation_gives_more_per_unit_of_cost(
         rows = len(chances) + sum(sizes)
         return (1 + value(chances, survival, sizes, lead)) / (1 + row_cost * rows)
 
-    options = {"longest": longest + lead, "lead": lead, "row_cost": row_cost}
+    options = {"longest": longest + lead, "num_unused_slots": lead, "row_cost": row_cost}
     found = allocate(chances, survival, budget=99, **options)
     best = max(map(rate, every(len(chances), survival, longest + lead, lead)))
     assert rate(found) == pytest.approx(best, rel=1e-5)
@@ -158,7 +158,7 @@ def test_the_budget_is_kept_and_no_branch_is_of_use_to_nobody(
 ):
     chances = branch_chances(confidences)
     sizes = allocate(
-        chances, survival, budget=budget, longest=LONGEST, lead=lead, row_cost=row_cost
+        chances, survival, budget=budget, longest=LONGEST, num_unused_slots=lead, row_cost=row_cost
     )
     most = min(LONGEST, len(survival.chances) + lead)
     assert len(sizes) == len(chances)
@@ -171,7 +171,9 @@ def test_the_budget_is_kept_and_no_branch_is_of_use_to_nobody(
 def test_a_budget_that_binds_brings_what_it_can(confidences, survival, lead, budget):
     """All there is without a lead; with one a branch cannot start small, and half is sure."""
     chances = branch_chances(confidences)
-    sizes = allocate(chances, survival, budget=budget, longest=LONGEST, lead=lead, row_cost=0)
+    sizes = allocate(
+        chances, survival, budget=budget, longest=LONGEST, num_unused_slots=lead, row_cost=0
+    )
     values = best_values(chances, survival, LONGEST, lead)
     best = max(worth for slots, worth in values.items() if slots <= budget)
     share = 0.5 if lead else 1.0
@@ -194,7 +196,9 @@ def test_a_free_budget_is_spent_up_to_the_envelope_of_the_best_values(seed, lead
         vertices.append(place)
     assert len(vertices) >= 4
     for budget in range(1, max(best) + 1):
-        sizes = allocate(chances, survival, budget=budget, longest=LONGEST, lead=lead, row_cost=0)
+        sizes = allocate(
+            chances, survival, budget=budget, longest=LONGEST, num_unused_slots=lead, row_cost=0
+        )
         worth = value(chances, survival, sizes, lead)
         vertex = max(v for v in vertices if v <= budget)
         assert worth >= best[vertex] - 1e-9
@@ -205,14 +209,19 @@ def test_a_free_budget_is_spent_up_to_the_envelope_of_the_best_values(seed, lead
 @pytest.mark.parametrize("lead", [0, 1])
 def test_branches_grow_to_the_longest_where_rows_are_free(longest, lead):
     sizes = allocate(
-        [0.3, 0.0, 0.7], geometric(0.9), budget=99, longest=longest, lead=lead, row_cost=0
+        [0.3, 0.0, 0.7],
+        geometric(0.9),
+        budget=99,
+        longest=longest,
+        num_unused_slots=lead,
+        row_cost=0,
     )
     full = longest if longest > lead else 0
     assert sizes == [full, 0, full]
 
 
 def test_rows_that_cost_more_than_they_bring_are_not_run():
-    options = {"budget": 99, "longest": 8, "lead": 0}
+    options = {"budget": 99, "longest": 8, "num_unused_slots": 0}
     assert allocate([0.5, 0.5], geometric(0.5), row_cost=9.0, **options) == [0, 0]
     few = allocate([0.1, 0.9], geometric(0.8), row_cost=0.2, **options)
     many = allocate([0.1, 0.9], geometric(0.8), row_cost=0.02, **options)
@@ -232,7 +241,7 @@ def test_a_budget_below_the_best_size_of_a_branch_is_not_left_unspent(
     chances, rate, budget, expected
 ):
     survival = geometric(rate)
-    sizes = allocate(chances, survival, budget=budget, longest=16, lead=1, row_cost=0)
+    sizes = allocate(chances, survival, budget=budget, longest=16, num_unused_slots=1, row_cost=0)
     assert sizes == expected
 
 
@@ -247,7 +256,9 @@ def test_the_value_of_the_authors_code_gives_a_worse_allocation():
     survival = geometric(rate, budget)
     fitting = [s for s in every(2, survival, budget, 0) if sum(s) <= budget]
     chosen = max(fitting, key=theirs)
-    ours = allocate(chances, survival, budget=budget, longest=budget, lead=0, row_cost=0)
+    ours = allocate(
+        chances, survival, budget=budget, longest=budget, num_unused_slots=0, row_cost=0
+    )
     assert chosen == (0, 6)
     assert ours == [1, 5]
     assert value(chances, survival, ours, 0) > value(chances, survival, chosen, 0)

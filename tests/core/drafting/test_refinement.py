@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from decoders.core.drafting.refinement import MaskBlock, Rules, masks_left
-from decoders.core.types import HIDDEN
+from decoders.core.types import MASKED
 
-M = HIDDEN
+M = MASKED
 
 
 def block_of(size: int, **rules: Any) -> MaskBlock:

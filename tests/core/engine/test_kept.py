@@ -55,7 +55,7 @@ def test_an_answer_is_the_same_and_its_prompt_takes_fewer_rows(
     models, decoder = both(name, spec), build(parse_spec(spec))
     plain = answered(Scheduler(decoder, models, sampling), PROMPT)
     scheduler = Scheduler(decoder, models, sampling)
-    scheduler.keep(PROMPT, KEPT)
+    scheduler.prefill_prefix(PROMPT, KEPT)
     reused = answered(scheduler, PROMPT)
     assert reused.tokens == plain.tokens
     saved = plain.steps[0].target_rows - reused.steps[0].target_rows
@@ -73,7 +73,7 @@ def test_a_prompt_that_begins_otherwise_shares_what_it_can() -> None:
     other = [*PROMPT[:3], 40, *PROMPT[4:]]
     plain = answered(Scheduler(decoder, models, sampling), other)
     scheduler = Scheduler(decoder, models, sampling)
-    scheduler.keep(PROMPT, KEPT)
+    scheduler.prefill_prefix(PROMPT, KEPT)
     reused = answered(scheduler, other)
     assert reused.tokens == plain.tokens
     assert reused.steps[0].target_rows == len(other) - 3
@@ -111,7 +111,7 @@ def test_long_prompts_run_in_chunks_behind_what_is_kept() -> None:
     decoder = build(parse_spec("ar"))
     plain = answered(Scheduler(decoder, models, sampling), prompt)
     scheduler = Scheduler(decoder, models, sampling)
-    scheduler.keep(prompt, 600)
+    scheduler.prefill_prefix(prompt, 600)
     reused = answered(scheduler, prompt)
     assert reused.tokens == plain.tokens
     assert reused.steps[0].target_rows == 700
@@ -122,7 +122,7 @@ def test_sessions_of_a_prompt_that_is_never_begun_are_closed() -> None:
     target = TableModel(7, seed=1, max_length=30)
     models = Models(target=target)
     scheduler = Scheduler(build(parse_spec("ar")), models, Sampling(max_new_tokens=5))
-    scheduler.keep([1, 2, 3], 2)
+    scheduler.prefill_prefix([1, 2, 3], 2)
     (outcome,) = scheduler.run([[1] * 29])
     assert isinstance(outcome, ValueError)
     models.reserve(1, 40)  # asserts that no session is open

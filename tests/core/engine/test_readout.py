@@ -10,7 +10,15 @@ from torch import Tensor
 from decoders.core.engine.readout import Readout, confidence_of, joined, read_out, readouts
 from decoders.core.sampling import Uniforms, pick, warp
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import Acceptance, AcceptanceRule, Call, CallResult, Sampling, Slots, Want
+from decoders.core.types import (
+    Acceptance,
+    AcceptanceRule,
+    Call,
+    CallResult,
+    Output,
+    Sampling,
+    Slots,
+)
 
 VOCAB, PROMPT = 11, 5
 SAMPLING = Sampling(temperature=0.7, top_k=6, top_p=0.9)
@@ -22,7 +30,7 @@ def make_call(
     *,
     length: int,
     read: tuple[int, ...],
-    want: Want = "picks",
+    output: Output = "picks",
     slots: Slots | None = None,
     positions: list[int] | None = None,
 ) -> Call:
@@ -34,20 +42,20 @@ def make_call(
     return session.call(
         [1] * tokens,
         read=read,
-        want=want,
+        output=output,
         slots=slots,
         positions=positions,  # type: ignore[arg-type]
     )
 
 
-def make_slots(count: int, read: tuple[int, ...], want: str = "argmax") -> Slots:
+def make_slots(count: int, read: tuple[int, ...], output: str = "argmax") -> Slots:
     return Slots(
         adapter="ptp",
         uniforms=(0.5,) * count,
         sizes=(count,),
         anchors=(1,),
         read=read,
-        want=want,  # type: ignore[arg-type]
+        output=output,  # type: ignore[arg-type]
     )
 
 
@@ -92,7 +100,7 @@ def test_the_first_slot_predicts_what_the_last_token_does() -> None:
     call = make_call(2, length=7, read=(1,), slots=make_slots(4, (0, 2, 3)))
     tokens, slots = readouts(call, UNIFORMS, PROMPT)
     assert (list(tokens.outputs), list(slots.outputs)) == ([4], [4, 6, 7])
-    assert (tokens.want, slots.want) == ("picks", "argmax")
+    assert (tokens.output, slots.output) == ("picks", "argmax")
 
 
 def test_explicit_positions_decide_what_tokens_and_slots_predict() -> None:
@@ -115,7 +123,7 @@ def test_positions_that_say_what_is_the_default_change_nothing(length: int) -> N
 
 
 def test_rows_inside_the_prompt_may_be_read_where_no_uniform_is_needed() -> None:
-    call = make_call(5, length=0, read=(0, 4), want="argmax", positions=[0, 1, 2, 3, 4])
+    call = make_call(5, length=0, read=(0, 4), output="argmax", positions=[0, 1, 2, 3, 4])
     (tokens,) = readouts(call, UNIFORMS, PROMPT)
     assert list(tokens.outputs) == [-4, 0]
     logits = logits_of(2)
@@ -126,9 +134,9 @@ def test_rows_inside_the_prompt_may_be_read_where_no_uniform_is_needed() -> None
 # In what form.
 
 
-def readout_of(outputs: list[int], want: str, uniforms: Uniforms = UNIFORMS) -> Readout:
+def readout_of(outputs: list[int], output: str, uniforms: Uniforms = UNIFORMS) -> Readout:
     call = make_call(1, length=PROMPT, read=(0,))
-    return Readout(call, uniforms, want, outputs)  # type: ignore[arg-type]
+    return Readout(call, uniforms, output, outputs)  # type: ignore[arg-type]
 
 
 def test_draws_are_picks_of_the_warped_distribution_with_their_probability() -> None:
@@ -152,8 +160,8 @@ def test_argmax_confidences_are_unwarped_probabilities() -> None:
 def test_greedy_draws_are_the_likeliest_tokens_and_say_how_likely() -> None:
     logits = logits_of(3)
     draws, argmax = (
-        read_out(logits, [readout_of([0, 1, 2], want)], Sampling())[0]
-        for want in ("draws", "argmax")
+        read_out(logits, [readout_of([0, 1, 2], output)], Sampling())[0]
+        for output in ("draws", "argmax")
     )
     assert draws.picks == argmax.picks == tuple(logits.argmax(-1).tolist())
     assert draws.confidences == argmax.confidences
@@ -166,7 +174,8 @@ def test_no_uniform_is_looked_up_where_decoding_is_greedy() -> None:
             raise AssertionError("greedy decoding looked up a uniform")
 
     parts = [
-        readout_of([0, 1], want, Refusing(0, [1])) for want in ("picks", "draws", "argmax", "probs")
+        readout_of([0, 1], output, Refusing(0, [1]))
+        for output in ("picks", "draws", "argmax", "probs")
     ]
     for result in read_out(logits_of(8), parts, Sampling()):
         assert len(result.picks) == 2
@@ -187,11 +196,11 @@ def test_each_sequence_is_drawn_with_its_own_uniforms() -> None:
 
 
 def test_mixed_wants_give_every_readout_what_it_would_get_alone() -> None:
-    wants = ["picks", "argmax", "draws", "picks", "probs", "draws", "argmax", "logits"]
+    forms = ["picks", "argmax", "draws", "picks", "probs", "draws", "argmax", "logits"]
     sizes = [1, 3, 2, 4, 2, 0, 0, 1]
     parts = [
-        readout_of(list(range(i, i + size)), want)
-        for i, (want, size) in enumerate(zip(wants, sizes, strict=True))
+        readout_of(list(range(i, i + size)), output)
+        for i, (output, size) in enumerate(zip(forms, sizes, strict=True))
     ]
     logits = logits_of(sum(sizes))
     together = read_out(logits, parts, SAMPLING)
@@ -238,18 +247,20 @@ def slots_result(sampling: Sampling, logits: Tensor, **changes: object) -> CallR
 
 
 @pytest.mark.parametrize("kind", ["prob", "margin", "neg_entropy"])
-@pytest.mark.parametrize("want", ["argmax", "draws"])
-def test_slots_give_the_kind_of_confidence_they_ask_for(want: str, kind: str) -> None:
+@pytest.mark.parametrize("output", ["argmax", "draws"])
+def test_slots_give_the_kind_of_confidence_they_ask_for(output: str, kind: str) -> None:
     logits = logits_of(3)
-    result = slots_result(SAMPLING, logits, want=want, confidence=kind)
-    distribution = torch.softmax(logits[1:], -1) if want == "argmax" else warp(logits[1:], SAMPLING)
+    result = slots_result(SAMPLING, logits, output=output, confidence=kind)
+    distribution = (
+        torch.softmax(logits[1:], -1) if output == "argmax" else warp(logits[1:], SAMPLING)
+    )
     expected = confidence_of(distribution, torch.tensor(result.slot_picks), kind)  # type: ignore[arg-type]
     assert result.slot_confidences == pytest.approx(expected.tolist())
 
 
 def test_slots_may_give_the_very_distributions_they_are_drawn_from() -> None:
     logits = logits_of(3)
-    result = slots_result(SAMPLING, logits, want="probs")
+    result = slots_result(SAMPLING, logits, output="probs")
     assert result.slot_probs is not None
     torch.testing.assert_close(result.slot_probs, warp(logits[1:], SAMPLING))
     assert result.slot_picks == tuple(drawn(logits[1:], [2, 3]))
@@ -260,11 +271,11 @@ def test_slots_may_give_the_very_distributions_they_are_drawn_from() -> None:
 def test_barred_ids_are_never_predicted_by_slots_and_their_mass_is_told(sampling: Sampling) -> None:
     logits = logits_of(3)
     barred = frozenset(logits.topk(3).indices.flatten().tolist())
-    result = slots_result(sampling, logits, want="draws", barred=barred)
+    result = slots_result(sampling, logits, output="draws", barred=barred)
     assert not barred & {*result.slot_picks}
     mass = torch.softmax(logits[1:], -1)[:, sorted(barred)].sum(-1)
     assert result.slot_barred == pytest.approx(mass.tolist())
-    plain = slots_result(sampling, logits, want="draws")
+    plain = slots_result(sampling, logits, output="draws")
     assert (plain.picks, plain.slot_barred) == (result.picks, ())
 
 
@@ -281,7 +292,7 @@ def verdict_of(
     """The acceptance of drafts of distributions ``[2, V]`` against logits of seed 7."""
     call = dataclasses.replace(
         make_call(3, length=PROMPT, read=(0, 1, 2)),
-        want="acceptance",
+        output="acceptance",
         drafts=drafts,
         draft_probs=None if draft_distribution is None else tuple(draft_distribution),
         acceptance_rule=AcceptanceRule(**rule),  # type: ignore[arg-type]

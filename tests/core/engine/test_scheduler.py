@@ -17,7 +17,7 @@ from decoders.core.engine.models import Models
 from decoders.core.engine.readout import read_out
 from decoders.core.engine.scheduler import Scheduler, generate, width_bucket
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import BLANK, Call, Emit, Generation, Sampling, Slots, Want
+from decoders.core.types import NO_UNIFORM, Call, Emit, Generation, Output, Sampling, Slots
 from decoders.ptp import ParallelTokenPrediction
 from decoders.spec import Speculative
 
@@ -66,16 +66,16 @@ def test_the_budget_cuts_a_block_and_eos_at_the_cut_still_counts_as_eos() -> Non
 
 
 @pytest.mark.parametrize(
-    ("tokens", "undrafted", "accepted"),
+    ("tokens", "num_leading", "accepted"),
     [((0, 2, 3, 6, 4, 5), 1, 3), ((0, 2, 3, 4, 5, 6), 1, 4), ((6, 2, 3, 4, 5), 1, 0), ((6,), 2, 0)],
 )
 def test_tokens_before_the_drafts_are_never_accepted_ones(
-    tokens: tuple[int, ...], undrafted: int, accepted: int
+    tokens: tuple[int, ...], num_leading: int, accepted: int
 ) -> None:
-    step = Emit(tokens=tokens, drafted=4, accepted=4, undrafted=undrafted)
+    step = Emit(tokens=tokens, drafted=4, accepted=4, num_leading=num_leading)
     _, found = run_script(Emit(tokens=(1,)), step).steps
     assert (found.drafted, found.accepted) == (4, accepted)
-    assert found.undrafted == 1
+    assert found.num_leading == 1
 
 
 EMITS = st.lists(
@@ -400,13 +400,13 @@ def test_calls_of_every_want_may_share_one_forward_pass() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Asks(Decoder):
         def steps(self, request: Request) -> Steps:
-            wants: tuple[Want, ...] = ("picks", "argmax", "probs", "logits")
-            want = wants[request.prompt_ids[0]]
-            result = yield request.target.call(request.prompt_ids, want=want)
-            if want == "logits":
+            outputs: tuple[Output, ...] = ("picks", "argmax", "probs", "logits")
+            output = outputs[request.prompt_ids[0]]
+            result = yield request.target.call(request.prompt_ids, output=output)
+            if output == "logits":
                 assert result.logits is not None
                 token = int(result.logits.argmax())
-            elif want == "probs":
+            elif output == "probs":
                 assert result.probs is not None
                 torch.testing.assert_close(result.probs.sum(-1), torch.ones(1))
                 token = int(result.probs.argmax())
@@ -465,7 +465,7 @@ def test_calls_with_and_without_slots_may_share_one_forward_pass() -> None:
                 count = prompt[0]
                 slots = Slots(
                     adapter="ptp",
-                    uniforms=(BLANK,) * count,
+                    uniforms=(NO_UNIFORM,) * count,
                     sizes=(count,),
                     anchors=prompt[-1:],
                     read=tuple(range(count)),

@@ -12,7 +12,7 @@ from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.exit_block import ExitBlock
 from decoders.core.adapter.heads import read_adapter
 from decoders.core.hf.model import HFModel
-from decoders.core.types import BLANK, Slots
+from decoders.core.types import NO_UNIFORM, Slots
 from tests.tiny_models import WIDTH, exit_block, fresh, slot_adapter
 
 NAMES = ["llama", "llama-gqa", "qwen2-window", "mistral-window", "gpt2", "gpt-neox"]
@@ -100,7 +100,9 @@ def test_late_slots_of_a_call_are_gone_when_the_first_layers_draft() -> None:
     early, tokens = model.early("exit"), [5, 6, 7, 8]
     plain = early.forward([early.open().call(tokens, read=range(4))])
     early.close(early._open[0])
-    slots = Slots(adapter="late", sizes=(2,), anchors=(6,), uniforms=(BLANK, BLANK), read=(0, 1))
+    slots = Slots(
+        adapter="late", sizes=(2,), anchors=(6,), uniforms=(NO_UNIFORM, NO_UNIFORM), read=(0, 1)
+    )
     model.forward([model.open().call([5, 6], slots=slots)])
     again = early.forward([early.open().call(tokens, read=range(4))])
     torch.testing.assert_close(again, plain)

@@ -122,7 +122,7 @@ def test_kept_tree_path_continues_like_a_cold_forward(model):
     (session,) = opened(model, prompt)
     positions = [len(prompt) + depth for depth in masks.depths(parents)]
     feed(session, rows, mask=masks.tree(parents), positions=positions)
-    session.keep((0, 2, 4))
+    session.select_rows((0, 2, 4))
     text = [*prompt, rows[0], rows[2], rows[4], *after]
     assert session.length == 12
     assert gap(feed(session, after[:1]), cold(model, text)[12:13]) < TOLERANCE
@@ -133,7 +133,7 @@ def test_keeping_a_first_stretch_of_rows_only_moves_the_length(model):
     tokens = ids(9, 20)
     (session,) = opened(model, tokens[:8])
     feed(session, tokens[8:10] + ids(10, 5))
-    session.keep((0, 1))
+    session.select_rows((0, 1))
     assert gap(feed(session, tokens[10:]), cold(model, tokens)[10:]) < TOLERANCE
 
 
@@ -259,7 +259,7 @@ def test_ragged_batch_of_trees_equals_cold_forwards(model):
     parts = model.forward(calls).split([4, 2, 6])
     for prompt, fed, parents, part in zip(prompts, rows, shapes, parts, strict=True):
         assert check_paths(model, prompt, fed, parents, part) < TOLERANCE
-    sessions[2].keep((1, 2, 4))
+    sessions[2].select_rows((1, 2, 4))
     text = [*prompts[2], rows[2][1], rows[2][2], rows[2][4], *ids(39, 3)]
     calls = [
         sessions[0].call(ids(40, 1)),

@@ -195,7 +195,7 @@ def test_in_tiles_a_placed_model_has_the_same_bits_in_every_call(saved: Path) ->
     for width in (1, 5, 20):
         session = model.open()
         parts = [
-            model.forward([session.call(range(n, n + width), want="logits", read=range(width))])
+            model.forward([session.call(range(n, n + width), output="logits", read=range(width))])
             for n in range(3, 23, width)
         ]
         found.append(torch.cat(parts))

@@ -19,7 +19,7 @@ def calls_of(sessions, num_rows):
     for session in sessions:
         session.truncate(9)
     tokens = [5 + row for row in range(num_rows)]
-    return [session.call(tokens, read=range(num_rows), want="logits") for session in sessions]
+    return [session.call(tokens, read=range(num_rows), output="logits") for session in sessions]
 
 
 @pytest.mark.parametrize("name", ["llama-gqa", "qwen2", "gemma2-window", "gpt2"])

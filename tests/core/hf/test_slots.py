@@ -18,7 +18,7 @@ from decoders.core import masks
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.runtime import NUM_LEVELS
 from decoders.core.hf.model import HFModel
-from decoders.core.types import BLANK, HIDDEN, Slots
+from decoders.core.types import MASKED, NO_UNIFORM, Slots
 from tests.tiny_models import VOCAB, fresh, slot_adapter, tiny
 
 TOLERANCE = 2e-5
@@ -81,7 +81,7 @@ def slots_of(seed, sizes, anchors, read=None):
     generator = torch.Generator().manual_seed(seed)
     levels = torch.randint(NUM_LEVELS, (sum(sizes),), generator=generator)
     uniforms = ((levels + 0.5).double() / NUM_LEVELS).tolist()  # where the table is exact
-    uniforms[1:2] = [BLANK] * len(uniforms[1:2])
+    uniforms[1:2] = [NO_UNIFORM] * len(uniforms[1:2])
     read = range(sum(sizes)) if read is None else read
     return Slots(
         adapter="ptp",
@@ -128,8 +128,8 @@ def embedded_by_hand(module, adapter, slots):
         for number in range(size):
             u = torch.tensor([slots.uniforms[slot]], dtype=torch.float64)
             row = adapter.embedding(u, torch.tensor([slots.warp]))[0]
-            if slots.shown and slots.shown[slot] != HIDDEN:
-                row = tokens[slots.shown[slot]]
+            if slots.slot_tokens and slots.slot_tokens[slot] != MASKED:
+                row = tokens[slots.slot_tokens[slot]]
             if adapter.numbers is not None:
                 row = row + adapter.numbers[min(number, 3)]
             if adapter.config.anchored and number == 0:
@@ -203,8 +203,8 @@ def block_after(case, prompt, tokens, shown):
     """A block of slots after `tokens` that all see one another, and what the call must give."""
     slots = dataclasses.replace(
         slots_of(21, (len(shown),), (prompt[-1],)),
-        uniforms=(BLANK,) * len(shown),
-        shown=tuple(shown),
+        uniforms=(NO_UNIFORM,) * len(shown),
+        slot_tokens=tuple(shown),
     )
     start, num_rows = len(prompt), len(tokens) + len(shown)
     placed = {
@@ -222,7 +222,7 @@ def test_a_block_that_shows_some_of_its_tokens_equals_a_cold_forward(case, num_t
     """Not predicted for the first time (no tokens), or with the block before it as tokens."""
     prompt, tokens = ids(31, 9), ids(32, num_tokens)
     (session,) = opened(case, prompt)
-    for shown in ([HIDDEN] * 5, [7, HIDDEN, 8, HIDDEN, 9]):
+    for shown in ([MASKED] * 5, [7, MASKED, 8, MASKED, 9]):
         session.truncate(9)
         options, expected = block_after(case, prompt, tokens, shown)
         got = case.model.forward([everything(session, tokens, **options)])
@@ -367,7 +367,7 @@ def test_after_truncate_or_keep_a_call_with_slots_leaves_what_was_kept(case):
     positions = [*(8 + depth for depth in masks.depths(parents)), 12, 13]
     call = session.call(tokens, slots=slots_of(47, (2,), (5,)), mask=mask, positions=positions)
     case.model.forward([call])
-    session.keep((0, 2, 3))
+    session.select_rows((0, 2, 3))
     assert session.length == 11
     kept = [*prompt, tokens[0], *tokens[2:]]
     assert gap(case.model.forward([everything(session, [9])]), cold(case, kept, [9])) < TOLERANCE
@@ -455,7 +455,7 @@ def test_calls_of_two_adapters_do_not_merge():
 def test_a_uniform_is_read_at_the_middle_of_its_level(case):
     (session,) = opened(case, ids(1, 6))
     middle = slots_of(2, (4,), anchors=(5,))
-    moved = tuple(u if u == BLANK else u + 0.49 / NUM_LEVELS for u in middle.uniforms)
+    moved = tuple(u if u == NO_UNIFORM else u + 0.49 / NUM_LEVELS for u in middle.uniforms)
     found = []
     for uniforms in (middle.uniforms, moved):
         slots = dataclasses.replace(middle, uniforms=uniforms)
@@ -478,7 +478,7 @@ def test_a_call_of_slots_alone_equals_a_cold_forward(case):
 def test_merged_blocks_equal_cold_forwards(case):
     prompts = [ids(33, 9), ids(34, 4), ids(35, 6)]
     committed = [ids(36, 2), [], ids(37, 5)]
-    shown = [[HIDDEN] * 4, [5, HIDDEN, 6], [HIDDEN]]
+    shown = [[MASKED] * 4, [5, MASKED, 6], [MASKED]]
     sessions, calls, expected = opened(case, *prompts), [], []
     for session, *parts in zip(sessions, prompts, committed, shown, strict=True):
         options, cold_logits = block_after(case, *parts)

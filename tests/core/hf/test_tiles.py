@@ -61,7 +61,7 @@ def logits(model: HFModel, text: Sequence[int], width: int) -> Tensor:
     parts = []
     for first in range(0, len(text), width):
         part = text[first : first + width]
-        parts.append(model.forward([session.call(part, want="logits", read=range(len(part)))]))
+        parts.append(model.forward([session.call(part, output="logits", read=range(len(part)))]))
     model.close(session)
     return torch.cat(parts)
 
@@ -98,7 +98,7 @@ def test_other_sequences_of_a_call_change_no_bit(name: str) -> None:
     begun = zip(sessions, texts, starts, strict=True)
     model.forward([s.call(text[:start], read=()) for s, text, start in begun])
     calls = [
-        session.call(text[start : start + width], want="logits", read=range(width))
+        session.call(text[start : start + width], output="logits", read=range(width))
         for session, text, start, width in zip(sessions, texts, starts, widths, strict=True)
     ]
     found = model.forward(calls).split(widths)  # type: ignore[no-untyped-call]
@@ -118,11 +118,11 @@ def test_a_row_of_a_tree_has_the_bits_that_its_branch_has_alone(name: str) -> No
     model.forward([session.call(text[:30], read=())])
     places = [30 + depth for depth in masks.depths(parents)]
     call = session.call(
-        fed, want="logits", read=range(9), positions=places, mask=masks.tree(parents)
+        fed, output="logits", read=range(9), positions=places, mask=masks.tree(parents)
     )
     assert torch.equal(model.forward([call])[[1, 3, 4, 7, 8]], whole[30:35])
-    session.keep([1, 3, 4, 7, 8])
-    after = model.forward([session.call(text[35:40], want="logits", read=range(5))])
+    session.select_rows([1, 3, 4, 7, 8])
+    after = model.forward([session.call(text[35:40], output="logits", read=range(5))])
     assert torch.equal(after, whole[35:40])
     model.close(session)
 
@@ -143,11 +143,11 @@ def test_slots_change_no_bit_of_tokens_and_have_bits_of_their_own(
         session = model.open()
         model.forward([session.call(text[:begin], read=())])
         slots = Slots(
-            uniforms=(0.1, 0.5, 0.9), read=(0, 1, 2), want="probs", adapter="ptp",
-            warp=(1.0, 1.0), sizes=(3,), anchors=(text[44],), shown=(-1, -1, -1),
+            uniforms=(0.1, 0.5, 0.9), read=(0, 1, 2), output="probs", adapter="ptp",
+            warp=(1.0, 1.0), sizes=(3,), anchors=(text[44],), slot_tokens=(-1, -1, -1),
         )  # fmt: skip
         num = 45 - begin
-        call = session.call(text[begin:45], want="logits", read=range(num), slots=slots)
+        call = session.call(text[begin:45], output="logits", read=range(num), slots=slots)
         made = model.forward([call])
         assert torch.equal(made[:num], whole[begin:45])
         found.append(made[num:])
@@ -192,7 +192,7 @@ def test_a_second_turn_on_what_the_first_left_has_the_bits_of_one_from_scratch()
     sampling = Sampling(max_new_tokens=20, temperature=0.7)
     (scratch,) = Scheduler(decoder, Models(target=model), sampling).run([text])
     kept = Scheduler(decoder, Models(target=model), sampling)
-    kept.keep(text, 37)
+    kept.prefill_prefix(text, 37)
     (found,) = kept.run([text])
     assert isinstance(found, Generation)
     assert isinstance(scratch, Generation)

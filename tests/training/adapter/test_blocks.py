@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.core.types import BLANK, HIDDEN
+from decoders.core.types import MASKED, NO_UNIFORM
 from tests.tiny_models import fresh, slot_adapter
 from tests.training.adapter.test_student import gap, gated_by_hooks
 from training.adapter.blocks import BlockRules
@@ -79,23 +79,23 @@ def test_blocks_hide_and_predict_as_defined(own: float) -> None:
             lengths[size] += 1
             expected = tokens_of(b, start, size)
             shown = blocks.shown[b, where].tolist()
-            everything = shown == [HIDDEN] * size
+            everything = shown == [MASKED] * size
             hidden[everything] += 1
             assert everything or shown[0] == expected[0]
-            assert all(got in (HIDDEN, token) for got, token in zip(shown, expected, strict=True))
+            assert all(got in (MASKED, token) for got, token in zip(shown, expected, strict=True))
             assert windows.place[b, where].tolist() == [*range(start + 1, start + 1 + size)]
             assert windows.depth[b, where].tolist() == [*range(1, size + 1)]
             mine = blocks.own[b, where].tolist()
             assert not mine[0]
-            assert not any(m for m, token in zip(mine, shown, strict=True) if token == HIDDEN)
+            assert not any(m for m, token in zip(mine, shown, strict=True) if token == MASKED)
             end = min(end for end in ENDS[b] if end > start)
             for r, q in enumerate(where[:-1]):  # the last slot predicts the next block's first
                 assert int(blocks.target[b, q]) == expected[r + 1]
-                assert bool(blocks.learn[b, q]) == (shown[r + 1] == HIDDEN or mine[r + 1])
+                assert bool(blocks.learn[b, q]) == (shown[r + 1] == MASKED or mine[r + 1])
                 assert bool(blocks.inside[b, q]) == (start + r + 1 < end)
             assert not blocks.learn[b, where[-1]]
         assert not blocks.learn[2:].any()
-        assert (blocks.shown[windows.number < 0] == HIDDEN).all()
+        assert (blocks.shown[windows.number < 0] == MASKED).all()
     assert abs(hidden[True] / hidden.total() - 0.2) < 0.1
     assert {start for b, start in starts if b == 0} == {*range(4, 14), 17, 18}
     assert {start for b, start in starts if b == 1} == {*range(3, 9)}
@@ -138,7 +138,7 @@ def test_sizes_and_ratios_are_drawn_as_asked() -> None:
             if where[-1] < 14 and int(windows.start[b, where[0]]) < 34:
                 sizes[len(where)] += 1
                 shown = windows.blocks.shown[b, where]
-                assert int((shown == HIDDEN).sum()) == (len(where) - 1) // 2
+                assert int((shown == MASKED).sum()) == (len(where) - 1) // 2
     assert set(sizes) == {3, 5}
     assert abs(sizes[3] / sizes.total() - 0.5) < 0.15
     for seed in range(300):  # any number of masks is as likely
@@ -146,7 +146,7 @@ def test_sizes_and_ratios_are_drawn_as_asked() -> None:
         assert windows.blocks is not None
         for b, where in each_block(windows):
             if len(where) == LONGEST:
-                masked[int((windows.blocks.shown[b, where] == HIDDEN).sum())] += 1
+                masked[int((windows.blocks.shown[b, where] == MASKED).sum())] += 1
     assert set(masked) == {1, 2, 3, 4, 5}
     assert all(abs(count / masked.total() - 0.2) < 0.06 for count in masked.values())
 
@@ -179,7 +179,7 @@ def alone(student: Student, name: str, ids: list[int], shown: list[int]) -> Tens
     assert adapter.numbers is not None
     rows = []
     for r, token in enumerate(shown):
-        row = adapter.embedding.blank if token == HIDDEN else tokens(torch.tensor(token))
+        row = adapter.embedding.blank if token == MASKED else tokens(torch.tensor(token))
         row = row + adapter.numbers[min(r, len(adapter.numbers) - 1)]
         rows.append(row + tokens(torch.tensor(ids[-1])) if r == 0 else row)
     embedded = torch.cat([tokens(torch.tensor([ids])), torch.stack(rows)[None]], 1)
@@ -213,7 +213,7 @@ def test_blocks_at_once_equal_each_block_alone(name: str) -> None:
     for b, where in each_block(windows):
         text = ROWS[b].ids[: int(windows.start[b, where[0]])]
         shown, mine = blocks.shown[b, where].tolist(), blocks.own[b, where].tolist()
-        first = [HIDDEN if own else token for token, own in zip(shown, mine, strict=True)]
+        first = [MASKED if own else token for token, own in zip(shown, mine, strict=True)]
         if any(mine):  # what the student says of these places while they are masks
             said = alone(student, name, text, first).argmax(-1).tolist()
             for r in range(1, len(where)):
@@ -276,5 +276,5 @@ def test_blocks_beyond_a_sliding_window_are_refused() -> None:
 
 def test_slots_of_blocks_carry_no_uniform() -> None:
     student, windows = student_of("llama"), blocks_of()
-    u = torch.full(windows.place.shape, BLANK, dtype=torch.float64)
+    u = torch.full(windows.place.shape, NO_UNIFORM, dtype=torch.float64)
     assert torch.equal(student.embed(u, windows), student.embed(u + 1.5, windows))

@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.hf.model import HFModel
-from decoders.core.types import BLANK, Slots
+from decoders.core.types import NO_UNIFORM, Slots
 from tests.tiny_models import GQA, SIZES, fresh, slot_adapter
 from training.adapter.blocks import BlockRules
 from training.adapter.lean_student import LeanStudent
@@ -71,7 +71,7 @@ def windows_of(
 
 def uniforms(windows: Windows) -> Tensor:
     u = torch.rand(windows.place.shape, generator=torch.Generator().manual_seed(9)).double()
-    u[:, ::5] = BLANK
+    u[:, ::5] = NO_UNIFORM
     return u
 
 
@@ -176,7 +176,7 @@ def test_slots_of_training_are_those_of_decoding(kind: str, enter: int) -> None:
     lean = LeanStudent(module, trained(adapter))
     windows = windows_of(KINDS[kind]["variant"])
     u = (uniforms(windows) * 4096).floor().add(0.5).div(4096)  # where the decoder's table is exact
-    u[:, ::5] = BLANK
+    u[:, ::5] = NO_UNIFORM
     _, cache = lean.context(windows.ids)
     with torch.no_grad():
         got = lean.logits(lean.states(cache, u, windows))

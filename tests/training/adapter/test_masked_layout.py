@@ -22,7 +22,7 @@ from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.hf.model import HFModel
-from decoders.core.types import BLANK, HIDDEN, Call, Sampling, Slots
+from decoders.core.types import MASKED, NO_UNIFORM, Call, Sampling, Slots
 from decoders.idlm import Refinement
 from decoders.isd import StridedDecoding
 from decoders.nar import NonAutoregressive
@@ -106,7 +106,7 @@ def trained_on(call: Heard, variant: Any) -> tuple[Windows, Tensor]:
     assert int(where.sum()) == count
     if windows.blocks is not None:
         shown = windows.blocks.shown.clone()
-        shown[0, where] = torch.tensor(call.slots.shown or [HIDDEN] * count)
+        shown[0, where] = torch.tensor(call.slots.slot_tokens or [MASKED] * count)
         windows = dataclasses.replace(
             windows, blocks=dataclasses.replace(windows.blocks, shown=shown)
         )
@@ -119,7 +119,7 @@ def fed_by_training(
 ) -> tuple[Tensor, list[int], Tensor]:
     """Inputs, places and logits of the slots `where` of the first row."""
     _, cache = student.context(windows.ids)
-    u = torch.full(windows.place.shape, BLANK, dtype=torch.float64)
+    u = torch.full(windows.place.shape, NO_UNIFORM, dtype=torch.float64)
     embedded, places = student.embed(u, windows), (windows.place - 1).clamp(min=0)
     states = student.slots(cache, embedded, places, windows.mask())
     return embedded[0, where], places[0, where].tolist(), student.logits(states[0, where])
@@ -150,7 +150,7 @@ def test_a_decoders_slots_are_those_of_training(name: str, what: str) -> None:
         torch.testing.assert_close(embedded, call.embedded, rtol=0, atol=1e-6)
         assert places == call.places
         torch.testing.assert_close(logits[: len(call.logits)], call.logits, rtol=1e-3, atol=1e-4)
-    kinds = {bool(call.slots.shown) for call in heard}
+    kinds = {bool(call.slots.slot_tokens) for call in heard}
     assert kinds == ({False, True} if what in ("refine", "remask") else {False})
 
 
@@ -158,7 +158,7 @@ def test_what_a_decoder_shows_and_reads_is_what_training_draws_and_learns() -> N
     for what in ("refine", "remask", "nar"):
         heard, _ = heard_and_student("llama", DECODERS[what], merged=True)
         for call in heard:  # a first token is hidden in fully masked blocks alone
-            assert not call.slots.shown or call.slots.shown[0] != HIDDEN
+            assert not call.slots.slot_tokens or call.slots.slot_tokens[0] != MASKED
             windows, where = trained_on(call, "refine")
             assert windows.blocks is not None
             learnable = windows.blocks.inside[0, where]

@@ -27,7 +27,7 @@ from decoders.core.adapter.embedding import NUM_BITS
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.sampling import pick, warp
-from decoders.core.types import BLANK, Sampling
+from decoders.core.types import NO_UNIFORM, Sampling
 from training.adapter.objectives import LOSSES, ObjectiveName, Outcome, predictions, run
 from training.adapter.student import Student
 from training.adapter.windows import LEAST_MASS, Windows, WindowSampling, draw_windows
@@ -149,7 +149,9 @@ def slow(student: Student, windows: Windows, top_k: int) -> list[Slot]:
                 )
                 edge = distribution[:token].sum().item()
                 us.append(
-                    BLANK if greedy else edge + distribution[token].item() * windows.noise[b, q]
+                    NO_UNIFORM
+                    if greedy
+                    else edge + distribution[token].item() * windows.noise[b, q]
                 )
                 argmax = int(distributions[carried - 1].argmax())
                 agrees = token == argmax if greedy else distribution[token] > LEAST_MASS

@@ -21,7 +21,7 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, Mistral
 from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
-from decoders.core.types import BLANK
+from decoders.core.types import NO_UNIFORM
 from tests.tiny_models import GQA, SIZES, VOCAB, WIDTH, fresh
 from training.adapter.student import Student, gather_rows
 from training.adapter.windows import Windows, WindowSampling, draw_windows
@@ -61,7 +61,7 @@ def windows_of(seed: int = 0, rows: list[Row] = ROWS, **options: Any) -> Windows
 def inputs(student: Student, windows: Windows) -> tuple[Tensor, Tensor]:
     """Slot inputs ``[B, Q, D]`` (some blank) and positions ``[B, Q]``."""
     u = torch.rand(windows.place.shape, generator=torch.Generator().manual_seed(9)).double()
-    u[:, ::5] = BLANK
+    u[:, ::5] = NO_UNIFORM
     return student.embed(u, windows), (windows.place - 1).clamp(min=0)
 
 

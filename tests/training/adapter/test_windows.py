@@ -18,7 +18,7 @@ from torch import Tensor
 
 from decoders.core.adapter.config import VARIANTS, Variant
 from decoders.core.sampling import pick, warp
-from decoders.core.types import BLANK, Sampling
+from decoders.core.types import NO_UNIFORM, Sampling
 from training.adapter.windows import (
     LEAST_MASS,
     Windows,
@@ -268,7 +268,7 @@ def check_explained(seed: int, variant: Variant) -> tuple[int, int]:
     for b, of_row in enumerate(slots(windows)):
         inside = {q for where in of_row for q in where}
         for q in set(range(17)) - inside:
-            assert got.u[b, q] == BLANK
+            assert got.u[b, q] == NO_UNIFORM
             assert not got.usable[b, q]
         for where in of_row:
             alive = True
@@ -288,7 +288,7 @@ def check_explained(seed: int, variant: Variant) -> tuple[int, int]:
                 # O-PTP may still learn a greedy token that the text does not have
                 counts = alive and (agrees or (greedy and variant == "o-ptp"))
                 assert bool(got.usable[b, q]) == counts
-                assert got.u[b, q] == BLANK if greedy else 0 <= got.u[b, q] < 1
+                assert got.u[b, q] == NO_UNIFORM if greedy else 0 <= got.u[b, q] < 1
                 learned = top if greedy and variant == "o-ptp" else text[place]
                 assert not counts or int(got.target[b, q]) == learned
                 if counts and not greedy:  # what is carried is the u of the carried token

@@ -21,7 +21,7 @@ from decoders.core.adapter.module import SlotAdapter
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.hf.model import HFModel
-from decoders.core.types import BLANK, Sampling, Slots
+from decoders.core.types import NO_UNIFORM, Sampling, Slots
 from decoders.isd import StridedDecoding
 from tests.training.adapter.test_student import gated_by_hooks
 from training.importers.idlm import import_idlm
@@ -118,7 +118,7 @@ def by_decoder(folder: Path, adapter: SlotAdapter, count: int) -> Tensor:
     model.reserve(1, 32)
     session = model.open()
     slots = Slots(
-        adapter="isd", uniforms=(BLANK,) * count, sizes=(count,), anchors=(TEXT[-1],),
+        adapter="isd", uniforms=(NO_UNIFORM,) * count, sizes=(count,), anchors=(TEXT[-1],),
         read=tuple(range(count)),
     )  # fmt: skip
     call = session.call(TEXT, slots=slots, positions=range(len(TEXT) + count))

@@ -17,7 +17,7 @@ from bench.errors import BenchError, Exit
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.peft import to_peft
 from decoders.core.hf.model import HFModel
-from decoders.core.types import BLANK, Slots
+from decoders.core.types import NO_UNIFORM, Slots
 from tests.tiny_models import fresh, slot_adapter
 from training.importers.peft import import_peft
 
@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False"),
 ]
 TEXT = [5, 11, 3, 30, 7, 90, 2]
-UNIFORMS = (0.1234, BLANK, 0.9, 0.5)
+UNIFORMS = (0.1234, NO_UNIFORM, 0.9, 0.5)
 WARP = (0.7, 0.9)
 TOLERANCE = 2e-5
 MODELS = ("llama", "llama-gqa", "qwen2", "gpt-neox", "gpt2")
@@ -57,7 +57,7 @@ def slots_embedded(module: Any, adapter: SlotAdapter) -> Tensor:
     """What slots are fed ``[K, D]``, the uniforms at the middle of their level as in a call."""
     from decoders.core.adapter.runtime import NUM_LEVELS
 
-    middles = [u if u == BLANK else (int(u * NUM_LEVELS) + 0.5) / NUM_LEVELS for u in UNIFORMS]
+    middles = [u if u == NO_UNIFORM else (int(u * NUM_LEVELS) + 0.5) / NUM_LEVELS for u in UNIFORMS]
     count = len(UNIFORMS)
     return adapter.embed(
         torch.tensor(middles, dtype=torch.float64),

@@ -12,7 +12,7 @@ import pytest
 from bench.errors import BenchError, Exit
 from bench.report.paper.layout import WIDTHS, Layout
 from bench.report.paper.write import write_paper
-from bench.report.together import Member, load_members
+from bench.report.together import NamedRun, load_members
 from tests.bench.report.paper.test_table import stored
 
 FIGURES = ("speedup", "tokens_per_step", "quality")
@@ -23,7 +23,7 @@ FILES = {
 Write = Callable[..., Path]
 
 
-def written(members: list[Member], folder: Path, venue: str = "icml") -> dict[str, bytes]:
+def written(members: list[NamedRun], folder: Path, venue: str = "icml") -> dict[str, bytes]:
     return {f.name: f.read_bytes() for f in write_paper(members, folder, Layout(venue=venue))}
 
 

@@ -13,9 +13,9 @@ from bench.errors import BenchError, Exit
 from bench.report.paper.caption import caption_of
 from bench.report.paper.layout import COLUMNS, WIDTHS, Layout, parse_layout
 from bench.report.paper.table import grid, latex, width_of
-from bench.report.together import Member, load_members
+from bench.report.together import NamedRun, load_members
 from bench.stats.intervals import Estimate
-from bench.stats.side import Side, load_side
+from bench.stats.side import RunSnapshot, load_side
 from bench.stats.summary import Pairs
 from bench.text import percent
 
@@ -24,14 +24,14 @@ REFERENCES = ROOT / "results" / "reference"
 LABELS = {"ptp": "PTP (ours)", "idlm@isd": "I-DLM, strided"}
 
 
-def stored(*names: str) -> list[Member]:
+def stored(*names: str) -> list[NamedRun]:
     return load_members([str(REFERENCES / name) for name in names or ("cpu-zoo",)], ROOT)
 
 
-def made_up(summary: pd.DataFrame, pairs: Pairs | None = None) -> list[Member]:
-    side: Side = load_side(str(REFERENCES / "cpu-zoo"), ROOT)
+def made_up(summary: pd.DataFrame, pairs: Pairs | None = None) -> list[NamedRun]:
+    side: RunSnapshot = load_side(str(REFERENCES / "cpu-zoo"), ROOT)
     floor = Estimate(value=1.0, low=0.98, high=1.02)
-    return [Member(side=side, name="run", label="run", summary=summary, floor=floor, pairs=pairs)]
+    return [NamedRun(side=side, name="run", label="run", summary=summary, floor=floor, pairs=pairs)]
 
 
 def table(layout: Layout, *names: str, told: list[str] | None = None) -> str:
@@ -125,7 +125,9 @@ def over(low: float, high: float) -> Estimate:
 SHOWN: Pairs = {("b", "ar"): over(1.9, 2.1), ("b", "a"): over(1.4, 1.6)}
 
 
-def bold_of(members: list[Member], names: tuple[str, ...], layout: Layout) -> set[tuple[str, int]]:
+def bold_of(
+    members: list[NamedRun], names: tuple[str, ...], layout: Layout
+) -> set[tuple[str, int]]:
     ((_, rows),) = grid(members, layout, names).groups
     return {(row[0].text, i) for row in rows for i, entry in enumerate(row) if entry.bold}
 

@@ -1,0 +1,220 @@
+"""A pretended CUDA device: tensors that live on the CPU and say that they are on ``cuda:0``.
+
+Inside a `PretendedCuda` block every torch function sees which of its tensors are on the pretended
+device. Two faults of GPU code show without a GPU: tensors of both devices in one function, which
+raises as CUDA would, and reads or writes that make the host wait for the device, which are counted
+by call site. Streams, events and kernels are not pretended; no time is measured.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+CUDA = torch.device("cuda", 0)
+_SOURCES = ("/decoders/", "/bench/", "/training/", "/transformers/")
+
+_FACTORIES = {
+    "tensor", "as_tensor", "zeros", "ones", "empty", "full", "arange", "rand", "randn", "randint",
+    "eye", "linspace", "tril_indices", "triu_indices", "zeros_like", "ones_like", "empty_like",
+    "full_like", "rand_like", "randn_like", "new_zeros", "new_ones", "new_empty", "new_full",
+    "new_tensor",
+}  # fmt: skip
+_FROM_HOST = {"tensor", "as_tensor", "new_tensor"}
+_READS = {
+    "item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "is_nonzero",
+    "equal", "allclose", "nonzero", "argwhere", "unique", "unique_consecutive", "masked_select",
+    "bincount", "repeat_interleave",
+}  # fmt: skip
+"""Functions whose result, or its shape, the host waits for."""
+
+
+class OnCuda(Tensor):
+    """A CPU tensor that says it is on the pretended device."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    device = property(lambda self: CUDA)  # type: ignore[assignment]
+    is_cuda = property(lambda self: True)  # type: ignore[assignment]
+    is_cpu = property(lambda self: False)  # type: ignore[assignment]
+    get_device = lambda self: 0  # noqa: E731
+
+
+def place(tensor: Tensor) -> OnCuda:
+    """Return the tensor as one on the pretended device; memory is shared."""
+    with torch._C.DisableTorchFunction():
+        return tensor.detach().as_subclass(OnCuda) if not isinstance(tensor, OnCuda) else tensor
+
+
+def place_module(module: nn.Module) -> nn.Module:
+    """Put a module's parameters and buffers on the pretended device, tied ones together."""
+    made: dict[int, Tensor] = {}
+    for part in module.modules():
+        held: dict[str, Any]
+        for held in (part._parameters, part._buffers):
+            for name, tensor in held.items():
+                if tensor is not None:
+                    held[name] = made.setdefault(id(tensor), place(tensor))
+    return module
+
+
+class PretendedCuda(TorchFunctionMode):
+    """While entered, follow tensors of the pretended device.
+
+    Attributes:
+        waits: how often the host waited for the device, by line of code and kind.
+        uploads: copies from pinned memory that nothing waited for, likewise.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: Counter[str] = Counter()
+        self.uploads: Counter[str] = Counter()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = dict(kwargs or {})
+        name = getattr(func, "__name__", str(func))
+        pinned = given.pop("pin_memory", False)
+        target = given.pop("device", None)
+        if name in {"to", "cuda", "cpu"}:
+            return self._moved(func, name, target, args, given)
+        if target is not None and not _is_cuda(target):
+            given["device"] = target
+        leaves = tree_leaves((args, given))
+        first = leaves[0] if leaves else None
+        if name in _FACTORIES:
+            like = name.endswith("_like") or name.startswith("new_")
+            on_cuda = _is_cuda(target) if target is not None else like and isinstance(first, OnCuda)
+            if name == "as_tensor" and target is None:
+                on_cuda = isinstance(first, OnCuda)
+            made = func(*tree_map(_plain, args), **tree_map(_plain, given))
+            if on_cuda and name in _FROM_HOST and not isinstance(first, OnCuda):
+                self._count(self.waits, f"{name} of host numbers")
+            if pinned:
+                made._pinned = True
+            return place(made) if on_cuda else made
+        if not any(isinstance(leaf, OnCuda) for leaf in leaves):
+            made = func(*args, **given)
+            return place(made) if target is not None and _is_cuda(target) else made
+        return self._computed(func, name, args, given, leaves)
+
+    def _computed(
+        self, func: Any, name: str, args: tuple[Any, ...], given: Any, leaves: list[Any]
+    ) -> Any:
+        if name == "_has_compatible_shallow_copy_type":
+            return False
+        if name == "__get__":
+            made = func(*map(_plain, args))
+            return tree_map(_placed, made)
+        if name in _READS and not (name == "repeat_interleave" and "output_size" in given):
+            self._count(self.waits, name)
+        elif name in {"__getitem__", "__setitem__", "index_put_", "index_put"}:
+            self._indexed(name, args)
+        elif name == "copy_" and isinstance(args[0], OnCuda) != isinstance(args[1], OnCuda):
+            self._crossed(args[1], name, non_blocking=given.get("non_blocking", False))
+        elif name not in {"__set__", "set_data"}:
+            for leaf in leaves:
+                if isinstance(leaf, Tensor) and not isinstance(leaf, OnCuda) and leaf.ndim:
+                    raise RuntimeError(f"{name} of tensors on cuda:0 and cpu at {_site()}")
+        made = func(*tree_map(_plain, args), **tree_map(_plain, given))
+        if name.endswith("_") and not name.endswith("__"):
+            return args[0]
+        if "out" in given:
+            return given["out"]
+        if name == "__getitem__" and not isinstance(args[0], OnCuda):
+            return made
+        return tree_map(_placed, made)
+
+    def _indexed(self, name: str, args: tuple[Any, ...]) -> None:
+        tensor, index = args[0], args[1]
+        for each in index if isinstance(index, tuple) else (index,):
+            if isinstance(each, (list, range)):
+                self._count(self.waits, f"{name} by a list")
+            elif isinstance(each, Tensor):
+                if isinstance(each, OnCuda) and not isinstance(tensor, OnCuda) and each.ndim:
+                    raise RuntimeError(f"{name}: a cpu tensor by a cuda index at {_site()}")
+                if each.dtype == torch.bool and each.ndim:
+                    self._count(self.waits, f"{name} by a mask")
+                elif isinstance(each, OnCuda) and not each.ndim:
+                    self._count(self.waits, f"{name} by a number on the device")
+                elif not isinstance(each, OnCuda) and each.ndim:
+                    self._count(self.waits, f"{name} by a host tensor")
+        value = args[2] if len(args) > 2 else None
+        crosses = isinstance(value, OnCuda) != isinstance(tensor, OnCuda)
+        if crosses and isinstance(value, Tensor) and value.ndim:
+            self._count(self.waits, f"{name} across devices")
+
+    def _moved(self, func: Any, name: str, target: Any, args: tuple[Any, ...], given: Any) -> Any:
+        source, *rest = args
+        if not isinstance(source, Tensor):
+            return func(*args, **given, **({} if target is None else {"device": target}))
+        for each in rest:
+            if isinstance(each, Tensor):
+                target = each.device
+            elif isinstance(each, (str, torch.device)):
+                target = each
+        target = {"cuda": CUDA, "cpu": "cpu"}.get(name, target)
+        on_cuda = isinstance(source, OnCuda) if target is None else _is_cuda(target)
+        dtypes = [each.dtype if isinstance(each, Tensor) else each for each in rest]
+        dtypes = [each for each in dtypes if isinstance(each, torch.dtype)]
+        kept = {key: value for key, value in given.items() if key != "non_blocking"}
+        made = _plain(source)
+        if name == "to" and (dtypes or kept):
+            made = made.to(*dtypes, **kept)
+        if on_cuda != isinstance(source, OnCuda):
+            self._crossed(source, name, non_blocking=given.get("non_blocking", False))
+            made = made.clone()
+        return place(made) if on_cuda else made
+
+    def _crossed(self, source: Tensor, name: str, *, non_blocking: bool) -> None:
+        """Count a copy between the devices."""
+        if isinstance(source, OnCuda):
+            self._count(self.waits, f"{name} to the host")
+        elif non_blocking and getattr(source, "_pinned", False):
+            self._count(self.uploads, f"{name} from pinned memory")
+        else:
+            self._count(self.waits, f"{name} from pageable memory")
+
+    @staticmethod
+    def _count(counter: Counter[str], kind: str) -> None:
+        counter[f"{_site()}: {kind}"] += 1
+
+
+def _placed(value: Any) -> Any:
+    return place(value) if isinstance(value, Tensor) else value
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, OnCuda):
+        return value
+    with torch._C.DisableTorchFunction():
+        return value.as_subclass(Tensor)
+
+
+def _is_cuda(device: Any) -> bool:
+    return isinstance(device, int) or torch.device(device).type == "cuda"
+
+
+def _site() -> str:
+    """Return the innermost line of the source that called torch."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        for part in _SOURCES:
+            if part in file:
+                return f"{file[file.index(part) + 1 :]}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "elsewhere"

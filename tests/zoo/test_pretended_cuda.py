@@ -1,0 +1,117 @@
+"""Decoders on a pretended GPU: no tensor on the wrong device, few waits of the host, same answers.
+
+`WAITS` is a budget: waits in a step of one sequence, greedy, at temperature 0.8, and there with a
+nucleus. It may only be lowered.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
+
+from bench.plan.adapters import load_adapter
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import Scheduler
+from decoders.core.hf.model import HFModel
+from decoders.core.registry import build, parse_spec
+from decoders.core.types import Generation, Sampling
+from tests.pretended_cuda import CUDA, PretendedCuda, place, place_module
+from tests.zoo.answers import held_out
+from tests.zoo.conftest import ROOT
+
+WAITS = {
+    "ar": (1, 2, 3),
+    "spec": (4, 10, 15),
+    "lookup": (1, 2, 3),
+    "jacobi": (1, 2, 3),
+    "lookahead": (3, 4, 5),
+    "medusa": (5, 6, 8),
+    "eagle": (41, 47, 46),
+    "exit": (3, 11, 15),
+    "ptp": (6, 8, 10),
+    "ptp@pqd:mode=pqd": (6, 8, 9),
+    "isd": (6, 10, 12),
+    "idlm": (8, 9, 12),
+    "nar": (8, 9, 11),
+}
+SAMPLINGS: tuple[dict[str, Any], ...] = (
+    {"temperature": 0.0},
+    {"temperature": 0.8},
+    {"temperature": 0.8, "top_p": 0.9},
+)
+
+
+def adapter_of(spec: str) -> str | None:
+    decoder = build(parse_spec(spec))
+    return decoder.adapter_name if "adapter" in decoder.needs else None
+
+
+def loaded(name: str) -> nn.Module:
+    module = AutoModelForCausalLM.from_pretrained(ROOT / "zoo" / name, dtype=torch.float32)
+    return module.eval()  # type: ignore[no-any-return]
+
+
+def models(spec: str, *, on_cuda: bool) -> Models:
+    target, draft = loaded("target"), loaded("draft")
+    if on_cuda:
+        target, draft = place_module(target), place_module(draft)
+    made = HFModel(target)
+    if name := adapter_of(spec):
+        made.attach(name, load_adapter(name, ROOT / "zoo" / name))
+    return Models(target=made, draft=HFModel(draft))
+
+
+@pytest.mark.parametrize("spec", WAITS)
+def test_a_decoder_answers_as_on_the_cpu_within_its_budget_of_waits(
+    spec: str, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    decoder, prompts = build(parse_spec(spec)), held_out(tokenizer, 1)[:3]
+    host = models(spec, on_cuda=False)
+    with PretendedCuda() as device:
+        pretended = models(spec, on_cuda=True)
+        assert pretended.target.device == CUDA
+    for options, budget in zip(SAMPLINGS, WAITS[spec], strict=True):
+        sampling = Sampling(max_new_tokens=24, seed=1, **options)
+        for batch in (1, 3):
+            expected = Scheduler(decoder, host, sampling, batch).run(prompts[:batch])
+            device.waits.clear()
+            with device:
+                found = Scheduler(decoder, pretended, sampling, batch).run(prompts[:batch])
+            assert [tokens_of(each) for each in found] == [tokens_of(each) for each in expected]
+            if batch == 1:
+                assert isinstance(found[0], Generation)
+                per_step = sum(device.waits.values()) / len(found[0].steps)
+                assert budget - 1 < per_step <= budget, device.waits.most_common(8)
+
+
+def tokens_of(outcome: object) -> tuple[int, ...]:
+    assert isinstance(outcome, Generation), outcome
+    return outcome.tokens
+
+
+def test_tensors_of_two_devices_do_not_meet() -> None:
+    with PretendedCuda(), pytest.raises(RuntimeError, match="add of tensors on cuda:0 and cpu"):
+        torch.add(place(torch.ones(2)), torch.ones(2))
+    with PretendedCuda():
+        assert torch.add(place(torch.ones(2)), torch.tensor(1.0)).device == CUDA
+
+
+def test_reads_of_the_device_are_counted_and_asynchronous_uploads_are_not() -> None:
+    with PretendedCuda() as device:
+        tensor = torch.arange(4, device="cuda")
+        assert not device.waits
+        assert tensor.tolist() == [0, 1, 2, 3]
+        assert int(tensor[1]) == 1
+        assert tensor[tensor > 2].shape == (1,)
+        assert sum(device.waits.values()) == 3
+        device.waits.clear()
+        pinned = torch.tensor([1, 2], pin_memory=True).to("cuda", non_blocking=True)
+        assert pinned.device == CUDA
+        assert (sum(device.waits.values()), sum(device.uploads.values())) == (0, 1)
+        torch.tensor([1, 2]).to("cuda", non_blocking=True)
+        torch.tensor([1, 2], device="cuda")
+        assert sum(device.waits.values()) == 2

@@ -55,7 +55,7 @@ def place(tensor: Tensor) -> OnCuda:
 
 def place_module(module: nn.Module) -> nn.Module:
     """Put a module's parameters and buffers on the pretended device, tied ones together."""
-    made: dict[int, Tensor] = {}
+    made: dict[int, Any] = {}
     for part in module.modules():
         held: dict[str, Any]
         for held in (part._parameters, part._buffers):

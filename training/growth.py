@@ -1,4 +1,4 @@
-"""How proposals improve with training: a line over the logarithm of tokens or slots seen.
+"""The growth of proposals with training: a line over the logarithm of tokens or slots seen.
 
 Between a few hundred thousand and some million slots, the leading proposals that stand grow nearly
 linearly in the logarithm of the slots seen. The fit says what ten times more would give if that
@@ -7,6 +7,7 @@ went on; its interval holds the next evaluation with 95 %, and says nothing of t
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,17 +16,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import linregress, t
 
-from training.plots import read_evaluations
-
-MIN_POINTS = 4
-"""Evaluations a fit needs: two for the line, and some to tell how far they lie from it."""
-
-KINDS = {
-    "greedy_leading_16": "greedy",
-    "leading_16": "sampled",
-    "drafts_that_stand": "greedy",
-}
-"""What the evaluations of adapters and of drafts count, and of what text."""
+_MIN_POINTS = 4  # two for the line, and some to tell how far they lie from it
+_KINDS = {"greedy_leading_16": "greedy", "leading_16": "sampled", "drafts_that_stand": "greedy"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +40,7 @@ class Growth:
     spread: float
 
     def at(self, seen: float) -> tuple[float, float, float]:
-        """The line at `seen`, and the 95 % interval of an evaluation there."""
+        """Return the line at `seen`, and the 95 % interval of an evaluation there."""
         logs = np.log10(self.seen)
         away = (math.log10(seen) - logs.mean()) ** 2 / ((logs - logs.mean()) ** 2).sum()
         num = len(logs)
@@ -57,11 +49,22 @@ class Growth:
         return value, value - margin, value + margin
 
 
+def read_evaluations(log: Path, key: str) -> list[dict[str, Any]]:
+    """Return a log's records that have `key`; a resumed run's replace those they repeat."""
+    by_step: dict[int, dict[str, Any]] = {}
+    for line in log.read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        if key in record:
+            by_step = {step: old for step, old in by_step.items() if step < record["step"]}
+            by_step[record["step"]] = record
+    return list(by_step.values())
+
+
 def read_growth(log: Path, name: str) -> list[Growth]:
-    """One fit for each kind of text that the log's evaluations tell of.
+    """Return one fit for each kind of text in a log's evaluations.
 
     Raises:
-        ValueError: no such file, no evaluations in it, or fewer than `MIN_POINTS`.
+        ValueError: no such file, no evaluations in it, or fewer than 4.
     """
     try:
         reports = read_evaluations(log, "held_out")
@@ -69,7 +72,7 @@ def read_growth(log: Path, name: str) -> list[Growth]:
         raise ValueError(f"cannot read the training log {log}: {error}") from error
     grown = [
         _fit(name, kind, reports, column)
-        for column, kind in KINDS.items()
+        for column, kind in _KINDS.items()
         if reports and reports[-1]["held_out"].get(column) is not None
     ]
     if not grown:
@@ -83,8 +86,8 @@ def _fit(name: str, kind: str, reports: list[dict[str, Any]], column: str) -> Gr
         for report in reports
         if report["tokens"] > 0 and report["held_out"].get(column) is not None
     ]
-    if len(points) < MIN_POINTS:
-        raise ValueError(f"{name} was evaluated {len(points)} times; a fit needs {MIN_POINTS}")
+    if len(points) < _MIN_POINTS:
+        raise ValueError(f"{name} was evaluated {len(points)} times; a fit needs {_MIN_POINTS}")
     seen, values = zip(*points, strict=True)
     line = linregress(np.log10(seen), values)
     rest = np.array(values) - line.intercept - line.slope * np.log10(seen)

@@ -5,14 +5,13 @@
 what the others are compared with. Intervals are percentile bootstraps over rows of text (their
 windows stay together); differences are paired: both adapters see the same resampled rows.
 
-Letters: R rows of text, N resamples, S slots.
+Letters: R rows of text, N resamples.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +21,11 @@ import numpy as np
 import torch
 
 from decoders.core.adapter.module import SlotAdapter
-from training.adapter.plots import plot_adapters
 from training.adapter.recipe import AdapterRecipe
 from training.adapter.report import SlotTally
 from training.adapter.train import build_job
+from training.growth import read_evaluations
+from training.plots import plot_adapters
 from training.recipe import read_recipe
 from training.reporter import Reporter
 
@@ -44,11 +44,9 @@ class Value:
 
 
 def leading_of(tallies: Sequence[SlotTally], seed: int = 0) -> list[tuple[Value, Value | None]]:
-    """Leading right predictions of 16 slots, and what each adapter has more than the first.
+    """Return leading right predictions of 16 slots, and what each adapter has more than the first.
 
-    Args:
-        tallies: of the same rows of text, in the same order.
-        seed: of the resampling.
+    Tallies are of the same rows of text, in the same order; `seed` is that of the resampling.
     """
     num_rows = len(tallies[0].by_row)
     assert all(len(tally.by_row) == num_rows for tally in tallies), "other rows of text"
@@ -61,7 +59,7 @@ def leading_of(tallies: Sequence[SlotTally], seed: int = 0) -> list[tuple[Value,
 
 
 def _leading(tally: SlotTally, weights: np.ndarray) -> np.ndarray:
-    """``[N]``: expected leading right predictions, rows weighted by ``[N, R]``."""
+    """Return expected leading right predictions ``[N]``, rows weighted by ``[N, R]``."""
     counts = torch.stack(tally.by_row).double().numpy()
     tried, stood = weights @ counts[:, 2], weights @ counts[:, 3]
     chances = np.divide(stood, tried, out=np.zeros_like(stood), where=tried > 0)
@@ -70,7 +68,7 @@ def _leading(tally: SlotTally, weights: np.ndarray) -> np.ndarray:
 
 
 def _value(of_resamples: np.ndarray) -> Value:
-    """The first is the estimate itself."""
+    """Return the first, the estimate itself, and the interval of the others."""
     low, high = np.quantile(of_resamples[1:], (0.025, 0.975))
     return Value(float(of_resamples[0]), float(low), float(high))
 
@@ -78,13 +76,10 @@ def _value(of_resamples: np.ndarray) -> Value:
 def _tallies_of(
     tables: Mapping[str, Any], folder: Path, num_rows: int, *, greedy: bool
 ) -> tuple[SlotAdapter, list[SlotTally]]:
-    """An adapter and its tallies, sampled and perhaps greedy, on a recipe's held-out rows.
+    """Return an adapter and its tallies, sampled and perhaps greedy, on a recipe's held-out rows.
 
     A folder with a ``draft`` model holds what an ungated adapter became: it is run on that model
     and judged by the recipe's.
-
-    Raises:
-        ValueError: an impossible recipe, or a folder without an adapter.
     """
     recipe = AdapterRecipe.of({**tables, "run": {**tables["run"], "eval_rows": num_rows}})
     adapter = SlotAdapter.load(folder)
@@ -92,17 +87,15 @@ def _tallies_of(
         model = {"path": str(draft), "teacher": recipe.model.teacher or recipe.model.path}
         recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update=model)})
     reporter = Reporter("none", "adapter", None)
-    job, _ = build_job(recipe, folder, torch.device("cpu"), reporter, adapter)
+    job = build_job(recipe, folder, torch.device("cpu"), reporter, adapter=adapter)
     return adapter, [job.tally(), *([job.tally(greedy=True)] if greedy else [])]
 
 
 def _cost_of(log: Path) -> dict[str, Any]:
-    """Trained parameters, minutes and MiB (of one worker at most) from a training log."""
+    """Return trained parameters, minutes and MiB (of one worker at most) from a training log."""
     if not log.is_file():
         return {}
-    records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    evaluations = [record for record in records if "held_out" in record]
-    last: dict[str, Any] = evaluations[-1] if evaluations else {}
+    last: dict[str, Any] = (read_evaluations(log, "held_out") or [{}])[-1]
     return {
         "parameters": last.get("parameters"),
         "steps": last.get("step"),
@@ -112,7 +105,7 @@ def _cost_of(log: Path) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """See the top of this file."""
+    """Compare adapters, see the top of this file."""
     parser = argparse.ArgumentParser(prog="python -m training.adapter.compare", description=__doc__)
     parser.add_argument("output", type=Path)
     parser.add_argument("recipe", type=Path)

@@ -1,6 +1,6 @@
 """Training an adapter by the lean pass: each row's base and teacher once, many windows on it.
 
-Letters: B rows, S places of a row, Q slots of a row, M slots that count.
+Letters: B rows, S tokens of a row, Q slots of a row, T likeliest tokens of the teacher.
 """
 
 from __future__ import annotations
@@ -13,81 +13,90 @@ from torch import Tensor
 
 from decoders.core.types import NO_UNIFORM
 from training.adapter.job import AdapterJob
-from training.adapter.lean_loss import GREEDY_TEMPERATURE, ShortHead, taught_loss
-from training.adapter.places import Places, places_of
-from training.adapter.windows import Windows, carried_places, explain_places, shift_of
+from training.adapter.lean_loss import GREEDY_TEMPERATURE, ShortHead, Top, taught_loss
+from training.adapter.student import Student
+from training.adapter.windows import Windows, carried, edges, explain
 from training.loop import Piece
-from training.text.data import Row
-from training.text.pool import PoolSource
+from training.text.data import Row, learnt
+from training.text.pool import stored_completions
+
+_CHUNK = 256  # tokens whose logits are held at a time
 
 
 class LeanJob(AdapterJob):
     """As `AdapterJob`, with the lean pass and its loss; rows know the temperature of their text."""
 
     def __init__(self, *parts: Any, **options: Any) -> None:
-        """See `AdapterJob`.
-
-        Raises:
-            ValueError: rows that are no completions.
-        """
+        """Take what `AdapterJob` takes; rows that are no completions raise `ValueError`."""
         super().__init__(*parts, **options)
-        if not isinstance(self.source, PoolSource) or self.source.facts["kind"] != "completions":
-            kind = self.source.facts["kind"]
-            raise ValueError(f"run.lean trains on data of kind 'completions', not {kind!r}")
-        words = self.source.frequent(self.settings.head_words) if self.settings.head_words else []
+        words = stored_completions(self.source, "run.lean").frequent(self.run.head_words)
         weight = self.student.head.weight
         self.head = ShortHead(weight, torch.tensor(words, dtype=torch.int64, device=weight.device))
 
     def _piece(self, rows: Sequence[Row], windows: Windows) -> Piece | None:
-        windows = windows.to(self.student.device)
-        loss, count = self._taught(rows, windows)
-        return (loss, count, int((windows.number >= 0).sum())) if count else None
-
-    def _taught(self, rows: Sequence[Row], windows: Windows) -> tuple[Tensor, int]:
-        """Summed loss of the slots that count, and how many they are."""
-        student, variant = self.student, self.student.adapter.config.variant
+        student, variant, run = self.student, self.student.adapter.config.variant, self.run
+        windows = windows.to(student.device)
         hidden, cache = student.context(windows.ids)
         if windows.blocks is not None:
             u = torch.full_like(windows.noise, NO_UNIFORM)
             target, usable, top = windows.blocks.target, windows.blocks.learn, None
         else:
-            places = self._places(rows, windows, hidden)
-            carried = carried_places(windows, variant)
-            explained = explain_places(
-                windows,
-                places.likeliest.gather(1, carried),
-                places.left.gather(1, carried),
-                places.mass.gather(1, carried),
-                variant,
+            asked = learnt(rows).to(windows.ids.device)
+            temperature = torch.tensor([row.temperature or 1.0 for row in rows]).to(asked.device)
+            facts, (ids, logits) = ask_teacher(
+                student, windows.ids, hidden, asked, temperature, run.teacher_top
             )
+            before = carried(windows, variant)
+            explained = explain(windows, *(fact.gather(1, before) for fact in facts), variant)
             u, target, usable = explained.u, explained.target, explained.usable
             row, slot = usable.nonzero().unbind(1)
-            at = row, windows.place[row, slot]
-            top = places.top_ids[at], places.top_logits[at]
-        settings, number = self.settings, windows.depth - shift_of(variant)
+            at = row, windows.index[row, slot]
+            top = ids[at], logits[at]
+        count = int(usable.sum())
+        if not count:
+            return None
         loss = taught_loss(
             student.states(cache, u, windows)[usable],
             self.head,
             target[usable],
-            None if settings.objective == "one-hot" else top,
+            None if run.objective == "one-hot" else top,
             torch.where(windows.greedy, GREEDY_TEMPERATURE, windows.warp[..., 0])[usable],
-            torch.exp(-number[usable].clamp(min=0) * settings.position_decay),
-            label_share=settings.label_share,
-            overlap_share=settings.overlap_share,
+            torch.exp(-windows.slot(variant)[usable] * run.position_decay),
+            label_share=run.label_share,
+            overlap_share=run.overlap_share,
         )
-        return loss, int(usable.sum())
-
-    def _places(self, rows: Sequence[Row], windows: Windows, hidden: Tensor) -> Places:
-        asked, temperature = _asked(rows, windows.ids)
-        top = self.settings.teacher_top
-        return places_of(self.student, windows.ids, hidden, asked, temperature, top)
+        return loss, count, int((windows.number >= 0).sum())
 
 
-def _asked(rows: Sequence[Row], ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Places of the answers but a row's first, and each row's temperature (greedy: 1)."""
-    asked = torch.zeros(ids.shape, dtype=torch.bool)
-    for line, row in zip(asked, rows, strict=True):
-        line[: len(row.learn)] = torch.tensor(row.learn)
-    asked[:, 0] = False
-    temperature = torch.tensor([row.temperature or 1.0 for row in rows])
-    return asked.to(ids.device), temperature.to(ids.device)
+@torch.no_grad()
+def ask_teacher(
+    student: Student, ids: Tensor, hidden: Tensor, asked: Tensor, temperature: Tensor, num_top: int
+) -> tuple[tuple[Tensor, Tensor, Tensor], Top]:
+    """Ask the teacher once about tokens ``[B, S]``, for all windows that stand there.
+
+    Args:
+        student: whose teacher it is.
+        ids: int64 ``[B, S]``.
+        hidden: ``[B, S, D]``, the teacher's hidden states.
+        asked: bool ``[B, S]``, about which tokens; never the first of a row.
+        temperature: float32 ``[B]``, of each row's windows (1 where they are greedy).
+        num_top: T.
+
+    Returns:
+        For each token the teacher's argmax before it, the left edge of the token in the warped CDF
+        and the width of its interval (float64; 0 if not asked about), ``[B, S]`` each; and
+        the likeliest tokens and their logits, ``[B, S, T]``.
+    """
+    likeliest, left = torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.float64)
+    mass = torch.zeros_like(left)
+    top_ids = torch.zeros(*ids.shape, num_top, dtype=torch.int64, device=ids.device)
+    top_logits = torch.zeros(*ids.shape, num_top, device=ids.device)
+    for chunk in torch.split(asked.nonzero(), _CHUNK):
+        row, index = chunk.unbind(1)
+        logits = student.teacher_logits(hidden[row, index - 1])
+        top = logits.topk(num_top)
+        warp = torch.stack([temperature[row], torch.ones_like(temperature[row])], 1)
+        left[row, index], mass[row, index] = edges(logits, ids[row, index], warp, 0)
+        likeliest[row, index] = top.indices[:, 0]
+        top_ids[row, index], top_logits[row, index] = top.indices, top.values
+    return (likeliest, left, mass), (top_ids, top_logits)

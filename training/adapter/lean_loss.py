@@ -11,64 +11,55 @@ from torch import Tensor
 
 GREEDY_TEMPERATURE = 0.7
 """Distributions are compared at this temperature where the text was picked greedily."""
+Top = tuple[Tensor, Tensor]
+"""The teacher's likeliest tokens, int64 ``[M, T]``, the likeliest first, and their logits."""
 
 
 class ShortHead:
     """The rows of an output head for some words: frequent ones, and those a batch asks for."""
 
     def __init__(self, weight: Tensor, words: Tensor) -> None:
-        """`weight` ``[V, D]``, frozen or not; `words` int64, distinct ids (none: all of them)."""
+        """Take `weight` ``[V, D]``, frozen or not; `words` int64, distinct ids (none: all)."""
         self.weight, self.words = weight, words.sort().values
         self._rows = None if weight.requires_grad else weight[self.words]
-        self._place = torch.full((len(weight),), -1, device=weight.device)
-        self._place[self.words] = torch.arange(len(self.words), device=weight.device)
+        self._index = torch.full((len(weight),), -1, device=weight.device)
+        self._index[self.words] = torch.arange(len(self.words), device=weight.device)
 
     def of(self, asked: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows ``[U, D]`` that hold all words `asked`, and the places there of these."""
+        """Return rows ``[U, D]`` that hold all words `asked`, and their indices there."""
         if not len(self.words):
             return self.weight, asked
-        others = torch.unique(asked[self._place[asked] < 0])
-        place = self._place.clone()
-        first = len(self.words)
-        place[others] = torch.arange(first, first + len(others), device=place.device)
+        others = torch.unique(asked[self._index[asked] < 0])
+        index, first = self._index.clone(), len(self.words)
+        index[others] = torch.arange(first, first + len(others), device=index.device)
         if self._rows is None:
-            return self.weight[torch.cat([self.words, others])], place[asked]
-        return torch.cat([self._rows, self.weight[others]]), place[asked]
+            return self.weight[torch.cat([self.words, others])], index[asked]
+        return torch.cat([self._rows, self.weight[others]]), index[asked]
 
 
 def taught_loss(
     states: Tensor,
     head: ShortHead,
     target: Tensor,
-    top: tuple[Tensor, Tensor] | None,
+    top: Top | None,
     temperature: Tensor,
     weight: Tensor,
     *,
     label_share: float,
-    overlap_share: float,
+    overlap_share: float = 0.0,
 ) -> Tensor:
-    """Summed loss of slots.
+    """Return the summed loss of slots with final hidden states ``[M, D]``.
 
-    Cross-entropy with the teacher's distribution, with labels, and 1 - overlap.
-
-    All distributions are at the slots' own temperatures and over the head's words; the teacher's is
-    of its T likeliest tokens.
-
-    Args:
-        states: ``[M, D]``, final hidden states.
-        head: see `ShortHead`.
-        target: int64 ``[M]``, the text's tokens.
-        top: the teacher's likeliest tokens, int64 ``[M, T]``, and their logits; None: labels alone.
-        temperature: float32 ``[M]``, above 0.
-        weight: float32 ``[M]``, of each slot.
-        label_share: weight of the cross-entropy of `target`.
-        overlap_share: weight of the chance that what the slot proposes is rejected,
-            1 - sum min(p, q).
+    It is cross-entropy with the teacher's distribution, with labels (`target` ``[M]``, by
+    `label_share`), and the chance that a proposal is rejected, 1 - sum min(p, q) (by
+    `overlap_share`); without `top`, with labels alone. All distributions are at the slots' own
+    temperatures ``[M]`` and over the head's words; the teacher's is of its T likeliest tokens. Each
+    slot has a weight ``[M]``.
     """
     asked = target[:, None] if top is None else torch.cat([target[:, None], top[0]], 1)
-    rows, place = head.of(asked)
-    said = (F.linear(states, rows).float() / temperature[:, None]).log_softmax(-1)
-    known = said.gather(1, place)
+    rows, index = head.of(asked)
+    logs = (F.linear(states, rows).float() / temperature[:, None]).log_softmax(-1)
+    known = logs.gather(1, index)
     labels = -known[:, 0]
     if top is None:
         return (labels * weight).sum()

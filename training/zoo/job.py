@@ -1,4 +1,4 @@
-"""One zoo model's training: build, losses, evaluation, export."""
+"""One model's training: its losses, its evaluations, its export."""
 
 from __future__ import annotations
 
@@ -11,150 +11,172 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from specbench_tasks.task import FAMILIES
-from training.forward import hidden_states
-from training.loop import Loop, Piece, Schedule, TrainingProgress, fingerprint_of, muon_and_adamw
+from training.forward import fresh_llama, hidden_states
+from training.loop import Piece, TrainingProgress, fingerprint_of, muon_and_adamw
+from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, RecipeTable, Seed, Share
 from training.reporter import Reporter
-from training.text.data import Batch, Encoder, group_rows, step_rows
+from training.text.data import Encoder, Row, learnt, padded, step_rows, worker_groups
 from training.workers import worker
 from training.zoo.evaluate import family_scores
 
 
-def build_model(section: dict[str, Any], vocab_size: int, encoder: Encoder) -> Any:
-    """A fresh `LlamaForCausalLM` of a recipe's [target] or [draft] section, from its seed."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+class _TokenizerTable(RecipeTable):
+    """[tokenizer]: see `training.text.tokenizer.build_tokenizer`."""
 
-    config = LlamaConfig(
-        vocab_size=vocab_size,
-        hidden_size=section["width"],
-        intermediate_size=section["intermediate"],
-        num_hidden_layers=section["layers"],
-        num_attention_heads=section["heads"],
-        num_key_value_heads=section["heads"],
-        max_position_embeddings=1024,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=encoder.end,
-        pad_token_id=encoder.pad,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(section["seed"])  # noqa: TID251 - transformers draws from it; forked
-        return LlamaForCausalLM(config)
+    num_examples: Count
+    num_merges: NotNegative
+    seed: Seed
+
+
+class _DataTable(RecipeTable):
+    """[data]: rows per step and family; `adaptive`: more for families that still fail."""
+
+    seed: Seed
+    max_tokens: Count
+    adaptive: bool
+    counts: dict[str, NotNegative]
+
+
+class _RunTable(RecipeTable):
+    """[run]: of both models, see `LoopTable`; `eval_prompts` are per family."""
+
+    workers: Count
+    eval_steps: Count
+    eval_prompts: Count
+    eval_max_new_tokens: Count
+    checkpoint_minutes: float
+
+
+class SizeTable(RecipeTable):
+    """[target] and [draft]: sizes, length and rates of a model.
+
+    `num_repeated` random sequences per step fade out over `repeated_steps` steps.
+    """
+
+    width: Count
+    layers: Count
+    heads: Count
+    intermediate: Count
+    num_steps: Count
+    warmup_steps: NotNegative
+    decay: Share
+    muon_lr: Rate
+    adamw_lr: Rate
+    num_repeated: NotNegative
+    repeated_steps: NotNegative
+    seed: Seed
+
+
+class ZooRecipe(Recipe):
+    """A recipe of `training.zoo.train`."""
+
+    tokenizer: _TokenizerTable
+    data: _DataTable
+    run: _RunTable
+    target: SizeTable
+    draft: SizeTable
 
 
 class ZooJob:
-    """One model's training: its losses, its evaluations, its export."""
+    """One model on fresh conversations of the grammars."""
 
     def __init__(
         self,
-        recipe: dict[str, Any],
+        tables: dict[str, Any],
         name: str,
         tokenizer: Any,
-        output: Path,
         device: torch.device,
         reporter: Reporter,
     ) -> None:
-        self.name, self.output, self.device = name, output, device
-        self.section, self.data, self.run = recipe[name], recipe["data"], recipe["run"]
-        self.tokenizer, self.encoder, self.reporter = tokenizer, Encoder(tokenizer), reporter
-        self.trained = build_model(self.section, len(tokenizer), self.encoder).to(device)
-        section = {key: value for key, value in self.section.items() if key != "num_steps"}
-        settings = {key: value for key, value in self.run.items() if key != "checkpoint_minutes"}
-        self.loop = Loop(
-            self,
-            optimizers(self.trained, self.section["muon_lr"], self.section["adamw_lr"]),
-            Schedule(
-                num_steps=self.section["num_steps"],
-                warmup_steps=self.section["warmup_steps"],
-                decay=self.section["decay"],
-            ),
-            output / ".training" / f"{name}.pt",
-            fingerprint_of(recipe["tokenizer"], self.data, section, settings),
-            reporter,
-            eval_steps=self.run["eval_steps"],
-            checkpoint_minutes=self.run["checkpoint_minutes"],
-            progress=TrainingProgress(counts=dict(self.data["counts"])),
+        recipe = ZooRecipe.of(tables)
+        self.sizes: SizeTable = getattr(recipe, name)
+        self.name, self.data, self.asked, self.device = name, recipe.data, recipe.run, device
+        self.run = LoopTable(
+            **{key: getattr(self.sizes, key) for key in ("num_steps", "warmup_steps", "decay")},
+            adamw_lr=self.sizes.adamw_lr,
+            eval_steps=recipe.run.eval_steps,
+            checkpoint_minutes=recipe.run.checkpoint_minutes,
         )
+        self.tokenizer, self.encoder, self.reporter = tokenizer, Encoder(tokenizer), reporter
+        self.trained = build_model(self.sizes, len(tokenizer), self.encoder).to(device)
+        section = {key: value for key, value in tables[name].items() if key != "num_steps"}
+        run = {key: value for key, value in tables["run"].items() if key != "checkpoint_minutes"}
+        self.fingerprint = fingerprint_of(tables["tokenizer"], tables["data"], section, run)
+
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Return Muon for the matrices of the layers, AdamW for embeddings and norms."""
+        matrices = self.trained.model.layers.parameters()
+        return muon_and_adamw(self.trained, matrices, self.sizes, weight_decay=0.01)
 
     def pieces(self, progress: TrainingProgress) -> Iterator[Piece]:
-        """Losses of this worker's groups of a step."""
-        step, section = progress.step, self.section
-        fade = 1 - step / section["repeated_steps"] if section["repeated_steps"] else 0.0
-        repeated = round(section["num_repeated"] * max(0.0, fade))
-        rows = step_rows(self.encoder, progress.counts, repeated, self.data["seed"], step)
-        rows.sort(key=lambda row: len(row.ids))
-        rank, world = worker()  # every n-th row, so that long ones are spread evenly
-        for batch in group_rows(rows[rank::world], self.encoder.pad, self.data["max_tokens"]):
-            loss = batch_loss(self.trained, batch, torch.bfloat16, self.device)
-            yield loss, len(batch.targets), batch.ids.numel()
+        """Yield losses of this worker's groups of a step."""
+        step, sizes = progress.step, self.sizes
+        fade = 1 - step / sizes.repeated_steps if sizes.repeated_steps else 0.0
+        repeated = round(sizes.num_repeated * max(0.0, fade))
+        rows = step_rows(self.encoder, progress.counts, repeated, self.data.seed, step)
+        for group in worker_groups(rows, self.data.max_tokens):
+            loss, num = rows_loss(
+                self.trained, group, self.encoder.pad, torch.bfloat16, self.device
+            )
+            yield loss, num, len(group) * len(group[-1].ids)
 
     def evaluate(self, progress: TrainingProgress) -> None:
-        """Scores every family (shared out over the workers) and adapts the mix."""
+        """Score every family (shared out over the workers) and adapt the mix."""
         rank, world = worker()
-        mine: dict[str, Any] = {}
-        for index, family in enumerate(FAMILIES):
-            if index % world == rank:
-                row, pairs = family_scores(
-                    self.trained,
-                    self.encoder,
-                    family,
-                    self.run["eval_prompts"],
-                    self.run["eval_max_new_tokens"],
-                )
-                mine[family] = (row, pairs[:3])
+        asked = self.asked.eval_prompts, self.asked.eval_max_new_tokens
+        mine = {
+            family: family_scores(self.trained, self.encoder, family, *asked)
+            for family in FAMILIES[rank::world]
+        }
         gathered: list[Any] = [mine]
         if world > 1:
             gathered = [None] * world
             dist.all_gather_object(gathered, mine)
-        by_family = {family: value for part in gathered for family, value in part.items()}
-        scores: dict[str, dict[str, float]] = {f: by_family[f][0] for f in FAMILIES}
-        self.reporter.evaluation(
-            progress, _scores_line(scores), {"scores": scores, "counts": progress.counts}
-        )
-        self.reporter.look(progress, {f: by_family[f][1] for f in FAMILIES})
-        if self.data["adaptive"]:
-            progress.counts = adapted_counts(
-                self.data["counts"],
-                {f: row.get("exact", row["score"]) for f, row in scores.items()},
-            )
+        found = {family: value for part in gathered for family, value in part.items()}
+        scores: dict[str, dict[str, float]] = {family: found[family][0] for family in FAMILIES}
+        shown = [
+            f"{family} {row['score']:.2f}" + (f"/{row['exact']:.2f}" if "exact" in row else "")
+            for family, row in scores.items()
+        ]
+        record = {"scores": scores, "counts": progress.counts}
+        self.reporter.evaluation(progress, f"score/exact: {', '.join(shown)}", record)
+        self.reporter.look(progress, {family: found[family][1][:3] for family in FAMILIES})
+        if self.data.adaptive:
+            shares = {family: row.get("exact", row["score"]) for family, row in scores.items()}
+            progress.counts = adapted_counts(self.data.counts, shares)
 
-    def export(self) -> None:
-        """Writes the Hugging Face checkpoint in bfloat16 with its tokenizer."""
-        folder = self.output / self.name
-        folder.mkdir(parents=True, exist_ok=True)
+    def export(self, output: Path) -> None:
+        """Write a Hugging Face checkpoint in bfloat16 with its tokenizer, in its own folder."""
+        folder = output / self.name
         # Tied weights are shared tensors; a copy keeps the fp32 master untouched.
-        fresh = build_model(self.section, len(self.tokenizer), self.encoder)
+        fresh = build_model(self.sizes, len(self.tokenizer), self.encoder)
         fresh.load_state_dict(self.trained.state_dict())
         fresh.to(torch.bfloat16).save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
 
-def optimizers(model: Any, muon_lr: float, adamw_lr: float) -> list[torch.optim.Optimizer]:
-    """Muon for the 2-D matrices of the layers, AdamW for embeddings and norms."""
-    matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
-    return muon_and_adamw(model, matrices, muon_lr=muon_lr, adamw_lr=adamw_lr, weight_decay=0.01)
+def build_model(sizes: SizeTable, vocab_size: int, encoder: Encoder) -> Any:
+    """Return a fresh `LlamaForCausalLM` of a recipe's [target] or [draft], from its seed."""
+    ids = {"bos_token_id": None, "eos_token_id": encoder.end, "pad_token_id": encoder.pad}
+    return fresh_llama(sizes, vocab_size=vocab_size, max_position_embeddings=1024, **ids)
 
 
-def batch_loss(model: Any, batch: Batch, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Summed cross-entropy in nats over the batch's answer tokens."""
-    states = hidden_states(model, batch.ids.to(device), dtype)
-    chosen = states.flatten(0, 1)[batch.places.to(device)]
-    logits = chosen @ model.lm_head.weight.to(dtype).T
-    return F.cross_entropy(logits.float(), batch.targets.to(device), reduction="sum")
+def rows_loss(
+    model: Any, rows: list[Row], pad: int, dtype: torch.dtype, device: torch.device
+) -> tuple[torch.Tensor, int]:
+    """Return summed cross-entropy (nats) of the rows' learnt tokens, and how many they are."""
+    ids, targets = padded(rows, pad).to(device), learnt(rows).to(device)
+    states = hidden_states(model, ids, dtype)
+    logits = states[:, :-1][targets[:, 1:]] @ model.lm_head.weight.to(dtype).T
+    chosen = ids[targets]
+    return F.cross_entropy(logits.float(), chosen, reduction="sum"), len(chosen)
 
 
 def adapted_counts(base: dict[str, int], scores: dict[str, float]) -> dict[str, int]:
-    """Rows per family for the next stretch: the same total, weighted by what still fails.
+    """Return rows per family for the next stretch: the same total, weighted by what still fails.
 
     A family's weight is ``base * (0.4 + 1 - score)``, and each keeps at least two rows.
     """
     weights = {family: base[family] * (1.4 - scores[family]) for family in base}
     factor = sum(base.values()) / sum(weights.values())
     return {family: max(2, round(weight * factor)) for family, weight in weights.items()}
-
-
-def _scores_line(scores: dict[str, dict[str, float]]) -> str:
-    parts = [
-        f"{family} {row['score']:.2f}" + (f"/{row['exact']:.2f}" if "exact" in row else "")
-        for family, row in scores.items()
-    ]
-    return f"score/exact: {', '.join(parts)}"

@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from tests.training.adapter.test_report import LENGTH, judged_windows
-from training.adapter.masked_report import RefineReport, StrideReport, tokens_per_call
-from training.adapter.report import SlotTally
+from training.adapter.report import RefineReport, SlotTally, StrideReport, tokens_per_call
 
 
 def simulated(chances: list[float], num_rounds: int = 200_000) -> float:
@@ -92,6 +91,6 @@ def test_a_report_of_blocks_survives_json_and_says_how_good_they_are() -> None:
     assert values["by_ratio"] == {"0.25": 0.75, "0.5": None}
     assert values["accuracy"][:3] == [1.0, 0.5, 1.0]
     assert report.summary() == (
-        "fully masked: leading correct 2.00, accuracy by place 1.00 0.50 1.00; "
+        "fully masked: leading correct 2.00, accuracy by position 1.00 0.50 1.00; "
         "by share of masks: 0.750 at 0.25"
     )

@@ -148,7 +148,7 @@ def train_exit(given: Given) -> None:
     _train("exit", given)
 
 
-def _train(kind: str, given: dict[str, Any]) -> None:
+def _train(kind: str, given: Given) -> None:
     from bench.plan.named_models import resolve
 
     options = dict(given)
@@ -221,7 +221,7 @@ def _draft(
         tables = with_settings(customised(tables, model=model, num_steps=num_steps), settings or ())
         name = Path(DraftRecipe.of(tables).model.path).name
         folder = output or RESULTS / "drafts" / name
-        options = {"resume": not restart, "progress": progress.value}
+        options: Any = {"resume": not restart, "progress": progress.value}
         train_draft(tables, folder, locate=resolve, **options)
     typer.echo(str(folder))
 

@@ -91,7 +91,7 @@ def train_draft(
     tables: Mapping[str, Any], output: Path, **options: Unpack[TrainingOptions]
 ) -> TrainingProgress:
     """Train a recipe's draft, as in ``training/recipes/smollm2-draft.toml``; see `train_recipe`."""
-    return train_recipe("draft", DraftRecipe.of(tables), DraftJob, output, **options)
+    return train_recipe("draft", DraftRecipe.of(tables), DraftJob, output, options)
 
 
 class DraftJob:
@@ -244,8 +244,8 @@ def fresh_draft(target: Any, table: DraftTable) -> Any:
 
     A draft to begin as that has other sizes raises `ValueError`.
     """
-    copied = ("vocab_size", "max_position_embeddings", "rope_parameters")
-    copied += ("bos_token_id", "eos_token_id", "pad_token_id")
+    copied = ["vocab_size", "max_position_embeddings", "rope_parameters"]
+    copied += ["bos_token_id", "eos_token_id", "pad_token_id"]
     draft = fresh_llama(table, **{name: getattr(target.config, name) for name in copied})
     if table.initial is not None:
         weights = open_checkpoint(table.initial, "AutoModelForCausalLM").state_dict()

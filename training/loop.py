@@ -42,21 +42,16 @@ class TrainingProgress:
 
 
 class Job(Protocol):
-    """What a loop trains.
+    """What a loop trains: a checkpoint must share its `fingerprint` and holds what is `trained`."""
 
-    Attributes:
-        run: length, rates, evaluations and checkpoints.
-        reporter: told of every step.
-        fingerprint: what a checkpoint must share with this run, see `fingerprint_of`.
-    """
-
-    run: LoopTable
-    reporter: Reporter
     fingerprint: str
+    reporter: Reporter
 
     @property
-    def trained(self) -> Any:
-        """Return the module whose state a checkpoint holds."""
+    def run(self) -> LoopTable: ...  # noqa: D102
+
+    @property
+    def trained(self) -> Any: ...  # noqa: D102
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the optimisers of its parameters, at the peaks of their learning rates."""
@@ -75,11 +70,7 @@ class Loop:
     """Steps, evaluations and checkpoints of one job."""
 
     def __init__(self, job: Job, path: Path, counts: dict[str, int] | None = None) -> None:
-        """Continue from the checkpoint at `path` if there is one; else start with `counts`.
-
-        Raises:
-            ValueError: the checkpoint belongs to another recipe.
-        """
+        """Continue from the checkpoint at `path`, of this recipe, or start with `counts`."""
         self.job, self.run, self.path = job, job.run, path
         self.optimizers = job.optimizers()
         self.peaks = [[group["lr"] for group in each.param_groups] for each in self.optimizers]

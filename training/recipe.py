@@ -23,6 +23,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 NotNegative = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0)]
+TopP = Annotated[float, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0, le=10**18)]
 FREE = {
     "num_steps",
@@ -45,13 +46,8 @@ class RecipeTable(BaseModel):
 class LoopTable(RecipeTable):
     """[run] of every training: its length, rates, evaluations and checkpoints.
 
-    Attributes:
-        warmup_steps: over which learning rates rise.
-        decay: share of the steps over which they fall, linearly, at the end.
-        adamw_lr: peak, but for matrices that Muon moves at a rate of their own.
-        eval_steps: steps between held-out reports.
-        eval_rows: rows of a report.
-        checkpoint_minutes: minutes between checkpoints.
+    Learning rates fall linearly over the last share `decay` of the steps; `adamw_lr` is the peak
+    but for matrices that Muon moves.
     """
 
     num_steps: Count
@@ -108,12 +104,8 @@ class Recipe(RecipeTable):
 def read_recipe(path: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return a recipe's tables, laid over those of the one it extends.
 
-    Args:
-        path: of a TOML file.
-        above: names of the recipes that extend this one.
-
-    Raises:
-        ValueError: no such file, no TOML, or recipes that extend one another in a ring.
+    A file that cannot be read, or recipes that extend one another in a ring, raise `ValueError`;
+    `above` are the names of the recipes that extend this one.
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -27,15 +27,11 @@ Build = Callable[[Any, Path, torch.device, Reporter, Locate], Job]
 
 
 class TrainingOptions(TypedDict, total=False):
-    """How a recipe is trained.
+    """Options of every training.
 
-    Attributes:
-        resume: continue from the last checkpoint (the default); False starts over, but keeps text
-            that was sampled.
-        progress: ``auto``, ``rich``, ``plain`` or ``none``.
-        device: a torch device; anything but ``cpu`` uses one worker.
-        stop_after_s: stop after a checkpoint once this many seconds passed.
-        locate: see `Locate`.
+    Not to `resume` (default: True) starts over, but keeps text that was sampled; `progress` is
+    ``auto`` (default), ``rich``, ``plain`` or ``none``; a `device` other than ``cpu`` uses one
+    worker; a run stops after a checkpoint once `stop_after_s` passed; `locate` is `Locate`.
     """
 
     resume: bool
@@ -46,29 +42,18 @@ class TrainingOptions(TypedDict, total=False):
 
 
 def train_recipe(
-    name: str,
-    recipe: Recipe,
-    build: Build,
-    output: Path,
-    *,
-    resume: bool = True,
-    progress: str = "auto",
-    device: str = "cpu",
-    stop_after_s: float | None = None,
-    locate: Locate = str,
+    name: str, recipe: Recipe, build: Build, output: Path, options: TrainingOptions
 ) -> TrainingProgress:
-    """Train the job of a recipe into `output`, see `TrainingOptions`.
+    """Train the job of a recipe into `output`.
 
-    The checkpoint and the log in ``output/.training`` have the `name`; `build` makes the job, in
-    every worker, of a recipe with a table ``run``.
-
-    Raises:
-        ValueError: an impossible recipe, or a checkpoint of another recipe.
+    The checkpoint and the log in ``output/.training`` have the `name`; `build` makes the job in
+    every worker. An impossible recipe, or a checkpoint of another one, raises `ValueError`.
     """
     (output / ".training").mkdir(parents=True, exist_ok=True)
-    workers = getattr(recipe.run, "workers", 1) if device == "cpu" else 1  # type: ignore[attr-defined]
-    deadline = deadline_after(stop_after_s)
-    spawn(workers, _train, name, recipe, build, output, resume, progress, device, deadline, locate)
+    single = options.get("device", "cpu") != "cpu"
+    workers = 1 if single else getattr(recipe.run, "workers", 1)  # type: ignore[attr-defined]
+    deadline = deadline_after(options.get("stop_after_s"))
+    spawn(workers, _train, name, recipe, build, output, options, deadline)
     return saved_progress(output / ".training" / f"{name}.pt")
 
 
@@ -77,20 +62,17 @@ def _train(
     recipe: Recipe,
     build: Build,
     output: Path,
-    resume: bool,
-    progress: str,
-    device: str,
+    options: TrainingOptions,
     deadline: float | None,
-    locate: Locate,
 ) -> None:
     keep_memory()
-    chosen = device_of(device)
+    device, locate = device_of(options.get("device", "cpu")), options.get("locate", str)
     made = train_job(
         name,
         output,
-        lambda reporter: build(recipe, output, chosen, reporter, locate),
-        resume=resume,
-        progress=progress,
+        lambda reporter: build(recipe, output, device, reporter, locate),
+        resume=options.get("resume", True),
+        progress=options.get("progress", "auto"),
         deadline=deadline,
         unit="slots" if name == "adapter" else "tokens",
     )
@@ -147,11 +129,7 @@ def located(name: str, locate: Locate) -> str:
 
 
 def open_checkpoint(path: str, kind: str, **options: Any) -> Any:
-    """Return a checkpoint's model or tokenizer, by `kind`: the name of a transformers class.
-
-    Raises:
-        ValueError: it cannot be opened, in one line.
-    """
+    """Return a checkpoint's model or tokenizer, of the transformers class `kind`."""
     import transformers
 
     source = find_checkpoint(path, "model", "config.json")

@@ -1,14 +1,11 @@
 """Blocks of a refining adapter: shown tokens of their slots, and masks for the others to predict.
 
-A block stands for consecutive answer tokens. Its first token is the target's own: it is shown,
-except in a fully masked block, whose call is the one that yields it. Of the others a random share
-is masked. A slot predicts the token after its own, so a block of n slots predicts n - 1 tokens, and
-the last slot's prediction is not looked at. After a token that ends the answer all further slots
-hold that token again, as many as the block has left: the decoder's block does not know beforehand
-where the answer ends.
+A block stands for consecutive answer tokens. Its first token, the target's own, is shown, except in
+a fully masked block, whose call yields it. Of the others a random share is masked. A slot predicts
+the token after its own, so the last slot's prediction is not looked at. After a token that ends the
+answer all further slots hold that token: the decoder's block does not know where the answer ends.
+Source: mask-predict (arXiv 1904.09324), shifted as in I-DLM (arXiv 2604.11035).
 
-Source: mask-predict (Ghazvininejad et al. 2019, arXiv 1904.09324), shifted as in I-DLM (arXiv
-2604.11035).
 Letters: B rows, Q slots of a row, n slots of a block.
 """
 
@@ -32,16 +29,12 @@ T = TypeVar("T", bound=Any)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRules:
-    """How blocks are drawn.
+    """Sizes (none: the longest there may be, else each as likely) and masks of blocks.
 
-    Attributes:
-        sizes: n is one of these, each as likely (none: the longest there may be).
-        hidden: share of blocks that are fully masked, the first token too.
-        ratios: share of masked tokens in the others, drawn uniformly between these two.
-        own: share of the others that show the student's own predictions, not the text's tokens,
-            and shall predict these too: so it learns which of its tokens to replace.
-        stops: ids that end an answer.
-        room: slots stand before this position only.
+    A share `hidden` of blocks is fully masked; in the others a share of tokens drawn between
+    `ratios` is. A share `own` of the unmasked shows the student's own predictions and shall predict
+    these too: so it learns which of its tokens to replace. `stops` end an answer; slots stand
+    before the position `room`.
     """
 
     sizes: tuple[int, ...] = ()
@@ -78,12 +71,9 @@ class BlockRules:
 class Blocks:
     """Shown tokens and targets of the slots of blocks; every field is ``[B, Q]``.
 
-    Attributes:
-        shown: int64, the token at a slot's own position, or `MASKED`.
-        target: int64, the token it predicts; 0 where it predicts none.
-        learn: bool, that token is in the block and is a mask there, or the student's own.
-        inside: bool, that token is the answer's, its stop included.
-        own: bool, the slot shows the student's own prediction.
+    `shown` is the token at a slot's own position, or `MASKED`; `target` the one it predicts (0:
+    none). A slot learns (`learn`) tokens that are masks in the block, or the student's `own`;
+    `inside` are the answer's, its stop included.
     """
 
     shown: Tensor

@@ -32,11 +32,10 @@ _EVAL_SLOTS = 160
 
 
 class AdapterJob:
-    """A student on the rows of a source, shared out among the workers.
+    """A student on the rows of a source: in every row windows of slots are drawn anew.
 
-    In every row windows of slots are drawn anew, whose losses are summed. An evaluation measures
-    the adapter on rows held out and tells the reporter, and `best` if set. `base` is what is known
-    of the base model.
+    An evaluation measures the adapter on rows held out and offers it to `best`, if set. `base`
+    describes the base model.
     """
 
     fingerprint = ""
@@ -158,8 +157,8 @@ class AdapterJob:
             case "refine":
                 by_ratio = {ratio: self.tally(ratio=ratio) for ratio in RATIOS}
                 return RefineReport.of_blocks(usual, by_ratio)
-        greedy = self.tally(greedy=True) if self.sampling.greedy else None
-        return HeldOutReport(**HeldOutReport.fields_of(usual, greedy))
+        also = self.tally(greedy=True) if self.sampling.greedy else None
+        return HeldOutReport(**HeldOutReport.fields_of(usual, also))
 
     @torch.no_grad()
     def tally(
@@ -169,21 +168,16 @@ class AdapterJob:
         warp: tuple[float, float] | None = None,
         ratio: float | None = None,
     ) -> SlotTally:
-        """Count held-out rows, in order of their lengths.
+        """Count held-out rows, in greedy windows alone or at a `warp` (temperature and top-p).
 
-        Args:
-            greedy: in greedy windows alone.
-            warp: temperature and top-p; None: the settings'.
-            ratio: share of a block's tokens that are masked; None: all, the first one too.
+        `ratio` is the share of a block's tokens that are masked; None: all, the first one too.
         """
         temperature, top_p = warp or (self.run.eval_temperature, self.run.eval_top_p)
-        sampling = dataclasses.replace(
-            self.sampling,
+        sampling = WindowSampling(
             temperatures=(temperature, temperature),
-            usual_temperature=None,
             top_ps=(top_p,),
+            top_k=self.sampling.top_k,
             greedy=float(greedy),
-            beta=1.0,
         )
         blocks = self.blocks
         if blocks is not None:
@@ -202,9 +196,9 @@ class AdapterJob:
     def export(self, folder: Path) -> None:
         """Write the adapter with its held-out report; the student is of no use afterwards.
 
-        Ungated, the deltas belong to every row, so they go into the model's own weights: it is
-        written to ``FOLDER/draft`` (a model of masks verifies itself: ``FOLDER/model``), and the
-        adapter keeps its embedding alone.
+        Ungated deltas belong to every row: they go into the model's own weights, written to
+        ``FOLDER/draft`` (a model of masks verifies itself: ``FOLDER/model``), and the adapter keeps
+        its embedding alone.
         """
         dtype, trained = torch.float16 if self.run.half else torch.float32, self.trained
         report, base = self.report or self.held_out(), self.base

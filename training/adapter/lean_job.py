@@ -47,7 +47,8 @@ class LeanJob(AdapterJob):
                 student, windows.ids, hidden, asked, temperature, run.teacher_top
             )
             before = carried(windows, variant)
-            explained = explain(windows, *(fact.gather(1, before) for fact in facts), variant)
+            likeliest, left, mass = (fact.gather(1, before) for fact in facts)
+            explained = explain(windows, likeliest, left, mass, variant)
             u, target, usable = explained.u, explained.target, explained.usable
             row, slot = usable.nonzero().unbind(1)
             at = row, windows.index[row, slot]
@@ -72,20 +73,13 @@ class LeanJob(AdapterJob):
 def ask_teacher(
     student: Student, ids: Tensor, hidden: Tensor, asked: Tensor, temperature: Tensor, num_top: int
 ) -> tuple[tuple[Tensor, Tensor, Tensor], Top]:
-    """Ask the teacher once about tokens ``[B, S]``, for all windows that stand there.
+    """Ask the teacher once about the tokens of `ids` ``[B, S]``, for all windows that stand there.
 
-    Args:
-        student: whose teacher it is.
-        ids: int64 ``[B, S]``.
-        hidden: ``[B, S, D]``, the teacher's hidden states.
-        asked: bool ``[B, S]``, about which tokens; never the first of a row.
-        temperature: float32 ``[B]``, of each row's windows (1 where they are greedy).
-        num_top: T.
-
-    Returns:
-        For each token the teacher's argmax before it, the left edge of the token in the warped CDF
-        and the width of its interval (float64; 0 if not asked about), ``[B, S]`` each; and
-        the likeliest tokens and their logits, ``[B, S, T]``.
+    Its hidden states are ``[B, S, D]``, `asked` is a mask ``[B, S]`` without the first tokens of
+    rows, `temperature` ``[B]`` is that of each row's windows (1 where they are greedy). Returned
+    are its argmax before each token, the left edge and the width of the token's interval (float64;
+    0 if not asked about), ``[B, S]`` each; and its likeliest tokens and their logits, ``[B, S,
+    num_top]``.
     """
     likeliest, left = torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.float64)
     mass = torch.zeros_like(left)

@@ -36,7 +36,7 @@ class _Group(torch.autograd.Function):
         y = x @ weight
         inner = x @ low
         first = 0
-        for part, high in zip(inner.split([len(h) for h in highs], 1), highs, strict=True):
+        for part, high in zip(torch.split(inner, [len(h) for h in highs], 1), highs, strict=True):
             y[:, first : first + high.shape[1]].addmm_(part, high)
             first += high.shape[1]
         ctx.save_for_backward(x, weight, low, inner, *highs)
@@ -186,12 +186,9 @@ class LeanLlama:
     ) -> Tensor:
         """Return final hidden states ``[B, W, L, D]`` of slots.
 
-        Args:
-            context: of their rows.
-            x: ``[B, W, L, D]``, their hidden states before the layer where they enter.
-            positions: int64 ``[B, W, L]``.
-            hidden: additive masks: of the context ``[B, W, S]``, of the window ``[B, W, L, L]``.
-            factors: A and B of the adapted layers, see `SlotAdapter.factors`.
+        They enter as `x` ``[B, W, L, D]`` at `positions` ``[B, W, L]``; `hidden` are additive masks
+        of the context ``[B, W, S]`` and of the window ``[B, W, L, L]``, `factors` those of
+        `SlotAdapter`.
         """
         shape = x.shape
         cos, sin = self._rotary(positions.flatten())

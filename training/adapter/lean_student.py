@@ -23,11 +23,7 @@ class LeanStudent(Student):
     """
 
     def __init__(self, module: Any, adapter: SlotAdapter) -> None:
-        """Freeze `module`, a Llama in float32 or bfloat16 on its device.
-
-        Raises:
-            ValueError: another architecture, or an adapter it cannot train.
-        """
+        """Freeze `module`, a Llama in float32 or bfloat16; others raise `ValueError`."""
         if not adapter.config.rank or adapter.config.standalone:
             raise ValueError(
                 "run.lean trains low-rank adapters that are not standalone; set adapter.rank to "

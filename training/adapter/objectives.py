@@ -32,16 +32,10 @@ ObjectiveName = Literal["one-hot", "kl", "reverse-kl", "overlap"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A student's predictions on windows.
+    """A student's logits ``[M, V]`` and targets ``[M]`` of the usable slots ``[B, Q]`` of windows.
 
-    Attributes:
-        windows: where the slots are.
-        usable: bool ``[B, Q]``, the M slots that count.
-        logits: float32 ``[M, V]``, the student's.
-        target: int64 ``[M]``, the tokens that continue the text.
-        teacher: hidden states ``[B, S, D]`` of the teacher (of blocks, which need none: the
-            student's own).
-        context: those of the student's own token rows; gated, it has no part in them.
+    Hidden states ``[B, S, D]`` are the teacher's (of blocks, which need none: the student's own)
+    and those of the student's own token rows (`context`).
     """
 
     windows: Windows
@@ -76,8 +70,8 @@ def run(student: Student, windows: Windows, top_k: int) -> Outcome:
     before = carried(windows, variant)
     with torch.no_grad():
         logits = student.teacher_logits(gather_rows(teacher, (before - 1).clamp(min=0)))
-        intervals = edges(logits, windows.ids.gather(1, before), windows.warp, top_k)
-        explained = explain(windows, logits.argmax(-1), *intervals, variant)
+        left, mass = edges(logits, windows.ids.gather(1, before), windows.warp, top_k)
+        explained = explain(windows, logits.argmax(-1), left, mass, variant)
     states = student.states(cache, explained.u, windows)
     return Outcome(
         windows=windows,

@@ -9,9 +9,19 @@ from pydantic import Field, model_validator
 from decoders.core.adapter.config import SlotVariant
 from decoders.core.adapter.embedding import Code
 from training.adapter.objectives import ObjectiveName
-from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, RecipeTable, Seed, Share
+from training.adapter.windows import WindowSampling
+from training.recipe import (
+    Count,
+    LoopTable,
+    NotNegative,
+    Rate,
+    Recipe,
+    RecipeTable,
+    Seed,
+    Share,
+    TopP,
+)
 
-_TopP = Annotated[float, Field(gt=0, le=1)]
 _Stride = Annotated[int, Field(ge=2)]
 
 
@@ -53,17 +63,6 @@ class AdapterTable(RecipeTable):
     seed: Seed = 0
 
 
-class _SamplingTable(RecipeTable):
-    """[sampling]: see `training.adapter.windows.WindowSampling`."""
-
-    temperatures: tuple[Rate, Rate] = (1.0, 1.0)
-    usual_temperature: Rate | None = None
-    top_ps: tuple[_TopP, ...] = Field(default=(1.0,), min_length=1)
-    top_k: NotNegative = 0
-    greedy: Share = 0.0
-    beta: Rate = 1.0
-
-
 class BlocksTable(RecipeTable):
     """[blocks], of refining adapters: see `training.adapter.blocks.BlockRules`."""
 
@@ -77,26 +76,20 @@ class RunTable(LoopTable):
     """[run]: objective, length, rates, sizes and evaluation.
 
     Attributes:
-        objective: name of the loss.
-        label_share: share of the text's own tokens in it, beside a divergence from the teacher.
+        label_share: share of the text's own tokens in the loss, beside the teacher's.
         clean: weight of the next-token loss of token rows, where the adapter is not gated; ``auto``
             gives it as much weight as the slots' loss.
         strides: isd learns one after another, each for an equal share of the steps; none: the
             largest only.
-        workers: processes on a CPU.
         muon_lr: peak for the delta's matrices.
-        slots_per_row: Q.
         max_tokens: padded tokens of one group of rows.
-        seed: of windows.
-        eval_temperature: of a report's sampled windows; so is `eval_top_p`.
-        half: write the adapter in float16.
         lean: the lean pass (`training.adapter.lean_student`): for Llama models and stored
-            completions. The four keys after it are of this pass.
+            completions, with the four keys after it.
         teacher_top: likeliest tokens of the teacher that are learned.
         head_words: words of the head that are always in the loss; 0: all.
         position_decay: slot k weighs exp(-k position_decay).
         overlap_share: share of 1 - overlap in the loss.
-        choose: which weights are written: the last, or those of the best held-out report.
+        choose: write the last weights, or those of the best held-out report.
     """
 
     objective: ObjectiveName = "one-hot"
@@ -111,7 +104,7 @@ class RunTable(LoopTable):
     seed: Seed = 1
     eval_steps: Count = 300
     eval_temperature: Rate = 0.7
-    eval_top_p: _TopP = 0.95
+    eval_top_p: TopP = 0.95
     half: bool = True
     lean: bool = False
     teacher_top: Count = 16
@@ -129,7 +122,7 @@ class AdapterRecipe(Recipe):
 
     model: _ModelTable
     adapter: AdapterTable = AdapterTable()
-    sampling: _SamplingTable = _SamplingTable()
+    sampling: WindowSampling = WindowSampling()
     blocks: BlocksTable | None = None
     data: dict[str, Any]
     run: RunTable
@@ -140,52 +133,36 @@ class AdapterRecipe(Recipe):
         run, adapter = self.run, self.adapter
         variant, objective, strides = adapter.variant, run.objective, run.strides
         shares = run.label_share + run.overlap_share
-        checks: list[tuple[Any, str]] = [
-            (
-                variant == "refine" and objective != "one-hot",
-                f"run.objective is {objective!r}; blocks learn the text, use one-hot",
+        checks: dict[str, Any] = {
+            f"run.objective is {objective!r}; blocks learn the text, use one-hot": (
+                variant == "refine" and objective != "one-hot"
             ),
-            (
-                objective == "overlap" and variant != "isd",
-                f"run.objective is 'overlap'; it is for isd, not {variant}",
+            f"run.objective is 'overlap'; it is for isd, not {variant}": (
+                objective == "overlap" and variant != "isd"
             ),
-            (
-                self.blocks is not None and variant != "refine",
-                f"[blocks] is for adapter.variant refine, not {variant}",
+            f"[blocks] is for adapter.variant refine, not {variant}": (
+                self.blocks is not None and variant != "refine"
             ),
-            (
-                run.clean and adapter.gated,
-                "run.clean is for adapters with gated = false: token rows of a gated one are the "
-                "base model's own",
+            "run.clean is for adapters with gated = false: token rows of a gated one are the base "
+            "model's own": run.clean and adapter.gated,
+            f"adapter.enter is {adapter.enter}; slots that enter above the first layer are trained "
+            "with run.lean = true": adapter.enter and not run.lean,
+            "run.lean is for gated adapters without another teacher": (
+                run.lean and (not adapter.gated or self.model.teacher is not None or run.clean)
             ),
-            (
-                adapter.enter and not run.lean,
-                f"adapter.enter is {adapter.enter}; slots that enter above the first layer are "
-                "trained with run.lean = true",
+            f"run.objective is {objective!r}; run.lean knows one-hot and kl": (
+                run.lean and objective not in ("one-hot", "kl")
             ),
-            (
-                run.lean and (not adapter.gated or self.model.teacher is not None or run.clean),
-                "run.lean is for gated adapters without another teacher",
+            "model.dtype is float16; run.lean uses float32 or bfloat16": (
+                run.lean and self.model.dtype == "float16"
             ),
-            (
-                run.lean and objective not in ("one-hot", "kl"),
-                f"run.objective is {objective!r}; run.lean knows one-hot and kl",
+            f"run.label_share {run.label_share:g} and run.overlap_share {run.overlap_share:g} are "
+            "more than 1 together; lower one": run.lean and shares > 1,
+            f"run.strides are {list(strides)}; they are for isd, up to num_slots + 1": (
+                strides and (variant != "isd" or max(strides) > adapter.num_slots + 1)
             ),
-            (
-                run.lean and self.model.dtype == "float16",
-                "model.dtype is float16; run.lean uses float32 or bfloat16",
-            ),
-            (
-                run.lean and shares > 1,
-                f"run.label_share {run.label_share:g} and run.overlap_share "
-                f"{run.overlap_share:g} are more than 1 together; lower one",
-            ),
-            (
-                strides and (variant != "isd" or max(strides) > adapter.num_slots + 1),
-                f"run.strides are {list(strides)}; they are for isd, up to num_slots + 1",
-            ),
-        ]
-        for wrong, message in checks:
+        }
+        for message, wrong in checks.items():
             if wrong:
                 raise ValueError(message)
         return self

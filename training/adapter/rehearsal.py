@@ -48,8 +48,7 @@ def rehearse(
 ) -> None:
     """Check the model, decode with a fresh adapter, and run a step of its job without updating.
 
-    Raises:
-        ValueError: the architecture is run wrong, or decodes or trains no such adapter.
+    An architecture that is run wrong, or decodes or trains no such adapter, raises `ValueError`.
     """
     self_check(model)
     name, variant = type(model.module).__name__, adapter.config.variant

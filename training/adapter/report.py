@@ -22,11 +22,10 @@ RATIOS = (0.25, 0.5, 0.75)
 
 
 class SlotTally:
-    """Counts over windows of `num_slots` slots.
+    """Counts ``[4, num_slots]`` over windows, float64, for each row of text (`by_row`).
 
-    Attributes:
-        by_row: float64 ``[4, num_slots]`` of each row of text: slots judged, slots right, slots
-            judged whose predecessors were right, and those of them that were right too.
+    They are of slots judged, slots right, slots judged whose predecessors were right, and those of
+    them that were right too.
     """
 
     def __init__(self, num_slots: int) -> None:
@@ -122,16 +121,10 @@ def tokens_per_call(survival: Sequence[float], stride: int) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutReport:
-    """Held-out figures of an adapter, as they stand in ``adapter.json``.
+    """Held-out figures of an adapter in sampled windows, as they stand in ``adapter.json``.
 
-    Attributes:
-        windows: how many sampled windows were looked at.
-        accuracy: by slot, in sampled windows.
-        survival: P(first g slots right), sampled windows.
-        leading_16: expected leading correct tokens of the first 16 slots, sampled windows.
-        calibration: (a, b), see `SlotTally.calibration`.
-        greedy_accuracy: the same in greedy windows, as are the fields below (None: not trained on
-            them).
+    By slot: `accuracy`, and `survival`, P(first g slots right); `calibration` is that of
+    `SlotTally`. The same in greedy windows is None where they are not trained on.
     """
 
     windows: int
@@ -181,13 +174,10 @@ class HeldOutReport:
 class StrideReport(HeldOutReport):
     """Held-out figures of an isd adapter.
 
-    `accuracy` is the mean over windows of sum min(p, q) by depth at the evaluation's distribution,
-    which is how often strict verification accepts, `survival` its product along a window.
-
-    Attributes:
-        open_accuracy: as `accuracy`, at temperature 1 and without a nucleus.
-        open_survival: as `survival`.
-        tokens_per_call: by stride and distribution (``sampled``, ``open``, ``greedy``), see there.
+    `accuracy` is the mean over windows of sum min(p, q) by depth, which is how often strict
+    verification accepts, `survival` its product along a window; `open_` is at temperature 1 and
+    without a nucleus. `tokens_per_call` is by stride and distribution (``sampled``, ``open``,
+    ``greedy``).
     """
 
     open_accuracy: list[float | None]
@@ -197,7 +187,7 @@ class StrideReport(HeldOutReport):
     @classmethod
     def of_strides(cls, sampled: SlotTally, opened: SlotTally, greedy: SlotTally) -> StrideReport:
         """Return the report of tallies: the evaluation's distribution, temperature 1, greedy."""
-        by_stride = {}
+        by_stride: dict[str, dict[str, float]] = {}
         for stride in _STRIDES:
             by_distribution = {
                 name: tokens_per_call(tally.survival(), stride)

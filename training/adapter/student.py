@@ -104,11 +104,7 @@ class Student:
         """Freeze `module` (on its device, in the dtype to compute in) for training `adapter`.
 
         `teacher` is another causal LM of the same vocabulary whose picks are learned; None is
-        `module` itself.
-
-        Raises:
-            ValueError: where the adapter or an architecture does not fit, or slots that stand for a
-                text's own tokens have other states than the module's own.
+        `module` itself. An adapter or an architecture that does not fit raises `ValueError`.
         """
         adapter.check_fits(module)
         self.facts = _facts_of(module)
@@ -175,11 +171,7 @@ class Student:
     def slots(
         self, cache: ContextCache, embedded: Tensor, positions: Tensor, mask: Tensor
     ) -> Tensor:
-        """Return hidden states ``[B, Q, D]`` of slots.
-
-        Slot inputs are ``[B, Q, D]``, their positions ``[B, Q]``, `mask` is bool ``[B, Q, S + Q]``,
-        True where seen.
-        """
+        """Return hidden states ``[B, Q, D]`` of embedded slots; `mask` is ``[B, Q, S + Q]``."""
         reach = cache.length
         if any(self.facts.windows.values()):  # slots of a block may stand behind their row
             reach = max(reach, int(positions.max()) + 1)

@@ -26,7 +26,8 @@ from training.adapter.windows import WindowSampling
 from training.loop import Best, TrainingProgress, fingerprint_of
 from training.reporter import Reporter
 from training.run import BEST, Locate, TrainingOptions, located, open_checkpoint, train_recipe
-from training.text.sources import Source, Teacher, source_of
+from training.text.completions import Teacher
+from training.text.sources import Source, source_of
 
 _UNIFORM_SCALE = 0.1
 """How large the embedding of u begins, in the new adapter's own scale, beside a mask's vector."""
@@ -49,7 +50,7 @@ def train_adapter(
     if kind not in (None, own):
         verb = "ptp" if own == "ptp" else f"idlm --objective {own}"
         raise ValueError(f"the recipe trains {own}; use `bench train {verb}`")
-    return train_recipe("adapter", recipe, build_job, output, **options)
+    return train_recipe("adapter", recipe, build_job, output, options)
 
 
 def build_job(
@@ -76,7 +77,7 @@ def build_job(
         taught_by = located(recipe.model.teacher, locate)
         teacher = open_checkpoint(taught_by, "AutoModelForCausalLM", dtype=dtype).to(device)
         base["teacher_sha256"] = weights_sha256(taught_by)
-    sampling = WindowSampling(**recipe.sampling.model_dump())
+    sampling = recipe.sampling
     given = adapter is not None
     adapter = (adapter or _fresh(recipe.adapter, sampling, module)).to(device)
     tokenizer = open_checkpoint(taught_by, "AutoTokenizer")

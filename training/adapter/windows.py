@@ -19,36 +19,33 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from decoders.core.adapter.config import Variant
 from decoders.core.sampling import nucleus, tempered
 from decoders.core.types import NO_UNIFORM
 from training.adapter.blocks import BlockRules, Blocks, Placed, hide, moved
+from training.recipe import NotNegative, Rate, RecipeTable, Share, TopP
 from training.text.data import Row, padded
 
 LEAST_MASS = 2.0**-40  # less likely tokens count as impossible: no float64 u hits them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowSampling:
-    """Which sampling windows are trained at.
+class WindowSampling(RecipeTable):
+    """[sampling]: distributions of windows, drawn once each.
 
-    Attributes:
-        temperatures: drawn uniformly between these two ...
-        usual_temperature: ... or, in half of the sampled windows, this one (None: never).
-        top_ps: one of these, each as likely.
-        top_k: of all sampled windows.
-        greedy: share of windows that follow the greedy continuation.
-        beta: uniforms within a token's interval follow Beta(beta, beta).
+    Temperatures are uniform between two, or, in half of the sampled windows, the usual one; top-p
+    is one of `top_ps`. A share `greedy` of windows follows the greedy continuation. Uniforms within
+    a token's interval follow Beta(beta, beta).
     """
 
-    temperatures: tuple[float, float] = (1.0, 1.0)
-    usual_temperature: float | None = None
-    top_ps: tuple[float, ...] = (1.0,)
-    top_k: int = 0
-    greedy: float = 0.0
-    beta: float = 1.0
+    temperatures: tuple[Rate, Rate] = (1.0, 1.0)
+    usual_temperature: Rate | None = None
+    top_ps: tuple[TopP, ...] = Field(default=(1.0,), min_length=1)
+    top_k: NotNegative = 0
+    greedy: Share = 0.0
+    beta: Rate = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +59,10 @@ class Windows:
             is 0, in all other variants 1.
         number: int64, the window of its row it belongs to; -1 for padding.
         warp: float32 ``[B, Q, 2]``, temperature and top-p.
-        greedy: bool.
         noise: float64 in (0, 1), where u lies within its token's interval.
         standalone: a window does not see the token before it, its first slot stands for it.
         blocks: shown tokens of a refining adapter's slots; None: of the other variants.
-        stride: slots that every window takes, the last ones padding where it is shorter; 0: windows
-            follow one another without gaps.
+        stride: slots that every window takes, the last ones padding; 0: no gaps.
     """
 
     ids: Tensor
@@ -213,12 +208,9 @@ def _draw_warp(sampling: WindowSampling, rng: np.random.Generator) -> tuple[floa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _WindowTargets:
-    """Uniforms and targets of windows; every field is ``[B, Q]``.
+    """Uniforms carried by slots (`NO_UNIFORM`: greedy, padding) and their targets, ``[B, Q]`` each.
 
-    Attributes:
-        u: float64, carried by each slot; `NO_UNIFORM` in greedy windows and padding.
-        target: int64, the token it shall predict.
-        usable: bool, the slot counts: its target is what the teacher picks given the uniforms.
+    A slot is usable where its target is what the teacher picks given the uniforms.
     """
 
     u: Tensor
@@ -233,14 +225,8 @@ def explain(
 
     In a sampled window the chain ends where the text leaves the nucleus (no u explains it). In a
     greedy one it ends after the first token that is not the teacher's argmax; that argmax is still
-    a target.
-
-    Args:
-        windows: where the slots are.
-        likeliest: int64 ``[B, Q]``, the teacher's argmax before each token of `carried`.
-        left: float64 ``[B, Q]``, left edges of these tokens' intervals, see `edges`.
-        mass: float64 ``[B, Q]``, their widths.
-        variant: decides whose u a slot carries, and whether the chain includes its own target.
+    a target. Given are, for each token of `carried` ``[B, Q]``, the teacher's argmax before it, and
+    the left edge and width of its interval (see `edges`).
     """
     tokens = windows.ids.gather(1, carried(windows, variant))
     real = windows.number >= 0

@@ -26,14 +26,15 @@ from training.heads.recipe import HeadsRecipe, HeadsTable
 from training.loop import TrainingProgress, fingerprint_of
 from training.reporter import Reporter
 from training.run import Locate, TrainingOptions, located, open_checkpoint, train_recipe
-from training.text.sources import Source, Teacher, source_of
+from training.text.completions import Teacher
+from training.text.sources import Source, source_of
 
 
 def train_heads(
     tables: Mapping[str, Any], output: Path, **options: Unpack[TrainingOptions]
 ) -> TrainingProgress:
     """Train a recipe's heads, as in ``training/recipes/medusa.toml``; see `train_recipe`."""
-    return train_recipe("heads", HeadsRecipe.of(tables), build_job, output, **options)
+    return train_recipe("heads", HeadsRecipe.of(tables), build_job, output, options)
 
 
 def build_job(
@@ -79,7 +80,11 @@ def _fresh(recipe: HeadsRecipe, width: int) -> HiddenAdapter:
     """Return the fresh adapter of a recipe, for a model of so wide a state."""
     of_width: dict[str, Any] = {"layers": {}, "width": width, "code": "constant"}
     if (layer := recipe.layer) is not None:
-        sizes = {"num_slots": layer.unroll, "rank": layer.rank, "num_heads": layer.num_heads}
+        sizes: dict[str, Any] = {
+            "num_slots": layer.unroll,
+            "rank": layer.rank,
+            "num_heads": layer.num_heads,
+        }
         return DraftLayer(AdapterConfig(variant="eagle", **sizes, **of_width), layer.seed)
     if (leaving := recipe.exit) is not None:
         sizes = {"num_slots": 1, "rank": leaving.rank, "exit_layer": leaving.after}

@@ -21,9 +21,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -44,7 +44,6 @@ from training.importers.lora import (
 
 _MASK_ID, _STRIDE = 151_669, 4  # <|MASK|>, a free row of Qwen3's; the stride of the release
 _MAX_STRIDE = 1024
-T = TypeVar("T")
 PEFT_CONFIG, MODEL_CONFIG = "adapter_config.json", "config.json"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _TRAINED_ROWS = re.compile(r"base_model\.model\.(?:.+\.)?embed_tokens(?:\..+)?\.weight")
@@ -104,8 +103,7 @@ def _of_model(checkpoint: Path, model: Path, stride: int, mask_id: int) -> SlotA
     files = _weight_files(checkpoint)
     expected = {name: tuple(part.shape) for name, part in module.state_dict().items()}
     shapes = {
-        name: _opened(file, lambda opened, name=name: tuple(opened.get_slice(name).get_shape()))
-        for name, file in files.items()
+        name: tuple(safe_open(files[name], "pt").get_slice(name).get_shape()) for name in files
     }
     if config.get("tie_word_embeddings"):
         expected[HEAD] = shapes.setdefault(HEAD, expected[EMBEDDING])
@@ -133,7 +131,7 @@ def _of_lora(checkpoint: Path, base: Path, stride: int, mask_id: int) -> SlotAda
     rows: Tensor | None = None
     for key, file in _weight_files(checkpoint).items():
         if match := PEFT_KEY.fullmatch(key):
-            parts.put_factor(match, _opened(file, lambda opened, key=key: opened.get_tensor(key)))
+            parts.put_factor(match, safe_open(file, "pt").get_tensor(key))
         elif _TRAINED_ROWS.fullmatch(key):
             rows = _row(file, key, mask_id)
         else:
@@ -205,21 +203,15 @@ def _weight_files(folder: Path) -> dict[str, Path]:
     return files
 
 
-def _opened(path: Path, read: Callable[[Any], T]) -> T:
-    with safe_open(path, "pt") as file:
-        return read(file)
-
-
 def _row(path: Path, name: str, index: int) -> Tensor:
     """Return one row of a matrix, without reading the others."""
-    with safe_open(path, "pt") as file:
-        rows = file.get_slice(name)
-        if not 0 <= index < rows.get_shape()[0]:
-            raise ValueError(
-                f"the mask's id is {index}, and {name} has {rows.get_shape()[0]} rows; "
-                "give the right one as --mask-id"
-            )
-        row: Tensor = rows[index : index + 1][0]
+    rows = safe_open(path, "pt").get_slice(name)
+    if not 0 <= index < rows.get_shape()[0]:
+        raise ValueError(
+            f"the mask's id is {index}, and {name} has {rows.get_shape()[0]} rows; "
+            "give the right one as --mask-id"
+        )
+    row: Tensor = rows[index : index + 1][0]
     return row
 
 

@@ -30,17 +30,10 @@ MODELS: tuple[_ModelName, ...] = get_args(_ModelName)
 
 
 class RunSettings(LoopTable):
-    """[run]: training and evaluation of both models.
+    """[run]: `rows` a step (over all workers) of `length` symbols, with windows of slots.
 
-    Attributes:
-        rows: a step's, over all workers.
-        length: predicted symbols of a row.
-        windows: of a row.
-        slots: tokens of a window; the first is the context's, so one less are slots.
-        seed: of rows, windows and uniforms.
-        workers: processes of one thread each.
-        final_rows: held-out rows of the comparison.
-        final_draws: sets of uniforms for each of its windows.
+    The first of a window's `slots` is the context's. The comparison has `final_rows` held-out rows
+    and `final_draws` sets of uniforms for each window.
     """
 
     rows: Count = 16

@@ -144,13 +144,10 @@ class SlotTransformer(nn.Module):
     def forward(
         self, x: Tensor, positions: Tensor, past: Past | None = None, steps: Steps | None = None
     ) -> tuple[Tensor, list[State]]:
-        """Return final hidden states and states of inputs.
+        """Return final hidden states of inputs ``[B, W, N, D]``, and their states.
 
-        Args:
-            x: ``[B, W, N, D]``.
-            positions: int64 ``[B, W, N]``.
-            past: tokens that all inputs of a window see (None: there are none).
-            steps: keeps states from call to call; N is then 1.
+        Inputs of a window see the `past`; `steps` keep states from call to call, for one input
+        each.
         """
         rotary = _rotary(positions, self.settings.width // self.settings.heads)
         outputs = []

@@ -32,11 +32,7 @@ def train_both(
 ) -> dict[str, TrainingProgress]:
     """Train both models of a recipe and compare them; return where each model's run stands.
 
-    Options are those of `training.run.TrainingOptions`; the tables are as in
-    ``training/recipes/ptp-inverse.toml``.
-
-    Raises:
-        ValueError: an impossible recipe, or a checkpoint of another recipe.
+    Options are those of `training.run.TrainingOptions`.
     """
     recipe, state = InverseRecipe.of(tables), output / ".training"
     if not resume and state.exists():

@@ -96,11 +96,9 @@ def explain(
 ) -> _DrawnUniforms:
     """Draw each token's u from its interval of the distribution that earlier uniforms lead to.
 
-    Args:
-        first: logits ``[..., V]`` of the first token.
-        tokens: int64 ``[..., N]``.
-        noise: float64 ``[..., N]`` in [0, 1), where u lies within its interval.
-        follow: takes the next u ``[...]``, returns the next token's logits ``[..., V]``.
+    `first` are logits ``[..., V]`` of the first of the tokens ``[..., N]``; `noise` says where u
+    lies within its interval; `follow` takes the next u ``[...]`` and returns the next token's
+    logits.
     """
     warp = torch.ones(*tokens.shape[:-1], 2)
     us: list[Tensor] = []
@@ -132,12 +130,7 @@ def picked(logits: Tensor, u: Tensor) -> Tensor:
 
 
 class Read:
-    """Rows read by a model once, with all their windows ready to go on.
-
-    Attributes:
-        hidden: ``[B, S, D]``, of the rows' tokens but the last.
-        past: what the windows see of them.
-    """
+    """Rows read by a model once (`hidden` ``[B, S, D]``, but the last), with windows to go on."""
 
     def __init__(self, model: SlotTransformer, windows: TextWindows) -> None:
         """Run the rows; gradients are kept where they are on."""

@@ -18,11 +18,7 @@ from training.text.data import Row
 class CompletionPlan:
     """The number of completions of all prompts and temperatures, and their sampling.
 
-    Attributes:
-        max_new_tokens: of a completion, its stop token included.
-        temperatures: completions are spread over them evenly; 0 is greedy.
-        top_p: mass of the nucleus; 1 is off.
-        batch_size: sequences at a time; a matter of speed alone.
+    The stop token is one of `max_new_tokens`; completions are spread evenly over the temperatures.
     """
 
     num_completions: int = 2000

@@ -167,13 +167,9 @@ def sample(
 ) -> list[Completion]:
     """Return all completions of a plan in the order of their numbers.
 
-    They are kept in `folder`, in a file named after all that decides them, a line each as they end:
-    what is there is not sampled again, and a run that was stopped goes on where it was. In a group
-    of workers the first one samples; the others wait for it. The tokenizer's end token ends a
-    completion, as the model's own do; prompts take turns.
-
-    Raises:
-        ValueError: greedy completions alone, and more of them than prompts.
+    They are kept in a file of `folder` named after all that decides them, a line each as they end:
+    a run that was stopped goes on where it was. In a group of workers the first one samples.
+    Prompts take turns; greedy completions alone, and more of them than prompts, raise `ValueError`.
     """
     distinct, total = list(dict.fromkeys(prompts)), plan.num_completions
     if not any(plan.temperatures) and total > len(distinct):

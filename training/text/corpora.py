@@ -51,12 +51,7 @@ class DatasetSource(PoolSource):
         seed: int = 0,
         **chosen: Any,
     ) -> None:
-        """Read and encode what `read_dataset` chooses of the split.
-
-        Raises:
-            ValueError: a dataset that is not here and cannot be had, has no such split, or is too
-                small; a row that holds none of the fields.
-        """
+        """Read and encode what `read_dataset` chooses of the split."""
         cuts = read_dataset(path, lambda d: rows_of(d, tokenizer, max_tokens), **chosen)
         rows = itertools.chain.from_iterable(cuts)
         name = Path(path).name if Path(path).expanduser().exists() else path

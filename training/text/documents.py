@@ -44,10 +44,6 @@ def read_records(
 
     Errors, those of `use` included, name the table (`where`, e.g. ``"data.jsonl, line"``) and the
     record's number. `columns` maps fields to the names that the table has for them.
-
-    Raises:
-        ValueError: an unknown field in `columns`, a record without any field, a cell of a wrong
-            kind.
     """
     if unknown := sorted(set(columns) - set(_FIELDS)):
         raise ValueError(f"unknown field {unknown[0]!r} in columns; use {', '.join(_FIELDS)}")

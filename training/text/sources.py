@@ -121,16 +121,8 @@ def source_of(
 ) -> Source:
     """Return the source that a recipe's [data] table describes: `kind` and options of that kind.
 
-    Args:
-        section: the table, see the top of this file.
-        tokenizer: of the model that is trained.
-        max_length: the longest row that can be trained: the default of max_tokens, and its bound.
-        folder: of the training run; completions are kept there.
-        teacher: the model that ``on-policy`` samples from.
-
-    Raises:
-        ValueError: an unknown kind or option, one that is missing or of a wrong type or value, or
-            what the source itself raises.
+    `max_length` is the longest row that can be trained; completions sampled from the `teacher` are
+    kept in `folder`. An unknown kind or option, or a wrong value, raises `ValueError`.
     """
     kind, options = _checked(section, _DATA, "[data]")
     if kind == "zoo":

@@ -31,9 +31,6 @@ def train_zoo(
     """Train the models of a recipe into `output`; return where each model's run stands.
 
     Options are those of `training.run.TrainingOptions`; finished models are left alone on resume.
-
-    Raises:
-        ValueError: an impossible recipe, or a checkpoint of another one.
     """
     recipe, state = ZooRecipe.of(tables), output / ".training"
     if not resume and state.exists():

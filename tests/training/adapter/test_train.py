@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
 import math
 import shutil
@@ -488,7 +487,7 @@ def test_the_shipped_recipes_are_complete_and_build(name: str, tmp_path: Path) -
     assert job.base["architecture"] == "LlamaForCausalLM"
     assert job.student.adapter.config.num_slots == recipe.adapter.num_slots
     assert job.source.rows(0)
-    assert dataclasses.asdict(job.sampling)["temperatures"] == recipe.sampling.temperatures
+    assert job.sampling.temperatures == recipe.sampling.temperatures
 
 
 # ---------------------------------------------------------------- the command

@@ -246,8 +246,8 @@ DISTRIBUTIONS = WindowSampling(temperatures=(0.6, 1.4), top_ps=(0.7, 1.0), top_k
 def explain_by(windows: Windows, logits: Tensor, top_k: int, variant: Variant) -> Any:
     """Uniforms and targets from logits ``[B, Q, V]`` before each carried token."""
     tokens = windows.ids.gather(1, carried(windows, variant))
-    intervals = edges(logits, tokens, windows.warp, top_k)
-    return explain(windows, logits.argmax(-1), *intervals, variant)
+    left, mass = edges(logits, tokens, windows.warp, top_k)
+    return explain(windows, logits.argmax(-1), left, mass, variant)
 
 
 def explained(seed: int, variant: Variant) -> tuple[Windows, Tensor, Any]:

@@ -20,7 +20,7 @@ from training.zoo.job import SizeTable, ZooRecipe, adapted_counts, build_model
 from training.zoo.train import MODELS, train_zoo
 
 ZOO_TOML = Path(__file__).parents[3] / "training" / "recipes" / "zoo.toml"
-SIZE = {
+SIZE: dict[str, Any] = {
     "width": 32,
     "layers": 2,
     "heads": 2,

@@ -27,39 +27,24 @@ Settings = Annotated[
 _Restart = Annotated[bool, typer.Option("--restart", help="Do not resume.")]
 _NewFolder = Annotated[Path, typer.Argument(help="Folder of the adapter; must be new.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+
+
+def _option(kind: Any, default: Any, *names: str, text: str) -> tuple[Any, Any]:
+    return Annotated[kind, typer.Option(*names, help=text)], default
+
+
 _OF_ADAPTERS: dict[str, tuple[Any, Any]] = {
-    "recipe": (
-        Annotated[
-            Path | None,
-            typer.Option(help="[default: training/recipes, for the zoo or for any model]"),
-        ],
-        None,
+    "recipe": _option(
+        Path | None, None, text="[default: training/recipes, for the zoo or for any model]"
     ),
-    "model": (
-        Annotated[str | None, typer.Option(help="Folder or hub id. [default: the zoo's target]")],
-        None,
+    "model": _option(str | None, None, text="Folder or hub id. [default: the zoo's target]"),
+    "data": _option(str | None, None, text="on-policy, text=PATH or dataset=ID."),
+    "on_policy": _option(
+        bool, False, "--on-policy", text="Learn completions sampled from the model itself."
     ),
-    "data": (
-        Annotated[str | None, typer.Option(help="on-policy, text=PATH or dataset=ID.")],
-        None,
-    ),
-    "on_policy": (
-        Annotated[
-            bool,
-            typer.Option("--on-policy", help="Learn completions sampled from the model itself."),
-        ],
-        False,
-    ),
-    "output": (
-        Annotated[
-            Path | None,
-            typer.Option(
-                "--output",
-                "-o",
-                help="Folder of the adapter. [default: in zoo, or in results/adapters]",
-            ),
-        ],
-        None,
+    "output": _option(
+        *(Path | None, None, "--output", "-o"),
+        text="Folder of the adapter. [default: in zoo, or in results/adapters]",
     ),
     "num_steps": (_NumSteps, None),
     "settings": (Settings, None),
@@ -108,11 +93,14 @@ class Objective(StrEnum):
     isd = "isd"
 
 
-@train.command("ptp")
-@gathering(_OF_ADAPTERS)
-def train_ptp(given: Given) -> None:
-    """Train a PTP adapter for a model (resumable); see docs/ptp.md."""
-    _train("ptp", given)
+def _adapter_verb(kind: str, text: str) -> None:
+    def verb(given: Given) -> None:
+        _train(kind, given)
+
+    train.command(kind, help=text)(gathering(_OF_ADAPTERS)(verb))
+
+
+_adapter_verb("ptp", "Train a PTP adapter for a model (resumable); see docs/ptp.md.")
 
 
 @train.command("idlm")
@@ -127,25 +115,11 @@ def train_idlm(
     _train(objective.value, given)
 
 
-@train.command("medusa")
-@gathering(_OF_ADAPTERS)
-def train_medusa(given: Given) -> None:
-    """Train Medusa heads for a model (resumable); see docs/decoders/medusa.md."""
-    _train("medusa", given)
-
-
-@train.command("eagle")
-@gathering(_OF_ADAPTERS)
-def train_eagle(given: Given) -> None:
-    """Train EAGLE's draft layer for a model (resumable); see docs/decoders/eagle.md."""
-    _train("eagle", given)
-
-
-@train.command("exit")
-@gathering(_OF_ADAPTERS)
-def train_exit(given: Given) -> None:
-    """Train an early exit of a model (resumable); see docs/decoders/exit.md."""
-    _train("exit", given)
+_adapter_verb("medusa", "Train Medusa heads for a model (resumable); see docs/decoders/medusa.md.")
+_adapter_verb(
+    "eagle", "Train EAGLE's draft layer for a model (resumable); see docs/decoders/eagle.md."
+)
+_adapter_verb("exit", "Train an early exit of a model (resumable); see docs/decoders/exit.md.")
 
 
 def _train(kind: str, given: Given) -> None:
@@ -260,8 +234,7 @@ def train_curve(
     ] = Path("curve.png"),
 ) -> None:
     """How proposals grew with training, and what ten times more would give if it went on."""
-    from training.growth import read_growth
-    from training.plots import plot_growth
+    from training.plots import plot_growth, read_growth
 
     with _usage():
         files = [log / "training_log.jsonl" if log.is_dir() else log for log in logs]

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from decoders.core.hf.checkpoint import weights_sha256
 from training.adapter.job import rows_at
+from training.adapter.lean_job import GREEDY_TEMPERATURE, ShortHead, Top, taught_loss
 from training.adapter.lean_llama import LeanLlama
-from training.adapter.lean_loss import GREEDY_TEMPERATURE, ShortHead, Top, taught_loss
 from training.forward import fresh_llama, hidden_states
 from training.loop import Best, Piece, TrainingProgress, fingerprint_of, muon_and_adamw
 from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, RecipeTable, Seed, Share

@@ -20,7 +20,7 @@ from decoders.core.types import Sampling
 from decoders.spec import Speculative
 from tests.command_line import bench
 from tests.tiny_recipe import toml_of
-from training.adapter.lean_loss import GREEDY_TEMPERATURE
+from training.adapter.lean_job import GREEDY_TEMPERATURE
 from training.draft import (
     DraftJob,
     DraftRecipe,

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from decoders.core.adapter.config import AdapterConfig
-from training.growth import read_evaluations
-from training.plots import plot_adapters
+from training.plots import plot_adapters, read_evaluations
 
 
 def report(step: int, leading: float) -> dict[str, object]:

@@ -1,11 +1,9 @@
 """Adapters side by side on the same held-out windows: how far ahead each is right, at what cost.
 
 ``python -m training.adapter.compare OUTPUT RECIPE NAME=FOLDER …`` writes ``adapters.csv`` and
-``slots.png`` into OUTPUT. RECIPE says on which model, text and distributions; the first adapter is
-what the others are compared with. Intervals are percentile bootstraps over rows of text (their
-windows stay together); differences are paired: both adapters see the same resampled rows.
-
-Letters: R rows of text, N resamples.
+``slots.png`` into OUTPUT. RECIPE names model, text and distributions; the others are compared with
+the first adapter. Intervals are percentile bootstraps over rows of text (their windows stay
+together); differences are paired: both adapters see the same resampled rows.
 """
 
 from __future__ import annotations
@@ -13,9 +11,8 @@ from __future__ import annotations
 import argparse
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,23 +21,31 @@ from decoders.core.adapter.module import SlotAdapter
 from training.adapter.recipe import AdapterRecipe
 from training.adapter.report import SlotTally
 from training.adapter.train import build_job
-from training.growth import read_evaluations
-from training.plots import plot_adapters
+from training.plots import plot_adapters, read_evaluations
 from training.recipe import read_recipe
 from training.reporter import Reporter
 
 _NUM_RESAMPLES = 2000
-NUM_SLOTS = 16
-_MIB = 2**20
+_NUM_SLOTS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(NamedTuple):
     """An estimate and its 95 % interval."""
 
     mean: float
     low: float
     high: float
+
+    @classmethod
+    def of(cls, resampled: np.ndarray) -> Value:
+        """Return the first, the estimate itself, and the interval of the others."""
+        low, high = np.quantile(resampled[1:], (0.025, 0.975))
+        return cls(float(resampled[0]), float(low), float(high))
+
+    def columns(self, name: str) -> dict[str, float]:
+        """Return the cells of a table by column."""
+        ends = ("", "_low", "_high")
+        return {f"{name}{end}": round(x, 3) for end, x in zip(ends, self, strict=True)}
 
 
 def leading_of(tallies: Sequence[SlotTally], seed: int = 0) -> list[tuple[Value, Value | None]]:
@@ -53,24 +58,14 @@ def leading_of(tallies: Sequence[SlotTally], seed: int = 0) -> list[tuple[Value,
     rng = np.random.default_rng(seed)
     draws = rng.multinomial(num_rows, np.full(num_rows, 1 / num_rows), _NUM_RESAMPLES)
     weights = np.concatenate([np.ones((1, num_rows)), draws])
-    leading = [_leading(tally, weights) for tally in tallies]
-    more = [None, *(_value(other - leading[0]) for other in leading[1:])]
-    return list(zip(map(_value, leading), more, strict=True))
-
-
-def _leading(tally: SlotTally, weights: np.ndarray) -> np.ndarray:
-    """Return expected leading right predictions ``[N]``, rows weighted by ``[N, R]``."""
-    counts = torch.stack(tally.by_row).double().numpy()
-    tried, stood = weights @ counts[:, 2], weights @ counts[:, 3]
-    chances = np.divide(stood, tried, out=np.zeros_like(stood), where=tried > 0)
-    leading: np.ndarray = chances[:, :NUM_SLOTS].cumprod(1).sum(1)
-    return leading
-
-
-def _value(of_resamples: np.ndarray) -> Value:
-    """Return the first, the estimate itself, and the interval of the others."""
-    low, high = np.quantile(of_resamples[1:], (0.025, 0.975))
-    return Value(float(of_resamples[0]), float(low), float(high))
+    leading = []
+    for tally in tallies:
+        counts = torch.stack(tally.by_row).double().numpy()
+        tried, stood = weights @ counts[:, 2], weights @ counts[:, 3]
+        chances = np.divide(stood, tried, out=np.zeros_like(stood), where=tried > 0)
+        leading.append(chances[:, :_NUM_SLOTS].cumprod(1).sum(1))
+    more = [None, *(Value.of(other - leading[0]) for other in leading[1:])]
+    return list(zip(map(Value.of, leading), more, strict=True))
 
 
 def _tallies_of(
@@ -100,7 +95,7 @@ def _cost_of(log: Path) -> dict[str, Any]:
         "parameters": last.get("parameters"),
         "steps": last.get("step"),
         "minutes": round(last["seconds"] / 60, 1) if "seconds" in last else None,
-        "peak_mib": last["peak_bytes"] // _MIB if "peak_bytes" in last else None,
+        "peak_mib": last["peak_bytes"] // 2**20 if "peak_bytes" in last else None,
     }
 
 
@@ -119,13 +114,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         name: _tallies_of(tables, folder, given.rows, greedy=greedy)
         for name, folder in folders.items()
     }
+    configs = {name: adapter.config for name, (adapter, _) in judged.items()}
     rows: list[dict[str, Any]] = [
-        {"adapter": name, "variant": judged[name][0].config.variant} for name in folders
+        {"adapter": name, "variant": config.variant} for name, config in configs.items()
     ]
     for kind, column in enumerate(("leading_16", "greedy_leading_16")[: 1 + greedy]):
         values = leading_of([tallies[kind] for _, tallies in judged.values()])
         for row, (own, more) in zip(rows, values, strict=True):
-            row |= _columns(column, own) | _columns(f"{column}_more", more)
+            row |= own.columns(column) | (more.columns(f"{column}_more") if more else {})
     for row, folder in zip(rows, folders.values(), strict=True):
         row |= _cost_of(folder / "training_log.jsonl")
     given.output.mkdir(parents=True, exist_ok=True)
@@ -133,15 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         writer = csv.DictWriter(file, list(dict.fromkeys(k for row in rows for k in row)))
         writer.writeheader()
         writer.writerows(rows)
-    configs = {name: adapter.config for name, (adapter, _) in judged.items()}
     plot_adapters(configs, given.output / "slots.png")
-
-
-def _columns(name: str, value: Value | None) -> dict[str, float]:
-    if value is None:
-        return {}
-    ends = {"": value.mean, "_low": value.low, "_high": value.high}
-    return {f"{name}{end}": round(number, 3) for end, number in ends.items()}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """Training an adapter by the lean pass: each row's base and teacher once, many windows on it.
 
-Letters: B rows, S tokens of a row, Q slots of a row, T likeliest tokens of the teacher.
+The loss has a head of few words, and is against the teacher's likeliest tokens.
+
+Letters: B rows, S tokens of a row, Q slots of a row, M slots that count, T likeliest tokens of the
+teacher, U words of the head, V vocabulary.
 """
 
 from __future__ import annotations
@@ -9,16 +12,78 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.core.types import NO_UNIFORM
 from training.adapter.job import AdapterJob
-from training.adapter.lean_loss import GREEDY_TEMPERATURE, ShortHead, Top, taught_loss
 from training.adapter.student import Student
 from training.adapter.windows import Windows, carried, edges, explain
 from training.loop import Piece
 from training.text.data import Row, learnt
 from training.text.pool import stored_completions
+
+GREEDY_TEMPERATURE = 0.7
+"""Distributions are compared at this temperature where the text was picked greedily."""
+Top = tuple[Tensor, Tensor]
+"""The teacher's likeliest tokens, int64 ``[M, T]``, the likeliest first, and their logits."""
+
+
+class ShortHead:
+    """The rows of an output head for some words: frequent ones, and those a batch asks for."""
+
+    def __init__(self, weight: Tensor, words: Tensor) -> None:
+        """Take `weight` ``[V, D]``, frozen or not; `words` int64, distinct ids (none: all)."""
+        self.weight, self.words = weight, words.sort().values
+        self._rows = None if weight.requires_grad else weight[self.words]
+        self._index = torch.full((len(weight),), -1, device=weight.device)
+        self._index[self.words] = torch.arange(len(self.words), device=weight.device)
+
+    def of(self, asked: Tensor) -> tuple[Tensor, Tensor]:
+        """Return rows ``[U, D]`` that hold all words `asked`, and their indices there."""
+        if not len(self.words):
+            return self.weight, asked
+        others = torch.unique(asked[self._index[asked] < 0])
+        index, first = self._index.clone(), len(self.words)
+        index[others] = torch.arange(first, first + len(others), device=index.device)
+        if self._rows is None:
+            return self.weight[torch.cat([self.words, others])], index[asked]
+        return torch.cat([self._rows, self.weight[others]]), index[asked]
+
+
+def taught_loss(
+    states: Tensor,
+    head: ShortHead,
+    target: Tensor,
+    top: Top | None,
+    temperature: Tensor,
+    weight: Tensor,
+    *,
+    label_share: float,
+    overlap_share: float = 0.0,
+) -> Tensor:
+    """Return the summed loss of slots with final hidden states ``[M, D]``.
+
+    It is cross-entropy with the teacher's distribution, with labels (`target` ``[M]``, by
+    `label_share`), and the chance that a proposal is rejected, 1 - sum min(p, q) (by
+    `overlap_share`); without `top`, with labels alone. All distributions are at the slots' own
+    temperatures ``[M]`` and over the head's words; the teacher's is of its T likeliest tokens. Each
+    slot has a weight ``[M]``.
+    """
+    asked = target[:, None] if top is None else torch.cat([target[:, None], top[0]], 1)
+    rows, index = head.of(asked)
+    logs = (F.linear(states, rows).float() / temperature[:, None]).log_softmax(-1)
+    known = logs.gather(1, index)
+    labels = -known[:, 0]
+    if top is None:
+        return (labels * weight).sum()
+    distribution = (top[1] / temperature[:, None]).softmax(-1)
+    taught = -(distribution * known[:, 1:]).sum(-1)
+    loss = (1 - label_share - overlap_share) * taught + label_share * labels
+    if overlap_share:
+        loss = loss + overlap_share * (1 - torch.minimum(distribution, known[:, 1:].exp()).sum(-1))
+    return (loss * weight).sum()
+
 
 _CHUNK = 256  # tokens whose logits are held at a time
 

@@ -145,11 +145,10 @@ def _teacher_logits(student: Student, outcome: Outcome) -> tuple[Tensor, Tensor]
 def predictions(student: Student, outcome: Outcome, top_k: int) -> SlotJudgement:
     """Judge the proposal of each slot that counts against the teacher.
 
-    O-PTP: the likeliest token. C-PTP: the token that u picks from the student's warped distribution
-    (greedy windows: the likeliest), with a u of the text's own interval other than the carried
-    ones. isd: what is drawn from its warped distribution stands with probability sum min(p, q)
-    (greedy windows: if both have the same likeliest token). Blocks: the likeliest token, against
-    the text's.
+    O-PTP and blocks: the likeliest token. C-PTP: the token that u picks from the student's warped
+    distribution (greedy: the likeliest), with a u of the text's own interval other than the carried
+    ones. isd: a draw stands with probability sum min(p, q) of the warped distributions (greedy: if
+    both have the same likeliest token).
     """
     confidences, tokens = outcome.logits.softmax(-1).max(-1)
     windows, usable, variant = outcome.windows, outcome.usable, student.adapter.config.variant

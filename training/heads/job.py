@@ -211,15 +211,9 @@ def targets_of(rows: Sequence[Row], width: int, num_heads: int, *, ahead: int = 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """Held-out accuracy of heads, as it stands in ``adapter.json``.
+    """Held-out accuracy of heads, as it stands in ``adapter.json``, by head or of leading tokens.
 
-    Attributes:
-        rows: how many answers were looked at.
-        places: how many hidden states.
-        accuracy: by head, of its likeliest token.
-        among: by head, how often the token is among its 4 likeliest.
-        leading: expected leading right tokens, the likeliest of each head alone.
-        leading_among: the same, where it is enough to be among the candidates.
+    `accuracy` is of the likeliest token, `among` of the 4 likeliest; `places` counts hidden states.
     """
 
     rows: int

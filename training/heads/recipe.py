@@ -40,13 +40,9 @@ class ExitTable(RecipeTable):
 
 
 class RunTable(LoopTable):
-    """[run]: length, rates, sizes and evaluation.
+    """[run]: head h (from 0) weighs ``head_decay ** h`` in the loss.
 
-    Attributes:
-        head_decay: head h weighs ``head_decay ** h`` in the loss (h counts from 0).
-        max_tokens: padded tokens of one group of rows.
-        max_logits: logits that are held at a time; more of them, fewer pieces.
-        half: write the heads in float16.
+    At most `max_logits` are held at a time: the more of them, the fewer pieces.
     """
 
     warmup_steps: NotNegative = 40

@@ -1,14 +1,13 @@
 """Trips along a road or through a city: symbols whose distributions are known exactly.
 
-A driver on a grid steps to a cell near the one aimed at: straight on (momentum) and towards
-a goal, one of a few cells, that is never shown and changes now and then. Like the taxi data of PTP
-(arXiv 2512.21323, section 3.1) the symbols are cells, but nothing is downloaded and two bounds are
-known: the *floor*, what a predictor that knows the source pays for each symbol, and *blind*, what
-it pays for the n-th symbol of a window when it does not see the ones before it in the window. No
-independent predictor beats the second; how far below it a model comes is what its uniforms do.
+A driver on a grid steps to a cell near the one aimed at: straight on (momentum) and towards a goal,
+one of a few cells, that is never shown and changes now and then. As in the taxi data of PTP (arXiv
+2512.21323, section 3.1) the symbols are cells; two bounds are known: the *floor*, what a predictor
+that knows the source pays for each symbol, and *blind*, what it pays for the n-th symbol of a
+window when it does not see the ones before it in the window. No independent predictor beats the
+second; how far below it a model comes is what its uniforms do.
 
-The chain is of second order with a hidden state, so the best distribution of a symbol depends on
-the whole past. Letters: G goals, V cells, R rows, L symbols of a row, N symbols of a window.
+Letters: G goals, V cells, R rows, L symbols of a row, N symbols of a window.
 """
 
 from __future__ import annotations
@@ -27,16 +26,11 @@ _SETTLE_STEPS = 500  # of the power iteration; the chain forgets within some 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TripSettings:
-    """A source of trips on a grid of cells, numbered row by row (height 1: a road).
+    """[source]: trips on a grid of cells, numbered row by row (height 1: a road).
 
-    Attributes:
-        num_goals: G.
-        momentum: how far straight on a driver aims, in steps made before.
-        pull: how far towards the goal a driver aims, in cells.
-        spread: standard deviation of a step about its aim, in cells.
-        roughness: standard deviation of the log popularity of cells.
-        switch: chance at each step that a goal is drawn anew.
-        seed: of goals and popularities.
+    A driver aims `momentum` times the last step straight on and `pull` cells towards a goal, and
+    steps `spread` cells (standard deviation) about that. `roughness` is the standard deviation of
+    the log popularity of cells, `switch` the chance that a goal is drawn anew.
     """
 
     height: int = 1

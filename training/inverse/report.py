@@ -3,11 +3,10 @@
 By slot n, on the same held-out windows: the perplexity of the AR model given the tokens before, of
 C-PTP given the context and the window's earlier *uniforms* (drawn from its own intervals, averaged
 over draws), and the source's two bounds (`training.inverse.data`). The mean of -log p over draws
-bounds the -log likelihood of C-PTP as a sampler from above (Jensen), so its perplexities are on the
-safe side; Theorem 2 of PTP (arXiv 2512.21323) says that nothing is lost at the optimum.
-
-Acceptance: C-PTP drafts 16 tokens in one call for uniforms that the AR model then picks its own
-tokens with; a draft counts as long as all up to it are the AR model's.
+bounds the -log likelihood of C-PTP as a sampler from above (Jensen); Theorem 2 of PTP (arXiv
+2512.21323) says that nothing is lost at the optimum. Acceptance: C-PTP drafts in one call for
+uniforms that the AR model then picks its own tokens with; a draft counts as long as all up to it
+are the AR model's.
 
 Letters: B rows, W windows of a row, N tokens of a window, V vocabulary.
 """

@@ -1,14 +1,13 @@
 """Windows of inverse autoregressive training: uniforms built slot by slot from a model's own law.
 
-There is no teacher. A window's first token has its distribution from the last row of the context,
-as ever. That distribution's interval of the token that really came holds the token's u; given this
-u a slot predicts the second token's distribution, whose interval holds the second u, and so on
-(PTP, arXiv 2512.21323, section 3: inverse autoregressive training, C-PTP only). Each distribution
-thus depends on the uniforms before it, and building takes one one-slot step a token: N - 1 steps
-for all windows of a batch at once, without gradient. Edges of intervals carry no gradient.
+There is no teacher. A window's first token has its distribution from the last row of the context.
+That distribution's interval of the token that really came holds the token's u; given this u a slot
+predicts the second token's distribution, whose interval holds the second u, and so on (PTP, arXiv
+2512.21323, section 3). Building takes N - 1 one-slot steps for all windows of a batch at once,
+without gradient; edges of intervals carry none.
 
-Letters: B rows, W windows of a row, N tokens of a window, S + 1 tokens of a row, D width,
-V vocabulary.
+Letters: B rows, W windows of a row, N tokens of a window, S + 1 tokens of a row, D width, V
+vocabulary.
 """
 
 from __future__ import annotations

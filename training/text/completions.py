@@ -74,7 +74,6 @@ class OnPolicySource(PoolSource):
         folder: Path,
         prompts: Sequence[Sequence[int]] | None = None,
         rows_per_step: int = 16,
-        on_completion: Callable[[int, int], None] | None = None,
     ) -> None:
         """Sample the completions, or take them from `folder`; see `sample`.
 
@@ -95,7 +94,7 @@ class OnPolicySource(PoolSource):
                 f"none of {len(offered)} prompts fits: max_tokens {max_tokens} less max_new_tokens "
                 f"{plan.max_new_tokens} leaves {max(room, 0)} tokens; lower max_new_tokens"
             )
-        completions = sample(teacher, tokenizer, fitting, plan, folder, on_completion)
+        completions = sample(teacher, tokenizer, fitting, plan, folder)
         super().__init__(
             (completion.row() for completion in completions),
             kind="on-policy",
@@ -163,7 +162,6 @@ def sample(
     prompts: Sequence[Ids],
     plan: CompletionPlan,
     folder: Path,
-    on_completion: Callable[[int, int], None] | None = None,
 ) -> list[Completion]:
     """Return all completions of a plan in the order of their numbers.
 
@@ -178,35 +176,20 @@ def sample(
             f"is {total}: lower it, give more prompts, or add a temperature above 0"
         )
     path = completion_path(folder, teacher.name, distinct, plan)
-    if worker()[0] == 0:
-        _fill(path, teacher, tokenizer, distinct, plan, on_completion)
+    done = read_completions(path)
+    if worker()[0] == 0 and len(done) < total:
+        write_completions(path, done.values())  # without a torn last line
+        with path.open("a", encoding="utf-8") as file:
+
+            def keep(completion: Completion) -> None:
+                done[completion.number] = completion
+                file.write(completion.line())
+                file.flush()
+
+            _sample_missing(teacher.open(), tokenizer, distinct, plan, done, keep)
     wait_for_all()
     done = read_completions(path)
     return [done[number] for number in range(total)]
-
-
-def _fill(
-    path: Path,
-    teacher: Teacher,
-    tokenizer: Any,
-    prompts: Sequence[Ids],
-    plan: CompletionPlan,
-    on_completion: Callable[[int, int], None] | None,
-) -> None:
-    done = read_completions(path)
-    if len(done) == plan.num_completions:
-        return
-    write_completions(path, done.values())  # without a torn last line
-    with path.open("a", encoding="utf-8") as file:
-
-        def keep(completion: Completion) -> None:
-            done[completion.number] = completion
-            file.write(completion.line())
-            file.flush()
-            if on_completion is not None:
-                on_completion(len(done), plan.num_completions)
-
-        _sample_missing(teacher.open(), tokenizer, prompts, plan, done, keep)
 
 
 def _sample_missing(

@@ -19,7 +19,7 @@ from specbench_tasks.scorers import corpus_scores
 from specbench_tasks.task import FAMILIES
 from training.text.data import Encoder, groups
 from training.zoo.evaluate import chat_answers
-from training.zoo.job import rows_loss
+from training.zoo.train import rows_loss
 
 _NUM_PROMPTS = 40
 _LOSS_SEED = 90_001

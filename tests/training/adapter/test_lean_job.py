@@ -21,7 +21,7 @@ from decoders.core.hf.model import HFModel, stop_ids
 from decoders.core.types import Sampling
 from decoders.isd import StridedDecoding
 from training.adapter import lean_job
-from training.adapter.lean_loss import GREEDY_TEMPERATURE, ShortHead, taught_loss
+from training.adapter.lean_job import GREEDY_TEMPERATURE, ShortHead, taught_loss
 from training.adapter.recipe import AdapterRecipe
 from training.adapter.report import HeldOutReport
 from training.adapter.train import begin_from, build_job, train_adapter

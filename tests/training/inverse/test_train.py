@@ -23,10 +23,9 @@ from torch import Tensor
 from decoders.core.sampling import pick
 from tests.command_line import bench
 from training.inverse.data import Trips, TripSettings
-from training.inverse.job import InverseJob, InverseRecipe
 from training.inverse.model import ModelSettings, SlotTransformer
 from training.inverse.report import HeldOut, acceptance, ar_nats, c_ptp_nats, compare, source_nats
-from training.inverse.train import train_both
+from training.inverse.train import InverseJob, InverseRecipe, train_both
 from training.inverse.windows import Read, TextWindows, draw_text, explain, picked, roll
 from training.loop import Loop, TrainingProgress
 from training.recipe import RECIPES, read_recipe
@@ -342,7 +341,7 @@ def test_workers_share_a_step_out_without_gap_or_overlap(
     whole = job.text(1)
     parts = []
     for rank in range(2):
-        monkeypatch.setattr("training.inverse.job.worker", lambda rank=rank: (rank, 2))
+        monkeypatch.setattr("training.inverse.train.worker", lambda rank=rank: (rank, 2))
         parts.append(job.text(1))
     assert [len(part.ids) for part in parts] == [2, 2]
     for name in ("ids", "starts", "noise"):

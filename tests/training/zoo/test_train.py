@@ -16,8 +16,7 @@ from training.loop import Loop
 from training.recipe import LoopTable, read_recipe
 from training.text.data import Encoder, groups, learnt, padded, step_rows
 from training.text.tokenizer import END, build_tokenizer
-from training.zoo.job import SizeTable, ZooRecipe, adapted_counts, build_model
-from training.zoo.train import MODELS, train_zoo
+from training.zoo.train import MODELS, SizeTable, ZooRecipe, adapted_counts, build_model, train_zoo
 
 ZOO_TOML = Path(__file__).parents[3] / "training" / "recipes" / "zoo.toml"
 SIZE: dict[str, Any] = {

@@ -33,7 +33,7 @@ Piece = tuple[Tensor, int, int]
 
 @dataclass(slots=True, kw_only=True)
 class TrainingProgress:
-    """The step a run has reached: what a checkpoint holds beside weights and optimiser state."""
+    """The step a run has reached, kept in checkpoints beside weights and optimiser state."""
 
     step: int = 0
     tokens: int = 0
@@ -42,7 +42,7 @@ class TrainingProgress:
 
 
 class Job(Protocol):
-    """What a loop trains: a checkpoint must share its `fingerprint` and holds what is `trained`."""
+    """The subject of a loop: checkpoints hold what is `trained`, and share the `fingerprint`."""
 
     fingerprint: str
     reporter: Reporter

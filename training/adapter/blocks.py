@@ -92,8 +92,8 @@ class Blocks:
 
     def with_own(self, predicted: Tensor) -> Blocks:
         """Return the same blocks showing what slots `predicted` ``[B, Q]`` of the next slot."""
-        said = torch.nn.functional.pad(predicted, (1, 0))[:, :-1]
-        return dataclasses.replace(self, shown=torch.where(self.own, said, self.shown))
+        shifted = torch.nn.functional.pad(predicted, (1, 0))[:, :-1]
+        return dataclasses.replace(self, shown=torch.where(self.own, shifted, self.shown))
 
 
 def moved(parts: T, device: torch.device) -> T:

@@ -200,13 +200,13 @@ class Student:
         except Exception as error:
             if is_of_memory(error):
                 raise
-            told = str(error).partition("\n")[0] or type(error).__name__
+            reason = str(error).partition("\n")[0] or type(error).__name__
         else:
             relative = (gap.float().norm() / expected.float().norm()).item()
             if relative < (1e-3 if expected.dtype == torch.float32 else 0.1):
                 return
-            told = f"its states differ by {relative:.1%}"
-        raise ValueError(f"{line} ({told}); train medusa, eagle or exit")
+            reason = f"its states differ by {relative:.1%}"
+        raise ValueError(f"{line} ({reason}); train medusa, eagle or exit")
 
     def _stood_in(self, ids: Tensor, num_context: int) -> Tensor:
         """Return states of a text's beginning, and of two windows of slots that stand for the rest.

@@ -142,8 +142,8 @@ def begin_from(adapter: SlotAdapter, initial: SlotAdapter) -> None:
     for name in ("layers", "rank", "width", "enter"):
         theirs, own = getattr(given, name), getattr(mine, name)
         if own != theirs:
-            told = "" if name == "layers" else f": {theirs}, not {own}"
-            raise ValueError(f"adapter.initial has another {name}{told}; it must be the same")
+            values = "" if name == "layers" else f": {theirs}, not {own}"
+            raise ValueError(f"adapter.initial has another {name}{values}; it must be the same")
     state = adapter.state_dict()
     for name, value in initial.state_dict().items():
         if name.startswith("lora_b"):

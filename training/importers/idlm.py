@@ -102,9 +102,7 @@ def _of_model(checkpoint: Path, model: Path, stride: int, mask_id: int) -> SlotA
     module = _empty(config)
     files = _weight_files(checkpoint)
     expected = {name: tuple(part.shape) for name, part in module.state_dict().items()}
-    shapes = {
-        name: tuple(safe_open(files[name], "pt").get_slice(name).get_shape()) for name in files
-    }
+    shapes = {name: tuple(_open(file).get_slice(name).get_shape()) for name, file in files.items()}
     if config.get("tie_word_embeddings"):
         expected[HEAD] = shapes.setdefault(HEAD, expected[EMBEDDING])
     if odd := sorted(expected.items() ^ shapes.items()):
@@ -131,7 +129,7 @@ def _of_lora(checkpoint: Path, base: Path, stride: int, mask_id: int) -> SlotAda
     rows: Tensor | None = None
     for key, file in _weight_files(checkpoint).items():
         if match := PEFT_KEY.fullmatch(key):
-            parts.put_factor(match, safe_open(file, "pt").get_tensor(key))
+            parts.put_factor(match, _open(file).get_tensor(key))
         elif _TRAINED_ROWS.fullmatch(key):
             rows = _row(file, key, mask_id)
         else:
@@ -203,9 +201,13 @@ def _weight_files(folder: Path) -> dict[str, Path]:
     return files
 
 
+def _open(path: Path) -> Any:
+    return safe_open(path, "pt")
+
+
 def _row(path: Path, name: str, index: int) -> Tensor:
     """Return one row of a matrix, without reading the others."""
-    rows = safe_open(path, "pt").get_slice(name)
+    rows = _open(path).get_slice(name)
     if not 0 <= index < rows.get_shape()[0]:
         raise ValueError(
             f"the mask's id is {index}, and {name} has {rows.get_shape()[0]} rows; "

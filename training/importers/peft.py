@@ -52,10 +52,10 @@ def import_peft(folder: Path, output: Path) -> str:
     dtypes = {value.dtype for value in factors.values()}
     config = written(adapter, output, dtypes.pop() if len(dtypes) == 1 else torch.float32)
     forgotten = not config.measured and _slots_config(folder / SLOTS_CONFIG).measured
-    told = ", nothing measured of these weights" if forgotten else ""
+    note = ", nothing measured of these weights" if forgotten else ""
     return (
         f"imported {folder.name}: {config.variant}, rank {config.rank}, "
-        f"{len(config.layers)} layers, {config.num_slots} slots{told} -> {output}"
+        f"{len(config.layers)} layers, {config.num_slots} slots{note} -> {output}"
     )
 
 
@@ -105,8 +105,8 @@ def _build(folder: Path, settings: Mapping[str, Any], factors: Mapping[str, Tens
     shapes, rank = parts.shapes(settings.get("r"))
     for name, shape in shapes.items():
         if written.layers.get(name) != shape:
-            told = written.layers.get(name, "missing")
-            raise ValueError(f"the layer {name} is {shape}, and in {SLOTS_CONFIG} {told}")
+            other = written.layers.get(name, "missing")
+            raise ValueError(f"the layer {name} is {shape}, and in {SLOTS_CONFIG} {other}")
     alpha = float(settings["lora_alpha"])
     slots = read_tensors(folder / SLOTS_WEIGHTS)
     hashed = _metadata(folder / SLOTS_WEIGHTS).get(FACTORS_HASH)

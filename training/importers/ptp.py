@@ -154,9 +154,9 @@ def _embed_weights(
         code, width = "interpolation", rows[1]
         weights = {"anchors": tensors["embedding.weight"]}
     else:
-        said = f", {named} by the configuration," if named else ""
+        source = f", {named} by the configuration," if named else ""
         raise ValueError(
-            f"the u embedding is {_guess(shapes)}{said} with {shapes or 'no weights'}; binary "
+            f"the u embedding is {_guess(shapes)}{source} with {shapes or 'no weights'}; binary "
             "(D, 32) and linear_interpolation (3, D) can be imported"
         )
     if named is not None and _CODE_OF.get(named) != code:

@@ -103,9 +103,9 @@ def _document(
         if not responses:
             return [{"role": "user", "content": turn} for turn in turns]
         pairs = itertools.zip_longest(turns, responses)
-        said = [text for pair in pairs for text in pair if text is not None]
+        texts = [text for pair in pairs for text in pair if text is not None]
         roles = itertools.cycle(("user", "assistant"))
-        return [{"role": role, "content": text} for role, text in zip(roles, said, strict=False)]
+        return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
     if isinstance(cells["text"], str):
         return cells["text"]
     if cells["text"] is not None:

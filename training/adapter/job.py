@@ -18,7 +18,7 @@ from decoders.core.adapter.module import SlotAdapter
 from training.adapter.blocks import BlockRules
 from training.adapter.objectives import Outcome, clean_loss, loss_of, predictions, run
 from training.adapter.recipe import RunTable
-from training.adapter.report import RATIOS, HeldOutReport, RefineReport, SlotTally, StrideReport
+from training.adapter.report import RATIOS, HeldOutReport, SlotTally
 from training.adapter.student import Student
 from training.adapter.windows import Windows, WindowSampling, draw_windows
 from training.loop import Best, Piece, TrainingProgress, muon_and_adamw
@@ -137,7 +137,7 @@ class AdapterJob:
             return
         self.report = self.held_out()
         record = {
-            "held_out": dataclasses.asdict(self.report),
+            "held_out": self.report.measured(),
             "parameters": self.trained.num_parameters,
         }
         self.reporter.evaluation(progress, self.report.summary(), record)
@@ -149,16 +149,13 @@ class AdapterJob:
 
         isd: at temperature 1 too, and greedy in any case. Blocks: all masked, and in part.
         """
-        usual = self.tally()
-        match self.trained.config.variant:
-            case "isd":
-                opened, greedy = self.tally(warp=(1.0, 1.0)), self.tally(greedy=True)
-                return StrideReport.of_strides(usual, opened, greedy)
-            case "refine":
-                by_ratio = {ratio: self.tally(ratio=ratio) for ratio in RATIOS}
-                return RefineReport.of_blocks(usual, by_ratio)
-        also = self.tally(greedy=True) if self.sampling.greedy else None
-        return HeldOutReport(**HeldOutReport.fields_of(usual, also))
+        usual, variant = self.tally(), self.trained.config.variant
+        if variant == "refine":
+            by_ratio = {ratio: self.tally(ratio=ratio) for ratio in RATIOS}
+            return HeldOutReport.of(usual, by_ratio=by_ratio)
+        isd = variant == "isd"
+        greedy = self.tally(greedy=True) if isd or self.sampling.greedy else None
+        return HeldOutReport.of(usual, greedy, opened=self.tally(warp=(1.0, 1.0)) if isd else None)
 
     @torch.no_grad()
     def tally(
@@ -205,7 +202,7 @@ class AdapterJob:
         if self.best is not None and (chosen := self.best.better_than(report.score)) is not None:
             trained.load_state_dict(chosen)
             report = self.held_out()
-        config = dataclasses.replace(trained.config, base=base, measured=dataclasses.asdict(report))
+        config = dataclasses.replace(trained.config, base=base, measured=report.measured())
         state = trained.state_dict()
         if not self.student.gated:
             name = "model" if trained.config.masked else "draft"

@@ -8,6 +8,7 @@ right by chance only (isd), it counts by that chance.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -124,7 +125,11 @@ class HeldOutReport:
     """Held-out figures of an adapter in sampled windows, as they stand in ``adapter.json``.
 
     By slot: `accuracy`, and `survival`, P(first g slots right); `calibration` is that of
-    `SlotTally`. The same in greedy windows is None where they are not trained on.
+    `SlotTally`. The same in greedy windows is None where they are not trained on. Of isd, accuracy
+    is the mean over windows of sum min(p, q) by depth, which is how often strict verification
+    accepts; `open_` is at temperature 1 and without a nucleus; `tokens_per_call` is by stride and
+    distribution (``sampled``, ``open``, ``greedy``). Of blocks, figures are about fully masked ones
+    against the text; `by_ratio` is by the share of a block that is masked.
     """
 
     windows: int
@@ -136,10 +141,21 @@ class HeldOutReport:
     greedy_survival: list[float] | None = None
     greedy_leading_16: float | None = None
     greedy_calibration: tuple[float, float] | None = None
+    open_accuracy: list[float | None] | None = None
+    open_survival: list[float] | None = None
+    tokens_per_call: Mapping[str, Mapping[str, float]] | None = None
+    by_ratio: Mapping[str, float | None] | None = None
 
-    @staticmethod
-    def fields_of(sampled: SlotTally, greedy: SlotTally | None) -> dict[str, Any]:
-        """Return the fields above by name, from tallies."""
+    @classmethod
+    def of(
+        cls,
+        sampled: SlotTally,
+        greedy: SlotTally | None = None,
+        *,
+        opened: SlotTally | None = None,
+        by_ratio: Mapping[float, SlotTally] | None = None,
+    ) -> HeldOutReport:
+        """Return the report of tallies; `opened` are of isd, `by_ratio` of blocks."""
         fields: dict[str, Any] = {"windows": sampled.num_windows}
         for prefix, tally in (("", sampled), ("greedy_", greedy)):
             if tally is not None:
@@ -147,7 +163,32 @@ class HeldOutReport:
                 fields[f"{prefix}survival"] = tally.survival()
                 fields[f"{prefix}leading_16"] = leading(tally.survival(), 16)
                 fields[f"{prefix}calibration"] = tally.calibration()
-        return fields
+        if opened is not None:
+            fields |= {"open_accuracy": opened.accuracy(), "open_survival": opened.survival()}
+            kinds = {"sampled": sampled, "open": opened, "greedy": greedy}
+            found = {
+                str(stride): {
+                    name: value
+                    for name, tally in kinds.items()
+                    if tally and (value := tokens_per_call(tally.survival(), stride)) is not None
+                }
+                for stride in _STRIDES
+            }
+            fields["tokens_per_call"] = {stride: by for stride, by in found.items() if by}
+        if by_ratio is not None:
+            pairs = {ratio: tally.counts[:2].sum(1).tolist() for ratio, tally in by_ratio.items()}
+            fields["by_ratio"] = {
+                f"{ratio:g}": round(right / judged, 5) if judged else None
+                for ratio, (judged, right) in pairs.items()
+            }
+        return cls(**fields)
+
+    def measured(self) -> dict[str, Any]:
+        """Return the figures of this kind of adapter by name."""
+        fields = dataclasses.asdict(self).items()
+        return {
+            name: value for name, value in fields if value is not None or name.startswith("greedy_")
+        }
 
     @property
     def score(self) -> float:
@@ -156,85 +197,23 @@ class HeldOutReport:
             return self.leading_16
         return (self.leading_16 + self.greedy_leading_16) / 2
 
-    def every_few(self) -> str:
-        """Return accuracy at about six slots, for the terminal."""
-        shown = self.accuracy[:: max(1, len(self.accuracy) // 6)]
-        return " ".join(f"{value:.2f}" for value in shown if value is not None)
-
     def summary(self) -> str:
         """Return one line for the terminal."""
+        every = 1 if self.tokens_per_call is not None else max(1, len(self.accuracy) // 6)
+        shown = " ".join(f"{value:.2f}" for value in self.accuracy[::every] if value is not None)
+        if self.tokens_per_call is not None:
+            strides = "; ".join(
+                f"N = {stride}: " + ", ".join(f"{name} {value:.2f}" for name, value in by.items())
+                for stride, by in self.tokens_per_call.items()
+            )
+            strides = strides or "none of these strides"
+            return f"overlap by depth {shown}; tokens per call: {strides}"
+        if self.by_ratio is not None:
+            known = {ratio: share for ratio, share in self.by_ratio.items() if share is not None}
+            shares = ", ".join(f"{share:.3f} at {ratio}" for ratio, share in known.items())
+            line = f"fully masked: leading correct {leading(self.survival, len(self.survival)):.2f}"
+            return f"{line}, accuracy by position {shown}; by share of masks: {shares}"
         line = f"leading correct of 16: {self.leading_16:.2f}"
         if self.greedy_leading_16 is not None:
             line += f", greedy {self.greedy_leading_16:.2f}"
-        every = max(1, len(self.accuracy) // 6)
-        return f"{line}; accuracy at every {every}th slot {self.every_few()}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StrideReport(HeldOutReport):
-    """Held-out figures of an isd adapter.
-
-    `accuracy` is the mean over windows of sum min(p, q) by depth, which is how often strict
-    verification accepts, `survival` its product along a window; `open_` is at temperature 1 and
-    without a nucleus. `tokens_per_call` is by stride and distribution (``sampled``, ``open``,
-    ``greedy``).
-    """
-
-    open_accuracy: list[float | None]
-    open_survival: list[float]
-    tokens_per_call: Mapping[str, Mapping[str, float]]
-
-    @classmethod
-    def of_strides(cls, sampled: SlotTally, opened: SlotTally, greedy: SlotTally) -> StrideReport:
-        """Return the report of tallies: the evaluation's distribution, temperature 1, greedy."""
-        by_stride: dict[str, dict[str, float]] = {}
-        for stride in _STRIDES:
-            by_distribution = {
-                name: tokens_per_call(tally.survival(), stride)
-                for name, tally in (("sampled", sampled), ("open", opened), ("greedy", greedy))
-            }
-            known = {name: value for name, value in by_distribution.items() if value is not None}
-            by_stride |= {str(stride): known} if known else {}
-        return cls(
-            **cls.fields_of(sampled, greedy),
-            open_accuracy=opened.accuracy(),
-            open_survival=opened.survival(),
-            tokens_per_call=by_stride,
-        )
-
-    def summary(self) -> str:
-        """Return one line for the terminal."""
-        strides = "; ".join(
-            f"N = {stride}: " + ", ".join(f"{name} {value:.2f}" for name, value in found.items())
-            for stride, found in self.tokens_per_call.items()
-        )
-        shown = " ".join(f"{value:.2f}" for value in self.accuracy if value is not None)
-        return f"overlap by depth {shown}; tokens per call: {strides or 'none of these strides'}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefineReport(HeldOutReport):
-    """Held-out figures of a refining adapter, of fully masked blocks against the text.
-
-    `accuracy` is by position, from the second token of a block on; `by_ratio` the share of masked
-    tokens predicted right, by the share of a block that is masked.
-    """
-
-    by_ratio: Mapping[str, float | None]
-
-    @classmethod
-    def of_blocks(cls, hidden: SlotTally, by_ratio: Mapping[float, SlotTally]) -> RefineReport:
-        """Return the report of tallies of fully masked blocks, and by share of masks."""
-        shares: dict[str, float | None] = {}
-        for ratio, tally in by_ratio.items():
-            judged, right = tally.counts[:2].sum(1).tolist()
-            shares[f"{ratio:g}"] = round(right / judged, 5) if judged else None
-        return cls(**cls.fields_of(hidden, None), by_ratio=shares)
-
-    def summary(self) -> str:
-        """Return one line for the terminal."""
-        shares = ", ".join(
-            f"{share:.3f} at {ratio}" for ratio, share in self.by_ratio.items() if share is not None
-        )
-        line = f"fully masked: leading correct {leading(self.survival, len(self.survival)):.2f}"
-        return f"{line}, accuracy by position {self.every_few()}; by share of masks: {shares}"
+        return f"{line}; accuracy at every {every}th slot {shown}"

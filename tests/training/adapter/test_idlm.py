@@ -31,7 +31,6 @@ from training.adapter.blocks import BlockRules
 from training.adapter.job import AdapterJob
 from training.adapter.objectives import predictions, run
 from training.adapter.recipe import AdapterRecipe, RunTable
-from training.adapter.report import RefineReport, StrideReport
 from training.adapter.student import Student
 from training.adapter.train import train_adapter
 from training.adapter.windows import WindowSampling
@@ -157,8 +156,8 @@ def test_strides_learn_the_distributions_of_their_base(tmp_path: Path) -> None:
     rows = [Row(row, [False] + [True] * 11) for row in ids.tolist()]
     job = job_on(module, rows, "isd", tmp_path, objective="kl")
     before, after = job.held_out(), learned(job, tmp_path)
-    assert isinstance(before, StrideReport)
-    assert isinstance(after, StrideReport)
+    assert before.tokens_per_call is not None
+    assert after.tokens_per_call is not None
     gains = [b - a for a, b in zip(before.accuracy[:5], after.accuracy[:5], strict=True) if a and b]
     assert len(gains) == 5
     assert min(gains) > 0.03
@@ -175,7 +174,7 @@ def test_blocks_learn_from_what_they_show_and_where_an_answer_ends(tmp_path: Pat
         rows.append(Row([10, 11, *[symbol] * 4, STOP], [False] * 2 + [True] * 5))
     job = job_on(small_model(), rows, "refine", tmp_path)
     after = learned(job, tmp_path)
-    assert isinstance(after, RefineReport)
+    assert after.by_ratio is not None
     hidden, shown = after.accuracy[0], after.by_ratio["0.25"]
     assert hidden is not None
     assert shown is not None

@@ -5,7 +5,6 @@ Letters: B rows, Q slots of a row, M slots that count, W windows, G slots of a w
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import random
 
@@ -162,7 +161,7 @@ def test_a_tally_without_any_slot_that_counts_gives_plain_figures(
     assert tally.survival() == [0.0] * LENGTH
     assert tally.accuracy() == [None] * LENGTH
     assert tally.calibration() == (1.0, 0.0)
-    report = HeldOutReport(**HeldOutReport.fields_of(tally, None))
+    report = HeldOutReport.of(tally, None)
     assert report.leading_16 == 0
     assert "leading correct of 16: 0.00" in report.summary()
 
@@ -171,22 +170,22 @@ def test_a_report_survives_json() -> None:
     sampled, greedy = SlotTally(LENGTH), SlotTally(LENGTH)
     sampled.add(*judged_windows([[[True, False, True], [True] * LENGTH]]))
     greedy.add(*judged_windows([[[True] * 4]]))
-    report = HeldOutReport(**HeldOutReport.fields_of(sampled, greedy))
-    text = json.dumps(dataclasses.asdict(report), allow_nan=False)
+    report = HeldOutReport.of(sampled, greedy)
+    text = json.dumps(report.measured(), allow_nan=False)
     values = json.loads(text)
     for name in ("calibration", "greedy_calibration"):
         values[name] = tuple(values[name])
     assert HeldOutReport(**values) == report
     assert (report.windows, report.leading_16) == (2, leading(sampled.survival(), 16))
     assert report.greedy_survival == [1.0, 1.0, 1.0, 1.0, 0.0, 0.0]
-    assert HeldOutReport(**HeldOutReport.fields_of(sampled, None)).greedy_survival is None
+    assert HeldOutReport.of(sampled, None).greedy_survival is None
 
 
 def test_the_summary_names_both_lengths() -> None:
     sampled, greedy = SlotTally(LENGTH), SlotTally(LENGTH)
     sampled.add(*judged_windows([[[True, False, True]]]))
     greedy.add(*judged_windows([[[True] * 4]]))
-    assert HeldOutReport(**HeldOutReport.fields_of(sampled, greedy)).summary() == (
+    assert HeldOutReport.of(sampled, greedy).summary() == (
         "leading correct of 16: 1.00, greedy 4.00; accuracy at every 1th slot 1.00 0.00 1.00"
     )
-    assert "greedy" not in HeldOutReport(**HeldOutReport.fields_of(sampled, None)).summary()
+    assert "greedy" not in HeldOutReport.of(sampled, None).summary()

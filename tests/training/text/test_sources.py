@@ -541,7 +541,8 @@ def test_a_stopped_sampling_goes_on_where_it_was(
     )
     whole = sample(teacher, ENDS, [(1,)], plan, tmp_path / "whole")
 
-    line, written, most = Completion.line, [], [5]
+    written: list[int] = []
+    line, most = Completion.line, [5]
 
     def counted(completion: Completion) -> str:
         if len(written) == most[0]:

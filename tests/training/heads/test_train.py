@@ -54,8 +54,7 @@ def tables(home: Path) -> dict[str, Any]:
 
 def job_of(tables: dict[str, Any], folder: Path) -> Any:
     reporter = Reporter("none", "heads", None)
-    job, _ = build_job(HeadsRecipe.of(tables), folder, torch.device("cpu"), reporter, str)
-    return job
+    return build_job(HeadsRecipe.of(tables), folder, torch.device("cpu"), reporter, str)
 
 
 def test_a_head_learns_the_token_as_far_on_as_it_is_asked_to() -> None:

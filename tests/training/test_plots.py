@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from decoders.core.adapter.config import AdapterConfig
-from training.adapter.plots import plot_adapters, plot_slots_over_training
-from training.plots import read_evaluations
+from training.plots import plot_adapters, read_evaluations
 
 
 def report(step: int, leading: float) -> dict[str, object]:
@@ -25,18 +24,6 @@ def log(tmp_path: Path) -> Path:
 
 def test_a_resumed_runs_reports_replace_those_they_repeat(log: Path) -> None:
     assert [r["held_out"]["leading_16"] for r in read_evaluations(log, "held_out")] == [2.0, 4.0]
-
-
-def test_each_slots_way_is_drawn(tmp_path: Path) -> None:
-    lines = []
-    for step in (1, 2, 3):
-        values = [0.2 * step, 0.1 * step, None]
-        held_out = {"accuracy": values, "greedy_accuracy": [0.3 * step, 0.2 * step, 0.1]}
-        lines.append({"held_out": held_out, "step": step, "tokens": 1000 * step})
-    log = tmp_path / "log.jsonl"
-    log.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
-    plot_slots_over_training(log, tmp_path / "training.png")
-    assert (tmp_path / "training.png").stat().st_size > 5000
 
 
 def test_adapters_are_drawn(tmp_path: Path) -> None:

@@ -20,16 +20,16 @@ from decoders.core.types import Sampling
 from decoders.spec import Speculative
 from tests.command_line import bench
 from tests.tiny_recipe import toml_of
-from training.adapter.draft import (
+from training.adapter.lean_job import GREEDY_TEMPERATURE
+from training.draft import (
     DraftJob,
     DraftRecipe,
     DraftTable,
+    TeacherCache,
     fresh_draft,
     leading_runs,
     train_draft,
 )
-from training.adapter.lean_loss import GREEDY_TEMPERATURE
-from training.adapter.teacher_cache import TeacherCache
 from training.loop import TrainingProgress
 from training.reporter import Reporter
 from training.text.completion_file import Completion, write_completions
@@ -156,10 +156,8 @@ def test_the_loss_is_against_what_the_target_says_before_each_token(
 ) -> None:
     """Row by row through both models: half of it against labels, half against the likeliest."""
     tables["run"] |= {"head_words": 0, "label_share": 0.5, "prompt_weight": prompt_weight}
-    state = tmp_path / "state"
-    state.mkdir()
     with Reporter("none", "draft", tmp_path / "log.jsonl", "tokens") as reporter:
-        job = DraftJob(DraftRecipe.of(tables), state, reporter, tables["model"]["path"])
+        job = DraftJob(DraftRecipe.of(tables), tmp_path, torch.device("cpu"), reporter, str)
         job.trained.lm_head.weight.data *= 50  # else it is sure of nothing, and all losses alike
         pieces = list(job.pieces(TrainingProgress()))
     target = AutoModelForCausalLM.from_pretrained(home / "zoo", dtype=torch.float32)
@@ -187,10 +185,9 @@ def test_prompts_are_learnt_at_their_own_weight_and_temperature(
     tables: dict[str, Any], tmp_path: Path
 ) -> None:
     tables["run"] |= {"num_steps": 1, "prompt_weight": 0.25}
-    state = tmp_path / "prompted" / ".training"
+    state = tmp_path / ".training"
     with Reporter("none", "draft", tmp_path / "log.jsonl", "tokens") as reporter:
-        state.mkdir(parents=True)
-        job = DraftJob(DraftRecipe.of(tables), state, reporter, tables["model"]["path"])
+        job = DraftJob(DraftRecipe.of(tables), tmp_path, torch.device("cpu"), reporter, str)
         row = Row([5, 6, 7, 8], [False, False, True, True], 0.7)
         places = [torch.arange(1, 4)]
         temperature, weight = job._importance([row], places)
@@ -224,10 +221,8 @@ def test_a_draft_begins_as_another_of_its_sizes_and_of_no_other(
 def test_the_model_whose_drafts_stood_most_often_is_written(
     tables: dict[str, Any], tmp_path: Path, last: float, written: int
 ) -> None:
-    state = tmp_path / "out" / ".training"
-    state.mkdir(parents=True)
     with Reporter("none", "draft", tmp_path / "log.jsonl", "tokens") as reporter:
-        job = DraftJob(DraftRecipe.of(tables), state, reporter, tables["model"]["path"])
+        job = DraftJob(DraftRecipe.of(tables), tmp_path / "out", torch.device("cpu"), reporter, str)
     weight = job.trained.model.norm.weight
     for step, stood in ((1, 0.5), (2, last)):
         weight.data.fill_(step)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.core.adapter.exit_block import ExitBlock
+from decoders.core.adapter.heads import ExitBlock
 from decoders.core.hf.early import early_exit
 from training.heads.job import NONE, HiddenJob, targets_of
 from training.heads.recipe import RunTable

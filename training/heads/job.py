@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.core.adapter.heads import DraftHeads
-from decoders.core.adapter.hidden import HiddenAdapter
+from decoders.core.adapter.module import HiddenAdapter
 from training.heads.recipe import RunTable
 from training.loop import Piece, TrainingProgress
 from training.reporter import Reporter

@@ -12,15 +12,14 @@ Letters: N rows, D hidden width, H heads, E width of a head, T entries, V vocabu
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.core.adapter.config import AdapterConfig
-from decoders.core.adapter.hidden import HiddenAdapter
+from decoders.core.adapter.module import HiddenAdapter, spread
 
 _THETA = 10_000.0
 
@@ -28,7 +27,7 @@ _THETA = 10_000.0
 class DraftLayer(HiddenAdapter):
     """The weights: the join, attention, a gated MLP and the last norm."""
 
-    variant = "eagle"
+    variant, sized = "eagle", "feed"
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
         """Fresh weights.
@@ -39,28 +38,16 @@ class DraftLayer(HiddenAdapter):
         super().__init__(config)
         width, inner = config.width, config.rank
         generator = torch.Generator().manual_seed(seed)
-
-        def matrix(num_out: int, num_in: int) -> nn.Parameter:
-            bound = 1 / math.sqrt(num_in)
-            return nn.Parameter(
-                torch.rand(num_out, num_in, generator=generator) * 2 * bound - bound
-            )
-
-        self.join = matrix(width, 2 * width)
-        self.attention = matrix(3 * width, width)
-        self.attention_out = matrix(width, width)
-        self.feed = matrix(2 * inner, width)
-        self.feed_out = matrix(width, inner)
+        self.join = spread(generator, width, 2 * width)
+        self.attention = spread(generator, 3 * width, width)
+        self.attention_out = spread(generator, width, width)
+        self.feed = spread(generator, 2 * inner, width)
+        self.feed_out = spread(generator, width, inner)
         self.scale = nn.Parameter(torch.ones(width))
 
     @classmethod
-    def sizes_of(cls, state: Mapping[str, Tensor]) -> tuple[int, ...]:
-        """Widths of the MLP and of the model, by the weights."""
-        return tuple(state["feed"].shape)
-
-    @classmethod
-    def sizes_said(cls, config: AdapterConfig) -> tuple[int, ...]:
-        """The same by a configuration."""
+    def shape_of(cls, config: AdapterConfig) -> tuple[int, ...]:
+        """Return the widths of the MLP, gate and value, and of the model."""
         return 2 * config.rank, config.width
 
     def enter(self, states: Tensor, embedded: Tensor) -> Tensor:
@@ -126,32 +113,32 @@ class DraftCache:
         `parents` are earlier rows of drafts, -1 is the end of the text.
         """
         first = len(self._parents)
-        places = []
+        positions = []
         for parent in parents:
             seen = [] if parent < 0 else self._seen[parent]
             row = len(self._parents)
             self._parents.append(parent)
             self._seen.append([*seen, *[False] * (row - len(seen)), True])
-            places.append(self._length + sum(self._seen[-1]) - 1)
+            positions.append(self._length + sum(self._seen[-1]) - 1)
         stop = len(self._parents)
         mask = torch.ones(len(tokens), self._length + stop, dtype=torch.bool)
         mask[:, self._length :] = torch.tensor(
             [seen + [False] * (stop - len(seen)) for seen in self._seen[first:]]
         )
-        out = self._run(states, tokens, places, self._length + first, mask)
+        out = self._run(states, tokens, positions, self._length + first, mask)
         return self._head(out).float(), out
 
     def _run(
         self,
         states: Tensor,
         tokens: Sequence[int],
-        places: Sequence[int],
+        positions: Sequence[int],
         start: int,
         mask: Tensor | None,
     ) -> Tensor:
         layer, device = self._layer, self._entries.device
         rows = layer.enter(states, self._embed(torch.tensor(tokens, device=device)))
-        query, key, value = layer.project(rows, torch.tensor(list(places), device=device))
+        query, key, value = layer.project(rows, torch.tensor(list(positions), device=device))
         stop = start + len(tokens)
         self._entries[0, :, start:stop], self._entries[1, :, start:stop] = key, value
         keys, values = self._entries[:, :, :stop]

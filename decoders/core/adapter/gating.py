@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from decoders.core.adapter.tile import tiled
-
 Forward = Callable[[int, Tensor], Tensor]
+Run = Callable[[Tensor], Tensor]
+_PREFIX, _ROWS = 3, 5
+_tile_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,3 +224,61 @@ def _shared_inputs(module: Any, layers: Sequence[nn.Module]) -> list[list[int]]:
         for hook in hooks:
             hook.remove()
     return groups
+
+
+@torch.no_grad()
+def fed_other_rows(module: Any, names: Sequence[str]) -> str | None:
+    """Run a call behind a prefix, and look at what linear layers are fed.
+
+    Args:
+        module: a causal LM of transformers.
+        names: of linear layers in it.
+
+    Returns:
+        The first of them whose input ``[…, in]`` has not a row for each token, if there is one.
+    """
+    strange: list[str] = []
+
+    def noting(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        def hook(_module: nn.Module, args: tuple[Tensor, ...]) -> None:
+            if args[0].numel() // args[0].shape[-1] != _ROWS:
+                strange.append(name)
+
+        return hook
+
+    ids = torch.arange(_PREFIX + _ROWS, device=module.device)[None]
+    cache = module(ids[:, :_PREFIX], use_cache=True).past_key_values
+    hooks = [module.get_submodule(name).register_forward_pre_hook(noting(name)) for name in names]
+    try:
+        module(ids[:, _PREFIX:], past_key_values=cache, use_cache=True)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return strange[0] if strange else None
+
+
+@contextmanager
+def tiles_of(rows: int) -> Iterator[None]:
+    """While inside, `by_tiles` cuts what it is given into tiles of so many rows."""
+    global _tile_rows
+    before, _tile_rows = _tile_rows, rows
+    try:
+        yield
+    finally:
+        _tile_rows = before
+
+
+def by_tiles(run: Run, x: Tensor) -> Tensor:
+    """``run(x)`` of rows ``[R, D]`` or ``[1, R, …]``, tile by tile where a pass runs in tiles.
+
+    R is a multiple of the tile; what `run` makes of a tile has the rows where they were.
+    """
+    dim = 0 if x.dim() == 2 else 1
+    if _tile_rows is None or x.shape[dim] <= _tile_rows:
+        return run(x)
+    return torch.cat([run(part) for part in x.split(_tile_rows, dim)], dim)  # type: ignore[no-untyped-call]
+
+
+def tiled(run: Run) -> Run:
+    """`run` by tiles."""
+    return lambda x: by_tiles(run, x)

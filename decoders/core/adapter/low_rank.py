@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decoders.core.adapter.gating import Forward, GatedModule
-from decoders.core.adapter.tile import by_tiles
+from decoders.core.adapter.gating import Forward, GatedModule, by_tiles
 from decoders.core.adapter.weights import Group, GroupedWeights, open_gate
 
 Factors = tuple[Tensor | None, Tensor]

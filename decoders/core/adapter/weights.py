@@ -22,8 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decoders.core.adapter.gating import Forward, GatedModule, Layer
-from decoders.core.adapter.tile import by_tiles
+from decoders.core.adapter.gating import Forward, GatedModule, Layer, by_tiles
 
 PAIRED_ROWS = 64
 """Most base rows, or slots, of a call that runs as one batched product (measured: docs/log.md)."""

@@ -196,20 +196,3 @@ def _sample_of(file: Path) -> Iterator[bytes]:
         for number in range(_STRETCHES):
             stream.seek(max(0, size - _STRETCH_BYTES) * number // (_STRETCHES - 1))
             yield stream.read(_STRETCH_BYTES)
-
-
-def check_heads(source: str, shards: int) -> None:
-    """`ValueError` unless the attention heads of a model can be cut into so many equal parts."""
-    from transformers import AutoConfig
-
-    try:
-        config = AutoConfig.from_pretrained(source, trust_remote_code=False).get_text_config()
-    except Exception as error:
-        raise unavailable(source, "model", error) from error
-    num_heads = config.num_attention_heads
-    shared = getattr(config, "num_key_value_heads", None) or num_heads
-    if num_heads % shards or shared % shards:
-        raise ValueError(
-            f"model {source!r}: its {num_heads} attention heads over {shared} key-value heads "
-            f"cannot be cut into {shards} equal parts; use a number that divides both"
-        )

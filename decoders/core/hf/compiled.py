@@ -32,7 +32,7 @@ class CompiledModule:
             device: of the module.
             backend: of `torch.compile`.
         """
-        self._run, self._backend = run, backend
+        self._run, self.backend = run, backend
         self._on_gpu = device.type == "cuda"
         self._graphs: dict[Hashable, Callable[..., Tensor]] = {}
         self.num_graphs = 0
@@ -63,7 +63,7 @@ class CompiledModule:
     def _made(self, fed: Mapping[str, Any]) -> Callable[..., Tensor]:
         """A graph of the shape of `fed`, compiled and warm."""
         options: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
-        if self._on_gpu and self._backend == "inductor":
+        if self._on_gpu and self.backend == "inductor":
             options["triton.cudagraphs"] = True
 
         def run(**fed: Any) -> Tensor:
@@ -72,7 +72,7 @@ class CompiledModule:
         # torch keeps graphs by code object and, told to check nothing, takes any that it has
         alone = FunctionType(run.__code__.replace(), run.__globals__, closure=run.__closure__)
         graph: Callable[..., Tensor] = torch.compile(
-            alone, fullgraph=True, dynamic=False, backend=self._backend, options=options
+            alone, fullgraph=True, dynamic=False, backend=self.backend, options=options
         )
         try:
             # never the plain module under a graph's name

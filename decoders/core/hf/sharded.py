@@ -23,8 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from decoders.core.adapter.hidden import HiddenAdapter
-from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
 from decoders.core.hf.model import Attention, HFModel
 from decoders.core.model import Session
 from decoders.core.types import Call

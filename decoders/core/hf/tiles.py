@@ -31,7 +31,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from decoders.core import masks
-from decoders.core.adapter.tile import tiled, tiles_of
+from decoders.core.adapter.gating import tiled, tiles_of
 from decoders.core.types import Call
 
 NAME = "tiles"

@@ -82,7 +82,6 @@ class Refinement(Decoder):
     showcase: ClassVar[Mapping[str, Mapping[str, str]]] = {"isd": {"mode": "isd", "stride": "8"}}
 
     def __post_init__(self) -> None:
-        """`ValueError` on an option out of range, or one that nothing reads as others are set."""
         self.demand(self.mode == "refine", "mode", "refine (isd is the decoder `isd`)")
         self.demand(self.block >= 1, "block", "1 or above")
         self.demand(self.max_passes >= 0, "max_passes", "1 or above, or 0 for a block's tokens")
@@ -92,7 +91,7 @@ class Refinement(Decoder):
         self.demand_read("revise", _REVISE_READS)
 
     def steps(self, request: Request) -> Steps:
-        """Block after block: up to T passes each, whose calls feed what became final before."""
+        """Refine block after block: up to T passes each, feeding what became final before."""
         target, sampling = request.target, request.sampling
         pending, left = request.prompt_ids, sampling.max_new_tokens
         anchor = pending[-1]
@@ -101,7 +100,7 @@ class Refinement(Decoder):
             emitted = 0
             while not block.finished:
                 start = block.start
-                slots = self._block_slots(block.shown[start:], anchor, sampling)
+                slots = self._block_slots(block.slot_tokens[start:], anchor, sampling)
                 result = yield block_call(target, pending, slots)
                 if pending:
                     block.begin(result.picks[0])
@@ -118,13 +117,15 @@ class Refinement(Decoder):
                 anchor = pending[-1] if pending else anchor
             left -= len(block.tokens)
 
-    def _block_slots(self, shown: Sequence[int], anchor: int, sampling: Sampling) -> Slots | None:
+    def _block_slots(
+        self, slot_tokens: Sequence[int], anchor: int, sampling: Sampling
+    ) -> Slots | None:
         return mask_slots(
             self.adapter,
-            shown,
+            slot_tokens,
             anchor=anchor,
             output="argmax" if sampling.greedy else "draws",
-            read=len(shown) - 1,  # the last slot predicts the next block's first token
+            read=len(slot_tokens) - 1,  # the last slot predicts the next block's first token
             confidence=self.confidence,
         )
 

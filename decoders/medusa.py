@@ -32,8 +32,6 @@ from decoders.core.types import MOST_DRAFTS
 class Medusa(DraftAndVerify):
     """Draft a tree from the target's hidden state by trained heads, verify it at once. Lossless.
 
-    A run that names no decoders leaves it out (`by_default`): it is measured where it is asked for.
-
     Args:
         nodes: most drafts of a tree.
         width: most candidates for the token after a row.
@@ -54,7 +52,6 @@ class Medusa(DraftAndVerify):
     by_default = False
 
     def __post_init__(self) -> None:
-        """`ValueError` on an option out of range."""
         self.demand(1 <= self.nodes <= MOST_DRAFTS, "nodes", f"1 to {MOST_DRAFTS}")
         self.demand(self.width >= 1, "width", "1 or above")
         self.demand(self.heads >= 0, "heads", "0 (all there are) or above")
@@ -70,7 +67,6 @@ class _Heads(Drafter):
     hidden, branches = 1, True
 
     def __init__(self, options: Medusa, request: Request) -> None:
-        """As many heads as there are and as the options ask for."""
         assert request.adapter is not None
         self._options, self._request = options, request
         num_heads = request.adapter.num_slots
@@ -79,7 +75,7 @@ class _Heads(Drafter):
         self._state: Tensor | None = None
 
     def propose(self, text: Text, most: int) -> DraftTree:
-        """A tree behind the last token; drafts are drawn where rejection verifies them."""
+        """Make a tree behind the last token; drafts are drawn where rejection verifies them."""
         options, sampling = self._options, self._request.sampling
         assert self._state is not None
         logits = self._request.target.propose(options.adapter, self._state)[0]

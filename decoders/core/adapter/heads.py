@@ -1,6 +1,4 @@
-"""Residual blocks on hidden states, read by the model's own head: `DraftHeads` and `ExitBlock`.
-
-Both are at first the identity; norms and heads are the model's own and not stored again.
+"""Residual blocks on hidden states, read by the model's own head; at first they are the identity.
 
 Letters: R rows, H heads, D hidden width, M width of a block, V vocabulary.
 """
@@ -21,18 +19,13 @@ from decoders.core.adapter.module import HiddenAdapter, SlotAdapter, spread
 class DraftHeads(HiddenAdapter):
     """Blocks ``h + up silu(down h + bias)`` on the last hidden state, one a head.
 
-    Head h predicts the token h + 2 places on from the state whose own logits are of the next token:
-    Medusa-1 (Cai et al. 2024, arXiv 2401.10774), with blocks of width `rank` and one shared head.
+    Head h predicts the token h + 2 positions on: Medusa-1 (Cai et al. 2024, arXiv 2401.10774).
     """
 
     variant, sized = "medusa", "down"
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
-        """Make fresh blocks that change nothing (`up` is 0).
-
-        Raises:
-            ValueError: a configuration of another kind.
-        """
+        """Make fresh blocks that change nothing; `ValueError` for another configuration."""
         super().__init__(config)
         num_heads, rank, width = self.shape_of(config)
         self.down = spread(torch.Generator().manual_seed(seed), num_heads, rank, width)
@@ -55,19 +48,14 @@ class DraftHeads(HiddenAdapter):
 class ExitBlock(HiddenAdapter):
     """A block ``h + up silu(down norm(h) + bias)`` behind a model's first layers.
 
-    It lets a causal LM leave there through its own norm and head, as LayerSkip does with a model
-    trained for it (Elhoushi et al. 2024, arXiv 2404.16710); here the model is frozen and the block
-    is trained, as Kangaroo's adapter (arXiv 2404.18911). The block's norm has no weights.
+    It leaves through the model's norm and head, as LayerSkip does (Elhoushi et al. 2024, arXiv
+    2404.16710); here the block alone is trained, as Kangaroo's adapter (arXiv 2404.18911).
     """
 
     variant, sized = "exit", "down"
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
-        """Make a fresh block that changes nothing (`up` is 0).
-
-        Raises:
-            ValueError: a configuration of another kind.
-        """
+        """Make a fresh block that changes nothing; `ValueError` for another configuration."""
         super().__init__(config)
         rank, width = self.shape_of(config)
         self.down = spread(torch.Generator().manual_seed(seed), rank, width)
@@ -86,11 +74,7 @@ class ExitBlock(HiddenAdapter):
 
 
 def read_adapter(folder: str | Path) -> SlotAdapter | HiddenAdapter:
-    """Read an adapter's folder, whichever kind it holds.
-
-    Raises:
-        ValueError: in one line for a folder that is missing, incomplete or malformed.
-    """
+    """Read an adapter's folder, whichever kind it holds; `ValueError` where it cannot be."""
     file = Path(folder).expanduser() / CONFIG_FILE
     try:
         config = AdapterConfig.from_json(file.read_text(encoding="utf-8"))

@@ -1,8 +1,6 @@
-"""Gated linear layers whose slots add a low-rank product to the model's own: two reads less.
+"""Gated linear layers whose slots add a low-rank product to the model's own.
 
-Where weights are larger than a CPU's cache, reading them is what a call costs. Merged weights are
-read beside the base's; the factors of an adapter are small (`weights` has the other ways).
-
+Where weights exceed a CPU's cache, reading them is what a call costs, and factors are small.
 Letters: B sequences, N rows of a sequence, S slot rows of a call, R ranks of a group, summed.
 """
 
@@ -22,14 +20,13 @@ Factors = tuple[Tensor | None, Tensor]
 
 
 class LowRankWeights(GroupedWeights):
-    """Layers that share an input take one product of all rows; slots add one of the group's delta.
+    """One product per group for all rows, one of the group's delta for slots, added in place.
 
-    The deltas of a group stand side by side: A ``[in, R]``, then B ``[R, sum out]``, each layer's
-    block by itself and zeros elsewhere. For decoding alone: what is added is added in place.
+    A ``[in, R]`` stand side by side, B are blocks of ``[R, sum out]``. For decoding alone.
     """
 
     def __init__(self, gated: GatedModule, factors: Mapping[str, Factors]) -> None:
-        """Weights of a module that stand side by side; `factors` by layer name, in its dtype."""
+        """Take factors by layer name, in the dtype of a module whose weights stand side by side."""
         super().__init__(gated, GroupedWeights.base_weight(gated))
         self._deltas: dict[int, _Delta | None] = {}
         for indices in gated.groups:
@@ -46,22 +43,18 @@ class LowRankWeights(GroupedWeights):
         return sum(part.nbytes for delta in deltas.values() for part in delta.parts)
 
     def everywhere(self, index: int, x: Tensor) -> Tensor:
-        """All rows are slots."""
+        """Treat all rows as slots."""
         return self._added(index, x, lambda delta, x, y: delta.add(x, y))
 
     def tail(self, first: int, num_rows: int) -> Forward:
-        """One sequence whose rows from `first` on are slots; `num_rows` is not needed here."""
+        """Gate one sequence, whose rows from `first` on are slots."""
         del num_rows
         return lambda index, x: self._added(
             index, x, lambda delta, x, y: delta.add(x[first:], y[first:])
         )
 
     def scattered(self, base: Tensor, slots: Tensor, *, bucketed: bool = False) -> Forward:
-        """Several sequences: flat indices of the base rows and of the slots.
-
-        If `bucketed`, the delta of all rows is computed and that of base rows multiplied by 0:
-        shapes depend on how many rows there are alone.
-        """
+        """Gate several sequences by flat indices; `bucketed` shapes depend on their sum."""
         if bucketed:
             gate = open_gate(base, slots)
             return lambda index, x: self._added(
@@ -74,8 +67,6 @@ class LowRankWeights(GroupedWeights):
     def _added(
         self, index: int, x: Tensor, add: Callable[[_Delta, Tensor, Tensor], object]
     ) -> Tensor:
-        """A layer's output of rows ``[B, N, in]``, after `add` (rows ``[B N, in]`` to outputs)."""
-
         def run(group: Group) -> Tensor:
             y = group.everywhere(x)
             delta = self._deltas[index]
@@ -88,7 +79,7 @@ class LowRankWeights(GroupedWeights):
 
 @dataclass(frozen=True, slots=True)
 class _Delta:
-    """What slots of a group add: ``x low high``, or ``x high`` where `low` is None."""
+    """What slots of a group add: ``x low high``, or ``x high`` without `low`."""
 
     low: Tensor | None
     high: Tensor
@@ -97,7 +88,6 @@ class _Delta:
     def of(
         cls, pairs: Sequence[Factors | None], shapes: Sequence[tuple[int, int]], like: Tensor
     ) -> _Delta:
-        """Of the layers of a group, whose factors (None: it has none) stand in order."""
         if any(pair is not None and pair[0] is None for pair in pairs):  # one is of full rank
             whole = [
                 like.new_zeros(shape)
@@ -115,13 +105,10 @@ class _Delta:
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
-        """The tensors it holds."""
         return (self.high,) if self.low is None else (self.low, self.high)
 
     def of_rows(self, x: Tensor) -> Tensor:
-        """Of rows ``[S, in]``: ``[S, sum out]``."""
         return (x if self.low is None else x @ self.low) @ self.high
 
     def add(self, x: Tensor, y: Tensor) -> None:
-        """To the outputs ``[S, sum out]`` of rows ``[S, in]``, in place."""
         y.addmm_(x if self.low is None else x @ self.low, self.high)

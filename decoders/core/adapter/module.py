@@ -1,10 +1,7 @@
 """Trained adapters and their folders; `SlotAdapter` makes a causal LM its own parallel predictor.
 
-A slot is a row without a token of its own. Its input is an embedded uniform (PTP), a learned vector
-(a mask) or, in a block that is refined, a token that is not final. It runs through base weights + a
-gated low-rank delta, while token rows run through the base weights alone. So target and parallel
-student are one model with one KV cache.
-
+Slots run through base weights + a gated low-rank delta, token rows through the base weights alone:
+target and parallel student are one model with one KV cache.
 Source: PTP (arXiv 2512.21323), gated LoRA; Hu et al. 2021 (LoRA).
 Letters: K slots, D hidden width, r rank.
 """
@@ -61,11 +58,7 @@ class StoredAdapter(nn.Module):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Read a folder, in float32 on the CPU.
-
-        Raises:
-            ValueError: in one line for a folder that is missing, incomplete or malformed.
-        """
+        """Read a folder, in float32 on the CPU; `ValueError` in one line where it cannot be."""
         folder = Path(folder).expanduser()
         for name in (CONFIG_FILE, WEIGHTS_FILE):
             if not (folder / name).is_file():
@@ -86,12 +79,11 @@ class StoredAdapter(nn.Module):
 
     @classmethod
     def _check(cls, config: AdapterConfig, state: Mapping[str, Tensor]) -> None:
-        """Raise `ValueError` for another kind, before room is made for what sizes say."""
         raise NotImplementedError
 
 
 class SlotAdapter(StoredAdapter):
-    """The trainable part: slot embedding, and A, B (or a full-rank delta) of every layer."""
+    """The slot embedding, and A, B (or a full-rank delta) of every layer."""
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
         """Make fresh weights that leave the base model's output unchanged (B = 0)."""
@@ -139,8 +131,7 @@ class SlotAdapter(StoredAdapter):
             u: ``[K]`` float64 in [0, 1), or `NO_UNIFORM`.
             warp: ``[K, 2]`` float32, temperature and top-p.
             number: int64 ``[K]``, each slot's number in its branch, from 0.
-            anchors: ``[K, D]``, embedding of the token before each slot's branch; used by the first
-                slot of a branch where the adapter is `anchored`.
+            anchors: ``[K, D]``, embedding of the token before each slot's branch.
             shown: embeddings of tokens ``[K, D]`` and which slots show theirs, bool ``[K]``.
         """
         embedded: Tensor = self.embedding(u, warp)
@@ -155,11 +146,7 @@ class SlotAdapter(StoredAdapter):
         return embedded
 
     def entering(self, embedded: Tensor, number: Tensor, before: Tensor) -> Tensor:
-        """Return hidden states ``[K, D]`` of slots at the layer where they enter.
-
-        `embedded` ``[K, D]`` and `number` ``[K]`` are those of `embed`, `before` ``[K, D]`` hidden
-        states there of the base rows before the slots' branches.
-        """
+        """Return states ``[K, D]`` of slots where they enter, by those `before` their branches."""
         assert self.carried is not None, "the slots of this adapter enter with the tokens"
         scale = self.carried[number.clamp(max=len(self.carried) - 1)]
         return before * scale[:, None].to(before.dtype) + embedded
@@ -175,10 +162,7 @@ class SlotAdapter(StoredAdapter):
         return pairs
 
     def check_fits(self, module: Any) -> None:
-        """Raise `ValueError` unless the module has exactly the layers of this adapter.
-
-        Each must be fed the rows of a call, by which the gate is open or closed.
-        """
+        """Raise `ValueError` unless a module has just these layers, fed a call's own rows."""
         shapes = layer_shapes(module, self.config.enter)
         for name, shape in self.config.layers.items():
             if shapes.get(name) != tuple(shape):
@@ -202,22 +186,13 @@ class SlotAdapter(StoredAdapter):
 
 
 class HiddenAdapter(StoredAdapter):
-    """Weights that read the hidden states of a model which is used as it is.
-
-    Attributes:
-        variant: the kind of configuration that makes one.
-        sized: a parameter whose shape the configuration gives (`shape_of`).
-    """
+    """Weights of one `variant` on hidden states; the configuration gives the shape of `sized`."""
 
     variant: ClassVar[HeadsVariant]
     sized: ClassVar[str]
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
-        """Keep the configuration.
-
-        Raises:
-            ValueError: a configuration of another kind.
-        """
+        """Keep the configuration; `ValueError` for another variant."""
         super().__init__(config)
         self._check_variant(config)
 
@@ -241,7 +216,7 @@ class HiddenAdapter(StoredAdapter):
             raise ValueError(f"it is of variant {config.variant}, and {cls.variant} is needed here")
 
     def check_fits(self, width: int) -> None:
-        """Raise `ValueError` unless a model's hidden states are as wide as those of training."""
+        """Raise `ValueError` unless a model's hidden states have the width of training."""
         if width != self.config.width:
             noun = {"medusa": "heads were", "eagle": "draft layer was", "exit": "exit was"}
             raise ValueError(
@@ -256,5 +231,4 @@ def spread(generator: torch.Generator, *shape: int) -> nn.Parameter:
 
 
 def _key(name: str) -> str:
-    """Return a layer's name as a parameter's: dots are not allowed there."""
     return name.replace(".", "/")

@@ -1,9 +1,7 @@
-"""From the logits of a merged call to what each sequence asked for, all rows at once.
+"""Read out of a merged call's logits what each sequence asked for, all rows at once.
 
-Rows are grouped by the form wanted; each group is warped, picked or verified in one go on the
-device, and its integers reach the host in one copy. Probabilities and logits stay on the device.
-
-Letters: R rows read, V vocabulary.
+Rows of one form are warped, picked or verified together, and their integers reach the host in one
+copy. Probabilities and logits stay on the device. Letters: R rows read, V vocabulary.
 """
 
 from __future__ import annotations
@@ -25,14 +23,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Readout:
-    """Rows of one call that are read in one form.
+    """Rows of one call that are read in one form: its tokens' or its `slots`'.
 
-    Attributes:
-        call: whose rows they are.
-        uniforms: of its sequence.
-        output: the form.
-        outputs: output position that each row predicts (negative inside the prompt).
-        slots: whether they are the call's slots.
+    `outputs` are the output positions that they predict (negative inside the prompt).
     """
 
     call: Call
@@ -43,7 +36,7 @@ class Readout:
 
 
 def readouts(call: Call, uniforms: Uniforms, prompt_length: int) -> tuple[Readout, ...]:
-    """The read tokens of a call that has not run yet, and its read slots if it has any."""
+    """Return a call's read tokens, and its read slots if it has any, before it runs."""
     positions, shift = call.row_positions(), 1 - prompt_length
     outputs = [positions[row] + shift for row in call.read]
     tokens = Readout(call, uniforms, call.output, outputs)
@@ -57,7 +50,7 @@ def readouts(call: Call, uniforms: Uniforms, prompt_length: int) -> tuple[Readou
 def read_out(
     logits: Tensor, readouts: Sequence[Readout], sampling: Sampling
 ) -> Sequence[CallResult]:
-    """Results of merged calls' readouts from their logits ``[sum R, V]``, in the same order."""
+    """Return the results of merged calls' readouts by their logits ``[sum R, V]``, in order."""
     sizes = [len(readout.outputs) for readout in readouts]
     if any(_barred(readout) for readout in readouts):
         return _read_out_barred(logits, readouts, sizes, sampling)
@@ -65,7 +58,6 @@ def read_out(
 
 
 def _barred(readout: Readout) -> frozenset[int]:
-    """The ids its rows never predict."""
     slots = readout.call.slots
     return slots.barred if slots is not None and readout.slots else frozenset()
 
@@ -73,7 +65,7 @@ def _barred(readout: Readout) -> frozenset[int]:
 def _read_out_barred(
     logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
 ) -> Sequence[CallResult]:
-    """Results where ids are barred: their logits become -inf, their mass is told."""
+    """Bar ids by -inf logits, and report their mass."""
     masses: dict[int, tuple[float, ...]] = {}
     parts = list(torch.split(logits, list(sizes)))
     for number, readout in enumerate(readouts):
@@ -92,7 +84,6 @@ def _read_out_barred(
 def _read_forms(
     logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
 ) -> Sequence[CallResult]:
-    """Results form by form, all rows of one form at once."""
     forms = {readout.output for readout in readouts}
     if len(forms) == 1:
         return _READERS[forms.pop()](logits, readouts, sizes, sampling)
@@ -111,7 +102,7 @@ def _read_forms(
 
 
 def joined(tokens: CallResult, slots: CallResult) -> CallResult:
-    """One result of a call's read tokens and its read slots."""
+    """Join the results of a call's read tokens and its read slots."""
     return dataclasses.replace(
         tokens,
         slot_picks=slots.picks,
@@ -122,9 +113,9 @@ def joined(tokens: CallResult, slots: CallResult) -> CallResult:
 
 
 def not_a_number(result: CallResult, vocab_size: int) -> bool:
-    """Whether logits behind a result were NaN or infinite: then tokens are V, confidences NaN.
+    """Tell whether NaN or infinite logits are behind a result: tokens are V then, confidences NaN.
 
-    Reads integers and floats that are on the host anyway. Raw logits are the decoder's to check.
+    It reads numbers that are on the host anyway. Raw logits are the decoder's to check.
     """
     if result.acceptance is not None and result.acceptance.token >= vocab_size:
         return True
@@ -137,7 +128,6 @@ def not_a_number(result: CallResult, vocab_size: int) -> bool:
 
 
 def _uniforms(readouts: Sequence[Readout], stream: Stream, device: torch.device) -> Tensor:
-    """Uniforms ``[sum R]`` float64 of all read rows."""
     values = [
         # a row inside the prompt that is read for its hidden state picks no token
         0.0 if r.call.hidden and output < 0 else r.uniforms.at(stream, output)
@@ -182,14 +172,13 @@ def _read_argmax(
 def _weighed(
     tokens: Tensor, distribution: Tensor, readouts: Sequence[Readout], sizes: Sequence[int]
 ) -> list[CallResult]:
-    """Results of tokens ``[R]`` of distributions ``[R, V]``, with confidences.
-
-    One copy to the host.
-    """
+    """Return tokens ``[R]`` of distributions ``[R, V]`` with confidences, in one copy."""
     kinds = {_confidence(readout) for readout in readouts}
     assert len(kinds) == 1, f"one decoder asks for confidences of kinds {sorted(kinds)}"
-    shown = tokens.clamp(max=distribution.shape[-1] - 1)  # V stands for NaN, and is no index
-    confidences = confidence_of(distribution, shown, kinds.pop())
+    in_vocabulary = tokens.clamp(
+        max=distribution.shape[-1] - 1
+    )  # V stands for NaN, and is no index
+    confidences = confidence_of(distribution, in_vocabulary, kinds.pop())
     both: list[list[float]] = torch.stack((tokens.double(), confidences.double())).tolist()
     picks = _split([int(token) for token in both[0]], sizes)
     return [
@@ -204,7 +193,7 @@ def _confidence(readout: Readout) -> Confidence:
 
 
 def confidence_of(distribution: Tensor, tokens: Tensor, kind: Confidence) -> Tensor:
-    """How sure distributions ``[R, V]`` are of tokens ``[R]``, by a kind of `Slots.confidence`."""
+    """Return how sure distributions ``[R, V]`` are of tokens ``[R]`` (`Slots.confidence`)."""
     if kind == "neg_entropy":
         return torch.exp(torch.xlogy(distribution, distribution).sum(-1))
     prob = distribution.gather(-1, tokens[:, None]).squeeze(-1)
@@ -233,7 +222,6 @@ def _read_logits(
 
 
 def _split(values: Sequence[T], sizes: Sequence[int]) -> list[tuple[T, ...]]:
-    """Cut a flat list into tuples of the given sizes."""
     parts, start = [], 0
     for size in sizes:
         parts.append(tuple(values[start : start + size]))

@@ -1,8 +1,6 @@
-"""What must be known of a transformers module to run it on a cache and masks of our own.
+"""Find out how a transformers module runs on a cache and masks of our own, or refuse it.
 
-Read from its config and found by running two tokens; an architecture that cannot be run this way
-is refused here, in one line. Duck-typed: nothing is imported from transformers.
-
+Facts are read from its config and found by running two tokens.
 Letters: H key-value heads, D head dimension, V vocabulary.
 """
 
@@ -43,13 +41,11 @@ class Architecture:
 
     Attributes:
         planes: (H, D) of the keys of layer 0, its values, the keys of layer 1, …
-        devices: where each of them is made.
+        devices: where each plane is made.
         windows: how far back each kind of layer sees (None: everything).
-        vocab_size: V.
-        max_length: the longest sequence the model was made for, and that keeps its rope's
-            frequencies.
-        reads_hidden: whether logits are exactly the head applied to the base model's output.
-        sdpa: whether attention is torch's own, which needs no mask for a causal prefill.
+        max_length: the longest sequence the model was made for, and that keeps rope's frequencies.
+        reads_hidden: logits are exactly the head applied to the base model's output.
+        sdpa: attention is torch's own, which needs no mask for a causal prefill.
     """
 
     planes: tuple[PlaneShape, ...]
@@ -62,12 +58,7 @@ class Architecture:
 
     @classmethod
     def of(cls, module: Any, cache: Any) -> Architecture:
-        """Study a module with an empty, growing cache of transformers.
-
-        Raises:
-            ValueError: where it cannot be run with explicit positions, ready masks and a cache
-                that is indexed by position.
-        """
+        """Study a module with an empty cache of transformers; `ValueError` where it cannot run."""
         _refuse_other_memories(module)
         config = module.config.get_text_config()
         max_length = _max_length(config)
@@ -87,29 +78,27 @@ class Architecture:
 
 
 def main_device(module: Any) -> torch.device:
-    """Where a module's inputs go: its own device, or that of the first part that is placed on one.
+    """Return the device of a module's inputs: its own, or that of the first part that computes.
 
-    Of a module placed by ``device_map``, what lies on the disk has no device, and what lies in a
-    CPU's memory beside GPUs is computed on the first of these.
+    Parts in a CPU's memory beside GPUs compute on the first of these.
     """
-    places = list(dict.fromkeys(getattr(module, "hf_device_map", {}).values()))
-    if len(places) < 2:
+    devices = list(dict.fromkeys(getattr(module, "hf_device_map", {}).values()))
+    if len(devices) < 2:
         device: torch.device = module.device
         return device
-    computing = [place for place in places if place not in ("cpu", "disk")]
+    computing = [device for device in devices if device not in ("cpu", "disk")]
     first = computing[0] if computing else "cpu"
     return torch.device("cuda", first) if isinstance(first, int) else torch.device(first)
 
 
 def token_ids(value: int | Sequence[int] | None) -> frozenset[int]:
-    """An id, several or none, as configs and tokenizers give them."""
+    """Return an id, several or none as a set, as configs and tokenizers give them."""
     if value is None:
         return frozenset()
     return frozenset([value] if isinstance(value, int) else value)
 
 
 def _refuse_other_memories(module: Any) -> None:
-    """`ValueError` for models that keep something else of a text than keys by position."""
     name, config = type(module).__name__, module.config.get_text_config()
     takes = inspect.signature(text_model(module).forward).parameters
     if getattr(module, "_is_stateful", False) or "state" in takes:
@@ -131,11 +120,7 @@ def _max_length(config: Any) -> int:
 
 
 def changed_frequencies(config: Any) -> int | None:
-    """The length beyond which rope gives every row, cached ones too, other frequencies.
-
-    transformers then computes the whole text again: no cache can be kept across it. None where rope
-    is of no such kind (`dynamic` rope changes beyond `max_position_embeddings`).
-    """
+    """Return the length beyond which longrope gives every row other frequencies."""
     rope = getattr(config, "rope_parameters", None) or {}
     kinds = [rope] if "rope_type" in rope else [kind for kind in rope.values() if kind]
     changes = [
@@ -169,7 +154,6 @@ def _windows(config: Any) -> dict[str, int | None]:
 def _planes(
     module: Any, windows: dict[str, int | None], cache: Any
 ) -> tuple[tuple[PlaneShape, ...], tuple[torch.device, ...]]:
-    """Run two tokens with our kind of mask and positions; shapes and devices of what got cached."""
     name = type(module).__name__
     base = text_model(module)
     if "position_ids" not in inspect.signature(base.forward).parameters:
@@ -197,11 +181,7 @@ def _planes(
 
 @torch.inference_mode()
 def _study_head(module: Any) -> tuple[int, bool]:
-    """V, and whether the logits are exactly the head applied to the base model's output.
-
-    Not so with soft caps or scaled logits. The head's output is scaled up in this one run, so that
-    a soft cap cannot hide in small numbers.
-    """
+    """Scale the head's output up: a soft cap cannot hide in small numbers."""
     base, head = text_model(module), module.get_output_embeddings()
     seen: dict[str, Tensor] = {}
 
@@ -230,7 +210,7 @@ def _study_head(module: Any) -> tuple[int, bool]:
 
 
 def notes_of(module: Any) -> tuple[str, ...]:
-    """One line each on a causal LM's generation config, and where its rope ends a text."""
+    """Note what of a generation config is not applied, and where rope ends a text."""
     config = module.config.get_text_config()
     notes = []
     generation = getattr(module, "generation_config", None)

@@ -1,8 +1,7 @@
-"""Additive attention masks of merged calls, sliding windows folded in. Torch only.
+"""Additive attention masks of calls, sliding windows folded in.
 
 A mask is 0 where a row sees an entry and the lowest finite number elsewhere: -inf could turn a row
-into NaN, and a boolean mask is silently wrong under transformers' eager attention. Every row,
-padding included, sees at least one entry.
+into NaN. Every row, padding included, sees at least one entry.
 
 Letters: B sequences, N rows of the widest call, T cache entries seen, C capacity.
 """
@@ -35,7 +34,7 @@ class MaskBuilder:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        """`windows` names the kinds of layers and how far back each sees (None: everything)."""
+        """Take the kinds of layers in `windows` and how far back each sees (None: everything)."""
         self._windows = windows
         self._capacity = capacity
         self._dtype = dtype
@@ -48,11 +47,11 @@ class MaskBuilder:
         return added.masked_fill_(~visible, torch.finfo(self._dtype).min)
 
     def per_kind(self, mask: Tensor | None) -> Masks:
-        """The same mask for every kind of layer (right where no window can matter)."""
+        """Repeat a mask for every kind of layer (right where no window can matter)."""
         return mask if len(self._windows) == 1 else dict.fromkeys(self._windows, mask)
 
     def after(self, start: int, num_rows: int, mask: Tensor | None) -> Tensor:
-        """The mask ``[1, 1, N, T]`` of one call after `start` entries, windows aside."""
+        """Return the mask ``[1, 1, N, T]`` of one call after `start` entries, windows aside."""
         if num_rows <= TEMPLATE_ROWS:
             if self._template is None:
                 self._template = self._make_template()
@@ -76,16 +75,9 @@ class MaskBuilder:
         return self.additive(columns[None, :] <= rows[:, None])
 
     def visible(self, calls: Sequence[Call], starts: Tensor, width: int, seen: int) -> Tensor:
-        """Which entries each row sees, windows aside. Padding rows are causal.
+        """Return what each row sees, windows aside: bool ``[B, N, T]``; padding rows are causal.
 
-        Args:
-            calls: the merged calls.
-            starts: int64 ``[B]``, their committed lengths.
-            width: N.
-            seen: T.
-
-        Returns:
-            bool ``[B, N, T]``.
+        `starts` are the calls' committed lengths ``[B]``, `width` is N and `seen` T.
         """
         columns = torch.arange(seen, device=self._device) - starts[:, None]  # 0: first row's own
         rows = torch.arange(width, device=self._device)
@@ -100,21 +92,15 @@ class MaskBuilder:
         index = columns.clamp(0, width - 1)[:, None, :].expand(-1, width, -1)
         return (columns < 0)[:, None, :] | (inside[:, None, :] & blocks.gather(2, index))
 
-    def windowed(self, visible: Tensor, positions: Tensor, placed: Tensor) -> Masks:
-        """Fold the windows in: a row sees entries less than a window before its position.
+    def windowed(self, visible: Tensor, positions: Tensor, stored: Tensor) -> Masks:
+        """Fold windows into `visible` ``[B, N, T]``: additive ``[B, 1, N, T]`` per kind of layer.
 
-        Args:
-            visible: bool ``[B, N, T]``.
-            positions: int64 ``[B, N]`` of the rows.
-            placed: int64 ``[B, T]``, positions of the cache entries.
-
-        Returns:
-            additive ``[B, 1, N, T]``, one per kind of layer if there are several.
+        `positions` are those of the rows ``[B, N]``, `stored` those of the entries ``[B, T]``.
         """
         masks: dict[str, Tensor | None] = {}
         for kind, window in self._windows.items():
             near = visible
             if window is not None:
-                near = visible & (positions[:, :, None] - placed[:, None, :] < window)
+                near = visible & (positions[:, :, None] - stored[:, None, :] < window)
             masks[kind] = self.additive(near)[:, None]
         return masks if len(masks) > 1 else next(iter(masks.values()))

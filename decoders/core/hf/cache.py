@@ -1,10 +1,8 @@
-"""A preallocated KV cache that calls write in place. Torch only; `model.py` hands it on.
+"""A preallocated KV cache that calls write in place.
 
 A *plane* is the keys or the values of one layer, ``[B, H, C, D]``; planes of one shape share one
-allocation, so that the views a call needs of all layers cost a few operations, not a few a layer.
-
-Letters: B cache rows (sequences), H key-value heads, C entries of a row (capacity and one scrap
-entry that padding is written to), D head dimension, N rows of a call, T entries that are read.
+allocation: views of all layers cost a few operations. Letters: B cache rows, H key-value heads,
+C entries of a row (and one scrap entry for padding), D head dimension, N rows, T entries read.
 """
 
 from __future__ import annotations
@@ -21,9 +19,10 @@ PlaneShape = tuple[int, int]
 
 
 class KVStore(Cache):
-    """Keys and values of every layer, and the place where the running call writes and reads.
+    """Keys and values of every layer, as a cache of transformers.
 
-    One call announces its place (`at` or `scattered`) and then every layer calls `update` once.
+    A call announces its entries (`at`, `scattered` or `packed`), then every layer calls `update`
+    once.
     """
 
     def __init__(
@@ -37,16 +36,9 @@ class KVStore(Cache):
         devices: Sequence[torch.device] | None = None,
         separate: bool = False,
     ) -> None:
-        """Allocate zeros.
+        """Allocate zeros for `planes` (keys of layer 0, values of layer 0, …), each on its device.
 
-        Args:
-            planes: shapes in the order keys of layer 0, values of layer 0, keys of layer 1, …
-            num_rows: B.
-            capacity: C - 1.
-            dtype: of keys and values.
-            device: of what calls announce.
-            devices: of each plane, if its layer is placed elsewhere; None: all on `device`.
-            separate: one allocation a plane, as `torch.compile` wants it (no aliased inputs).
+        `separate`: one allocation a plane, as `torch.compile` wants it (no aliased inputs).
         """
         super().__init__(layers=[])
         self.num_rows = num_rows
@@ -90,14 +82,13 @@ class KVStore(Cache):
         return sum(base.nbytes for base in self._bases)
 
     def _views(self, bases: Sequence[Tensor], view: Callable[[Tensor], Tensor]) -> Sequence[Tensor]:
-        """Make one view ``[B', H, …, D]`` per plane by one operation per allocation."""
         if self._order is None:
             return view(bases[0]).unbind(0)
         parts = [part for base in bases for part in view(base).unbind(0)]
         return [parts[plane] for plane in self._order]
 
     def at(self, row: int, start: int, stop: int) -> None:
-        """The next call writes entries `start` to `stop` of one row and reads 0 to `stop`."""
+        """Let the next call write entries `start` to `stop` of one row and read 0 to `stop`."""
         self.start, self.stop = start, stop
         bases = self._row_bases[row]
         self._into = self._views(bases, lambda base: base.narrow(3, start, stop - start))
@@ -106,14 +97,10 @@ class KVStore(Cache):
     def scattered(
         self, rows: Tensor, entries: Tensor, stop: int, first: int | None, *, late: bool = False
     ) -> None:
-        """The next call writes `entries` of several rows and reads entries 0 to `stop` of them.
+        """Let the next call write `entries` ``[B', N]`` of `rows` ``[B']``, and read to `stop`.
 
-        Args:
-            rows: int64 ``[B']``, cache rows.
-            entries: int64 ``[B', N]``, where each row of the call goes; `scrap` for padding.
-            stop: T.
-            first: `rows` are `first`, `first` + 1, …: they are read as a view (None: copied).
-            late: make the views inside `update`, so that a compiled graph contains them.
+        Rows that count up from `first` are read as a view (None: copied); `late` makes the views
+        inside `update`, so that a compiled graph contains them.
         """
         self.start, self.stop = 0, stop
         self._into = None
@@ -138,12 +125,7 @@ class KVStore(Cache):
             )
 
     def packed(self, rows: Tensor, entries: Tensor) -> None:
-        """The next call writes one entry for each of its rows, of any cache rows; it reads planes.
-
-        Args:
-            rows: int64 ``[N]``, the cache row of each.
-            entries: int64 ``[N]``, where it goes there; `scrap` for padding.
-        """
+        """Let the next call write one entry for each of its rows ``[N]``, and read planes."""
         self.start, self.stop = 0, self.scrap + 1
         self._into = self._reads = self._read_rows = None
         self._indices = []

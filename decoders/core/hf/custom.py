@@ -1,13 +1,11 @@
 """Loops for `generate(custom_generate=…)`: a folder as on the hub, or a function of a file.
 
-Both are code that the user names. transformers calls them differently: a function after it has
-prepared inputs, cache, processors and criteria, what a folder holds in the place of `generate`.
+transformers prepares arguments for a function, and lets a folder's code replace `generate`.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,23 +15,20 @@ from typing import Any
 import torch
 from transformers import GenerationMixin
 
+from decoders.core.registry import import_file
+
 _FILE = Path("custom_generate") / "generate.py"
 
 
 @dataclass(frozen=True, slots=True)
 class CustomLoop:
-    """A custom loop, loaded.
-
-    Attributes:
-        function: what runs.
-        prepared: whether `generate` prepares its arguments.
-    """
+    """A loaded custom loop; `prepared` if `generate` prepares its arguments."""
 
     function: Callable[..., Any]
     prepared: bool
 
     def run(self, module: Any, **given: Any) -> Any:
-        """Run as ``module.generate(**given, custom_generate=…)`` does, loaded already."""
+        """Run as ``module.generate(**given, custom_generate=…)`` does."""
         if self.prepared:
             return module.generate(**given, custom_generate=self.function)
         known = inspect.signature(GenerationMixin.generate).parameters.values()
@@ -45,33 +40,25 @@ class CustomLoop:
 
 
 def load_custom(path: str, function: str) -> CustomLoop:
-    """The loop at `path`: a folder that holds ``custom_generate/generate.py``, or a Python file.
-
-    It is loaded once, and again where the file has changed.
-
-    Args:
-        path: of a folder or a file here; nothing is fetched.
-        function: its name in the file.
-
-    Raises:
-        ValueError: in one line where there is none, or it cannot be loaded.
-    """
+    """Load the loop of a folder or Python file, anew where it changed; or `ValueError`."""
     file = Path(path) / _FILE if Path(path).is_dir() else Path(path)
     return _load(path, function, file.stat().st_mtime_ns if file.is_file() else 0)
 
 
 @functools.cache
 def _load(path: str, function: str, _changed_ns: int) -> CustomLoop:
-    place = Path(path)
-    if place.is_dir():
-        if not (place / _FILE).is_file():
+    file = Path(path)
+    if file.is_dir():
+        if not (file / _FILE).is_file():
             raise ValueError(f"custom loop {path!r} has no {_FILE.as_posix()}")
-        return CustomLoop(_loaded(path, lambda: _of_folder(place)), prepared=False)
-    if place.suffix != ".py" or not place.is_file():
+        return CustomLoop(_loaded(path, lambda: _of_folder(file)), prepared=False)
+    if file.suffix != ".py" or not file.is_file():
         raise ValueError(
             f"custom loop {path!r} is neither a Python file nor a folder with {_FILE.as_posix()}"
         )
-    loop = _loaded(path, lambda: _of_file(place, function))
+    loop = _loaded(
+        path, lambda: getattr(import_file(file, f"bench_custom_{file.stem}"), function, None)
+    )
     if not callable(loop):
         raise ValueError(f"custom loop {path!r} has no function {function!r}; name one: function=…")
     return CustomLoop(loop, prepared=True)
@@ -86,16 +73,6 @@ def _loaded(path: str, load: Callable[[], Any]) -> Any:
 
 
 def _of_folder(folder: Path) -> Callable[..., Any]:
-    """By transformers' own loader, which also checks ``requirements.txt``."""
     load: Any = GenerationMixin.load_custom_generate
     loaded: Callable[..., Any] = load(None, str(folder.resolve()), trust_remote_code=True)
     return loaded
-
-
-def _of_file(file: Path, function: str) -> Any:
-    spec = importlib.util.spec_from_file_location(f"bench_custom_{file.stem}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, function, None)

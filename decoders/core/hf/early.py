@@ -12,18 +12,10 @@ from decoders.core.adapter.gating import decoder_layers
 
 
 def early_exit(module: Any, num_layers: int, block: Callable[[Tensor], Tensor]) -> Any:
-    """A causal LM that runs the first `num_layers` layers of `module`, then `block`.
+    """Make a causal LM that runs the first `num_layers` layers of `module`, then `block`.
 
-    Embedding, last norm and head are those of `module`; its layers keep their wrappers and hooks.
-
-    Args:
-        module: of transformers.
-        num_layers: at least one, and fewer than `module` has.
-        block: of hidden states ``[B, N, D]``; what it returns is normed and read by the head.
-
-    Raises:
-        ValueError: there are not so many layers, none are found, or the first ones do not run
-            without the others.
+    It shares all weights, wrappers and hooks; `block` maps hidden states ``[B, N, D]``.
+    `ValueError` where the first layers do not run without the others.
     """
     layers = decoder_layers(module)
     if not 1 <= num_layers < len(layers):
@@ -45,7 +37,6 @@ def early_exit(module: Any, num_layers: int, block: Callable[[Tensor], Tensor]) 
 
 
 def _check_parts(module: Any) -> None:
-    """`ValueError` for what stands between layers and head, or belongs to all layers together."""
     name, config = type(module).__name__, module.config.get_text_config()
     width, read = config.hidden_size, module.get_output_embeddings().weight.shape[1]
     if width != read:

@@ -5,7 +5,7 @@
     ids = model.generate(**inputs, max_new_tokens=64, custom_generate=spec)
 
 `generate` prepares prompts, budget, stop ids and sampling; the decoder answers on the user's own
-module with our cache. What a decoder cannot honour is refused, never left out.
+module with our cache. Whatever a decoder cannot honour is refused, never left out.
 
 Letters: B sequences, T tokens of the widest prompt or answer.
 """
@@ -51,7 +51,7 @@ def transformers_generate(
     adapters: Mapping[str, str | Path] | None = None,
     seed: int | None = None,
 ) -> TransformersGenerate:
-    """A decoder as what `custom_generate` of transformers takes.
+    """Make a decoder a loop that `custom_generate` of transformers takes.
 
     Args:
         decoder: a spec as on the command line, such as ``ptp`` or ``spec:k=4``.
@@ -67,10 +67,7 @@ def transformers_generate(
 
 
 class TransformersGenerate:
-    """Made by `transformers_generate`; holds the models it last ran on.
-
-    Linear layers of a module that has an adapter are wrapped in place; they compute what they did.
-    """
+    """A decoder as a loop; it holds the models it last ran on, which adapters wrap in place."""
 
     def __init__(
         self, decoder: str, draft: Any, adapters: Mapping[str, str | Path], seed: int | None
@@ -103,24 +100,20 @@ class TransformersGenerate:
     ) -> Any:
         """Answer as `generate` does: ids ``[B, T]``, prompts included, filled up on the right.
 
-        Of `inputs` the mask and the cache are looked at. They have no names in the signature: what
-        a custom loop names there, and the library's own does not, `generate` leaves unprepared.
-
-        Raises:
-            ValueError: for processors, criteria or a cache that the decoder cannot honour, and
-                whatever the decoder raises.
+        Mask and cache are read from `inputs`: `generate` prepares no argument that a custom loop
+        alone names. `ValueError` for what the decoder cannot honour.
         """
         cache, mask = inputs.get("past_key_values"), inputs.get("attention_mask")
         if cache is not None and cache.get_seq_length():
             raise ValueError(f"{self._decoder.name} begins with an empty cache of its own")
         sampling = self._sampling(generation_config, input_ids.shape[1], logits_processor)
         texts = input_ids.tolist()
-        shown = [[1] * len(ids) for ids in texts]
+        kept = [[1] * len(ids) for ids in texts]
         if mask is not None:
-            shown = mask.tolist()
+            kept = mask.tolist()
         prompts = [
             [token for token, is_shown in zip(ids, row, strict=True) if is_shown]
-            for ids, row in zip(texts, shown, strict=True)
+            for ids, row in zip(texts, kept, strict=True)
         ]
         criteria = [asked for asked in stopping_criteria if not isinstance(asked, _CUTS)]
         answers = self._answers(model, prompts, sampling, criteria)
@@ -140,8 +133,6 @@ class TransformersGenerate:
         sampling: Sampling,
         criteria: Sequence[Any],
     ) -> list[list[int]]:
-        """The answers' ids."""
-
         def asked(request: Request) -> Steps:
             return _asked(self._decoder.steps(request), request, criteria)
 
@@ -164,7 +155,6 @@ class TransformersGenerate:
         return answers
 
     def _sampling(self, config: Any, num_prompt: int, processors: Sequence[Any]) -> Sampling:
-        """What a prepared generation config asks for."""
         beyond = [type(asked).__name__ for asked in processors if not _is_of(asked, config)]
         if (config.num_beams or 1) > 1:
             beyond.append(f"num_beams={config.num_beams}")
@@ -189,7 +179,6 @@ class TransformersGenerate:
         )
 
     def _open(self, model: Any) -> Models:
-        """The models around a module, made when it is a new one."""
         if self._models is None or self._module is not model:
             target = _wrapped(model)
             draft = None if self._draft is None else self._open_draft(target)
@@ -208,7 +197,6 @@ class TransformersGenerate:
 
 
 def _is_of(processor: Any, config: Any) -> bool:
-    """Whether a processor is one that `generate` made of a generation config's own sampling."""
     option = _WARPERS.get(type(processor))
     own = option is not None and getattr(processor, option) == getattr(config, option)
     return bool(config.do_sample) and own
@@ -223,7 +211,6 @@ class _Stopped(Exception):
 
 
 def _asked(steps: Steps, request: Request, criteria: Sequence[Any]) -> Steps:
-    """A decoder's steps, with the criteria asked after every one that did not end the answer."""
     tokens: list[int] = []
     result: CallResult | None = None
     while True:
@@ -237,7 +224,6 @@ def _asked(steps: Steps, request: Request, criteria: Sequence[Any]) -> Steps:
 
 
 def _wrapped(module: Any) -> HFModel:
-    """A module of the user's as a model: its mode and what of it is trained stay as they are."""
     was_training = module.training
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     model = HFModel(module, grouped=False)

@@ -1,9 +1,7 @@
 """Attention of few rows on a CPU, for models whose query heads share key-value heads.
 
-The query heads of a key-value head read the same entries: laid behind one another as rows they are
-one product, and each entry is read once. torch's kernels go head by head, or repeat the entries; in
-half precision that was most of a small model's call after a long text (docs/log.md).
-
+The query heads of a key-value head, laid behind one another as rows, are one product that reads
+each entry once; torch's kernels repeat them (docs/log.md).
 Letters: B sequences, H query heads, K key-value heads, N rows, T entries seen, D head dimension.
 """
 
@@ -35,19 +33,10 @@ def grouped_attention(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """As transformers' own of torch's scaled dot product, with the rows of a group as one.
+    """Attend as transformers' scaled dot product does, with the rows of a group as one.
 
-    Args:
-        module: the attention layer.
-        query: ``[B, H, N, D]``.
-        key: ``[B, K, T, D]``.
-        value: as `key`.
-        attention_mask: additive, ``[B or 1, 1 or H, N, T]``; None: causal, or a single row.
-        scaling: of the products; None: one over the root of D.
-        **options: of transformers.
-
-    Returns:
-        ``[B, N, H, D]``, and no weights.
+    `query` is ``[B, H, N, D]``, `key` and `value` ``[B, K, T, D]``, the mask additive ``[B or 1, 1
+    or H, N, T]``. Returns ``[B, N, H, D]``, and no weights.
     """
     num_heads, num_rows = query.shape[1:3]
     num_groups = num_heads // key.shape[1]
@@ -69,7 +58,7 @@ def grouped_attention(
 
 
 def group_attention(module: Any) -> None:
-    """Let a causal LM run it where that is right: on a CPU, by torch's kernel, shared heads."""
+    """Let a causal LM group its rows: on a CPU, by torch's kernel, with shared heads."""
     config = module.config.get_text_config()
     shared = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     if module.device.type != "cpu" or config._attn_implementation != "sdpa":
@@ -86,7 +75,7 @@ def ungroup_attention(module: Any) -> None:
 
 @contextmanager
 def own_attention(module: Any) -> Iterator[None]:
-    """While inside, a causal LM runs transformers' own attention."""
+    """Run transformers' own attention in a causal LM."""
     grouped = module.config.get_text_config()._attn_implementation == NAME
     ungroup_attention(module)
     try:

@@ -24,10 +24,9 @@ _LENGTH_BUCKET = 128
 
 
 class Pass(NamedTuple):
-    """The rows of one forward pass.
+    """One forward pass: ids, positions ``[B, N]``, masks, flat rows to `read` (None: all).
 
-    `ids` and `positions` are int64 ``[B, N]``; `read` are the flat rows wanted (None: all);
-    `firsts` the calls' first flat rows (None: multiples of N); a compiled graph belongs to `shape`.
+    `firsts` are the calls' first flat rows; a compiled graph belongs to a `shape`.
     """
 
     calls: Sequence[Call]
@@ -149,10 +148,7 @@ class Layout:
         return Pass(ordered, ids, positions, masks, read, shape)
 
     def tiled(self, calls: Sequence[Call], tile: int) -> Pass:
-        """Put the rows of all calls behind one another, padded to whole tiles (`tiles`).
-
-        `read` are the rows of all tiles that hold a wanted one.
-        """
+        """Put the rows of all calls behind one another, padded to whole tiles (`tiles`)."""
         packed = tiles.pack(calls, tile)
         padding = packed.num_rows - sum(call.num_rows for call in calls)
         rows: list[tuple[int, int, int, int]] = []  # id, position, row of the cache, entry
@@ -179,7 +175,6 @@ class Layout:
         )
 
     def _tiled_masks(self, packed: tiles.Packed, positions: Tensor) -> Masks:
-        """Return what rows ``[tiles, N]`` of a position see, block by block."""
         seen = to_device([block.seen for block in packed.blocks], self._device)
         visible = torch.arange(tiles.BLOCK, device=self._device) < seen[:, :, None]
         if not self.window:
@@ -191,15 +186,14 @@ class Layout:
         return self.masks.windowed(visible, positions[of_tile], stored)
 
     def _existing(self, positions: Tensor, stop: int) -> Tensor:
-        """Clamp positions, all below `stop`, to the last there is: drafts may overshoot it.
+        """Clamp positions to the last there is: drafts may overshoot it.
 
-        A table of positions has no row beyond, and rope of changing frequencies would give those of
-        a longer text to every row of the call.
+        A table of positions has no row beyond, and changing rope would be a longer text's for all
+        rows.
         """
         return positions if stop <= self._max_length else positions.clamp(max=self._max_length - 1)
 
     def _filled_up(self, ordered: Sequence[Call]) -> list[Call]:
-        """Add empty calls so that cache rows 0, 1, … up to a power of two have one."""
         by_row = {call.session.row: call for call in ordered}
         count = min(power_of_two(max(by_row) + 1), self.store.num_rows)
         model = ordered[0].session.model
@@ -230,7 +224,6 @@ def _round_up(number: int, multiple: int) -> int:
 
 
 def _shape_of(calls: Sequence[Call], width: int, seen: int) -> Hashable:
-    """Return what a graph of calls filled up to one shape depends on."""
     slots = [call.slots for call in calls if call.slots is not None]
     if not slots:
         return len(calls), width, seen

@@ -1,8 +1,4 @@
-"""A module as transformers made it, beside one that was prepared for our own calls.
-
-`HFModel` lays the weights of linear layers side by side, wraps these layers and hooks decoder
-layers. A loop of transformers should not gain or lose by any of that.
-"""
+"""A module as transformers made it, beside one that `HFModel` wrapped, hooked and laid out anew."""
 
 from __future__ import annotations
 
@@ -20,10 +16,7 @@ from decoders.core.hf.grouped_attention import ungroup_attention
 
 @torch.no_grad()
 def library_copy(module: Any) -> Any:
-    """A copy of a causal LM of transformers without our wrappers, hooks and weight layout.
-
-    Weights that lie in memory as they were loaded are shared, those that were moved are copied.
-    """
+    """Copy a causal LM without our wrappers and hooks; weights that were not moved are shared."""
     memo: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
         own = tensor if tensor.is_contiguous() else _laid_out(tensor)
@@ -44,10 +37,7 @@ _stop_early: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 
 @torch.no_grad()
 def stops_early(module: Any) -> bool:
-    """Whether a module's body runs as many layers as its config says, which early exits rest on.
-
-    True where its layers are not found. A module is tried once.
-    """
+    """Tell whether a module's body runs as many layers as its config says; it is tried once."""
     if module not in _stop_early:
         _stop_early[module] = _tried(module)
     return _stop_early[module]
@@ -74,7 +64,6 @@ def _tried(module: Any) -> bool:
 
 
 def _laid_out(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's values in the usual order of memory; a parameter stays one."""
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(tensor.contiguous(), requires_grad=False)
     return tensor.contiguous()

@@ -72,11 +72,7 @@ def load_module(
 
 
 def load_tokenizer(path_or_id: str | Path) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a checkpoint folder or a hub model.
-
-    Raises:
-        ValueError: in one line where there is none.
-    """
+    """Load the tokenizer of a checkpoint folder or hub model; `ValueError` without one."""
     source = find_checkpoint(path_or_id, "tokenizer", "tokenizer_config.json", "tokenizer.json")
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
@@ -97,7 +93,6 @@ def placement(module: Any) -> str:
 
 
 def _mapped_device(device_map: Mapping[str, Any], name: str) -> Any:
-    """Return the device of a part, or of the nearest part above it; None if none is named."""
     while name and name not in device_map:
         name = name.rpartition(".")[0]
     return device_map.get(name)

@@ -1,15 +1,8 @@
-"""`HFModel`: any transformers causal LM as a `Model`.
+"""`HFModel`: any transformers causal LM as a `Model`, on our cache, masks and positions.
 
-The module runs as it is; ours are the cache (`KVStore`), the masks and the positions (`Layout`).
-States are written in place and read as views, one sequence needs no mask or a view of a ready one,
-and the head runs on the rows that are read, where that is exact. Masks are additive floats: a
-boolean one is silently wrong under eager attention. A ready mask bypasses a model's sliding window,
-so windows are folded in, one mask per kind of layer.
-
-Slots follow the tokens of their call, enter as embeddings and run through an attached adapter
-(`gating`); the next call overwrites their keys and values.
-
-Letters: B sequences of a pass, N rows, R rows read, D hidden width, V vocabulary.
+Masks are additive floats: a boolean one is silently wrong under eager attention. A ready mask
+bypasses a model's sliding window, so windows are folded in, one mask per kind of layer.
+Letters: R rows read, D hidden width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -44,22 +37,23 @@ from decoders.core.hf.local_layers import is_local, take_masks
 from decoders.core.hf.quantized import Width, packed_bytes, quantize
 from decoders.core.hf.runner import COMPILED_ROWS as COMPILED_ROWS
 from decoders.core.hf.runner import Runner
-from decoders.core.model import Session
+from decoders.core.model import Session, SessionRows
 from decoders.core.types import Call
 
 _MERGED_BYTES = 32 * 2**20
 """A larger model has no merged weights beside its own on a CPU: reading them is what a call costs
 (docs/log.md)."""
+_PLACED = ("placed on several devices", "--device-map")
 
 
-class HFModel:
-    """A transformers causal LM with a preallocated KV cache shared by its sessions.
+class HFModel(SessionRows):
+    """A transformers causal LM (`module`) with a preallocated KV cache shared by its sessions.
 
-    Implements `decoders.core.model.Model`. `module` is the wrapped model, in eval mode;
-    `num_forwards` counts merged passes.
+    Implements `decoders.core.model.Model`; `num_forwards` counts merged passes.
     """
 
-    _placed = False
+    cut: tuple[str, str] | None = None
+    """How the model lies on several devices or processes, and the option that says so."""
 
     def __init__(
         self,
@@ -76,13 +70,11 @@ class HFModel:
             module: a causal LM of transformers on its device, of its dtype.
             compile: run calls of up to `COMPILED_ROWS` rows through `torch.compile`.
             backend: of `torch.compile`.
-            grouped: lay the weights of layers that share an input side by side and run each group
-                as one product (`weights.GroupedWeights`); None: on a CPU, where it is faster.
+            grouped: run layers of one input as one product; None: on a CPU, where it is faster.
             quantized: pack the weights of linear layers and head; none is grouped or merged then.
 
         Raises:
-            ValueError: for an architecture whose cache or masks this class cannot provide, or whose
-                layers cannot be packed.
+            ValueError: for an architecture that needs another cache or masks, or cannot be packed.
         """
         self.module = module.eval().requires_grad_(False)
         self.num_parameters = sum(parameter.numel() for parameter in module.parameters())
@@ -109,10 +101,9 @@ class HFModel:
         self._reset()
 
     def _reset(self) -> None:
+        super().__init__()
         self._layout: Layout | None = None
-        self._open: list[Session] = []
         self._heads: dict[str, HiddenAdapter] = {}
-        self._exits: dict[str, HFModel] = {}
         self.num_forwards = 0
 
     @classmethod
@@ -130,14 +121,10 @@ class HFModel:
     ) -> Self:
         """Load a checkpoint folder or a hub model in an explicit dtype.
 
-        Attention None is sdpa where the architecture has it, else eager; `facts` says which. Above
-        one, `shards` processes share the weights (`sharded`). A `device_map` of transformers
-        replaces `device`: layers run one after another on the devices it names; parts on the disk,
-        or in memory beside a GPU, are brought to a device for every call.
-
-        Raises:
-            ValueError: in one line for a checkpoint that is missing, damaged or lacks weights, an
-                unknown attention, or a map that leaves parts out.
+        Attention None is sdpa where the architecture has it, else eager. Above one, `shards`
+        processes share the weights (`sharded`). A `device_map` of transformers replaces `device`:
+        layers run one after another on its devices; parts elsewhere are brought to one for every
+        call. `ValueError` in one line for a checkpoint, attention or map that cannot be used.
         """
         module = load_module(
             path_or_id,
@@ -152,15 +139,12 @@ class HFModel:
             grouped=False if shards > 1 or device_map is not None else None,
             quantized=quantized,
         )
-        model._placed = device_map is not None
+        if device_map is not None:
+            model.cut = _PLACED
         return model
 
     def in_tiles(self, rows: int) -> Self:
-        """Share the weights in row-invariant numerics (`tiles`), with a cache and adapters apart.
-
-        Raises:
-            ValueError: in one line where the architecture has none.
-        """
+        """Share the weights in row-invariant numerics, with a cache and adapters apart."""
         twin = copy.copy(self)
         twin._runner = self._runner.in_tiles(rows)
         twin._reset()
@@ -187,17 +171,13 @@ class HFModel:
     ) -> None:
         """Make an adapter available under `name`: to calls with slots, or to what it drafts for.
 
-        `merged` lays merged weights beside the base's (`adapter.weights`); None: on a CPU, if the
-        model is small enough for its cache.
-
-        Raises:
-            ValueError: for an adapter of other shapes, packed weights that it is to be merged into,
-                or a model that is placed on several devices.
+        `merged` lays merged weights beside the base's; None: for small models on a CPU.
+        `ValueError` where the adapter does not fit the model.
         """
-        if self._placed:
+        if self.cut is not None:
             raise ValueError(
-                "adapters do not work on a model that is placed on several devices; leave out "
-                "--device-map, or the decoder"
+                f"adapters do not work on a model that is {self.cut[0]}; leave out {self.cut[1]}, "
+                "or the decoder"
             )
         if isinstance(adapter, HiddenAdapter):
             self._attach_heads(name, adapter)
@@ -234,10 +214,7 @@ class HFModel:
 
     @torch.inference_mode()
     def own_logits(self, tokens: Sequence[int], num_rows: int) -> Tensor:
-        """Return float32 logits ``[num_rows, V]`` of the last rows, by transformers alone.
-
-        No cache, mask, position or layer of ours takes part.
-        """
+        """Return float32 logits ``[num_rows, V]`` of the last rows by transformers alone."""
         plain = nullcontext() if self._runner.gated is None else self._runner.gated.plain()
         takes = inspect.signature(self.module.forward).parameters
         kept = {"logits_to_keep": num_rows} if "logits_to_keep" in takes else {}
@@ -248,7 +225,7 @@ class HFModel:
         return logits.float()
 
     def adapter_bytes(self, name: str) -> int:
-        """Return the bytes of an attached adapter, merged weights and an exit's cache included."""
+        """See `Model.adapter_bytes`: merged weights and an exit's cache included."""
         if name in self._exits:
             return self._heads[name].weight_bytes + self._exits[name].cache_bytes()
         heads = self._heads.get(name)
@@ -268,15 +245,11 @@ class HFModel:
         assert isinstance(layer, DraftLayer), f"{name!r} is no draft layer"
         return DraftCache(layer, self._runner.tokens, self._runner.head, capacity)
 
-    def early(self, name: str) -> HFModel:
-        """See `Model.early`."""
-        return self._exits[name]
-
     @property
     def library_module(self) -> Any:
         """The module as transformers made it; on a CPU it holds linear layers of its own."""
         if self._library is None:
-            self._library = self.module if self._placed else library_copy(self.module)
+            self._library = self.module if self.cut is not None else library_copy(self.module)
         return self._library
 
     @property
@@ -302,7 +275,7 @@ class HFModel:
         compiled = {} if self._runner.compiled is None else {"compiled": True}
         quantized = {} if self._quantized is None else {"quantized": self._quantized}
         tile = {} if self.tile is None else {"tile": self.tile}
-        placed = {"placed": placement(self.module)} if self._placed else {}
+        placed = {"placed": placement(self.module)} if self.cut == _PLACED else {}
         return {
             **tile,
             **compiled,
@@ -346,24 +319,13 @@ class HFModel:
         """Return the bytes of the preallocated KV cache (0 before `reserve`)."""
         return 0 if self._layout is None else self._layout.store.num_bytes
 
-    def holds(self, num_rows: int, capacity: int) -> bool:
-        """See `Model.holds`."""
-        own = (
-            self._layout is not None
-            and num_rows <= self._layout.store.num_rows
-            and capacity <= self._layout.capacity
-        )
-        return own and all(early.holds(num_rows, capacity) for early in self._exits.values())
-
     def reserve(self, num_rows: int, capacity: int) -> None:
-        """See `Model.reserve`; `capacity` may exceed `max_length` by what drafts overshoot it."""
-        assert not self._open, f"{len(self._open)} sessions are open; close them first"
-        for early in self._exits.values():
-            early.reserve(num_rows, capacity)
-        layout = self._layout
-        if layout and (layout.store.num_rows, layout.capacity) == (num_rows, capacity):
+        """See `Model.reserve`; `capacity` may exceed `max_length` by drafts that overshoot it."""
+        there = self._layout is not None and self._size == (num_rows, capacity)
+        super().reserve(num_rows, capacity)
+        if there:
             return
-        layout = self._layout = None  # free the old one first
+        self._layout = None  # free the old one first
         self._layout = Layout(
             self.architecture,
             num_rows,
@@ -376,25 +338,9 @@ class HFModel:
         if self._runner.compiled is not None:
             self._runner.compiled.forget()
 
-    def open(self) -> Session:
-        """See `Model.open`."""
-        assert self._layout is not None, "reserve a cache before opening a session"
-        num_rows = self._layout.store.num_rows
-        assert len(self._open) < num_rows, f"all {num_rows} rows are taken"
-        session = Session(self, len(self._open), self._layout.capacity)
-        self._open.append(session)
-        return session
-
-    def close(self, session: Session) -> None:
-        """See `Model.close`."""
-        assert self._owns(session), "closing a session that is not open here"
+    def _move_row(self, source: int, row: int, length: int) -> None:
         assert self._layout is not None
-        last = self._open.pop()
-        if last is not session:
-            self._layout.move_row(last.row, session.row, last.length)
-            self._open[session.row] = last
-            last.row = session.row
-        session.row = -1
+        self._layout.move_row(source, row, length)
 
     def gather(self, session: Session, sources: Sequence[int], start: int) -> None:
         """See `Model.gather`."""
@@ -419,9 +365,6 @@ class HFModel:
             first += len(read_rows(call))
         self.num_forwards += 1
         return logits
-
-    def _owns(self, session: Session) -> bool:
-        return 0 <= session.row < len(self._open) and self._open[session.row] is session
 
 
 def stop_ids(model: HFModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

@@ -1,8 +1,4 @@
-"""The terminal is the caller's: transformers writes to it while it reads, writes and runs models.
-
-Its switch for bars (`transformers.utils.logging`) reaches some of them; the bar over the tensors of
-a GGUF file is tqdm's own.
-"""
+"""Keep transformers, and the tqdm bar over a GGUF file's tensors, from writing to the terminal."""
 
 from __future__ import annotations
 
@@ -16,10 +12,10 @@ from transformers.utils import logging
 
 @contextmanager
 def no_bars() -> Iterator[None]:
-    """Inside, no bar of transformers or tqdm is drawn; afterwards both are as they were."""
+    """Draw no bar of transformers or tqdm."""
     log: Any = logging  # untyped
     bars: Any = tqdm
-    shown, made = log.is_progress_bar_enabled(), bars.__init__
+    had_bars, made = log.is_progress_bar_enabled(), bars.__init__
 
     def hidden(self: Any, *args: Any, **options: Any) -> None:
         made(self, *args, **{**options, "disable": True})
@@ -30,13 +26,13 @@ def no_bars() -> Iterator[None]:
         yield
     finally:
         bars.__init__ = made
-        if shown:
+        if had_bars:
             log.enable_progress_bar()
 
 
 @contextmanager
 def no_warnings() -> Iterator[None]:
-    """Inside, transformers logs errors alone; afterwards what it did before."""
+    """Let transformers log errors alone."""
     log: Any = logging  # untyped
     before = log.get_verbosity()
     log.set_verbosity_error()

@@ -48,11 +48,7 @@ class Runner:
             self.compiled = CompiledModule(self._output, device=self._device, backend=backend)
 
     def in_tiles(self, rows: int) -> Self:
-        """Run the same module in row-invariant numerics (`tiles`), uncompiled.
-
-        Raises:
-            ValueError: in one line where the architecture has none.
-        """
+        """Run the same module in row-invariant numerics, uncompiled; or `ValueError`."""
         configs = tiles.prepare(self._module)
         self._gate()
         twin = copy.copy(self)
@@ -73,10 +69,7 @@ class Runner:
         )
 
     def run(self, layout: Layout, calls: Sequence[Call]) -> tuple[Tensor, Tensor | None]:
-        """Run calls as one pass: float32 logits ``[R, V]``, and what the head read ``[R, D]``.
-
-        The latter is None where it is not known.
-        """
+        """Run calls as one pass: float32 logits ``[R, V]``, and what the head read or None."""
         compiled = self.compiled is not None and self.compiling
         if self.tile is not None:
             return self._run_tiled(layout, calls, self.tile)
@@ -173,13 +166,11 @@ class Runner:
         return self._select(out, flat).float()
 
     def _output(self, **fed: Any) -> Tensor:
-        """Return last hidden states ``[B, N, D]``, or logits where the head cannot run apart."""
         out = self._body(**fed)
         states: Tensor = out.last_hidden_state if self._reads_hidden else out.logits
         return states.to(self._device)  # where it is, unless parts of the module are placed apart
 
     def _select(self, values: Tensor, rows: Sequence[int] | None) -> Tensor:
-        """Select rows of ``[M, …]``: a view where they follow one another, else a copy."""
         if rows is None:
             return values
         first = rows[0] if rows else 0

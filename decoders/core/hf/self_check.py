@@ -1,11 +1,8 @@
-"""A model's logits against transformers' own, asked before it is used: no wrong one runs unnoticed.
+"""Compare a model's logits with transformers' own before it is used: no wrong one runs unnoticed.
 
-Prompts of made-up ids are fed in the ways that decoders feed them, and alone, without cache, mask
-or positions, to transformers' forward. How much rounding is usual is shown by that forward itself,
-of a prompt cut short. In half precision a router may send a row to another expert: there the median
-row counts.
-
-Letters: N rows compared, V vocabulary.
+Prompts are fed as decoders feed them, and to transformers' forward alone, whose logits of a prompt
+cut short show how much rounding is usual. In half precision a router may send a row to another
+expert: there the median row counts.
 """
 
 from __future__ import annotations
@@ -40,10 +37,7 @@ class _Answer:
 
 
 def self_check(model: HFModel) -> list[str]:
-    """Compare a model that has no open session with transformers' own forward of its module.
-
-    Returns:
-        What was not compared, a line each.
+    """Compare a model that has no open session; return what was not compared, a line each.
 
     Raises:
         ValueError: in one line that names the architecture and the first difference.
@@ -94,19 +88,17 @@ def _name(model: HFModel) -> str:
 
 
 def _rounding(model: HFModel, tokens: list[int], whole: Tensor, quantile: float) -> float:
-    """That quantile of the errors of transformers' own forward where a prompt is cut short."""
     short = max(1, len(tokens) - 3)
     errors = _errors(model.own_logits(tokens[:short], short), whole[:short])
     return errors.quantile(quantile).item()
 
 
 def _widest(model: HFModel) -> int:
-    """The widest sliding window of a model's layers; 0: none slides."""
     return max((window or 0 for window in model.architecture.windows.values()), default=0)
 
 
 def _window(model: HFModel) -> int:
-    """The window beyond which a model is compared; 0: there is none, or it would take long."""
+    """Return the window beyond which a model is compared; 0: none, or it would take long."""
     window = _widest(model)
     most = _MOST_WORK * (1 if model.device.type == "cpu" else _GPU_WORK)
     fits = window + _BLOCK <= model.max_length and window * model.num_parameters <= most
@@ -114,7 +106,6 @@ def _window(model: HFModel) -> int:
 
 
 def _answers(model: HFModel, tokens: list[int]) -> Iterator[_Answer]:
-    """Each way of feeding, in turn: with prompts as long as `tokens`, and beyond a window."""
     window = _window(model)
     model.reserve(3, max(len(tokens), window + _BLOCK))
     yield _fed(model, "a prompt alone", tokens, len(tokens))
@@ -127,7 +118,6 @@ def _answers(model: HFModel, tokens: list[int]) -> Iterator[_Answer]:
 
 
 def _fed(model: HFModel, how: str, tokens: list[int], num_rows: int) -> _Answer:
-    """The last rows as one call, behind the others."""
     session = model.open()
     if before := tokens[:-num_rows]:
         model.forward([session.call(before)])
@@ -137,7 +127,6 @@ def _fed(model: HFModel, how: str, tokens: list[int], num_rows: int) -> _Answer:
 
 
 def _merged(model: HFModel, tokens: list[int]) -> Iterator[_Answer]:
-    """Prompts of unequal lengths in one call, one of them in a cache that holds most of it."""
     sessions = [model.open() for _ in range(3)]
     prompts = [tokens, _ids(model, len(tokens) - 1, 1), _ids(model, 3, 2)]
     counts = [len(tokens), 2, 3]
@@ -154,7 +143,7 @@ def _merged(model: HFModel, tokens: list[int]) -> Iterator[_Answer]:
 
 
 def _errors(logits: Tensor, expected: Tensor) -> Tensor:
-    """Root mean square difference of each row as a share of the spread of `expected`, ``[N]``."""
+    """Return root mean square differences as shares of the expected spread, ``[N]``."""
     difference = (logits - expected).masked_fill(logits == expected, 0)  # of infinities, too
     spread = expected.masked_fill(~expected.isfinite(), 0).std(-1)
     return difference.pow(2).mean(-1).sqrt() / spread.clamp(min=torch.finfo(torch.float32).tiny)

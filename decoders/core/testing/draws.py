@@ -1,9 +1,7 @@
 """Answers drawn from a decoder under many seeds, held to the target's exact distribution.
 
-The distribution is enumerated with the target alone: one cold forward pass over the prompt, one row
-or more for every prefix that is looked behind. So it is independent of how the decoder draws, and
-the test
-has one sample: no noise of a second one, no baseline that could share an error.
+The distribution is enumerated with the target alone, whatever way the decoder draws: the test has
+one sample, and no baseline that could share an error.
 """
 
 from __future__ import annotations
@@ -41,10 +39,7 @@ class Draws:
         sampling: Sampling,
         num_draws: int,
     ) -> None:
-        """Enumerate the distribution.
-
-        Nothing is drawn yet. Answers are short: every draw is a prefill.
-        """
+        """Enumerate the distribution of short answers: every draw is a prefill."""
         self.counts: Counter[Outcomes] = Counter()
         self.distribution = exact_distribution(models.target, prompt, sampling, num_draws)
         self._decoder, self._models = decoder, models
@@ -53,10 +48,7 @@ class Draws:
     def draw(
         self, first_seed: int, batch_size: int, on_draw: Callable[[], None] = lambda: None
     ) -> None:
-        """Draw under seeds `first_seed`, `first_seed` + 1, …; what is drawn is counted at once.
-
-        Raises the exception of the first answer that failed.
-        """
+        """Draw and count under seeds from `first_seed` on; raise what an answer raised."""
 
         def count(_index: int, outcome: Outcome) -> None:
             if not isinstance(outcome, Generation):
@@ -77,7 +69,7 @@ class Draws:
 def exact_distribution(
     target: Model, prompt: Sequence[int], sampling: Sampling, num_draws: int
 ) -> Distribution:
-    """The distribution of answers under `sampling`, as fine as `num_draws` draws can test."""
+    """Enumerate answers under `sampling`, as fine as `num_draws` draws can test."""
     Models(target=target).ensure(1, len(prompt) + sampling.max_new_tokens)
     session = target.open()
 

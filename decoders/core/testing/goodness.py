@@ -1,13 +1,9 @@
-"""One-sample goodness of fit.
+"""Test whether drawn answers follow a distribution whose every probability is known.
 
-Do drawn answers follow a distribution whose every probability is known?
-
-An answer falls into a *cell*: a likely whole answer, or a prefix too rare to look behind. What is
-rarer still is pooled in the rest. Pearson's chi-square over the cells is judged beside its power:
-of all distributions at total-variation distance x over the cells, those that shift every cell by
-the same factor have the least noncentrality, 4 n x², so the distance that is caught there is caught
-everywhere. Holm (1979) corrects over several tests. scipy does the distributions.
-
+An answer falls into a *cell*: a likely whole answer, or a prefix too rare to look behind; rarer
+ones are the rest. Pearson's chi-square over cells is judged beside its power: of all distributions
+at total-variation distance x over the cells, those that shift every cell by the same factor have
+the least noncentrality, 4 n x², so the distance that is caught there is caught everywhere.
 Letters: n draws, d degrees of freedom, V vocabulary.
 """
 
@@ -35,7 +31,7 @@ _MIN_EXPANDED = 50
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Exact probabilities of cells; `possible` says which tokens may follow an expanded prefix."""
+    """Exact probabilities of cells, and which tokens may follow an expanded prefix."""
 
     cells: Mapping[Answer, float]
     possible: Mapping[Answer, NDArray[np.bool_]]
@@ -46,7 +42,7 @@ class Distribution:
         return max(0.0, 1.0 - math.fsum(self.cells.values()))
 
     def cell_of(self, answer: Answer) -> Outcomes:
-        """Where an answer falls; ``impossible`` if the distribution gives it no mass at all."""
+        """Return an answer's cell, ``rest``, or ``impossible`` where it has no mass at all."""
         for length in range(len(answer) + 1):
             prefix = answer[:length]
             if prefix in self.cells:
@@ -65,13 +61,9 @@ def enumerate_distribution(
     num_draws: int,
     stop_ids: Collection[int] = (),
 ) -> Distribution:
-    """The distribution of answers of `num_tokens` tokens, as fine as `num_draws` draws can test.
+    """Enumerate answers of up to `num_tokens` tokens, as fine as `num_draws` draws can test.
 
-    Args:
-        next_distribution: exact probabilities ``[V]`` of the token after a prefix of the answer.
-        num_tokens: length of an answer that no stop id ends earlier.
-        num_draws: n.
-        stop_ids: tokens that end an answer.
+    `next_distribution` gives probabilities ``[V]`` after a prefix; `stop_ids` end an answer.
     """
     cells: dict[Answer, float] = {}
     possible: dict[Answer, NDArray[np.bool_]] = {}
@@ -102,10 +94,10 @@ class Fit:
 
 
 def fit(distribution: Distribution, counts: Mapping[Outcomes, int]) -> Fit:
-    """Pearson's chi-square of draws (counted by cell) against their distribution.
+    """Test draws, counted by cell, by Pearson's chi-square.
 
-    Cells that expect too few draws join the rest, and a rest that still does joins the rarest
-    cell. A single impossible answer rejects.
+    Cells that expect too few draws join the rest, and such a rest joins the rarest cell. A single
+    impossible answer rejects.
     """
     num_draws = sum(counts.values())
     cells = sorted((mass, counts.get(cell, 0)) for cell, mass in distribution.cells.items())
@@ -127,10 +119,7 @@ def fit(distribution: Distribution, counts: Mapping[Outcomes, int]) -> Fit:
 
 
 def detectable_distance(dof: int, num_draws: int, alpha: float) -> float:
-    """The total-variation distance over the cells that is caught with probability `POWER`.
-
-    At level `alpha`, whatever the direction; 1 where nothing is certain to be caught.
-    """
+    """Return the total-variation distance that is caught with probability `POWER` at `alpha`."""
     if not (dof and num_draws):
         return 1.0
     threshold = stats.chi2.isf(alpha, dof)
@@ -143,7 +132,7 @@ def detectable_distance(dof: int, num_draws: int, alpha: float) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values adjusted by Holm's method: reject those below the family's level."""
+    """Adjust p-values by Holm's method (1979): reject those below the family's level."""
     order = np.argsort(p_values)
     scaled = [p_values[i] * (len(p_values) - rank) for rank, i in enumerate(order)]
     adjusted = np.empty(len(p_values))

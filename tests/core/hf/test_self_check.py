@@ -133,7 +133,7 @@ def test_a_forward_that_fails_is_one_line():
     def fails(*_args, **_named):
         raise RuntimeError("sizes differ\nand more")
 
-    model._plain.forward = fails
+    model._runner._body.forward = fails
     with pytest.raises(ValueError, match=r"^LlamaForCausalLM fails in calls .*sizes differ\)"):
         self_check(model)
 

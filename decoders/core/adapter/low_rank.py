@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decoders.core.adapter.gating import Forward, GatedModule, by_tiles
-from decoders.core.adapter.weights import Group, GroupedWeights, open_gate
+from decoders.core.adapter.gating import GatedModule, by_tiles
+from decoders.core.adapter.weights import AddedWeights, Delta, Group, GroupedWeights
 
 Factors = tuple[Tensor | None, Tensor]
 """A ``[r, in]`` and B ``[out, r]``, B scaled by alpha / r; or None and a delta ``[out, in]``."""
 
 
-class LowRankWeights(GroupedWeights):
+class LowRankWeights(AddedWeights):
     """One product per group for all rows, one of the group's delta for slots, added in place.
 
     A ``[in, R]`` stand side by side, B are blocks of ``[R, sum out]``. For decoding alone.
@@ -27,7 +27,7 @@ class LowRankWeights(GroupedWeights):
 
     def __init__(self, gated: GatedModule, factors: Mapping[str, Factors]) -> None:
         """Take factors by layer name, in the dtype of a module whose weights stand side by side."""
-        super().__init__(gated, GroupedWeights.base_weight(gated))
+        self._base = GroupedWeights.base(gated)
         self._deltas: dict[int, _Delta | None] = {}
         for indices in gated.groups:
             pairs = [factors.get(gated.layers[index].name) for index in indices]
@@ -42,31 +42,9 @@ class LowRankWeights(GroupedWeights):
         deltas = {id(delta): delta for delta in self._deltas.values() if delta is not None}
         return sum(part.nbytes for delta in deltas.values() for part in delta.parts)
 
-    def everywhere(self, index: int, x: Tensor) -> Tensor:
-        """Treat all rows as slots."""
-        return self._added(index, x, lambda delta, x, y: delta.add(x, y))
+    def run(self, index: int, x: Tensor, add: Callable[[Delta, Tensor, Tensor], object]) -> Tensor:
+        """See `AddedWeights.run`; the first layer of a group runs it."""
 
-    def tail(self, first: int, num_rows: int) -> Forward:
-        """Gate one sequence, whose rows from `first` on are slots."""
-        del num_rows
-        return lambda index, x: self._added(
-            index, x, lambda delta, x, y: delta.add(x[first:], y[first:])
-        )
-
-    def scattered(self, base: Tensor, slots: Tensor, *, bucketed: bool = False) -> Forward:
-        """Gate several sequences by flat indices; `bucketed` shapes depend on their sum."""
-        if bucketed:
-            gate = open_gate(base, slots)
-            return lambda index, x: self._added(
-                index, x, lambda delta, x, y: y.add_(by_tiles(delta.of_rows, x) * gate.to(y.dtype))
-            )
-        return lambda index, x: self._added(
-            index, x, lambda delta, x, y: y.index_add_(0, slots, delta.of_rows(x[slots]))
-        )
-
-    def _added(
-        self, index: int, x: Tensor, add: Callable[[_Delta, Tensor, Tensor], object]
-    ) -> Tensor:
         def run(group: Group) -> Tensor:
             y = group.everywhere(x)
             delta = self._deltas[index]
@@ -74,7 +52,7 @@ class LowRankWeights(GroupedWeights):
                 add(delta, x.reshape(-1, x.shape[-1]), y.view(-1, y.shape[-1]))
             return y
 
-        return self._part(index, run)
+        return self._base.part(index, run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +86,7 @@ class _Delta:
         return (self.high,) if self.low is None else (self.low, self.high)
 
     def of_rows(self, x: Tensor) -> Tensor:
-        return (x if self.low is None else x @ self.low) @ self.high
+        return by_tiles(lambda x: (x if self.low is None else x @ self.low) @ self.high, x)
 
     def add(self, x: Tensor, y: Tensor) -> None:
         y.addmm_(x if self.low is None else x @ self.low, self.high)

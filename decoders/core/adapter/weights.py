@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -72,11 +73,10 @@ class Deltas:
         delta = high if low is None else high @ low
         return layer.weight.to(delta.dtype) + delta.t()
 
-    def delta(self, index: int, x: Tensor) -> Tensor | None:
+    def delta(self, index: int, x: Tensor) -> Tensor:
         """Return ``B A x`` ``[S, out]`` of rows ``[S, in]``; a group shares the product with A."""
         pair = self._factors[index]
-        if pair is None:
-            return None
+        assert pair is not None
         if pair[0] is None:
             return by_tiles(lambda tile: tile @ pair[1].t(), x)
         number, start = self._group_of[index]
@@ -109,14 +109,9 @@ class GroupedWeights:
             self._member |= {index: (group, member) for member, index in enumerate(indices)}
 
     @classmethod
-    def base(cls, gated: GatedModule) -> GroupedWeights:
+    def base(cls, gated: GatedModule) -> Self:
         """View a model's own weights, which stand side by side."""
-        return cls(gated, cls.base_weight(gated))
-
-    @staticmethod
-    def base_weight(gated: GatedModule) -> Callable[[list[int]], Tensor]:
-        """View the weights of a group of layers as ``[in, sum out]``."""
-        return lambda indices: _joined_view([gated.layers[index] for index in indices])
+        return cls(gated, lambda indices: _side_by_side([gated.layers[i] for i in indices]))
 
     def weight(self, index: int) -> Tensor:
         """Return a layer's weight ``[in, out]``."""
@@ -125,9 +120,10 @@ class GroupedWeights:
 
     def everywhere(self, index: int, x: Tensor) -> Tensor:
         """Run all rows through these weights."""
-        return self._part(index, lambda group: group.everywhere(x))
+        return self.part(index, lambda group: group.everywhere(x))
 
-    def _part(self, index: int, run: Callable[[Group], Tensor]) -> Tensor:
+    def part(self, index: int, run: Callable[[Group], Tensor]) -> Tensor:
+        """Return a layer's part of what `run` gives when its group's first is called."""
         group, member = self._member[index]
         if len(group.sizes) == 1:
             return run(group)
@@ -159,7 +155,7 @@ class MergedWeights(GroupedWeights):
     def tail(self, first: int, num_rows: int) -> Forward:
         """Gate one sequence of `num_rows` rows; those from `first` on are slots."""
         rows = _tail(first, num_rows, self._groups[0].slots.device)
-        return lambda index, x: self._part(index, lambda group: group.gated(x, rows))
+        return lambda index, x: self.part(index, lambda group: group.gated(x, rows))
 
     def scattered(self, base: Tensor, slots: Tensor, *, bucketed: bool = False) -> Forward:
         """Gate several sequences by flat indices of base rows (padding too) and slots.
@@ -167,7 +163,7 @@ class MergedWeights(GroupedWeights):
         If `bucketed`, shapes depend on their numbers rounded up to powers of two alone.
         """
         rows = _Rows.of(base, slots, bucketed=bucketed)
-        return lambda index, x: self._part(index, lambda group: group.gated(x, rows))
+        return lambda index, x: self.part(index, lambda group: group.gated(x, rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +238,7 @@ class Group:
         return y if self.bias is None else y + self.bias
 
 
-def _joined_view(layers: Sequence[Layer]) -> Tensor:
+def _side_by_side(layers: Sequence[Layer]) -> Tensor:
     first, width = layers[0].weight, sum(layer.shape[1] for layer in layers)
     joined = first.as_strided((first.shape[0], width), first.stride())
     dense = joined.is_contiguous() or joined.t().is_contiguous()
@@ -260,63 +256,77 @@ def _joined_bias(layers: Sequence[Layer]) -> Tensor | None:
     return torch.cat(parts)
 
 
-class UnmergedWeights:
-    """W for all rows, the delta for slots."""
+class Delta(Protocol):
+    """The delta of a layer, or of layers that share an input."""
 
-    def __init__(self, deltas: Deltas) -> None:
-        """Take `deltas` in the dtype of the module."""
-        self.deltas = deltas
-        self.layers = deltas.gated.layers
+    def of_rows(self, x: Tensor) -> Tensor:
+        """Return ``B A x`` ``[S, out]`` of rows ``[S, in]``."""
+
+    def add(self, x: Tensor, y: Tensor) -> object:
+        """Add it to the outputs ``[S, out]`` of rows ``[S, in]``, in place."""
+
+
+class AddedWeights:
+    """W for all rows, the delta for slots; a subclass says how a layer runs."""
+
+    def run(self, index: int, x: Tensor, add: Callable[[Delta, Tensor, Tensor], object]) -> Tensor:
+        """Return a layer's output ``[B, N, out]``, after `add` on rows ``[B N, in]`` and it."""
+        raise NotImplementedError
 
     def everywhere(self, index: int, x: Tensor) -> Tensor:
         """Treat all rows as slots."""
-        y = self.layers[index].plain(x)
-        delta = self.deltas.delta(index, x.reshape(-1, x.shape[-1]))
-        return y if delta is None else y + delta.view_as(y)
+        return self.run(index, x, lambda delta, x, y: delta.add(x, y))
 
     def tail(self, first: int, num_rows: int) -> Forward:
         """See `MergedWeights.tail`; `num_rows` is not needed here."""
         del num_rows
-
-        def forward(index: int, x: Tensor) -> Tensor:
-            y = self.layers[index].plain(x)
-            delta = self.deltas.delta(index, x.view(-1, x.shape[-1])[first:])
-            if delta is not None:
-                y.view(-1, y.shape[-1])[first:] += delta
-            return y
-
-        return forward
+        return lambda index, x: self.run(
+            index, x, lambda delta, x, y: delta.add(x[first:], y[first:])
+        )
 
     def scattered(self, base: Tensor, slots: Tensor, *, bucketed: bool = False) -> Forward:
-        """See `LowRankWeights.scattered`."""
+        """Gate several sequences by flat indices.
+
+        If `bucketed`, the delta of all rows is computed and that of base rows multiplied by 0:
+        shapes depend on the number of rows alone.
+        """
         if bucketed:
-            return self._weighted(base, slots)
-
-        def forward(index: int, x: Tensor) -> Tensor:
-            y = self.layers[index].plain(x)
-            delta = self.deltas.delta(index, x.reshape(-1, x.shape[-1]).index_select(0, slots))
-            if delta is not None:
-                y.view(-1, y.shape[-1]).index_add_(0, slots, delta)
-            return y
-
-        return forward
-
-    def _weighted(self, base: Tensor, slots: Tensor) -> Forward:
-        gate = open_gate(base, slots)
-
-        def forward(index: int, x: Tensor) -> Tensor:
-            y = self.layers[index].plain(x)
-            delta = self.deltas.delta(index, x.reshape(-1, x.shape[-1]))
-            return y if delta is None else y + (delta * gate.to(delta.dtype)).view_as(y)
-
-        return forward
+            gate = torch.zeros(len(base) + len(slots), 1, device=slots.device)
+            gate[slots] = 1.0
+            return lambda index, x: self.run(
+                index, x, lambda delta, x, y: y.add_(delta.of_rows(x) * gate.to(y.dtype))
+            )
+        return lambda index, x: self.run(
+            index, x, lambda delta, x, y: y.index_add_(0, slots, delta.of_rows(x[slots]))
+        )
 
 
-def open_gate(base: Tensor, slots: Tensor) -> Tensor:
-    """Return 1 for slots and 0 for base rows, ``[B N, 1]``."""
-    gate = torch.zeros(len(base) + len(slots), 1, device=slots.device)
-    gate[slots] = 1.0
-    return gate
+class UnmergedWeights(AddedWeights):
+    """Layers one by one, with deltas in the dtype of the module; serves training too."""
+
+    def __init__(self, deltas: Deltas) -> None:
+        """Take the deltas of a module's layers."""
+        self.deltas, self.layers = deltas, deltas.gated.layers
+        self._own = [_LayerDelta(deltas, index) for index in range(len(self.layers))]
+
+    def run(self, index: int, x: Tensor, add: Callable[[Delta, Tensor, Tensor], object]) -> Tensor:
+        """See `AddedWeights.run`."""
+        y = self.layers[index].plain(x)
+        if index in self.deltas:
+            add(self._own[index], x.reshape(-1, x.shape[-1]), y.view(-1, y.shape[-1]))
+        return y
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerDelta:
+    deltas: Deltas
+    index: int
+
+    def of_rows(self, x: Tensor) -> Tensor:
+        return self.deltas.delta(self.index, x)
+
+    def add(self, x: Tensor, y: Tensor) -> None:
+        y += self.deltas.delta(self.index, x)
 
 
 def power_of_two(number: int) -> int:

@@ -44,35 +44,33 @@ _output: Any = GenerateDecoderOnlyOutput  # wants a LongTensor, which no annotat
 _CUTS = (MaxLengthCriteria, EosTokenCriteria)
 
 
-def transformers_generate(
-    decoder: str,
-    *,
-    draft: Any = None,
-    adapters: Mapping[str, str | Path] | None = None,
-    seed: int | None = None,
-) -> TransformersGenerate:
-    """Make a decoder a loop that `custom_generate` of transformers takes.
-
-    Args:
-        decoder: a spec as on the command line, such as ``ptp`` or ``spec:k=4``.
-        draft: the draft model it needs: a module of transformers, a folder or a hub id.
-        adapters: folders of the adapters it needs, by the name that its option says.
-        seed: of its draws; None: every call takes one from torch's global generator, which
-            `transformers.set_seed` sets. The n-th of equal prompts of a batch has the seed + n.
-
-    Raises:
-        ValueError: for an unknown decoder or option, or where it needs what was not given.
-    """
-    return TransformersGenerate(decoder, draft, dict(adapters or {}), seed)
-
-
 class TransformersGenerate:
-    """A decoder as a loop; it holds the models it last ran on, which adapters wrap in place."""
+    """A decoder as a loop that `custom_generate` of transformers takes.
+
+    It holds the models it last ran on; adapters wrap linear layers of a module in place.
+    """
 
     def __init__(
-        self, decoder: str, draft: Any, adapters: Mapping[str, str | Path], seed: int | None
+        self,
+        decoder: str,
+        *,
+        draft: Any = None,
+        adapters: Mapping[str, str | Path] | None = None,
+        seed: int | None = None,
     ) -> None:
-        """See `transformers_generate`; models are opened when there is a module."""
+        """Make a decoder; models are opened when there is a module.
+
+        Args:
+            decoder: a spec as on the command line, such as ``ptp`` or ``spec:k=4``.
+            draft: the draft model it needs: a module of transformers, a folder or a hub id.
+            adapters: folders of the adapters it needs, by the name that its option says.
+            seed: of its draws; None: every call takes one from torch's global generator, which
+                `transformers.set_seed` sets. The n-th of equal prompts of a batch has the seed + n.
+
+        Raises:
+            ValueError: for an unknown decoder or option, or where it needs what was not given.
+        """
+        adapters = dict(adapters or {})
         self._decoder = build(parse_spec(decoder))
         if isinstance(self._decoder, SelfDriven):
             raise ValueError(f"{decoder} is a loop of transformers already: use it there")
@@ -194,6 +192,9 @@ class TransformersGenerate:
         if isinstance(self._draft, str | Path):
             return HFModel.load(self._draft, dtype=target.dtype, device=target.device)
         return _wrapped(self._draft)
+
+
+transformers_generate = TransformersGenerate
 
 
 def _is_of(processor: Any, config: Any) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from decoders.core.hf.checkpoint import CONVERTED, SOURCE, first_line
-from decoders.core.hf.quiet import no_bars
+from decoders.core.hf.loading import no_bars
 
 _INSTALL = "pip install 'decoding-bench[gguf]' (the packages gguf and accelerate)"
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.distributed.configuration_utils import DistributedConfig
+from transformers.utils import logging
 
 from decoders.core.adapter.gating import decoder_layers
 from decoders.core.hf.checkpoint import MERGE_IT, find_checkpoint, is_of_memory, unavailable
-from decoders.core.hf.quiet import no_bars
 
 Attention = Literal["sdpa", "eager"]
 DeviceMap = str | Mapping[str, str | int]
@@ -110,3 +112,35 @@ def _check_heads(source: str, shards: int) -> None:
             f"model {source!r}: its {num_heads} attention heads over {shared} key-value heads "
             f"cannot be cut into {shards} equal parts; use a number that divides both"
         )
+
+
+@contextmanager
+def no_bars() -> Iterator[None]:
+    """Draw no bar of transformers or tqdm."""
+    log: Any = logging  # untyped
+    bars: Any = tqdm
+    had_bars, made = log.is_progress_bar_enabled(), bars.__init__
+
+    def hidden(self: Any, *args: Any, **options: Any) -> None:
+        made(self, *args, **{**options, "disable": True})
+
+    log.disable_progress_bar()
+    bars.__init__ = hidden
+    try:
+        yield
+    finally:
+        bars.__init__ = made
+        if had_bars:
+            log.enable_progress_bar()
+
+
+@contextmanager
+def no_warnings() -> Iterator[None]:
+    """Let transformers log errors alone."""
+    log: Any = logging  # untyped
+    before = log.get_verbosity()
+    log.set_verbosity_error()
+    try:
+        yield
+    finally:
+        log.set_verbosity(before)

@@ -52,23 +52,26 @@ def self_check(model: HFModel) -> list[str]:
             f"{type(model.module).__name__} fails in calls as decoders make them "
             f"({type(error).__name__}: {first_line(error)}); choose another model"
         ) from error
-    window = _widest(model)
-    if window and window < model.max_length and not _window(model):
+    window, compared = _windows(model)
+    if window and window < model.max_length and not compared:
         return [f"not compared with transformers' own forward beyond its window of {window:,}"]
     return []
 
 
 def _compare(model: HFModel) -> None:
     quantile, bound = _BOUNDS[model.dtype]
+    dtype = model.facts["dtype"]
     tokens = _ids(model, min(_LENGTH, model.max_length), 0)
     own = {tuple(tokens): model.own_logits(tokens, len(tokens))}
     if own[tuple(tokens)].isnan().any():
         raise ValueError(
             f"{type(model.module).__name__} gives no numbers (NaN) by transformers' own forward in "
-            f"{_name(model)}: its weights are damaged, or it overflows; try --dtype bfloat16 or "
+            f"{dtype}: its weights are damaged, or it overflows; try --dtype bfloat16 or "
             "float32"
         )
-    bound = max(bound, _USUAL * _rounding(model, tokens, own[tuple(tokens)], quantile))
+    short = max(1, len(tokens) - 3)  # the rounding of a prompt cut short is usual
+    usual = _errors(model.own_logits(tokens[:short], short), own[tuple(tokens)][:short])
+    bound = max(bound, _USUAL * usual.quantile(quantile).item())
     for answer in _answers(model, tokens):
         key, num_rows = tuple(answer.tokens), len(answer.logits)
         if key not in own:
@@ -78,35 +81,21 @@ def _compare(model: HFModel) -> None:
             raise ValueError(
                 f"{type(model.module).__name__} gives other logits for {answer.how} than "
                 f"transformers' own forward, by {error:.2g} of their spread (rounding in "
-                f"{_name(model)} is below {bound:.2g}): nothing measured on it would be right; "
+                f"{dtype} is below {bound:.2g}): nothing measured on it would be right; "
                 "choose another model"
             )
 
 
-def _name(model: HFModel) -> str:
-    return str(model.dtype).removeprefix("torch.")
-
-
-def _rounding(model: HFModel, tokens: list[int], whole: Tensor, quantile: float) -> float:
-    short = max(1, len(tokens) - 3)
-    errors = _errors(model.own_logits(tokens[:short], short), whole[:short])
-    return errors.quantile(quantile).item()
-
-
-def _widest(model: HFModel) -> int:
-    return max((window or 0 for window in model.architecture.windows.values()), default=0)
-
-
-def _window(model: HFModel) -> int:
-    """Return the window beyond which a model is compared; 0: none, or it would take long."""
-    window = _widest(model)
+def _windows(model: HFModel) -> tuple[int, int]:
+    """Return the widest window, and the one that is compared; 0: none, or it would take long."""
+    window = max((window or 0 for window in model.architecture.windows.values()), default=0)
     most = _MOST_WORK * (1 if model.device.type == "cpu" else _GPU_WORK)
     fits = window + _BLOCK <= model.max_length and window * model.num_parameters <= most
-    return window if fits else 0
+    return window, window if fits else 0
 
 
 def _answers(model: HFModel, tokens: list[int]) -> Iterator[_Answer]:
-    window = _window(model)
+    _, window = _windows(model)
     model.reserve(3, max(len(tokens), window + _BLOCK))
     yield _fed(model, "a prompt alone", tokens, len(tokens))
     if len(tokens) > _BLOCK:

@@ -10,7 +10,7 @@ Letters: B tokens of a block, T passes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
@@ -26,7 +26,7 @@ from decoders.core.drafting.refinement import (
     Tail,
 )
 from decoders.core.registry import register
-from decoders.core.types import Confidence, Emit, Sampling, Slots
+from decoders.core.types import Confidence, Emit
 
 _COMMIT_READS = {
     "threshold": ("threshold",),
@@ -95,12 +95,21 @@ class Refinement(Decoder):
         target, sampling = request.target, request.sampling
         pending, left = request.prompt_ids, sampling.max_new_tokens
         anchor = pending[-1]
+        rules = Rules(**{field.name: getattr(self, field.name) for field in fields(Rules)})
         while True:
-            block = MaskBlock(min(self.block, left), self._rules, sampling.stop_ids)
+            block = MaskBlock(min(self.block, left), rules, sampling.stop_ids)
             emitted = 0
             while not block.finished:
                 start = block.start
-                slots = self._block_slots(block.slot_tokens[start:], anchor, sampling)
+                tokens = block.slot_tokens[start:]
+                slots = mask_slots(
+                    self.adapter,
+                    tokens,
+                    anchor=anchor,
+                    output="argmax" if sampling.greedy else "draws",
+                    read=len(tokens) - 1,  # the last slot predicts the next block's first token
+                    confidence=self.confidence,
+                )
                 result = yield block_call(target, pending, slots)
                 if pending:
                     block.begin(result.picks[0])
@@ -116,19 +125,3 @@ class Refinement(Decoder):
                 pending = block.tokens[start : block.start]
                 anchor = pending[-1] if pending else anchor
             left -= len(block.tokens)
-
-    def _block_slots(
-        self, slot_tokens: Sequence[int], anchor: int, sampling: Sampling
-    ) -> Slots | None:
-        return mask_slots(
-            self.adapter,
-            slot_tokens,
-            anchor=anchor,
-            output="argmax" if sampling.greedy else "draws",
-            read=len(slot_tokens) - 1,  # the last slot predicts the next block's first token
-            confidence=self.confidence,
-        )
-
-    @property
-    def _rules(self) -> Rules:
-        return Rules(**{field.name: getattr(self, field.name) for field in fields(Rules)})

@@ -65,6 +65,7 @@ class _Gatherer(Drafter):
         self._pool, self._rows = _Pool(options.n, options.candidates), _Rows(0)
 
     def propose(self, text: Text, most: int) -> DraftTree:
+        """Verify the n-grams known to follow the last token, and look ahead beside them."""
         rows = self._rows = _Rows(text.last)
         for ngram in self._pool.after(text.last):
             rows.add(ngram[:most])
@@ -74,6 +75,7 @@ class _Gatherer(Drafter):
         return rows
 
     def observe(self, text: Text, verdict: Verdict) -> None:
+        """Gather the prompt's n-grams, then move the window on with every call that held it."""
         if verdict.is_prompt:
             prompt, window = text.tokens[: text.num_prompt], self._options.window
             self._levels = [(prompt * window)[-window:]]

@@ -170,21 +170,6 @@ class Session:
     entries are still in the cache of an empty session (`engine.forward`).
     """
 
-    __slots__ = (
-        "_layers",
-        "base",
-        "calls",
-        "capacity",
-        "draft_calls",
-        "draft_rows",
-        "hidden",
-        "kept",
-        "length",
-        "model",
-        "row",
-        "rows",
-    )
-
     def __init__(self, model: Model, row: int, capacity: int) -> None:
         """Begin an empty sequence in cache row `row` of `capacity` entries."""
         self.model = model

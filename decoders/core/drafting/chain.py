@@ -24,8 +24,10 @@ class ModelDrafter(Drafter):
         """Draft up to `k` tokens; one less probable than `stop` is the last of its step."""
         assert request.draft is not None
         self._session, self._k, self._stop = request.draft, k, stop
-        self._sampling = request.sampling
         self._keeps_probs = not rule.by_picks(request.sampling)
+        self._output: Output = "argmax" if stop else "picks"
+        if self._keeps_probs or (stop and not request.sampling.greedy):
+            self._output = "probs"
         self._drafts: list[int] = []
 
     def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
@@ -57,14 +59,6 @@ class ModelDrafter(Drafter):
         stood = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
         self._session.truncate(min(self._session.length, start + stood))
         self._drafts = []
-
-    @property
-    def _output(self) -> Output:
-        if self._keeps_probs:
-            return "probs"
-        if not self._stop:
-            return "picks"
-        return "argmax" if self._sampling.greedy else "probs"
 
 
 def _probability(result: CallResult) -> float:

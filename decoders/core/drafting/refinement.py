@@ -18,6 +18,7 @@ Letters: B positions of a block, T passes.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -83,10 +84,7 @@ class MaskBlock:
     @property
     def tokens(self) -> tuple[int, ...]:
         """The tokens from the first position on up to the first mask."""
-        known = (
-            self.slot_tokens.index(MASKED) if MASKED in self.slot_tokens else len(self.slot_tokens)
-        )
-        return tuple(self.slot_tokens[:known])
+        return tuple(itertools.takewhile(lambda token: token != MASKED, self.slot_tokens))
 
     def begin(self, token: int) -> None:
         """Set the first position that is not final yet to its exact token."""

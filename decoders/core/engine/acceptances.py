@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 
 def read_acceptances(
-    logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
+    logits: Tensor, readouts: Sequence[Readout], sampling: Sampling
 ) -> list[CallResult]:
     """Verify merged calls' drafts by the logits ``[sum R, V]`` of their K + 1 read rows each."""
     distribution, device = warp(logits, sampling), logits.device
+    sizes = [len(readout.outputs) for readout in readouts]
     counts = [size - 1 for size in sizes]
     most = max(counts)
     if most == 0:  # nothing drafted anywhere: the bonus token alone
@@ -39,7 +40,7 @@ def read_acceptances(
         return [CallResult(acceptance=Acceptance(0, token)) for token in picks]
     drafts = [list(r.call.drafts) + [0] * (most - len(r.call.drafts)) for r in readouts]
     drafts_on_device = torch.tensor(drafts, device=device)
-    target_distribution = _pad_rows(torch.split(distribution, list(sizes)), most + 1)
+    target_distribution = _pad_rows(torch.split(distribution, sizes), most + 1)
     draft_distribution = _pad_rows(
         [_draft_distribution(r.call, distribution) for r in readouts], most
     )
@@ -68,13 +69,13 @@ def read_acceptances(
 
 
 def _relaxed(
-    logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], drafts: Tensor
+    logits: Tensor, readouts: Sequence[Readout], sizes: list[int], drafts: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
     rules = [readout.call.acceptance_rule for readout in readouts]
     if all(rule == EXACT for rule in rules):
         return None, None
     most = drafts.shape[1]
-    raw = _pad_rows(torch.split(logits, list(sizes)), most + 1)[:, :-1]
+    raw = _pad_rows(torch.split(logits, sizes), most + 1)[:, :-1]
     ranks = (raw > raw.gather(-1, drafts.unsqueeze(-1))).sum(-1)
     lenience = torch.tensor([[rule.lenience] for rule in rules], device=logits.device)
     return lenience, ranks < torch.tensor([[rule.top] for rule in rules], device=logits.device)

@@ -61,7 +61,9 @@ class Architecture:
         """Study a module with an empty cache of transformers; `ValueError` where it cannot run."""
         _refuse_other_memories(module)
         config = module.config.get_text_config()
-        max_length = _max_length(config)
+        length = getattr(config, "max_position_embeddings", None)
+        if not isinstance(length, int):
+            raise ValueError(f"{config.model_type} names no max_position_embeddings; {_ADVICE}")
         local = is_local(module)
         windows = {"global": None, "local": config.window_size} if local else _windows(config)
         planes, devices = _planes(module, windows, cache)
@@ -71,7 +73,7 @@ class Architecture:
             devices=devices,
             windows=windows,
             vocab_size=vocab_size,
-            max_length=max_length,
+            max_length=min(length, changed_frequencies(config) or length),
             reads_hidden=reads_hidden,
             sdpa=config._attn_implementation in ("sdpa", NAME),
         )
@@ -110,13 +112,6 @@ def _refuse_other_memories(module: Any) -> None:
     else:
         return
     raise ValueError(f"{name} {why}; {_ADVICE}")
-
-
-def _max_length(config: Any) -> int:
-    length = getattr(config, "max_position_embeddings", None)
-    if not isinstance(length, int):
-        raise ValueError(f"{config.model_type} names no max_position_embeddings; {_ADVICE}")
-    return min(length, changed_frequencies(config) or length)
 
 
 def changed_frequencies(config: Any) -> int | None:

@@ -54,7 +54,9 @@ class MaskBuilder:
         """Return the mask ``[1, 1, N, T]`` of one call after `start` entries, windows aside."""
         if num_rows <= TEMPLATE_ROWS:
             if self._template is None:
-                self._template = self._make_template()
+                rows = torch.arange(TEMPLATE_ROWS, device=self._device)
+                columns = torch.arange(2 * self._capacity, device=self._device) - self._capacity
+                self._template = self.additive(columns[None, :] <= rows[:, None])
             # Row i of the template sees columns up to C + i: column C is the call's first row.
             view = self._template[:num_rows].narrow(1, self._capacity - start, start + num_rows)
             if mask is None and self._device.type == "cpu":
@@ -68,11 +70,6 @@ class MaskBuilder:
             mask = masks.causal(num_rows) if mask is None else mask
         added[:, start:] = self.additive(mask.to(self._device))
         return added[None, None]
-
-    def _make_template(self) -> Tensor:
-        rows = torch.arange(TEMPLATE_ROWS, device=self._device)
-        columns = torch.arange(2 * self._capacity, device=self._device) - self._capacity
-        return self.additive(columns[None, :] <= rows[:, None])
 
     def visible(self, calls: Sequence[Call], starts: Tensor, width: int, seen: int) -> Tensor:
         """Return what each row sees, windows aside: bool ``[B, N, T]``; padding rows are causal.

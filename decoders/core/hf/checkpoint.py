@@ -108,9 +108,8 @@ def weights_sha256(path: str | Path, limit_bytes: int = 2**30) -> str | None:
     file is hashed, and the digest begins with `SAMPLED`: it compares with no whole one.
     """
     folder = _folder_of(path)
-    made_from = _source_sha256(folder)
-    if made_from is not None:
-        return f"{GGUF}{made_from}"
+    if (source := folder / SOURCE).is_file():
+        return GGUF + str(json.loads(source.read_text(encoding="utf-8"))["sha256"])
     files = _weight_files(folder)
     if not files:
         return None
@@ -120,13 +119,6 @@ def weights_sha256(path: str | Path, limit_bytes: int = 2**30) -> str | None:
         for part in _all_of(file) if whole else _sample_of(file):
             digest.update(part)
     return digest.hexdigest() if whole else SAMPLED + digest.hexdigest()
-
-
-def _source_sha256(folder: Path) -> str | None:
-    file = folder / SOURCE
-    if not file.is_file():
-        return None
-    return str(json.loads(file.read_text(encoding="utf-8"))["sha256"])
 
 
 def count_weights(path: str | Path) -> int | None:

@@ -56,7 +56,9 @@ def run_generate(
     with ExitStack() as stack:
         stack.enter_context(no_warnings())
         if request.draft is not None:
-            helper = _apart(request.draft.model.library_module, module)
+            helper = request.draft.model.library_module
+            if helper is module:
+                helper = library_copy(helper)
             helper.generation_config = _settings(**(assistant or {}))
             given["assistant_model"] = helper
             stack.enter_context(_hooked(helper, "draft", course))
@@ -72,16 +74,10 @@ def run_generate(
 
 def _config(sampling: Sampling, options: Mapping[str, Any]) -> Any:
     """No token is padding: an assistant would not be shown it where it is part of the text."""
-    drawn: dict[str, Any] = {"do_sample": False}
-    if not sampling.greedy:
-        drawn = {
-            "do_sample": True,
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-        }
+    drawn = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p")}
     return _settings(
-        **drawn,
+        do_sample=not sampling.greedy,
+        **({} if sampling.greedy else drawn),
         **options,
         max_new_tokens=sampling.max_new_tokens,
         eos_token_id=sorted(sampling.stop_ids) or None,
@@ -94,10 +90,6 @@ def _padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Ten
     ids = [[0] * (width - len(prompt)) + list(prompt) for prompt in prompts]
     mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
     return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
-
-
-def _apart(helper: Any, module: Any) -> Any:
-    return helper if helper is not module else library_copy(helper)
 
 
 @contextmanager

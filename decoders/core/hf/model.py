@@ -272,14 +272,14 @@ class HFModel(SessionRows):
     @property
     def facts(self) -> dict[str, str | int]:
         """What a run records of the model: architecture, sizes, dtype, attention, if compiled."""
-        compiled = {} if self._runner.compiled is None else {"compiled": True}
-        quantized = {} if self._quantized is None else {"quantized": self._quantized}
-        tile = {} if self.tile is None else {"tile": self.tile}
+        ways = {
+            "tile": self.tile,
+            "compiled": self._runner.compiled is not None or None,
+            "quantized": self._quantized,
+        }
         placed = {"placed": placement(self.module)} if self.cut == _PLACED else {}
         return {
-            **tile,
-            **compiled,
-            **quantized,
+            **{name: way for name, way in ways.items() if way is not None},
             "architecture": type(self.module).__name__,
             "layers": len(self.architecture.planes) // 2,
             "hidden_size": int(self._config.hidden_size),

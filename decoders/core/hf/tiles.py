@@ -198,22 +198,17 @@ def prepare(module: Any) -> list[Any]:
         ValueError: in one line where a row depends on the rows beside it.
     """
     config = module.config.get_text_config()
-    name = type(module).__name__
-    if any((getattr(config, each, None) or 0) > 1 for each in _EXPERTS):
-        raise ValueError(
-            f"{name} routes rows to experts, whose products have as many rows as were routed "
-            "there: it has no row-invariant numerics; use --numerics fast"
-        )
-    if not module._supports_attention_backend:
-        raise ValueError(
-            f"{name} attends by code of its own, which takes no tiles: it has no row-invariant "
-            "numerics; use --numerics fast"
-        )
     kind = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
-    if kind in _LENGTH_ROPES:
+    why = None
+    if any((getattr(config, each, None) or 0) > 1 for each in _EXPERTS):
+        why = "routes rows to experts, whose products have as many rows as were routed there"
+    elif not module._supports_attention_backend:
+        why = "attends by code of its own, which takes no tiles"
+    elif kind in _LENGTH_ROPES:
+        why = f"rotates by the length of a call (rope {kind})"
+    if why is not None:
         raise ValueError(
-            f"{name} rotates by the length of a call (rope {kind}): it has no row-invariant "
-            "numerics; use --numerics fast"
+            f"{type(module).__name__} {why}: it has no row-invariant numerics; use --numerics fast"
         )
     head = module.get_output_embeddings()
     for part in module.modules():

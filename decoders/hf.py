@@ -134,7 +134,7 @@ class Transformers(SelfDriven):
         return load_custom(self.custom, self.function)
 
     def _check_exit(self, module: Any) -> None:
-        from decoders.core.hf.library import stops_early
+        from decoders.core.hf.copies import stops_early
 
         self._exit(module)
         if not stops_early(module):

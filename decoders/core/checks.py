@@ -22,7 +22,7 @@ from decoders.core.drafting.drafter import Drafter
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
-from decoders.core.testing.draws import Draws
+from decoders.core.testing.goodness import Draws
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Sampling
 

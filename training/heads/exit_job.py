@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from decoders.core.adapter.heads import ExitBlock
-from decoders.core.hf.early import early_exit
+from decoders.core.hf.copies import early_exit
 from training.heads.job import NONE, HiddenJob, targets_of
 from training.heads.recipe import RunTable
 from training.reporter import Reporter

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from decoders.core.adapter.gating import text_model
+from decoders.core.hf.attention import NAME
 from decoders.core.hf.cache import PlaneShape
 from decoders.core.hf.checkpoint import first_line, is_of_memory
-from decoders.core.hf.grouped_attention import NAME
 from decoders.core.hf.local_layers import is_local
 
 _ADVICE = (

@@ -1,17 +1,26 @@
-"""Additive attention masks of calls, sliding windows folded in.
+"""Attention of calls: additive masks with sliding windows, and few rows with shared heads.
 
 A mask is 0 where a row sees an entry and the lowest finite number elsewhere: -inf could turn a row
 into NaN. Every row, padding included, sees at least one entry.
 
-Letters: B sequences, N rows of the widest call, T cache entries seen, C capacity.
+On a CPU the query heads of a key-value head, laid behind one another as rows, are one product that
+reads each entry once; torch's kernels repeat them (docs/log.md).
+
+Letters: B sequences, N rows of the widest call, T cache entries seen, C capacity, H query heads,
+K key-value heads, D head dimension.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from decoders.core import masks
 from decoders.core.types import Call
@@ -21,6 +30,13 @@ Masks = Tensor | dict[str, Tensor | None] | None
 
 TEMPLATE_ROWS = 64
 """The widest call after a prefix whose causal mask is a view of a ready template."""
+
+NAME = "sdpa_grouped"
+"""What the configuration of a module says that runs it."""
+_SPECIAL = ("softcap", "position_bias", "cache", "s_aux")
+"""Options that only some architectures give: theirs is left to transformers."""
+GROUPED_ROWS = 16
+"""Wider calls have rows enough for a product of their own."""
 
 
 class MaskBuilder:
@@ -101,3 +117,68 @@ class MaskBuilder:
                 near = visible & (positions[:, :, None] - stored[:, None, :] < window)
             masks[kind] = self.additive(near)[:, None]
         return masks if len(masks) > 1 else next(iter(masks.values()))
+
+
+def grouped_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Attend as transformers' scaled dot product does, with the rows of a group as one.
+
+    `query` is ``[B, H, N, D]``, `key` and `value` ``[B, K, T, D]``, the mask additive ``[B or 1, 1
+    or H, N, T]``. Returns ``[B, N, H, D]``, and no weights.
+    """
+    num_heads, num_rows = query.shape[1:3]
+    num_groups = num_heads // key.shape[1]
+    alone = attention_mask is None and num_rows > 1  # causal: the kernel knows how
+    special = any(options.get(name) is not None for name in _SPECIAL) or options.get("dropout")
+    by_head = attention_mask is not None and attention_mask.shape[1] > 1
+    if num_groups == 1 or num_rows > GROUPED_ROWS or alone or special or by_head:
+        given: tuple[Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, **options
+        )
+        return given
+    rows = query.reshape(query.shape[0], key.shape[1], num_groups * num_rows, query.shape[-1])
+    if attention_mask is not None:
+        attention_mask = attention_mask[..., : key.shape[2]].repeat(1, 1, num_groups, 1)
+    out = nn.functional.scaled_dot_product_attention(
+        rows, key, value, attn_mask=attention_mask, scale=scaling
+    )
+    return out.view(query.shape).transpose(1, 2).contiguous(), None
+
+
+def group_attention(module: Any) -> None:
+    """Let a causal LM group its rows: on a CPU, by torch's kernel, with shared heads."""
+    config = module.config.get_text_config()
+    shared = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    if module.device.type != "cpu" or config._attn_implementation != "sdpa":
+        return
+    if shared < config.num_attention_heads:
+        module.set_attn_implementation(NAME)
+
+
+def ungroup_attention(module: Any) -> None:
+    """Give a causal LM transformers' own attention back."""
+    if module.config.get_text_config()._attn_implementation == NAME:
+        module.set_attn_implementation("sdpa")
+
+
+@contextmanager
+def own_attention(module: Any) -> Iterator[None]:
+    """Run transformers' own attention in a causal LM."""
+    grouped = module.config.get_text_config()._attn_implementation == NAME
+    ungroup_attention(module)
+    try:
+        yield
+    finally:
+        if grouped:
+            module.set_attn_implementation(NAME)
+
+
+AttentionInterface.register(NAME, grouped_attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)

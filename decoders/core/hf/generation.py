@@ -18,8 +18,8 @@ from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaLis
 
 from decoders.core.adapter.gating import text_model
 from decoders.core.decoder import Answer, Role
+from decoders.core.hf.copies import library_copy
 from decoders.core.hf.custom import CustomLoop
-from decoders.core.hf.library import library_copy
 from decoders.core.hf.loading import no_warnings
 from decoders.core.types import Emit, Sampling
 

@@ -26,10 +26,9 @@ from decoders.core.adapter.heads import DraftHeads, ExitBlock
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
 from decoders.core.adapter.weights import GroupedWeights
 from decoders.core.hf.architecture import Architecture, main_device, notes_of, token_ids
-from decoders.core.hf.early import early_exit
-from decoders.core.hf.grouped_attention import group_attention, own_attention
+from decoders.core.hf.attention import group_attention, own_attention
+from decoders.core.hf.copies import early_exit, library_copy
 from decoders.core.hf.layout import Layout, read_rows
-from decoders.core.hf.library import library_copy
 from decoders.core.hf.loading import Attention as Attention
 from decoders.core.hf.loading import DeviceMap, load_module, placement
 from decoders.core.hf.loading import load_tokenizer as load_tokenizer
@@ -104,6 +103,7 @@ class HFModel(SessionRows):
         super().__init__()
         self._layout: Layout | None = None
         self._heads: dict[str, HiddenAdapter] = {}
+        self._exits: dict[str, HFModel] = {}
         self.num_forwards = 0
 
     @classmethod
@@ -200,8 +200,8 @@ class HFModel(SessionRows):
         if isinstance(heads, ExitBlock):
             module = early_exit(self.module, heads.config.exit_layer, self._heads[name])
             compiled = self._runner.compiled
-            backend = {} if compiled is None else {"backend": compiled.backend}
-            early = HFModel(module, compile=compiled is not None, grouped=False, **backend)
+            backend = "" if compiled is None else compiled.backend
+            early = HFModel(module, compile=bool(backend), backend=backend, grouped=False)
             early._runner.gated = self._runner.gated  # its layers are these, and wrapped already
             self._exits[name] = early if self.tile is None else early.in_tiles(self.tile)
 

@@ -1,7 +1,7 @@
 """EAGLE (Li et al. 2024, arXiv 2401.15077): a layer on the target's hidden states drafts a tree.
 
 The draft layer is fed what the target said behind every token of the text, joined with the token
-after it, and goes on from its own states: it drafts as a draft model does, one place after another,
+after it, and goes on from its own states: it drafts as a draft model does, one token after another,
 with a cache of its own, and reads the target's head. The likeliest paths are gone on with and the
 likeliest of all drafts make the tree (EAGLE-2, arXiv 2406.16858), which one call verifies; the
 states at the path that stands are what the layer is fed next.

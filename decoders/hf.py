@@ -80,7 +80,7 @@ class Transformers(SelfDriven):
 
     @property
     def batches(self) -> bool:
-        """Whether `answer` takes a batch: transformers drafts for one sequence at a time."""
+        """True of a plain loop: transformers drafts for one sequence at a time."""
         return self.kind == "generate" and not self.custom
 
     @property

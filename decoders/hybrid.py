@@ -71,7 +71,7 @@ class Hybrid(DraftAndVerify):
 
     @property
     def adapter_name(self) -> None:
-        """None of its own."""
+        """No adapter of its own."""
 
     def drafter(self, request: Request) -> Drafter:
         """Begin the drafts of both."""

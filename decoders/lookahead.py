@@ -1,9 +1,9 @@
 """Lookahead decoding (Fu et al. 2024, arXiv 2402.02057): n-grams gathered from Jacobi iterations.
 
 Every call does two things at once. In a window of W columns the target goes on with guesses of
-itself: level l of a column stands one place after level l - 1, and what the target says after the
-last level ends an n-gram of N tokens. And n-grams gathered so far whose first token is the last one
-of the answer are verified. Both are branches of one tree of rows; of the tokens only those stay
+itself: level l of a column stands one position after level l - 1, and what the target says after
+the last level ends an n-gram of N tokens. And n-grams gathered so far whose first token is the last
+one of the answer are verified. Both are branches of one tree of rows; of the tokens only those stay
 that the target itself picks. No draft model and no adapter; AR's tokens for the same seed.
 
 Letters: W columns of the window, N tokens of an n-gram, G n-grams kept for a first token.

@@ -21,7 +21,7 @@ from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.registry import register
 
 _LONGEST = 16
-"""What n may be at most: the index holds n entries for every token of the text."""
+"""The largest n: the index holds n entries for every token of the text."""
 
 
 @register("lookup")

@@ -1,7 +1,7 @@
 """Medusa-1 (Cai et al. 2024, arXiv 2401.10774): heads on the target's last hidden state draft.
 
 Where the target has said its next token, heads on the hidden state behind it have said the ones
-after that: head h the token h + 2 places on. Their likeliest candidates make a tree of drafts
+after that: head h the token h + 2 positions on. Their likeliest candidates make a tree of drafts
 behind the token, which one call verifies; the path stands that the target follows itself, and the
 state at its end drafts the next tree. No draft model, no second cache, one call a step.
 

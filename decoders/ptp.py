@@ -8,7 +8,7 @@ same seed, token for token. At temperature 0 slots carry no u and propose the gr
 
 * `sequential`: one call proposes, one verifies.
 * `pqd` (Partial Quadratic Decoding): one call verifies the last proposals and makes the next ones,
-  from every place where verification may stop; slots are shared out over those branches.
+  from every row where verification may stop; slots are shared out over those branches.
 
 Letters: n drafts being verified, m of them that stand, p the last committed position.
 """

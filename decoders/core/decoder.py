@@ -36,7 +36,7 @@ OLDEST_INTERFACE = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a decoder is given for one prompt: ids, sampling, and an empty session per model.
+    """One prompt for a decoder: ids, sampling, and an empty session per model.
 
     `draft` and `adapter` are there where the decoder's `needs` names them; `adapters` has those of
     all its parts, by name. `uniforms` are the sequence's own: a decoder may feed the ``draw``
@@ -96,17 +96,17 @@ class Decoder:
 
     @property
     def lossless(self) -> bool:
-        """Whether outputs follow the target's own distribution (greedy: the very same tokens)."""
+        """True if outputs follow the target's own distribution (greedy: the very same tokens)."""
         return True
 
     @property
     def coupled(self) -> bool:
-        """Whether the same seed gives AR's very tokens at any temperature."""
+        """True if the same seed gives AR's very tokens at any temperature."""
         return False
 
     @property
     def alike_in_batches(self) -> bool:
-        """Whether a sampled answer is the same alone and in a batch (a greedy one always is)."""
+        """True if a sampled answer is the same alone and in a batch (a greedy one always is)."""
         return True
 
     def comparable_to_ar(self, sampling: Sampling) -> bool:
@@ -161,7 +161,7 @@ class Answer(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether it met a stop id or its budget: later emits are dropped."""
+        """True once it met a stop id or its budget: later emits are dropped."""
 
     def ran(self, role: Role, num_rows: int) -> None:
         """Count a forward pass of one model over `num_rows` rows of this sequence, which begins."""
@@ -182,7 +182,7 @@ class SelfDriven(Decoder):
 
     @property
     def batches(self) -> bool:
-        """Whether `answer` takes several sequences at once."""
+        """True if `answer` takes several sequences at once."""
         return False
 
     def answer(self, answers: Sequence[Answer]) -> None:

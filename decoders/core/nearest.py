@@ -1,4 +1,4 @@
-"""The known name nearest to an unknown one: the one place that says "did you mean"."""
+"""The known name nearest to an unknown one: the only "did you mean"."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from decoders.core.types import DecoderSpec
 
 ENTRY_POINT_GROUP = "bench.decoders"
 _MOST = 1_000_000_000
-"""What an option's number may be at most: what is as large was not meant, and would not end."""
+"""The largest number of an option: a larger one was not meant, and would not end."""
 _FOLDER = Path(__file__).resolve().parent.parent
 D = TypeVar("D", bound=type[Decoder])
 

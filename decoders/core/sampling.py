@@ -1,4 +1,4 @@
-"""Sampling and verification: the one place where a distribution becomes a token.
+"""Sampling and verification: where a distribution becomes a token.
 
 * `warp`: logits -> distribution, temperature -> top-k -> top-p in transformers' order.
 * `Uniforms`: u = f(seed, hash of the prompt ids, output position), drawn on the host by a
@@ -197,7 +197,7 @@ def verify_rejection(
 
     rows = torch.arange(num_sequences, device=drafts.device)
     after = target_probs[rows, accepted]
-    # where nothing was drafted (the bonus place, padding) there is nothing to subtract
+    # where nothing was drafted (the bonus, padding) there is nothing to subtract
     fell = (accepted < num_drafts).unsqueeze(-1)
     subtract = draft_probs[rows, accepted.clamp(max=max_drafts - 1)] * fell
     residual = (after - subtract).clamp(min=0)

@@ -47,7 +47,7 @@ before them, behind the longest prompt and answer."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How tokens are drawn, for how long, and what ends an answer; `ValueError` out of range.
+    """Settings of drawing: temperature, cuts, budget, stops; `ValueError` out of range.
 
     The warp order is temperature -> top-k -> top-p (transformers' order); ``temperature=0`` is
     greedy, ``top_k=0`` and ``top_p=1`` are off.
@@ -186,7 +186,7 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CallResult:
-    """What a call returned for its read rows; only the fields its `output` names are set.
+    """The result of a call for its read rows; only the fields its `output` names are set.
 
     ==========  ====================================================================
     picks       `picks`: R tokens drawn from the warped distributions with the positional uniforms
@@ -289,7 +289,7 @@ class Generation:
 
 
 Outcome = Generation | Exception
-"""What becomes of a prompt: an answer, or what its decoder (or its call) raised."""
+"""An answer to a prompt, or the exception of its decoder or its call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

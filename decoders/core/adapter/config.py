@@ -124,7 +124,7 @@ class AdapterConfig:
 
     @property
     def masked(self) -> bool:
-        """Whether slots, if there are any, carry a mask and no uniform."""
+        """True if slots, where there are any, carry a mask and no uniform."""
         return self.variant in MASKED_VARIANTS
 
     @property

@@ -83,7 +83,7 @@ class DraftCache:
         self._length = 0
         self._parents: list[int] = []
         self._seen: list[list[bool]] = []
-        """Which rows behind the text each of them sees."""
+        """The rows behind the text that each of them sees."""
 
     @torch.inference_mode()
     def feed(self, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:

@@ -57,7 +57,7 @@ class LowRankWeights(AddedWeights):
 
 @dataclass(frozen=True, slots=True)
 class _Delta:
-    """What slots of a group add: ``x low high``, or ``x high`` without `low`."""
+    """The delta of a group: ``x low high``, or ``x high`` without `low`."""
 
     low: Tensor | None
     high: Tensor

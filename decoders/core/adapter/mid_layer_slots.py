@@ -20,7 +20,7 @@ _KEYWORDS = {
     *("attention_mask", "position_embeddings", "position_ids", "past_key_values", "use_cache"),
     *("cache_position", "output_attentions"),
 }
-"""What a decoder layer may be told beside hidden states, to be told it of fewer rows."""
+"""Arguments of a decoder layer, beside hidden states, that can be cut to fewer rows."""
 
 
 @dataclass(frozen=True, slots=True)

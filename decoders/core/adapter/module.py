@@ -41,7 +41,7 @@ class StoredAdapter(nn.Module):
 
     @property
     def num_parameters(self) -> int:
-        """How many weights are trained."""
+        """Number of trained weights."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     @property

@@ -1,1 +1,1 @@
-"""What decoders share that draft, propose, refine and verify."""
+"""Parts of decoders that draft, propose, refine and verify."""

@@ -40,7 +40,7 @@ class Survival:
 
     @property
     def mean_chance(self) -> float:
-        """How often a proposal stands whose predecessors stood."""
+        """Chance that a proposal stands whose predecessors stood."""
         if not self.chances:
             return 0.0
         return self.values[-1] / (1.0 + self.values[-1] - self.chances[-1])

@@ -70,7 +70,7 @@ class Verdict:
 
     @property
     def accepted(self) -> int:
-        """How many drafts stand."""
+        """Number of drafts that stand."""
         return len(self.path) - 1
 
     @property

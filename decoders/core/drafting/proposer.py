@@ -14,13 +14,13 @@ from decoders.core.drafting.mask_slots import positions_after
 from decoders.core.types import NO_UNIFORM, CallResult, Slots
 
 NOT_GREEDY = 0.5
-"""What slots carry at temperature 0 if the adapter was never trained on greedy text."""
+"""Uniform of slots at temperature 0 if the adapter was never trained on greedy text."""
 
 _MOST_SLOTS = 64
-"""Of one branch: it must fit behind the longest answer in the cache."""
+"""Most slots of a branch: it must fit behind the longest answer in the cache."""
 
 _PRIOR_TESTS = 12.0
-"""What is known of proposals in general counts as much as so many of an answer's own."""
+"""Weight of the usual survival of proposals, in tests of an answer's own."""
 
 _NOT_CALIBRATED = (1.0, 0.0)
 _GUESS = 0.85  # chance of a further proposal to stand where none was measured

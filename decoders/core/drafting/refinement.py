@@ -35,7 +35,7 @@ Tail = Literal["fill", "defer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How blocks are refined: options of `decoders.idlm.Refinement` under their names there."""
+    """Options of refinement, under their names in `decoders.idlm.Refinement`."""
 
     max_passes: int = 1
     commit: Commit = "quota"

@@ -61,7 +61,7 @@ class DraftTree:
 
     @property
     def num_drafts(self) -> int:
-        """How many rows are drafts."""
+        """Number of rows that are drafts."""
         return sum(map(len, self._children))
 
     def append(self, token: int, parent: int) -> int:
@@ -90,7 +90,7 @@ class DraftTree:
 
     @property
     def mask(self) -> Tensor:
-        """Which rows see which, bool ``[N, N]``."""
+        """The mask of the call, bool ``[N, N]``: row i sees row j."""
         return masks.tree(self.parents)
 
     def positions(self, start: int) -> list[int]:
@@ -99,7 +99,7 @@ class DraftTree:
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """How many rows lie above each row."""
+        """Number of rows above each row."""
         return masks.depths(self.parents)
 
     @property

@@ -1,4 +1,4 @@
-"""How a decoder lets the target decide on its drafts, exactly or with lenience."""
+"""Rules by which the target decides on drafts, exactly or with lenience."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class RunningSequence:
 
     @property
     def ended(self) -> bool:
-        """Whether it has an outcome."""
+        """True once it has an outcome."""
         return self.outcome is not None
 
     def ran(self, role: Role, num_rows: int) -> None:

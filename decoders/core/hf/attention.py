@@ -26,13 +26,13 @@ from decoders.core import masks
 from decoders.core.types import Call
 
 Masks = Tensor | dict[str, Tensor | None] | None
-"""None (causal or a single row), one mask for all layers, or one per kind of layer."""
+"""One mask for all layers, or one per kind; None: causal, or a single row."""
 
 TEMPLATE_ROWS = 64
 """The widest call after a prefix whose causal mask is a view of a ready template."""
 
 NAME = "sdpa_grouped"
-"""What the configuration of a module says that runs it."""
+"""Name of grouped attention in a module's configuration."""
 _SPECIAL = ("softcap", "position_bias", "cache", "s_aux")
 """Options that only some architectures give: theirs is left to transformers."""
 GROUPED_ROWS = 16

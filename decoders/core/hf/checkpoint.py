@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SAMPLED = "sampled:"
-"""What the hash of weights begins with where only a part of them was read."""
+"""Prefix of the hash of weights of which only a part was read."""
 GGUF = "gguf:"
-"""What it begins with where the weights were converted from a GGUF file: it is that file's hash."""
+"""Prefix of the hash of a GGUF file, for weights that were converted from it."""
 SOURCE = "source.json"
-"""What a folder that was converted from a GGUF file says of it."""
+"""File of a converted folder that names its GGUF file."""
 CONVERTED = 1
 """Format of such folders; raised when a conversion would come out differently."""
 _OF_MEMORY = re.compile(r"out of memory|allocate memory|enough memory", re.IGNORECASE)

@@ -52,7 +52,7 @@ class HFModel(SessionRows):
     """
 
     cut: tuple[str, str] | None = None
-    """How the model lies on several devices or processes, and the option that says so."""
+    """The way a model lies on several devices or processes, and its option."""
 
     def __init__(
         self,
@@ -271,7 +271,7 @@ class HFModel(SessionRows):
 
     @property
     def facts(self) -> dict[str, str | int]:
-        """What a run records of the model: architecture, sizes, dtype, attention, if compiled."""
+        """The facts that a run records: architecture, sizes, dtype, attention, compiled or not."""
         ways = {
             "tile": self.tile,
             "compiled": self._runner.compiled is not None or None,
@@ -293,12 +293,12 @@ class HFModel(SessionRows):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader should know of the model's answers, a line each."""
+        """Remarks on the model's answers for a reader, a line each."""
         return notes_of(self.module)
 
     @property
     def num_graphs(self) -> int:
-        """How many graphs `torch.compile` has made so far."""
+        """Number of graphs that `torch.compile` has made so far."""
         own = 0 if self._runner.compiled is None else self._runner.compiled.num_graphs
         return own + sum(early.num_graphs for early in self._exits.values())
 

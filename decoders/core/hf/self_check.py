@@ -18,13 +18,13 @@ from decoders.core.hf.model import HFModel
 
 _LENGTH, _BLOCK = 12, 5
 _BOUNDS = {torch.float32: (1.0, 1e-3), torch.float16: (0.5, 0.1), torch.bfloat16: (0.5, 0.2)}
-"""Which quantile of the rows' errors may be how large; errors are shares of the logits' spread."""
+"""A quantile of the rows' errors, and its bound as a share of the logits' spread."""
 _USUAL = 4
-"""How many times the rounding of transformers' own forward an error may be."""
+"""The largest error, in multiples of the rounding of transformers' own forward."""
 _MOST_WORK = 2e11
 """Weights times tokens that a CPU computes in a few seconds: no longer prompt is compared."""
 _GPU_WORK = 1000
-"""How many times as much a GPU does."""
+"""The same work of a GPU, in multiples of a CPU."""
 
 
 @dataclass(frozen=True, slots=True)

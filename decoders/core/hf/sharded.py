@@ -23,7 +23,7 @@ from decoders.core.model import Session
 from decoders.core.types import Call
 
 _WAIT = datetime.timedelta(days=1)
-"""How long a follower waits for the leader, who may be scoring or writing."""
+"""Time that a follower waits for the leader, who may be scoring or writing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Ranks:
 
     @property
     def leads(self) -> bool:
-        """Whether this process is the one that decodes."""
+        """True of the process that decodes."""
         return self.rank == 0
 
     def join(self, device: torch.device) -> torch.device:
@@ -114,12 +114,12 @@ class ShardedModel(HFModel):
 
     @property
     def facts(self) -> dict[str, str | int]:
-        """What a run records of the whole model, and into how many parts it is cut."""
+        """The facts of the whole model, and the number of its parts."""
         return {**super().facts, "shards": self._ranks.count}
 
     @property
     def library_module(self) -> Any:
-        """None to be had (`ValueError`): a loop of transformers would run in one process alone."""
+        """Refused (`ValueError`): a loop of transformers would run in one process alone."""
         raise ValueError(
             "loops of transformers (hf) do not run on a model that is cut over processes; leave "
             "out --tensor-parallel, or the decoder"

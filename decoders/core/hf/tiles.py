@@ -30,7 +30,7 @@ from decoders.core.adapter.gating import tiled, tiles_of
 from decoders.core.types import Call
 
 NAME = "tiles"
-"""What the configuration of a module says while it runs in tiles."""
+"""Name of tiled attention in a module's configuration."""
 BLOCK = 256
 """E: entries that a product of attention reads."""
 _UNFIT = ("position_bias", "s_aux")

@@ -232,7 +232,7 @@ class TableModel(SessionRows):
 
 
 class _Early(TableModel):
-    """What an exit of a table says: the table's logits, moved to other tokens where it errs."""
+    """An exit of a table: the table's logits, moved to other tokens where it errs."""
 
     def __init__(self, whole: TableModel, error: float) -> None:
         super().__init__(whole.vocab_size, max_length=whole.max_length)
@@ -271,7 +271,7 @@ class TableDrafter:
 
 
 class _Rows:
-    """What each row of a call sees."""
+    """The rows of a call, and the tokens that each sees."""
 
     def __init__(self, call: Call, cache: list[tuple[int, int]]) -> None:
         self._call, self._cache = call, cache

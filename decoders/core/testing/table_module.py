@@ -89,7 +89,7 @@ class TableModule(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-
         **_: Any,
     ) -> CausalLMOutputWithPast:
         """See the class."""
-        del position_ids, use_cache  # places are those of the cache
+        del position_ids, use_cache  # the cache knows the positions
         out = self.model(input_ids, attention_mask=attention_mask, past_key_values=past_key_values)
         logits = out.last_hidden_state[:, -logits_to_keep or None :]
         return CausalLMOutputWithPast(logits=logits, past_key_values=out.past_key_values)

@@ -18,7 +18,7 @@ from decoders.core.registry import register
 
 if TYPE_CHECKING:
     from decoders.core.engine.models import Models
-    from decoders.core.hf.custom import CustomLoop
+    from decoders.core.hf.custom import Loop
 
 _DRAFTED = {"assisted": 4, "lookup": 5, "early-exit": 4}
 _MATCHED = 3
@@ -128,7 +128,7 @@ class Transformers(SelfDriven):
         else:
             run_generate(answers, {}, assistant=assistant, verifies=True)
 
-    def _loop(self) -> CustomLoop:
+    def _loop(self) -> Loop:
         from decoders.core.hf.custom import load_custom
 
         return load_custom(self.custom, self.function)

@@ -19,7 +19,7 @@ from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaLis
 from decoders.core.adapter.gating import text_model
 from decoders.core.decoder import Answer, Role
 from decoders.core.hf.copies import library_copy
-from decoders.core.hf.custom import CustomLoop
+from decoders.core.hf.custom import Loop
 from decoders.core.hf.loading import no_warnings
 from decoders.core.types import Emit, Sampling
 
@@ -32,7 +32,7 @@ def run_generate(
     *,
     assistant: Mapping[str, Any] | None = None,
     verifies: bool = False,
-    custom: CustomLoop | None = None,
+    custom: Loop | None = None,
 ) -> None:
     """Answer by transformers' `generate` on the target's own module, all sequences as one batch.
 
@@ -69,7 +69,7 @@ def run_generate(
             module.generate(**given, streamer=_Streamer(course))
         else:
             criteria = StoppingCriteriaList([_Criterion(course)])
-            course.finish(custom.run(module, **given, stopping_criteria=criteria))
+            course.finish(custom(module, **given, stopping_criteria=criteria))
 
 
 def _config(sampling: Sampling, options: Mapping[str, Any]) -> Any:

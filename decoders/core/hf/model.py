@@ -272,7 +272,7 @@ class HFModel(SessionRows):
     @property
     def facts(self) -> dict[str, str | int]:
         """The facts that a run records: architecture, sizes, dtype, attention, compiled or not."""
-        ways = {
+        ways: dict[str, str | int | None] = {
             "tile": self.tile,
             "compiled": self._runner.compiled is not None or None,
             "quantized": self._quantized,

@@ -398,8 +398,10 @@ def test_the_window_of_these_models_matters(name, attention):
     assert WINDOW in made.architecture.windows.values()
     tokens = ids(63, 30)
     expected = cold(made, tokens)
-    made._layout.window = 0  # forget it: ready masks then bypass the module's own window
-    made._layout.masks._windows = dict.fromkeys(made.architecture.windows)
+    layout = made._layout
+    assert layout is not None
+    layout.window = 0  # forget it: ready masks then bypass the module's own window
+    layout.masks._windows = dict.fromkeys(made.architecture.windows)
     (session,) = opened(made, tokens[:10])
     assert gap(feed(session, tokens[10:]), expected[10:]) > 100 * TOLERANCE
 

@@ -18,8 +18,7 @@ from bench.settings.config import ZOO
 
 if TYPE_CHECKING:
     from decoders.core.adapter.config import Variant
-    from decoders.core.adapter.hidden import HiddenAdapter
-    from decoders.core.adapter.module import SlotAdapter
+    from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
     from decoders.core.decoder import Decoder
 
 _TRAINERS: Mapping[Variant, str] = {

@@ -15,7 +15,7 @@ from bench.settings.config import RunConfig
 if TYPE_CHECKING:
     import torch
 
-    from decoders.core.hf.placed import PlacedModel
+    from decoders.core.hf.model import HFModel
 
 _EXAMPLE = '{"model.embed_tokens": 0, "model.layers.0": "cpu", …}'
 
@@ -35,16 +35,16 @@ def check_placing(config: RunConfig) -> None:
             raise UsageError(line)
 
 
-def load_placed(config: RunConfig, source: str, dtype: torch.dtype) -> PlacedModel:
-    """The target, placed as a configuration says (raises as `PlacedModel.load_placed`).
+def load_placed(config: RunConfig, source: str, dtype: torch.dtype) -> HFModel:
+    """The target, placed as a configuration says (raises as `HFModel.load`).
 
     Raises:
         BenchError: the file of places cannot be read (exit 2).
     """
-    from decoders.core.hf.placed import PlacedModel
+    from decoders.core.hf.model import HFModel
 
     assert config.device_map is not None
-    return PlacedModel.load_placed(
+    return HFModel.load(
         source,
         device_map=_places(config.device_map),
         dtype=dtype,

@@ -22,8 +22,7 @@ from bench.verify.divergence import cold_logits
 from bench.verify.verdict import CheckOutcome, Finding
 from decoders.core.model import Model
 from decoders.core.sampling import warp
-from decoders.core.testing.draws import Draws
-from decoders.core.testing.goodness import POWER, detectable_distance, holm
+from decoders.core.testing.goodness import POWER, Draws, detectable_distance, holm
 from decoders.core.types import Sampling
 
 FALSE_ALARM = 0.001

@@ -47,8 +47,7 @@ from decoders.core.checks import table_draws
 from decoders.core.decoder import SelfDriven
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.registry import build, parse_spec
-from decoders.core.testing.draws import Draws
-from decoders.core.testing.goodness import POWER
+from decoders.core.testing.goodness import POWER, Draws
 from decoders.core.types import Generation, Outcome, Sampling
 
 _TEMPERATURE = 0.8

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from decoders.core.adapter.config import Variant
-from decoders.core.adapter.hidden import HiddenAdapter
-from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler

@@ -17,9 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.core.adapter.exit_block import ExitBlock
-from decoders.core.adapter.heads import DraftHeads
-from decoders.core.hf.early import early_exit
+from decoders.core.adapter.heads import DraftHeads, ExitBlock
+from decoders.core.hf.copies import early_exit
 from training.heads.recipe import RunTable
 from training.loop import Piece, TrainingProgress
 from training.reporter import Reporter

@@ -14,9 +14,8 @@ import torch
 
 from decoders.core.adapter.config import AdapterConfig, HeadsVariant
 from decoders.core.adapter.draft_layer import DraftLayer
-from decoders.core.adapter.exit_block import ExitBlock
-from decoders.core.adapter.heads import DraftHeads
-from decoders.core.adapter.hidden import HiddenAdapter
+from decoders.core.adapter.heads import DraftHeads, ExitBlock
+from decoders.core.adapter.module import HiddenAdapter
 from decoders.core.hf.checkpoint import weights_sha256
 from decoders.core.hf.model import HFModel
 from training.adapter.rehearsal import rehearse

@@ -15,7 +15,6 @@ from decoders.core.engine.scheduler import generate
 from decoders.core.hf.architecture import main_device
 from decoders.core.hf.cache import KVStore
 from decoders.core.hf.model import HFModel
-from decoders.core.hf.placed import PlacedModel
 from decoders.core.registry import build, parse_spec
 from decoders.core.types import Sampling
 from tests.command_line import bench
@@ -40,8 +39,8 @@ def in_one_place(folder: Path, device: str = "cpu") -> HFModel:
     return HFModel.load(folder, dtype=torch.float32, device=device)
 
 
-def placed(folder: Path, places: Any = ON_DISK) -> PlacedModel:
-    return PlacedModel.load_placed(folder, device_map=places, dtype=torch.float32)
+def placed(folder: Path, places: Any = ON_DISK) -> HFModel:
+    return HFModel.load(folder, device_map=places, dtype=torch.float32)
 
 
 @pytest.mark.parametrize("spec", DECODERS)

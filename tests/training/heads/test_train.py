@@ -13,8 +13,7 @@ from torch import Tensor
 
 from decoders.ar import Autoregressive
 from decoders.core.adapter.draft_layer import DraftLayer
-from decoders.core.adapter.exit_block import ExitBlock
-from decoders.core.adapter.heads import DraftHeads
+from decoders.core.adapter.heads import DraftHeads, ExitBlock
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.hf.checkpoint import weights_sha256

@@ -6,8 +6,8 @@ from tqdm.auto import tqdm
 from transformers.utils import logging
 
 from decoders.core.hf import gguf
+from decoders.core.hf.loading import no_bars
 from decoders.core.hf.model import HFModel
-from decoders.core.hf.quiet import no_bars
 from tests.tiny_gguf import write_gguf
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RESULTS = Path("results")
-"""Where run folders are kept unless another folder is named."""
+"""Default folder of run folders."""
 
 
 @dataclass(frozen=True)

@@ -119,15 +119,13 @@ def open_setup(config: RunConfig) -> Setup:
         if config.device_map is not None:
             device = target.device  # the draft model goes where tokens and logits are
         tokenizer = hf.load_tokenizer(sources["target"])
-        loaded = {
-            role: target if role == "target" else _load(config, source, role, dtype, device)
-            for role, source in sources.items()
-        }
+        drafts = "draft" in sources
+        draft = _load(config, sources["draft"], "draft", dtype, device) if drafts else None
     except ValueError as error:
         raise UnavailableError(str(error)) from error
-    models, tile = {"fast": Models(target=target, draft=loaded.get("draft"))}, None
+    models, tile = {"fast": Models(target=target, draft=draft)}, None
     if tiles_asked:
-        models["invariant"], tile = in_tiles(target, loaded.get("draft"), config.tile)
+        models["invariant"], tile = in_tiles(target, draft, config.tile)
     facts: dict[str, dict[str, Any] | None] = {"target": None, "draft": None}
     for role, source in sources.items():
         model: Any = getattr(models[config.numerics or FAST], role)
@@ -155,10 +153,7 @@ def _load(config: RunConfig, source: str, role: str, dtype: str, device: torch.d
     """Load a model, or this process's part of it, or the placed target (`ValueError`)."""
     from decoders.core.hf.model import HFModel
 
-    kind: dict[str, Any] = {
-        "dtype": getattr(torch, dtype),
-        "attn_implementation": config.attention,
-    }
+    kind: Any = {"dtype": getattr(torch, dtype), "attn_implementation": config.attention}
     with room_for(f"the weights of {source} in {dtype} on {device}", _SMALLER):
         if config.tensor_parallel > 1:
             from decoders.core.hf.sharded import Ranks, ShardedModel

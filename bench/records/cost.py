@@ -55,7 +55,7 @@ class CostCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """What is measured, ascending along each axis, and how far it may go.
+    """Measured rows, sequences and contexts, ascending, and the longest call allowed.
 
     A cell whose call takes longer than `longest_s` is left out, and so are all that contain it.
     """
@@ -116,7 +116,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostFacts:
-    """All of machine.json.
+    """The content of machine.json.
 
     Attributes:
         name: of the model, as it was given.
@@ -128,10 +128,10 @@ class CostFacts:
         matrix_rate: floating-point operations per second of a product of large matrices.
         replay: seconds of the call `replayed` as a captured graph, or compiled; None: see
             `no_replay`.
-        beside_replay: of the same call made as ever, by turns with the replay.
-        replay_by: how it was replayed.
+        beside_replay: of the same call as usual, by turns with the replay.
+        replay_by: kind of the replay.
         no_replay: why there is none.
-        other_cores: CPU time that other processes took while this was measured, in cores.
+        other_cores: CPU time of other processes meanwhile, in cores.
         complete: whether nothing is missing.
     """
 

@@ -38,7 +38,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchSettings:
-    """How torch computes."""
+    """Settings of torch."""
 
     threads: int | None = None
     interop_threads: int | None = None
@@ -100,18 +100,18 @@ class Models:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """What the process that measured took."""
+    """Resources of the process that measured."""
 
     peak_rss_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """All of env.json.
+    """The content of env.json.
 
-    `gpu` holds what the driver says (`bench.machine.gpu`), `packages` versions by name,
-    `environment` the variables of an allow-list. `process` is known once a run has ended. `more` is
-    what another version wrote and this one does not know: reports show it.
+    `gpu` holds facts of the driver (`bench.machine.gpu`), `packages` versions by name,
+    `environment` variables of an allow-list. `process` is known once a run has ended. `more` are
+    fields that another version wrote and this one does not know: reports show them.
     """
 
     schema: int | None = None

@@ -40,7 +40,7 @@ def position_of(error: Exception, decoder: Decoder) -> str | None:
 
 
 class Tracebacks(Protocol):
-    """Who keeps the tracebacks of failed answers."""
+    """Keeper of the tracebacks of failed answers."""
 
     def add(self, record: SampleRecord, error: Exception) -> None:
         """Keep one."""

@@ -7,6 +7,7 @@ passed over.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -63,12 +64,6 @@ def parse(kind: type[T], data: object, source: Path | str) -> T:
     return parsed
 
 
-@cache
-def validator(kind: Any) -> SchemaValidator:
-    """Return the validator of a type: lists become tuples, and nothing else is converted."""
-    return SchemaValidator(_strict(TypeAdapter(kind).core_schema))
-
-
 def _strict(schema: Any) -> Any:
     if isinstance(schema, list | tuple):
         return type(schema)(map(_strict, schema))
@@ -76,3 +71,9 @@ def _strict(schema: Any) -> Any:
         return schema
     made = {key: _strict(value) for key, value in schema.items()}
     return made | {"strict": True} if made.get("type") in ("bool", "float", "int", "str") else made
+
+
+validator: Callable[[Any], SchemaValidator] = cache(
+    lambda kind: SchemaValidator(_strict(TypeAdapter(kind).core_schema))
+)
+"""Returns the validator of a type: lists become tuples, and nothing else is converted."""

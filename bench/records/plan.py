@@ -27,7 +27,7 @@ SECOND_BASELINE = "ar@aa"
 SAME_TOKENS, SAME_DISTRIBUTION, NO_GUARANTEE = "same tokens", "same distribution", "none"
 """Guarantees of a cell's answers, held against ar's."""
 WRONG = "WRONG"
-"""Stands in their place where a cell claims to be lossless and was found not to be."""
+"""Shown instead where a cell claims to be lossless and was found not to be."""
 _GUARANTEES = (SAME_TOKENS, SAME_DISTRIBUTION, NO_GUARANTEE, WRONG)
 
 
@@ -88,7 +88,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All of manifest.json. `identity` holds hashes of what a resumed run must find unchanged.
+    """The content of manifest.json; `identity` holds hashes that a resumed run must find unchanged.
 
     Of a part of a plan (``bench run --part 2/4``) `parts` says which, and `whole` is the digest of
     the whole plan; a merged run has several parts, and none where it is whole.

@@ -43,7 +43,7 @@ class StepColumns(_PackedColumns):
     a default (see `StepEvent`) are empty where no step has any: `passes` where no blocks are
     refined, `undrafted` where all steps begin with their drafts, `depth` where all drafts are
     chains, `source` where one drafter made all drafts, `tested`, `overlap` and `alpha` where the
-    distributions of drafts were not compared. `source` has of each accepted draft the place of its
+    distributions of drafts were not compared. `source` has of each accepted draft the index of its
     drafter in `SampleRecord.drafters`.
 
     The last three are for whoever looks at the answer; no metric reads them. `rejected` has ids of
@@ -153,18 +153,17 @@ class SampleRecord(_Stored):
     """One answer of one decoder to one prompt under one repeat (one line of samples.jsonl).
 
     `ttft_s` and `total_s` run from the request's start; they are None in the quality pass, and at
-    batch size > 1, where `group_s` is the makespan of the whole group instead. `order` is the place
-    of the decoder within its block; `attempt` counts the sessions (first run 0, each resume + 1)
-    that wrote to the file. `nll`, `agreement` and `entropy` are what the target says of a quality
-    answer: mean negative log-likelihood of a token, share of tokens that were its likeliest, and
-    mean entropy of its distributions (nats). `recounted` is the length of the baseline's answer as
-    Spec-Bench counts it (`bench.settings.protocol`), under its protocol only. With `error` set,
-    everything measured is None; `error_at` is where in its file the decoder raised it or stood, as
-    ``FILE.py:LINE``. `worker` measured it on `node` (a hash that names a machine), where work was
-    handed out to several; `machine` is the comparability key of the part of a merged run it is
-    from. `drafters` are named where several drafted, see `StepColumns`.
-
-    After `spill_to_disk`, `text`, `tokens` and `steps` are read whenever they are asked for.
+    batch size > 1, where `group_s` is the makespan of the whole group instead. `order` is the
+    position of the decoder within its block; `attempt` counts the sessions (first run 0, each
+    resume + 1) that wrote to the file. `nll`, `agreement` and `entropy` are the target's view of a
+    quality answer: mean negative log-likelihood of a token, share of tokens that were its
+    likeliest, and mean entropy of its distributions (nats). `recounted` is the length of the
+    baseline's answer as Spec-Bench counts it (`bench.settings.protocol`), under its protocol only.
+    With `error` set, everything measured is None; `error_at` is the line of its file at which the
+    decoder raised it or stood, as ``FILE.py:LINE``. `worker` measured it on `node` (a hash that
+    names a machine), where work was handed out to several; `machine` is the comparability key of
+    the part of a merged run it is from. `drafters` are named where several drafted, see
+    `StepColumns`. After `spill_to_disk`, `text`, `tokens` and `steps` are read on demand.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
@@ -266,10 +265,11 @@ class SampleRecord(_Stored):
             raise ValueError(f"a record's {where} cannot be {given!r}: {allowed(first)}") from error
         if not record.decoder.isprintable():
             raise ValueError(f"a record's decoder cannot be {record.decoder[:40]!r}")
-        for field in dataclasses.fields(StepColumns) if record.steps else ():
-            num, num_steps = len(getattr(record.steps, field.name)), len(record.steps.emitted)
-            if num != num_steps and (num or field.default is dataclasses.MISSING):
-                raise ValueError(f"a record's steps.{field.name} has {num} of {num_steps} steps")
+        if steps := record.steps:
+            for field in dataclasses.fields(steps):
+                num, num_steps = len(getattr(steps, field.name)), len(steps.emitted)
+                if num != num_steps and (num or field.default is dataclasses.MISSING):
+                    raise ValueError(f"a record's {field.name} has {num} of {num_steps} steps")
         return record
 
 

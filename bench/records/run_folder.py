@@ -43,7 +43,7 @@ CONFIG = "config.toml"
 
 _Event = Mapping[str, Any]
 _NO_ANSWER = dict.fromkeys(("tokens", "text", "steps", "scores"))
-"""What an outline lacks."""
+"""Fields that an outline lacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,7 +54,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
-    """All of run.json.
+    """The content of run.json.
 
     `status` is ``opening``, ``started``, ``complete``, ``interrupted`` or ``error``. Runs with the
     same `ab` were measured interleaved by `bench ab`, which was asked to check out `revision`. Of a

@@ -89,7 +89,7 @@ Temperature = Annotated[float, _FINITE, Field(ge=0, le=MAX_TEMPERATURE), AfterVa
 TopP = Annotated[float, _FINITE, Field(gt=0, le=1)]
 Seconds = Annotated[float, _FINITE, Field(gt=0, le=10_000_000)]
 Margin = Annotated[float, _FINITE, Field(gt=0, le=1)]
-"""A relative difference that is looked for: 0.03 is 3 %."""
+"""Relative difference to find: 0.03 is 3 %."""
 NumDraws = Annotated[int, Field(ge=1, le=10_000_000)]
 
 

@@ -50,11 +50,7 @@ def plan_lines(
     progress: Progress,
     opener: runs.Opener = open_setup,
 ) -> list[str]:
-    """Return the missing points and about how long they take; open the first of them.
-
-    Raises:
-        BenchError: for decoders or options of any point that there are not.
-    """
+    """Return the missing points and their time, opening the first (raises as `run_sweep`)."""
     decided = _decided(sweep)
     there = _existing(folder)
     missing = [i for i, point in enumerate(sweep.points) if not _complete(there.get(point.name))]

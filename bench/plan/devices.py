@@ -18,12 +18,7 @@ _EXAMPLE = '{"model.embed_tokens": 0, "model.layers.0": "cpu", …}'
 
 
 def open_device(name: str | None) -> torch.device:
-    """Return the device named, by default CUDA where there is one.
-
-    Raises:
-        UsageError: the name is none.
-        UnavailableError: the device is not there.
-    """
+    """Return the device named, by default CUDA (`UsageError`, `UnavailableError`: not there)."""
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError as error:
@@ -48,11 +43,7 @@ def check_devices(config: RunConfig) -> None:
 
 
 def join_ranks(config: RunConfig, device: torch.device) -> torch.device:
-    """Join the process group where models are cut, and return this process's device.
-
-    Raises:
-        UsageError: torchrun started another number of processes.
-    """
+    """Join the process group where models are cut; return this process's device (`UsageError`)."""
     num = config.tensor_parallel
     if num == 1:
         return device

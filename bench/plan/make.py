@@ -192,10 +192,8 @@ def parse_part(text: str) -> tuple[int, int]:
 def part_of(plan: Plan, text: str) -> Plan:
     """Return part ``I/N`` of a plan: every N-th block and N-th prompt of the quality pass.
 
-    So each part has some of every repeat and family. Block numbers and prompts stay the whole's.
-
-    Raises:
-        UsageError: the text is no part, or nothing is left to time.
+    So each part has some of every repeat and family. Block numbers and prompts stay the whole's
+    (`UsageError` where nothing is left to time).
     """
     which, of = parse_part(text)
     mine = {planned.prompt for planned in plan.in_pass("quality")[which - 1 :: of]}

@@ -69,13 +69,10 @@ def _cache_folder() -> Path:
 
 
 def resolve(source: str, progress: Progress | None = None) -> str:
-    """Return the folder or hub id that `--model` names.
+    """Return the folder or hub id that `--model` names (`UnavailableError`).
 
     A name of the table and a ``.gguf`` file become a folder of the cache, converted if it is not
     there; a name whose package is missing becomes its hub id. All else stays as it is.
-
-    Raises:
-        UnavailableError: a file is missing or cannot be converted.
     """
     if model := named(source):
         here = folder_of(model).is_dir() or package_file(model) is not None
@@ -86,12 +83,7 @@ def resolve(source: str, progress: Progress | None = None) -> str:
 
 
 def fetch(name: str, progress: Progress | None = None) -> Path:
-    """Return the folder of a named model; its file is checked by its hash and converted once.
-
-    Raises:
-        UsageError: the name is unknown.
-        UnavailableError: the package is missing, or its file another or not convertible.
-    """
+    """Return the folder of a named model, converted once (`UsageError` for an unknown name)."""
     model = named(name)
     if model is None:
         hint = did_you_mean(name, [known.name for known in MODELS])

@@ -44,11 +44,7 @@ def test_an_option_out_of_range_is_refused():
 
 
 def new_decoder(name: str, folder: Path) -> tuple[list[Path], str]:
-    """Write ``NAME.py`` and ``test_NAME.py``; return them, and the class's name.
-
-    Raises:
-        UsageError: the name is none or is taken, files are there, or the folder is not.
-    """
+    """Write ``NAME.py`` and ``test_NAME.py``; return them and the class's name (`UsageError`)."""
     _check_name(name)
     if not folder.is_dir():
         raise UsageError(f"--folder {folder}: there is no such folder; make it first")

@@ -69,11 +69,7 @@ def check_decoder(cell: str, decoder: Decoder, numerics: str) -> None:
 
 
 def in_tiles(target: HFModel, draft: HFModel | None, tile: int | None) -> tuple[Models, int]:
-    """Return the models in row-invariant numerics, and their tile: `tile`, or the measured best.
-
-    Raises:
-        UnavailableError: an architecture, or this machine, does not hold it.
-    """
+    """Return models in tiles and their size, measured if None (`UnavailableError`: not alike)."""
     try:
         if tile is None:
             tile = _fastest(target)

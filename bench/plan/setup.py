@@ -294,11 +294,7 @@ def _arm(
 
 
 def checkpoint(source: str | None, role: str) -> str:
-    """Return a model's path; a shelf holds the embedded one, others are as `resolve` says.
-
-    Raises:
-        UnavailableError: it is missing, or cannot be converted.
-    """
+    """Return a model's path, on its shelf or by `resolve` (`UnavailableError` where missing)."""
     assert source is not None, f"no {role} was chosen"
     if not is_shelf(source):
         return resolve(source)

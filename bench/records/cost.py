@@ -201,23 +201,20 @@ class Calls:
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Return the events of a cost folder (`InvalidRunError` on a damaged line)."""
-        visits: dict[tuple[CostCell, int], Visit] = {}
-        left_out: dict[CostCell, LeftOut] = {}
-        readings: dict[tuple[str, int], Reading] = {}
+        events: dict[object, Event] = {}
         for number, (line, _) in enumerate(lines_of(folder / CALLS), start=1):
             if (kind := _KINDS.get(str(line.pop("event", None)))) is None:
                 continue
             event = parse(kind, line, f"{folder / CALLS} line {number}")
-            if isinstance(event, Visit):
-                visits.setdefault((event.cell, event.round), event)
-            elif isinstance(event, LeftOut):
-                left_out.setdefault(event.cell, event)
+            if isinstance(event, LeftOut):
+                events.setdefault((kind, event.cell), event)
             else:
-                readings.setdefault((event.what, event.round), event)
+                key = event.cell if isinstance(event, Visit) else event.what
+                events.setdefault((kind, key, event.round), event)
         return cls(
-            visits=tuple(visits.values()),
-            left_out=tuple(left_out.values()),
-            readings=tuple(readings.values()),
+            visits=tuple(each for each in events.values() if isinstance(each, Visit)),
+            left_out=tuple(each for each in events.values() if isinstance(each, LeftOut)),
+            readings=tuple(each for each in events.values() if isinstance(each, Reading)),
         )
 
 
@@ -238,12 +235,7 @@ def read_facts(folder: Path) -> CostFacts | None:
 
 
 def read_cost(folder: Path) -> tuple[CostFacts, Environment]:
-    """Return facts and machine of a cost folder that a user names.
-
-    Raises:
-        UsageError: there is none.
-        InvalidRunError: it is damaged.
-    """
+    """Return facts and machine of a cost folder that a user names (`UsageError`: it is none)."""
     facts = read_facts(folder)
     if facts is None or not (folder / CURVE).is_file():
         missing = MACHINE if facts is None else CURVE

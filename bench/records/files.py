@@ -105,11 +105,7 @@ def remove_scratch(folder: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Replace a file piece by piece: readers see the old or the new, never half.
-
-    Raises:
-        BenchError: on a full disk or a folder that cannot be written.
-    """
+    """Replace a file piece by piece: readers see the old or the new (`BenchError`: disk full)."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with scratch.open("wb") as file:
@@ -152,11 +148,7 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def append_text(path: Path, text: str) -> None:
-    """Append text to a file; what UTF-8 cannot hold becomes an escape.
-
-    Raises:
-        BenchError: it cannot be written.
-    """
+    """Append text, escapes for what UTF-8 cannot hold (`BenchError` where that fails)."""
     try:
         with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)

@@ -31,12 +31,7 @@ def check_schema(path: Path, data: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object of a file, None where there is no such file.
-
-    Raises:
-        InvalidRunError: the file is damaged.
-        UnavailableError: it has a schema that this version does not know.
-    """
+    """Return a file's object, None: no file (`InvalidRunError`, `UnavailableError`: its schema)."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):

@@ -70,11 +70,7 @@ def write_prompts(run_dir: Path, prompts: Sequence[Prompt]) -> None:
 
 
 def read_prompts(run_dir: Path) -> dict[str, Prompt]:
-    """Return the prompts of a run by name.
-
-    Raises:
-        UnavailableError: the file is missing or damaged, or ids do not match their hash.
-    """
+    """Return the prompts of a run by name (`UnavailableError`: missing, damaged, another hash)."""
     path = run_dir / PROMPTS
     try:
         text = path.read_text(encoding="utf-8")

@@ -218,12 +218,7 @@ class SampleRecord(_Stored):
         return hasattr(self, "_position") or self.steps is not None
 
     def spill_to_disk(self, store: AnswerStore) -> None:
-        """Move `text`, `tokens` and `steps` of an answer to `store`, once.
-
-        Raises:
-            OverflowError: one of their integers takes more than 8 bytes.
-            BenchError: the store has no room.
-        """
+        """Move the answer to `store`, once (`OverflowError`: integers above 8 bytes)."""
         if hasattr(self, "_position") or self.tokens is None or self.steps is None:
             return
         columns = [self.text or "", self.tokens, *_flat(self.steps)]

@@ -174,11 +174,7 @@ def read_config(run_dir: Path) -> dict[str, Any]:
 
 
 def create_run_dir(parent: Path, stem: str, files: Mapping[str, str] | None = None) -> Path:
-    """Make ``parent/stem`` (or ``stem-2``, …) for this process alone, with `files` in it.
-
-    Raises:
-        BenchError: the folder cannot be made.
-    """
+    """Make ``parent/stem`` (or ``stem-2``, …) for this process, with `files` (`BenchError`)."""
     hidden = parent / f".new-{stem}-{os.getpid()}"
     try:
         parent.mkdir(parents=True, exist_ok=True)

@@ -25,11 +25,7 @@ Column = str | Sequence[int] | Sequence[float]
 
 
 def packed(columns: Sequence[Column], reals: Sequence[bool]) -> bytes:
-    """Return columns one after another, their codes and ends before them; `reals` hold floats.
-
-    Raises:
-        OverflowError: an integer takes more than 8 bytes.
-    """
+    """Return columns as bytes: number, ends, codes, data (`OverflowError`: above 8-byte ints)."""
     codes, parts = "", []
     for column, real in zip(columns, reals, strict=True):
         if isinstance(column, str):

@@ -73,11 +73,7 @@ def vocabulary(tokenizer: Codec, ids: Iterable[int]) -> dict[int, str]:
 
 
 def pieces_of(run_dir: Path) -> Callable[[int], str]:
-    """Return a function from id to printable text; an unknown id shows as <id>.
-
-    Raises:
-        InvalidRunError: vocab.json is damaged.
-    """
+    """Return a function from id to printable text, <id> where unknown (`InvalidRunError`)."""
     path = run_dir / VOCABULARY
     try:
         pieces = json.loads(path.read_text(encoding="utf-8"))

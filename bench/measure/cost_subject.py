@@ -19,8 +19,9 @@ from bench.machine.gpu import gpu_handle
 from bench.machine.load import LoadWatch
 from bench.measure.cost import Replayer, Subject
 from bench.measure.probes import make_probes
+from bench.plan.devices import open_device
 from bench.plan.precision import usual_dtype, usual_on_cpu
-from bench.plan.setup import checkpoint, open_device
+from bench.plan.setup import checkpoint
 from bench.records.cost import CostCell, CostFacts, Grid, Work
 from bench.settings.config import ZOO, RunConfig
 from decoders.core.hf.model import HFModel

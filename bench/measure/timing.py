@@ -22,7 +22,7 @@ from bench.machine.load import Load
 from bench.machine.memory import PeakMemory
 from bench.plan.setup import Arm, Setup
 from bench.progress import Progress
-from bench.records.failures import Tracebacks, error_line, place_of
+from bench.records.failures import Tracebacks, error_line, position_of
 from bench.records.files import Sink
 from bench.records.plan import BASELINE, Block
 from bench.records.prompts import Prompt
@@ -234,7 +234,7 @@ def fill_record(
     `ended_s` says when the steps ended, where that is known.
     """
     if isinstance(outcome, Exception):
-        place = place_of(outcome, setup.arm(record.decoder).decoder)
+        place = position_of(outcome, setup.arm(record.decoder).decoder)
         return dataclasses.replace(record, error=error_line(outcome), error_at=place)
     return dataclasses.replace(
         record,

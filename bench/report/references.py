@@ -18,8 +18,7 @@ from bench.records.environment import Environment
 from bench.records.plan import BASELINE
 from bench.records.run_folder import Run
 from bench.report.tables import SESSIONS, Table, TableCell, kind_of_step, number, speed
-from bench.settings.protocol import departures
-from bench.settings.published import published
+from bench.settings.protocol import departures, published
 from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of

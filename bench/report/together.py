@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from bench.errors import BenchError, UnavailableError, UsageError
-from bench.records.plan import BASELINE, Plan, place_of
+from bench.records.plan import BASELINE, Plan, guarantee_rank
 from bench.report.setting import hardware, model_of
 from bench.stats.intervals import Estimate
 from bench.stats.side import RunSnapshot, load_side
@@ -120,7 +120,7 @@ def decoders_of(members: Sequence[NamedRun]) -> list[str]:
     places: dict[str, int] = {}
     for member in members:
         for row in rows_of(member.summary, ALL):
-            place = -1 if row.decoder == BASELINE else place_of(row.guarantee)
+            place = -1 if row.decoder == BASELINE else guarantee_rank(row.guarantee)
             places[row.decoder] = max(place, places.get(row.decoder, place))
     return sorted(places, key=places.__getitem__)
 

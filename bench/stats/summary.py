@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pandas as pd
 
-from bench.records.plan import BASELINE, SECOND_BASELINE, Plan, place_of
+from bench.records.plan import BASELINE, SECOND_BASELINE, Plan, guarantee_rank
 from bench.records.record import SampleRecord
 from bench.stats import counters, estimates, parallel_counters, times
 from bench.stats.counters import Tally
@@ -46,7 +46,7 @@ def decoder_order(
     measured = dict.fromkeys(record.decoder for record in records)
     names = dict.fromkeys([*claims, *measured])
     cells = [name for name in names if name in measured and name != SECOND_BASELINE]
-    return sorted(cells, key=lambda name: (name != BASELINE, place_of(claims.get(name))))
+    return sorted(cells, key=lambda name: (name != BASELINE, guarantee_rank(claims.get(name))))
 
 
 def family_order(families: Iterable[str]) -> list[str]:

@@ -18,10 +18,11 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from bench.errors import UsageError
+from bench.plan.devices import open_device
 from bench.plan.make import batch_size, tokenise
 from bench.plan.precision import computed_in, usual_dtype
 from bench.plan.select import build_decoder, choose_decoders
-from bench.plan.setup import Arm, Setup, checkpoint, open_device, open_setup
+from bench.plan.setup import Arm, Setup, checkpoint, open_setup
 from bench.plan.tokenise import count_lines, tasks_of
 from bench.progress import Progress
 from bench.records.failures import error_line

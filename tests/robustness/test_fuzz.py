@@ -255,7 +255,8 @@ PARSERS = {
 def is_a_line_of_ours(error: Exception) -> bool:
     """Whether it is of a class that we raise, not of one of theirs, with one line."""
     told = str(getattr(error, "message", error))
-    return type(error) in OURS and bool(told) and "\n" not in told
+    ours = isinstance(error, BenchError) or type(error) in OURS
+    return ours and bool(told) and "\n" not in told
 
 
 def try_damaged(name: str, folder: Path, seeds: range) -> tuple[int, int]:

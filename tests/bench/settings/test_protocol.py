@@ -20,7 +20,7 @@ from bench.report.findings import Findings
 from bench.report.write import write_report
 from bench.settings import protocol
 from bench.settings.config import load_config
-from bench.settings.published import published
+from bench.settings.protocol import published
 from tests.conftest import Characters
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -1,7 +1,7 @@
-"""What another engine's answers add up to: tokens per second, tokens per call, share of ar's ids.
+"""Sums of another engine's answers: tokens per second, tokens per call, share of ar's ids.
 
 Never a ratio to the run's own decoders: those ran under this harness's loop and clock, interleaved;
-another engine did not, so its numbers stand as they are. No torch here.
+another engine did not.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from bench.records.external import ExternalAnswer
 from bench.records.plan import BASELINE
 from bench.records.record import SampleRecord
+from bench.stats.counters import ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +44,9 @@ class EngineSums:
 def engine_sums(
     answers: Sequence[ExternalAnswer], records: Iterable[SampleRecord]
 ) -> list[EngineSums]:
-    """A row for each engine, mode, options and model, in the order they were first measured.
+    """Sum up each engine, mode, options and model, in the order they were first measured.
 
-    Of several sessions that with the most answers counts, the latest of equals: an interrupted one
-    does not take the place of a whole one.
+    Of several sessions that with the most answers counts, the latest of equals.
     """
     baseline = {
         (record.prompt, record.prompt_hash): record.tokens
@@ -82,16 +82,11 @@ def _sums(
         first=answers[0],
         prompts=len(done),
         errors=len(answers) - len(done),
-        tokens_per_s=_ratio(emitted, sum(answer.total_s or 0.0 for answer in done)),
-        tokens_per_call=_ratio(emitted, 0 if None in calls else sum(n or 0 for n in calls)),
-        acceptance_rate=_ratio(
-            sum(answer.accepted or 0 for answer in done),
-            sum(answer.drafted or 0 for answer in done),
+        tokens_per_s=ratio(emitted, sum(answer.total_s or 0.0 for answer in done)),
+        tokens_per_call=ratio(emitted, 0 if None in calls else sum(n or 0 for n in calls)),
+        acceptance_rate=ratio(
+            sum(a.accepted or 0 for a in done), sum(a.drafted or 0 for a in done)
         ),
         compared=len(same),
-        identical=_ratio(sum(same), len(same)),
+        identical=ratio(sum(same), len(same)),
     )
-
-
-def _ratio(above: float, below: float) -> float | None:
-    return above / below if below else None

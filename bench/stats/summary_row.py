@@ -1,7 +1,6 @@
-"""A row of the summary: one decoder in one family, as readers of a summary take it.
+"""A row of the summary: one decoder in one family; unknown values are None.
 
-What is unknown is None, whatever pandas or a CSV file makes of it; so is what a summary of an older
-version lacks. The frame it is read from is made in `bench.stats.summary`. No torch here.
+So are columns that a summary of an older version lacks. `bench.stats.summary` makes the frame.
 """
 
 from __future__ import annotations
@@ -20,9 +19,7 @@ from bench.stats.intervals import Estimate
 class SummaryRow:
     """The columns of the summary in their order; docs/metrics.md defines each.
 
-    Outside readers rely on those up to `errors`, in this order. What follows: more intervals, what
-    the numbers rest on, what `bench.stats.estimates` and `bench.stats.parallel_counters` add, and
-    what a decoder's answers are guaranteed to be (`bench.records.plan.Cell.guarantee`).
+    Outside readers rely on those up to `errors`, in this order.
     """
 
     decoder: str
@@ -92,16 +89,16 @@ class SummaryRow:
 
     @property
     def floor(self) -> Estimate:
-        """The A/A floor that the row's speed-ups stand beside."""
+        """Return the A/A floor that the row's speed-ups stand beside."""
         return Estimate(value=self.aa_speedup, low=self.aa_low, high=self.aa_high)
 
     def estimate(self, column: str) -> Estimate:
-        """A number with its interval."""
+        """Return a number with its interval."""
         value, low, high = (self.value(f"{column}{end}") for end in ("", "_low", "_high"))
         return Estimate(value=value, low=low, high=high)
 
     def value(self, column: str) -> float | None:
-        """The number in a column that is chosen by name; None where there is none."""
+        """Return the number in a column that is chosen by name; None where there is none."""
         entry = getattr(self, column, None)
         return entry if isinstance(entry, int | float) else None
 
@@ -113,14 +110,14 @@ _KINDS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
     "float | None": (float, "float64"),
     "bool | None": (bool, "boolean"),
 }
-"""How a value of a field's type is read, and what pandas calls its column's type."""
+"""Reader of a field's type, and pandas' name of it."""
 COLUMNS = {field.name: _KINDS[str(field.type)][1] for field in fields(SummaryRow)}
 """The columns of a summary's frame and their types."""
 _READERS = {field.name: _KINDS[str(field.type)][0] for field in fields(SummaryRow)}
 
 
 def rows_of(summary: pd.DataFrame, family: str | None) -> list[SummaryRow]:
-    """The summary's rows of a family, or all of them."""
+    """Read the rows of a family, or all of them."""
     chosen = summary if family is None else summary[summary["family"] == family]
     columns = [name for name in chosen.columns if name in _READERS]
     return [

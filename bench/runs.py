@@ -54,8 +54,7 @@ from bench.settings.spread import ALONE, WorkerConfig
 from bench.stats.validity import DAMAGED, EXIT_CODES, INCOMPLETE, VALID, from_here, judge
 from bench.text import counted
 from bench.verify.differences import differences
-from bench.workers.spread import Passes
-from bench.workers.team import Team
+from bench.workers.spread import Passes, Team
 
 Opener = Callable[[RunConfig], Setup]
 Reporter = Callable[[Path], None]

@@ -1,10 +1,8 @@
 """Peak memory of one answer: the weights its decoder uses, its adapter's included, and KV caches.
 
-On a CPU that is the sum of them. On CUDA it is the allocator's peak since the counter was reset,
-less what belongs to models and adapters that are loaded and not used: activations count there.
-
-A decoder that runs its models itself uses none of our caches, and how large its own become only an
-allocator knows: on a CPU its peak is unknown.
+On a CPU that is the sum of them, and unknown of a decoder that runs its models itself. On CUDA it
+is the allocator's peak since the counter was reset, less what belongs to models and adapters that
+are loaded and not used: activations count there.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ class PeakMemory:
             torch.cuda.reset_peak_memory_stats(loaded.target.device)
 
     def peak_bytes(self) -> int | None:
-        """Bytes, see the top of this file; None where they are unknown."""
+        """Return bytes, see the top of this file; None where they are unknown."""
         used = self._used_bytes()
         if not self._on_gpu:
             return None if self._self_driven else used
@@ -57,6 +55,5 @@ class PeakMemory:
 
 
 def _bytes(model: Model, adapters: Iterable[str], *, cache: bool) -> int:
-    """Of a model, some of its adapters and, if asked for, its cache."""
     held = model.cache_bytes() if cache else 0
     return model.weight_bytes + held + sum(map(model.adapter_bytes, adapters))

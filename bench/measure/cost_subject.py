@@ -1,7 +1,4 @@
-"""What `bench cost` measures, opened: a model or a shape with random weights, and the probes.
-
-Letters: H heads, D their width.
-"""
+"""What `bench cost` measures, opened: a model or a shape with random weights, and the probes."""
 
 from __future__ import annotations
 
@@ -116,7 +113,7 @@ def _random(config: RunConfig, device: torch.device, shape: str) -> HFModel:
 
 
 def work_of(model: HFModel) -> Work:
-    """What a call of a model reads and computes, from its weights and its cache.
+    """Return what a call of a model reads and computes, from its weights and its cache.
 
     An embedding table is looked up, not read, unless it is the head's weight too.
     """
@@ -136,7 +133,7 @@ def work_of(model: HFModel) -> Work:
         weight_bytes=sum(weight.nbytes for weight in read) + packed_bytes(module),
         token_bytes=sum(heads * width for heads, width in planes) * model.dtype.itemsize,
         row_flops=2 * (sum(w.numel() for w in read if w.ndim > 1) + num_packed(module)),
-        # scores and their sum over values: two products of D in every head that asks
+        # scores and their sum over values: two products of a head's width in every head
         pair_flops=sum(2 * config.num_attention_heads * width for _, width in planes),
     )
 
@@ -148,7 +145,6 @@ def _free_bytes(device: torch.device) -> float:
 
 
 def _replayer(model: HFModel) -> tuple[Replayer | None, str | None, str | None]:
-    """What replays a call, why there is none, and how it is called."""
     from decoders.core.hf.replay import capture, missing_compiler
 
     if model.device.type == "cuda":

@@ -1,8 +1,7 @@
 """`bench eval`: lm-eval's own tasks, answered by a decoder of ours.
 
 A folder ``results/eval-DECODER-UTC`` keeps ``config.toml``, every answer as soon as it is there
-(``answers.jsonl``), lm-eval's ``results.json`` and its ``samples_TASK.jsonl``. No torch or lm_eval
-at import time.
+(``answers.jsonl``), lm-eval's ``results.json`` and its ``samples_TASK.jsonl``.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _INSTALL = "pip install 'decoding-bench[eval]'"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalRequest:
-    """What is asked.
+    """A request to lm-eval.
 
     Attributes:
         tasks: names of lm-eval's tasks or groups.
@@ -55,7 +54,7 @@ class EvalRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What came of it: lm-eval's results, where they lie, and what to know of them."""
+    """lm-eval's results, where they lie, and what to know of them."""
 
     results: Mapping[str, Any]
     folder: Path
@@ -63,7 +62,7 @@ class Evaluation:
 
     @property
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """Task, metric, filter of the answer, value with its standard error: as text."""
+        """Return task, metric, filter of the answer, and value with its standard error, as text."""
         rows = []
         for task, scores in (self.results.get("results") or {}).items():
             for name, value in scores.items():
@@ -137,11 +136,6 @@ def evaluate(
 
 
 def _lm_eval() -> Any:
-    """The package.
-
-    Raises:
-        BenchError: it is not installed (exit 5).
-    """
     try:
         return importlib.import_module("lm_eval")
     except ImportError as error:
@@ -150,7 +144,7 @@ def _lm_eval() -> Any:
 
 
 def _known_tasks(request: EvalRequest) -> Any:
-    """lm-eval's index of tasks, in which all that are asked for are."""
+    """Return lm-eval's index of tasks, in which all that are asked for are."""
     if request.folder is not None and not request.folder.is_dir():
         raise UsageError(f"--include {request.folder}: there is no such folder")
     make = importlib.import_module("lm_eval.tasks").TaskManager
@@ -170,7 +164,7 @@ def _known_tasks(request: EvalRequest) -> Any:
 
 
 def _asked(simple_evaluate: Callable[..., Any], **options: Any) -> Any:
-    """What lm-eval makes of it; data that cannot be had, or a package of a task, is one line."""
+    """Run lm-eval; data that cannot be had, or a package of a task, is one line."""
     try:
         return simple_evaluate(**options)
     except (BenchError, KeyboardInterrupt):
@@ -182,7 +176,7 @@ def _asked(simple_evaluate: Callable[..., Any], **options: Any) -> Any:
 
 @contextmanager
 def _removed_if_empty(folder: Path) -> Iterator[None]:
-    """A folder goes again where what was to be in it failed before the first answer."""
+    """Remove a folder again where its evaluation failed before the first answer."""
     try:
         yield
     except BaseException:
@@ -193,7 +187,7 @@ def _removed_if_empty(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _lines(path: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """What appends whole lines to a file, each out of our hands at once."""
+    """Append whole lines to a file, each flushed at once."""
     with path.open("a", encoding="utf-8") as file:
 
         def write(data: Mapping[str, Any]) -> None:
@@ -207,7 +201,7 @@ def _lines(path: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
 
 
 def _store(folder: Path, results: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-    """lm-eval's results, and the samples of each task, as JSON."""
+    """Write lm-eval's results, and the samples of each task, as JSON."""
     kept = {name: value for name, value in results.items() if name != "samples"}
     text = json.dumps({**kept, "decoding_bench": facts}, indent=1, default=str)
     write_text(folder / RESULTS, text + "\n")

@@ -16,16 +16,15 @@ from multiprocessing.connection import Client, Connection, Listener
 from queue import SimpleQueue
 from typing import Any
 
-from bench.workers.executor import package
-from bench.workers.links import Links, serve
+from bench.workers.links import Links, package, serve
 from bench.workers.messages import Answer, Request
 
 _LOOK_EVERY_S = 1.0
-"""How often the queue is asked about jobs that have not called yet."""
+"""Seconds between looks at jobs that have not called yet."""
 
 
 class SubmititExecutor:
-    """Jobs that call back."""
+    """Jobs that call back (`bench.workers.crew.Executor`)."""
 
     def __init__(self, options: Mapping[str, str], threads: int | None) -> None:
         """Listen; `options` are ``folder``, ``cluster``, and parameters of submitit's.
@@ -53,7 +52,7 @@ class SubmititExecutor:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def threads(self, num_workers: int) -> int:
-        """As given, or one: what a node has is not known yet."""
+        """Return the threads as given, or one: a node's cores are not known yet."""
         return self._threads
 
     def start(self, worker: str) -> None:
@@ -69,15 +68,15 @@ class SubmititExecutor:
             self._links.ask(worker, request)
 
     def wait(self) -> tuple[str, Answer | None]:
-        """The next answer, or who is gone."""
+        """Return the next answer, or who is gone."""
         while True:
             while not self._called.empty():
                 worker, connection = self._called.get()
                 self._links.add(worker, connection)
                 self._links.ask(worker, self._kept.pop(worker))
-            said = self._links.wait(_LOOK_EVERY_S)
-            if said is not None:
-                return said
+            received = self._links.wait(_LOOK_EVERY_S)
+            if received is not None:
+                return received
             for worker in self._kept:
                 if self._jobs[worker].done() and self._called.empty():
                     del self._kept[worker]
@@ -93,7 +92,7 @@ class SubmititExecutor:
         self._jobs.clear()
 
     def _listen(self) -> None:
-        """Take calls until the listener is closed; who does not know the key is not taken."""
+        """Take calls until the listener is closed; callers that do not know the key are refused."""
         while True:
             try:
                 connection = self._listener.accept()
@@ -105,7 +104,7 @@ class SubmititExecutor:
 
 
 def _call(address: tuple[str, int], key: bytes, worker: str) -> None:
-    """What a job does: call back, say who it is, and work."""
+    """Call back, say who it is, and work."""
     with Client(address, authkey=key) as connection:
         connection.send(worker)
         serve(connection)

@@ -9,9 +9,8 @@ import pytest
 
 from specbench_tasks.generators import NUM_ZOO_CONVERSATIONS, generate, zoo_conversations
 from specbench_tasks.generators.base import Split, split_of
-from specbench_tasks.generators.facts import COUNTRIES
-from specbench_tasks.generators.german import OBJECTS, noun_phrase
-from specbench_tasks.generators.qa import FRAMES, PHRASINGS, TOPICS
+from specbench_tasks.generators.qa import COUNTRIES, FRAMES, PHRASINGS, TOPICS
+from specbench_tasks.generators.translation import OBJECTS, noun_phrase
 from specbench_tasks.scorers import PRIMARY, contains_words, score
 from specbench_tasks.task import FAMILIES, Example
 

@@ -44,14 +44,14 @@ _NAMES = (*FAMILIES, OTHER)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Conversations in the order of their rows, and what a user is told of how they were read."""
+    """Conversations in the order of their rows, and notes for the user on how they were read."""
 
     conversations: list[Conversation]
     notes: tuple[str, ...]
 
 
 def conversations(table: Table, stem: str, columns: Mapping[str, str]) -> Reading:
-    """Every row as a conversation; ids are ``<stem>-<id column or running number>``.
+    """Read every row as a conversation; ids are ``<stem>-<id column or running number>``.
 
     A conversation of ShareGPT that cannot be asked (empty, begun by an answer) is left out, which
     is noted: the published files have thousands.
@@ -103,7 +103,6 @@ def _notes(
     left_out: Sequence[str],
     unread: Sequence[str],
 ) -> list[str]:
-    """How a table was read, in lines."""
     shapes = Counter(one.shape for one in asked)
     families = Counter(conversation.family for conversation in made)
     if families.keys() == {"mt_bench"} and SPEC in shapes:
@@ -126,7 +125,6 @@ def _counted(num: int) -> str:
 
 
 def _unread(row: Row, found: Asked, columns: Mapping[str, str]) -> list[str]:
-    """Fields of a row that hold something and are read by nothing."""
     read = found.fields | {
         columns.get(key) or _usual(row, key) for key in COLUMNS if key != "prompt"
     }
@@ -170,12 +168,12 @@ def _conversation(
 
 
 def _cell(row: Row, key: str, columns: Mapping[str, str]) -> Any:
-    """The row's value for `key`: of the named column, else of the first usual one it has."""
+    """Return a row's value for `key`: of the named column, else of the first usual one it has."""
     return row.get(columns.get(key) or _usual(row, key))
 
 
 def _usual(row: Row, key: str) -> str:
-    """The first usual column for `key` that has a value in the row; empty: none has."""
+    """Return the first usual column for `key` with a value in the row; empty: none has."""
     return next((name for name in COLUMNS[key] if row.get(name) is not None), "")
 
 
@@ -224,7 +222,7 @@ def _reference(cell: Any, family: str, shape: str) -> GoldAnswer | None:
 
 
 def _texts(cell: Any) -> list[str]:
-    """All accepted answers in a cell, whatever it is nested in."""
+    """Return all accepted answers in a cell, however nested."""
     if cell is None:
         return []
     if isinstance(cell, str | int | float):

@@ -75,10 +75,8 @@ def score_quality(
 
         if left:
             scheduler = Scheduler(arm.decoder, arm.models, setup.sampling, num_rows, arm.deadline)
-            with (
-                arm.deadline.ticking(),
-                arm.models.uncompiled(),
-            ):  # large batches: graphs of their own
+            # large batches would compile graphs of their own
+            with arm.deadline.ticking(), arm.models.uncompiled():
                 scheduler.run([prompt.ids for prompt in left], on_finish=write)
         writer.sync()
 

@@ -281,8 +281,12 @@ def _fill(
             attempt=attempt,
             left=left,
             records=records,
+            writer=writer,
+            errors=errors,
+            second=second,
+            progress=progress,
         )
-        passes.fill(team.executor, team.spread.workers, writer, errors, second, progress)
+        passes.fill(team.executor, team.spread.workers)
         return
     watch = LoadWatch(gpu_handle(str(setup.models.target.device)))
     runner = Runner(

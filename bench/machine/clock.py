@@ -51,28 +51,6 @@ class WallClock:
         return time.perf_counter_ns() / 1e9
 
 
-class FakeClock:
-    """A clock that moves only when told to, or by `step_s` at every reading."""
-
-    def __init__(self, step_s: float = 0.0) -> None:
-        """Start at 0."""
-        self.time_s = 0.0
-        self._step_s = step_s
-
-    def advance(self, seconds: float) -> None:
-        """Let time pass."""
-        self.time_s += seconds
-
-    def now(self) -> float:
-        """Move by `step_s`, and read the clock."""
-        self.time_s += self._step_s
-        return self.time_s
-
-    def glance(self) -> float:
-        """Read the clock without moving it."""
-        return self.time_s
-
-
 class Stopwatch:
     """One timed region: ``with Stopwatch(clock) as watch: ...``; call `emitted` at steps' ends.
 

@@ -29,21 +29,9 @@ class PeakMemory:
 
     def peak_bytes(self) -> int | None:
         """Return bytes, see the top of this file; None where they are unknown."""
-        used = self._used_bytes()
-        if not self._on_gpu:
-            return None if self._self_driven else used
-        import torch
-
-        models = (self._loaded.target, self._loaded.draft)
-        everything = sum(
-            _bytes(model, model.adapters, cache=True) for model in models if model is not None
-        )
-        return torch.cuda.max_memory_allocated(self._loaded.target.device) - (everything - used)
-
-    def _used_bytes(self) -> int:
         adapters = {part.adapter_name: part.adapter_of for part in self._decoder.parts}
         models = {"target": self._used.target, "draft": self._used.draft}
-        return sum(
+        used = sum(
             _bytes(
                 model,
                 [name for name, of in adapters.items() if name is not None and role == of],
@@ -52,6 +40,15 @@ class PeakMemory:
             for role, model in models.items()
             if model is not None
         )
+        if not self._on_gpu:
+            return None if self._self_driven else used
+        import torch
+
+        loaded = (self._loaded.target, self._loaded.draft)
+        everything = sum(
+            _bytes(each, each.adapters, cache=True) for each in loaded if each is not None
+        )
+        return torch.cuda.max_memory_allocated(self._loaded.target.device) - (everything - used)
 
 
 def _bytes(model: Model, adapters: Iterable[str], *, cache: bool) -> int:

@@ -33,14 +33,12 @@ def open_subject(
 
     Args:
         config: its model, dtype, device, threads and attention count.
-        grid: what to measure.
-        shape: a name of `decoders.core.hf.shapes.SHAPES`, ``zoo``, or a folder with a config.json;
-            None: the configuration's model.
+        grid: cells to measure.
+        shape: a name of `decoders.core.hf.shapes.SHAPES`, ``zoo``, or a folder with a config.json.
         replay: whether to capture a call.
 
     Raises:
-        BenchError: for a missing model or device (exit 5), an unknown shape (2), or memory that
-            does not hold it (1).
+        BenchError: no such model or device (exit 5) or shape (2), or no memory for it (1).
     """
     device = open_device(config.device)
     if config.threads is not None:

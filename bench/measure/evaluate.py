@@ -33,15 +33,10 @@ _INSTALL = "pip install 'decoding-bench[eval]'"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalRequest:
-    """A request to lm-eval.
+    """A request to lm-eval: tasks or groups, and a `folder` with task files of one's own.
 
-    Attributes:
-        tasks: names of lm-eval's tasks or groups.
-        folder: with task files of one's own, or None.
-        limit: documents of each task; None: all.
-        num_fewshot: examples before each; None: as the task says.
-        plain: whether the model's chat template is left out.
-        drawn: options of drawing that go before the task's own, by lm-eval's names.
+    `limit` counts documents of each task, `num_fewshot` examples before each; `plain` leaves the
+    chat template out; `drawn` are sampling options that go before the task's, by lm-eval's names.
     """
 
     tasks: Sequence[str]
@@ -85,9 +80,8 @@ def evaluate(
     """Answer tasks with the one decoder that `config` names, and have lm-eval score them.
 
     Raises:
-        BenchError: without lm_eval, or where data cannot be had (exit 5); for an unknown task, one
-            that asks what no decoder gives, or not exactly one decoder (2); for an answer that
-            failed (1).
+        BenchError: no lm_eval or data (exit 5), an unknown task, one that no decoder can answer, or
+            not exactly one decoder (2), or an answer that failed (1).
     """
     harness = _lm_eval()
     cells = list(config.decoders or {})
@@ -107,7 +101,7 @@ def evaluate(
     stem = f"eval-{cell.partition(':')[0].replace('/', '-')}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     folder = create_run_dir(parent, stem, {CONFIG: setup.config.to_toml()})
     progress.note(f"writing to {folder}")
-    with _removed_if_empty(folder), _lines(folder / ANSWERS) as write:
+    with _answers_file(folder) as write:
         model = DecoderLM(
             setup,
             cell,
@@ -175,19 +169,9 @@ def _asked(simple_evaluate: Callable[..., Any], **options: Any) -> Any:
 
 
 @contextmanager
-def _removed_if_empty(folder: Path) -> Iterator[None]:
-    """Remove a folder again where its evaluation failed before the first answer."""
-    try:
-        yield
-    except BaseException:
-        if not (folder / ANSWERS).stat().st_size:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
-
-
-@contextmanager
-def _lines(path: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Append whole lines to a file, each flushed at once."""
+def _answers_file(folder: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Append answers as flushed lines; remove the folder where none came before a failure."""
+    path = folder / ANSWERS
     with path.open("a", encoding="utf-8") as file:
 
         def write(data: Mapping[str, Any]) -> None:
@@ -197,7 +181,12 @@ def _lines(path: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
             except OSError as error:
                 raise cannot_write(path, error) from error
 
-        yield write
+        try:
+            yield write
+        except BaseException:
+            if not path.stat().st_size:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
 
 
 def _store(folder: Path, results: Mapping[str, Any], facts: Mapping[str, Any]) -> None:

@@ -1,9 +1,8 @@
 """The instrumented second pass: where the time of an answer goes, phase by phase.
 
-It asks a few prompts once more, each right after the block that timed it, so that both passes see
-the machine at the same speed, which drifts over a run. It is no part of any other number: its clock
-is read around every call (on a GPU each reading waits for the device), which the timed pass must
-not suffer. Its measurements lie in ``phases.json``.
+It asks a few prompts once more, each right after the block that timed it, as the machine's speed
+drifts over a run. Its clock is read around every call (on a GPU each reading waits for the device),
+which the timed pass must not suffer. Its measurements lie in ``phases.json``.
 
 =========  =========================================================================================
 prefill    all up to the first emit (at batch size > 1: target calls on an empty cache)
@@ -115,21 +114,17 @@ class SecondPass:
         self._answers = list(read_phases(run_dir))
         have = {(answer.prompts, answer.repeat) for answer in self._answers}
         whole = any(repeat is None for _, repeat in have)
-        self._missing = {
+        self.missing = {
             block.block: block
             for block in _chosen_blocks(plan, setup.config.phase_limit)
             if not whole and (block.prompts, block.repeat) not in have
         }
+        """The blocks that are still to be asked, by number."""
 
     def after(self, block: Block, failed: Collection[str]) -> None:
         """Ask the prompts of a chosen block that was just timed, of cells that did not fail."""
-        if block.block in self._missing:
+        if block.block in self.missing:
             self.keep(block, phases_of(self._setup, self._prompts, block, failed))
-
-    @property
-    def missing(self) -> Mapping[int, Block]:
-        """Return the blocks that are still to be asked, by number."""
-        return self._missing
 
     def keep(self, block: Block, answers: Sequence[PhasedAnswer]) -> None:
         """Write what was measured of a block, here or by a worker.
@@ -137,7 +132,7 @@ class SecondPass:
         Raises:
             BenchError: exit 1, where that cannot be written.
         """
-        del self._missing[block.block]
+        del self.missing[block.block]
         self._answers += answers
         data = [dataclasses.asdict(answer) for answer in self._answers]
         content = {"schema": SCHEMA, "phases": PHASES, "answers": data}
@@ -145,12 +140,12 @@ class SecondPass:
 
     def complete(self, progress: Progress) -> None:
         """Ask what was not asked: the run was stopped between a block's end and its phases."""
-        if not self._missing:
+        if not self.missing:
             return
         records = [r for r in outlines(self._run_dir, self._plan) if r.kind == "timing" and r.error]
-        progress.start("phases", len(self._missing))
+        progress.start("phases", len(self.missing))
         with frozen_garbage():
-            for block in list(self._missing.values()):
+            for block in list(self.missing.values()):
                 self.after(block, {r.decoder for r in records if r.block == block.block})
                 progress.step()
 

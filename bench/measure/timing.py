@@ -63,11 +63,7 @@ class Runner:
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
     def run(self, blocks: Sequence[Block], *, num_done: int = 0) -> None:
-        """Warm up, then measure `blocks` in order; `num_done` answers are there already.
-
-        Raises:
-            BenchError: exit 1 where the caches do not fit into memory.
-        """
+        """Warm up, then measure `blocks` in order; `num_done` answers are there already."""
         if not blocks:
             return
         self.prepare(blocks)
@@ -80,7 +76,7 @@ class Runner:
                 gc.collect()
 
     def prepare(self, blocks: Sequence[Block]) -> None:
-        """Reserve caches for what is asked in `blocks`, and warm up (raises as `run`)."""
+        """Reserve caches for `blocks` (``BenchError``, exit 1: no room for them), and warm up."""
         names = dict.fromkeys(name for block in blocks for name in block.prompts)
         prompts = [self.prompts[name] for name in names]
         self._reserve(prompts)

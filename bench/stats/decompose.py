@@ -25,11 +25,10 @@ OVERHEAD = ("sampling", "scheduler", "other")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """One decoder's time in the second pass, by phase.
+    """One decoder's time in the second pass, by phase: `shares` add up to 1.
 
-    `shares` add up to 1. `against_timed` is its time per token over that of the same answers in the
-    timed pass (None: not timed there). `padding` is the share of computed rows that only filled
-    merged calls up to one width (None: one answer at a time, or not counted).
+    `against_timed` is its time per token over that of the same answers in the timed pass; `padding`
+    the share of computed rows that only filled merged calls up to one width.
     """
 
     decoder: str
@@ -101,10 +100,8 @@ def draft_length(
         parts: of the run.
         joint: P(drafts 1..j all stand), j = 1, 2, ..., as measured.
         drafted: mean number of drafts a step.
-        most: how far to go; beyond what was measured drafts stand as often as the last measured
-            one does after those before it (0: no further than measured).
-        relative: cost of a call of so many rows in calls of one, as measured
-            (`bench.stats.cost_curve`); its shape counts, the run's own cost is its level.
+        most: how far to go, where drafts stand as often as the last measured one (0: no further).
+        relative: a call's cost by rows, of which the shape counts (`bench.stats.cost_curve`).
     """
     if not joint or not drafted:
         return None
@@ -155,10 +152,7 @@ def splits(
 def decompositions(
     answers: Sequence[PhasedAnswer], records: Iterable[SampleRecord], decoders: Iterable[str]
 ) -> list[Decomposition]:
-    """Take every decoder's speed-up apart, on the prompts that both it and ar answered alone.
-
-    Those with no step after the first, and answers timed in groups, are left out.
-    """
+    """Take every decoder's speed-up apart, on prompts that it and ar answered alone in steps."""
     cells = counters.group_by(records)
     alone = [a for a in answers if len(a.prompts) == 1 and a.later_steps]
     theirs = {a.prompts: a for a in alone if a.decoder == BASELINE}

@@ -20,15 +20,8 @@ from bench.stats.counters import ratio
 class EngineSums:
     """One engine in one mode over its prompts; None where nothing is known.
 
-    Attributes:
-        first: an answer of it, for what all of them share.
-        prompts: how many have an answer.
-        errors: how many have none.
-        tokens_per_s: emitted tokens / seconds, both summed.
-        tokens_per_call: emitted tokens / forward passes, the prompt's included.
-        acceptance_rate: accepted / drafted tokens.
-        compared: prompts that ar answered in the run.
-        identical: share of those whose ids are ar's.
+    `first` is one of its answers; `tokens_per_call` counts the prompt's forward pass; `identical`
+    is the share of ar's ids among the prompts `compared`.
     """
 
     first: ExternalAnswer
@@ -57,14 +50,12 @@ def engine_sums(
     for answer in answers:
         options = tuple(sorted(answer.options.items()))
         sessions[answer.name, options, answer.model][answer.session].append(answer)
-    return [_sums(_fullest(each), baseline) for each in sessions.values()]
 
+    def fullest(each: tuple[int, list[ExternalAnswer]]) -> tuple[int, int]:
+        session, answered = each
+        return sum(answer.error is None for answer in answered), session
 
-def _fullest(sessions: dict[int, list[ExternalAnswer]]) -> list[ExternalAnswer]:
-    def answered(session: int) -> tuple[int, int]:
-        return sum(answer.error is None for answer in sessions[session]), session
-
-    return sessions[max(sessions, key=answered)]
+    return [_sums(max(each.items(), key=fullest)[1], baseline) for each in sessions.values()]
 
 
 def _sums(

@@ -36,9 +36,8 @@ Item = TypeVar("Item")
 class Estimate:
     """A number with its 95 % interval (None where it is not known) and what it rests on.
 
-    `num` counts the values, `clusters` the independent groups of them, `dropped` the pairs left
-    out because of an error on either side. `error` is the standard error, `df` its degrees of
-    freedom, both on the scale the mean was taken on (log for a speed-up).
+    `dropped` counts pairs left out because of an error on either side. The standard `error` and its
+    degrees of freedom are on the scale the mean was taken on (log for a speed-up).
     """
 
     value: float | None = None
@@ -56,11 +55,7 @@ class Estimate:
         return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
 
     def exceeds(self, floor: Estimate) -> bool:
-        """Tell whether it differs from 1 by more than the A/A noise `floor` may.
-
-        The floor reaches as far to either side of 1 as the farther end of its interval; an unknown
-        one reaches nowhere.
-        """
+        """Tell whether it differs from 1 by more than the farther end of the A/A noise `floor`."""
         ends = [end for end in (floor.value, floor.low, floor.high) if end]
         noise = max((max(end, 1 / end) for end in ends), default=1.0)
         if self.value is None or not self.differs_from_one:
@@ -95,8 +90,7 @@ def jackknife(
 ) -> Estimate:
     """Return a statistic of all items with a t-interval from leaving out a cluster at a time.
 
-    Pseudo-value of cluster c: C s - (C - 1) s_(-c), for the statistic s and its value s_(-c)
-    without c. It serves statistics that are no mean (corpus BLEU).
+    Pseudo-value of cluster c: C s - (C - 1) s_(-c), for the statistic s and s_(-c) without c.
     """
     everything = [item for group in items.values() for item in group]
     if not everything:
@@ -129,10 +123,7 @@ def ratio_of_sums(parts: Mapping[str, Sequence[tuple[float, float]]]) -> Estimat
 
 
 def mean_of_estimates(estimates: Sequence[Estimate]) -> Estimate:
-    """Return the unweighted mean of independent estimates (errors: Welch-Satterthwaite).
-
-    No interval as soon as one of the errors is unknown or all are zero.
-    """
+    """Return the unweighted mean of independent estimates (errors: Welch-Satterthwaite)."""
     known = [e for e in estimates if e.value is not None]
     if not known:
         return Estimate()
@@ -159,7 +150,7 @@ def bootstrap(sums: Floats, statistic: Callable[[Floats], Floats]) -> list[tuple
     `MIN_BOOTSTRAP`.
 
     Args:
-        sums: sums kept of each cluster, ``[C, K]``.
+        sums: of each cluster, ``[C, K]``.
         statistic: sums over clusters ``[B, K]`` -> statistics ``[S, B]``.
     """
     count = len(sums)
@@ -252,10 +243,7 @@ def pair_up(
     time: Callable[[Unit], float | None],
     of_prompt: Callable[[Repeats], float] = log_ratio_of_medians,
 ) -> Pairs:
-    """Return the log ratio of both sides' times for every prompt (or group) that both finished.
-
-    `of_prompt` makes it of a prompt's repeats.
-    """
+    """Return the log ratio of both sides' times for every prompt (or group) that both finished."""
     pairs: dict[str, list[tuple[float, float]]] = {}
     clusters: dict[str, str] = {}
     dropped = 0

@@ -71,8 +71,8 @@ def overlap(steps: Iterable[StepColumns]) -> float | None:
     """Return the mean over tested drafts of the vocabulary's sum of min(target, draft).
 
     A draft is tested if all before it in its step stood. It is the chance that such a draft stands
-    (1 - total variation), with less noise than the count of those that did. None where
-    distributions were not compared: greedy and coupled verification look at picks alone.
+    (1 - total variation). None where distributions were not compared: greedy and coupled
+    verification look at picks alone.
     """
     sums = [(sum(columns.overlap), sum(columns.tested)) for columns in steps if columns.tested]
     return ratio(sum(shared for shared, _ in sums), sum(tested for _, tested in sums))
@@ -82,18 +82,15 @@ def alpha_all(steps: Iterable[StepColumns]) -> float | None:
     """Return the mean over emitted tokens of min(1, target / draft); 1 where none was drafted.
 
     The introspective acceptance rate of I-DLM (arXiv 2604.11035, the target being the base model).
-    It is not the chance p of the formula for tokens per call: accepted tokens are a selection, and
-    the target's own count as 1. None where distributions were not compared.
+    It is not the p of the formula for tokens per call: accepted tokens are a selection. None where
+    distributions were not compared.
     """
     sums = [(sum(columns.alpha), sum(columns.emitted)) for columns in steps if columns.tested]
     return ratio(sum(alpha for alpha, _ in sums), sum(emitted for _, emitted in sums))
 
 
 def passes_per_block(steps: Iterable[StepColumns]) -> dict[str, float | None]:
-    """Return how often a finished block was predicted: mean and 95th percentile (nearest rank).
-
-    The call that commits a block is the next block's first pass.
-    """
+    """Return how often a finished block was predicted: mean and 95th percentile (nearest rank)."""
     counts = sorted(count for columns in steps for count in columns.passes if count)
     rank = math.ceil(0.95 * len(counts))
     return {
@@ -110,19 +107,13 @@ def _answers(records: Iterable[SampleRecord]) -> list[SampleRecord]:
 
 
 def repetition(records: Iterable[SampleRecord]) -> float | None:
-    """Return the share of tokens of quality answers that equal the token before them, pooled.
-
-    Likelihood alone rewards loops: read it beside this.
-    """
+    """Return the share of tokens of quality answers that equal the token before them, pooled."""
     pairs = [pair for r in _answers(records) for pair in itertools.pairwise(r.tokens or ())]
     return ratio(sum(one == other for one, other in pairs), len(pairs))
 
 
 def repeated_trigrams(records: Iterable[SampleRecord]) -> float | None:
-    """Return the share of 3-grams that stand earlier in the same answer, pooled over answers.
-
-    A loop is easy to draft: read accepted tokens per step with this (and with the baseline's).
-    """
+    """Return the share of 3-grams that stand earlier in the same answer, pooled over answers."""
     seen = repeated = 0
     for record in records:
         if record.error is None and record.repeat == 0:
@@ -145,9 +136,8 @@ def per_token(
 ) -> float | None:
     """Return the mean over tokens of quality answers of what the target says of them.
 
-    ``nll`` (nats) is teacher-forced, at temperature 1 and without truncation. ``agreement`` of a
-    lossless decoder is 1 in greedy decoding, and of a lossy one its distance. ``entropy`` (nats) of
-    the baseline's answers tells how open a task is, on which parallel gains depend.
+    ``nll`` and ``entropy`` (nats) are at temperature 1 and without truncation; ``agreement`` of a
+    lossless decoder is 1 in greedy decoding.
     """
     weighted = [
         (value, len(record.tokens or ()))
@@ -190,7 +180,7 @@ def accuracy_under_parallelism(
     Args:
         points: tokens per forward and accuracy in per cent, one pair per setting.
         best: the highest accuracy of any method on the task, in per cent.
-        baseline: the baseline's accuracy, in per cent.
+        baseline: in per cent.
     """
     ordered = sorted(points)
     curve = [(rho, y) for rho, y in ordered if y >= baseline - AUP_LARGEST_DROP]

@@ -28,14 +28,10 @@ from bench.stats.times import Unit, decode_time_per_token_s, timed_units
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """Costs that a projection rests on.
+    """Costs that a projection rests on: the target's `curve` and the draft's, if there is one.
 
-    Attributes:
-        curve: of the target.
-        draft: the draft's curve; None: `draft_share` of a target's call of one row.
-        sequences: how many answers are decoded at once, in step with each other.
-        overhead_s: seconds a step by decoder, beside its calls.
-        draft_share: cost of a draft call in the run, by decoder, in ar's calls.
+    `sequences` answers are decoded at once, in step with each other. By decoder, `overhead_s` is
+    seconds a step beside its calls, and `draft_share` the cost of a draft call in ar's calls.
     """
 
     curve: CostCurve
@@ -52,10 +48,9 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
-    """One decoder on the curve.
+    """One decoder on the curve; `measured` is a real run's speed-up after the first token.
 
-    `measured` is a real run's speed-up after the first token. `beyond` is the share of its calls
-    that lie beyond what the curve measured.
+    `beyond` is the share of its calls that lie beyond what the curve measured.
     """
 
     decoder: str

@@ -57,7 +57,9 @@ def family_quality(family: str, records: Iterable[SampleRecord], gold: Gold) -> 
     from specbench_tasks.scorers import PRIMARY
 
     if family == _CORPUS_FAMILY and all(r.text is not None and r.prompt in gold for r in answers):
-        return Quality(_clipped(_corpus_bleu(answers, gold)), "corpus BLEU")
+        groups = group_by(answers, attrgetter("conversation")).items()
+        items = {name: tuple((r.text or "", gold[r.prompt]) for r in of) for name, of in groups}
+        return Quality(_clipped(_bleu_interval(tuple(items.items()))), "corpus BLEU")
     primary = PRIMARY.get(family)
     metric = primary or min(key for r in answers for key in r.scores or ())
     rows = [(r.scores[metric], r.conversation) for r in answers if r.scores and metric in r.scores]
@@ -82,15 +84,6 @@ def _clipped(estimate: Estimate) -> Estimate:
     if estimate.low is None or estimate.high is None:
         return estimate
     return replace(estimate, low=max(0.0, estimate.low), high=min(1.0, estimate.high))
-
-
-def _corpus_bleu(answers: Sequence[SampleRecord], gold: Gold) -> Estimate:
-    return _bleu_interval(
-        tuple(
-            (name, tuple((r.text or "", gold[r.prompt]) for r in group))
-            for name, group in group_by(answers, attrgetter("conversation")).items()
-        )
-    )
 
 
 @lru_cache(maxsize=64)

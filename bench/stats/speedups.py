@@ -52,8 +52,7 @@ class Speedups:
     def disagree(self) -> bool | None:
         """Tell whether t-interval and bootstrap contradict each other (None: one is unknown).
 
-        They do where only one of them covers 1, or where an end differs by more than
-        `DISAGREEMENT` of the t-interval's half-width, in logs: the logs are skewed then.
+        Only one covers 1, or an end differs by more than `DISAGREEMENT` of the half-width in logs.
         """
         ends = [_log_ends(self.geometric), _log_ends(self.resampled)]
         if None in ends:
@@ -98,8 +97,7 @@ def speedups(baseline: Iterable[Unit], arm: Iterable[Unit]) -> Speedups:
 def more_prompts(estimate: Estimate, precision: float = PRECISION) -> int | None:
     """Return how many prompts more bring the interval to within a factor 1 + `precision`.
 
-    For the t-interval of C conversations, whose half-width is t(C - 1) sd / sqrt(C); prompts per
-    conversation stay what they are. None where there is no interval.
+    For the t-interval of C conversations, whose half-width is t(C - 1) sd / sqrt(C).
     """
     if estimate.error is None or estimate.low is None or not estimate.clusters:
         return None

@@ -5,7 +5,6 @@ So are columns that a summary of an older version lacks. `bench.stats.summary` m
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -125,12 +124,8 @@ def rows_of(summary: pd.DataFrame, family: str | None) -> list[SummaryRow]:
             **{
                 name: _READERS[name](value)
                 for name, value in zip(columns, values, strict=True)
-                if not _unknown(value)
+                if not pd.isna(value)
             }
         )
         for values in chosen[columns].itertuples(index=False, name=None)
     ]
-
-
-def _unknown(value: object) -> bool:
-    return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))

@@ -8,14 +8,10 @@ INCOMPLETE  the run did not end: not all that was planned was measured
 VALID       all that was planned was measured, and nothing is broken
 ==========  =======================================================================================
 
-Of several the first in this order stands. A run is judged again whenever it is read, as files get
-lost and an older version may not have known a verdict. Noise makes no verdict but a warning.
-
-*Loaded* blocks are those during which other processes used more than `MAX_OTHER_CORES` cores.
-*Drift* is how much slower the baseline became from the first to the last third of the blocks: the
-median, over prompts timed in both, of the log ratio of its times per token (both arms pooled); it
-needs `_MIN_DRIFT_PROMPTS` such prompts. Of a run with workers it is the largest of any of theirs
-(`bench.stats.workers`).
+Of several the first in this order stands. A run is judged again whenever it is read. Noise makes no
+verdict but a warning. *Drift* is how much slower the baseline became from the first to the last
+third of the blocks: the median, over prompts timed in both, of the log ratio of its times per token
+(both arms pooled). Of a run with workers it is the largest of any of theirs.
 """
 
 from __future__ import annotations

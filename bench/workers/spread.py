@@ -67,17 +67,53 @@ def open_executor(spread: WorkerConfig, threads: int | None) -> Executor:
     return SubmititExecutor(spread.options, threads)
 
 
-@dataclass(kw_only=True)
-class _RunEvents:
-    """Writes what comes back from workers (`WorkerEvents`)."""
+@dataclass(frozen=True, kw_only=True)
+class Passes:
+    """The rest of a run, and what its workers need: `fill` measures it with an executor."""
 
+    setup: Setup
+    plan: Plan
+    prompts: Mapping[str, Prompt]
+    opener: Callable[[Any], Setup]
+    key: str | None
+    attempt: int
+    left: Sequence[Block]
+    records: Sequence[SampleRecord]
     writer: SampleWriter
     errors: ErrorLog
     second: SecondPass
     progress: Progress
-    attempt: int
+
+    def fill(self, executor: Executor, num_workers: int) -> None:
+        """Time the blocks that are left, split the time of some, then score what is not scored.
+
+        Timed and untimed work never run at once: the second begins when the first has ended.
+
+        Raises:
+            BenchError: what `JobQueue.run` does, and what cannot be written (exit 1).
+        """
+        jobs, scoring, progress = self._timing(), self._scoring(), self.progress
+        if not jobs and not scoring:
+            return
+        num_workers = max(1, min(num_workers, max(len(jobs), len(scoring))))
+        progress.note(f"{num_workers} worker(s) open the models")
+        prefix = f"r{self.attempt}w" if self.attempt else "w"  # names are a run's, not a process's
+        queue = JobQueue(executor, num_workers, self._opening(num_workers), self, prefix)
+        try:
+            if jobs:
+                num_left = sum(len(block.prompts) * len(block.order) for block in self.left)
+                progress.start("timing", self.plan.num_answers, self.plan.num_answers - num_left)
+                queue.run(jobs)
+            if scoring:
+                num_done = sum(record.kind == "quality" for record in self.records)
+                asked = len(self.plan.in_pass("quality")) * len(self.setup.arms)
+                progress.start("quality", asked, num_done)
+                queue.run(scoring)
+        finally:
+            queue.close()
 
     def joined(self, worker: str, hello: Hello, opening: Opening) -> None:
+        """Write where and how a worker measures."""
         self.writer.event(
             "worker",
             worker=worker,
@@ -88,6 +124,7 @@ class _RunEvents:
         )
 
     def done(self, worker: str, job: Job, done: Done) -> None:
+        """Write the results of a job."""
         self.writer.lines(done.lines)  # first: what lies in the folder counts
         self.writer.sync()
         for name, trace in done.errors:
@@ -101,63 +138,11 @@ class _RunEvents:
             self.progress.step(worker, num)
 
     def lost(self, worker: str, job: Job | None) -> None:
+        """Write that a worker is gone."""
         again = f"; {job} runs again elsewhere" if job else ""
         self.progress.note(f"worker {worker} is gone{again}")
         block = job.block.block if isinstance(job, TimeBlock) else None
         self.writer.event("lost", worker=worker, block=block, attempt=self.attempt)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Passes:
-    """What is left of a run, and what its workers need: `fill` measures it with an executor."""
-
-    setup: Setup
-    plan: Plan
-    prompts: Mapping[str, Prompt]
-    opener: Callable[[Any], Setup]
-    key: str | None
-    attempt: int
-    left: Sequence[Block]
-    records: Sequence[SampleRecord]
-
-    def fill(
-        self,
-        executor: Executor,
-        num_workers: int,
-        writer: SampleWriter,
-        errors: ErrorLog,
-        second: SecondPass,
-        progress: Progress,
-    ) -> None:
-        """Time the blocks that are left, split the time of some, then score what is not scored.
-
-        Timed and untimed work never run at once: the second begins when the first has ended.
-
-        Raises:
-            BenchError: what `JobQueue.run` does, and what cannot be written (exit 1).
-        """
-        jobs, scoring = self._timing(second), self._scoring()
-        if not jobs and not scoring:
-            return
-        events = _RunEvents(
-            writer=writer, errors=errors, second=second, progress=progress, attempt=self.attempt
-        )
-        num_workers = max(1, min(num_workers, max(len(jobs), len(scoring))))
-        progress.note(f"{num_workers} worker(s) open the models")
-        prefix = f"r{self.attempt}w" if self.attempt else "w"  # names are a run's, not a process's
-        queue = JobQueue(executor, num_workers, self._opening(num_workers), events, prefix)
-        try:
-            if jobs:
-                num_left = sum(len(block.prompts) * len(block.order) for block in self.left)
-                progress.start("timing", self.plan.num_answers, self.plan.num_answers - num_left)
-                queue.run(jobs)
-            if scoring:
-                num_done = sum(record.kind == "quality" for record in self.records)
-                asked = len(self.plan.in_pass("quality")) * len(self.setup.arms)
-                progress.start("quality", asked, num_done)
-                queue.run(scoring)
-        finally:
-            queue.close()
 
     def _opening(self, num_workers: int) -> Callable[[str, Hello, int], Opening]:
         config = self.setup.config
@@ -179,9 +164,9 @@ class Passes:
 
         return opening
 
-    def _timing(self, second: SecondPass) -> list[Job]:
+    def _timing(self) -> list[Job]:
         """Return blocks in the plan's order, and before them what a stopped run left unsplit."""
-        unsplit = second.missing
+        unsplit = self.second.missing
         left = {block.block for block in self.left}
         failed = _failed_cells(self.records)
         jobs: list[Job] = [

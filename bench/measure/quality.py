@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, MutableMapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -57,27 +58,25 @@ def score_quality(
     progress.start("quality", len(prompts) * len(setup.arms), len(done))
     read: _ReadAnswers = {}
     num_rows = batch_size(setup)
+    seed = setup.sampling.seed
+
+    def write(cell: str, asked: Sequence[Prompt], index: int, outcome: Outcome) -> None:
+        prompt = asked[index]
+        blank = blank_record("quality", cell, prompt, seed, _NO_BLOCK, 0, attempt, num_rows)
+        record = _scored(setup, prompt, fill_record(setup, blank, outcome), read)
+        writer.record(record)
+        if errors is not None and isinstance(outcome, Exception):
+            errors.add(record, outcome)
+        progress.step(cell)
+
     for cell, arm in setup.arms.items():
         left = [prompt for prompt in prompts if (cell, prompt.name) not in done]
-
-        def write(
-            index: int, outcome: Outcome, cell: str = cell, left: list[Prompt] = left
-        ) -> None:
-            prompt = left[index]
-            blank = blank_record(
-                "quality", cell, prompt, setup.sampling.seed, _NO_BLOCK, 0, attempt, num_rows
-            )
-            record = _scored(setup, prompt, fill_record(setup, blank, outcome), read)
-            writer.record(record)
-            if errors is not None and isinstance(outcome, Exception):
-                errors.add(record, outcome)
-            progress.step(cell)
-
         if left:
             scheduler = Scheduler(arm.decoder, arm.models, setup.sampling, num_rows, arm.deadline)
             # large batches would compile graphs of their own
             with arm.deadline.ticking(), arm.models.uncompiled():
-                scheduler.run([prompt.ids for prompt in left], on_finish=write)
+                ids = [prompt.ids for prompt in left]
+                scheduler.run(ids, on_finish=partial(write, cell, left))
         writer.sync()
 
 

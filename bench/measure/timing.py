@@ -13,6 +13,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 
 from bench.errors import room_for
 from bench.machine.clock import Stopwatch
@@ -38,27 +39,25 @@ _Timed = tuple[list[Outcome], Stopwatch, int | None]
 """Answers of one arm, the stopwatch around them, and the peak memory in bytes."""
 
 
+@dataclass
 class Runner:
-    """Measures blocks of a plan with what is open (`Setup`), and appends their records."""
+    """Measures blocks of a plan with what is open (`Setup`), and appends their records.
 
-    def __init__(
-        self,
-        setup: Setup,
-        prompts: Mapping[str, Prompt],
-        writer: Sink,
-        progress: Progress,
-        *,
-        attempt: int,
-        lap: Callable[[], Load],
-        errors: Tracebacks | None = None,
-        after: Callable[[Block, Collection[str]], None] | None = None,
-    ) -> None:
-        """`lap` is `LoadWatch.lap`; `errors` takes the tracebacks of failed answers, if any.
+    `lap` is `LoadWatch.lap`; `errors` takes the tracebacks of failed answers, if any; `after` is
+    called after every block with the cells that failed in it.
+    """
 
-        `after` is called after every block with the cells that failed in it.
-        """
-        self.setup, self.prompts, self.writer, self.progress = setup, prompts, writer, progress
-        self.attempt, self._lap, self._errors, self._after = attempt, lap, errors, after
+    setup: Setup
+    prompts: Mapping[str, Prompt]
+    writer: Sink
+    progress: Progress
+    _: KW_ONLY
+    attempt: int
+    lap: Callable[[], Load]
+    errors: Tracebacks | None = None
+    after: Callable[[Block, Collection[str]], None] | None = None
+
+    def __post_init__(self) -> None:
         self._tokens: defaultdict[str, int] = defaultdict(int)
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
@@ -70,7 +69,7 @@ class Runner:
         num_left = sum(len(block.prompts) * len(block.order) for block in blocks)
         self.progress.start("timing", num_done + num_left, num_done)
         with frozen_garbage():
-            self._lap()
+            self.lap()
             for block in blocks:
                 self.measure(block)
                 gc.collect()
@@ -98,16 +97,16 @@ class Runner:
                 self.writer.record(record)
                 if isinstance(outcome, Exception):
                     failed.add(cell)
-                    if self._errors is not None:
-                        self._errors.add(record, outcome)
+                    if self.errors is not None:
+                        self.errors.add(record, outcome)
             self._seconds[cell] += watch.total_s
             self._tokens[cell] += sum(len(o.tokens) for o in outcomes if isinstance(o, Generation))
             self.progress.step(self._speeds(), len(prompts))
-        load = dataclasses.asdict(self._lap())
+        load = dataclasses.asdict(self.lap())
         self.writer.event("load", block=block.block, attempt=self.attempt, **load)
         self.writer.sync()
-        if self._after is not None:
-            self._after(block, failed)
+        if self.after is not None:
+            self.after(block, failed)
 
     def warm_up(self, prompts: Sequence[Prompt]) -> None:
         """Run every arm on a batch of each length bucket until its times are stable.

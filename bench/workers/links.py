@@ -17,45 +17,37 @@ from bench.workers.worker import Worker
 
 
 class Links:
-    """Connections to workers by name."""
+    """Connections to workers by name, of which executors are made."""
 
     def __init__(self) -> None:
         """Begin with none."""
-        self._open: dict[str, Connection] = {}
-
-    def add(self, worker: str, connection: Connection) -> None:
-        """Hold the connection to a worker."""
-        self._open[worker] = connection
-
-    def has(self, worker: str) -> bool:
-        """Tell whether there is a connection to it."""
-        return worker in self._open
+        self.open: dict[str, Connection] = {}
 
     def ask(self, worker: str, request: Request) -> None:
         """Send a request; that a worker is gone is found when it is waited for."""
-        if worker in self._open:
+        if worker in self.open:
             with contextlib.suppress(OSError):
-                self._open[worker].send(request)
+                self.open[worker].send(request)
 
-    def wait(self, timeout_s: float | None = None) -> tuple[str, Answer | None] | None:
+    def receive(self, timeout_s: float | None = None) -> tuple[str, Answer | None] | None:
         """Return the next answer, or None in its place for a dead worker; None: nobody spoke."""
-        names = {connection: worker for worker, connection in self._open.items()}
+        names = {connection: worker for worker, connection in self.open.items()}
         for ready in wait(list(names), timeout_s):
             assert isinstance(ready, Connection)
             worker = names[ready]
             try:
                 answer: Answer = ready.recv()
             except (EOFError, OSError):
-                self._open.pop(worker).close()
+                self.open.pop(worker).close()
                 return worker, None
             return worker, answer
         return None
 
     def close(self) -> None:
         """Let go of all: workers that wait end."""
-        for connection in self._open.values():
+        for connection in self.open.values():
             connection.close()
-        self._open.clear()
+        self.open.clear()
 
 
 def serve(connection: Connection) -> None:

@@ -14,20 +14,20 @@ from multiprocessing.connection import Connection
 
 from bench.errors import UsageError
 from bench.workers.links import Links, serve
-from bench.workers.messages import Answer, Request
+from bench.workers.messages import Answer
 from bench.workers.worker import cores, python_path
 
 _PATIENCE_S = 1.0
 """Seconds that a waiting worker may take to end by itself."""
 
 
-class LocalExecutor:
+class LocalExecutor(Links):
     """Processes of this machine (`bench.workers.crew.Executor`)."""
 
     def __init__(self, threads: int | None = None) -> None:
         """`threads` of each of them (None: the cores, shared out)."""
+        super().__init__()
         self._threads = threads
-        self._links = Links()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.ask = self._links.ask
 
@@ -51,15 +51,11 @@ class LocalExecutor:
                 env={**os.environ, "PYTHONPATH": python_path()},
                 stdin=subprocess.DEVNULL,
             )
-        self._links.add(worker, Connection(mine.detach()))
-
-    def ask(self, worker: str, request: Request) -> None:
-        """Send a request."""
-        self._links.ask(worker, request)
+        self.open[worker] = Connection(mine.detach())
 
     def wait(self) -> tuple[str, Answer | None]:
         """Return the next answer, or who is gone."""
-        received = self._links.wait()
+        received = self.receive()
         assert received is not None, "nobody is left to wait for"
         worker, answer = received
         if answer is None:
@@ -68,7 +64,7 @@ class LocalExecutor:
 
     def stop(self) -> None:
         """End all."""
-        self._links.close()
+        self.close()
         for process in self._processes.values():
             _end(process)
         self._processes.clear()

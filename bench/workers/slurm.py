@@ -23,7 +23,7 @@ _LOOK_EVERY_S = 1.0
 """Seconds between looks at jobs that have not called yet."""
 
 
-class SubmititExecutor:
+class SubmititExecutor(Links):
     """Jobs that call back (`bench.workers.crew.Executor`)."""
 
     def __init__(self, options: Mapping[str, str], threads: int | None) -> None:
@@ -32,6 +32,7 @@ class SubmititExecutor:
         Raises:
             BenchError: submitit is not installed (exit 5).
         """
+        super().__init__()
         submitit: Any = package("submitit")
         given = dict(options)
         cluster = given.pop("cluster", None)
@@ -45,7 +46,6 @@ class SubmititExecutor:
         self._key = secrets.token_bytes(32)
         host = "127.0.0.1" if cluster in ("local", "debug") else socket.gethostname()
         self._listener = Listener((host, 0), authkey=self._key)
-        self._links = Links()
         self._jobs: dict[str, Any] = {}
         self._kept: dict[str, Request] = {}
         self._called: SimpleQueue[tuple[str, Connection]] = SimpleQueue()
@@ -62,19 +62,19 @@ class SubmititExecutor:
 
     def ask(self, worker: str, request: Request) -> None:
         """Send a request, once the worker has called."""
-        if worker in self._kept or not self._links.has(worker):
+        if worker in self._kept or worker not in self.open:
             self._kept[worker] = request
         else:
-            self._links.ask(worker, request)
+            super().ask(worker, request)
 
     def wait(self) -> tuple[str, Answer | None]:
         """Return the next answer, or who is gone."""
         while True:
             while not self._called.empty():
                 worker, connection = self._called.get()
-                self._links.add(worker, connection)
-                self._links.ask(worker, self._kept.pop(worker))
-            received = self._links.wait(_LOOK_EVERY_S)
+                self.open[worker] = connection
+                super().ask(worker, self._kept.pop(worker))
+            received = self.receive(_LOOK_EVERY_S)
             if received is not None:
                 return received
             for worker in self._kept:
@@ -84,7 +84,7 @@ class SubmititExecutor:
 
     def stop(self) -> None:
         """Cancel all jobs, and let go of those that listen."""
-        self._links.close()
+        self.close()
         self._listener.close()
         for job in self._jobs.values():
             with contextlib.suppress(Exception):  # it has ended, or Slurm is not there: no matter

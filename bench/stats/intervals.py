@@ -176,7 +176,8 @@ def bootstrap(sums: Floats, statistic: Callable[[Floats], Floats]) -> list[tuple
         batch=500,
         rng=np.random.default_rng(0),
     ).confidence_interval
-    return list(zip(ends.low.tolist(), ends.high.tolist(), strict=True))
+    lows, highs = np.atleast_1d(ends.low), np.atleast_1d(ends.high)
+    return list(zip(lows.tolist(), highs.tolist(), strict=True))
 
 
 def median_interval(values: Sequence[float]) -> Estimate:

@@ -29,7 +29,6 @@ class LocalExecutor(Links):
         super().__init__()
         self._threads = threads
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.ask = self._links.ask
 
     def threads(self, num_workers: int) -> int:
         """Share out the cores (raises as `Executor.threads`)."""

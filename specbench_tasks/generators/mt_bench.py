@@ -48,8 +48,11 @@ def draw(rng: random.Random, split: Split) -> Item:
     }
     first = _first_turn(rng, slots, words[:2])
     second = _second_turn(rng, slots, words[2])
-    turns, references, responses = zip(first, second, strict=True)
-    return Item(turns=turns, references=references, responses=responses)
+    return Item(
+        turns=(first[0], second[0]),
+        references=(first[1], second[1]),
+        responses=(first[2], second[2]),
+    )
 
 
 def _demand(*constraints: tuple[str, str | int]) -> GoldAnswer:

@@ -82,11 +82,7 @@ def load_hf(
 ) -> Reading:
     """Read every row of one split of a Hugging Face dataset as a conversation.
 
-    Args:
-        dataset: a hub id, a folder (Parquet, JSON or `save_to_disk`), or a data file.
-        columns: as in `load_file`.
-        split: see `open_dataset`.
-        config: the dataset's configuration, where it has several.
+    `columns` are those of `load_file`, the others those of `open_dataset`.
     """
     where, rows = open_dataset(dataset, config, split)
     return conversations(Table(where, list(rows)), Path(dataset.rstrip("/")).stem, columns or {})

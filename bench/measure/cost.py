@@ -118,10 +118,10 @@ def _conclude(facts: CostFacts, folder: Path) -> CostFacts:
     visited = {(visit.cell, visit.round) for visit in calls.visits}
     left_out = {each.cell for each in calls.left_out} - {cell for cell, _ in visited}
     read = {(reading.what, reading.round) for reading in calls.readings}
-    whats = ["memory_bandwidth", *(["replay"] if facts.no_replay is None else [])]
+    rates = ["memory_bandwidth", *(["replay"] if facts.no_replay is None else [])]
     rounds = range(facts.grid.rounds)
     wanted = {(c, number) for c in facts.grid.cells if c not in left_out for number in rounds}
-    complete = wanted <= visited and {(what, number) for what in whats for number in rounds} <= read
+    complete = wanted <= visited and {(what, number) for what in rates for number in rounds} <= read
     facts = replace(with_readings(facts, calls), complete=complete)
     write_bytes(folder / CURVE, csv_of(table_of(facts, calls)))
     write_facts(folder, facts)

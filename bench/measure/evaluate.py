@@ -110,7 +110,7 @@ def evaluate(
             write=write,
             progress=progress,
         )
-        results = _asked(
+        results = _run_lm_eval(
             harness.simple_evaluate,
             model=model,
             tasks=list(request.tasks),
@@ -157,7 +157,7 @@ def _known_tasks(request: EvalRequest) -> Any:
     return manager
 
 
-def _asked(simple_evaluate: Callable[..., Any], **options: Any) -> Any:
+def _run_lm_eval(simple_evaluate: Callable[..., Any], **options: Any) -> Any:
     """Run lm-eval; data that cannot be had, or a package of a task, is one line."""
     try:
         return simple_evaluate(**options)

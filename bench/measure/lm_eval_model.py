@@ -61,7 +61,7 @@ class DecoderLM(LM):  # type: ignore[misc]
         """Return the decoder's answers, each up to the first of its task's stop strings."""
         groups: dict[tuple[tuple[str, ...], Sampling], list[int]] = {}
         for index, request in enumerate(requests):
-            groups.setdefault(self._asked(request.args[1]), []).append(index)
+            groups.setdefault(self._sampling_of(request.args[1]), []).append(index)
         self._progress.start(f"answers of {self._cell}", len(requests))
         texts = [""] * len(requests)
         for (until, sampling), indices in groups.items():
@@ -105,10 +105,10 @@ class DecoderLM(LM):  # type: ignore[misc]
         with arm.deadline.ticking():
             scheduler.run(prompts, on_finish=finish)
         if failed:  # now that all others are written
-            told = f"{type(failed[0]).__name__}: {failed[0]}"
-            raise BenchError(f"{self._cell} failed on {len(failed)} of {len(indices)}: {told}")
+            example = f"{type(failed[0]).__name__}: {failed[0]}"
+            raise BenchError(f"{self._cell} failed on {len(failed)} of {len(indices)}: {example}")
 
-    def _asked(self, options: Mapping[str, Any]) -> tuple[tuple[str, ...], Sampling]:
+    def _sampling_of(self, options: Mapping[str, Any]) -> tuple[tuple[str, ...], Sampling]:
         """Return stop strings and sampling by the task's options (greedy unless it samples)."""
         given = {_ALIASES.get(name, name): value for name, value in options.items()}
         for name, value in given.items():
@@ -183,8 +183,8 @@ class DecoderLM(LM):  # type: ignore[misc]
         models = self._arm.models
         prompt = self._fitting(list(prompt), models.target.max_length - len(tokens))
         models.ensure(1, len(prompt) + len(tokens))
-        said = target_scores(models.target, prompt, tokens)
-        return -said.nll * len(tokens), said.agreement == 1
+        scores = target_scores(models.target, prompt, tokens)
+        return -scores.nll * len(tokens), scores.agreement == 1
 
     # ------------------------------------------------------------ texts
 
@@ -253,8 +253,8 @@ def ending_at(
             result = yield item
             if isinstance(item, Emit) and item.tokens:
                 tokens += item.tokens
-                said = text(tokens)
-                if any(string and string in said for string in until):
+                answer = text(tokens)
+                if any(string and string in answer for string in until):
                     yield Emit(tokens=(stop,))
 
     return asked

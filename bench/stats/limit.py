@@ -23,10 +23,10 @@ _SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
 def mismatch(cost: Cost, env: Environment) -> str | None:
     """Say why a run's times cannot be held against a cost folder; None: they can."""
     facts = env.models.target or {}
-    for what in _SHAPE:
-        ours, theirs = cost.facts.target.get(what), facts.get(what)
+    for name in _SHAPE:
+        ours, theirs = cost.facts.target.get(name), facts.get(name)
         if ours != theirs:
-            return f"it is of another model ({what} is {ours}, the run's {theirs})"
+            return f"it is of another model ({name} is {ours}, the run's {theirs})"
     if cost.env.comparability_key != env.comparability_key:
         return "it was measured on another machine or setup (dtype and threads included)"
     return None

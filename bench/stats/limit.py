@@ -14,7 +14,7 @@ from bench.records.run_folder import Run
 from bench.stats import times
 from bench.stats.cost_curve import Cost, limits
 from bench.stats.counters import ratio, timed
-from bench.stats.project import steps_by_answer
+from bench.stats.project import with_steps
 
 _SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
 """Facts that a call's cost follows from, beside dtype and machine: weights may be any."""
@@ -103,13 +103,12 @@ def operating_points(
     Calls are counted in the timed answers to the same prompts in the same repeat. Where no draft
     model is called, what is charged to drafting are target calls too.
     """
-    counted = steps_by_answer(records)
+    alone = list(with_steps([a for a in answers if len(a.prompts) == 1], records))
     points = []
     for decoder in decoders:
         spent_s, calls, rows = 0.0, 0, 0
-        for answer in answers:
-            steps = counted.get((decoder, answer.prompts[0], answer.repeat))
-            if answer.decoder != decoder or len(answer.prompts) != 1 or steps is None:
+        for answer, (steps,) in alone:
+            if answer.decoder != decoder:
                 continue
             spent_s += answer.seconds.get("verify", 0.0)
             spent_s += 0.0 if any(steps.draft_calls) else answer.seconds.get("draft", 0.0)

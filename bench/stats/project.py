@@ -12,6 +12,7 @@ step have equally many rows; that a slot row costs what a token row does, and an
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -208,32 +209,27 @@ def overheads_s(answers: Sequence[PhasedAnswer]) -> dict[str, float]:
 def draft_shares(
     answers: Sequence[PhasedAnswer], records: Iterable[SampleRecord]
 ) -> dict[str, float]:
-    """Return seconds of a draft call over those of ar's target call, by decoder, as measured.
-
-    Draft calls are counted in the timed answers to the same prompts in the same repeat.
-    """
-    counted = steps_by_answer(records)
-    by_decoder = counters.group_by(answers)
-    base = by_decoder.get(BASELINE, [])
+    """Return seconds of a draft call over those of ar's target call, by decoder, as measured."""
+    base = [answer for answer in answers if answer.decoder == BASELINE]
     call_s = ratio(
         sum(answer.seconds.get("verify", 0.0) for answer in base),
         sum(answer.later_steps for answer in base),
     )
-    found = {}
-    for decoder, mine in by_decoder.items():
-        spent_s, calls = 0.0, 0
-        for answer in mine:
-            steps = [counted.get((decoder, prompt, answer.repeat)) for prompt in answer.prompts]
-            if None not in steps:
-                spent_s += answer.seconds.get("draft", 0.0)
-                calls += sum(sum(each.draft_calls[1:]) for each in steps if each is not None)
-        if calls and call_s:
-            found[decoder] = spent_s / calls / call_s
-    return found
+    spent_s: defaultdict[str, float] = defaultdict(float)
+    calls: defaultdict[str, int] = defaultdict(int)
+    for answer, steps in with_steps(answers, records):
+        spent_s[answer.decoder] += answer.seconds.get("draft", 0.0)
+        calls[answer.decoder] += sum(sum(each.draft_calls[1:]) for each in steps)
+    return {d: spent_s[d] / num / call_s for d, num in calls.items() if num and call_s}
 
 
-def steps_by_answer(
-    records: Iterable[SampleRecord],
-) -> dict[tuple[str, str, int | None], StepColumns | None]:
-    """Return steps of timed answers by decoder, prompt and repeat."""
-    return {(r.decoder, r.prompt, r.repeat): r.steps for r in timed(records)}
+def with_steps(
+    answers: Iterable[PhasedAnswer], records: Iterable[SampleRecord]
+) -> Iterator[tuple[PhasedAnswer, list[StepColumns]]]:
+    """Yield answers with the steps of those timed to the same prompts in the same repeat."""
+    counted = {(r.decoder, r.prompt, r.repeat): r.steps for r in timed(records)}
+    for answer in answers:
+        found = [counted.get((answer.decoder, prompt, answer.repeat)) for prompt in answer.prompts]
+        steps = [each for each in found if each is not None]
+        if len(steps) == len(found):
+            yield answer, steps

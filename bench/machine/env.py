@@ -54,12 +54,8 @@ def capture(
 ) -> Environment:
     """Return all of env.json but the peak memory, which `peak_rss_bytes` adds at the end.
 
-    Args:
-        device: ``cpu``, ``cuda``, …
-        dtype: of weights and cache.
-        models: facts of ``target`` and ``draft`` (architecture, sizes, hash of the weights), and
-            of the ``adapters`` attached to them by name.
-        gpu: an NVML handle, where there is one.
+    `models` are facts of ``target`` and ``draft`` (architecture, sizes, hash of the weights), and
+    of the ``adapters`` attached to them by name; `gpu` is an NVML handle, where there is one.
     """
     env = Environment(
         schema=SCHEMA,

@@ -31,11 +31,7 @@ def open_subject(
 ) -> Subject:
     """Load the model that `config` names, or make one of a `shape`, and everything around it.
 
-    Args:
-        config: its model, dtype, device, threads and attention count.
-        grid: cells to measure.
-        shape: a name of `decoders.core.hf.shapes.SHAPES`, ``zoo``, or a folder with a config.json.
-        replay: whether to capture a call.
+    `shape` is a name of `decoders.core.hf.shapes.SHAPES`, ``zoo``, or a folder with a config.json.
 
     Raises:
         BenchError: no such model or device (exit 5) or shape (2), or no memory for it (1).

@@ -13,12 +13,7 @@ _MAX_TOP_P_GAP = 0.05
 
 
 def training_warnings(config: Mapping[str, Any], models: Models) -> tuple[str, ...]:
-    """Return one line for every adapter that a run uses outside of what it was trained for.
-
-    Args:
-        config: of the run: ``temperature``, ``top_p`` and ``top_k``.
-        models: facts of target and draft, and of the adapters by name.
-    """
+    """Return one line for every adapter that a run uses outside of what it was trained for."""
     lines = []
     for name, facts in (models.adapters or {}).items():
         reasons = [*_other_distribution(config, facts), *_other_base(facts, models)]

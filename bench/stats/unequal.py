@@ -68,12 +68,7 @@ def pooled(
     """Pool the differences of several runs; None where a run was not asked.
 
     A run stores how many of its unequal answers are wrong, not which: where only some of them
-    count, up to that many of these are taken to be wrong.
-
-    Args:
-        cells: of all runs.
-        statuses: of the runs.
-        parts: the records of each run that count.
+    count (`parts`, by run), up to that many of these are taken to be wrong.
     """
     if any(status.differences is None for status in statuses):
         return None

@@ -107,11 +107,9 @@ def _notes(
     families = Counter(conversation.family for conversation in made)
     if families.keys() == {"mt_bench"} and SPEC in shapes:
         shapes = Counter({"MT-bench": shapes.pop(SPEC), **shapes})
-    named = ", ".join(
-        f"{name} ({num})" if len(shapes) > 1 else name for name, num in shapes.items()
-    )
+    text = ", ".join(f"{name} ({num})" if len(shapes) > 1 else name for name, num in shapes.items())
     per_family = ", ".join(f"{family} {num}" for family, num in families.items())
-    lines = [f"{table} is read as {named}: {_counted(len(made))} ({per_family})"]
+    lines = [f"{table} is read as {text}: {_counted(len(made))} ({per_family})"]
     num = sum(any(reply is not None for reply in one.replies[:-1]) for one in asked)
     if num:
         lines.append(f"answers given in {_counted(num)} are the history of later turns")

@@ -227,6 +227,7 @@ def with_steps(
     answers: Iterable[PhasedAnswer], records: Iterable[SampleRecord]
 ) -> Iterator[tuple[PhasedAnswer, list[StepColumns]]]:
     """Yield answers with the steps of those timed to the same prompts in the same repeat."""
+    counted: dict[tuple[str, str, int | None], StepColumns | None]
     counted = {(r.decoder, r.prompt, r.repeat): r.steps for r in timed(records)}
     for answer in answers:
         found = [counted.get((answer.decoder, prompt, answer.repeat)) for prompt in answer.prompts]

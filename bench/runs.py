@@ -49,8 +49,7 @@ from bench.settings.spread import ALONE, WorkerConfig
 from bench.stats.validity import DAMAGED, EXIT_CODES, INCOMPLETE, VALID, from_here, judge
 from bench.text import counted
 from bench.verify.differences import differences
-from bench.workers.spread import Passes
-from bench.workers.team import Team
+from bench.workers.spread import Passes, Team
 
 Opener = Callable[[RunConfig], Setup]
 Reporter = Callable[[Path], None]
@@ -266,9 +265,12 @@ class _Session:
                 attempt=attempt,
                 left=left,
                 records=records,
+                writer=writer,
+                errors=errors,
+                second=second,
+                progress=self.progress,
             )
-            workers = self.team.spread.workers
-            passes.fill(self.team.executor, workers, writer, errors, second, self.progress)
+            passes.fill(self.team.executor, self.team.spread.workers)
             return
         watch = LoadWatch(gpu_handle(str(setup.models.target.device)))
         runner = Runner(

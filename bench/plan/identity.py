@@ -24,7 +24,7 @@ from bench.records.plan import Plan
 from bench.records.prompts import Prompt
 
 _MEASURING = (
-    *("decoders/**/*.py", "specbench_tasks/**/*.py"),
+    *("decoders/**/*.py", "specbench_tasks/**/*.py", "specbench_tasks/**/*.toml"),
     *(f"bench/{floor}/*.py" for floor in ("settings", "records", "machine", "plan", "measure")),
     "bench/workers/*.py",
     "bench/runs.py",

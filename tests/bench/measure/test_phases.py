@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from bench.errors import BenchError
-from bench.measure.phases import PhaseClock, RowCounter, chosen_groups, phased_scheduler
+from bench.measure.phases import PhaseClock, chosen_groups, phased_scheduler
 from bench.plan.make import make_plan
 from bench.plan.select import choose_decoders
 from bench.records.phases import PHASES, PHASES_FILE, PhasedAnswer, read_phases
@@ -147,14 +147,14 @@ def test_every_call_is_charged_to_what_it_is_for(
 
 
 def test_rows_that_fill_merged_calls_up_are_counted_apart() -> None:
-    model, counter = HFModel(fresh("llama")), RowCounter()
+    model, clock = HFModel(fresh("llama")), PhaseClock(Ticks())
     model.reserve(3, 20)
     sessions = [model.open() for _ in range(3)]
     for tokens in ([[5, 6, 7, 8], [9], [10, 11]], [[12], [13], [14]]):
         calls = [session.call(each) for session, each in zip(sessions, tokens, strict=True)]
-        with counter.of(calls):
+        with clock.counting(calls):
             model.forward(calls)
-    assert (counter.rows, counter.padded) == (7 + 3, 3 + 2)
+    assert (clock.rows, clock.padded_rows) == (7 + 3, 3 + 2)
 
 
 def test_the_table_has_a_column_of_padding_where_answers_ran_in_groups() -> None:

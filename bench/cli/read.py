@@ -18,7 +18,7 @@ import typer
 from bench.cli import options
 
 if TYPE_CHECKING:
-    from bench.report.export import Format, Tracker
+    from bench.report.exports.export import Format, Tracker
 
 app = typer.Typer()
 PANEL = "Read results"
@@ -112,7 +112,7 @@ def _report_together(names: list[str], reference: str | None, folder: Path, outp
     from rich.console import Console
 
     from bench.errors import UsageError
-    from bench.report.joint.write import print_joint, write_joint
+    from bench.report.page.joint import print_joint, write_joint
     from bench.report.together import load_members
 
     if reference is not None:
@@ -195,7 +195,7 @@ def export(
 ) -> None:
     """Write a run for another tool, a tracker or the Hugging Face hub; or an adapter for PEFT."""
     from bench.records.run_folder import find_run, load_run
-    from bench.report.export import Choices, deliver
+    from bench.report.exports.export import Choices, deliver
     from bench.report.findings import Findings
     from bench.stats.validity import from_here
 
@@ -273,7 +273,7 @@ def ls(
     """List decoders, models, tasks, or runs."""
     from rich.console import Console
 
-    from bench.report import listing
+    from bench.cli import listing
 
     facts: dict[_ListKind, Callable[[], list[dict[str, Any]]]] = {
         _ListKind.decoders: listing.decoder_facts,
@@ -307,8 +307,8 @@ def show_prompts(
     """Print what a run would ask, with references."""
     from rich.console import Console
 
+    from bench.cli.listing import show_prompts as print_prompts
     from bench.plan.tokenise import tasks_of
-    from bench.report.listing import show_prompts as print_prompts
     from bench.settings.config import load_config
 
     given = {"tasks": tasks, "limit": limit, "seed": seed}

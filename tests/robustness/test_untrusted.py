@@ -15,14 +15,14 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 
+from bench.cli.listing import list_decoders, list_runs
 from bench.compare.compare import compare
 from bench.compare.gate import load_gate
 from bench.compare.show import to_markdown
 from bench.errors import BenchError, Exit
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
-from bench.report.joint.write import write_joint
-from bench.report.listing import list_decoders, list_runs
+from bench.report.page.joint import write_joint
 from bench.report.paper.layout import Layout
 from bench.report.paper.write import write_paper
 from bench.report.show import show_run

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from bench.errors import UsageError, did_you_mean
 from bench.records.files import write_files
+from bench.records.frames import csv_bytes
 from bench.report.paper.caption import caption_of
 from bench.report.paper.citations import bibliography
 from bench.report.paper.layout import WIDTHS, Layout
@@ -21,7 +22,6 @@ from bench.report.paper.skeleton import skeleton
 from bench.report.paper.table import latex
 from bench.report.paper.texts import checklist, reproducibility
 from bench.report.together import NamedRun, decoders_of
-from bench.report.write import csv_bytes
 
 
 def write_paper(

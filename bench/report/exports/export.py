@@ -1,11 +1,6 @@
 """`bench export`: a run's numbers in the formats of other tools, from its folder alone.
 
-``pytest-benchmark`` writes one benchmark per decoder, a round per answer, in seconds per token,
-with the counters as extra info; its own `compare` reads the file. ``github-action-benchmark``
-writes two files, as that action takes one direction a file. A decoder that claims to be lossless
-and is not is in neither. ``csv`` and ``parquet`` hold one row per answer. ``mlflow`` and
-``trackio`` fill stores of trackers (`bench.report.trackers`), ``hub`` and ``eval-results`` are what
-the Hugging Face hub takes (`bench.report.hub`, `bench.report.eval_results`). No torch here.
+A decoder that claims to be lossless and is not is in none of the summaries.
 """
 
 from __future__ import annotations
@@ -23,13 +18,12 @@ import pandas as pd
 
 from bench.errors import UnavailableError, UsageError
 from bench.records.files import write_files
-from bench.report import hub, speed_tables
-from bench.report.answers import answers, as_csv, as_parquet
-from bench.report.eval_results import eval_results
-from bench.report.findings import Findings
-from bench.report.style import without_wrong
-from bench.report.tables import guarantee_label, number
-from bench.report.trackers import (
+from bench.records.frames import csv_bytes, parquet_bytes
+from bench.report import speed_tables
+from bench.report.exports import hub
+from bench.report.exports.answers import answers
+from bench.report.exports.eval_results import eval_results
+from bench.report.exports.trackers import (
     MLFLOW_URI,
     PROJECT,
     TRACKIO_DIR,
@@ -38,6 +32,9 @@ from bench.report.trackers import (
     to_trackio,
     tracked_runs,
 )
+from bench.report.findings import Findings
+from bench.report.style import without_wrong
+from bench.report.tables import guarantee_label, number
 from bench.stats import times
 from bench.stats.counters import group_by
 from bench.stats.summary import ALL
@@ -150,7 +147,8 @@ def export(
         made = eval_results(findings, choices.benchmarks, choices.repo)
     else:
         frame = answers(findings.run.records)
-        made = {f"answers.{kind}": as_csv(frame) if kind == "csv" else as_parquet(frame)}
+        data = csv_bytes(frame, None) if kind == "csv" else parquet_bytes(frame)
+        made = {f"answers.{kind}": data}
     return write_files(folder, made)
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from bench.errors import BenchError, UsageError
 from bench.records.files import cannot_write
-from bench.report.extras import optional
+from bench.report.exports.extras import optional
 from bench.report.findings import Findings
 from bench.report.style import without_wrong
 from bench.report.tables import guarantee_label

@@ -14,10 +14,11 @@ from typing import Any
 import yaml
 
 from bench.errors import BenchError, UnavailableError
-from bench.report.answers import answers, as_parquet
-from bench.report.extras import optional
+from bench.records.frames import parquet_bytes
+from bench.report.exports.answers import answers
+from bench.report.exports.extras import optional
 from bench.report.findings import Findings
-from bench.report.template import render_markdown
+from bench.report.page.template import render_markdown
 from bench.text import portable
 
 _CARD = "README.md"
@@ -49,7 +50,7 @@ def dataset(findings: Findings, licence: str | None, repo: str | None) -> dict[s
     frame = answers(findings.run.records)
     frame["error"] = [portable(text) if text else text for text in frame["error"]]
     frames = (findings.summary, frame, findings.by_prompt)
-    tables = {file: as_parquet(each) for (_, file, _), each in zip(_TABLES, frames, strict=True)}
+    tables = {file: parquet_bytes(each) for (_, file, _), each in zip(_TABLES, frames, strict=True)}
     figures = _figures(findings.run.path)
     card = render_markdown(
         "dataset_card.md.j2",

@@ -13,7 +13,7 @@ import pytest
 
 from bench.errors import BenchError, Exit
 from bench.records.run_folder import load_run
-from bench.report.export import export
+from bench.report.exports.export import export
 from bench.report.findings import Findings
 
 

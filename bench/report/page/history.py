@@ -7,7 +7,6 @@ from a CI that measures one run at a time. No torch here.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,11 +16,11 @@ import pandas as pd
 
 from bench.errors import BenchError, InvalidRunError
 from bench.records.environment import read_environment
-from bench.records.files import write_bytes
-from bench.records.run_folder import read_config
-from bench.records.status import read_status
-from bench.report.listing import run_folders, run_verdict
+from bench.records.plan import MANIFEST, WRONG
+from bench.records.run_folder import lost_plan, read_config
+from bench.records.status import RunStatus, read_status
 from bench.stats.summary import ALL
+from bench.stats.validity import DAMAGED, INCOMPLETE, VALID
 
 HISTORY = "history.parquet"
 NUMBERS = (
@@ -68,17 +67,6 @@ def read_history(file: Path) -> pd.DataFrame:
     except (OSError, ValueError, KeyError) as error:
         line = f"{file} is damaged: {error}; delete it, and what lies beside it is read again"
         raise InvalidRunError(line) from error
-
-
-def write_history(file: Path, history: pd.DataFrame) -> None:
-    """Replace a history file.
-
-    Raises:
-        BenchError: exit 1.
-    """
-    buffer = io.BytesIO()
-    history.to_parquet(buffer, index=False)
-    write_bytes(file, buffer.getvalue())
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
@@ -129,3 +117,42 @@ def _series(config: Mapping[str, Any], dtype: str | None) -> str:
     asked = {key: value for key, value in config.items() if key not in _UNLIKE}
     text = json.dumps([asked, dtype], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def run_verdict(folder: Path, status: RunStatus | None) -> str:
+    """A run's verdict by its status and the number of its records; what it planned is not read.
+
+    A stored reference has neither plan nor records. None stands for a status that cannot be read.
+    """
+    if status is None or lost_plan(folder):
+        return DAMAGED
+    if (folder / MANIFEST).is_file() and num_records_of(folder) < (status.num_records or 0):
+        return DAMAGED
+    if status.verdict not in (None, VALID):
+        return str(status.verdict)
+    if status.wrong:
+        return WRONG
+    return VALID if status.complete else INCOMPLETE
+
+
+def run_folders(parent: Path) -> list[Path]:
+    """Folders under `parent` that hold a run, by name (i.e. by time); links are passed over."""
+    if not parent.is_dir():
+        return []
+    marks = ("manifest.json", "run.json")
+    return sorted(
+        path
+        for path in parent.iterdir()
+        if path.is_dir()
+        and not path.is_symlink()
+        and any((path / mark).is_file() for mark in marks)
+    )
+
+
+def num_records_of(folder: Path) -> int:
+    """Records of a run folder, events and a torn last line not counted."""
+    try:
+        with (folder / "samples.jsonl").open("rb") as file:
+            return sum(line.endswith(b"\n") and not line.startswith(b'{"event"') for line in file)
+    except OSError:
+        return 0

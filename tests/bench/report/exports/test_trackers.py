@@ -15,12 +15,12 @@ import pytest
 
 from bench.errors import BenchError, Exit
 from bench.records.run_folder import load_run
-from bench.report.export import Choices, track
+from bench.report.exports.export import Choices, track
+from bench.report.exports.trackers import tracked_runs
 from bench.report.findings import Findings
-from bench.report.trackers import tracked_runs
 from tests.command_line import bench
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 VARIABLES = ("MLFLOW_TRACKING_URI", "TRACKIO_DIR", "TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 
 
@@ -131,7 +131,7 @@ _EXPORTS = """
 import json, sys
 from pathlib import Path
 from bench.records.run_folder import load_run
-from bench.report.export import Choices, track
+from bench.report.exports.export import Choices, track
 from bench.report.findings import Findings
 
 kind, store, *runs = sys.argv[1:]

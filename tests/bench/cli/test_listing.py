@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from bench.report import listing
+from bench.cli import listing
 from decoders.core import registry
 from specbench_tasks.registry import load_tasks
 from specbench_tasks.task import FAMILIES, Conversation
@@ -198,7 +198,7 @@ def test_a_turn_without_reference_says_so() -> None:
 
 def test_tasks_and_runs_are_listed_without_torch() -> None:
     code = (
-        "import sys, pathlib; from bench.records import prompts; from bench.report import listing; "
+        "import sys, pathlib; from bench.records import prompts; from bench.cli import listing; "
         "listing.list_tasks(); listing.list_runs(pathlib.Path('results')); "
         "sys.exit('torch' in sys.modules)"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
 import pandas as pd
@@ -49,15 +48,3 @@ def answers(records: Sequence[SampleRecord]) -> pd.DataFrame:
     frame = pd.DataFrame(rows)
     whole = ["tokens", "target_calls", "target_rows", "draft_calls", "steps", "drafted", "accepted"]
     return frame.astype(dict.fromkeys([*whole, "peak_memory_bytes"], "Int64"))
-
-
-def as_csv(frame: pd.DataFrame) -> bytes:
-    """A CSV of all digits; unknown is empty."""
-    return frame.to_csv(index=False, lineterminator="\n").encode()
-
-
-def as_parquet(frame: pd.DataFrame) -> bytes:
-    """A Parquet file; the same frame gives the same bytes."""
-    buffer = io.BytesIO()
-    frame.to_parquet(buffer, index=False)
-    return buffer.getvalue()

@@ -19,10 +19,11 @@ from rich.text import Text
 
 from bench.errors import BenchError
 from bench.plan.named_models import MODELS, folder_of
-from bench.records.plan import MANIFEST, WRONG, read_plan
-from bench.records.run_folder import lost_plan, read_config
-from bench.records.status import RunStatus, read_status
-from bench.stats.validity import DAMAGED, INCOMPLETE, VALID
+from bench.records.plan import read_plan
+from bench.records.run_folder import read_config
+from bench.records.status import read_status
+from bench.report.page.history import num_records_of, run_folders, run_verdict
+from bench.stats.validity import VALID
 from decoders.core import registry
 from decoders.core.decoder import Decoder
 from decoders.core.types import DecoderSpec
@@ -222,36 +223,6 @@ def _text(value: object) -> str | None:
     return str(value) if value else None
 
 
-def run_verdict(folder: Path, status: RunStatus | None) -> str:
-    """A run's verdict by its status and the number of its records; what it planned is not read.
-
-    A stored reference has neither plan nor records. None stands for a status that cannot be read.
-    """
-    if status is None or lost_plan(folder):
-        return DAMAGED
-    if (folder / MANIFEST).is_file() and num_records_of(folder) < (status.num_records or 0):
-        return DAMAGED
-    if status.verdict not in (None, VALID):
-        return str(status.verdict)
-    if status.wrong:
-        return WRONG
-    return VALID if status.complete else INCOMPLETE
-
-
-def run_folders(parent: Path) -> list[Path]:
-    """Folders under `parent` that hold a run, by name (i.e. by time); links are passed over."""
-    if not parent.is_dir():
-        return []
-    marks = ("manifest.json", "run.json")
-    return sorted(
-        path
-        for path in parent.iterdir()
-        if path.is_dir()
-        and not path.is_symlink()
-        and any((path / mark).is_file() for mark in marks)
-    )
-
-
 def show_prompts(task_set: TaskSet, console: Console, limit: int | None = None) -> None:
     """Print what a run would ask: every turn of the timed conversations, with its reference.
 
@@ -316,12 +287,3 @@ def _readable(read: Callable[[Path], T], folder: Path) -> T | None:
         return read(folder)
     except BenchError:
         return None
-
-
-def num_records_of(folder: Path) -> int:
-    """Records of a run folder, events and a torn last line not counted."""
-    try:
-        with (folder / "samples.jsonl").open("rb") as file:
-            return sum(line.endswith(b"\n") and not line.startswith(b'{"event"') for line in file)
-    except OSError:
-        return 0

@@ -20,17 +20,17 @@ from rich.text import Text
 
 from bench.errors import Exit, UsageError
 from bench.records.files import write_files
+from bench.records.frames import csv_bytes
 from bench.records.plan import BASELINE, MANIFEST, NO_GUARANTEE, WRONG
 from bench.records.status import STATUS
 from bench.report import tables
 from bench.report.conclusion import conclusion
-from bench.report.joint.tables import alike, frame, machines, matrices, unlike
+from bench.report.page.joint_tables import alike, frame, machines, matrices, unlike
 from bench.report.page.render import render_joint
+from bench.report.page.template import render_markdown
 from bench.report.style import WIDTH, interval_of
 from bench.report.tables import Table
-from bench.report.template import render_markdown
 from bench.report.together import NamedRun, differences
-from bench.report.write import csv_bytes
 from bench.stats.summary import ALL
 from bench.stats.summary_row import rows_of
 from bench.stats.validity import EXIT_CODES, VALID, from_here

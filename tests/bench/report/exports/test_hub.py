@@ -18,11 +18,11 @@ import yaml
 
 from bench.errors import BenchError, Exit
 from bench.records.run_folder import load_run
-from bench.report.export import Choices, Format, deliver, export
+from bench.report.exports.export import Choices, Format, deliver, export
 from bench.report.findings import Findings
 from tests.command_line import bench
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture
@@ -321,7 +321,7 @@ def test_no_export_for_the_hub_loads_torch(reported_run: Path, tmp_path: Path) -
     code = (
         "import sys; from pathlib import Path\n"
         "from bench.records.run_folder import load_run\n"
-        "from bench.report.export import Choices, deliver\n"
+        "from bench.report.exports.export import Choices, deliver\n"
         "from bench.report.findings import Findings\n"
         f"run = Findings(load_run(Path({str(reported_run)!r})))\n"
         f"deliver(run, 'hub', Path({str(tmp_path)!r}), Choices())\n"

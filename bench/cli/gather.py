@@ -1,7 +1,4 @@
-"""The verbs that gather runs: `bench merge` and `bench index`: parse, call, print.
-
-Nothing heavy at module level: the command line imports this to show its help.
-"""
+"""The verbs that gather runs: `bench merge` and `bench index`."""
 
 from __future__ import annotations
 

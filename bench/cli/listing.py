@@ -1,8 +1,4 @@
-"""Tables for ``bench ls decoders|tasks|runs`` and the prompts for ``bench show-prompts``.
-
-Each table has its rows as data too (`decoder_facts`, `task_facts`, `run_facts`). No torch here
-(a decoder's own file may import it).
-"""
+"""``bench ls`` as data and as tables, and the prompts of ``bench show-prompts``."""
 
 from __future__ import annotations
 
@@ -27,76 +23,72 @@ from bench.stats.validity import VALID
 from decoders.core import registry
 from decoders.core.decoder import Decoder
 from decoders.core.types import DecoderSpec
-from specbench_tasks.registry import TaskSet
-from specbench_tasks.registry import list_tasks as task_infos
-from specbench_tasks.task import Conversation, GoldAnswer
+from specbench_tasks.registry import TaskSet, list_tasks
+from specbench_tasks.task import GoldAnswer
 
 T = TypeVar("T")
+Facts = Mapping[str, Any]
 _MAX_TEXT = 600
 """Characters of a turn or reference that `show_prompts` prints at most."""
 _ANY_WIDTH = 1_000_000
+_UNBROKEN = ("decoder", "task", "status", "verdict", "records")
+"""Columns that are never broken over lines."""
 
 
-def list_decoders() -> Table:
-    """Every decoder by name: what it is, whether it is lossless, what it needs, its options."""
-    table = _table("decoder", "what it does", "lossless", "needs", "options")
-    for facts in decoder_facts():
-        if "error" in facts:
-            why = Text(f"cannot be loaded: {facts['error']}", style="red")
-            table.add_row(facts["decoder"], why, "", "", "")
-            continue
-        written = [*facts["required"], *(f"{k}={v}" for k, v in facts["options"].items())]
-        table.add_row(
-            facts["decoder"],
-            facts["does"],
-            facts["lossless"],
-            ", ".join(facts["needs"]) or "-",
-            "\n".join(written) or "-",
-        )
+def facts_of(kind: str, parent: Path) -> list[Facts]:
+    """Return decoders, models, tasks, or runs under `parent` as JSON data; unknown is null."""
+    match kind:
+        case "decoders":
+            return [_decoder(name) for name in registry.names()]
+        case "models":
+            return [_model(model) for model in MODELS]
+        case "tasks":
+            return [_task(info) for info in list_tasks()]
+        case _:
+            return [_run(folder) for folder in run_folders(parent)]
+
+
+def table_of(kind: str, parent: Path) -> Table:
+    """Return the same as a table."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in _COLUMNS[kind]:
+        table.add_column(heading, overflow="fold", no_wrap=heading in _UNBROKEN)
+    for facts in facts_of(kind, parent):
+        cells = [column(facts) for column in _COLUMNS[kind].values()]
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
     return table
 
 
-def decoder_facts() -> list[dict[str, Any]]:
-    """Every decoder as JSON data, options with their defaults apart from those it must be given.
-
-    One whose file or package cannot be imported has its name and the reason, as ``error``.
-    """
-    facts: list[dict[str, Any]] = []
-    for name in registry.names():
-        try:
-            cls = registry.resolve(DecoderSpec(name=name))
-        except (ImportError, ValueError) as error:
-            facts.append({"decoder": name, "error": str(error)})
-            continue
-        fields = {field.name: field.default for field in dataclasses.fields(cls)}
-        facts.append(
-            {
-                "decoder": name,
-                "does": _first_line(cls),
-                "lossless": lossless(cls),
-                "needs": needs(cls),
-                "required": [k for k, v in fields.items() if v is dataclasses.MISSING],
-                "options": {k: v for k, v in fields.items() if v is not dataclasses.MISSING},
-            }
-        )
-    return facts
-
-
 def print_table(table: Table, console: Console) -> None:
-    """Print a listing: folded to a terminal's width, as wide as it is where it is piped."""
+    """Print a listing: folded to a terminal's width, and as wide as needed where it is piped."""
     if not console.is_terminal:
         wide = console.options.update(width=_ANY_WIDTH)
         console.width = Measurement.get(console, wide, table).maximum
     console.print(table)
 
 
-def _first_line(cls: type[Decoder]) -> str:
-    """The first line of a decoder's docstring."""
-    return (cls.__doc__ or "").strip().partition("\n")[0]
+# ---------------------------------------------------------------- facts
+
+
+def _decoder(name: str) -> Facts:
+    """Return required and other options apart, or ``error`` where it cannot be loaded."""
+    try:
+        cls = registry.resolve(DecoderSpec(name=name))
+    except (ImportError, ValueError) as error:
+        return {"decoder": name, "error": str(error)}
+    fields = {field.name: field.default for field in dataclasses.fields(cls)}
+    return {
+        "decoder": name,
+        "does": (cls.__doc__ or "").strip().partition("\n")[0],
+        "lossless": lossless(cls),
+        "needs": needs(cls),
+        "required": [k for k, v in fields.items() if v is dataclasses.MISSING],
+        "options": {k: v for k, v in fields.items() if v is not dataclasses.MISSING},
+    }
 
 
 def lossless(cls: type[Decoder]) -> str:
-    """Whether a decoder keeps the target's distribution, in a word."""
+    """Return whether a decoder keeps the target's distribution, in a word."""
     fact: object = cls.lossless
     if isinstance(fact, property):
         return "yes" if fact is vars(Decoder)["lossless"] else "by options"
@@ -104,7 +96,7 @@ def lossless(cls: type[Decoder]) -> str:
 
 
 def needs(cls: type[Decoder]) -> list[str]:
-    """What a decoder asks for beside the target, an adapter with its default name."""
+    """Return a decoder's needs beside the target, an adapter with its default name."""
     asked: object = cls.needs
     if isinstance(asked, property):
         return [] if asked is vars(Decoder)["needs"] else ["by options"]
@@ -113,177 +105,146 @@ def needs(cls: type[Decoder]) -> list[str]:
     return [f"{need} {names[need]}".strip() if need == "adapter" else need for need in asked]
 
 
-def list_tasks() -> Table:
-    """Every name that ``--tasks`` takes."""
-    table = _table("task", "families", "conversations", "source", "licence")
-    for info in task_infos():
-        families = "all six" if len(info.families) > 1 else "".join(info.families) or "as given"
-        num = "as given" if info.num_conversations is None else str(info.num_conversations)
-        table.add_row(Text(info.name), families, num, Text(info.source), info.licence)
-    return table
+def _task(info: Any) -> Facts:
+    return {
+        "task": info.name,
+        "families": list(info.families),
+        "conversations": info.num_conversations,
+        "source": info.source,
+        "licence": info.licence,
+    }
 
 
-def task_facts() -> list[dict[str, Any]]:
-    """Every name that ``--tasks`` takes, as JSON data; what is as given is null, or empty."""
-    return [
-        {
-            "task": info.name,
-            "families": list(info.families),
-            "conversations": info.num_conversations,
-            "source": info.source,
-            "licence": info.licence,
-        }
-        for info in task_infos()
-    ]
+def _model(model: Any) -> Facts:
+    folder = folder_of(model)
+    return {
+        "model": model.name,
+        **{key: getattr(model, key) for key in ("about", "parameters", "licence", "hub_id")},
+        "package": f"{model.package}=={model.version}",
+        **{key: getattr(model, key) for key in ("file", "sha256")},
+        "stop_ids": list(model.stop_ids),
+        "folder": str(folder) if folder.is_dir() else None,
+    }
 
 
-def list_models() -> Table:
-    """Every model that has a name, and whether it is here."""
-    table = _table("model", "what it is", "weights", "licence", "here", "from")
-    for facts in model_facts():
-        table.add_row(
-            facts["model"],
-            facts["about"],
-            f"{facts['parameters'] / 1e6:.0f}M",
-            facts["licence"],
-            "yes" if facts["folder"] else f"bench fetch {facts['model']}",
-            f"{facts['package']} or {facts['hub_id']}",
-        )
-    return table
+def _run(folder: Path) -> Facts:
+    status, plan = _readable(read_status, folder), _readable(read_plan, folder)
+    config = _readable(read_config, folder) or {}
+    named = ("model", "quantize", "tasks")
+    return {
+        "run": folder.name,
+        "path": str(folder),
+        "status": (status and status.status) or "unfinished",
+        "verdict": run_verdict(folder, status),
+        **{key: str(config[key]) if config.get(key) else None for key in named},
+        "decoders": [planned.cell for planned in plan.cells] if plan else [],
+        "records": num_records_of(folder),
+    }
 
 
-def model_facts() -> list[dict[str, Any]]:
-    """Every model that has a name, as JSON data; `folder` is null where it is not here."""
-    facts: list[dict[str, Any]] = []
-    for model in MODELS:
-        folder = folder_of(model)
-        facts.append(
-            {
-                "model": model.name,
-                "about": model.about,
-                "parameters": model.parameters,
-                "licence": model.licence,
-                "hub_id": model.hub_id,
-                "package": f"{model.package}=={model.version}",
-                "file": model.file,
-                "sha256": model.sha256,
-                "stop_ids": list(model.stop_ids),
-                "folder": str(folder) if folder.is_dir() else None,
-            }
-        )
-    return facts
+def _readable(read: Callable[[Path], T], folder: Path) -> T | None:
+    """Return None for a damaged file: one run never fails a listing."""
+    try:
+        return read(folder)
+    except BenchError:
+        return None
 
 
-def list_runs(parent: Path) -> Table:
-    """Every run folder under `parent`, oldest first; a run without run.json is unfinished."""
-    table = _table("run", "status", "verdict", "model", "tasks", "decoders", "records")
-    for facts in run_facts(parent):
-        verdict = facts["verdict"]
-        table.add_row(
-            Text(facts["run"]),
-            Text(facts["status"]),
-            Text(verdict, style="" if verdict == VALID else "red"),
-            Text(_model(facts)),
-            Text(facts["tasks"] or "-"),
-            Text(", ".join(facts["decoders"]) or "-"),
-            str(facts["records"]),
-        )
-    return table
+# ---------------------------------------------------------------- columns
 
 
-def run_facts(parent: Path) -> list[dict[str, Any]]:
-    """Every run folder under `parent` as JSON data, oldest first; what is not known is null."""
-    facts: list[dict[str, Any]] = []
-    for folder in run_folders(parent):
-        status, plan = _readable(read_status, folder), _readable(read_plan, folder)
-        config = _readable(read_config, folder) or {}
-        facts.append(
-            {
-                "run": folder.name,
-                "path": str(folder),
-                "status": (status and status.status) or "unfinished",
-                "verdict": run_verdict(folder, status),
-                "model": _text(config.get("model")),
-                "quantize": _text(config.get("quantize")),
-                "tasks": _text(config.get("tasks")),
-                "decoders": [planned.cell for planned in plan.cells] if plan else [],
-                "records": num_records_of(folder),
-            }
-        )
-    return facts
+def _does(facts: Facts) -> str | Text:
+    if "error" in facts:
+        return Text(f"cannot be loaded: {facts['error']}", style="red")
+    return str(facts["does"])
 
 
-def _model(facts: Mapping[str, Any]) -> str:
-    """The model of a run, and how its weights are packed if they are."""
-    name, width = facts["model"] or "-", facts["quantize"]
-    return f"{name} ({width})" if width else name
+def _options(facts: Facts) -> str:
+    if "error" in facts:
+        return ""
+    pairs = [f"{key}={value}" for key, value in facts["options"].items()]
+    return "\n".join([*facts["required"], *pairs]) or "-"
 
 
-def _text(value: object) -> str | None:
-    return str(value) if value else None
+def _families(facts: Facts) -> str:
+    families = facts["families"]
+    return "all six" if len(families) > 1 else "".join(families) or "as given"
+
+
+def _packed_model(facts: Facts) -> str:
+    name = facts["model"] or "-"
+    return f"{name} ({facts['quantize']})" if facts["quantize"] else name
+
+
+_COLUMNS: Mapping[str, Mapping[str, Callable[[Facts], str | Text]]] = {
+    "decoders": {
+        "decoder": lambda f: f["decoder"],
+        "what it does": _does,
+        "lossless": lambda f: f.get("lossless", ""),
+        "needs": lambda f: "" if "error" in f else ", ".join(f["needs"]) or "-",
+        "options": _options,
+    },
+    "models": {
+        "model": lambda f: f["model"],
+        "what it is": lambda f: f["about"],
+        "weights": lambda f: f"{f['parameters'] / 1e6:.0f}M",
+        "licence": lambda f: f["licence"],
+        "here": lambda f: "yes" if f["folder"] else f"bench fetch {f['model']}",
+        "from": lambda f: f"{f['package']} or {f['hub_id']}",
+    },
+    "tasks": {
+        "task": lambda f: f["task"],
+        "families": _families,
+        "conversations": lambda f: (
+            "as given" if f["conversations"] is None else str(f["conversations"])
+        ),
+        "source": lambda f: f["source"],
+        "licence": lambda f: f["licence"],
+    },
+    "runs": {
+        "run": lambda f: f["run"],
+        "status": lambda f: f["status"],
+        "verdict": lambda f: Text(f["verdict"], style="" if f["verdict"] == VALID else "red"),
+        "model": _packed_model,
+        "tasks": lambda f: f["tasks"] or "-",
+        "decoders": lambda f: ", ".join(f["decoders"]) or "-",
+        "records": lambda f: str(f["records"]),
+    },
+}
+
+
+# ---------------------------------------------------------------- prompts
 
 
 def show_prompts(task_set: TaskSet, console: Console, limit: int | None = None) -> None:
-    """Print what a run would ask: every turn of the timed conversations, with its reference.
-
-    Args:
-        task_set: what `specbench_tasks.registry.load_tasks` returned.
-        console: where to print.
-        limit: conversations printed; None is all.
-    """
+    """Print every turn of (at most `limit`) timed conversations, with its reference."""
     for note in task_set.notes:
         console.print(Text(note, style="dim"))
-    counts = Counter(c.family for c in task_set.timing)
-    per_family = ", ".join(f"{family} {counts[family]}" for family in task_set.families)
     chosen = task_set.timing[:limit]
     for conversation in chosen:
-        _show(conversation, console)
-    console.print(
-        Text(
-            f"{task_set.name}: {len(chosen)} of {len(task_set.timing)} timed conversations shown "
-            f"({per_family}); {len(task_set.quality)} for quality",
-            style="dim",
-        )
+        console.print(Text(f"{conversation.id}  {conversation.family}", style="bold"))
+        if conversation.system is not None:
+            console.print(Text(f"  system: {_shortened(conversation.system)}", style="dim"))
+        pairs = zip(conversation.turns, conversation.references, strict=True)
+        for turn, (text, reference) in enumerate(pairs, start=1):
+            console.print(Text(f"  #{turn} {_shortened(text)}"))
+            console.print(Text(f"     = {_reference(reference)}", style="green"))
+        console.print()
+    counts = Counter(c.family for c in task_set.timing)
+    per_family = ", ".join(f"{family} {counts[family]}" for family in task_set.families)
+    line = (
+        f"{task_set.name}: {len(chosen)} of {len(task_set.timing)} timed conversations shown "
+        f"({per_family}); {len(task_set.quality)} for quality"
     )
-
-
-def _show(conversation: Conversation, console: Console) -> None:
-    console.print(Text(f"{conversation.id}  {conversation.family}", style="bold"))
-    if conversation.system is not None:
-        console.print(Text(f"  system: {_shortened(conversation.system)}", style="dim"))
-    pairs = zip(conversation.turns, conversation.references, strict=True)
-    for turn, (text, reference) in enumerate(pairs, start=1):
-        console.print(Text(f"  #{turn} {_shortened(text)}"))
-        console.print(Text(f"     = {_reference(reference)}", style="green"))
-    console.print()
+    console.print(Text(line, style="dim"))
 
 
 def _reference(reference: GoldAnswer | None) -> str:
     if reference is None:
         return "no reference"
     parts = [_shortened(answer) for answer in reference.answers]
-    parts += [f"{c.kind}: {c.value}" for c in reference.constraints]
-    return " | ".join(parts)
+    return " | ".join([*parts, *(f"{c.kind}: {c.value}" for c in reference.constraints)])
 
 
 def _shortened(text: str) -> str:
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}… ({len(text)} characters)"
-
-
-_SHORT = ("decoder", "task", "status", "verdict", "records")
-"""Columns that are never broken over lines."""
-
-
-def _table(*headings: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        table.add_column(heading, overflow="fold", no_wrap=heading in _SHORT)
-    return table
-
-
-def _readable(read: Callable[[Path], T], folder: Path) -> T | None:
-    """What a file of a run folder says, None where it is damaged: one run never fails a listing."""
-    try:
-        return read(folder)
-    except BenchError:
-        return None

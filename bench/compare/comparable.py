@@ -1,8 +1,7 @@
-"""One side of a comparison: a run folder, or a stored reference, which has no records.
+"""Whether two runs can be compared, and what differs between them.
 
-A reference (``results/reference/NAME``) keeps a run's summary.csv, env.json, config.toml and
-run.json. Its prompts cannot be checked one by one: they are taken to be the same where everything
-that chooses them is. No torch here.
+A side is a run folder, or a stored reference (``results/reference/NAME``), which has a summary and
+no records: its prompts are taken to be the same where everything that chooses them is.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
 
 
 def unlike(base: RunSnapshot, head: RunSnapshot) -> list[str]:
-    """Why two runs are not about the same thing, one line each; empty where they are."""
+    """List why two runs are not about the same thing; empty where they are."""
     stored = base.records is None or head.records is None
     decisive = (*_DISTRIBUTION, *_WORK, *(_PROMPTS if stored else ()))
     if base.config.get("temperature"):
@@ -41,7 +40,7 @@ def unlike(base: RunSnapshot, head: RunSnapshot) -> list[str]:
 
 
 def _other_target(base: RunSnapshot, head: RunSnapshot) -> list[str]:
-    """Why the targets are two models: by their weights, or by name and shape where a hash lacks.
+    """Say why the targets are two models, by weights, else by name and shape.
 
     The hash is of a checkpoint's files: packed weights (`--quantize`) are another model than these.
     """
@@ -67,31 +66,31 @@ def _other_target(base: RunSnapshot, head: RunSnapshot) -> list[str]:
 
 
 def held_to_ar(base: RunSnapshot, head: RunSnapshot) -> frozenset[str]:
-    """The cells of head whose answers are demanded to be the baseline's: base's promise decides.
+    """Return the cells of head whose answers must be the baseline's: base's guarantee decides.
 
-    A decoder cannot give a promise up unnoticed. Of a stored base head's promises count besides, as
-    near-ties may hide those of base.
+    A decoder cannot give a guarantee up unnoticed. With a stored base head's guarantees count
+    besides, as near-ties may hide those of base.
     """
     return base.same_as_ar | (head.same_as_ar if base.summary is not None else frozenset())
 
 
 def half_precision(base: RunSnapshot, head: RunSnapshot) -> str | None:
-    """The dtype of a side that is not float32, where equality is measured and proves nothing."""
+    """Return the dtype of a side that is not float32, where equality proves nothing."""
     return next((side.dtype for side in (base, head) if side.dtype != FLOAT32), None)
 
 
 def same_machine(base: RunSnapshot, head: RunSnapshot) -> bool:
-    """Whether machine and setup are of one kind: their comparability keys are known and equal."""
+    """Return whether both comparability keys are known and equal."""
     return base.key is not None and base.key == head.key
 
 
 def interleaved(base: RunSnapshot, head: RunSnapshot) -> bool:
-    """Whether both were measured together by `bench ab`."""
+    """Return whether `bench ab` measured both together."""
     return base.status.ab is not None and base.status.ab == head.status.ab
 
 
 def changes(base: RunSnapshot, head: RunSnapshot) -> list[str]:
-    """What else differs between two comparable runs, one line each: it is told, not judged."""
+    """List other differences of two comparable runs, which are told and not judged."""
     lines = []
     if base.key != head.key:
         lines.append(f"comparability key: {base.key} -> {head.key}")
@@ -106,7 +105,7 @@ def changes(base: RunSnapshot, head: RunSnapshot) -> list[str]:
 
 
 def option_changes(base: RunSnapshot, head: RunSnapshot, cell: str) -> list[str]:
-    """The changed options of one decoder, as ``k: 4 -> 5``."""
+    """List the changed options of one decoder, as ``k: 4 -> 5``."""
     old, new = base.cells.get(cell, {}), head.cells.get(cell, {})
     return [
         f"{key}: {old.get(key, 'unset')} -> {new.get(key, 'unset')}"
@@ -121,7 +120,6 @@ def _settings(side: RunSnapshot) -> dict[str, Any]:
 
 
 def _models(side: RunSnapshot) -> dict[str, Any]:
-    """Hashes of the weights by model, shortened."""
     return dict(_hashes(asdict(side.env.models), ""))
 
 

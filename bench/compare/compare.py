@@ -1,7 +1,4 @@
-"""`bench compare`: two runs held against each other, decoder by decoder.
-
-A pure function of two folders and a gate. No model, no tokenizer, no torch.
-"""
+"""`bench compare`: hold one run against another, decoder by decoder."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ _STORED = (
 
 
 def compare(base: RunSnapshot, head: RunSnapshot, gate: Gate) -> Comparison:
-    """The comparison of two loaded sides."""
+    """Compare two loaded sides."""
     why_not = unlike(base, head)
     together = interleaved(base, head)
     stored = base.records is None or head.records is None
@@ -86,7 +83,7 @@ def _how(base: RunSnapshot, head: RunSnapshot) -> str:
 
 
 def _invalid(base: RunSnapshot, head: RunSnapshot) -> list[str]:
-    """What keeps a side from carrying any verdict, one line each; a wrong decoder spoils no other.
+    """Say why a side carries no verdict at all; a wrong decoder spoils no other.
 
     INVALID, DAMAGED and INCOMPLETE do, also where they are not the run's first verdict.
     """
@@ -110,7 +107,7 @@ def _invalid(base: RunSnapshot, head: RunSnapshot) -> list[str]:
 def _unless_wrong(
     regression: CellRegression, base: RunSnapshot, head: RunSnapshot
 ) -> CellRegression:
-    """A cell that claims to be lossless in head and is not is WRONG, whatever else it is."""
+    """Mark a cell that claims to be lossless in head and is not as WRONG, whatever else it is."""
     notes = regression.notes
     if regression.cell in base.wrong:
         line = f"base is {WRONG} here: it claims to be lossless and is not, and is no measure"
@@ -150,7 +147,6 @@ def _unjudged(base: RunSnapshot, head: RunSnapshot, *, stored: bool) -> list[str
 def _without(
     cell: str, base: RunSnapshot, head: RunSnapshot, why_not: Sequence[str]
 ) -> CellRegression | None:
-    """The verdict on a cell that cannot be compared; None where it can."""
     if cell not in base.cells:
         return CellRegression(cell=cell, verdict=Regression.new, notes=("not in base",))
     if cell not in head.cells:
@@ -163,7 +159,6 @@ def _without(
 def _judged(
     cell: str, base: RunSnapshot, head: RunSnapshot, gate: Gate, margin: float
 ) -> CellRegression:
-    """The verdict on a cell that both sides have."""
     if base.records is None or head.records is None:
         verdict = _from_summaries(cell, base, head, gate)
     else:
@@ -214,7 +209,6 @@ def _from_answers(
 
 
 def _exact(base: RunSnapshot, head: RunSnapshot) -> bool:
-    """Whether the same work must give the same numbers: one kind of machine, float32."""
     return same_machine(base, head) and base.dtype == FLOAT32
 
 
@@ -254,10 +248,10 @@ def _time(
     gate: Gate,
     margin: float,
 ) -> list[Measure]:
-    """The judgement of time per token, where machine and batch size allow one.
+    """Judge time per token, where machine and batch size allow it.
 
-    Beside it stands the change in units of ar's time on each side, which is shown and not judged: a
-    load that slows one side down slows its ar down too, and cancels.
+    The change in units of ar's time on each side is shown beside it and not judged: a load that
+    slows one side down slows its ar down too, and cancels.
     """
     if not same_machine(base, head) or len(_batch_sizes(joined)) != 1:
         return []

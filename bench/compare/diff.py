@@ -1,7 +1,6 @@
 """Answers that changed between two runs, side by side, token by token.
 
-Tokens are decoded through each run's vocab.json, as `bench show` does. What is on one side only is
-coloured; without colours it stands in brackets. No model, no torch.
+Tokens of one side only are coloured; without colours they stand in brackets.
 """
 
 from __future__ import annotations
@@ -26,10 +25,9 @@ _GONE, _CAME = "black on rgb(250,190,180)", "black on rgb(180,225,170)"
 
 
 def show_changes(base: RunSnapshot, head: RunSnapshot, console: Console, most: int = MOST) -> int:
-    """Print the answers whose ids differ, at most `most` per decoder; returns how many there are.
+    """Print the answers whose ids differ, at most `most` per decoder; return their number.
 
-    Where every repeat changed alike, as in greedy decoding, an answer is shown once. A stored
-    reference has none.
+    Equal changes of several repeats, as in greedy decoding, are shown once.
     """
     stored = [side.name for side in (base, head) if side.records is None]
     if stored:
@@ -60,7 +58,7 @@ def marked(
     *,
     brackets: bool = False,
 ) -> Text:
-    """The text of `tokens`; those that `other` lacks are in `style`, or in brackets."""
+    """Return the text of `tokens`; those that `other` lacks are in `style`, or in brackets."""
     text = Text()
     matcher = SequenceMatcher(a=tokens, b=other, autojunk=False)
     for tag, start, end, _, _ in matcher.get_opcodes():

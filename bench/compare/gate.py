@@ -1,7 +1,7 @@
 """What counts as a regression: `Gate`, from its defaults or a TOML file.
 
-Hard gates hold what does not depend on the machine (counters, exactness, quality) to a tolerance;
-the soft one holds time to a margin, judged by its interval. A file says only what it changes::
+Hard gates hold machine-independent measures (counters, exactness, quality) to a tolerance; the soft
+one holds time to a margin, judged by its interval. A file states only its changes::
 
     [hard]
     rows = 0.05            # of one measure; inf switches it off
@@ -9,8 +9,6 @@ the soft one holds time to a margin, judged by its interval. A file says only wh
     margin = 0.02
     [verdict]
     inconclusive = "fail"
-
-No torch here.
 """
 
 from __future__ import annotations
@@ -53,10 +51,9 @@ class _Table(BaseModel):
 class Hard(_Table):
     """Tolerances of hard measures: relative for counters, absolute for shares.
 
-    `tolerance` holds between float32 runs of one machine, where the same work gives the same
-    numbers, and for `FAULTS`. `tolerance_elsewhere` holds where rounding may differ (another
-    machine, half precision) and two tokens that nearly tie may swap. A measure's own goes before
-    both.
+    `tolerance` holds between float32 runs of one machine, and for `FAULTS`; `tolerance_elsewhere`
+    where rounding may differ (another machine, half precision) and two tokens that nearly tie may
+    swap. A measure's own goes before both.
     """
 
     tolerance: _Tolerance = 0.0
@@ -74,12 +71,12 @@ class Hard(_Table):
     errors: _Tolerance | None = None
 
     def of(self, measure: str, *, exact: bool, step: float = 0.0) -> float:
-        """The tolerance of a measure.
+        """Return the tolerance of a measure of `HARD`.
 
         Args:
-            measure: its name in `HARD`.
+            measure: its name.
             exact: whether the same numbers can be expected.
-            step: what a single answer can move it by: elsewhere no tolerance is below that.
+            step: the effect of a single answer: elsewhere no tolerance is below that.
         """
         own: float | None = getattr(self, measure)
         if own is not None:
@@ -92,9 +89,8 @@ class Hard(_Table):
 class Time(_Table):
     """The margin of head's time per token over base's: 0.03 is 3 % slower.
 
-    `margin` judges interleaved runs (`bench ab`), `margin_apart` runs that were measured one after
-    the other: the machine itself may have changed between them. With `fail` False a slow-down is
-    shown and fails nothing.
+    `margin` judges interleaved runs (`bench ab`), `margin_apart` runs one after the other: the
+    machine itself may have changed between them. With `fail` False a slow-down fails nothing.
     """
 
     margin: Margin = 0.03
@@ -103,10 +99,9 @@ class Time(_Table):
 
 
 class Verdicts(_Table):
-    """What an inconclusive cell does (``pass`` or ``fail``: exit code 4).
+    """The effect of an inconclusive cell (``pass`` or ``fail``: exit code 4).
 
-    `min_coverage` is the share of base's prompts, of each pass that both planned, that head must
-    have been asked.
+    `min_coverage` is the least share of base's prompts, of each pass that both planned, in head.
     """
 
     inconclusive: Literal["pass", "fail"] = "pass"
@@ -125,11 +120,7 @@ _TABLES: dict[str, type[BaseModel]] = {"hard": Hard, "time": Time, "verdict": Ve
 
 
 def load_gate(file: Path | None) -> Gate:
-    """The gate of a file, or the built-in one.
-
-    Raises:
-        BenchError: exit 2, in one line.
-    """
+    """Return the gate of a file, or the built-in one (exit 2 for a file that is no gate)."""
     if file is None:
         return Gate()
     try:

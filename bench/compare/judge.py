@@ -1,9 +1,8 @@
 """Verdicts: on one measure, on one decoder, on the whole comparison, and the exit code.
 
-A hard measure is regressed when it is worse by more than its tolerance. Time is regressed only when
-the whole interval of head / base lies beyond the margin, improved when it lies as far on the other
-side, passed when a slow-down beyond the margin is excluded, and inconclusive otherwise. A decoder
-that claims to be lossless in head and is not is WRONG, whatever base did.
+A hard measure regressed when it is worse by more than its tolerance. Time regressed only when the
+whole interval of head / base lies beyond the margin, improved when it lies as far on the other
+side, passed when a slow-down beyond the margin is excluded, and is inconclusive otherwise.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _MOST_TIMES = 20
 
 
 class Regression(StrEnum):
-    """What became of a measure or a decoder."""
+    """The verdict on a measure or a decoder."""
 
     passed = "pass"
     regressed = "regressed"
@@ -67,9 +66,9 @@ class Measure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellRegression:
-    """One decoder: its verdict, the measures behind it, and what else to know (`notes`).
+    """One decoder: its verdict, the measures behind it, and remarks (`notes`).
 
-    `num_pairs` answers were joined, of `num_base`; `num_changed` of them have other token ids. All
+    `num_pairs` of `num_base` answers were joined; `num_changed` of them have other token ids. All
     three are None against a stored reference.
     """
 
@@ -85,11 +84,11 @@ class CellRegression:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """All of `bench compare`: the verdicts, what was compared how, and what could not be judged.
+    """All of `bench compare`: the verdicts, how it was compared, and what could not be judged.
 
-    `invalid` says which side is INVALID or DAMAGED or did not end: such a comparison never passes.
-    `warnings` are those of the runs themselves (noise, drift), where time is judged. `base_code`
-    and `head_code` name the commits, where they are known.
+    `invalid` names sides that are INVALID or DAMAGED or did not end: such a comparison never
+    passes. `warnings` are those of the runs themselves, where time is judged; the codes name their
+    commits.
     """
 
     base: str
@@ -108,7 +107,7 @@ class Comparison:
 
     @property
     def verdict(self) -> Regression:
-        """The worst of all cells; not comparable where one is, or there is none."""
+        """Return the worst of all cells; not comparable where one is, or there is none."""
         verdicts = {cell.verdict for cell in self.cells} - {Regression.new}
         for worst_of_all in (Regression.wrong, Regression.regressed):
             if worst_of_all in verdicts:
@@ -121,7 +120,7 @@ class Comparison:
 
     @property
     def exit_code(self) -> Exit:
-        """3 wrong or regressed, 5 not comparable, 4 `invalid` or inconclusive by the gate, 0."""
+        """Return 3 (wrong, regressed), 5 (not comparable), 4 (invalid, or by the gate), or 0."""
         if self.verdict in (Regression.wrong, Regression.regressed):
             return Exit.REGRESSION
         if self.verdict is Regression.not_comparable:
@@ -133,7 +132,7 @@ class Comparison:
 
 
 def worst(measures: Sequence[Measure]) -> Regression:
-    """A decoder's verdict from those of its measures."""
+    """Return a decoder's verdict from those of its measures."""
     verdicts = {measure.verdict for measure in measures}
     return next((verdict for verdict in _WORST_FIRST if verdict in verdicts), Regression.passed)
 
@@ -148,10 +147,16 @@ def judge_hard(
     rounded: bool,
     step: float = 0.0,
 ) -> Measure:
-    """One hard measure (``quality.FAMILY`` goes by the rule of ``quality``).
+    """Judge one hard measure (``quality.FAMILY`` goes by the rule of ``quality``).
 
-    `exact`: the same work must give the same numbers; `rounded`: one of them is from a summary;
-    `step`: what a single answer can move it by.
+    Args:
+        name: of the measure.
+        base: its value there.
+        head: its value there.
+        gate: the rules.
+        exact: the same work must give the same numbers.
+        rounded: one of them is from a summary.
+        step: the effect of a single answer.
     """
     rule = name.partition(".")[0]
     better, relative = HARD[rule]
@@ -178,7 +183,7 @@ def judge_hard(
 def judge_time(
     ratio: Estimate, base_s: float | None, head_s: float | None, gate: Gate, *, margin: float
 ) -> Measure:
-    """Time per token by the interval of base time / head time, paired (`bench.stats.intervals`)."""
+    """Judge time per token by the paired interval of base time / head time."""
     ends = (ratio.value, ratio.value) if ratio.error == 0 else (ratio.high, ratio.low)
     low, high = (None if end is None else 1 / end - 1 for end in ends)
     note = ""
@@ -208,7 +213,7 @@ def judge_time(
 
 
 def more_needed(ratio: Estimate, margin: float) -> str:
-    """How many conversations would move the interval to one side of the margin, were all else so.
+    """Say how many more conversations would move the interval to one side of the margin.
 
     The half-width of an interval shrinks with the root of their number.
     """

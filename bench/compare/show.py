@@ -43,9 +43,9 @@ _EXACT = {"same": "must be equal", "more": "must not fall", "less": "must not ri
 
 
 def to_table(comparison: Comparison, *, absolute: bool = False) -> Table:
-    """One row per decoder; a column per measure that any of them has, bold where it regressed.
+    """Return a row per decoder and a column per measure, bold where it regressed.
 
-    `absolute`: both numbers stand beside their change, and not the change alone.
+    With `absolute` both numbers stand beside their change.
     """
     say = _before_and_after if absolute else _change
     names = _columns(comparison)
@@ -71,7 +71,7 @@ def to_table(comparison: Comparison, *, absolute: bool = False) -> Table:
 
 
 def to_markdown(comparison: Comparison) -> str:
-    """The comparison for a pull request: verdict, table, and what else to know."""
+    """Return the comparison for a pull request: verdict, table and remarks."""
     table = to_table(comparison, absolute=True)
     lines = [f"### {markdown(table.title)}", "", table.to_markdown(), "", markdown(table.note), ""]
     lines += [f"* {markdown(line)}" for line in _remarks(comparison)]
@@ -82,7 +82,6 @@ def to_markdown(comparison: Comparison) -> str:
 
 
 def _folded(summary: str, inside: Sequence[str]) -> list[str]:
-    """Lines of Markdown that are shown when one asks for them; none where there is nothing."""
     if not inside:
         return []
     opening = f"<details><summary>{summary}</summary>"
@@ -90,7 +89,7 @@ def _folded(summary: str, inside: Sequence[str]) -> list[str]:
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
-    """The comparison as JSON data; an infinite change is null."""
+    """Return the comparison as JSON data; an infinite change is null."""
     data = dataclasses.asdict(comparison)
     data["gate"] = comparison.gate.model_dump()
     data |= {"verdict": str(comparison.verdict), "exit_code": int(comparison.exit_code)}
@@ -99,7 +98,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print the table, what else to know, and the verdict in one line."""
+    """Print the table, remarks, and the verdict in one line."""
     table = to_table(comparison)
     styles = [_STYLES.get(cell.verdict, "") for cell in comparison.cells]
     for part in _fitting_tables(table, styles, console):
@@ -117,7 +116,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 
 
 def _fitting_tables(table: Table, styles: Sequence[str], console: Console) -> list[RichTable]:
-    """The table, cut between columns where the console is too narrow; each part names the rows."""
+    """Cut the table between columns where the console is too narrow; each part names the rows."""
     wide = console.options.update(width=1000)
     parts, shown = [], [0, 1]
     for place in range(2, len(table.headings)):
@@ -130,7 +129,6 @@ def _fitting_tables(table: Table, styles: Sequence[str], console: Console) -> li
 
 
 def _printed(table: Table, styles: Sequence[str], shown: Sequence[int]) -> RichTable:
-    """Some columns of the table; `styles` are those of its verdicts."""
     printed = RichTable(box=None, pad_edge=False, header_style="bold")
     printed.add_column("decoder", overflow="fold", max_width=24, vertical="bottom")
     for place in shown[1:]:
@@ -145,7 +143,7 @@ def _printed(table: Table, styles: Sequence[str], shown: Sequence[int]) -> RichT
 
 
 def _remarks(comparison: Comparison) -> list[str]:
-    """What qualifies the verdicts, one line each: regressions first; the runs' warnings apart."""
+    """List what qualifies the verdicts, regressions first, the runs' warnings apart."""
     lines = []
     for cell in comparison.cells:
         for measure in cell.measures:
@@ -164,7 +162,7 @@ def _remarks(comparison: Comparison) -> list[str]:
 
 
 def _columns(comparison: Comparison) -> list[str]:
-    """Measures worth a column: the usual ones, time, and any other that moved."""
+    """Return the measures worth a column: the usual ones, time, and any other that moved."""
     measures = [m for cell in comparison.cells for m in cell.measures]
     have = dict.fromkeys(m.name for m in measures)
     moved = {m.name for m in measures if m.verdict is not Regression.passed} - {*_TIMES}
@@ -173,7 +171,6 @@ def _columns(comparison: Comparison) -> list[str]:
 
 
 def _change(measure: Measure) -> str:
-    """A measure's change in a few characters; "=" where there is none."""
     if measure.name in _TIMES:
         if measure.low is None or measure.high is None:
             return _percent(measure.change)
@@ -186,7 +183,6 @@ def _change(measure: Measure) -> str:
 
 
 def _before_and_after(measure: Measure) -> str:
-    """A measure on both sides, and its change; its one value and "=" where there is none."""
     change = _change(measure)
     base, head = _sides(measure)
     if change == "=":
@@ -196,7 +192,6 @@ def _before_and_after(measure: Measure) -> str:
 
 
 def _both(measure: Measure) -> str:
-    """Both numbers, the change and what was tolerated, in words."""
     if measure.name == "time":
         return f"{_before_and_after(measure)} per token, margin {measure.tolerance:.0%}"
     allowed = f"tolerance {measure.tolerance:.3g}"
@@ -209,7 +204,7 @@ def _both(measure: Measure) -> str:
 
 
 def _sides(measure: Measure) -> tuple[str, str]:
-    """A measure on both sides; shares that differ by less than is printed have more decimals."""
+    """Print both sides; shares that differ by less than is printed have more decimals."""
     values = measure.base, measure.head
     base, head = (_value(measure, value) for value in values)
     if base == head and values[0] != values[1]:

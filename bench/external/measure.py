@@ -1,6 +1,6 @@
 """Another engine answers a run's prompts: the same ids, the same budget, greedily, one at a time.
 
-Every answer is on disk before the next begins; one that fails is a line with its error. Modes that
+Every answer is on disk before the next begins; a failed one is a line with its error. Modes that
 fit into memory together answer each prompt in turn, in a seeded random order.
 """
 
@@ -30,12 +30,12 @@ _WARM_UP = 16
 def measure_external(
     run_dir: Path, engine: Engine, model: str | None, progress: Progress, limit: int | None = None
 ) -> int:
-    """Let every mode of an engine answer the timed prompts of a run; returns how many failed.
+    """Let every mode of an engine answer the timed prompts of a run; return how many failed.
 
     Args:
         run_dir: a run that is complete, stopped or still going on.
-        engine: whose package is not imported before everything else is known to be right.
-        model: what it loads; None: the run's own model, where the engine can read it.
+        engine: whose package is imported once everything else is known to be right.
+        model: the engine's model; None: the run's own, where the engine can read it.
         progress: shows how far it is.
         limit: only the first so many prompts.
 
@@ -72,7 +72,6 @@ class _Session:
     request: Request
 
     def measure(self, modes: Sequence[Mode], prompts: Sequence[Prompt], progress: Progress) -> int:
-        """Load these modes, warm each up, and let them answer in turn; returns the failures."""
         order = random.Random(self.number)
         failures = 0
         with contextlib.ExitStack() as opened:
@@ -132,7 +131,6 @@ class _Session:
 
 
 def _prompts(run: Run) -> list[Prompt]:
-    """The timed prompts of a run, in its order."""
     known = read_prompts(run.path)
     chosen = [known[p.prompt] for p in run.plan.in_pass("timing") if p.prompt in known]
     if not chosen:
@@ -141,11 +139,7 @@ def _prompts(run: Run) -> list[Prompt]:
 
 
 def _request(run: Run, prompts: Sequence[Prompt], model: str) -> Request:
-    """The run's protocol; its end tokens are those that ended answers of ar.
-
-    Raises:
-        BenchError: exit 5 where the run samples.
-    """
+    """Return the run's protocol; its end tokens are those that ended answers of ar."""
     temperature = run.config.get("temperature", 0)
     if temperature != 0:
         line = f"{run.path} samples at temperature {temperature}; another engine draws otherwise"
@@ -167,11 +161,6 @@ def _request(run: Run, prompts: Sequence[Prompt], model: str) -> Request:
 
 
 def _own_model(run: Run, engine: str) -> str:
-    """What an engine loads for the model of a run.
-
-    Raises:
-        BenchError: exit 2 where that is nothing the engine reads.
-    """
     source = str(run.config.get("model") or "zoo")
     known = named(source)
     if engine == "vllm" and source != "zoo":

@@ -22,8 +22,7 @@ from bench.records.frames import csv_bytes, write_samples
 from bench.records.plan import NO_GUARANTEE
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
-from bench.report.page.render import render_page
-from bench.report.page.template import render_markdown
+from bench.report.page.render import render_markdown, render_page
 from bench.report.tables import ACCEPTED, EMITTED, Table, entropy_sentence
 from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL

@@ -1,12 +1,9 @@
-"""Whether answers follow the target's distribution where equality is not claimed.
-
-Tables, and real models.
+"""Tests of a decoder's distribution where equality is not claimed.
 
 At temperature above 0 a decoder that does not couple emits other tokens than AR, of the same
-distribution. So its answers under many seeds are tested against exact probabilities: always on a
-table of known distributions, and with ``--distribution`` on the target itself, where the contexts
-are the places at which it is least sure. One family of tests per decoder, corrected by Holm's
-method.
+distribution. Its answers under many seeds are tested against exact probabilities: on a table of
+known distributions, and with ``--distribution`` on the target itself, after the contexts at which
+it is least sure. One family of tests per decoder, corrected by Holm's method.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ class DistributionTest:
 
 
 def findings(tests: Sequence[DistributionTest]) -> list[Finding]:
-    """A finding per test, the level shared among them."""
+    """Return a finding per test, the level shared among them."""
     fits = [test.draws.fit for test in tests]
     adjusted = holm([fit.p_value for fit in fits])
     made = []
@@ -87,7 +84,7 @@ def unsure_places(
     answers: Mapping[str, tuple[int, ...]],
     sampling: Sampling,
 ) -> list[Context]:
-    """The `NUM_CONTEXTS` places, of different prompts, where the target is least sure.
+    """Find the `NUM_CONTEXTS` contexts, of different prompts, where the target is least sure.
 
     Args:
         target: gives the distributions along the baseline's answers.
@@ -96,7 +93,7 @@ def unsure_places(
         sampling: warps the distributions.
 
     Returns:
-        For each place its prompt's name, and the ids of prompt and answer up to it.
+        Each context's name, and the ids of prompt and answer up to it.
     """
     unsure: list[tuple[float, Context]] = []
     for prompt in prompts:
@@ -114,7 +111,7 @@ def unsure_places(
 def _entropies(
     target: Model, prompt: Sequence[int], answer: Sequence[int], sampling: Sampling
 ) -> list[float]:
-    """Entropy of the distribution of every token of an answer, in nats."""
+    """Return the entropy of the distribution of every token of an answer, in nats."""
     ids = (*prompt, *answer[:-1])
     logits = cold_logits(target, ids, range(len(prompt) - 1, len(ids)))
     distributions = warp(logits, sampling).double()

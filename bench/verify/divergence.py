@@ -37,10 +37,10 @@ nothing does."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """The first difference of two answers: after `place` equal tokens, `distance` from a tie.
+    """The first difference of two answers: after `num_equal` tokens, `distance` from a tie.
 
-    `by` says what was measured: ``logits`` apart, u to the other token's share of the CDF
-    (``edge``), or nothing where one answer is the other's beginning (``length``).
+    `by` names the measure: ``logits`` apart, u to the other token's share of the CDF (``edge``), or
+    none where one answer is the other's beginning (``length``).
     """
 
     place: int
@@ -50,12 +50,12 @@ class Divergence:
 
     @property
     def near_tie(self) -> bool:
-        """Whether rounding explains it."""
+        """Return whether rounding explains it."""
         return self.distance < self.margin
 
 
 def edge_margin(margin: float, temperature: float) -> float:
-    """How far rounding of logits by `margin` moves a border of the CDF at most."""
+    """Return how far rounding of logits by `margin` moves a border of the CDF at most."""
     return margin / (4 * temperature)
 
 
@@ -67,13 +67,13 @@ def examine(
     sampling: Sampling,
     precision: str,
 ) -> Divergence | None:
-    """Where `answer` leaves the baseline's `expected`, and how near a tie; None if nowhere.
+    """Find where `answer` leaves the baseline's `expected`, and how near a tie; None if nowhere.
 
     Args:
         target: asked for one cold forward pass over prompt and common beginning.
         prompt: ids both answers continue, with `sampling`'s seed.
-        answer: what a decoder emitted.
-        expected: what the baseline emitted.
+        answer: emitted by a decoder.
+        expected: emitted by the baseline.
         sampling: of both.
         precision: one of `MARGINS`.
     """
@@ -97,7 +97,7 @@ def examine(
 
 
 def cold_logits(target: Model, ids: Sequence[int], read: Sequence[int] | None = None) -> Tensor:
-    """The target's float32 logits ``[R, V]`` after the R places `read` of `ids` (None: the last).
+    """Return float32 logits ``[R, V]`` after R positions `read` of `ids` (None: the last).
 
     One forward pass on an empty cache, of which no session may be open.
     """
@@ -110,14 +110,14 @@ def cold_logits(target: Model, ids: Sequence[int], read: Sequence[int] | None = 
 
 
 def _to_token(distribution: Tensor, u: float, token: int) -> float:
-    """How far u lies from the share of the CDF ``[V]`` that picks `token`."""
+    """Return how far u lies from the share of the CDF ``[V]`` that picks `token`."""
     high = float(distribution[: token + 1].sum(dtype=torch.float64))
     low = high - float(distribution[token])
     return max(0.0, low - u, u - high)
 
 
 def _distributions(logits: Tensor, sampling: Sampling, margin: float) -> list[Tensor]:
-    """The distribution ``[V]``, and its neighbours where top-k or top-p is near a tie."""
+    """Return the distribution ``[V]``, and its neighbours where top-k or top-p is near a tie."""
     edge = edge_margin(margin, sampling.temperature)
     cuts = {(sampling.top_k, sampling.top_p)}
     if sampling.top_p < 1:

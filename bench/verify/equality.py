@@ -1,9 +1,9 @@
-"""A decoder's answers held to the baseline's, and both to what another call shape alone does.
+"""A decoder's answers held to the baseline's, and both to the effect of another call shape alone.
 
-Where equality is claimed every difference must be a near-tie (`bench.verify.divergence`), and
-there must not be many more of them than AR itself has in calls of as many rows as a verifying call
-(`RESHAPED`). That is the noise floor. How long answers stay equal is a survival curve
-(Kaplan-Meier: an answer that ends equal is censored). No decision rests on a curve alone.
+Where equality is claimed every difference must be a near-tie (`bench.verify.divergence`), and their
+number not far above that of AR itself in calls of as many rows as a verifying call (`RESHAPED`):
+the noise floor. How long answers stay equal is a survival curve (Kaplan-Meier: an answer that ends
+equal is censored). No decision rests on a curve alone.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ ABOVE_FLOOR = 0.001
 class EqualityCheck:
     """Answers of one decoder against the baseline's under one sampling; grows one by one.
 
-    `equal_tokens` holds, for every answer compared, how many tokens it shares with the baseline's;
-    `parted` those that left it, by prompt; `errors` what decoders raised, the baseline included:
-    where it has no answer there is nothing to compare with.
+    `equal_tokens` counts, for every answer compared, the tokens it shares with the baseline's;
+    `parted` holds those that left it, by prompt; `errors` what decoders raised, the baseline
+    included.
     """
 
     decoder: str
@@ -67,33 +67,33 @@ class EqualityCheck:
 
     @property
     def exact(self) -> bool:
-        """Whether no rounding is allowed for."""
+        """Return whether no rounding is allowed for."""
         return self.precision == "invariant"
 
     @property
     def wrong(self) -> list[tuple[str, Divergence]]:
-        """The differences that no rounding explains."""
+        """Return the differences that no rounding explains."""
         return [(name, divergence) for name, divergence in self.parted if not divergence.near_tie]
 
     @property
     def num_answers(self) -> int:
-        """Answers compared."""
+        """Return the number of answers compared."""
         return len(self.equal_tokens)
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that were the baseline's, up to the first difference of every answer."""
+        """Return the tokens before the first difference of every answer."""
         return sum(self.equal_tokens)
 
     @property
     def mode(self) -> str:
-        """What the sampling is called in checks' names."""
+        """Return the sampling's name in checks."""
         return "greedy" if self.sampling.greedy else f"T = {self.sampling.temperature:g}"
 
     def survival(self) -> list[float | None]:
-        """Share of answers still equal after each number of tokens in `CURVE`; empty without any.
+        """Return the share of answers still equal after each number of tokens in `CURVE`.
 
-        It is None past the longest answer, where some were still equal: nobody saw more of them.
+        None past the longest answer, where some were still equal; empty without answers.
         """
         if not self.equal_tokens:
             return []
@@ -111,7 +111,7 @@ class EqualityCheck:
         return [share if place <= seen or not share else None for place, share in pairs]
 
     def finding(self, lossless: bool, floor: EqualityCheck) -> Finding:
-        """What the comparison says of a decoder that is, or is not, labelled lossless."""
+        """Judge the comparison of a decoder that is, or is not, labelled lossless."""
         num_parted, num = len(self.parted), self.num_answers
         words = f"{num - num_parted} of {num} answers identical, {self.num_tokens:,} tokens"
         outcome: CheckOutcome = "passed"
@@ -143,7 +143,7 @@ class EqualityCheck:
         )
 
     def shapes(self) -> Finding:
-        """Of the noise floor: whether rounding alone tells calls of one row from larger ones.
+        """Judge the noise floor: does rounding alone tell calls of one row from larger ones?
 
         If it does not, the model's cache, masks or positions depend on a call's shape: no decoder
         that verifies several tokens at once can be judged on it.
@@ -161,14 +161,14 @@ class EqualityCheck:
         )
 
     def failures(self) -> Finding | None:
-        """Of the noise floor: what AR itself, or AR in another shape, failed on, if anything."""
+        """Report failures of AR itself, or of AR in another shape, if any."""
         if not self.errors:
             return None
         check, text = f"{self.mode}, answers of ar", _failed(self.errors)
         return Finding(check=check, outcome="open", text=text, data={"errors": self.errors})
 
     def _above(self, floor: EqualityCheck) -> bool:
-        """Whether it parts from AR more often per token than AR in another shape does."""
+        """Test whether it parts from AR more often per token than AR in another shape does."""
         ours, theirs = len(self.parted), len(floor.parted)
         if not ours:
             return False
@@ -177,7 +177,7 @@ class EqualityCheck:
         return bool(test.pvalue < ABOVE_FLOOR)
 
     def as_data(self) -> dict[str, Any]:
-        """The comparison as JSON data."""
+        """Return the comparison as JSON data."""
         return {
             "decoder": self.decoder,
             "temperature": self.sampling.temperature,

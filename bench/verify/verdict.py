@@ -1,4 +1,4 @@
-"""What `bench verify` found: findings, a verdict per decoder, the exit code; as table and as JSON.
+"""The outcome of `bench verify`: findings, a verdict per decoder, the exit code; as table and JSON.
 
 =============  ====================================================================================
 lossless       everything checked held
@@ -6,8 +6,6 @@ lossy          labelled so: its distance is measured
 wrong          it claims to be lossless and is not
 inconclusive   something failed, was interrupted, or could not have been seen
 =============  ====================================================================================
-
-No torch here.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ _STYLES = {"lossless": "green", "lossy": "yellow", "wrong": "bold red", "inconcl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One check of one decoder: what came out, in words, what it would have caught, and data."""
+    """One check of one decoder: its outcome, in words, what it would have caught, and data."""
 
     check: str
     outcome: CheckOutcome
@@ -54,7 +52,7 @@ class Examination:
 
     @property
     def verdict(self) -> Losslessness:
-        """The one word."""
+        """Return the verdict in one word."""
         outcomes = {finding.outcome for finding in self.findings}
         if "wrong" in outcomes:
             return "wrong"
@@ -68,8 +66,8 @@ class VerifyReport:
     """Every decoder's findings, and what they were measured with.
 
     `notes` are sentences on margins and levels, `curves` the survival curves of the decoders and of
-    AR in another shape (shares after `places` tokens, None past the longest answer), `facts` what
-    JSON says beside them.
+    AR in another shape (shares after `lengths` tokens, None past the longest answer), `facts` more
+    for JSON.
     """
 
     examined: Sequence[Examination]
@@ -81,7 +79,7 @@ class VerifyReport:
 
     @property
     def exit_code(self) -> Exit:
-        """The worst of all verdicts; an interruption goes before."""
+        """Return that of the worst verdict; an interruption goes before."""
         verdicts = {examined.verdict for examined in self.examined}
         if self.interrupted:
             return Exit.INTERRUPTED
@@ -90,7 +88,7 @@ class VerifyReport:
         return Exit.INVALID if "inconclusive" in verdicts else Exit.DONE
 
     def as_json(self) -> dict[str, Any]:
-        """Everything as JSON data."""
+        """Return everything as JSON data."""
         return {
             "schema": SCHEMA,
             "status": "interrupted" if self.interrupted else "complete",
@@ -109,15 +107,11 @@ class VerifyReport:
         }
 
     def write(self, path: Path) -> None:
-        """`as_json` as a file.
-
-        Raises:
-            BenchError: exit 1.
-        """
+        """Write `as_json` to a file (exit 1 where that fails)."""
         write_json(path, self.as_json())
 
     def print(self, console: Console) -> None:
-        """The verdicts, the curves, and what stands behind both."""
+        """Print the verdicts, the curves, and the notes behind both."""
         shown: list[Table | Text] = [_columns(headed=True)]
         for examined in self.examined:
             checks = _columns(headed=False)
@@ -142,7 +136,7 @@ _NOTHING = Finding(check="", outcome="open", text="nothing was checked", data={}
 
 
 def _columns(*, headed: bool) -> Table:
-    """An empty table of checks: all are as wide, and a name too long for its column is folded."""
+    """Make an empty table of checks: all are as wide, and a name too long is folded."""
     made = Table(box=None, pad_edge=False, header_style="bold", show_header=headed, expand=True)
     made.add_column("check", width=23, overflow="fold")
     made.add_column("found", ratio=1, overflow="fold")

@@ -5,11 +5,10 @@ It knows nothing of blocks: the queue is `bench.workers.crew`'s. No torch here.
 
 from __future__ import annotations
 
-import importlib
 from types import ModuleType
 from typing import Protocol
 
-from bench.errors import BenchError, UnavailableError, UsageError, did_you_mean
+from bench.errors import BenchError, UsageError, did_you_mean, optional
 from bench.workers.messages import Answer, Request
 
 
@@ -37,17 +36,8 @@ class Executor(Protocol):
 
 
 def package(name: str) -> ModuleType:
-    """A package of an executor, which an extra of the same name installs.
-
-    Raises:
-        BenchError: it is not installed (exit 5).
-    """
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        line = f"--executor {name} needs the package {name} ({error})"
-        advice = f"install it with: pip install 'decoding-bench[{name}]'"
-        raise UnavailableError(f"{line}; {advice}") from error
+    """Import a package of an executor, which an extra of the same name installs (else exit 5)."""
+    return optional(name, name, f"--executor {name}")
 
 
 def unknown_option(name: str, allowed: list[str]) -> BenchError:

@@ -1,26 +1,20 @@
 """`bench export`: a run's numbers in the formats of other tools, from its folder alone.
 
-A decoder that claims to be lossless and is not is in none of the summaries.
+A decoder that claims to be lossless and is not is in no summary.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
-import pandas as pd
 
 from bench.errors import UnavailableError, UsageError
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes, parquet_bytes
-from bench.report import speed_tables
-from bench.report.exports import hub
+from bench.report.exports import ci, hub
 from bench.report.exports.answers import answers
 from bench.report.exports.eval_results import eval_results
 from bench.report.exports.trackers import (
@@ -33,40 +27,19 @@ from bench.report.exports.trackers import (
     tracked_runs,
 )
 from bench.report.findings import Findings
-from bench.report.style import without_wrong
-from bench.report.tables import guarantee_label, number
-from bench.stats import times
-from bench.stats.counters import group_by
-from bench.stats.summary import ALL
-from bench.stats.summary_row import SummaryRow, rows_of
-from bench.text import counted
 
-Format = Literal[
-    "pytest-benchmark", "github-action-benchmark", "csv", "parquet", "hub", "eval-results"
-]
-Tracker = Literal["mlflow", "trackio"]
-COUNTERS = (
-    *("tokens_per_call", "tpf", "acceptance_length", "acceptance_rate", "rows_per_token"),
-    *("identical_to_ar", "quality", "peak_memory_bytes", "prompts", "repeats", "errors"),
-)
-_SMALLER = (("time per token", "ms", "time_per_token_s", 1e3), ("TTFT", "ms", "ttft_s", 1e3))
-_BIGGER = (
-    ("speed-up over ar", "x", "speedup", 1.0),
-    ("tokens per call", "tokens", "tokens_per_call", 1.0),
-    ("tokens per step", "tokens", "acceptance_length", 1.0),
-    ("quality", "%", "quality", 100.0),
-)
-_TRACKERS: Mapping[str, tuple[Callable[[Sequence[TrackedRun], str, Path | None], str], str]] = {
-    "mlflow": (to_mlflow, MLFLOW_URI),
-    "trackio": (to_trackio, TRACKIO_DIR),
-}
-"""What writes into each, and the variable that says where its store is."""
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")
+_OPTIONS = {
+    "project": "--project",
+    "repo": "--repo",
+    "licence": "--license",
+    "benchmarks": "--benchmark",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What single formats take; None (or empty) where it was not said.
+    """Options of single formats; None or empty where they were not given.
 
     Attributes:
         project: of ``mlflow`` and ``trackio``: the experiment or project.
@@ -81,18 +54,10 @@ class Choices:
     benchmarks: Sequence[str] = ()
 
     def refuse_for(self, kind: str) -> None:
-        """Refuse what the format does not take.
-
-        Raises:
-            BenchError: exit 2.
-        """
-        for option, given, kinds in (
-            ("--project", self.project, ("mlflow", "trackio")),
-            ("--repo", self.repo, ("hub", "eval-results")),
-            ("--license", self.licence, ("hub",)),
-            ("--benchmark", self.benchmarks, ("eval-results",)),
-        ):
-            if given and kind not in kinds:
+        """Refuse (exit 2) options that a format does not take."""
+        for name, option in _OPTIONS.items():
+            kinds = [other for other, each in FORMATS.items() if name in each.options]
+            if getattr(self, name) and kind not in kinds:
                 line = f"{option} is for --to {' and '.join(kinds)}, not for {kind}"
                 raise UsageError(f"{line}; leave it out")
         if self.repo and not _REPO.fullmatch(self.repo):
@@ -100,176 +65,69 @@ class Choices:
             raise UsageError(line)
 
 
-def deliver(
-    findings: Findings, kind: Format | Tracker, folder: Path | None, choices: Choices
-) -> list[str]:
-    """All that `bench export` does; returns where it is seen.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """A format: `files` by name, or a `tracker` whose store an environment `variable` names.
 
-    `folder` is None: ``export`` in the run's folder (for a tracker, if its environment names no
-    store), in it one of the format's own where the files have fixed names.
-
-    Raises:
-        BenchError: what `export`, `track` and `hub.upload` raise.
+    Files with fixed names (`apart`) get a folder of their own; `options` are those of `Choices`.
     """
-    own = findings.run.path / "export"
-    if kind == "mlflow" or kind == "trackio":
-        return [track(findings, kind, folder, choices)]
-    folder = folder or (own / kind if kind in ("hub", "eval-results") else own)
-    files = export(findings, kind, folder, choices)
-    places = [str(file) for file in files]
-    if kind == "hub" and choices.repo is not None:
-        places.append(hub.upload(folder, files, choices.repo, f"Run {findings.name}"))
-    return places
+
+    files: Callable[[Findings, Choices], dict[str, bytes]] | None = None
+    tracker: Callable[[Sequence[TrackedRun], str, Path | None], str] | None = None
+    variable: str = ""
+    apart: bool = False
+    options: tuple[str, ...] = ()
+
+
+FORMATS: Mapping[str, Format] = {
+    "pytest-benchmark": Format(files=lambda findings, _: ci.pytest_benchmark(findings)),
+    "github-action-benchmark": Format(files=lambda findings, _: ci.github_action(findings)),
+    "csv": Format(
+        files=lambda findings, _: {"answers.csv": csv_bytes(answers(findings.run.records), None)}
+    ),
+    "parquet": Format(
+        files=lambda findings, _: {"answers.parquet": parquet_bytes(answers(findings.run.records))}
+    ),
+    "mlflow": Format(tracker=to_mlflow, variable=MLFLOW_URI, options=("project",)),
+    "trackio": Format(tracker=to_trackio, variable=TRACKIO_DIR, options=("project",)),
+    "hub": Format(
+        files=lambda findings, given: hub.dataset(findings, given.licence, given.repo),
+        apart=True,
+        options=("repo", "licence"),
+    ),
+    "eval-results": Format(
+        files=lambda findings, given: eval_results(findings, given.benchmarks, given.repo),
+        apart=True,
+        options=("repo", "benchmarks"),
+    ),
+}
 
 
 def export(
-    findings: Findings, kind: Format, folder: Path, choices: Choices | None = None
-) -> list[Path]:
-    """Write a run in one format into `folder`; returns the files.
+    findings: Findings, kind: str, folder: Path | None = None, choices: Choices | None = None
+) -> list[str]:
+    """Write a run in one format; return its files, and where else it is seen.
+
+    `folder` is None: ``export`` in the run's folder; for a tracker, the store that its environment
+    names goes before that.
 
     Raises:
-        BenchError: where an option is not for the format (exit 2), nothing was measured (5) or it
-            cannot be written (1).
+        BenchError: an option is not for the format (exit 2), nothing was measured or a package is
+            missing (5), a store or the hub refuses or it cannot be written (1).
     """
-    choices = choices or Choices()
-    _refuse(findings, kind, choices)
-    made: dict[str, bytes]
-    if kind == "pytest-benchmark":
-        made = {"pytest-benchmark.json": _json(pytest_benchmark(findings))}
-    elif kind == "github-action-benchmark":
-        made = {
-            "smaller-is-better.json": _json(_action_entries(findings.summary, _SMALLER)),
-            "bigger-is-better.json": _json(_action_entries(findings.summary, _BIGGER)),
-        }
-    elif kind == "hub":
-        made = hub.dataset(findings, choices.licence, choices.repo)
-    elif kind == "eval-results":
-        made = eval_results(findings, choices.benchmarks, choices.repo)
-    else:
-        frame = answers(findings.run.records)
-        data = csv_bytes(frame, None) if kind == "csv" else parquet_bytes(frame)
-        made = {f"answers.{kind}": data}
-    return write_files(folder, made)
-
-
-def track(
-    findings: Findings, kind: Tracker, folder: Path | None, choices: Choices | None = None
-) -> str:
-    """Write a run into a tracker's store; returns what its own commands call the store.
-
-    `folder` is None: where the tracker's environment says, else ``export`` in the run's folder.
-
-    Raises:
-        BenchError: where an option is not for the tracker (exit 2), nothing was measured or the
-            tracker is not installed (5), or its store refuses (1).
-    """
-    choices = choices or Choices()
-    _refuse(findings, kind, choices)
-    write, variable = _TRACKERS[kind]
-    if folder is None and not os.environ.get(variable):
-        folder = findings.run.path / "export" / kind
-    return write(tracked_runs(findings), choices.project or PROJECT, folder)
-
-
-def _refuse(findings: Findings, kind: Format | Tracker, choices: Choices) -> None:
+    choices, form = choices or Choices(), FORMATS[kind]
     choices.refuse_for(kind)
     if not findings.run.records:
         raise UnavailableError(f"{findings.name} has no answers to export")
-
-
-def pytest_benchmark(findings: Findings) -> dict[str, Any]:
-    """The run as pytest-benchmark stores one of its own."""
-    run, env = findings.run, findings.run.env
-    cells = group_by(run.records, lambda record: record.decoder)
-    benchmarks = []
-    for row in rows_of(without_wrong(findings.summary), ALL):
-        units = times.timed_units(cells[row.decoder])
-        data = [unit.time_per_token for unit in units if unit.ok and unit.time_per_token]
-        if data:
-            benchmarks.append(_benchmark(row, data))
-    return {
-        "machine_info": {
-            **asdict(env.machine),
-            "python_version": env.python,
-            "comparability_key": env.comparability_key,
-        },
-        "commit_info": {"id": env.git.commit, "dirty": env.git.dirty, "project": "bench"},
-        "run_verdict": findings.verdict,
-        "benchmarks": benchmarks,
-        "datetime": run.status.started_utc,
-        "version": "5.0.0",
-    }
-
-
-def _benchmark(row: SummaryRow, data: Sequence[float]) -> dict[str, Any]:
-    """One decoder: rounds are answers, seconds are per emitted token."""
-    name = f"decode[{row.decoder}]"
-    values = np.asarray(data)
-    first, middle, third = np.percentile(values, (25, 50, 75))
-    return {
-        "group": "seconds per token",
-        "name": name,
-        "fullname": f"bench::{name}",
-        "params": {"decoder": row.decoder},
-        "param": row.decoder,
-        "extra_info": {
-            "guarantee": row.guarantee,
-            **{key: float(v) for key in COUNTERS if (v := row.value(key)) is not None},
-        },
-        "options": {"timer": "perf_counter", "min_rounds": len(data), "warmup": True},
-        "stats": {
-            "min": float(values.min()),
-            "max": float(values.max()),
-            "mean": float(values.mean()),
-            "stddev": float(values.std(ddof=1)) if len(data) > 1 else 0.0,
-            "median": float(middle),
-            "iqr": float(third - first),
-            "q1": float(first),
-            "q3": float(third),
-            "rounds": len(data),
-            "iterations": 1,
-            "ops": 1 / float(values.mean()),
-            "total": float(values.sum()),
-            "iqr_outliers": 0,
-            "stddev_outliers": 0,
-            "outliers": "0;0",
-            "ld15iqr": float(values.min()),
-            "hd15iqr": float(values.max()),
-            "data": list(data),
-        },
-    }
-
-
-def _action_entries(
-    summary: pd.DataFrame, columns: Sequence[tuple[str, str, str, float]]
-) -> list[dict[str, Any]]:
-    """Entries of a customSmallerIsBetter or customBiggerIsBetter file, over all families."""
-    entries = []
-    for row in rows_of(without_wrong(summary), ALL):
-        for label, unit, column, scale in columns:
-            value = row.value(column)
-            if value is None:
-                continue
-            size = f"{counted(row.prompts or 0, 'prompt')} x {counted(row.repeats or 0, 'repeat')}"
-            size += f", guarantee: {guarantee_label(row)}"
-            entry = {
-                "name": f"{row.decoder}: {label}",
-                "unit": unit,
-                "value": value * scale,
-                "extra": size + _floor(row, column),
-            }
-            low, high = row.value(f"{column}_low"), row.value(f"{column}_high")
-            if low is not None and high is not None:
-                entry["range"] = f"{number(low, '.3g', scale)} to {number(high, '.3g', scale)}"
-            entries.append(entry)
-    return entries
-
-
-def _floor(row: SummaryRow, column: str) -> str:
-    """The A/A floor, for a speed-up."""
-    floor = speed_tables.beside(row) if column == "speedup" else ""
-    return f", {floor}" if floor else ""
-
-
-def _json(data: object) -> bytes:
-    return (json.dumps(data, indent=1) + "\n").encode()
+    own = findings.run.path / "export"
+    if form.tracker is not None:
+        if folder is None and not os.environ.get(form.variable):
+            folder = own / kind
+        return [form.tracker(tracked_runs(findings), choices.project or PROJECT, folder)]
+    assert form.files is not None
+    folder = folder or (own / kind if form.apart else own)
+    files = write_files(folder, form.files(findings, choices))
+    seen = [str(file) for file in files]
+    if kind == "hub" and choices.repo is not None:
+        seen.append(hub.upload(folder, files, choices.repo, f"Run {findings.name}"))
+    return seen

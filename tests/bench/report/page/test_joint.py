@@ -11,8 +11,7 @@ import pytest
 from rich.console import Console
 
 from bench.errors import BenchError, Exit
-from bench.report.page.joint import print_joint, write_joint
-from bench.report.page.joint_tables import alike, matrices, unlike
+from bench.report.page.joint import alike, matrices, print_joint, unlike, write_joint
 from bench.report.together import NamedRun, load_members
 from bench.report.write import write_report
 

@@ -1,8 +1,8 @@
 """``--reference NAME``: published numbers beside a run's own, and whether they may be compared.
 
 The numbers, with source and device, lie in ``bench/settings/published.toml``. Accepted tokens per
-step travel from device to device; they compare where model, temperature and protocol are the same.
-Speed-ups compare only where the GPU and the dtype are too. No torch here.
+step compare where model, temperature and protocol are the same, speed-ups where GPU and dtype are
+too.
 """
 
 from __future__ import annotations
@@ -48,11 +48,7 @@ class _PublishedFigures:
 
 
 def load_reference(name: str) -> _PublishedFigures:
-    """The reference of that name.
-
-    Raises:
-        BenchError: exit 2, with those there are.
-    """
+    """Return the reference of that name (exit 2 where there is none)."""
     known = published()
     if name not in known:
         raise UsageError(f"no reference {name!r}; {did_you_mean(name, known)}")
@@ -64,7 +60,7 @@ def load_reference(name: str) -> _PublishedFigures:
 def obstacles(
     reference: _PublishedFigures, config: Mapping[str, Any], env: Environment, left: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Why accepted tokens, and why speed-ups, do not compare; empty where they do.
+    """Say why accepted tokens, and why speed-ups, do not compare; empty where they do.
 
     `left` are the run's departures from its protocol.
     """
@@ -96,7 +92,7 @@ def table(
     summary: pd.DataFrame,
     run: Run,
 ) -> Table:
-    """Published rows beneath the run's own."""
+    """Return published rows beneath the run's own."""
     left = []
     if run.config.get("protocol"):
         left = departures(run.config, len(run.plan.in_pass("timing")))
@@ -145,7 +141,6 @@ def table(
 
 
 def _aside(row: SummaryRow) -> str:
-    """What a step's tokens are where they are not accepted ones."""
     return "" if kind_of_step(row) == "accepted" else " (emitted, unverified)"
 
 

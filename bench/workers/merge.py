@@ -1,9 +1,8 @@
 """`bench merge`: parts of one plan, measured by several runs, as one run folder.
 
-Every block and every scored answer counts once: of what two runs have, the first one's. Counters
-pool. Each record keeps the comparability key of the machine it was measured on, and where there are
-several, times and speed-ups hold within each of them only (`bench.stats.times`). The runs stay as
-they are. No torch here.
+Every block and every scored answer counts once, the first run's. Counters pool. Each record keeps
+the comparability key of its machine; with several, times and speed-ups hold within each of them
+only (`bench.stats.times`). The runs stay as they are.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _FREE = ("threads", "device", "run_name")
 
 
 def merge(folders: Sequence[Path], parent: Path) -> tuple[Path, list[str]]:
-    """Join runs in a new folder under `parent`; also what a reader should know, line by line.
+    """Join runs in a new folder under `parent`; return it, and notes for a reader.
 
     Raises:
         BenchError: they are not parts of one plan (exit 5), one is none (2) or damaged (4), or it
@@ -56,7 +55,7 @@ def merge(folders: Sequence[Path], parent: Path) -> tuple[Path, list[str]]:
 
 @dataclass(kw_only=True)
 class _Merged:
-    """What several runs measured, each thing once; `parts` holds what was taken of each run."""
+    """The measurements of several runs, each once; `parts` holds those taken of each run."""
 
     plan: Plan
     store: AnswerStore = field(default_factory=AnswerStore)
@@ -66,7 +65,6 @@ class _Merged:
 
     @property
     def records(self) -> list[SampleRecord]:
-        """All that were taken."""
         return [record for part in self.parts for record in part]
 
     @classmethod
@@ -90,7 +88,7 @@ class _Merged:
         return merged
 
     def _take(self, run: Run, prefix: str, blocks: set[int], quality: set[tuple[str, str]]) -> None:
-        """What a run has and no earlier one; its workers get its prefix."""
+        """Take what no earlier run has; the run's workers get its prefix."""
         part: list[SampleRecord] = []
         for r in run.records:
             new = r.block in blocks if r.kind == "timing" else (r.decoder, r.prompt) in quality
@@ -109,7 +107,6 @@ class _Merged:
 
 
 def _refuse_other(first: Run, run: Run) -> None:
-    """`BenchError` (exit 5) unless two runs are of one plan."""
     why = None
     identity, other = first.plan.identity, run.plan.identity
     settings, others = (
@@ -133,7 +130,6 @@ def _refuse_other(first: Run, run: Run) -> None:
 
 
 def _joined_plan(runs: Sequence[Run]) -> Plan:
-    """Every block and prompt that any of the runs planned."""
     first = runs[0].plan
     blocks = {block.block: block for run in runs for block in run.plan.blocks}
     prompts: dict[str, PlannedPrompt] = {}
@@ -154,7 +150,6 @@ def _joined_plan(runs: Sequence[Run]) -> Plan:
 
 
 def _missing_parts(plan: Plan) -> list[str]:
-    """The parts that nobody measured, in a line; empty where the plan is whole."""
     if not plan.parts:
         return []
     of = int(plan.parts[0].partition("/")[2])
@@ -196,10 +191,7 @@ def _write(folder: Path, runs: Sequence[Run], merged: _Merged) -> None:
 
 
 def _write_phases(folder: Path, runs: Sequence[Run]) -> None:
-    """Write the first run's answers to each block, where the machines are alike.
-
-    Seconds of unlike machines stand beside no time.
-    """
+    """Write the first run's answers to each block."""
     answers: list[PhasedAnswer] = []
     for run in runs:
         blocks = {(answer.prompts, answer.repeat) for answer in answers}
@@ -210,7 +202,6 @@ def _write_phases(folder: Path, runs: Sequence[Run]) -> None:
 
 
 def _status(folder: Path, runs: Sequence[Run], merged: _Merged) -> RunStatus:
-    """Complete where every run was, judged as any other."""
     complete = all(run.status.complete for run in runs)
     status = RunStatus(
         status=COMPLETE if complete else "interrupted",

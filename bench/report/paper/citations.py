@@ -1,7 +1,7 @@
-"""What runs are built on, as BibTeX: their decoders, models and data, and this harness.
+"""BibTeX entries of what runs are built on: their decoders, models and data, and this harness.
 
-``references.bib`` holds every entry that is known; a paper is given those of its runs. A hub's
-model or data set without an entry gets one that names it; what is local or one's own is missing.
+``references.bib`` holds every known entry. A hub's model or data set without one gets an entry that
+names it; what is local or one's own is missing.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _KEY = re.compile(r"@\w+\{([^,\s]+),")
 
 @cache
 def entries() -> dict[str, str]:
-    """Every known entry by its key."""
+    """Return every known entry by its key."""
     text = (files("bench.report.paper") / "references.bib").read_text(encoding="utf-8")
     found = [(match[1], match.start()) for match in _KEY.finditer(text)]
     ends = [start for _, start in found[1:]] + [len(text)]
@@ -77,7 +77,7 @@ def entries() -> dict[str, str]:
 
 
 def of_decoder(cell: str, options: Mapping[str, str]) -> tuple[str, ...]:
-    """Keys for a decoder as it was configured; none for one's own."""
+    """Return the keys of a decoder as it was configured; none for one's own."""
     name = cell.split("@")[0]
     if name == "idlm" and options.get("mode") == "refine":
         return _REFINEMENT.get(options.get("commit", ""), _REFINEMENT["cmlm"])
@@ -86,7 +86,7 @@ def of_decoder(cell: str, options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def of_model(name: object) -> tuple[str, ...]:
-    """The key for a model; none for a folder that nothing is known of."""
+    """Return the key of a model; none for an unknown folder."""
     text = portable(str(name)) if name else ""
     own = text.rpartition("/")[2].lower()
     known = next((key for start, key in _MODELS.items() if own.startswith(start)), None)
@@ -97,7 +97,7 @@ def of_model(name: object) -> tuple[str, ...]:
 
 
 def of_tasks(tasks: object) -> tuple[str, ...]:
-    """Keys for the prompts; none for a file of one's own."""
+    """Return the keys of the prompts; none for a file of one's own."""
     source, _, what = str(tasks or "").partition("=")
     if source == "specbench":
         return _SPECBENCH
@@ -111,7 +111,7 @@ def _hub_key(name: str) -> str:
 
 
 def bibliography(members: Sequence[NamedRun]) -> tuple[str, list[str]]:
-    """The entries of what the runs used, and the names of what has none."""
+    """Return the entries for the runs, and the names of what has none."""
     keys: dict[str, None] = {HARNESS: None}
     missing: list[str] = []
     hub: dict[str, str] = {}
@@ -142,7 +142,6 @@ def _printed(keys: Iterable[str], hub: Mapping[str, str]) -> list[str]:
 
 
 def _hub_entry(key: str, name: str) -> str:
-    """An entry that names a model or data set of the hub, and its owner."""
     owner = name.partition("/")[0]
     return (
         f"@misc{{{key},\n  title = {{{{{latex(name)}}}}},\n  author = {{{{{latex(owner)}}}}},\n"

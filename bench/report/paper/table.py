@@ -1,7 +1,7 @@
 """The table of a paper: booktabs, numbers in siunitx columns, intervals beside them.
 
-A group of rows per run, one line with its name above each where there are several. It is set in
-the largest type in which it fits the venue's column, which is computed here, in Times.
+A group of rows per run, under its name where there are several. It is set in the largest type in
+which it fits the venue's column, which is computed here, in Times.
 """
 
 from __future__ import annotations
@@ -42,10 +42,7 @@ class Entry(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """The entries by run and row, the first of each being the decoder's name.
-
-    `spread` holds the columns whose intervals are printed.
-    """
+    """The entries by run and row, the decoder's name first; `spread` columns print intervals."""
 
     columns: tuple[str, ...]
     groups: list[tuple[str, list[list[Entry]]]]
@@ -58,12 +55,12 @@ def grid(
     columns: Sequence[str],
     spread: Collection[str] = _INTERVALS,
 ) -> Grid:
-    """The table over all families; the best of a run in a column is bold, or nothing is.
+    """Return the table over all families; the best of a run in a column is bold, or nothing is.
 
-    The best is what prints best among decoders that guarantee something of their answers, ar among
-    them; equal prints are all best, unless all are equal. A time is the best where its decoder is
-    shown to be the fastest, a quality where no other's interval reaches it. Intervals of `spread`
-    are printed where a row has one.
+    The best prints best among decoders that guarantee something, ar among them; equal prints are
+    all best, unless all are equal. A time is the best where its decoder is shown to be the fastest,
+    a quality where no other's interval reaches it. Intervals of `spread` are printed where a row
+    has one.
     """
     groups = []
     for member in members:
@@ -112,18 +109,18 @@ def _best(member: NamedRun, rows: Sequence[SummaryRow], column: str) -> str | No
 
 
 def _above(best: SummaryRow, other: SummaryRow) -> bool:
-    """Whether a quality is above another's whole interval; of an unknown interval it is not."""
+    """Return whether a quality is above another's whole interval; unknown ones are not."""
     low, high = best.quality_low, other.quality_high
     return low is not None and high is not None and low > high
 
 
 def eligible(row: SummaryRow) -> bool:
-    """Whether a decoder's numbers can be called the best: it guarantees something."""
+    """Return whether a decoder can be called the best: it guarantees something."""
     return row.decoder == BASELINE or row.guarantee not in (None, NO_GUARANTEE, WRONG)
 
 
 def name_of(row: SummaryRow, layout: Layout) -> str:
-    """A decoder as the paper calls it, one that is wrong named so."""
+    """Return a decoder's name in the paper, with WRONG where it is."""
     name = layout.labels.get(row.decoder, row.decoder)
     return f"{name} ({WRONG})" if row.guarantee == WRONG else name
 
@@ -132,19 +129,16 @@ def name_of(row: SummaryRow, layout: Layout) -> str:
 
 
 def wanted(members: Sequence[NamedRun], layout: Layout) -> tuple[str, ...]:
-    """The columns asked for, or the usual ones; times of several runs stand in no one column."""
+    """Return the columns asked for, or the usual ones; of several runs without times."""
     if layout.columns is not None:
         return layout.columns
     return tuple(name for name in USUAL if len(members) == 1 or not name.endswith("_s"))
 
 
 def fitted(members: Sequence[NamedRun], layout: Layout) -> tuple[Grid, tuple[float, float]]:
-    """The table, and the type and space in which it fits the venue's column.
+    """Return the table, and the type and space in which it fits the venue's column (else exit 2).
 
-    Before a column is left out its neighbours' intervals are, but for those of speed-ups.
-
-    Raises:
-        BenchError: the columns asked for do not fit (exit 2).
+    A column loses its interval before its neighbour is left out, but for those of speed-ups.
     """
     room = WIDTHS[layout.venue] * POINTS * _SPARE
     choices = [wanted(members, layout)]
@@ -166,7 +160,7 @@ def fitted(members: Sequence[NamedRun], layout: Layout) -> tuple[Grid, tuple[flo
 
 
 def width_of(made: Grid, size: float, space: float) -> float:
-    """Width of the table in TeX's points, set in Times.
+    """Return the table's width in TeX's points, set in Times.
 
     A siunitx column reserves room for the most digits before and after the point.
     """
@@ -187,7 +181,6 @@ def width_of(made: Grid, size: float, space: float) -> float:
 
 
 def _digits(made: Grid, place: int) -> tuple[int, int]:
-    """The most digits of a column before and after the point."""
     texts = [row[place].text for _, rows in made.groups for row in rows]
     parts = [text.partition(".") for text in texts if text != UNKNOWN]
     return (
@@ -205,11 +198,7 @@ def latex(
     caption: Callable[[Grid], str],
     note: Callable[[str], None] = lambda _: None,
 ) -> str:
-    """The table in its environment, its caption above it; it fits the venue's column.
-
-    Raises:
-        BenchError: see `fitted`.
-    """
+    """Return the table in its environment, its caption above it; exit 2 where it cannot fit."""
     made, (size, space) = fitted(members, layout)
     _tell_left_out(made, wanted(members, layout), layout.venue, note)
     width = WIDTHS[layout.venue] * POINTS
@@ -249,7 +238,7 @@ def _tell_left_out(
 
 
 def _shapes(made: Grid) -> list[str]:
-    """The column types: numbers stand by their points, intervals to the right of them."""
+    """Return column types: numbers stand by their points, intervals to the right of them."""
     shapes = []
     for place, column in enumerate(made.columns, start=1):
         before, after = _digits(made, place)
@@ -267,7 +256,6 @@ def _headings(made: Grid) -> list[str]:
 
 
 def _body(made: Grid) -> list[str]:
-    """Rows by run, each with its name above where there are several."""
     lines, wide = [], 1 + len(made.columns) + len(made.spread)
     for label, rows in made.groups:
         lines.append(r"\midrule")

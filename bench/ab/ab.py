@@ -93,27 +93,25 @@ def run_ab(
         for folder in folders:
             folder.mkdir()
         revisions = [None if Path(given).is_dir() else given for given in (base, head)]
-        _AbRun(trees, folders, config, token, progress, start, revisions).run()
+        by_folder = dict(zip(folders, revisions, strict=True))
+        _AbRun(trees, by_folder, config, token, progress, start).run()
     return folders[0], folders[1]
 
 
+@dataclass
 class _AbRun:
-    def __init__(
-        self,
-        trees: Sequence[Path],
-        folders: Sequence[Path],
-        config: Mapping[str, Any],
-        token: str,
-        progress: Progress,
-        start: Start,
-        revisions: Sequence[str | None],
-    ) -> None:
-        self.revisions = dict(zip(folders, revisions, strict=True))
-        self.trees, self.folders, self.config = trees, folders, config
-        self.token, self.progress, self.start = token, progress, start
-        self.plan: Plan | None = None
-        self.lines: dict[str, Lines] = {name: [] for name in _SIDES}
-        self.began = datetime.now(UTC).isoformat(timespec="seconds")
+    """The course of one `bench ab`; `revisions` are those checked out, by folder."""
+
+    trees: Sequence[Path]
+    revisions: Mapping[Path, str | None]
+    config: Mapping[str, Any]
+    token: str
+    progress: Progress
+    start: Start
+    plan: Plan | None = None
+    order: random.Random = field(default_factory=random.Random)
+    lines: dict[str, Lines] = field(default_factory=lambda: {name: [] for name in _SIDES})
+    began: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     def run(self) -> None:
         """Measure everything; an interrupted run keeps its whole blocks, and says so."""
@@ -126,7 +124,7 @@ class _AbRun:
             raise
         finally:
             self.progress.close()
-            for folder in self.folders if how != "complete" else ():
+            for folder in self.revisions if how != "complete" else ():
                 if (folder / MANIFEST).is_file():
                     write_status(folder, self._status(folder, how, verdict=INCOMPLETE))
 
@@ -154,7 +152,7 @@ class _AbRun:
         """Open a fresh pair of processes."""
         with ExitStack() as stack:
             arms = []
-            for name, tree, folder in zip(_SIDES, self.trees, self.folders, strict=True):
+            for name, tree, folder in zip(_SIDES, self.trees, self.revisions, strict=True):
                 process = stack.enter_context(self.start(name, tree))
                 arms.append(_AbSide(name, tree, folder, process, process.open(self.config)))
             check_setup(*(environment_of(arm.opened["env"], arm.name) for arm in arms))

@@ -105,8 +105,6 @@ def verify(
     progress: options.Progressing = options.ProgressStyle.auto,
 ) -> None:
     """Check that decoders that claim to be lossless are: equality with AR, and the distribution."""
-    from rich.console import Console
-
     from bench.verify.verify import verify as examine
 
     chosen = options.configuration(given)
@@ -114,7 +112,7 @@ def verify(
         raise UsageError(f"--json {json}: the folder {json.parent} does not exist")
     with options.display(progress) as shown:
         report = examine(chosen, shown, distribution=distribution, num_draws=draws)
-    report.print(Console())
+    report.print(options.console())
     if json is not None:
         report.write(json)
     raise typer.Exit(int(report.exit_code))

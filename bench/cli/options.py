@@ -15,6 +15,8 @@ from bench.progress import ProgressStyle as ProgressStyle
 from bench.settings.spread import Kind as Kind
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from bench.progress import Progress
     from bench.settings.config import RunConfig
 
@@ -203,18 +205,24 @@ def display(shown: ProgressStyle) -> Iterator[Progress]:
         chosen.close()
 
 
+def console() -> Console:
+    """Return the terminal, or whatever stands in its place."""
+    from rich.console import Console
+
+    return Console()
+
+
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table, numbers at the right, without folding where it is piped."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console()
-    if not console.is_terminal:
-        console.width = _WIDE
+    shown = console()
+    if not shown.is_terminal:
+        shown.width = _WIDE
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column, heading in enumerate(headings):
         table.add_column(Text(heading), justify="right" if column else "left")
     for row in rows:
         table.add_row(*map(Text, row))
-    console.print(table)
+    shown.print(table)

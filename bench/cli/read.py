@@ -45,8 +45,6 @@ def report(
 
 
 def _report_one(names: list[str], reference: str | None, folder: Path | None, output: Path) -> int:
-    from rich.console import Console
-
     from bench.errors import UsageError
     from bench.records.run_folder import find_run
     from bench.report.write import print_findings, write_report
@@ -55,7 +53,7 @@ def _report_one(names: list[str], reference: str | None, folder: Path | None, ou
         line = "--folder is for the report of several runs; that of one lies in the run's own"
         raise UsageError(line)
     run_folder = find_run(names[0], output)
-    code = print_findings(write_report(run_folder, reference), Console())
+    code = print_findings(write_report(run_folder, reference), options.console())
     _say_where(run_folder)
     return int(code)
 
@@ -63,8 +61,6 @@ def _report_one(names: list[str], reference: str | None, folder: Path | None, ou
 def _report_together(
     names: list[str], reference: str | None, folder: Path | None, output: Path
 ) -> int:
-    from rich.console import Console
-
     from bench.errors import UsageError
     from bench.report.page.joint import print_joint, write_joint
     from bench.report.together import load_members
@@ -74,7 +70,7 @@ def _report_together(
         raise UsageError(line)
     folder, members = folder or output / _TOGETHER, load_members(names, output)
     write_joint(members, folder)
-    code = print_joint(members, Console())
+    code = print_joint(members, options.console())
     _say_where(folder)
     return int(code)
 
@@ -87,13 +83,11 @@ def show(
     output: options.Output = options.RESULTS,
 ) -> None:
     """Print answers with the tokens of each step coloured."""
-    from rich.console import Console
-
     from bench.records.run_folder import find_run
     from bench.report.show import show_run
 
     cells = decoders.split(",") if decoders else None
-    show_run(find_run(run_dir, output), Console(), prompt=prompt, decoders=cells)
+    show_run(find_run(run_dir, output), options.console(), prompt=prompt, decoders=cells)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -105,15 +99,13 @@ def explain(
     output: options.Output = options.RESULTS,
 ) -> None:
     """Say in words where the time went and what would help most."""
-    from rich.console import Console
-
     from bench.records.run_folder import find_run, load_run
     from bench.report.explained import print_explanation
     from bench.report.findings import Findings
     from bench.stats.cost_curve import load_cost
 
-    measured = None if cost is None else load_cost(cost)
-    print_explanation(Findings(load_run(find_run(run_dir, output))), Console(), measured)
+    findings = Findings(load_run(find_run(run_dir, output)))
+    print_explanation(findings, options.console(), None if cost is None else load_cost(cost))
 
 
 @app.command(rich_help_panel=PANEL)
@@ -228,14 +220,12 @@ def ls(
     output: options.Output = options.RESULTS,
 ) -> None:
     """List decoders, models, tasks, or runs."""
-    from rich.console import Console
-
     from bench.cli import listing
 
     if as_json:
         typer.echo(json.dumps(listing.facts_of(what, output), indent=1, default=str))
     else:
-        listing.print_table(listing.table_of(what, output), Console())
+        listing.print_table(listing.table_of(what, output), options.console())
 
 
 @app.command(rich_help_panel=PANEL)
@@ -250,8 +240,6 @@ def show_prompts(
     ] = None,
 ) -> None:
     """Print what a run would ask, with references."""
-    from rich.console import Console
-
     from bench.cli.listing import show_prompts as print_prompts
     from bench.plan.tokenise import tasks_of
     from bench.settings.config import load_config
@@ -261,16 +249,14 @@ def show_prompts(
     asked = tasks_of(
         chosen.tasks, limit=chosen.limit, seed=chosen.seed, columns=chosen.columns or None
     )
-    print_prompts(asked, Console(), limit)
+    print_prompts(asked, options.console(), limit)
 
 
 def print_run(run_dir: Path) -> int:
     """Print a run's numbers and verdict; return the exit code of the verdict."""
-    from rich.console import Console
-
     from bench.report.write import print_summary
 
-    code = print_summary(run_dir, Console())
+    code = print_summary(run_dir, options.console())
     _say_where(run_dir)
     return int(code)
 

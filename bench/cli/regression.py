@@ -126,10 +126,10 @@ def _rules(file: Path | None, fail_inconclusive: bool) -> Gate:
     from bench.compare.gate import load_gate
 
     gate = load_gate(file)
-    if not fail_inconclusive:
-        return gate
-    strict = gate.verdict.model_copy(update={"inconclusive": "fail"})
-    return gate.model_copy(update={"verdict": strict})
+    if fail_inconclusive:
+        strict = gate.verdict.model_copy(update={"inconclusive": "fail"})
+        gate = gate.model_copy(update={"verdict": strict})
+    return gate
 
 
 def _conclude(
@@ -138,13 +138,11 @@ def _conclude(
     json_file: Path | None,
     diff: tuple[RunSnapshot, RunSnapshot] | None,
 ) -> None:
-    from rich.console import Console
-
     from bench.compare import show as shown
     from bench.compare.diff import show_changes
     from bench.records.files import write_text
 
-    console = Console()
+    console = options.console()
     if diff is not None:
         show_changes(*diff, console)
     shown.print_comparison(comparison, console)

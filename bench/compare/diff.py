@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bench.compare.comparable import RunPair
 from bench.compare.joined import join
 from bench.records.record import SampleRecord
 from bench.records.vocabulary import pieces_of
@@ -38,7 +39,7 @@ def show_changes(base: RunSnapshot, head: RunSnapshot, console: Console, most: i
     total = 0
     for cell in [cell for cell in base.cells if cell in head.cells]:
         distinct: dict[tuple[object, ...], tuple[SampleRecord, SampleRecord]] = {}
-        for ours, theirs in join(base, head, cell).changed:
+        for ours, theirs in join(RunPair(base, head), cell).changed:
             distinct.setdefault((ours.prompt, ours.tokens, theirs.tokens), (ours, theirs))
         total += len(distinct)
         for ours, theirs in list(distinct.values())[:most]:
@@ -80,9 +81,9 @@ def _show(
     console: Console,
 ) -> None:
     mine, other = ours.tokens or (), theirs.tokens or ()
-    place = first_difference(mine, other)
     head = f"\n{ours.decoder}  {ours.prompt} ({ours.family}), repeat {ours.repeat}"
-    console.print(Text(f"{head}: differs from token {place}", style="bold"))
+    line = f"{head}: differs from token {first_difference(mine, other)}"
+    console.print(Text(line, style="bold"))
     brackets = colourless(console)
     table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
     for name, tokens in (("base", mine), ("head", other)):

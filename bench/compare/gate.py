@@ -42,6 +42,7 @@ FAULTS = ("wrong_answers", "errors")
 """What no rounding explains, on any machine."""
 
 _Tolerance = Annotated[float, Field(ge=0)]
+_Own = _Tolerance | None
 
 
 class _Table(BaseModel):
@@ -58,26 +59,20 @@ class Hard(_Table):
 
     tolerance: _Tolerance = 0.0
     tolerance_elsewhere: _Tolerance = 0.005
-    calls: _Tolerance | None = None
-    rows: _Tolerance | None = None
-    draft_calls: _Tolerance | None = None
-    emitted: _Tolerance | None = None
-    accepted: _Tolerance | None = None
-    tokens_per_step: _Tolerance | None = None
-    identical_to_ar: _Tolerance | None = None
-    wrong_answers: _Tolerance | None = None
-    changed_answers: _Tolerance | None = None
-    quality: _Tolerance | None = None
-    errors: _Tolerance | None = None
+    calls: _Own = None
+    rows: _Own = None
+    draft_calls: _Own = None
+    emitted: _Own = None
+    accepted: _Own = None
+    tokens_per_step: _Own = None
+    identical_to_ar: _Own = None
+    wrong_answers: _Own = None
+    changed_answers: _Own = None
+    quality: _Own = None
+    errors: _Own = None
 
     def of(self, measure: str, *, exact: bool, step: float = 0.0) -> float:
-        """Return the tolerance of a measure of `HARD`.
-
-        Args:
-            measure: its name.
-            exact: whether the same numbers can be expected.
-            step: the effect of a single answer: elsewhere no tolerance is below that.
-        """
+        """Return a tolerance: elsewhere at least `step`, the effect of one answer."""
         own: float | None = getattr(self, measure)
         if own is not None:
             return own
@@ -134,7 +129,7 @@ def load_gate(file: Path | None) -> Gate:
     except ValidationError as error:
         first, said = error.errors()[0], format_error(error)
         if first["type"] == "extra_forbidden":
-            place = ".".join(map(str, first["loc"]))
+            key = ".".join(map(str, first["loc"]))
             allowed = _TABLES.get(str(first["loc"][0]), Gate).model_fields
-            said = f"{place}: unknown key; {did_you_mean(str(first['loc'][-1]), allowed)}"
+            said = f"{key}: unknown key; {did_you_mean(str(first['loc'][-1]), allowed)}"
         raise UsageError(f"{file}: {said}") from error

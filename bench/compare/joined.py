@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bench.compare.comparable import held_to_ar
+from bench.compare.comparable import RunPair
 from bench.records.plan import BASELINE
 from bench.records.record import SampleRecord
 from bench.stats import counters
@@ -54,15 +54,15 @@ class PairedAnswers:
         return [(ours, theirs) for ours, theirs in self.finished if ours.tokens != theirs.tokens]
 
 
-def join(base: RunSnapshot, head: RunSnapshot, cell: str) -> PairedAnswers:
+def join(pair: RunPair, cell: str) -> PairedAnswers:
     """Pair the answers of one decoder to the same prompts under the same repeat."""
-    mine, other = _of(base, cell), _of(head, cell)
+    mine, other = _of(pair.base, cell), _of(pair.head, cell)
     keys = [key for key in mine if key in other]
     return PairedAnswers(
         base=tuple(mine[key] for key in keys),
         head=tuple(_renamed(other[key], mine[key]) for key in keys),
         num_base=len(mine),
-        shared=_shared(mine, other, sorted(base.passes & head.passes)),
+        shared=_shared(mine, other, sorted(pair.base.passes & pair.head.passes)),
     )
 
 
@@ -105,17 +105,15 @@ class HardMeasures:
         return steps.get(measure, 0.0)
 
 
-def counted(
-    joined: PairedAnswers, baseline: PairedAnswers, base: RunSnapshot, head: RunSnapshot
-) -> HardMeasures:
+def counted(joined: PairedAnswers, baseline: PairedAnswers, pair: RunPair) -> HardMeasures:
     """Count both sides of joined answers; exactness is held against `baseline`, ar's own join."""
     pairs, cell = joined.finished, joined.base[0].decoder
     sides = {"base": [b for b, _ in pairs], "head": [h for _, h in pairs]}
     ars = {"base": [b for b, _ in baseline.finished], "head": [h for _, h in baseline.finished]}
-    held = cell != BASELINE and cell in held_to_ar(base, head)
+    held = cell != BASELINE and cell in pair.held_to_ar
     values: dict[str, Values] = {}
     for side, records in sides.items():
-        measures = _counters(records) | _quality(records, base)
+        measures = _counters(records) | _quality(records, pair.base)
         if held:
             measures["identical_to_ar"] = counters.identical_to_ar(records, ars[side])
         for name, value in measures.items():

@@ -18,7 +18,6 @@ from bench.stats.intervals import Estimate
 
 ROUNDING = 1e-5
 """Relative: a stored summary has six significant digits."""
-
 OVER_AR = "time_over_ar"
 """The name of the measure of time in units of ar's."""
 _MOST_TIMES = 20
@@ -37,15 +36,10 @@ class Regression(StrEnum):
     wrong = "WRONG"
 
 
-_WORST_FIRST = (
-    Regression.regressed,
-    Regression.inconclusive,
-    Regression.improved,
-    Regression.passed,
-)
+_WORST_FIRST = [Regression(v) for v in ("regressed", "inconclusive", "improved", "pass")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Measure:
     """One number on both sides; `change` is relative for counters and times, else a difference.
 
@@ -149,14 +143,8 @@ def judge_hard(
 ) -> Measure:
     """Judge one hard measure (``quality.FAMILY`` goes by the rule of ``quality``).
 
-    Args:
-        name: of the measure.
-        base: its value there.
-        head: its value there.
-        gate: the rules.
-        exact: the same work must give the same numbers.
-        rounded: one of them is from a summary.
-        step: the effect of a single answer.
+    `exact`: equal work must give equal numbers; `rounded`: one of them is from a summary; `step`:
+    the effect of a single answer.
     """
     rule = name.partition(".")[0]
     better, relative = HARD[rule]
@@ -169,15 +157,7 @@ def judge_hard(
     if abs(change) > slack:
         good = (better == "more") == (change > 0) and better != "same"
         verdict = Regression.improved if good else Regression.regressed
-    return Measure(
-        name=name,
-        base=base,
-        head=head,
-        change=change,
-        relative=relative,
-        tolerance=tolerance,
-        verdict=verdict,
-    )
+    return Measure(name, base, head, change, relative, tolerance, verdict)
 
 
 def judge_time(
@@ -198,18 +178,8 @@ def judge_time(
         verdict = Regression.passed
     else:
         verdict, note = Regression.inconclusive, more_needed(ratio, margin)
-    return Measure(
-        name="time",
-        base=base_s,
-        head=head_s,
-        change=None if ratio.value is None else 1 / ratio.value - 1,
-        relative=True,
-        tolerance=margin,
-        verdict=verdict,
-        low=low,
-        high=high,
-        note=note,
-    )
+    change = None if ratio.value is None else 1 / ratio.value - 1
+    return Measure("time", base_s, head_s, change, True, margin, verdict, low, high, note)
 
 
 def more_needed(ratio: Estimate, margin: float) -> str:

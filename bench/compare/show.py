@@ -30,9 +30,7 @@ _ALWAYS = ("calls", "rows", "emitted", "accepted", "tokens_per_step", "identical
 _TIMES = ("time", OVER_AR)
 _BAD = (Regression.wrong, Regression.regressed, Regression.not_comparable)
 _STYLES = {
-    Regression.wrong: "bold red",
-    Regression.regressed: "bold red",
-    Regression.not_comparable: "bold red",
+    **dict.fromkeys(_BAD, "bold red"),
     Regression.inconclusive: "yellow",
     Regression.improved: "bold green",
     Regression.passed: "green",
@@ -51,19 +49,22 @@ def to_table(comparison: Comparison, *, absolute: bool = False) -> Table:
     names = _columns(comparison)
     rows = []
     for cell in comparison.cells:
-        measures = {measure.name: measure for measure in cell.measures}
-        shown = [
-            TableCell(say(measures[n]), measures[n].verdict is Regression.regressed)
-            if n in measures
-            else TableCell(UNKNOWN)
-            for n in names
-        ]
+        cells = {
+            m.name: TableCell(say(m), m.verdict is Regression.regressed) for m in cell.measures
+        }
+        shown = [cells.get(name, TableCell(UNKNOWN)) for name in names]
         verdict = TableCell(str(cell.verdict), cell.verdict in _BAD)
         rows.append((TableCell(cell.cell), verdict, *shown, TableCell(_pairs(cell))))
     headings = [name.replace("_", " ") for name in names]
+    base, head = (
+        name if code is None else f"{name} at {code}"
+        for name, code in (
+            (comparison.base, comparison.base_code),
+            (comparison.head, comparison.head_code),
+        )
+    )
     return Table(
-        title=f"{_named(comparison.head, comparison.head_code)} against "
-        f"{_named(comparison.base, comparison.base_code)}: {comparison.verdict}",
+        title=f"{head} against {base}: {comparison.verdict}",
         note=_note(comparison),
         headings=("decoder", "verdict", *headings, "answers"),
         rows=tuple(rows),
@@ -75,8 +76,8 @@ def to_markdown(comparison: Comparison) -> str:
     table = to_table(comparison, absolute=True)
     lines = [f"### {markdown(table.title)}", "", table.to_markdown(), "", markdown(table.note), ""]
     lines += [f"* {markdown(line)}" for line in _remarks(comparison)]
-    num = len(comparison.warnings)
-    lines += _folded(f"{num} warning{'s' * (num > 1)} of the runs", comparison.warnings)
+    warnings = counted(len(comparison.warnings), "warning")
+    lines += _folded(f"{warnings} of the runs", comparison.warnings)
     lines += _folded("What else differs", comparison.changes)
     return "\n".join(lines) + "\n"
 
@@ -93,8 +94,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
     data = dataclasses.asdict(comparison)
     data["gate"] = comparison.gate.model_dump()
     data |= {"verdict": str(comparison.verdict), "exit_code": int(comparison.exit_code)}
-    plain: dict[str, Any] = _finite(data)
-    return plain
+    return dict(_finite(data))
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
@@ -106,58 +106,56 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     console.print(Text(table.note, style="dim"))
     for line in (*_remarks(comparison), *comparison.warnings):
         console.print(Text(f"! {line}", style="yellow"))
-    for line in comparison.changes[:_MOST_CHANGES]:
+    shown, left = comparison.changes[:_MOST_CHANGES], len(comparison.changes) - _MOST_CHANGES
+    more = [f"and {left} more differences (--json has all)"] if left > 0 else []
+    for line in (*shown, *more):
         console.print(Text(f"  {line}", style="dim"))
-    if len(comparison.changes) > _MOST_CHANGES:
-        left = len(comparison.changes) - _MOST_CHANGES
-        console.print(Text(f"  and {left} more differences (--json has all)", style="dim"))
-    style = _STYLES.get(comparison.verdict, "")
-    console.print(Text(str(comparison.verdict), style=style))
+    console.print(Text(str(comparison.verdict), style=_STYLES.get(comparison.verdict, "")))
 
 
 def _fitting_tables(table: Table, styles: Sequence[str], console: Console) -> list[RichTable]:
     """Cut the table between columns where the console is too narrow; each part names the rows."""
     wide = console.options.update(width=1000)
     parts, shown = [], [0, 1]
-    for place in range(2, len(table.headings)):
-        wider = _printed(table, styles, [*shown, place])
+    for column in range(2, len(table.headings)):
+        wider = _printed(table, styles, [*shown, column])
         if len(shown) > 1 and Measurement.get(console, wide, wider).maximum > console.width:
             parts.append(_printed(table, styles, shown))
             shown = [0]
-        shown.append(place)
+        shown.append(column)
     return [*parts, _printed(table, styles, shown)]
 
 
 def _printed(table: Table, styles: Sequence[str], shown: Sequence[int]) -> RichTable:
     printed = RichTable(box=None, pad_edge=False, header_style="bold")
     printed.add_column("decoder", overflow="fold", max_width=24, vertical="bottom")
-    for place in shown[1:]:
-        side: Literal["left", "right"] = "left" if place == 1 else "right"
-        short = table.headings[place].replace(" ", "\n").replace(".", ".\n")
+    for column in shown[1:]:
+        side: Literal["left", "right"] = "left" if column == 1 else "right"
+        short = table.headings[column].replace(" ", "\n").replace(".", ".\n")
         printed.add_column(short, justify=side, vertical="bottom", no_wrap=True)
     for row, style in zip(table.rows, styles, strict=True):
-        styled = [style if place == 1 else "bold red" * row[place].bold for place in shown]
-        texts = [row[place].text.replace(" -> ", "\n-> ") for place in shown]
+        styled = [style if column == 1 else "bold red" * row[column].bold for column in shown]
+        texts = [row[column].text.replace(" -> ", "\n-> ") for column in shown]
         printed.add_row(*(Text(t, style=s) for t, s in zip(texts, styled, strict=True)))
     return printed
 
 
 def _remarks(comparison: Comparison) -> list[str]:
     """List what qualifies the verdicts, regressions first, the runs' warnings apart."""
-    lines = []
-    for cell in comparison.cells:
-        for measure in cell.measures:
-            if measure.verdict is Regression.regressed:
-                lines.append(f"{cell.cell}: {measure.name} regressed: {_both(measure)}")
+    lines = [
+        f"{cell.cell}: {measure.name} regressed: {_both(measure)}"
+        for cell in comparison.cells
+        for measure in cell.measures
+        if measure.verdict is Regression.regressed
+    ]
     lines += [*comparison.unlike, *comparison.invalid]
     for cell in comparison.cells:
         lines += [f"{cell.cell}: {note}" for note in cell.notes]
         lines += [f"{cell.cell}: option {change}" for change in cell.options]
         lines += [f"{cell.cell}: {m.name}: {m.note}" for m in cell.measures if m.note]
         if cell.num_changed:
-            lines.append(
-                f"{cell.cell}: {counted(cell.num_changed, 'answer')} changed (--diff shows them)"
-            )
+            changed = counted(cell.num_changed, "answer")
+            lines.append(f"{cell.cell}: {changed} changed (--diff shows them)")
     return [*lines, *comparison.unjudged]
 
 
@@ -235,10 +233,6 @@ def _pairs(cell: CellRegression) -> str:
     if cell.num_pairs == cell.num_base:
         return str(cell.num_pairs)
     return f"{cell.num_pairs} of {cell.num_base}"
-
-
-def _named(name: str, code: str | None) -> str:
-    return name if code is None else f"{name} at {code}"
 
 
 def _note(comparison: Comparison) -> str:

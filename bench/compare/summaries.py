@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from bench.compare.comparable import held_to_ar
+from bench.compare.comparable import RunPair
 from bench.compare.joined import QUALITY, HardMeasures, Values
 from bench.records.plan import BASELINE, Cell, Plan
 from bench.stats import counters
@@ -20,17 +20,16 @@ _FAILED = "answers failed: the counters are sums over other answers, and are not
 _NOT_SCORED = "quality is not judged: it was not scored on the same number of prompts"
 
 
-def counted_in_summaries(cell: str, base: RunSnapshot, head: RunSnapshot) -> HardMeasures | None:
+def counted_in_summaries(cell: str, pair: RunPair) -> HardMeasures | None:
     """Return the hard measures of a summary; None where the sides asked unequally many prompts.
 
     Where more answers failed on one side, the errors are judged and no counters.
     """
-    held = held_to_ar(base, head) - {BASELINE}
-    sides = {"base": base, "head": head}
-    rows = {name: _rows(side, cell, held) for name, side in sides.items()}
+    held = pair.held_to_ar - {BASELINE}
+    rows = {name: _rows(side, cell, held) for name, side in pair.sides.items()}
     if not all(ALL in by_family for by_family in rows.values()):
         return None
-    asked = [_num_asked(side, cell, rows[name]) for name, side in sides.items()]
+    asked = [_num_asked(side, cell, rows[name]) for name, side in pair.sides.items()]
     if None not in asked and asked[0] != asked[1]:
         return None
     values: dict[str, Values] = {}

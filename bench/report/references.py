@@ -25,8 +25,6 @@ from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
 from bench.text import UNKNOWN, factor
 
-_YES = "yes"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PublishedFigures:
@@ -65,8 +63,7 @@ def obstacles(
     `left` are the run's departures from its protocol.
     """
     lengths = []
-    asked = str(config.get("model", "")).lower()
-    if reference.model not in asked:
+    if reference.model not in str(config.get("model", "")).lower():
         lengths.append(f"another model than {reference.model}")
     if config.get("temperature") != reference.temperature:
         lengths.append(f"temperature {config.get('temperature')}, not {reference.temperature}")
@@ -87,40 +84,29 @@ def obstacles(
     return lengths, speeds
 
 
-def table(
-    reference: _PublishedFigures,
-    summary: pd.DataFrame,
-    run: Run,
-) -> Table:
+def table(reference: _PublishedFigures, summary: pd.DataFrame, run: Run) -> Table:
     """Return published rows beneath the run's own."""
     left = []
     if run.config.get("protocol"):
         left = departures(run.config, len(run.plan.in_pass("timing")))
     lengths, speeds = obstacles(reference, run.config, run.env, left)
-    flags = tuple(TableCell("no" if why else _YES) for why in (speeds, lengths))
+    flags = ["no" if why else "yes" for why in (speeds, lengths)]
     ours = [
         (
             TableCell(f"{row.decoder} (this run)"),
             speed(row, "specbench_compat"),
             speed(row),
             TableCell(number(row.acceptance_length) + _aside(row)),
-            TableCell(UNKNOWN),
-            TableCell(UNKNOWN),
+            *map(TableCell, (UNKNOWN, UNKNOWN)),
         )
         for row in rows_of(summary, ALL)
         if row.decoder != BASELINE
     ]
     theirs = [
-        (
-            TableCell(name),
-            TableCell(factor(times)),
-            TableCell(UNKNOWN),
-            TableCell(number(length)),
-            *flags,
-        )
+        tuple(map(TableCell, (name, factor(times), UNKNOWN, number(length), *flags)))
         for name, times, length in reference.rows
     ]
-    reasons = ". ".join(_why(w, y) for w, y in (("accepted tokens", lengths), ("speed-up", speeds)))
+    reasons = f"{_why('accepted tokens', lengths)}. {_why('speed-up', speeds)}"
     return Table(
         title=f"Beside {reference.name}",
         note=(
@@ -145,6 +131,5 @@ def _aside(row: SummaryRow) -> str:
 
 
 def _why(what: str, reasons: Sequence[str]) -> str:
-    if not reasons:
-        return f"Comparable in {what}: yes"
-    return f"Comparable in {what}: no ({', '.join(reasons)})"
+    answer = f"no ({', '.join(reasons)})" if reasons else "yes"
+    return f"Comparable in {what}: {answer}"

@@ -54,31 +54,26 @@ def findings(tests: Sequence[DistributionTest]) -> list[Finding]:
         outcome: CheckOutcome = "passed" if distance <= MAX_DISTANCE else "open"
         if p_value < FALSE_ALARM:
             outcome = "wrong" if test.exact else "open"
-        made.append(
-            Finding(
-                check=f"distribution {test.where}",
-                outcome=outcome,
-                text=(
-                    f"{fit.num_draws:,} draws, chi-square {fit.statistic:.4g} at {fit.dof} "
-                    f"degrees of freedom, p = {p_value:.2g} (Holm)"
-                ),
-                power=f"a distance of {distance:.3f}",
-                data={
-                    "num_draws": fit.num_draws,
-                    "statistic": fit.statistic if math.isfinite(fit.statistic) else None,
-                    "impossible_answers": test.draws.counts["impossible"],
-                    "dof": fit.dof,
-                    "p_value": fit.p_value,
-                    "p_value_holm": p_value,
-                    "detectable_distance": distance,
-                    "power": POWER,
-                },
-            )
+        words = (
+            f"{fit.num_draws:,} draws, chi-square {fit.statistic:.4g} at {fit.dof} degrees of "
+            f"freedom, p = {p_value:.2g} (Holm)"
         )
+        data = {
+            "num_draws": fit.num_draws,
+            "statistic": fit.statistic if math.isfinite(fit.statistic) else None,
+            "impossible_answers": test.draws.counts["impossible"],
+            "dof": fit.dof,
+            "p_value": fit.p_value,
+            "p_value_holm": p_value,
+            "detectable_distance": distance,
+            "power": POWER,
+        }
+        check, power = f"distribution {test.where}", f"a distance of {distance:.3f}"
+        made.append(Finding(check, outcome, words, data, power))
     return made
 
 
-def unsure_places(
+def unsure_contexts(
     target: Model,
     prompts: Sequence[Prompt],
     answers: Mapping[str, tuple[int, ...]],
@@ -101,9 +96,9 @@ def unsure_places(
         entropy = _entropies(target, prompt.ids, answer, sampling) if answer else []
         windows = [sum(entropy[i : i + NUM_TOKENS]) for i in range(len(entropy))]
         if windows:
-            place = windows.index(max(windows))
-            context = (f"{prompt.name}+{place}", (*prompt.ids, *answer[:place]))
-            unsure.append((windows[place], context))
+            start = windows.index(max(windows))
+            context = (f"{prompt.name}+{start}", (*prompt.ids, *answer[:start]))
+            unsure.append((windows[start], context))
     unsure.sort(key=lambda item: -item[0])
     return [context for _, context in unsure[:NUM_CONTEXTS]]
 

@@ -35,7 +35,7 @@ MARGINS = {"float32": 1e-3, "float16": 0.03, "bfloat16": 0.25, "invariant": 0.0}
 nothing does."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Divergence:
     """The first difference of two answers: after `num_equal` tokens, `distance` from a tie.
 
@@ -43,7 +43,7 @@ class Divergence:
     none where one answer is the other's beginning (``length``).
     """
 
-    place: int
+    num_equal: int
     by: Literal["logits", "edge", "length"]
     distance: float
     margin: float
@@ -77,23 +77,22 @@ def examine(
         sampling: of both.
         precision: one of `MARGINS`.
     """
-    place = first_difference(answer, expected)
-    if place is None:
+    index = first_difference(answer, expected)
+    if index is None:
         return None
     margin = MARGINS[precision]
-    if place == min(len(answer), len(expected)):  # they stopped by different rules
-        return Divergence(place=place, by="length", distance=math.inf, margin=margin)
-    logits = cold_logits(target, (*prompt, *expected[:place]))[0]
+    if index == min(len(answer), len(expected)):  # they stopped by different rules
+        return Divergence(index, "length", math.inf, margin)
+    logits = cold_logits(target, (*prompt, *expected[:index]))[0]
     if sampling.greedy:
-        gap = float((logits[expected[place]] - logits[answer[place]]).abs())
-        return Divergence(place=place, by="logits", distance=gap, margin=margin)
-    u = Uniforms(sampling.seed, prompt).at("draw", place)
+        gap = float((logits[expected[index]] - logits[answer[index]]).abs())
+        return Divergence(index, "logits", gap, margin)
+    u = Uniforms(sampling.seed, prompt).at("draw", index)
     distance = min(
-        _to_token(distribution, u, answer[place])
+        _to_token(distribution, u, answer[index])
         for distribution in _distributions(logits, sampling, margin)
     )
-    edge = edge_margin(margin, sampling.temperature)
-    return Divergence(place=place, by="edge", distance=distance, margin=edge)
+    return Divergence(index, "edge", distance, edge_margin(margin, sampling.temperature))
 
 
 def cold_logits(target: Model, ids: Sequence[int], read: Sequence[int] | None = None) -> Tensor:

@@ -8,6 +8,7 @@ equal is censored). No decision rests on a curve alone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -61,14 +62,9 @@ class EqualityCheck:
         divergence = examine(
             target, prompt, outcome.tokens, expected, self.sampling, self.precision
         )
-        self.equal_tokens.append(len(expected) if divergence is None else divergence.place)
+        self.equal_tokens.append(len(expected) if divergence is None else divergence.num_equal)
         if divergence is not None:
             self.parted.append((name, divergence))
-
-    @property
-    def exact(self) -> bool:
-        """Return whether no rounding is allowed for."""
-        return self.precision == "invariant"
 
     @property
     def wrong(self) -> list[tuple[str, Divergence]]:
@@ -97,18 +93,16 @@ class EqualityCheck:
         """
         if not self.equal_tokens:
             return []
-        left = [divergence.place for _, divergence in self.parted]
-        ended = list(self.equal_tokens)
-        for place in left:
-            ended.remove(place)
-        parted = [place + 1 for place in left]
+        left = [divergence.num_equal for _, divergence in self.parted]
+        ended = list((Counter(self.equal_tokens) - Counter(left)).elements())
+        parted = [num + 1 for num in left]
         seen = max([*ended, *parted])
         shares = [1.0] * len(CURVE)
         if parted:
             data: Any = stats.CensoredData(uncensored=parted, right=ended)
             shares = [float(share) for share in stats.ecdf(data).sf.evaluate(CURVE)]
         pairs = zip(CURVE, shares, strict=True)
-        return [share if place <= seen or not share else None for place, share in pairs]
+        return [share if num <= seen or not share else None for num, share in pairs]
 
     def finding(self, lossless: bool, floor: EqualityCheck) -> Finding:
         """Judge the comparison of a decoder that is, or is not, labelled lossless."""
@@ -125,8 +119,8 @@ class EqualityCheck:
         elif not lossless:
             outcome = "measured"
             if self.parted:
-                places = [divergence.place for _, divergence in self.parted]
-                words += f"; parted after {median(places):g} tokens (median)"
+                tokens = median(divergence.num_equal for _, divergence in self.parted)
+                words += f"; parted after {tokens:g} tokens (median)"
         elif self._above(floor):
             outcome = "open"
             words += f"; {num_parted} near-ties, AR in another shape has {len(floor.parted)}"
@@ -134,13 +128,7 @@ class EqualityCheck:
             words += f"; {num_parted} near-ties" if num_parted else ""
             rarest = 1 / (1 - (1 - POWER) ** (1 / max(1, self.num_tokens)))
             power = f"one wrong token in {rarest:,.0f}"
-        return Finding(
-            check=f"{self.mode}, tokens of ar",
-            outcome=outcome,
-            text=words,
-            power=power,
-            data=self.as_data(),
-        )
+        return Finding(f"{self.mode}, tokens of ar", outcome, words, self.as_data(), power)
 
     def shapes(self) -> Finding:
         """Judge the noise floor: does rounding alone tell calls of one row from larger ones?
@@ -153,19 +141,17 @@ class EqualityCheck:
         words += f"; {num_parted - num_wrong} near-ties" if num_parted > num_wrong else ""
         if num_wrong:
             words += f"; {num_wrong} differ beyond rounding: {_parted(*self.wrong[0])}"
-        return Finding(
-            check=f"{self.mode}, five rows a call",
-            outcome=("wrong" if self.exact else "open") if num_wrong else "passed",
-            text=words,
-            data=self.as_data(),
-        )
+        outcome: CheckOutcome = "passed"
+        if num_wrong:
+            outcome = "wrong" if self.precision == "invariant" else "open"
+        return Finding(f"{self.mode}, five rows a call", outcome, words, self.as_data())
 
     def failures(self) -> Finding | None:
         """Report failures of AR itself, or of AR in another shape, if any."""
         if not self.errors:
             return None
-        check, text = f"{self.mode}, answers of ar", _failed(self.errors)
-        return Finding(check=check, outcome="open", text=text, data={"errors": self.errors})
+        data = {"errors": self.errors}
+        return Finding(f"{self.mode}, answers of ar", "open", _failed(self.errors), data)
 
     def _above(self, floor: EqualityCheck) -> bool:
         """Test whether it parts from AR more often per token than AR in another shape does."""
@@ -191,7 +177,7 @@ class EqualityCheck:
             "divergences": [
                 {
                     "prompt": name,
-                    "token": divergence.place,
+                    "token": divergence.num_equal,
                     "by": divergence.by,
                     "distance": None if divergence.by == "length" else divergence.distance,
                     "margin": divergence.margin,
@@ -208,9 +194,9 @@ def _failed(errors: Sequence[str]) -> str:
 
 def _parted(name: str, divergence: Divergence) -> str:
     if divergence.by == "length":
-        return f"{name} ends after {divergence.place} tokens, or goes on where ar ends"
+        return f"{name} ends after {divergence.num_equal} tokens, or goes on where ar ends"
     what = "the logits are" if divergence.by == "logits" else "u and the token's share are"
     return (
-        f"token {divergence.place} of {name}, where {what} {divergence.distance:.2g} apart "
+        f"token {divergence.num_equal} of {name}, where {what} {divergence.distance:.2g} apart "
         f"(margin {divergence.margin:.2g})"
     )

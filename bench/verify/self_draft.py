@@ -62,13 +62,9 @@ class SelfDraft:
             self.accepted += step.accepted
             self.rejected += step.accepted < step.drafted
 
-    def _most_rejected(self, tested: int) -> float:
-        share = MOST_REJECTED[self.precision]
-        return max(1, share * tested) if share else 0
-
     def finding(self) -> Finding:
         """Judge the control: `open` where drafts fell, since the output may still be right."""
-        tested = self.accepted + self.rejected
+        tested, share = self.accepted + self.rejected, MOST_REJECTED[self.precision]
         mode = "greedy" if self.sampling.greedy else f"T = {self.sampling.temperature:g}"
         words = (
             f"{self.accepted} of {tested} drafts are accepted where the target drafts for itself"
@@ -78,15 +74,10 @@ class SelfDraft:
         if self.errors or not tested:
             outcome = "open"
             words += f"; {len(self.errors)} failed: {self.errors[0]}" if self.errors else ""
-        elif self.rejected > self._most_rejected(tested):
+        elif self.rejected > (max(1, share * tested) if share else 0):
             outcome = "open"
             words += ": draft and target are not treated alike"
         else:
             power = f"one rejection in {1 / (1 - (1 - POWER) ** (1 / tested)):,.0f}"
-        return Finding(
-            check=f"{mode}, own drafts",
-            outcome=outcome,
-            text=words,
-            power=power,
-            data={"accepted": self.accepted, "rejected": self.rejected, "errors": self.errors},
-        )
+        data = {"accepted": self.accepted, "rejected": self.rejected, "errors": self.errors}
+        return Finding(f"{mode}, own drafts", outcome, words, data, power)

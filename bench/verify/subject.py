@@ -57,14 +57,7 @@ class Subject:
             except Exception as error:
                 words, outcome = f"{name}: {error_line(error)}", "open"
                 break
-        self.tables.append(
-            Finding(
-                check="equality on a table",
-                outcome=outcome,
-                text=words,
-                data={"checks": names},
-            )
-        )
+        self.tables.append(Finding("equality on a table", outcome, words, {"checks": names}))
 
     def begin(self, sampling: Sampling, precision: str) -> EqualityCheck | None:
         """Begin a comparison with AR, where one is due."""
@@ -81,8 +74,8 @@ class Subject:
             test.draws.draw(first_seed, num_rows)
         except Exception as error:
             self.distributions.remove(test)
-            check, words = f"distribution {test.where}", error_line(error)
-            self.failed.append(Finding(check=check, outcome="open", text=words, data={}))
+            check = f"distribution {test.where}"
+            self.failed.append(Finding(check, "open", error_line(error)))
 
     def examined(self, floors: Mapping[float, EqualityCheck], *, complete: bool) -> Examination:
         """Return all findings; `floors` are the noise floors by temperature."""

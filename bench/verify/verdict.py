@@ -11,7 +11,7 @@ inconclusive   something failed, was interrupted, or could not have been seen
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,15 +30,15 @@ Losslessness = Literal["lossless", "lossy", "wrong", "inconclusive"]
 _STYLES = {"lossless": "green", "lossy": "yellow", "wrong": "bold red", "inconclusive": "magenta"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One check of one decoder: its outcome, in words, what it would have caught, and data."""
 
     check: str
     outcome: CheckOutcome
     text: str
+    data: Mapping[str, Any] = field(default_factory=dict)
     power: str = ""
-    data: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class VerifyReport:
 
     examined: Sequence[Examination]
     notes: Sequence[str]
-    places: Sequence[int]
+    lengths: Sequence[int]
     curves: Sequence[tuple[str, Sequence[float | None]]]
     facts: Mapping[str, Any]
     interrupted: bool = False
@@ -124,15 +124,15 @@ class VerifyReport:
         if self.curves:
             curves = Table(box=None, pad_edge=False, header_style="bold")
             curves.add_column("answers still equal after tokens", overflow="fold")
-            for place in self.places:
-                curves.add_column(str(place), justify="right", no_wrap=True)
+            for num in self.lengths:
+                curves.add_column(str(num), justify="right", no_wrap=True)
             for label, shares in self.curves:
                 curves.add_row(Text(label), *map(percent, shares))
             shown += [curves, Text()]
         console.print(Group(*shown, *(Text(note) for note in self.notes)))
 
 
-_NOTHING = Finding(check="", outcome="open", text="nothing was checked", data={})
+_NOTHING = Finding("", "open", "nothing was checked")
 
 
 def _columns(*, headed: bool) -> Table:

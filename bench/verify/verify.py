@@ -33,7 +33,7 @@ from bench.verify.distribution import (
     NUM_CONTEXTS,
     NUM_TOKENS,
     DistributionTest,
-    unsure_places,
+    unsure_contexts,
 )
 from bench.verify.divergence import MARGINS, edge_margin
 from bench.verify.equality import CURVE, RESHAPED, EqualityCheck
@@ -67,15 +67,8 @@ def verify(
 ) -> VerifyReport:
     """Examine the decoders of a configuration.
 
-    Args:
-        config: as for a run; `repeats`, `batch_size` and `quality_limit` do not matter.
-        progress: where it reports to.
-        distribution: also test the distribution on the model itself.
-        num_draws: draws of every distribution test.
-        opener: opens the models.
-
-    Raises:
-        BenchError: as a run's, before anything is examined.
+    `repeats`, `batch_size` and `quality_limit` do not matter. With `distribution` the model's own
+    distribution is tested too, with `num_draws` draws a test. Raises as a run does, at once.
     """
     check(num_draws, NumDraws, "--draws")
     config = exact_by_default(choose_decoders(config, progress.note))
@@ -193,7 +186,7 @@ class _Work:
     def distributions(self) -> None:
         sampling = dataclasses.replace(self.sampled, max_new_tokens=NUM_TOKENS)
         target = self._setup.models.target
-        contexts = unsure_places(target, self._prompts, self._expected, sampling)
+        contexts = unsure_contexts(target, self._prompts, self._expected, sampling)
         subjects = [subject for subject in self._subjects if subject.keeps_distribution_only]
         self._progress.start("distributions", len(subjects) * len(contexts))
         for name, ids in contexts:
@@ -210,7 +203,7 @@ class _Work:
         return VerifyReport(
             examined=[s.examined(floors, complete=not interrupted) for s in self._subjects],
             notes=self._notes(),
-            places=CURVE,
+            lengths=CURVE,
             curves=[
                 (f"{made.decoder}, T = {made.sampling.temperature:g}", made.survival())
                 for made in compared

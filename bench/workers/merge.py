@@ -53,7 +53,7 @@ def merge(folders: Sequence[Path], parent: Path) -> tuple[Path, list[str]]:
     return folder, merged.notes
 
 
-@dataclass(kw_only=True)
+@dataclass
 class _Merged:
     """The measurements of several runs, each once; `parts` holds those taken of each run."""
 
@@ -69,7 +69,7 @@ class _Merged:
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> _Merged:
-        merged = cls(plan=_joined_plan(runs))
+        merged = cls(_joined_plan(runs))
         blocks: set[int] = set()
         scored: set[tuple[str, str]] = set()
         for number, run in enumerate(runs, start=1):
@@ -77,8 +77,8 @@ class _Merged:
             quality = {(r.decoder, r.prompt) for r in run.records if r.kind == "quality"}
             twice = len(timed & blocks) + len(quality & scored)
             if twice:
-                what = f"{len(timed & blocks)} blocks and {len(quality & scored)} scored answers"
-                merged.notes.append(f"{what} of {run.path.name} are in an earlier run: that counts")
+                both = f"{len(timed & blocks)} blocks and {len(quality & scored)} scored answers"
+                merged.notes.append(f"{both} of {run.path.name} are in an earlier run: that counts")
             merged._take(run, f"p{number}", timed - blocks, quality - scored)
             blocks |= timed
             scored |= quality
@@ -107,14 +107,13 @@ class _Merged:
 
 
 def _refuse_other(first: Run, run: Run) -> None:
-    why = None
-    identity, other = first.plan.identity, run.plan.identity
+    identity, other = first.plan.identity or {}, run.plan.identity or {}
     settings, others = (
         {key: value for key, value in each.config.items() if key not in _FREE}
         for each in (first, run)
     )
-    if identity is None or other is None or identity != other:
-        keys = [key for key in (identity or {}) if (other or {}).get(key) != (identity or {})[key]]
+    if not identity or identity != other:
+        keys = [key for key, value in identity.items() if other.get(key) != value]
         why = f"{', '.join(keys) or 'what it began with'} differ"
     elif settings != others:
         keys = [k for k in {**settings, **others} if settings.get(k) != others.get(k)]
@@ -123,21 +122,21 @@ def _refuse_other(first: Run, run: Run) -> None:
         why = "prompts, blocks or decoders differ"
     elif first.env.dtype != run.env.dtype:
         why = f"dtypes are {first.env.dtype} and {run.env.dtype}"
-    if why is not None:
-        line = f"{run.path.name} is of another plan than {first.path.name} ({why})"
-        advice = "merge takes parts of one: `bench run --part I/N` of the same command"
-        raise UnavailableError(f"{line}; {advice}")
+    else:
+        return
+    line = f"{run.path.name} is of another plan than {first.path.name} ({why})"
+    advice = "merge takes parts of one: `bench run --part I/N` of the same command"
+    raise UnavailableError(f"{line}; {advice}")
 
 
 def _joined_plan(runs: Sequence[Run]) -> Plan:
     first = runs[0].plan
     blocks = {block.block: block for run in runs for block in run.plan.blocks}
     prompts: dict[str, PlannedPrompt] = {}
-    for run in runs:
-        for planned in run.plan.prompts:
-            before = prompts.get(planned.prompt)
-            passes = dict.fromkeys([*(before.passes if before else ()), *planned.passes])
-            prompts[planned.prompt] = replace(planned, passes=tuple(passes))
+    for planned in (planned for run in runs for planned in run.plan.prompts):
+        before = prompts.get(planned.prompt, planned)
+        passes = dict.fromkeys([*before.passes, *planned.passes])
+        prompts[planned.prompt] = replace(planned, passes=tuple(passes))
     whole = any(not run.plan.parts for run in runs)
     parts = () if whole else tuple(dict.fromkeys(p for run in runs for p in run.plan.parts))
     joined = replace(

@@ -21,10 +21,11 @@ from bench.text import latex as escaped
 def caption_of(members: Sequence[NamedRun], layout: Layout, made: Grid) -> str:
     """Return as LaTeX the estimands, the model, and what is bold and what is lossy."""
     rows = [row for member in members for row in rows_of(member.summary, ALL)]
-    words = []
-    for name in made.columns:
-        more = name in made.spread and name not in NEEDED
-        words.append(COLUMNS[name].caption + (" with its 95\\,\\% interval" if more else ""))
+    with_interval = made.spread - {*NEEDED}
+    words = [
+        COLUMNS[name].caption + " with its 95\\,\\% interval" * (name in with_interval)
+        for name in made.columns
+    ]
     bold = ""
     if layout.bold == "best":
         of = " of a run" if len(members) > 1 else ""
@@ -53,14 +54,13 @@ def _tied(member: NamedRun, layout: Layout, several: bool) -> str:
 
 
 def _floors(members: Sequence[NamedRun]) -> str:
-    said = []
-    for member in members:
-        floor = member.floor
+    floors = []
+    for label, floor in ((member.label, member.floor) for member in members):
         if floor.value is not None:
             ends = "" if floor.low is None else f" {tables.interval(floor.low, floor.high)}"
-            of = f" ({escaped(member.label)})" if len(members) > 1 else ""
-            said.append(factor(floor.value, f"{ends}{of}"))
-    return f" AR against a second AR in the same run: {', '.join(said)}." if said else ""
+            of = f" ({escaped(label)})" if len(members) > 1 else ""
+            floors.append(factor(floor.value, f"{ends}{of}"))
+    return f" AR against a second AR in the same run: {', '.join(floors)}." if floors else ""
 
 
 def _qualified(members: Sequence[NamedRun], layout: Layout) -> str:

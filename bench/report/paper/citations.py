@@ -7,9 +7,10 @@ names it; what is local or one's own is missing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 
 from bench.report.together import NamedRun
@@ -71,9 +72,9 @@ _KEY = re.compile(r"@\w+\{([^,\s]+),")
 def entries() -> dict[str, str]:
     """Return every known entry by its key."""
     text = (files("bench.report.paper") / "references.bib").read_text(encoding="utf-8")
-    found = [(match[1], match.start()) for match in _KEY.finditer(text)]
-    ends = [start for _, start in found[1:]] + [len(text)]
-    return {key: text[start:end].strip() for (key, start), end in zip(found, ends, strict=True)}
+    starts = [match.start() for match in _KEY.finditer(text)]
+    each = [text[start:end].strip() for start, end in pairwise([*starts, len(text)])]
+    return {re.split("[{,]", entry, maxsplit=2)[1]: entry for entry in each}
 
 
 def of_decoder(cell: str, options: Mapping[str, str]) -> tuple[str, ...]:
@@ -122,23 +123,20 @@ def bibliography(members: Sequence[NamedRun]) -> tuple[str, list[str]]:
             if cell.split("@")[0] not in _DECODERS:
                 missing.append(f"decoder {portable(cell)}")
         adapters = config.get("adapters") or {}
-        models = [config.get("model"), config.get("draft"), *adapters.values()]
-        used = [("model", name, of_model(name)) for name in models if name]
-        used.append(("tasks", config.get("tasks"), of_tasks(config.get("tasks"))))
+        models = (config.get("model"), config.get("draft"), *adapters.values())
+        used = [("model", str(name), of_model(name)) for name in models if name]
+        if tasks := config.get("tasks"):
+            used.append(("tasks", str(tasks), of_tasks(tasks)))
         for kind, name, own in used:
             keys |= dict.fromkeys(own)
-            text = str(name).partition("=")[2] if kind == "tasks" else str(name)
+            text = name.partition("=")[2] if kind == "tasks" else name
             hub |= {key: _hub_entry(key, text) for key in own if key.startswith("hub_")}
-            if name and not own:
-                missing.append(f"{kind} {portable(str(name))}")
+            if not own:
+                missing.append(f"{kind} {portable(name)}")
     missing = list(dict.fromkeys(missing))
     lines = [f"% no entry is known for {latex(name)}: add yours" for name in missing]
-    return "\n".join([*lines, *_printed(keys, hub)]) + "\n", missing
-
-
-def _printed(keys: Iterable[str], hub: Mapping[str, str]) -> list[str]:
-    known = entries() | dict(hub)
-    return [f"{known[key]}\n" for key in keys]
+    known = entries() | hub
+    return "\n".join([*lines, *(f"{known[key]}\n" for key in keys)]) + "\n", missing
 
 
 def _hub_entry(key: str, name: str) -> str:

@@ -48,6 +48,17 @@ class Grid(NamedTuple):
     groups: list[tuple[str, list[list[Entry]]]]
     spread: frozenset[str]
 
+    def entries(self, column: str) -> list[Entry]:
+        """Return all of a column."""
+        index = 1 + self.columns.index(column)
+        return [row[index] for _, rows in self.groups for row in rows]
+
+    def digits(self, column: str) -> tuple[int, int]:
+        """Return the most digits of a column before and after the point."""
+        texts = [entry.text for entry in self.entries(column) if entry.text != UNKNOWN]
+        parts = [tuple(map(len, text.partition("."))) for text in texts] or [(1, 0, 0)]
+        return max(before for before, _, _ in parts), max(after for *_, after in parts)
+
 
 def grid(
     members: Sequence[NamedRun],
@@ -73,12 +84,9 @@ def grid(
             for row in rows
         ]
         groups.append((member.label, made))
-    there = {
-        column
-        for place, column in enumerate(columns, start=1)
-        if any(row[place].interval for _, rows in groups for row in rows)
-    }
-    return Grid(tuple(columns), groups, frozenset(there))
+    made = Grid(tuple(columns), groups, frozenset())
+    there = {name for name in columns if any(entry.interval for entry in made.entries(name))}
+    return made._replace(spread=frozenset(there))
 
 
 def _entry(row: SummaryRow, column: str, best: str | None, spread: Collection[str]) -> Entry:
@@ -166,27 +174,17 @@ def width_of(made: Grid, size: float, space: float) -> float:
     """
     from bench.report.figures import text_width
 
-    def widest(texts: Sequence[str], *, bold: bool = False) -> float:
-        return max((text_width(text, size, bold=bold) for text in texts), default=0.0)
+    def widest(*texts: str) -> float:
+        return max(text_width(text, size) for text in texts)
 
-    rows = [row for _, group in made.groups for row in group]
-    total = widest(["Decoder", *(row[0].text for row in rows)])
-    for place, column in enumerate(made.columns, start=1):
-        before, after = _digits(made, place)
-        whole = widest(["0" * before + ("." + "0" * after if after else "")])
+    total = widest("Decoder", *(row[0].text for _, rows in made.groups for row in rows))
+    for column in made.columns:
+        before, after = made.digits(column)
+        whole = widest("0" * before + ("." + "0" * after if after else ""))
         if column in made.spread:
-            whole += widest(["\u00a0"]) + widest([row[place].interval for row in rows])
-        total += 2 * space + max(whole, widest([COLUMNS[column].heading]))
+            whole += widest("\u00a0") + widest(*(e.interval for e in made.entries(column)))
+        total += 2 * space + max(whole, widest(COLUMNS[column].heading))
     return total
-
-
-def _digits(made: Grid, place: int) -> tuple[int, int]:
-    texts = [row[place].text for _, rows in made.groups for row in rows]
-    parts = [text.partition(".") for text in texts if text != UNKNOWN]
-    return (
-        max((len(whole) for whole, _, _ in parts), default=1),
-        max((len(rest) for _, _, rest in parts), default=0),
-    )
 
 
 # ---------------------------------------------------------------- as LaTeX
@@ -213,9 +211,9 @@ def latex(
         r"\sisetup{mode=text,reset-text-series=false,group-digits=none}",
         rf"\fontsize{{{size:g}}}{{{1.2 * size:g}}}\selectfont",
         rf"\setlength{{\tabcolsep}}{{{space:g}pt}}",
-        rf"\begin{{tabular}}{{@{{}}l{''.join(_shapes(made))}@{{}}}}",
+        rf"\begin{{tabular}}{{@{{}}l{''.join(_shape(made, name) for name in made.columns)}@{{}}}}",
         r"\toprule",
-        " & ".join(["Decoder", *_headings(made)]) + r" \\",
+        " & ".join(["Decoder", *(_heading(made, name) for name in made.columns)]) + r" \\",
         *_body(made),
         r"\bottomrule",
         r"\end{tabular}",
@@ -237,22 +235,15 @@ def _tell_left_out(
         note(f"left out, as a column of {venue} is narrow: {', '.join([*left_out, *bare])}")
 
 
-def _shapes(made: Grid) -> list[str]:
-    """Return column types: numbers stand by their points, intervals to the right of them."""
-    shapes = []
-    for place, column in enumerate(made.columns, start=1):
-        before, after = _digits(made, place)
-        interval = "@{~}l" if column in made.spread else ""
-        shapes.append(f"S[table-format={before}.{after}]{interval}")
-    return shapes
+def _shape(made: Grid, column: str) -> str:
+    """Return a column type: numbers stand by their points, intervals to the right of them."""
+    before, after = made.digits(column)
+    return f"S[table-format={before}.{after}]" + "@{~}l" * (column in made.spread)
 
 
-def _headings(made: Grid) -> list[str]:
-    names = [(column, escaped(COLUMNS[column].heading)) for column in made.columns]
-    return [
-        rf"\multicolumn{{2}}{{c}}{{{name}}}" if column in made.spread else f"{{{name}}}"
-        for column, name in names
-    ]
+def _heading(made: Grid, column: str) -> str:
+    name = escaped(COLUMNS[column].heading)
+    return rf"\multicolumn{{2}}{{c}}{{{name}}}" if column in made.spread else f"{{{name}}}"
 
 
 def _body(made: Grid) -> list[str]:

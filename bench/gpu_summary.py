@@ -29,7 +29,7 @@ _COLUMNS = (
     *("decoder", "guarantee", "speedup", "speedup_low", "speedup_high", "tokens_per_call"),
     *("acceptance_length", "decode_time_per_token_s", "identical_to_ar", "quality", "errors"),
 )
-"""Of a run's summary."""
+"""Columns of a run's summary."""
 
 
 class Status(Enum):
@@ -44,16 +44,11 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A command, and what is read from its results.
+    """A command (`words` of ``python -m``), and what is read from its results.
 
-    Attributes:
-        name: of its folder and log.
-        kind: what it leaves.
-        words: of ``python -m``.
-        budget_s: seconds it may take, its start and its end included.
-        aim: share of the bandwidth limit that one row is to reach.
-        against: the step whose cost folder says how near the run's ar is to the limit.
-        left_out: why it is not run.
+    It may take `budget_s` seconds, its start and its end included. `aim` is the share of the
+    bandwidth limit that one row is to reach; `against` names the step whose cost folder says how
+    near the run's ar is to the limit; `left_out` says why it is not run.
     """
 
     name: str
@@ -226,9 +221,10 @@ def _page(outcomes: Sequence[Outcome], machine: Mapping[str, Any], rehearsal: bo
     lines += [markdown(facts or "no step said where it ran"), "", _table(head, ended)]
     costs = [each for each in outcomes if each.step.kind == "cost" and each.figures]
     if costs:
-        head = ("step", "model", "called ms", "replayed ms", "limit ms", "share", "aim", "aim met")
+        limited = ("called ms", "replayed ms", "limit ms", "share", "aim", "aim met")
         rows = [_limit_row(each.step.name, each.figures) for each in costs]
-        lines += ["", "## One row, and what memory allows", "", _table(head, rows)]
+        table = _table(("step", "model", *limited), rows)
+        lines += ["", "## One row, and what memory allows", "", table]
     for each in costs:
         lines += ["", f"## Calls of {markdown(each.step.name)}, ms", "", _grid(each.figures)]
     for each in outcomes:

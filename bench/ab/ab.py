@@ -69,15 +69,10 @@ def run_ab(
     progress: Progress,
     start: Start = Process,
 ) -> tuple[Path, Path]:
-    """Measure two checkouts; return the folders of base and head.
+    """Measure two checkouts, each a folder or a git revision; return the folders of base and head.
 
-    Args:
-        base: a folder that holds a checkout, or a git revision.
-        head: likewise; ``.`` is the working tree as it is.
-        config: set values of `RunConfig` (`bench.ab.request`), resolved by each side for itself.
-        parent: where the folder of the pair is made.
-        progress: where to report to.
-        start: starts the process of a side in its checkout (injected by tests).
+    `config` holds the set values of `RunConfig` (`bench.ab.request`), which each side resolves for
+    itself; tests inject `start`, which starts a side's process.
 
     Raises:
         BenchError: a revision is none (exit 2), the sides differ in more than their code (5), or a

@@ -1,4 +1,4 @@
-"""What `bench ab` asks of both sides: the values that were set, with the same meaning to each.
+"""The request of `bench ab` to both sides: the values that were set, alike for each.
 
 Unset values are left to each side's defaults: an older side knows fewer keys, and a changed default
 is a change to judge, unless the sides would then answer different questions. A decoder's file in

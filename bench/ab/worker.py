@@ -1,10 +1,9 @@
 """One side of `bench ab`: a process that measures with the code of its own checkout.
 
-Started as a script of that checkout, which is first on PYTHONPATH: modules may move between the
-sides; they share this exchange alone, whose version `open` tells. Requests and answers are JSON,
-one a line, over stdin and the former stdout; prints of the code under test go to stderr. A request
-is ``{"do": NAME, …}``; an answer is its result, or ``{"error": line, "exit": code}``. A waiting
-worker uses no processor time. Whoever changes a request or an answer raises `PROTOCOL`.
+Started as a script of that checkout, which is first on PYTHONPATH: the sides share this exchange
+alone, whose version `open` tells; whoever changes a request or an answer raises `PROTOCOL`. Both
+are JSON, one a line, over stdin and the former stdout; prints of the code under test go to stderr.
+A request is ``{"do": NAME, …}``; an answer is its result, or ``{"error": line, "exit": code}``.
 """
 
 from __future__ import annotations
@@ -83,14 +82,8 @@ class Worker:
         timed = [self._prompts[name] for name in names]
         longest = max(len(prompt.ids) for prompt in timed) + setup.sampling.max_new_tokens
         setup.models.reserve(setup.config.batch_size, min(longest, setup.models.target.max_length))
-        self._runner = Runner(
-            setup,
-            self._prompts,
-            self._kept,
-            Silent(),
-            attempt=0,
-            lap=self._watch.lap,
-        )
+        lap = self._watch.lap
+        self._runner = Runner(setup, self._prompts, self._kept, Silent(), attempt=0, lap=lap)
         self._runner.warm_up(timed)
         gc.collect()
         gc.freeze()
@@ -100,9 +93,8 @@ class Worker:
         """Measure one decoder on the prompts of one block; return records and load."""
         gc.collect()
         self._watch.lap()  # the other side's work is no load of this one
-        self._runner.measure(
-            Block(block=block, repeat=repeat, prompts=tuple(prompts), order=(cell,))
-        )
+        asked = Block(block=block, repeat=repeat, prompts=tuple(prompts), order=(cell,))
+        self._runner.measure(asked)
         return {"lines": self._lines()}
 
     def quality(self, names: Sequence[str]) -> Answer:
@@ -120,12 +112,10 @@ class Worker:
         ids = answered_ids(records)
         ids |= {token for prompt in self._prompts.values() for token in prompt.ids}
         pieces = vocabulary(self._setup.tokenizer, sorted(ids))
+        found = differences(self._setup, records, self._prompts)
         return {
             "pieces": {str(token): piece for token, piece in pieces.items()},
-            "differences": [
-                dataclasses.asdict(difference)
-                for difference in differences(self._setup, records, self._prompts)
-            ],
+            "differences": [dataclasses.asdict(difference) for difference in found],
         }
 
 

@@ -1,4 +1,4 @@
-"""What counts as a regression: `Gate`, from its defaults or a TOML file.
+"""The rules of regressions: `Gate`, from its defaults or a TOML file.
 
 Hard gates hold machine-independent measures (counters, exactness, quality) to a tolerance; the soft
 one holds time to a margin, judged by its interval. A file states only its changes::
@@ -39,7 +39,7 @@ HARD: dict[str, tuple[_Better, bool]] = {
 }
 """Every hard measure: which way is better, and whether its change is relative to the base."""
 FAULTS = ("wrong_answers", "errors")
-"""What no rounding explains, on any machine."""
+"""Measures that no rounding explains, on any machine."""
 
 _Tolerance = Annotated[float, Field(ge=0)]
 _Own = _Tolerance | None

@@ -37,7 +37,7 @@ _STYLES = {
 }
 _MOST_CHANGES = 12
 _EXACT = {"same": "must be equal", "more": "must not fall", "less": "must not rise"}
-"""What a tolerance of 0 means, by which way is better."""
+"""Words for a tolerance of 0, by which way is better."""
 
 
 def to_table(comparison: Comparison, *, absolute: bool = False) -> Table:

@@ -26,13 +26,8 @@ class Mode:
 class Request:
     """Everything that all answers of a run have in common.
 
-    Attributes:
-        model: path or hub id the engine loads.
-        budget: most tokens of an answer.
-        stop_ids: ids that end an answer, beside the engine's own end token.
-        fixed_length: no id ends an answer.
-        longest_prompt: tokens of the longest prompt.
-        threads: of the processor; None is the engine's choice.
+    `budget` and `longest_prompt` are tokens; `stop_ids` end an answer beside the engine's own end
+    token, none does with `fixed_length`; `threads` None is the engine's choice.
     """
 
     model: str

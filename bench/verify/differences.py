@@ -46,14 +46,9 @@ def _examined(
     for name, answer, expected, repeat in unequal:
         key = (name, answer, expected, 0 if setup.sampling.greedy else repeat)
         if key not in found:
-            divergence = examine(
-                setup.models.target,
-                prompts[name].ids,
-                answer,
-                expected,
-                setup.repeated(repeat),
-                precision,
-            )
+            target, sampling = setup.models.target, setup.repeated(repeat)
+            ids = prompts[name].ids
+            divergence = examine(target, ids, answer, expected, sampling, precision)
             assert divergence is not None, "these answers differ"
             found[key] = divergence
         parted.append(found[key])

@@ -81,14 +81,8 @@ def unsure_contexts(
 ) -> list[Context]:
     """Find the `NUM_CONTEXTS` contexts, of different prompts, where the target is least sure.
 
-    Args:
-        target: gives the distributions along the baseline's answers.
-        prompts: whose `answers` by name are followed.
-        answers: of the baseline.
-        sampling: warps the distributions.
-
-    Returns:
-        Each context's name, and the ids of prompt and answer up to it.
+    They lie along the baseline's `answers` by prompt. Each has a name, and the ids of prompt and
+    answer up to it.
     """
     unsure: list[tuple[float, Context]] = []
     for prompt in prompts:

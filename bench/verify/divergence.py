@@ -1,10 +1,9 @@
 """Where two answers part, and whether rounding explains it.
 
 Kernels of another shape round differently, so a token may change where the target hardly prefers
-one. At the first difference the target is asked once more, alone, over the common beginning:
-
-* greedy: how far apart are the two tokens' logits?
-* sampled: how far would the CDF have to move for u to pick the other token?
+one. At the first difference the target is asked once more, alone, over the common beginning.
+Greedy: how far apart are the two tokens' logits? Sampled: how far would the CDF have to move for u
+to pick the other?
 
 A difference within the dtype's margin is a *near-tie*; any other is *wrong*. One margin in logits
 gives both: logits that move by m/2 each way move a border of the CDF by at most m / (4 T). A
@@ -69,13 +68,8 @@ def examine(
 ) -> Divergence | None:
     """Find where `answer` leaves the baseline's `expected`, and how near a tie; None if nowhere.
 
-    Args:
-        target: asked for one cold forward pass over prompt and common beginning.
-        prompt: ids both answers continue, with `sampling`'s seed.
-        answer: emitted by a decoder.
-        expected: emitted by the baseline.
-        sampling: of both.
-        precision: one of `MARGINS`.
+    Both continue the ids `prompt` under `sampling`, in a `precision` of `MARGINS`; the target is
+    asked for one cold forward pass over prompt and common beginning.
     """
     index = first_difference(answer, expected)
     if index is None:

@@ -50,7 +50,7 @@ from decoders.core.testing.goodness import POWER
 from decoders.core.types import Generation, Outcome, Sampling
 
 _TEMPERATURE = 0.8
-"""Of sampled checks, where the configuration says 0."""
+"""The temperature of sampled checks, where the configuration says 0."""
 NUM_DRAWS = 5000
 _TABLE_BATCH = 64
 
@@ -75,11 +75,7 @@ def verify(
     setup = opener(config)
     progress.note(computed_in(config, setup.config))
     tasks = tasks_of(
-        config.tasks,
-        limit=config.limit,
-        seed=config.seed,
-        quality_limit=0,
-        columns=config.columns,
+        config.tasks, limit=config.limit, seed=config.seed, quality_limit=0, columns=config.columns
     )
     prompts, skipped = tokenise(setup, tasks.timing)
     for line in (*tasks.notes, *count_lines(prompts, skipped)):

@@ -102,7 +102,7 @@ def _benchmark(row: SummaryRow, data: Sequence[float]) -> dict[str, Any]:
 
 
 def github_action(findings: Findings) -> dict[str, bytes]:
-    """Return what smaller is better of, and what bigger is."""
+    """Return its two files, one for each direction that is better."""
     rows = rows_of(without_wrong(findings.summary), ALL)
     made = {"smaller-is-better.json": _SMALLER, "bigger-is-better.json": _BIGGER}
     return {

@@ -1,9 +1,9 @@
 """`bench export --to eval-results`: quality as a model's results on the Hugging Face hub.
 
-A model's repository keeps them as YAML in ``.eval_results/``; its page and the leaderboard of the
-benchmark show them (https://huggingface.co/docs/hub/eval-results). An entry names a dataset of the
-hub that is registered as a benchmark, a task of its ``eval.yaml``, and one value. Several values
-for one task stand in files of their own, with notes that tell them apart: a file per decoder here.
+They are YAML in ``.eval_results/`` of the model's repository
+(https://huggingface.co/docs/hub/eval-results). An entry names a dataset of the hub that is
+registered as a benchmark, a task of its ``eval.yaml``, and one value. Several values for one task
+stand in files of their own, with notes: a file per decoder.
 """
 
 from __future__ import annotations
@@ -55,10 +55,8 @@ def eval_results(
 ) -> dict[str, bytes]:
     """Return a file per decoder whose answers were scored.
 
-    Args:
-        findings: the run.
-        benchmarks: ``FAMILY=OWNER/DATASET[#TASK]``, each of a family of the run.
-        source: ``OWNER/NAME`` of the dataset that holds the run, to be linked to.
+    `benchmarks` are ``FAMILY=OWNER/DATASET[#TASK]``, `source` (``OWNER/NAME``) is the dataset to
+    link to.
 
     Raises:
         BenchError: no or bad `benchmarks` (exit 2); no family has a quality (5).

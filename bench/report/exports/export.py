@@ -41,11 +41,9 @@ _OPTIONS = {
 class Choices:
     """Options of single formats; None or empty where they were not given.
 
-    Attributes:
-        project: of ``mlflow`` and ``trackio``: the experiment or project.
-        repo: ``OWNER/NAME`` of a dataset: ``hub`` is for it, ``eval-results`` link to it.
-        licence: of ``hub``: the card's licence.
-        benchmarks: of ``eval-results``: ``FAMILY=OWNER/DATASET[#TASK]``.
+    `project` is of trackers, `repo` of ``hub`` (which uploads there) and ``eval-results`` (which
+    link to it), `licence` of ``hub``, `benchmarks` (``FAMILY=OWNER/DATASET[#TASK]``) of
+    ``eval-results``.
     """
 
     project: str | None = None

@@ -34,10 +34,8 @@ _LARGEST = "1M<n<10M"
 def dataset(findings: Findings, licence: str | None, repo: str | None) -> dict[str, bytes]:
     """Return the files of the folder, figures of the run's report among them.
 
-    Args:
-        findings: the run.
-        licence: an identifier of the hub, such as ``cc-by-4.0``; None leaves it open.
-        repo: ``OWNER/NAME`` that it will have there, for the card's example.
+    `licence` is an identifier of the hub such as ``cc-by-4.0``, `repo` (``OWNER/NAME``) for the
+    card's example.
     """
     frame = answers(findings.run.records)
     frame["error"] = [portable(text) if text else text for text in frame["error"]]

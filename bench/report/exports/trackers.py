@@ -36,7 +36,7 @@ MLFLOW_URI = "MLFLOW_TRACKING_URI"
 TRACKIO_DIR = "TRACKIO_DIR"
 _TRACKIO_REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 _MAX_PARAMS, _MAX_METRICS, _MAX_VALUE = 100, 1000, 6000
-"""What MLflow takes in one call, and characters of a parameter's value."""
+"""MLflow's limits: of one call, and characters of a parameter's value."""
 _KEY, _CONTENT = "bench.key", "bench.content"
 
 

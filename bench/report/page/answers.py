@@ -40,7 +40,7 @@ from bench.stats.summary import decoder_order, family_order
 from bench.text import portable, printable
 
 MOST_BYTES = 11_000_000
-"""Of all answers together; more are left out, family by family in turn."""
+"""Limit for all answers; more are left out, family by family in turn."""
 _MOST_TEXT = 4_000
 """Characters of a prompt that are shown, from its beginning and its end."""
 _COLUMNS = ("drafted", "accepted", "undrafted", "depth", "rejected", "decided")

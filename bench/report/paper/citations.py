@@ -43,13 +43,13 @@ _REFINEMENT = {
     "quota": ("ghazvininejad2019mask", "nie2025large"),
     "threshold": ("ghazvininejad2019mask", "wu2025fastdllm"),
 }
-"""What `idlm` in mode `refine` rests on, by the rule that commits tokens."""
+"""Sources of `idlm` in mode `refine`, by the rule that commits tokens."""
 _LOOPS = {
     "assisted": _SPECULATION,
     "lookup": ("saxena2023prompt",),
     "early-exit": ("elhoushi2024layerskip",),
 }
-"""What a loop of `hf` rests on beside its library, by its kind."""
+"""Sources of a loop of `hf` beside its library, by its kind."""
 _MODELS = {
     "zoo": HARNESS,
     "smollm2": "allal2025smollm2",

@@ -54,10 +54,10 @@ COLUMNS: Mapping[str, Column] = {
     "quality": Column("Quality", "quality in per cent", ".1f", 100),
     "identical_to_ar": Column("Same", "answers identical to AR's in per cent", ".1f", 100),
 }
-"""What ``--columns`` may name."""
+"""The columns of ``--columns``."""
 USUAL = ("speedup", "tokens_per_call", "acceptance_length", "time_per_token_s", "quality")
 EXPENDABLE = ("time_per_token_s", "acceptance_length")
-"""What a narrow column does without, in this order, rather than in small type."""
+"""Left out of a narrow column, in this order, rather than set in small type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

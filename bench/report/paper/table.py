@@ -79,11 +79,11 @@ def grid(
         best = {
             name: _best(member, rows, name) if layout.bold == "best" else None for name in columns
         }
-        made = [
+        entries = [
             [Entry(name_of(row, layout)), *(_entry(row, c, best[c], spread) for c in columns)]
             for row in rows
         ]
-        groups.append((member.label, made))
+        groups.append((member.label, entries))
     made = Grid(tuple(columns), groups, frozenset())
     there = {name for name in columns if any(entry.interval for entry in made.entries(name))}
     return made._replace(spread=frozenset(there))

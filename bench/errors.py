@@ -6,10 +6,12 @@ escapes is a bug.
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from types import ModuleType
 
 from bench.text import printable
 from decoders.core.nearest import nearest
@@ -79,6 +81,16 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """Return the end of an error line about an unknown name: the nearest, then all valid ones."""
     names = sorted(allowed)
     return f"{nearest(name, names)}available: {', '.join(names) or 'none'}"
+
+
+def optional(module: str, extra: str, asker: str) -> ModuleType:
+    """Import a package that an extra installs; exit 5 where it, or a library of it, is missing."""
+    try:
+        return importlib.import_module(module)
+    except (ImportError, OSError, RuntimeError) as error:
+        line = f"{asker} needs the package {module} ({error})"
+        advice = f"install it with: pip install 'decoding-bench[{extra}]'"
+        raise UnavailableError(f"{line}; {advice}") from error
 
 
 @contextmanager

@@ -22,9 +22,9 @@ from pathlib import Path
 import torch
 
 from bench.errors import BenchError, Exit, UnavailableError
+from bench.gpu_summary import Outcome, Status, Step, read_outcome, write_summary
 from bench.machine.env import ROOT
 from bench.plan.named_models import fetch
-from bench.report.gpu import Outcome, Status, Step, read_outcome, write_summary
 
 TOTAL_S = 540.0
 """Seconds of all steps together, the start of each included."""

@@ -28,7 +28,7 @@ from bench.progress import choose
 from bench.records.record import SampleRecord
 from bench.records.run_folder import find_run
 from bench.records.run_folder import load_run as read_run
-from bench.report.answers import answers
+from bench.report.exports.answers import answers
 from bench.report.findings import Findings
 from bench.report.tables import Table
 from bench.settings.config import load_config

@@ -15,9 +15,10 @@ import pandas as pd
 from markupsafe import Markup
 
 from bench.errors import UsageError
-from bench.records.files import write_text
+from bench.records.files import write_bytes, write_text
+from bench.records.frames import parquet_bytes
 from bench.records.plan import BASELINE
-from bench.report.history import HISTORY, gather, write_history
+from bench.report.page.history import HISTORY, gather
 from bench.report.page.render import render_index
 from bench.stats.change_points import change_points
 from bench.stats.validity import VALID
@@ -62,7 +63,7 @@ def write_index(folder: Path) -> tuple[Path, pd.DataFrame]:
     if history.empty:
         line = f"{folder} holds no run; bench index takes the parent of run folders"
         raise UsageError(line)
-    write_history(folder / HISTORY, history)
+    write_bytes(folder / HISTORY, parquet_bytes(history))
     write_text(folder / INDEX, page_of(history, folder))
     return folder / INDEX, history
 

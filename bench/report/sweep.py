@@ -79,9 +79,9 @@ def write_sweep(folder: Path, points: Sequence[Swept], axes: Sequence[str]) -> l
     Raises:
         BenchError: it cannot be written (exit 1).
     """
+    from bench.records.frames import csv_bytes
     from bench.report.figures import render  # matplotlib: only where something is drawn
     from bench.report.sweep_figures import HEADLINES, curve_figure, other_curves
-    from bench.report.write import csv_bytes
 
     rows = frame(points)
     made = {SUMMARY: csv_bytes(rows.drop(columns="family"))}

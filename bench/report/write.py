@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-import pandas as pd
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table as RichTable
@@ -19,13 +18,12 @@ from rich.text import Text
 
 from bench.errors import Exit
 from bench.records.files import replacing, write_files
+from bench.records.frames import csv_bytes, write_samples
 from bench.records.plan import NO_GUARANTEE
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
-from bench.report.page.render import render_page
-from bench.report.parquet import write_samples
+from bench.report.page.render import render_markdown, render_page
 from bench.report.tables import ACCEPTED, EMITTED, Table, entropy_sentence
-from bench.report.template import render_markdown
 from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL
 from bench.stats.validity import DAMAGED, EXIT_CODES, VALID, from_here
@@ -194,11 +192,6 @@ def _terminal_table(findings: Findings, shown: Sequence[str]) -> RichTable:
 
 
 # ---------------------------------------------------------------- files
-
-
-def csv_bytes(frame: pd.DataFrame) -> bytes:
-    """A CSV of six significant digits; unknown is empty."""
-    return frame.to_csv(index=False, float_format="%.6g", lineterminator="\n").encode()
 
 
 def _tables(findings: Findings) -> dict[str, bytes]:

@@ -6,12 +6,11 @@ A process that ends, however it ends, closes its end, and that is how it is know
 from __future__ import annotations
 
 import contextlib
-import importlib
 import signal
 from multiprocessing.connection import Connection, wait
 from types import ModuleType
 
-from bench.errors import UnavailableError
+from bench.errors import optional
 from bench.workers.messages import Answer, Request
 from bench.workers.worker import Worker
 
@@ -61,14 +60,5 @@ def serve(connection: Connection) -> None:
 
 
 def package(name: str) -> ModuleType:
-    """Import a package of an executor, which an extra of the same name installs.
-
-    Raises:
-        BenchError: it is not installed (exit 5).
-    """
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        line = f"--executor {name} needs the package {name} ({error})"
-        advice = f"install it with: pip install 'decoding-bench[{name}]'"
-        raise UnavailableError(f"{line}; {advice}") from error
+    """Import a package of an executor, which an extra of the same name installs (else exit 5)."""
+    return optional(name, name, f"--executor {name}")

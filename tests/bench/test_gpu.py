@@ -11,7 +11,7 @@ import torch
 
 from bench import gpu
 from bench.errors import Exit, UnavailableError
-from bench.report.gpu import Step
+from bench.gpu_summary import Step
 from tests.bench.test_main import HEARD
 
 ROOT = Path(__file__).parents[2]

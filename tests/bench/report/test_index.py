@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.report.history import HISTORY, NUMBERS, gather
 from bench.report.index import INDEX, write_index
+from bench.report.page.history import HISTORY, NUMBERS, gather
 from bench.stats.change_points import change_points
 from tests.command_line import bench
 

@@ -12,7 +12,7 @@ import pytest
 from bench.errors import Exit
 from tests.command_line import bench
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 STORED = tuple(ROOT / "results" / "reference" / name for name in ("cpu-zoo", "cpu-zoo-t07"))
 Write = Callable[..., Path]
 

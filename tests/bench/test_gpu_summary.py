@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from bench.gpu_summary import Outcome, Status, Step, read_outcome, write_summary
 from bench.records.cost import CostCell, Measured, read_facts, write_facts
-from bench.report.gpu import Outcome, Status, Step, read_outcome, write_summary
 from tests.made_up_cost import GRID, seconds, write_cost_folder
 
 CELL = CostCell(sequences=1, context=10, rows=1)

@@ -11,19 +11,19 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from bench.records import frames
 from bench.records.record import SampleRecord, StepColumns, fields_of
-from bench.report import parquet
 from tests.bench.stats.test_workers import record
 
 
 def written(records: Sequence[SampleRecord]) -> bytes:
     file = io.BytesIO()
-    parquet.write_samples(file, records)
+    frames.write_samples(file, records)
     return file.getvalue()
 
 
 def test_groups_hold_all_records_and_unknown_is_null(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "_GROUP", 4)
+    monkeypatch.setattr(frames, "_GROUP", 4)
     plain: Any = [record("w0", "ar", block, block, 1.5) for block in range(9)]
     scored = replace(plain[0], kind="quality", scores={"f1": 0.5}, total_s=None)
     failed = replace(plain[1], tokens=None, steps=None, error="no", total_s=None)

@@ -6,13 +6,15 @@ import io
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
 
-from bench.report import listing
+from bench.cli import listing
+from bench.report.page.history import run_folders
 from decoders.core import registry
 from specbench_tasks.registry import load_tasks
 from specbench_tasks.task import FAMILIES, Conversation
@@ -33,7 +35,7 @@ def line_of(text: str, start: str) -> str:
 
 
 def test_every_decoder_is_listed_with_what_it_is_and_its_options() -> None:
-    text = rendered(listing.list_decoders())
+    text = rendered(listing.table_of("decoders", ROOT))
     for name in registry.names():
         assert line_of(text, name)
     spec = line_of(text, "spec")
@@ -55,11 +57,12 @@ def test_a_decoder_that_cannot_be_imported_is_listed_with_the_reason(
 
     monkeypatch.setattr(registry, "names", lambda: ("theirs",))
     monkeypatch.setattr(registry, "resolve", broken)
-    assert "cannot be loaded: No module named 'flux'" in rendered(listing.list_decoders())
+    text = rendered(listing.table_of("decoders", ROOT))
+    assert "cannot be loaded: No module named 'flux'" in text
 
 
 def test_every_task_is_listed_with_its_count_and_licence() -> None:
-    text = rendered(listing.list_tasks())
+    text = rendered(listing.table_of("tasks", ROOT))
     for name in ("zoo", "specbench[=PATH]", "jsonl=PATH", "hf=ID", *FAMILIES):
         assert line_of(text, name)
     assert "480" in line_of(text, "specbench")
@@ -75,7 +78,7 @@ def test_a_listing_that_is_piped_is_neither_folded_nor_cut(tmp_path: Path) -> No
 
     def printed(**console: Any) -> str:
         out = Console(file=io.StringIO(), width=80, color_system=None, **console)
-        listing.print_table(listing.list_runs(tmp_path), out)
+        listing.print_table(listing.table_of("runs", tmp_path), out)
         return out.file.getvalue()  # type: ignore[attr-defined]
 
     heading, line = printed().splitlines()
@@ -98,13 +101,13 @@ def test_runs_are_listed_with_status_verdict_and_number_of_records(tmp_path: Pat
     (tmp_path / "notes").mkdir()
     (tmp_path / "latest").symlink_to(begun.name)
 
-    assert listing.run_folders(tmp_path) == [done, begun]
-    text = rendered(listing.list_runs(tmp_path))
+    assert run_folders(tmp_path) == [done, begun]
+    text = rendered(listing.table_of("runs", tmp_path))
     first = line_of(text, done.name).split()
     assert first[1:] == ["done", "INVALID", "zoo", "qa", "ar,", "spec@k4", "1"]
     assert line_of(text, begun.name).split()[1:3] == ["unfinished", "INCOMPLETE"]
     (done / "config.toml").write_text('model = "zoo"\ntasks = "qa"\nquantize = "int8"\n')
-    assert "zoo (int8)" in line_of(rendered(listing.list_runs(tmp_path)), done.name)
+    assert "zoo (int8)" in line_of(rendered(listing.table_of("runs", tmp_path)), done.name)
 
 
 def test_every_list_can_be_read_by_a_program(tmp_path: Path) -> None:
@@ -147,20 +150,20 @@ def test_a_listed_verdict_is_what_the_folder_shows_whatever_was_written_once(
     (tmp_path / "run" / "run.json").write_text(json.dumps(written))
     (tmp_path / "run" / "samples.jsonl").write_text("{}\n")
     (tmp_path / "run" / "manifest.json").write_text('{"cells": [], "blocks": []}')
-    (found,) = listing.run_facts(tmp_path)
+    (found,) = listing.facts_of("runs", tmp_path)
     assert found["verdict"] == verdict
     (tmp_path / "run" / "manifest.json").unlink()
-    (found,) = listing.run_facts(tmp_path)
+    (found,) = listing.facts_of("runs", tmp_path)
     assert found["verdict"] == "DAMAGED"
 
 
 def test_a_stored_reference_is_listed_by_what_its_status_says() -> None:
-    (found,) = (r for r in listing.run_facts(REFERENCES) if r["run"] == "cpu-zoo")
+    (found,) = (r for r in listing.facts_of("runs", REFERENCES) if r["run"] == "cpu-zoo")
     assert (found["verdict"], found["records"]) == ("VALID", 0)
 
 
 def test_a_missing_results_folder_lists_no_runs(tmp_path: Path) -> None:
-    assert listing.list_runs(tmp_path / "nowhere").row_count == 0
+    assert listing.table_of("runs", tmp_path / "nowhere").row_count == 0
 
 
 def test_prompts_are_shown_with_every_turn_and_reference() -> None:
@@ -190,7 +193,7 @@ def test_shown_prompts_can_be_limited_and_brackets_are_no_markup(tmp_path: Path)
 def test_a_turn_without_reference_says_so() -> None:
     console = Console(file=io.StringIO())
     chat = Conversation(id="c", family="qa", turns=("Hi",), references=(None,), system="S")
-    listing._show(chat, console)
+    listing.show_prompts(replace(load_tasks("qa"), timing=(chat,)), console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "system: S" in text
     assert "no reference" in text
@@ -198,8 +201,9 @@ def test_a_turn_without_reference_says_so() -> None:
 
 def test_tasks_and_runs_are_listed_without_torch() -> None:
     code = (
-        "import sys, pathlib; from bench.records import prompts; from bench.report import listing; "
-        "listing.list_tasks(); listing.list_runs(pathlib.Path('results')); "
+        "import sys, pathlib; from bench.records import prompts; from bench.cli import listing; "
+        "results = pathlib.Path('results'); listing.table_of('tasks', results); "
+        "listing.table_of('runs', results); "
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == 0

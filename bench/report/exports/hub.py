@@ -2,7 +2,7 @@
 
 ``README.md`` is the dataset card: its front matter names the tables, so that the hub's viewer and
 `datasets.load_dataset` find them (https://huggingface.co/docs/hub/datasets-cards). Neither prompts
-nor answers are in it as texts or ids: whose they are, a run does not know. No torch here.
+nor answers are in it as texts or ids: a run does not know whose they are.
 """
 
 from __future__ import annotations
@@ -13,43 +13,34 @@ from typing import Any
 
 import yaml
 
-from bench.errors import BenchError, UnavailableError
-from bench.report.answers import answers, as_parquet
-from bench.report.extras import optional
+from bench.errors import BenchError, UnavailableError, optional
+from bench.records.frames import parquet_bytes
+from bench.report.exports.answers import answers
 from bench.report.findings import Findings
-from bench.report.template import render_markdown
+from bench.report.page.render import render_markdown
 from bench.text import portable
 
-_CARD = "README.md"
 _TABLES = (
     ("summary", "data/summary.parquet", "a row per decoder and family, and one for all families"),
     ("answers", "data/answers.parquet", "a row per answer: what was counted and timed"),
     ("by_prompt", "data/by_prompt.parquet", "what speed-ups are means of, per decoder and prompt"),
 )
-"""What the viewer offers, the first one by default: name, file, and what it holds.
-
-All are of one kind of file, as readers take that of the first for all of them.
-"""
+"""Tables of the viewer, the first by default: name, file, content; readers expect one file type."""
 _SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"))
 """The hub's names of sizes, each below a number of rows."""
 _LARGEST = "1M<n<10M"
 
 
 def dataset(findings: Findings, licence: str | None, repo: str | None) -> dict[str, bytes]:
-    """The files of the folder by their path in it.
+    """Return the files of the folder, figures of the run's report among them.
 
-    Args:
-        findings: the run.
-        licence: the hub's identifier of one, such as ``cc-by-4.0``; None leaves it open.
-        repo: ``OWNER/NAME`` that it will have there, for the card's example.
-
-    Raises:
-        BenchError: a figure of the run cannot be read (exit 1).
+    `licence` is an identifier of the hub such as ``cc-by-4.0``, `repo` (``OWNER/NAME``) for the
+    card's example.
     """
     frame = answers(findings.run.records)
     frame["error"] = [portable(text) if text else text for text in frame["error"]]
     frames = (findings.summary, frame, findings.by_prompt)
-    tables = {file: as_parquet(each) for (_, file, _), each in zip(_TABLES, frames, strict=True)}
+    tables = {file: parquet_bytes(each) for (_, file, _), each in zip(_TABLES, frames, strict=True)}
     figures = _figures(findings.run.path)
     card = render_markdown(
         "dataset_card.md.j2",
@@ -59,25 +50,25 @@ def dataset(findings: Findings, licence: str | None, repo: str | None) -> dict[s
         figures=sorted(figures),
         repo=repo or "OWNER/NAME",
     )
-    return {_CARD: card.encode(), **tables, **figures}
+    return {"README.md": card.encode(), **tables, **figures}
 
 
 def _front_matter(findings: Findings, num_rows: int, licence: str | None) -> str:
-    """The card's YAML: what the hub files a dataset under, and which tables it shows."""
-    data: dict[str, Any] = {"pretty_name": f"decoding-bench: {portable(findings.name)}"}
-    if licence is not None:
-        data["license"] = licence
-    data |= {
+    """Return the card's YAML: keywords of the hub, and the tables it shows."""
+    size = next((name for top, name in _SIZES if num_rows < top), _LARGEST)
+    data: dict[str, Any] = {
+        "pretty_name": f"decoding-bench: {portable(findings.name)}",
+        **({} if licence is None else {"license": licence}),
         "task_categories": ["text-generation"],
         "tags": ["benchmark", "decoding-bench", "speculative-decoding"],
-        "size_categories": [next((name for top, name in _SIZES if num_rows < top), _LARGEST)],
+        "size_categories": [size],
         "configs": [
             {
                 "config_name": name,
                 "data_files": [{"split": "train", "path": file}],
-                **({"default": True} if place == 0 else {}),
+                **({"default": True} if name == _TABLES[0][0] else {}),
             }
-            for place, (name, file, _) in enumerate(_TABLES)
+            for name, file, _ in _TABLES
         ],
     }
     text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
@@ -85,28 +76,20 @@ def _front_matter(findings: Findings, num_rows: int, licence: str | None) -> str
 
 
 def _figures(run_dir: Path) -> dict[str, bytes]:
-    """The figures that the run's report has, as PNG."""
+    files = sorted((run_dir / "figures").glob("*.png"))
     try:
-        return {
-            f"figures/{file.name}": file.read_bytes()
-            for file in sorted((run_dir / "figures").glob("*.png"))
-        }
+        return {f"figures/{file.name}": file.read_bytes() for file in files}
     except OSError as error:
         raise BenchError(f"cannot read the figures of {run_dir}: {error.strerror}") from error
 
 
 def upload(folder: Path, files: Sequence[Path], repo: str, message: str) -> str:
-    """Commit files of a folder to a dataset repository; one that is not there is made, private.
-
-    The token is what `huggingface_hub` finds: ``HF_TOKEN``, or that of ``hf auth login``.
-
-    Returns:
-        Where the commit is seen.
+    """Commit files of a folder to a dataset repository, made private if it is new; return the URL.
 
     Raises:
-        BenchError: there is no token or the package is missing (exit 5), or the hub refuses (1).
+        BenchError: no token (``HF_TOKEN``, ``hf auth login``) or package (exit 5), a refusal (1).
     """
-    hub = optional("huggingface_hub", "hub --repo", "hub")
+    hub = optional("huggingface_hub", "hub", "export --to hub --repo")
     if hub.get_token() is None:
         line = f"no token for the Hugging Face hub, so nothing was sent to {repo}"
         advice = "set HF_TOKEN or `hf auth login`; the folder is written"

@@ -1,15 +1,13 @@
-"""``samples.parquet``: the records as a flat table, written by groups of rows.
-
-Steps become list columns ``steps_*``, scores ``score_*``. A group at a time is laid out as rows, so
-what it takes beside the records does not grow with them. No torch here.
-"""
+"""Frames and records of a run as bytes of CSV and Parquet; the same data give the same bytes."""
 
 from __future__ import annotations
 
 import dataclasses
+import io
 from collections.abc import Sequence
 from typing import IO, Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -20,6 +18,18 @@ _GROUP = 1024
 _REAL_STEPS = ("overlap", "alpha", "ended_s")
 _NESTED_STEPS = ("source", "rejected", "decided")
 _TYPES = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "Kind": pa.string()}
+
+
+def csv_bytes(frame: pd.DataFrame, float_format: str | None = "%.6g") -> bytes:
+    """Return a CSV of six significant digits, of all with None; unknown is empty."""
+    return frame.to_csv(index=False, float_format=float_format, lineterminator="\n").encode()
+
+
+def parquet_bytes(frame: pd.DataFrame) -> bytes:
+    """Return a Parquet file."""
+    buffer = io.BytesIO()
+    frame.to_parquet(buffer, index=False)
+    return buffer.getvalue()
 
 
 def write_samples(file: IO[bytes], records: Sequence[SampleRecord]) -> None:

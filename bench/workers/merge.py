@@ -1,9 +1,8 @@
 """`bench merge`: parts of one plan, measured by several runs, as one run folder.
 
-Every block and every scored answer counts once: of what two runs have, the first one's. Counters
-pool. Each record keeps the comparability key of the machine it was measured on, and where there are
-several, times and speed-ups hold within each of them only (`bench.stats.times`). The runs stay as
-they are. No torch here.
+Every block and every scored answer counts once, the first run's. Counters pool. Each record keeps
+the comparability key of its machine; with several, times and speed-ups hold within each of them
+only (`bench.stats.times`). The runs stay as they are.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _FREE = ("threads", "device", "run_name")
 
 
 def merge(folders: Sequence[Path], parent: Path) -> tuple[Path, list[str]]:
-    """Join runs in a new folder under `parent`; also what a reader should know, line by line.
+    """Join runs in a new folder under `parent`; return it, and notes for a reader.
 
     Raises:
         BenchError: they are not parts of one plan (exit 5), one is none (2) or damaged (4), or it
@@ -54,9 +53,9 @@ def merge(folders: Sequence[Path], parent: Path) -> tuple[Path, list[str]]:
     return folder, merged.notes
 
 
-@dataclass(kw_only=True)
+@dataclass
 class _Merged:
-    """What several runs measured, each thing once; `parts` holds what was taken of each run."""
+    """The measurements of several runs, each once; `parts` holds those taken of each run."""
 
     plan: Plan
     store: AnswerStore = field(default_factory=AnswerStore)
@@ -66,12 +65,11 @@ class _Merged:
 
     @property
     def records(self) -> list[SampleRecord]:
-        """All that were taken."""
         return [record for part in self.parts for record in part]
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> _Merged:
-        merged = cls(plan=_joined_plan(runs))
+        merged = cls(_joined_plan(runs))
         blocks: set[int] = set()
         scored: set[tuple[str, str]] = set()
         for number, run in enumerate(runs, start=1):
@@ -79,8 +77,8 @@ class _Merged:
             quality = {(r.decoder, r.prompt) for r in run.records if r.kind == "quality"}
             twice = len(timed & blocks) + len(quality & scored)
             if twice:
-                what = f"{len(timed & blocks)} blocks and {len(quality & scored)} scored answers"
-                merged.notes.append(f"{what} of {run.path.name} are in an earlier run: that counts")
+                both = f"{len(timed & blocks)} blocks and {len(quality & scored)} scored answers"
+                merged.notes.append(f"{both} of {run.path.name} are in an earlier run: that counts")
             merged._take(run, f"p{number}", timed - blocks, quality - scored)
             blocks |= timed
             scored |= quality
@@ -90,7 +88,7 @@ class _Merged:
         return merged
 
     def _take(self, run: Run, prefix: str, blocks: set[int], quality: set[tuple[str, str]]) -> None:
-        """What a run has and no earlier one; its workers get its prefix."""
+        """Take what no earlier run has; the run's workers get its prefix."""
         part: list[SampleRecord] = []
         for r in run.records:
             new = r.block in blocks if r.kind == "timing" else (r.decoder, r.prompt) in quality
@@ -109,15 +107,13 @@ class _Merged:
 
 
 def _refuse_other(first: Run, run: Run) -> None:
-    """`BenchError` (exit 5) unless two runs are of one plan."""
-    why = None
-    identity, other = first.plan.identity, run.plan.identity
+    identity, other = first.plan.identity or {}, run.plan.identity or {}
     settings, others = (
         {key: value for key, value in each.config.items() if key not in _FREE}
         for each in (first, run)
     )
-    if identity is None or other is None or identity != other:
-        keys = [key for key in (identity or {}) if (other or {}).get(key) != (identity or {})[key]]
+    if not identity or identity != other:
+        keys = [key for key, value in identity.items() if other.get(key) != value]
         why = f"{', '.join(keys) or 'what it began with'} differ"
     elif settings != others:
         keys = [k for k in {**settings, **others} if settings.get(k) != others.get(k)]
@@ -126,22 +122,21 @@ def _refuse_other(first: Run, run: Run) -> None:
         why = "prompts, blocks or decoders differ"
     elif first.env.dtype != run.env.dtype:
         why = f"dtypes are {first.env.dtype} and {run.env.dtype}"
-    if why is not None:
-        line = f"{run.path.name} is of another plan than {first.path.name} ({why})"
-        advice = "merge takes parts of one: `bench run --part I/N` of the same command"
-        raise UnavailableError(f"{line}; {advice}")
+    else:
+        return
+    line = f"{run.path.name} is of another plan than {first.path.name} ({why})"
+    advice = "merge takes parts of one: `bench run --part I/N` of the same command"
+    raise UnavailableError(f"{line}; {advice}")
 
 
 def _joined_plan(runs: Sequence[Run]) -> Plan:
-    """Every block and prompt that any of the runs planned."""
     first = runs[0].plan
     blocks = {block.block: block for run in runs for block in run.plan.blocks}
     prompts: dict[str, PlannedPrompt] = {}
-    for run in runs:
-        for planned in run.plan.prompts:
-            before = prompts.get(planned.prompt)
-            passes = dict.fromkeys([*(before.passes if before else ()), *planned.passes])
-            prompts[planned.prompt] = replace(planned, passes=tuple(passes))
+    for planned in (planned for run in runs for planned in run.plan.prompts):
+        before = prompts.get(planned.prompt, planned)
+        passes = dict.fromkeys([*before.passes, *planned.passes])
+        prompts[planned.prompt] = replace(planned, passes=tuple(passes))
     whole = any(not run.plan.parts for run in runs)
     parts = () if whole else tuple(dict.fromkeys(p for run in runs for p in run.plan.parts))
     joined = replace(
@@ -154,7 +149,6 @@ def _joined_plan(runs: Sequence[Run]) -> Plan:
 
 
 def _missing_parts(plan: Plan) -> list[str]:
-    """The parts that nobody measured, in a line; empty where the plan is whole."""
     if not plan.parts:
         return []
     of = int(plan.parts[0].partition("/")[2])
@@ -196,10 +190,7 @@ def _write(folder: Path, runs: Sequence[Run], merged: _Merged) -> None:
 
 
 def _write_phases(folder: Path, runs: Sequence[Run]) -> None:
-    """Write the first run's answers to each block, where the machines are alike.
-
-    Seconds of unlike machines stand beside no time.
-    """
+    """Write the first run's answers to each block."""
     answers: list[PhasedAnswer] = []
     for run in runs:
         blocks = {(answer.prompts, answer.repeat) for answer in answers}
@@ -210,7 +201,6 @@ def _write_phases(folder: Path, runs: Sequence[Run]) -> None:
 
 
 def _status(folder: Path, runs: Sequence[Run], merged: _Merged) -> RunStatus:
-    """Complete where every run was, judged as any other."""
     complete = all(run.status.complete for run in runs)
     status = RunStatus(
         status=COMPLETE if complete else "interrupted",

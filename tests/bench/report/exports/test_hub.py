@@ -11,23 +11,31 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import BaseServer
+from typing import Any
 
 import pandas as pd
 import pytest
 import yaml
 
 from bench.errors import BenchError, Exit
+from bench.records.files import write_files
 from bench.records.run_folder import load_run
-from bench.report.export import Choices, Format, deliver, export
+from bench.report.exports.export import Choices
+from bench.report.exports.export import export as write
+from bench.report.exports.hub import dataset
 from bench.report.findings import Findings
 from tests.command_line import bench
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture
 def findings(reported_run: Path) -> Findings:
     return Findings(load_run(reported_run))
+
+
+def export(findings: Findings, *given: Any) -> list[Path]:
+    return [Path(path) for path in write(findings, *given)]
 
 
 def _bytes(folder: Path) -> dict[str, bytes]:
@@ -58,7 +66,7 @@ def test_the_card_names_tables_that_the_datasets_library_loads(
 
 def test_the_hubs_own_reader_understands_the_card(findings: Findings, tmp_path: Path) -> None:
     hub = pytest.importorskip("huggingface_hub")
-    card_file = export(findings, "hub", tmp_path, Choices(licence="cc-by-4.0", repo="me/runs"))[0]
+    card_file = write_files(tmp_path, dataset(findings, "cc-by-4.0", "me/runs"))[0]
     card = hub.DatasetCard.load(card_file)
     assert card.data.license == "cc-by-4.0"
     assert card.data.size_categories == ["n<1K"]
@@ -92,7 +100,7 @@ def test_neither_texts_nor_paths_of_this_machine_are_in_the_dataset(
 def test_exports_for_the_hub_are_the_same_bytes_each_time(
     findings: Findings, tmp_path: Path
 ) -> None:
-    chosen: tuple[tuple[Format, Choices], ...] = (
+    chosen: tuple[tuple[str, Choices], ...] = (
         ("hub", Choices()),
         ("eval-results", Choices(benchmarks=["qa=owner/data#x"])),
     )
@@ -321,10 +329,10 @@ def test_no_export_for_the_hub_loads_torch(reported_run: Path, tmp_path: Path) -
     code = (
         "import sys; from pathlib import Path\n"
         "from bench.records.run_folder import load_run\n"
-        "from bench.report.export import Choices, deliver\n"
+        "from bench.report.exports.export import Choices, export\n"
         "from bench.report.findings import Findings\n"
         f"run = Findings(load_run(Path({str(reported_run)!r})))\n"
-        f"deliver(run, 'hub', Path({str(tmp_path)!r}), Choices())\n"
+        f"export(run, 'hub', Path({str(tmp_path)!r}), Choices())\n"
         "assert not {'torch', 'transformers'} & set(sys.modules)\n"
     )
     done = subprocess.run(
@@ -337,6 +345,6 @@ def test_files_lie_in_a_folder_of_their_format(
     synthetic_run: Callable[..., Path],
 ) -> None:
     run = Findings(load_run(synthetic_run()))
-    places = [Path(place) for place in deliver(run, "hub", None, Choices())]
+    places = export(run, "hub", None, Choices())
     assert places[0] == run.run.path / "export" / "hub" / "README.md"
     assert all(place.is_file() for place in places)

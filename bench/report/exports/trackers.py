@@ -1,9 +1,8 @@
 """`bench export --to mlflow|trackio`: a run in an experiment tracker, one tracked run a decoder.
 
 A tracked run has the decoder's row of the summary as metrics (``FAMILY/METRIC``: of one family) and
-how it was measured as parameters. Exporting again adds nothing: a tracked run that holds the
-same is left as it is, one that holds something else (a run that was resumed since) is replaced.
-A decoder that claims to be lossless and is not is left out. No torch here.
+how it was measured as parameters. Exporting again adds nothing: a tracked run that holds the same
+stays, one that holds something else (a run that was resumed since) is replaced.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ import io
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bench.errors import BenchError, UsageError
+from bench.errors import BenchError, UsageError, optional
 from bench.records.files import cannot_write
-from bench.report.extras import optional
 from bench.report.findings import Findings
 from bench.report.style import without_wrong
 from bench.report.tables import guarantee_label
@@ -37,22 +36,13 @@ MLFLOW_URI = "MLFLOW_TRACKING_URI"
 TRACKIO_DIR = "TRACKIO_DIR"
 _TRACKIO_REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 _MAX_PARAMS, _MAX_METRICS, _MAX_VALUE = 100, 1000, 6000
-"""What MLflow takes in one call, and characters of a parameter's value."""
+"""MLflow's limits: of one call, and characters of a parameter's value."""
 _KEY, _CONTENT = "bench.key", "bench.content"
 
 
 @dataclass(frozen=True, slots=True)
 class TrackedRun:
-    """One decoder of a run, as a tracker shows it.
-
-    Attributes:
-        decoder: its name in the run.
-        group: the run it is of.
-        params: how it was measured.
-        metrics: the numbers of its rows of the summary.
-        started_ms: when the run began, in milliseconds since 1970 (0: not known).
-        ended_ms: when it ended.
-    """
+    """One decoder of a run (`group`), as a tracker shows it; times since 1970 (0: not known)."""
 
     decoder: str
     group: str
@@ -63,18 +53,18 @@ class TrackedRun:
 
     @property
     def name(self) -> str:
-        """What tells it from those of other runs."""
+        """Return a name unique among runs."""
         return f"{self.group}/{self.decoder}"
 
     @property
     def content(self) -> str:
-        """A digest of all it holds."""
+        """Return a digest of everything in it."""
         held = [self.name, dict(self.params), dict(self.metrics), self.started_ms, self.ended_ms]
         return hashlib.sha256(json.dumps(held).encode()).hexdigest()[:32]
 
 
 def tracked_runs(findings: Findings) -> list[TrackedRun]:
-    """Every decoder but wrong ones, in their order."""
+    """Return every decoder but wrong ones, in their order."""
     status = findings.run.status
     by_decoder: dict[str, list[SummaryRow]] = {}
     for row in rows_of(without_wrong(findings.summary), None):
@@ -102,7 +92,7 @@ def _metrics(row: SummaryRow) -> Iterator[tuple[str, float]]:
 
 
 def _params(findings: Findings, decoder: str, row: SummaryRow) -> dict[str, str]:
-    """What a comparison groups by: of the options of decoders, those of this one."""
+    """Return how it was measured: of the options of decoders, those of this one."""
     own = f"decoders.{decoder}."
     params = {
         "decoder": decoder,
@@ -120,8 +110,8 @@ def _params(findings: Findings, decoder: str, row: SummaryRow) -> dict[str, str]
 
 
 def _safe(name: str) -> str:
-    """A name in the letters that MLflow allows."""
-    return "".join(c if c.isascii() and (c.isalnum() or c in "_-. :/") else "_" for c in name)
+    """Return a name in the letters that MLflow allows."""
+    return re.sub(r"[^\w\-. :/]", "_", name, flags=re.ASCII)
 
 
 def _milliseconds(utc: str | None) -> int:
@@ -139,47 +129,54 @@ def _made(folder: Path) -> None:
 
 
 def to_mlflow(runs: Sequence[TrackedRun], project: str, folder: Path | None) -> str:
-    """Into the SQLite store ``mlflow.db`` of `folder`, or where MLFLOW_TRACKING_URI says.
-
-    Returns:
-        The tracking URI.
-
-    Raises:
-        BenchError: MLflow is missing (exit 5), or its store refuses (1).
-    """
+    """Write into ``mlflow.db`` of `folder`, or where MLFLOW_TRACKING_URI says; return the URI."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    mlflow = optional("mlflow", "mlflow", "mlflow")
-    optional("sqlalchemy", "mlflow", "mlflow")
+    mlflow = optional("mlflow", "mlflow", "export --to mlflow")
+    optional("sqlalchemy", "mlflow", "export --to mlflow")
     uri, artifacts = os.environ.get(MLFLOW_URI, ""), None
     if folder is not None:
         _made(folder)
         uri = f"sqlite:///{folder.resolve() / 'mlflow.db'}"
         artifacts = (folder.resolve() / "mlflow-artifacts").as_uri()
     try:
-        with _quiet("mlflow", "alembic"):
-            client = mlflow.MlflowClient(tracking_uri=uri)
-            experiment = client.get_experiment_by_name(project)
-            number = (
-                client.create_experiment(project, artifact_location=artifacts)
-                if experiment is None
-                else experiment.experiment_id
-            )
-            for run in runs:
-                _into_mlflow(mlflow.entities, client, number, run)
+        logging.disable(logging.INFO)
+        client = mlflow.MlflowClient(tracking_uri=uri)
+        experiment = client.get_experiment_by_name(project)
+        number = (
+            client.create_experiment(project, artifact_location=artifacts)
+            if experiment is None
+            else experiment.experiment_id
+        )
+        for run in runs:
+            _into_mlflow(mlflow.entities, client, number, run)
     except Exception as error:  # the client's own, of a database or of HTTP
         raise BenchError(f"MLflow did not take the run into {uri}: {error}") from error
+    finally:
+        logging.disable(logging.NOTSET)
     return uri
 
 
+def _is_there(
+    new: str, runs: Sequence[Any], content: Callable[[Any], object], delete: Callable[[Any], None]
+) -> bool:
+    """Delete all earlier exports of a run but one with the `new` content, if there is one."""
+    kept = next((run for run in runs if content(run) == new), None)
+    for run in runs:
+        if run is not kept:
+            delete(run)
+    return kept is not None
+
+
 def _into_mlflow(entities: Any, client: Any, experiment: str, run: TrackedRun) -> None:
-    """One tracked run; its digest is written last, so half of one is replaced next time."""
+    """Write one run; its digest comes last, so that half of one is replaced next time."""
     key = hashlib.sha256(run.name.encode()).hexdigest()[:32]
     there = client.search_runs([experiment], f"tags.`{_KEY}` = '{key}'")
-    kept = [one for one in there if one.data.tags.get(_CONTENT) == run.content][:1]
-    for one in there:
-        if one not in kept:
-            client.delete_run(one.info.run_id)
-    if kept:
+    if _is_there(
+        run.content,
+        there,
+        lambda one: one.data.tags.get(_CONTENT),
+        lambda one: client.delete_run(one.info.run_id),
+    ):
         return
     made = client.create_run(
         experiment, start_time=run.started_ms, run_name=run.name, tags={_KEY: key}
@@ -195,32 +192,11 @@ def _into_mlflow(entities: Any, client: Any, experiment: str, run: TrackedRun) -
     client.set_tag(number, _CONTENT, run.content)
 
 
-@contextlib.contextmanager
-def _quiet(*loggers: str) -> Iterator[None]:
-    """Within it these say nothing below warnings."""
-    levels = {name: logging.getLogger(name).level for name in loggers}
-    for name in loggers:
-        logging.getLogger(name).setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
-
-
 # ---------------------------------------------------------------- Trackio
 
 
 def to_trackio(runs: Sequence[TrackedRun], project: str, folder: Path | None) -> str:
-    """Into the SQLite store of `folder`, or into TRACKIO_DIR; never to a server.
-
-    Returns:
-        The folder of the store.
-
-    Raises:
-        BenchError: Trackio is missing (exit 5), is set to send to a server (2), or has not stored
-            what it was given (1).
-    """
+    """Write into the store of `folder`, or of TRACKIO_DIR, never to a server; return the store."""
     remote = next((name for name in _TRACKIO_REMOTE if os.environ.get(name)), None)
     if remote is not None:
         line = f"{remote} is set, and export --to trackio writes a local store alone"
@@ -242,11 +218,11 @@ def to_trackio(runs: Sequence[TrackedRun], project: str, folder: Path | None) ->
 
 
 def _trackio_on(store: Path) -> ModuleType:
-    """The package, which takes its folder from the environment when it is imported."""
+    """Import the package, which takes its folder from the environment then."""
     before = os.environ.get(TRACKIO_DIR)
     os.environ[TRACKIO_DIR] = str(store)
     try:
-        trackio = optional("trackio", "trackio", "trackio")
+        trackio = optional("trackio", "trackio", "export --to trackio")
     finally:
         if before is None:
             del os.environ[TRACKIO_DIR]
@@ -261,11 +237,9 @@ def _trackio_on(store: Path) -> ModuleType:
 
 def _into_trackio(trackio: Any, project: str, run: TrackedRun) -> None:
     there = [one for one in _in_trackio(trackio, project) if one.name == run.name]
-    kept = [one for one in there if one.config.get(_CONTENT) == run.content][:1]
-    for one in there:
-        if one not in kept:
-            one.delete()
-    if kept:
+    if _is_there(
+        run.content, there, lambda one: one.config.get(_CONTENT), lambda one: one.delete()
+    ):
         return
     trackio.init(
         project=project,
@@ -281,7 +255,6 @@ def _into_trackio(trackio: Any, project: str, run: TrackedRun) -> None:
 
 
 def _in_trackio(trackio: Any, project: str) -> list[Any]:
-    """The runs of a project; none where it is new."""
     try:
         return list(trackio.Api().runs(project))
     except ValueError:  # "does not exist"

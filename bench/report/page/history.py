@@ -1,13 +1,12 @@
 """``history.parquet``: a row for each run and decoder, kept also when the run folder is gone.
 
-A folder of runs is read into it, and what it had of other runs stays: that is how a dashboard grows
-from a CI that measures one run at a time. No torch here.
+A folder of runs is read into it, and its rows of other runs stay: so a dashboard grows from a CI
+that measures one run at a time.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,11 +16,11 @@ import pandas as pd
 
 from bench.errors import BenchError, InvalidRunError
 from bench.records.environment import read_environment
-from bench.records.files import write_bytes
-from bench.records.run_folder import read_config
-from bench.records.status import read_status
-from bench.report.listing import run_folders, run_verdict
+from bench.records.plan import MANIFEST, WRONG
+from bench.records.run_folder import lost_plan, read_config
+from bench.records.status import RunStatus, read_status
 from bench.stats.summary import ALL
+from bench.stats.validity import DAMAGED, INCOMPLETE, VALID
 
 HISTORY = "history.parquet"
 NUMBERS = (
@@ -39,13 +38,7 @@ _UNLIKE = ("run_name", "decoders", "device", "threads", "adapters", "cost", "ref
 
 
 def gather(folder: Path) -> pd.DataFrame:
-    """The history of a folder of runs: what its file has, and the runs that lie there now.
-
-    Of a run that both have, the folder counts. Oldest first.
-
-    Raises:
-        BenchError: the file is damaged (exit 4).
-    """
+    """Return the history file's runs and those in the folder, which go first; oldest first."""
     now = pd.DataFrame([row for run in run_folders(folder) for row in _rows(run)], columns=COLUMNS)
     before = read_history(folder / HISTORY)
     before = before[~before["run"].isin(now["run"])]
@@ -56,11 +49,7 @@ def gather(folder: Path) -> pd.DataFrame:
 
 
 def read_history(file: Path) -> pd.DataFrame:
-    """The rows of a history file; none where there is none.
-
-    Raises:
-        BenchError: it is damaged (exit 4).
-    """
+    """Return the rows of a history file, if there is one (exit 4 where it is damaged)."""
     if not file.is_file():
         return pd.DataFrame(columns=list(COLUMNS))
     try:
@@ -70,17 +59,6 @@ def read_history(file: Path) -> pd.DataFrame:
         raise InvalidRunError(line) from error
 
 
-def write_history(file: Path, history: pd.DataFrame) -> None:
-    """Replace a history file.
-
-    Raises:
-        BenchError: exit 1.
-    """
-    buffer = io.BytesIO()
-    history.to_parquet(buffer, index=False)
-    write_bytes(file, buffer.getvalue())
-
-
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
     numbers = dict.fromkeys(NUMBERS, "float64")
     texts = dict.fromkeys((name for name in _FACTS if name != "dirty"), "string")
@@ -88,7 +66,6 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _rows(run: Path) -> list[dict[str, Any]]:
-    """A run's rows; one without a decoder where nothing of it can be read."""
     try:
         status, env, config = read_status(run), read_environment(run), read_config(run)
     except BenchError as error:
@@ -113,7 +90,6 @@ def _rows(run: Path) -> list[dict[str, Any]]:
 
 
 def _summary(file: Path) -> list[dict[str, Any]]:
-    """Every decoder over all families; none where there is no summary that can be read."""
     try:
         summary = pd.read_csv(file)
         overall = summary[summary["family"] == ALL]
@@ -125,7 +101,46 @@ def _summary(file: Path) -> list[dict[str, Any]]:
 
 
 def _series(config: Mapping[str, Any], dtype: str | None) -> str:
-    """Eight hexadecimal digits of what was asked of which model: what stands in one curve."""
+    """Return eight hexadecimal digits of the work and model: one curve's name."""
     asked = {key: value for key, value in config.items() if key not in _UNLIKE}
     text = json.dumps([asked, dtype], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def run_verdict(folder: Path, status: RunStatus | None) -> str:
+    """Return a run's verdict by its status and the number of its records, without its plan.
+
+    A stored reference has neither plan nor records. None stands for a status that cannot be read.
+    """
+    if status is None or lost_plan(folder):
+        return DAMAGED
+    if (folder / MANIFEST).is_file() and num_records_of(folder) < (status.num_records or 0):
+        return DAMAGED
+    if status.verdict not in (None, VALID):
+        return str(status.verdict)
+    if status.wrong:
+        return WRONG
+    return VALID if status.complete else INCOMPLETE
+
+
+def run_folders(parent: Path) -> list[Path]:
+    """Return folders under `parent` that hold a run, by name (i.e. by time), but no links."""
+    if not parent.is_dir():
+        return []
+    marks = ("manifest.json", "run.json")
+    return sorted(
+        path
+        for path in parent.iterdir()
+        if path.is_dir()
+        and not path.is_symlink()
+        and any((path / mark).is_file() for mark in marks)
+    )
+
+
+def num_records_of(folder: Path) -> int:
+    """Count records of a run folder, events and a torn last line not counted."""
+    try:
+        with (folder / "samples.jsonl").open("rb") as file:
+            return sum(line.endswith(b"\n") and not line.startswith(b'{"event"') for line in file)
+    except OSError:
+        return 0

@@ -1,6 +1,6 @@
-"""What ``make gpu`` measured, step by step: summary.json and summary.md, small enough to commit.
+"""The summary of ``make gpu``, step by step: summary.json and summary.md, small enough to commit.
 
-Read from the cost and run folders that its steps left, whatever became of them. No torch here.
+Read from the cost and run folders that its steps left, whatever became of them.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bench.errors import BenchError
-from bench.records.cost import CostCell
 from bench.records.environment import Environment, read_environment
 from bench.records.files import write_json, write_text
 from bench.records.run_folder import find_run, load_run
+from bench.report import tables
 from bench.report.findings import Findings
 from bench.stats.cost_curve import limits, load_cost
 from bench.stats.limit import ar_limit, mismatch
 from bench.stats.summary import ALL
 from bench.stats.summary_row import rows_of
-from bench.text import factor, markdown, percent
+from bench.text import UNKNOWN, factor, markdown, percent
 
 _SCHEMA = 1
 _LATEST = "latest"
@@ -29,7 +29,7 @@ _COLUMNS = (
     *("decoder", "guarantee", "speedup", "speedup_low", "speedup_high", "tokens_per_call"),
     *("acceptance_length", "decode_time_per_token_s", "identical_to_ar", "quality", "errors"),
 )
-"""Of a run's summary."""
+"""Columns of a run's summary."""
 
 
 class Status(Enum):
@@ -44,16 +44,11 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A command, and what is read from what it leaves.
+    """A command (`words` of ``python -m``), and what is read from its results.
 
-    Attributes:
-        name: of its folder and log.
-        kind: what it leaves.
-        words: of ``python -m``.
-        budget_s: seconds it may take, its start and its end included.
-        aim: share of the bandwidth limit that one row is to reach.
-        against: the step whose cost folder says how near the run's ar is to the limit.
-        left_out: why it is not run.
+    It may take `budget_s` seconds, its start and its end included. `aim` is the share of the
+    bandwidth limit that one row is to reach; `against` names the step whose cost folder says how
+    near the run's ar is to the limit; `left_out` says why it is not run.
     """
 
     name: str
@@ -65,11 +60,11 @@ class Step:
     left_out: str | None = None
 
     def command(self, folder: Path) -> str:
-        """As it is typed; where it writes to is called OUT."""
+        """Return it as it is typed; its output folder is called OUT."""
         return " ".join(self.words).replace(str(folder), "OUT")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How a step ended, why, and its figures."""
 
@@ -82,14 +77,14 @@ class Outcome:
 
     @property
     def well(self) -> bool:
-        """Whether nothing went wrong: an aim that is missed is a result, not a failure."""
+        """Return whether nothing went wrong: a missed aim is a result, not a failure."""
         return self.status in (Status.PASSED, Status.LEFT_OUT)
 
 
 def read_outcome(
     step: Step, folder: Path, status: Status, exit_code: int | None, seconds: float
 ) -> Outcome:
-    """What a step that was run left in `folder`; one that passed and left nothing has failed."""
+    """Read what a step left in `folder`; one that passed and left nothing has failed."""
     log = (folder / f"{step.name}.log").read_text(encoding="utf-8", errors="replace")
     last = next((line for line in reversed(log.splitlines()) if line.strip()), "")
     reason = None if status is Status.PASSED else last.replace(str(folder), "OUT") or None
@@ -103,18 +98,11 @@ def read_outcome(
     except BenchError as error:
         if status is Status.PASSED:
             status, reason = Status.FAILED, error.message.replace(str(folder), "OUT")
-    return Outcome(
-        step=step,
-        status=status,
-        exit_code=exit_code,
-        seconds=seconds,
-        reason=reason,
-        figures=figures,
-    )
+    return Outcome(step, status, exit_code, seconds, reason, figures)
 
 
 def _cost_figures(folder: Path, aim: float | None) -> dict[str, Any]:
-    """One row against the limit, called and replayed, and the time of every cell."""
+    """Return one row against the limit, called and replayed, and the time of every cell."""
     cost = load_cost(folder)
     facts = cost.facts
     cell = facts.replayed or min(cost.curve.points)
@@ -140,18 +128,16 @@ def _cost_figures(folder: Path, aim: float | None) -> dict[str, Any]:
             "aim": aim,
             "aim_met": None if aim is None or share is None else share >= aim,
         },
-        "calls": [_call(cell, seconds) for cell, seconds in sorted(cost.curve.points.items())],
+        "calls": [
+            {**asdict(cell), "seconds": seconds}
+            for cell, seconds in sorted(cost.curve.points.items())
+        ],
         "left_out": [f"{each.cell}: {each.reason}" for each in cost.left_out],
         "complete": facts.complete,
     }
 
 
-def _call(cell: CostCell, seconds: float) -> dict[str, Any]:
-    return {**asdict(cell), "seconds": seconds}
-
-
 def _run_figures(folder: Path, cost: Path | None) -> dict[str, Any]:
-    """The verdict, a row for each decoder, and ar beside what a call costs."""
     run = load_run(find_run(_LATEST, folder))
     findings = Findings(run)
     rows = rows_of(findings.summary, ALL)
@@ -177,11 +163,7 @@ def _ar_figures(folder: Path, run: Any) -> dict[str, Any]:
 
 
 def write_summary(folder: Path, outcomes: Sequence[Outcome], *, rehearsal: bool) -> None:
-    """Replace summary.json and summary.md.
-
-    Raises:
-        BenchError: it cannot be written (exit 1).
-    """
+    """Replace summary.json and summary.md."""
     machine = _machine(folder, outcomes)
     steps = [
         {
@@ -202,7 +184,7 @@ def write_summary(folder: Path, outcomes: Sequence[Outcome], *, rehearsal: bool)
 
 
 def _machine(folder: Path, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Of the first step that says where it ran."""
+    """Describe the first step that says where it ran."""
     for outcome in outcomes:
         if not outcome.figures or outcome.step.kind == "tests":
             continue
@@ -231,50 +213,35 @@ def _page(outcomes: Sequence[Outcome], machine: Mapping[str, Any], rehearsal: bo
     lines = ["# One GPU, everything once", ""]
     if rehearsal:
         lines += ["**A rehearsal on a CPU: tiny sizes, and no figure of it says anything.**", ""]
-    lines += [markdown(facts or "no step said where it ran"), ""]
-    lines += _table(
-        ("step", "status", "seconds", "of", "why"),
-        [
-            (
-                each.step.name,
-                each.status.value,
-                f"{each.seconds:.0f}",
-                f"{each.step.budget_s:.0f}",
-                each.reason or "",
-            )
-            for each in outcomes
-        ],
-    )
+    head = ("step", "status", "seconds", "of", "why")
+    ended = [
+        (o.step.name, o.status.value, f"{o.seconds:.0f}", f"{o.step.budget_s:.0f}", o.reason or "")
+        for o in outcomes
+    ]
+    lines += [markdown(facts or "no step said where it ran"), "", _table(head, ended)]
     costs = [each for each in outcomes if each.step.kind == "cost" and each.figures]
     if costs:
-        lines += ["", "## One row, and what memory allows", ""]
-        head = ("step", "model", "called ms", "replayed ms", "limit ms", "share", "aim", "aim met")
-        lines += _table(head, [_limit_row(each) for each in costs])
+        limited = ("called ms", "replayed ms", "limit ms", "share", "aim", "aim met")
+        rows = [_limit_row(each.step.name, each.figures) for each in costs]
+        table = _table(("step", "model", *limited), rows)
+        lines += ["", "## One row, and what memory allows", "", table]
     for each in costs:
-        lines += ["", f"## Calls of {markdown(each.step.name)}, ms", "", *_grid(each.figures)]
+        lines += ["", f"## Calls of {markdown(each.step.name)}, ms", "", _grid(each.figures)]
     for each in outcomes:
         if each.step.kind == "run" and each.figures:
             lines += ["", f"## Run {markdown(each.step.name)}", "", *_run_lines(each.figures)]
     return lines
 
 
-def _limit_row(outcome: Outcome) -> tuple[str, ...]:
-    figures, one = outcome.figures, outcome.figures["one_row"]
-    met = one["aim_met"]
-    return (
-        outcome.step.name,
-        f"{figures['model']}, {figures['dtype']}",
-        _ms(one["called_s"]),
-        _ms(one["replay_s"]),
-        _ms(one["bandwidth_limit_s"]),
-        percent(one["share_of_limit"]),
-        percent(one["aim"]),
-        "-" if met is None else "yes" if met else "no",
-    )
+def _limit_row(name: str, figures: Mapping[str, Any]) -> tuple[str, ...]:
+    one = figures["one_row"]
+    times = [_ms(one[key]) for key in ("called_s", "replay_s", "bandwidth_limit_s")]
+    shares = [percent(one[key]) for key in ("share_of_limit", "aim")]
+    met = {None: UNKNOWN, True: "yes", False: "no"}[one["aim_met"]]
+    return (name, f"{figures['model']}, {figures['dtype']}", *times, *shares, met)
 
 
-def _grid(figures: Mapping[str, Any]) -> list[str]:
-    """Rows down, sequences across."""
+def _grid(figures: Mapping[str, Any]) -> str:
     calls = {(call["rows"], call["sequences"]): call["seconds"] for call in figures["calls"]}
     across = sorted({sequences for _, sequences in calls})
     head = ("rows", *(f"batch {sequences}" for sequences in across))
@@ -293,30 +260,26 @@ def _run_lines(figures: Mapping[str, Any]) -> list[str]:
     rows = [
         (
             str(row["decoder"]),
-            row["guarantee"] or "-",
-            _interval(row["speedup"], row["speedup_low"], row["speedup_high"]),
-            _number(row["tokens_per_call"]),
+            row["guarantee"] or UNKNOWN,
+            _speedup(row["speedup"], row["speedup_low"], row["speedup_high"]),
+            tables.number(row["tokens_per_call"]),
             _ms(row["decode_time_per_token_s"]),
             percent(row["identical_to_ar"]),
         )
         for row in figures["decoders"]
     ]
-    return lines + _table(head, rows)
+    return [*lines, _table(head, rows)]
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    cells = [[markdown(cell) for cell in row] for row in rows]
-    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *cells)]
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    cells = tuple(tuple(map(tables.TableCell, row)) for row in rows)
+    return tables.Table(title="", note="", headings=tuple(head), rows=cells).to_markdown()
 
 
-def _interval(value: float | None, low: float | None, high: float | None) -> str:
-    ends = "" if low is None or high is None else f" [{low:.2f}, {high:.2f}]"
-    return factor(value) + ends
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def _speedup(value: float | None, low: float | None, high: float | None) -> str:
+    known = low is not None and high is not None
+    return factor(value) + (f" {tables.interval(low, high)}" if known else "")
 
 
 def _ms(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{1e3 * seconds:.3g}"
+    return tables.number(seconds, ".3g", 1e3)

@@ -11,12 +11,11 @@ import pytest
 from rich.console import Console
 
 from bench.errors import BenchError, Exit
-from bench.report.joint.tables import alike, matrices, unlike
-from bench.report.joint.write import print_joint, write_joint
+from bench.report.page.joint import alike, matrices, print_joint, unlike, write_joint
 from bench.report.together import NamedRun, load_members
 from bench.report.write import write_report
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 NAMES = ("cpu-zoo", "cpu-zoo-t07", "cpu-zoo-ptp")
 FIGURE = ("figures/speedup.png", "figures/speedup.pdf", "figures/speedup.svg")
 Write = Callable[..., Path]

@@ -7,19 +7,24 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from bench.errors import BenchError, Exit
 from bench.records.run_folder import load_run
-from bench.report.export import export
+from bench.report.exports.export import export as write
 from bench.report.findings import Findings
 
 
 @pytest.fixture
 def findings(reported_run: Path) -> Findings:
     return Findings(load_run(reported_run))
+
+
+def export(findings: Findings, *given: Any) -> list[Path]:
+    return [Path(path) for path in write(findings, *given)]
 
 
 def test_pytest_benchmarks_own_compare_reads_the_export(findings: Findings, tmp_path: Path) -> None:

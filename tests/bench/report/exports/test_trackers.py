@@ -15,12 +15,12 @@ import pytest
 
 from bench.errors import BenchError, Exit
 from bench.records.run_folder import load_run
-from bench.report.export import Choices, track
+from bench.report.exports.export import Choices, export
+from bench.report.exports.trackers import tracked_runs
 from bench.report.findings import Findings
-from bench.report.trackers import tracked_runs
 from tests.command_line import bench
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 VARIABLES = ("MLFLOW_TRACKING_URI", "TRACKIO_DIR", "TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 
 
@@ -110,7 +110,7 @@ def test_a_tracker_without_answers_to_take_is_left_alone(
     run = synthetic_run()
     (run / "samples.jsonl").write_text("")
     with pytest.raises(BenchError, match="no answers to export") as refused:
-        track(Findings(load_run(run)), "mlflow", tmp_path / "store", Choices())
+        export(Findings(load_run(run)), "mlflow", tmp_path / "store", Choices())
     assert refused.value.exit_code == Exit.UNAVAILABLE
     assert not (tmp_path / "store").exists()
 
@@ -121,7 +121,7 @@ def test_nothing_is_sent_to_a_server_of_trackio(
 ) -> None:
     monkeypatch.setenv(variable, "me/space")
     with pytest.raises(BenchError, match=f"{variable} is set, and .* local store") as refused:
-        track(findings, "trackio", tmp_path, Choices())
+        export(findings, "trackio", tmp_path, Choices())
     assert refused.value.exit_code == Exit.USAGE
 
 
@@ -131,14 +131,14 @@ _EXPORTS = """
 import json, sys
 from pathlib import Path
 from bench.records.run_folder import load_run
-from bench.report.export import Choices, track
+from bench.report.exports.export import Choices, export
 from bench.report.findings import Findings
 
 kind, store, *runs = sys.argv[1:]
 folder = Path(store) if store else None
 seen = []
 for path in runs:
-    where = track(Findings(load_run(Path(path))), kind, folder, Choices(project="decoders"))
+    (where,) = export(Findings(load_run(Path(path))), kind, folder, Choices(project="decoders"))
     seen.append(look(where))
 assert not {"torch", "transformers"} & set(sys.modules)
 print(json.dumps(seen))

@@ -1,16 +1,15 @@
 """`bench export --to eval-results`: quality as a model's results on the Hugging Face hub.
 
-A model's repository keeps them as YAML in ``.eval_results/``; its page and the leaderboard of the
-benchmark show them (https://huggingface.co/docs/hub/eval-results). An entry names a dataset of the
-hub that is registered as a benchmark, a task of its ``eval.yaml``, and one value. Several values
-for one task stand in files of their own, with notes that tell them apart: a file per decoder here.
+They are YAML in ``.eval_results/`` of the model's repository
+(https://huggingface.co/docs/hub/eval-results). An entry names a dataset of the hub that is
+registered as a benchmark, a task of its ``eval.yaml``, and one value. Several values for one task
+stand in files of their own, with notes: a file per decoder.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -26,30 +25,16 @@ from bench.stats.summary_row import SummaryRow, rows_of
 from bench.text import percent, portable
 
 _FORM = re.compile(r"(?P<family>[^=]+)=(?P<dataset>[\w.-]+/[\w.-]+)(?:#(?P<task>[\w.-]+))?")
-_DEFAULT_TASK = "default"
 
 
-@dataclass(frozen=True, slots=True)
-class Benchmark:
-    """Which benchmark of the hub the prompts of a family are of."""
-
-    family: str
-    dataset: str
-    task: str = _DEFAULT_TASK
-
-
-def parse_benchmarks(texts: Sequence[str], families: Sequence[str]) -> list[Benchmark]:
-    """``FAMILY=OWNER/DATASET[#TASK]``, each of a family of the run.
-
-    Raises:
-        BenchError: none are given, one has another form or family, or a family has two (exit 2).
-    """
+def _parse(texts: Sequence[str], families: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Return (dataset, task) by family of the run."""
     form = "--benchmark FAMILY=OWNER/DATASET#TASK"
     if not texts:
         names = ", ".join(families)
         line = f"eval-results needs {form}, what the hub calls the benchmark of a family's prompts"
         raise UsageError(f"{line}; families of this run: {names}")
-    chosen: dict[str, Benchmark] = {}
+    chosen: dict[str, tuple[str, str]] = {}
     for text in texts:
         parts = _FORM.fullmatch(text)
         if parts is None:
@@ -61,53 +46,50 @@ def parse_benchmarks(texts: Sequence[str], families: Sequence[str]) -> list[Benc
             raise UsageError(f"this run has no family {family!r}; {known}")
         if family in chosen:
             raise UsageError(f"--benchmark names {family} twice; name it once")
-        chosen[family] = Benchmark(family, parts["dataset"], parts["task"] or _DEFAULT_TASK)
-    return list(chosen.values())
+        chosen[family] = parts["dataset"], parts["task"] or "default"
+    return chosen
 
 
 def eval_results(
     findings: Findings, benchmarks: Sequence[str], source: str | None
 ) -> dict[str, bytes]:
-    """The files by name: one per decoder whose answers were scored.
+    """Return a file per decoder whose answers were scored.
 
-    A decoder that claims to be lossless and is not has none.
-
-    Args:
-        findings: the run.
-        benchmarks: as `parse_benchmarks` reads them.
-        source: ``OWNER/NAME`` of the dataset that holds the run, to be linked to.
+    `benchmarks` are ``FAMILY=OWNER/DATASET[#TASK]``, `source` (``OWNER/NAME``) is the dataset to
+    link to.
 
     Raises:
-        BenchError: what `parse_benchmarks` refuses (exit 2); a family without quality (5).
+        BenchError: no or bad `benchmarks` (exit 2); no family has a quality (5).
     """
     rows = [row for row in rows_of(without_wrong(findings.summary), None) if row.family != ALL]
-    chosen = parse_benchmarks(benchmarks, list(dict.fromkeys(row.family for row in rows)))
+    chosen = _parse(benchmarks, list(dict.fromkeys(row.family for row in rows)))
     files = {}
     for decoder in dict.fromkeys(row.decoder for row in rows):
         scored = {row.family: row for row in rows if row.decoder == decoder}
         entries = [
-            _entry(findings, scored[each.family], each, source)
-            for each in chosen
-            if each.family in scored and scored[each.family].quality is not None
+            _entry(findings, scored[family], dataset, task, source)
+            for family, (dataset, task) in chosen.items()
+            if family in scored and scored[family].quality is not None
         ]
         if entries:
             name = re.sub(r"[^\w.@-]", "-", decoder)
-            files[f".eval_results/decoding-bench_{name}.yaml"] = _yaml(entries)
+            text = yaml.safe_dump(entries, sort_keys=False, allow_unicode=True, width=10**6)
+            files[f".eval_results/decoding-bench_{name}.yaml"] = text.encode()
     if not files:
         raise UnavailableError(
-            f"{findings.name} has no quality of {', '.join(each.family for each in chosen)}; "
+            f"{findings.name} has no quality of {', '.join(chosen)}; "
             "measure it with `bench run --quality-limit 40`",
         )
     return files
 
 
 def _entry(
-    findings: Findings, row: SummaryRow, benchmark: Benchmark, source: str | None
+    findings: Findings, row: SummaryRow, dataset: str, task: str, source: str | None
 ) -> dict[str, Any]:
-    """One result; the value is in percent."""
+    """Return one result, in percent."""
     assert row.quality is not None
     entry: dict[str, Any] = {
-        "dataset": {"id": benchmark.dataset, "task_id": benchmark.task},
+        "dataset": {"id": dataset, "task_id": task},
         "value": round(100 * row.quality, 2),
     }
     if findings.run.status.started_utc is not None:
@@ -120,7 +102,7 @@ def _entry(
 
 
 def _notes(findings: Findings, row: SummaryRow) -> str:
-    """How it was decoded and measured, and how fast that is, in one line."""
+    """Say in one line how it was decoded and measured, and how fast that is."""
     run, config = findings.run, findings.run.config
     whole = next(r for r in rows_of(findings.summary, ALL) if r.decoder == row.decoder)
     parts = [
@@ -138,20 +120,7 @@ def _notes(findings: Findings, row: SummaryRow) -> str:
         parts.append(
             f"{number(whole.speedup)}x {within} as fast as {BASELINE} over the whole run{where}"
         )
-    parts += [
-        f"{name} {value}"
-        for name, value in (
-            ("temperature", config.get("temperature")),
-            ("max_new_tokens", config.get("max_new_tokens")),
-            ("dtype", run.env.dtype),
-        )
-        if value is not None
-    ]
+    settings = {name: config.get(name) for name in ("temperature", "max_new_tokens")}
+    settings["dtype"] = run.env.dtype
+    parts += [f"{name} {value}" for name, value in settings.items() if value is not None]
     return "; ".join([*parts, f"decoding-bench, run {findings.verdict}"])
-
-
-def _yaml(entries: Sequence[dict[str, Any]]) -> bytes:
-    text: str = yaml.safe_dump(
-        list(entries), sort_keys=False, allow_unicode=True, width=10**6, default_flow_style=False
-    )
-    return text.encode()

@@ -66,14 +66,14 @@ def cost(
     from bench.measure.cost_subject import open_subject
     from bench.records.cost import folder_name, write_choices
     from bench.records.run_folder import find_run, load_run
-    from bench.report.cost import (
+    from bench.report.findings import Findings
+    from bench.report.texts.cost import (
         best_drafts,
         curve_table,
         machine_lines,
         points_of,
         write_cost,
     )
-    from bench.report.findings import Findings
     from bench.stats.cost_curve import load_cost
 
     if shape is not None and given["model"] is not None:
@@ -116,7 +116,7 @@ def project(
     """Say what a run's acceptance would give on another model's or machine's cost curve."""
     from bench.records.files import write_text
     from bench.records.run_folder import find_run, load_run
-    from bench.report.projection import projected
+    from bench.report.texts.projection import projected
     from bench.settings.bounds import BatchSize, check
     from bench.stats.cost_curve import load_cost
 

@@ -17,7 +17,7 @@ from bench.errors import BenchError, UsageError
 
 if TYPE_CHECKING:
     from bench.external.engine import Engine
-    from bench.report.tables import Table
+    from bench.report.tables.table import Table
 
 app = typer.Typer()
 
@@ -57,7 +57,7 @@ def external(
     from bench.external.measure import measure_external
     from bench.records.external import read_external
     from bench.records.run_folder import find_run, load_records
-    from bench.report.external_table import other_engines
+    from bench.report.tables.external import other_engines
 
     for name, value in (("--limit", limit), ("--drafts", num_drafts), ("--ngram", ngram)):
         if value is not None and value < 1:

@@ -136,7 +136,7 @@ def show(
     from rich.console import Console
 
     from bench.records.run_folder import find_run
-    from bench.report.show import show_run
+    from bench.report.texts.show import show_run
 
     cells = decoders.split(",") if decoders else None
     show_run(find_run(run_dir, output), Console(), prompt=prompt, decoders=cells)
@@ -154,8 +154,8 @@ def explain(
     from rich.console import Console
 
     from bench.records.run_folder import find_run, load_run
-    from bench.report.explained import print_explanation
     from bench.report.findings import Findings
+    from bench.report.texts.explained import print_explanation
     from bench.stats.cost_curve import load_cost
 
     measured = None if cost is None else load_cost(cost)

@@ -23,12 +23,12 @@ import pandas as pd
 
 from bench.errors import UnavailableError, UsageError
 from bench.records.files import write_files
-from bench.report import hub, speed_tables
+from bench.report import hub
 from bench.report.answers import answers, as_csv, as_parquet
 from bench.report.eval_results import eval_results
 from bench.report.findings import Findings
-from bench.report.style import without_wrong
-from bench.report.tables import guarantee_label, number
+from bench.report.tables import speed as speed_tables
+from bench.report.tables.table import guarantee_label, number, without_wrong
 from bench.report.trackers import (
     MLFLOW_URI,
     PROJECT,

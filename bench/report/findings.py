@@ -18,21 +18,18 @@ from bench.records.external import read_external
 from bench.records.phases import PhasedAnswer, read_phases
 from bench.records.plan import BASELINE, WRONG
 from bench.records.run_folder import Run
-from bench.report import (
-    ceiling_table,
-    external_table,
-    latency_table,
-    quality_tables,
-    references,
-    speed_tables,
-    tables,
-    worker_tables,
-)
-from bench.report.conclusion import conclusion
-from bench.report.resolution import resolution
-from bench.report.setting import setting
-from bench.report.style import without_wrong
-from bench.report.tables import Table, TableCell, number
+from bench.report import references
+from bench.report.tables import ceilings as ceiling_table
+from bench.report.tables import external as external_table
+from bench.report.tables import latency as latency_table
+from bench.report.tables import quality as quality_tables
+from bench.report.tables import speed as speed_tables
+from bench.report.tables import table as tables
+from bench.report.tables import workers as worker_tables
+from bench.report.tables.conclusion import conclusion
+from bench.report.tables.resolution import resolution
+from bench.report.tables.setting import setting
+from bench.report.tables.table import Table, TableCell, number, without_wrong
 from bench.settings.protocol import departures
 from bench.stats import decompose, estimates, latency, workers
 from bench.stats import summary as sums

@@ -24,7 +24,7 @@ from bench.records.run_folder import load_run
 from bench.report.findings import Findings
 from bench.report.page.render import render_page
 from bench.report.parquet import write_samples
-from bench.report.tables import ACCEPTED, EMITTED, Table, entropy_sentence
+from bench.report.tables.table import ACCEPTED, EMITTED, Table, entropy_sentence
 from bench.report.template import render_markdown
 from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL
@@ -218,13 +218,13 @@ def _figures(
     findings: Findings,
 ) -> tuple[list[tuple[str, str, str]], Sequence[str], dict[str, bytes]]:
     """Draw what there is data for: (name, caption, SVG) of each; what is left out; every file."""
-    from bench.report import figures, gallery
+    from bench.report.figures import canvas, gallery
 
     made = gallery.draw_all(findings)
     inline: list[tuple[str, str, str]] = []
     files: dict[str, bytes] = {}
     for name, (figure, data) in made.drawn.items():
-        kinds = figures.render(figure)
+        kinds = canvas.render(figure)
         inline.append((name, made.captions[name], kinds["svg"].decode()))
         files |= {f"figures/{name}.{kind}": content for kind, content in kinds.items()}
         files[f"figures/data/{name}.csv"] = csv_bytes(data)

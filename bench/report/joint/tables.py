@@ -11,8 +11,8 @@ from dataclasses import replace
 import pandas as pd
 
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
-from bench.report import tables
-from bench.report.tables import Table, TableCell
+from bench.report.tables import table as tables
+from bench.report.tables.table import Table, TableCell
 from bench.report.together import (
     NamedRun,
     decoders_of,

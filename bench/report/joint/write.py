@@ -22,12 +22,12 @@ from bench.errors import Exit, UsageError
 from bench.records.files import write_files
 from bench.records.plan import BASELINE, MANIFEST, NO_GUARANTEE, WRONG
 from bench.records.status import STATUS
-from bench.report import tables
-from bench.report.conclusion import conclusion
+from bench.report.figures.style import WIDTH, interval_of
 from bench.report.joint.tables import alike, frame, machines, matrices, unlike
 from bench.report.page.render import render_joint
-from bench.report.style import WIDTH, interval_of
-from bench.report.tables import Table
+from bench.report.tables import table as tables
+from bench.report.tables.conclusion import conclusion
+from bench.report.tables.table import Table
 from bench.report.template import render_markdown
 from bench.report.together import NamedRun, differences
 from bench.report.write import csv_bytes
@@ -58,7 +58,7 @@ def write_joint(members: Sequence[NamedRun], folder: Path) -> list[Path]:
     Raises:
         BenchError: the folder is a run's own (exit 2), or the files cannot be written (1).
     """
-    from bench.report import dots, figures  # matplotlib: only where something is drawn
+    from bench.report.figures import canvas, dots
 
     if any((folder / name).is_file() for name in (MANIFEST, STATUS)):
         line = f"{folder} is a run's own folder: give another --folder"
@@ -80,7 +80,7 @@ def write_joint(members: Sequence[NamedRun], folder: Path) -> list[Path]:
         made[f"tables/{name}.tex"] = f"% {latex(table.note)}\n{table.to_latex()}".encode()
     figure = None
     if drawn is not None:
-        rendered = figures.render(drawn[0])
+        rendered = canvas.render(drawn[0])
         figure = (_caption(members), rendered["svg"].decode())
         made |= {f"figures/speedup.{kind}": data for kind, data in rendered.items()}
         made["figures/data/speedup.csv"] = csv_bytes(drawn[1])

@@ -61,7 +61,7 @@ def write_paper(
 
 def _figures(members: Sequence[NamedRun], layout: Layout) -> dict[str, bytes]:
     """Speed-up, tokens per step and quality, each where it is known."""
-    from bench.report import dots, figures  # matplotlib: only where something is drawn
+    from bench.report.figures import canvas, dots
 
     files: dict[str, bytes] = {}
     shown = {"speedup": dots.SPEEDUP, "tokens_per_step": dots.TOKENS, "quality": dots.QUALITY}
@@ -69,6 +69,6 @@ def _figures(members: Sequence[NamedRun], layout: Layout) -> dict[str, bytes]:
         drawn = dots.dots_figure(members, what, WIDTHS[layout.venue], layout.labels)
         if drawn is not None:
             figure, data = drawn
-            files[f"{name}.pdf"] = figures.render(figure)["pdf"]
+            files[f"{name}.pdf"] = canvas.render(figure)["pdf"]
             files[f"{name}.csv"] = csv_bytes(data)
     return files

@@ -10,7 +10,7 @@ import pytest
 
 from bench.measure.quality import target_scores
 from bench.records.record import SampleRecord, StepColumns
-from bench.report import quality_tables
+from bench.report.tables import quality as quality_tables
 from bench.stats import parallel_counters
 from bench.stats.parallel_counters import (
     Passes,

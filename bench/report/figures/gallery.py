@@ -1,0 +1,192 @@
+"""The figures of a report: which there are, what each shows, and why one is left out.
+
+Here is the list; each is drawn in a module beside this one from a run's findings alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pandas as pd
+
+from bench.records.plan import WRONG
+from bench.report.figures.canvas import (
+    Drawn,
+    acceptance_length_figure,
+    annotate,
+    speedup_figure,
+    styled,
+    tokens_per_call_figure,
+)
+from bench.report.figures.drafts import acceptance_figure
+from bench.report.figures.overview import overview_figure
+from bench.report.figures.parallel import entropy_figure, passes_figure
+from bench.report.figures.pareto import quality_speed_figure
+from bench.report.figures.style import interval_of
+from bench.report.figures.times import (
+    latency_figure,
+    memory_figure,
+    speedup_by_length_figure,
+    time_split_figure,
+)
+from bench.report.findings import Findings
+from bench.report.tables.table import without_wrong
+from bench.stats.intervals import LEVEL
+from bench.stats.lengths import by_length
+
+_Draw = Callable[[Findings, pd.DataFrame], Drawn | None]
+
+
+class _Entry(NamedTuple):
+    """A figure: its file name, what it shows, what a run lacks that has none, how it is drawn.
+
+    `draw` is given the findings, and the summary without the decoders that are left out. `hollow`
+    says that decoders without a guarantee are hollow and not named so: a line below says what that
+    means.
+    """
+
+    name: str
+    caption: str
+    without: str
+    draw: _Draw
+    hollow: bool = False
+
+
+_WITH = f" with {LEVEL} intervals"
+_BAND = " The grey band is the A/A noise floor."
+"""What a caption says of what is drawn, where it is."""
+_ENTRIES = (
+    _Entry(
+        "overview",
+        f"The run at a glance: speed-up, tokens per step and quality{_WITH}, and the share of "
+        "answers with ar's very tokens. The thin line is ar.",
+        "no decoder was timed against ar",
+        lambda findings, shown: overview_figure(shown),
+        hollow=True,
+    ),
+    _Entry(
+        "speedup",
+        f"Speed-up over ar by decoder: geometric mean over prompts{_WITH}.{_BAND}",
+        "no decoder was timed against ar",
+        lambda findings, shown: speedup_figure(shown, findings.floor),
+    ),
+    _Entry(
+        "quality_speed",
+        f"Quality against speed-up{_WITH}: up and right is better. On the dashed line, the "
+        "Pareto front, are the decoders that no faster one equals in quality; qualities that the "
+        "intervals cannot tell apart count as equal.",
+        "no decoder was both timed against ar and scored",
+        lambda findings, shown: quality_speed_figure(shown),
+    ),
+    _Entry(
+        "tokens_per_call",
+        "Tokens per target call by family, prefill included.",
+        "nothing was timed",
+        lambda findings, shown: tokens_per_call_figure(shown),
+    ),
+    _Entry(
+        "acceptance_length",
+        "How many tokens a step emits; the dashed line is the mean.",
+        "no decoder but ar was timed",
+        lambda findings, shown: acceptance_length_figure(_of(shown, findings.lengths), shown),
+    ),
+    _Entry(
+        "acceptance_by_position",
+        "Which drafts are accepted, by their position in the step: all up to there (joint), this "
+        "one where those before it were (conditional), and the change of the latter from the first "
+        "position on. Below 0 later drafts are worse (suffix decay); above 0 they are accepted "
+        "more often than the first, as only steps on easy text get that far. Positions that fewer "
+        "than 20 steps reached are not drawn.",
+        "no decoder drafted tokens, or in too few steps",
+        lambda findings, shown: acceptance_figure(findings.acceptance, shown),
+    ),
+    _Entry(
+        "speedup_by_length",
+        f"Speed-up in groups of prompts by the length of ar's answer{_WITH}. "
+        "Answers of one length are in one group. Groups also differ in their families: length "
+        "need not be the cause.",
+        "answers of ar make one group: they differ too little in length, are too few, or were "
+        "timed in batches",
+        lambda findings, shown: speedup_by_length_figure(
+            by_length(findings.run.records, list(shown["decoder"].unique())), shown
+        ),
+    ),
+    _Entry(
+        "latency",
+        "How long readers wait, of all answers: share of waits that were no longer. A chunk is "
+        "what a step emits. Dashed: lossy.",
+        "no answer was timed alone, with its steps",
+        lambda findings, shown: latency_figure(findings.latency, shown),
+    ),
+    _Entry(
+        "time_split",
+        "Where the time of a token goes, from the second pass.",
+        "there was no second pass",
+        lambda findings, shown: time_split_figure(findings.splits, shown),
+    ),
+    _Entry(
+        "memory",
+        "The most memory an answer needed: weights, adapter and caches that the decoder uses (on "
+        "CUDA all that was allocated).",
+        "no memory was measured",
+        lambda findings, shown: memory_figure(shown),
+    ),
+    _Entry(
+        "entropy",
+        "Tokens per forward by family, against how unsure ar is of its next token there.",
+        "fewer than three families have the entropy of ar's tokens, which the quality pass asks",
+        lambda findings, shown: entropy_figure(shown),
+    ),
+    _Entry(
+        "passes",
+        "Quality against how often a block was predicted; the grey line is ar.",
+        "fewer than three decoders predict blocks and were scored",
+        lambda findings, shown: passes_figure(shown),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Figures by file name, each with its data; what they show; and a line per one left out."""
+
+    drawn: Mapping[str, Drawn]
+    captions: Mapping[str, str]
+    left_out: Sequence[str]
+
+
+def draw_all(findings: Findings) -> Gallery:
+    """Every figure there is data for.
+
+    Decoders that claim to be lossless and are not are left out, which a line under each says.
+    """
+    shown = without_wrong(findings.summary)
+    drawn: dict[str, Drawn] = {}
+    with styled():
+        for entry in _ENTRIES:
+            if (made := entry.draw(findings, shown)) is not None:
+                annotate(made[0], findings.summary, hollow=entry.hollow)
+                drawn[entry.name] = made
+    return Gallery(
+        drawn=drawn,
+        captions={
+            e.name: _caption(e, findings, drawn[e.name][1]) for e in _ENTRIES if e.name in drawn
+        },
+        left_out=[f"{e.name} ({e.without})" for e in _ENTRIES if e.name not in drawn],
+    )
+
+
+def _caption(entry: _Entry, findings: Findings, data: pd.DataFrame) -> str:
+    """What a figure shows, and who is left out of it."""
+    columns = [str(name).removesuffix("_low") for name in data if str(name).endswith("_low")]
+    drawn = any(interval_of(data, column, " ") for column in columns)
+    text = entry.caption if drawn else entry.caption.replace(_WITH, "")
+    lines = [text if findings.floor.low is not None else text.replace(_BAND, "")]
+    lines += [f"Left out: {cell} is {WRONG}." for cell in findings.wrong]
+    return " ".join(lines)
+
+
+def _of(shown: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+    return table[table["decoder"].isin(shown["decoder"])]

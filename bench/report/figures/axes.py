@@ -1,4 +1,4 @@
-"""What figures are drawn on: panels, rows of decoders, axes that name round numbers."""
+"""Panels of figures, rows of decoders, ticks at round numbers, texts beside points."""
 
 from __future__ import annotations
 
@@ -6,18 +6,13 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import (
-    FuncFormatter,
-    LogLocator,
-    MaxNLocator,
-    NullLocator,
-    PercentFormatter,
-)
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
 from bench.report.figures.style import WIDTH
 
@@ -25,14 +20,8 @@ _WHOLE = [1, 2, 5, 10]
 """Steps between ticks that read as whole per cents."""
 
 
-def canvas(height: float) -> tuple[Figure, Axes]:
-    """A figure of one panel, as wide as a text column; `height` in inches."""
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    return figure, figure.subplots()
-
-
 def panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
-    """A grid of at most four panels a row, each `height` inches high, with shared axes."""
+    """Make a grid of at most four panels a row, each `height` inches high, with shared axes."""
     columns = min(4, count)
     rows = math.ceil(count / columns)
     size = (WIDTH * max(columns, 3) / 4, height * rows + 0.35)
@@ -45,11 +34,11 @@ def panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
 
 
 def row_of_panels(
-    count: int, height: float, *, rows: bool, apart: float = 0.02
+    count: int, height: float, *, rows: bool = False, apart: float = 0.02
 ) -> tuple[Figure, list[Axes]]:
-    """Panels side by side, together as wide as a text column; with `rows` these are shared.
+    """Make panels side by side, together as wide as a text column; `rows` shares their y axis.
 
-    They stand `apart`, as a share of a panel's width.
+    `apart` is the gap between them as a share of a panel's width.
     """
     figure = Figure(figsize=(WIDTH, height), layout=ConstrainedLayoutEngine(wspace=apart))
     grid = list(figure.subplots(1, count, sharey=rows, squeeze=False).flat)
@@ -61,7 +50,7 @@ def row_of_panels(
 def name_rows(
     axes: Axes, decoders: Sequence[str], marks: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """Decoders down the side, the first on top; long names wrap, and marks stand beneath."""
+    """Name decoders down the side, the first on top; long names wrap, and marks stand beneath."""
     names = [
         "\n".join([*textwrap.wrap(name, 26), *([marks[name]] if name in marks else [])])
         for name in decoders
@@ -72,26 +61,27 @@ def name_rows(
     axes.spines["left"].set_visible(False)
 
 
+def annotate_point(
+    axes: Axes,
+    text: str,
+    point: tuple[float, float],
+    gap: float,
+    size: float = 9,
+    side: Literal["left", "right"] = "left",
+    **style: Any,
+) -> None:
+    """Write text beside a point, `gap` points to the right; `side` is the text's end there."""
+    style |= {"va": "center", "ha": side, "fontsize": size}
+    axes.annotate(text, point, (gap, 0), textcoords="offset points", **style)
+
+
 def whole(axis: Axis, most: int) -> None:
-    """At most so many ticks, at whole numbers."""
+    """Set at most so many ticks, at whole numbers."""
     axis.set_major_locator(MaxNLocator(most, integer=True))
 
 
-def whole_ticks(top: float) -> list[float]:
-    """A few whole numbers from 0 up to `top`."""
-    ticks = MaxNLocator(4, integer=True).tick_values(0, top)
-    return [float(tick) for tick in ticks if tick <= top]
-
-
-def one_two_five(axis: Axis) -> None:
-    """Labels at 1, 2 and 5 times powers of ten, as plain numbers."""
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.set_major_formatter("{x:g}")
-
-
-def decades(axis: Axis) -> None:
-    """A logarithmic axis that names 1, 2 and 5 of a decade, or only the decades where many."""
-    axis.axes.set_xscale("log")
+def log_ticks(axis: Axis) -> None:
+    """Label 1, 2 and 5 of each decade of a logarithmic axis; of many decades the first alone."""
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -99,13 +89,13 @@ def decades(axis: Axis) -> None:
 
 
 def percents(axis: Axis, most: int) -> None:
-    """At most so many ticks, at whole per cents of fractions."""
+    """Set at most so many ticks, at whole per cents of fractions."""
     axis.set_major_formatter(PercentFormatter(1, decimals=0))
     axis.set_major_locator(MaxNLocator(most, steps=_WHOLE))
 
 
 def points(axis: Axis) -> None:
-    """Signed percentage points of fractions."""
+    """Label fractions as signed percentage points."""
     axis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{100 * value:+.0f}" if value else "0")
     )
@@ -113,5 +103,5 @@ def points(axis: Axis) -> None:
 
 
 def dodged(index: int, count: int, width: float) -> float:
-    """How far the point of one decoder stands from the middle of all `count`, within +- `width`."""
+    """Return the offset of one of `count` decoders from their middle, within +- `width`."""
     return width * (2 * index / (count - 1) - 1) if count > 1 else 0.0

@@ -1,14 +1,10 @@
-"""One number by decoder with its interval, a panel a run over one axis: for papers, for many runs.
-
-The same records give the same figure. Colours are shared by all runs and figures of a set.
-"""
+"""One number by decoder as a dot with its interval: of a run, of several runs, at a glance."""
 
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,23 +13,31 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from bench.records.plan import BASELINE
-from bench.report.figures.canvas import Drawn, annotate_point, styled
-from bench.report.figures.style import FAINT, GREY, INK, colours, interval_of, lossy, marker
+from bench.report.figures.axes import annotate_point, name_rows, percents, row_of_panels
+from bench.report.figures.canvas import Drawn, overall, styled
+from bench.report.figures.style import FAINT, GREY, INK, WIDTH, Look, colours, interval_of, lossy
 from bench.report.tables.table import number, without_wrong
 from bench.report.together import NamedRun, decoders_of
+from bench.stats.intervals import Estimate
 from bench.stats.summary import ALL
-from bench.text import factor, percent
+from bench.text import UNKNOWN, factor, percent
 
-_ROW, _TITLE, _AXIS = 0.3, 0.2, 0.5
-"""Inches of a decoder's row, of a panel's title and of the axis below all."""
-_WRAPPED = 26
+_ROW = 0.042
+"""Inches of a decoder's row for each point of the type."""
+_TITLE, _AXIS = 0.2, 0.5
+"""Inches of a panel's title and of the axis below all."""
+_SLIDE = 3.83
+"""Inches: 16:9 beside the width of figures; fewer decoders take less, many more."""
+_NUMBER = 42.0
+"""Points from an overview panel's axis to the right end of its numbers."""
+_APART = 0.18
+"""Between an overview panel's numbers and the next panel, as a share of a panel's width."""
+_WIDE = 1.7
+"""Width of an overview panel with its numbers, in widths of its axis."""
 
 
 class Number(NamedTuple):
-    """A number of the summary as a figure shows it; `neutral` is where a line says: no difference.
-
-    With `accepted` the axis and rows say whose tokens nothing verifies.
-    """
+    """A column of the summary as figures show it; a line at `neutral` means: no difference."""
 
     column: str
     label: str
@@ -41,73 +45,174 @@ class Number(NamedTuple):
     neutral: float | None = None
     share: bool = False
 
+    @property
+    def columns(self) -> list[str]:
+        """The number and the ends of its interval."""
+        return [f"{self.column}{end}" for end in ("", "_low", "_high")]
+
+
+class _Rows(NamedTuple):
+    """A panel: a run's summary and noise floor."""
+
+    name: str
+    label: str
+    summary: pd.DataFrame
+    floor: Estimate
+
 
 SPEEDUP = Number("speedup", "speed-up over ar", factor, 1.0)
 TOKENS = Number("acceptance_length", "tokens per step after the first", neutral=1.0)
 QUALITY = Number("quality", "quality", percent, share=True)
+_OVERVIEW = (
+    SPEEDUP,
+    TOKENS._replace(label="accepted tokens/step"),
+    QUALITY,
+    Number("identical_to_ar", "identical to ar", percent, share=True),
+)
 
 
 def dots_figure(
     members: Sequence[NamedRun],
-    shown: Number,
+    number: Number,
     width: float,
     labels: Mapping[str, str] | None = None,
     size: float = 8,
 ) -> Drawn | None:
-    """The number of every decoder that has it, those that guarantee nothing last and hollow.
-
-    Decoders that claim to be lossless and are not are left out. None where nothing is left.
+    """Draw one number by decoder, a panel per run, lossy decoders last and hollow, WRONG ones not.
 
     Args:
-        members: a panel each, with a title where there are several.
-        shown: what is shown.
+        members: runs; panels have titles where there are several.
+        number: the number.
         width: of the figure, in inches.
-        labels: names to print in the place of decoders' own.
+        labels: names to print instead of decoders' own.
         size: of the type, in points.
+
+    Returns:
+        None where no decoder has the number.
     """
-    rows = [_rows(member, shown) for member in members]
-    there = [(member, data) for member, data in zip(members, rows, strict=True) if len(data)]
-    if not there:
+    runs = [_Rows(each.name, each.label, each.summary, each.floor) for each in members]
+    return _dots(runs, number, colours(decoders_of(members)), width, labels or {}, size)
+
+
+def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Drawn | None:
+    """Draw speed-ups over the baseline with the A/A floor, the fastest on top, lossy ones last."""
+    shown = SPEEDUP._replace(label="times as fast as ar, end to end (geometric mean of prompts)")
+    palette = Look.of(summary).palette
+    drawn = _dots([_Rows("", "", summary, floor)], shown, palette, WIDTH, {}, 9)
+    if drawn is None:
         return None
-    palette = colours(decoders_of(members))
-    titled = len(members) > 1
+    figure, data = drawn
+    axes, size = figure.axes[0], {"fontsize": 8, "fontweight": "normal", "color": GREY}
+    axes.set_title("Speed-up by decoder")
+    band = ", grey band: A/A noise floor" if floor.low is not None else ""
+    axes.set_title(f"line: {BASELINE}{band}", loc="right", **size)
+    data["prompts"] = data["decoder"].map(
+        overall(summary, ["prompts"]).set_index("decoder").prompts
+    )
+    return figure, data[["decoder", *shown.columns, "prompts", "guarantee"]]
+
+
+def overview_figure(summary: pd.DataFrame) -> Drawn | None:
+    """Draw speed-up, tokens per step, quality and identity, a row per decoder.
+
+    A panel with nobody but the baseline is left out; so is the figure where no decoder was compared
+    with the baseline.
+    """
+    columns = [*(name for number in _OVERVIEW[:3] for name in number.columns), "identical_to_ar"]
+    data = overall(summary, ["guarantee", *columns])
+    others = data[data["decoder"] != BASELINE]
+    if others["speedup"].isna().all():
+        return None
+    look = Look.of(summary)
+    data = _lossy_last(data, look.marks)
+    numbers = [number for number in _OVERVIEW if others[number.column].notna().any()]
+    height = max(min(_SLIDE, 0.5 * len(data) + 0.8), 0.3 * len(data) + 1.1)
+    figure, grid = row_of_panels(len(numbers), height, rows=True, apart=_APART)
+    for shown, axes in zip(numbers, grid, strict=True):
+        _draw_overview(axes, data, shown, look)
+    name_rows(grid[0], list(data["decoder"]))
+    return figure, data
+
+
+def _lossy_last(data: pd.DataFrame, marks: Mapping[str, str]) -> pd.DataFrame:
+    data = data.sort_values("decoder", key=lambda names: names.isin(marks), kind="stable")
+    return data.reset_index(drop=True)
+
+
+def _draw_point(
+    axes: Axes, row: Mapping[Any, Any], y: int, shown: Number, look: Look, size: float
+) -> None:
+    """Draw a number at height `y`, with its interval."""
+    value, low, high = (row.get(name, math.nan) for name in shown.columns)
+    axes.plot([low, high], [y, y], color=look.palette[row["decoder"]], lw=1.8)
+    axes.plot(value, y, ms=size, clip_on=False, **look.marker(row["decoder"]))
+
+
+def _draw_overview(axes: Axes, data: pd.DataFrame, shown: Number, look: Look) -> None:
+    reach = data[[name for name in shown.columns if name in data]]
+    top = 1.0 if shown.share else max(1.0, float(reach.max().max()))
+    axes.set_xlim(0, top * _WIDE)
+    for value in data.loc[data["decoder"] == BASELINE, shown.column].dropna():
+        axes.axvline(value, color=INK, lw=0.7, alpha=0.5)
+    for y, row in enumerate(data.to_dict("records")):
+        axes.plot([0, top], [y, y], color=FAINT, lw=0.5, zorder=0)
+        _draw_point(axes, row, y, shown, look, 6)
+        text = shown.text(row[shown.column])
+        colour = GREY if text == UNKNOWN else INK
+        annotate_point(axes, text, (top, y), _NUMBER, 8, "right", color=colour)
+    emitted = shown.column == TOKENS.column and bool(look.marks)
+    axes.set_title(shown.label + "\n(hollow: emitted)" * emitted, fontsize=8.5)
+    if shown.share:
+        percents(axes.xaxis, 2)
+        axes.set_xticks([0, 0.5, 1])
+    else:
+        ticks = MaxNLocator(4, integer=True).tick_values(0, top)
+        axes.set_xticks([tick for tick in ticks if tick <= top])
+    axes.spines["bottom"].set_bounds(0, top)
+
+
+def _dots(
+    runs: Sequence[_Rows],
+    shown: Number,
+    palette: Mapping[str, str],
+    width: float,
+    labels: Mapping[str, str],
+    size: float,
+) -> Drawn | None:
+    found = [(run, _chosen(run.summary, shown)) for run in runs]
+    found = [(run, data) for run, data in found if len(data)]
+    if not found:
+        return None
+    titled = len(runs) > 1
+    heights = [_ROW * size * len(data) + titled * _TITLE for _, data in found]
     with styled(size):
-        heights = [_ROW * len(data) + titled * _TITLE for _, data in there]
         figure = Figure(figsize=(width, sum(heights) + _AXIS), layout="constrained")
-        grid = figure.subplots(
-            len(there), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights}
-        )
-        for axes, (member, data) in zip(grid[:, 0], there, strict=True):
-            _draw(axes, data, shown, palette, labels or {}, size)
-            if shown is SPEEDUP and member.floor.low is not None and member.floor.high is not None:
-                axes.axvspan(member.floor.low, member.floor.high, color=GREY, alpha=0.35, lw=0)
+        ratios = {"height_ratios": heights}
+        grid = figure.subplots(len(found), 1, sharex=True, squeeze=False, gridspec_kw=ratios)
+        for axes, (run, data) in zip(grid[:, 0], found, strict=True):
+            _draw(axes, data, shown, Look(palette, lossy(run.summary)), labels, size)
+            if shown.column == SPEEDUP.column and None not in (run.floor.low, run.floor.high):
+                axes.axvspan(run.floor.low, run.floor.high, color=GREY, alpha=0.35, lw=0)
             if titled:
-                axes.set_title(member.label, fontsize=size)
-        together = pd.concat([data for _, data in there])
+                axes.set_title(run.label, fontsize=size)
+        together = pd.concat([data for _, data in found])
         within = interval_of(together, shown.column, ", ")
         figure.supxlabel(f"{shown.label}{within}", fontsize=size)
         _scale(grid[-1, 0], together, shown)
-        _make_room(figure, list(grid[:, 0]))
-    runs = [data.assign(run=member.name) for member, data in there]
-    named = pd.concat(runs, ignore_index=True).drop(columns="mark")
-    return figure, named[["run", *(name for name in named if name != "run")]]
+        _make_room(figure)
+    named = [data.assign(run=run.name) for run, data in found]
+    return figure, pd.concat(named, ignore_index=True)[["run", *together.columns]]
 
 
-def _rows(member: NamedRun, shown: Number) -> pd.DataFrame:
-    """The rows to draw, from the top: the largest first, lossy ones last."""
-    summary = without_wrong(member.summary)
-    marks = lossy(summary)
-    ends = [f"{shown.column}_{end}" for end in ("low", "high")]
-    chosen = summary.reindex(columns=["decoder", "family", shown.column, *ends, "guarantee"])
-    data = chosen[chosen["family"] == ALL].drop(columns="family")
+def _chosen(summary: pd.DataFrame, shown: Number) -> pd.DataFrame:
+    """Return the rows to draw, from the top: the largest first, lossy ones last."""
+    columns = ["decoder", "family", *shown.columns, "guarantee"]
+    data = without_wrong(summary).reindex(columns=columns)
+    data = data[data["family"] == ALL].drop(columns="family").dropna(subset=[shown.column])
     if shown.neutral is not None:
         data = data[data["decoder"] != BASELINE]
-    data = data.dropna(subset=[shown.column]).sort_values(
-        shown.column, ascending=False, kind="stable"
-    )
-    data = data.assign(mark=data["decoder"].map(lambda name: marks.get(str(name), "")))
-    return data.sort_values("mark", key=lambda marks: marks != "", kind="stable").reset_index(
-        drop=True
+    return _lossy_last(
+        data.sort_values(shown.column, ascending=False, kind="stable"), lossy(summary)
     )
 
 
@@ -115,49 +220,41 @@ def _draw(
     axes: Axes,
     data: pd.DataFrame,
     shown: Number,
-    palette: Mapping[str, str],
+    look: Look,
     labels: Mapping[str, str],
     size: float,
 ) -> None:
-    names = []
+    def bare(value: float) -> str:
+        return percent(value, "") if shown.share else number(value)
+
     for y, row in enumerate(data.to_dict("records")):
-        name, value = str(row["decoder"]), float(row[shown.column])
-        low, high = (float(row[f"{shown.column}_{end}"]) for end in ("low", "high"))
-        colour, hollow = palette[name], bool(row["mark"])
+        value, low, high = (float(row[name]) for name in shown.columns)
+        hollow = row["decoder"] in look.marks
         if shown.neutral is not None:
-            how = {"lw": 1, "ls": ":"} if hollow else {"lw": 5, "alpha": 0.3}
-            axes.plot([shown.neutral, value], [y, y], color=colour, solid_capstyle="butt", **how)
-        axes.plot([low, high], [y, y], color=colour, lw=1.8)
-        axes.plot(value, y, ms=5.5, **marker(colour, hollow=hollow))
-        ends = "" if math.isnan(low + high) else f" [{_text(low, shown)}, {_text(high, shown)}]"
+            style: dict[str, Any] = {"lw": 1, "ls": ":"} if hollow else {"lw": 5, "alpha": 0.3}
+            style |= {"color": look.palette[row["decoder"]], "solid_capstyle": "butt"}
+            axes.plot([shown.neutral, value], [y, y], **style)
+        _draw_point(axes, row, y, shown, look, 5.5)
+        ends = "" if math.isnan(low + high) else f" [{bare(low)}, {bare(high)}]"
         right = np.nanmax([value, high, shown.neutral or value])
         annotate_point(axes, f"{shown.text(value)}{ends}", (right, y), 5, size - 1)
-        lines = textwrap.wrap(labels.get(name, name), _WRAPPED)
-        mark = str(row["mark"]).split(",")[0] if shown is QUALITY else str(row["mark"])
-        names.append("\n".join([*lines, *([mark] if mark else [])]))
-    exact = int((data["mark"] == "").sum())
-    if 0 < exact < len(data):
-        axes.axhline(exact - 0.5, color=FAINT, lw=0.8, ls=(0, (4, 3)))
+    num_exact = int((~data["decoder"].isin(look.marks)).sum())
+    if 0 < num_exact < len(data):
+        axes.axhline(num_exact - 0.5, color=FAINT, lw=0.8, ls=(0, (4, 3)))
     if shown.neutral is not None:
         axes.axvline(shown.neutral, color=INK, lw=1)
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0, labelsize=size)
-    axes.tick_params(axis="x", labelsize=size)
-    axes.spines["left"].set_visible(False)
-
-
-def _text(value: float, shown: Number) -> str:
-    """An end of an interval, without a unit."""
-    return percent(value, "") if shown.share else number(value)
+    names = [labels.get(name, name) for name in data["decoder"]]
+    marks = {
+        labels.get(name, name): mark.split(",")[0] if shown.share else mark
+        for name, mark in look.marks.items()
+    }
+    name_rows(axes, names, marks)
+    axes.tick_params(labelsize=size)
 
 
 def _scale(axes: Axes, data: pd.DataFrame, shown: Number) -> None:
-    """An axis from a little below what is drawn, with ticks where something is.
-
-    Right of the points is room for texts.
-    """
-    ends = data[[shown.column, f"{shown.column}_low", f"{shown.column}_high"]].to_numpy(float)
+    """Span what is drawn, with ticks there alone, and room for texts at the right."""
+    ends = data[shown.columns].to_numpy(float)
     values = [*ends[~np.isnan(ends)], *([] if shown.neutral is None else [shown.neutral])]
     low, high = min(values), max(values)
     span = max(high - low, 0.02)
@@ -165,16 +262,17 @@ def _scale(axes: Axes, data: pd.DataFrame, shown: Number) -> None:
     if shown.share:
         axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low - 0.06 * span, high)
-    room = 0.02 * span
-    axes.set_xticks([tick for tick in ticks if low - 0.06 * span <= tick <= high + room])
+    axes.set_xticks(
+        [tick for tick in ticks if -0.06 * span <= tick - low <= high - low + 0.02 * span]
+    )
 
 
-def _make_room(figure: Figure, grid: Sequence[Axes]) -> None:
+def _make_room(figure: Figure) -> None:
     """Move the right end of the axis until the texts beside points end within the figure."""
-    texts = [text for axes in grid for text in axes.texts]
+    texts = [text for axes in figure.axes for text in axes.texts]
     for text in texts:
         text.set_in_layout(False)
-    axes = grid[0]
+    axes = figure.axes[0]
     for _ in range(8):
         figure.draw_without_rendering()
         over = max(text.get_window_extent().x1 for text in texts)

@@ -1,7 +1,4 @@
-"""The figures of a report: which there are, what each shows, and why one is left out.
-
-Here is the list; each is drawn in a module beside this one from a run's findings alone.
-"""
+"""The list of a report's figures: name, caption, and why a run may lack one."""
 
 from __future__ import annotations
 
@@ -12,25 +9,23 @@ from typing import NamedTuple
 import pandas as pd
 
 from bench.records.plan import WRONG
-from bench.report.figures.canvas import (
-    Drawn,
+from bench.report.figures.bars import (
     acceptance_length_figure,
-    annotate,
-    speedup_figure,
-    styled,
+    memory_figure,
+    time_split_figure,
     tokens_per_call_figure,
 )
-from bench.report.figures.drafts import acceptance_figure
-from bench.report.figures.overview import overview_figure
-from bench.report.figures.parallel import entropy_figure, passes_figure
+from bench.report.figures.canvas import Drawn, annotate, styled
+from bench.report.figures.curves import (
+    acceptance_figure,
+    entropy_figure,
+    latency_figure,
+    passes_figure,
+    speedup_by_length_figure,
+)
+from bench.report.figures.dots import overview_figure, speedup_figure
 from bench.report.figures.pareto import quality_speed_figure
 from bench.report.figures.style import interval_of
-from bench.report.figures.times import (
-    latency_figure,
-    memory_figure,
-    speedup_by_length_figure,
-    time_split_figure,
-)
 from bench.report.findings import Findings
 from bench.report.tables.table import without_wrong
 from bench.stats.intervals import LEVEL
@@ -40,11 +35,10 @@ _Draw = Callable[[Findings, pd.DataFrame], Drawn | None]
 
 
 class _Entry(NamedTuple):
-    """A figure: its file name, what it shows, what a run lacks that has none, how it is drawn.
+    """A figure: its file name, its caption, why a run has none, and its function.
 
-    `draw` is given the findings, and the summary without the decoders that are left out. `hollow`
-    says that decoders without a guarantee are hollow and not named so: a line below says what that
-    means.
+    `draw` takes the findings, and the summary less WRONG decoders. With `hollow` a footnote
+    explains hollow markers, which rows do not name.
     """
 
     name: str
@@ -54,16 +48,21 @@ class _Entry(NamedTuple):
     hollow: bool = False
 
 
+def _of_summary(draw: Callable[[pd.DataFrame], Drawn | None]) -> _Draw:
+    """Draw from the summary alone."""
+    return lambda findings, shown: draw(shown)
+
+
 _WITH = f" with {LEVEL} intervals"
 _BAND = " The grey band is the A/A noise floor."
-"""What a caption says of what is drawn, where it is."""
+"""Parts of captions that hold only where intervals, or a noise floor, are drawn."""
 _ENTRIES = (
     _Entry(
         "overview",
         f"The run at a glance: speed-up, tokens per step and quality{_WITH}, and the share of "
         "answers with ar's very tokens. The thin line is ar.",
         "no decoder was timed against ar",
-        lambda findings, shown: overview_figure(shown),
+        _of_summary(overview_figure),
         hollow=True,
     ),
     _Entry(
@@ -78,19 +77,21 @@ _ENTRIES = (
         "Pareto front, are the decoders that no faster one equals in quality; qualities that the "
         "intervals cannot tell apart count as equal.",
         "no decoder was both timed against ar and scored",
-        lambda findings, shown: quality_speed_figure(shown),
+        _of_summary(quality_speed_figure),
     ),
     _Entry(
         "tokens_per_call",
         "Tokens per target call by family, prefill included.",
         "nothing was timed",
-        lambda findings, shown: tokens_per_call_figure(shown),
+        _of_summary(tokens_per_call_figure),
     ),
     _Entry(
         "acceptance_length",
         "How many tokens a step emits; the dashed line is the mean.",
         "no decoder but ar was timed",
-        lambda findings, shown: acceptance_length_figure(_of(shown, findings.lengths), shown),
+        lambda findings, shown: acceptance_length_figure(
+            findings.lengths[findings.lengths["decoder"].isin(shown["decoder"])], shown
+        ),
     ),
     _Entry(
         "acceptance_by_position",
@@ -131,19 +132,19 @@ _ENTRIES = (
         "The most memory an answer needed: weights, adapter and caches that the decoder uses (on "
         "CUDA all that was allocated).",
         "no memory was measured",
-        lambda findings, shown: memory_figure(shown),
+        _of_summary(memory_figure),
     ),
     _Entry(
         "entropy",
         "Tokens per forward by family, against how unsure ar is of its next token there.",
         "fewer than three families have the entropy of ar's tokens, which the quality pass asks",
-        lambda findings, shown: entropy_figure(shown),
+        _of_summary(entropy_figure),
     ),
     _Entry(
         "passes",
         "Quality against how often a block was predicted; the grey line is ar.",
         "fewer than three decoders predict blocks and were scored",
-        lambda findings, shown: passes_figure(shown),
+        _of_summary(passes_figure),
     ),
 )
 
@@ -158,9 +159,9 @@ class Gallery:
 
 
 def draw_all(findings: Findings) -> Gallery:
-    """Every figure there is data for.
+    """Draw every figure there is data for; WRONG decoders are left out, as a line under each says.
 
-    Decoders that claim to be lossless and are not are left out, which a line under each says.
+    The first figure of a report comes first.
     """
     shown = without_wrong(findings.summary)
     drawn: dict[str, Drawn] = {}
@@ -169,24 +170,19 @@ def draw_all(findings: Findings) -> Gallery:
             if (made := entry.draw(findings, shown)) is not None:
                 annotate(made[0], findings.summary, hollow=entry.hollow)
                 drawn[entry.name] = made
+    entries = [entry for entry in _ENTRIES if entry.name in drawn]
     return Gallery(
         drawn=drawn,
-        captions={
-            e.name: _caption(e, findings, drawn[e.name][1]) for e in _ENTRIES if e.name in drawn
-        },
+        captions={entry.name: _caption(entry, findings, drawn[entry.name][1]) for entry in entries},
         left_out=[f"{e.name} ({e.without})" for e in _ENTRIES if e.name not in drawn],
     )
 
 
 def _caption(entry: _Entry, findings: Findings, data: pd.DataFrame) -> str:
-    """What a figure shows, and who is left out of it."""
+    """Return the caption less what is not drawn, and the decoders left out."""
     columns = [str(name).removesuffix("_low") for name in data if str(name).endswith("_low")]
     drawn = any(interval_of(data, column, " ") for column in columns)
     text = entry.caption if drawn else entry.caption.replace(_WITH, "")
     lines = [text if findings.floor.low is not None else text.replace(_BAND, "")]
     lines += [f"Left out: {cell} is {WRONG}." for cell in findings.wrong]
     return " ".join(lines)
-
-
-def _of(shown: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    return table[table["decoder"].isin(shown["decoder"])]

@@ -12,22 +12,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.transforms import Bbox, Transform
 
 from bench.report.figures.axes import percents, row_of_panels
-from bench.report.figures.canvas import SANS, Drawn, key, overall, text_width
-from bench.report.figures.style import (
-    GREY,
-    INK,
-    NEAR,
-    colours,
-    interval_of,
-    leader,
-    lossy,
-    marked,
-    marker,
-    overlap,
-    place,
-)
+from bench.report.figures.canvas import Drawn, key, overall
+from bench.report.figures.style import GREY, INK, Look, interval_of
 
 _NEAR = 0.05
 """Below the best quality: decoders in this region differ in speed more than in quality."""
@@ -36,60 +25,55 @@ _CROWDED = 3.0
 _LEAST = 0.02
 """The least quality an axis spans: less is a hair, and no difference to be seen."""
 _TOP = 1.0
-_NAMED = 8.5
-_Points = pd.DataFrame
-_Box = tuple[float, float, float, float]
+_COLUMNS = [f"{name}{end}" for name in ("speedup", "quality") for end in ("", "_low", "_high")]
+_GAPS = (9.0, 14.0, 26.0, 38.0, 54.0, 72.0)
+"""Pixels between a point and its name; from the third on a line joins them."""
+_ANGLES = (0, 30, -30, 180, 150, -150, 60, -60, 90, -90, 120, -120)
 
 
 def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
-    """Quality against speed-up, both with intervals; up and to the right is better.
+    """Draw quality against speed-up, both with intervals; up and to the right is better.
 
     The line is the Pareto front: of decoders whose qualities cannot be told apart the fastest is on
     it alone. Where some decoders are near the best quality and others far below, a second panel
-    enlarges the former.
+    enlarges the former. Names stand at their points, or above the figure where they have no room.
     """
-    ends = ("", "_low", "_high")
-    names = [f"{name}{end}" for name in ("speedup", "quality") for end in ends] + ["guarantee"]
-    data = overall(summary, names).dropna(subset=["speedup", "quality"]).reset_index(drop=True)
+    data = overall(summary, [*_COLUMNS, "guarantee"]).dropna(subset=["speedup", "quality"])
     if data.empty:
         return None
-    data["front"] = _front(data)
+    known = data.reset_index(drop=True)
+    columns = {name: known[name].fillna(known[name.partition("_")[0]]) for name in _COLUMNS}
+    data = known.assign(**columns)  # without an interval it is the number alone
+    rows = data.to_dict("records")
+    front = [not any(_beats(other, mine) for other in rows) for mine in rows]
+    data["front"] = front
     near = data["quality"] >= data["quality"].max() - _NEAR
-    lows = data["quality_low"].fillna(data["quality"])
-    region = max(_TOP - lows[near].min(), _LEAST)
-    split = near.sum() > 1 and (_TOP - lows.min()) > _CROWDED * region
-    figure, grid = row_of_panels(1 + split, 3.9, rows=False)
-    look = (colours(list(summary["decoder"].unique())), lossy(summary))
+    low = data["quality_low"]
+    region = max(_TOP - low[near].min(), _LEAST)
+    split = near.sum() > 1 and _TOP - low.min() > _CROWDED * region
+    figure, grid = row_of_panels(1 + split, 3.9)
+    look, within = Look.of(summary), interval_of(data, "quality", ", ")
     for axes in grid:
-        _draw_points(axes, data, *look)
+        _draw_points(axes, data, look)
+        axes.set_ylabel(f"quality (mean of families{within})")
     _frame(grid[0], data)
     if split:
         _frame(grid[1], data[near])
-        _show_region(grid[0], grid[1])
-    within = interval_of(data, "quality", ", ")
-    for axes in grid:
-        axes.set_ylabel(f"quality (mean of families{within})")
+        _show_region(*grid)
     grid[0].set_title("Quality against speed")
     within = interval_of(data, "speedup", ", ")
     figure.supxlabel(f"times as fast as ar, end to end{within}", fontsize=9)
     figure.draw_without_rendering()
     named = [data[~near], data[near]] if split else [data]
-    placed = [_places(axes, part, data, look[1]) for axes, part in zip(grid, named, strict=True)]
-    if None in placed:
-        key(figure, list(data["decoder"]), *look)
-        return figure, data
-    for axes, part, boxes in zip(grid, named, placed, strict=True):
-        _write_names(axes, part, boxes or [], *look)
-    return figure, data
-
-
-def _front(data: _Points) -> list[bool]:
-    """Whether no other decoder is as fast and not shown to be worse, and ahead in one of them."""
-    rows = data.to_dict("records")
-    return [not any(_beats(other, mine) for other in rows) for mine in rows]
+    if not all(_name(axes, part, look) for axes, part in zip(grid, named, strict=True)):
+        for text in [text for axes in grid for text in axes.texts]:
+            text.remove()
+        key(figure, list(data["decoder"]), look)
+    return figure, known.assign(front=front)
 
 
 def _beats(other: Mapping[Any, Any], mine: Mapping[Any, Any]) -> bool:
+    """Whether another decoder is as fast and not shown to be worse, and ahead in one of them."""
     if other["speedup"] < mine["speedup"] or _better(mine, other):
         return False
     return bool(other["speedup"] > mine["speedup"] or _better(other, mine))
@@ -101,30 +85,30 @@ def _better(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
     Its half-width is the square-and-add one of two independent estimates (Newcombe 1998).
     """
     ends = (one["quality"] - one["quality_low"], other["quality_high"] - other["quality"])
-    width = math.hypot(*(0.0 if math.isnan(end) else end for end in ends))
-    return bool(one["quality"] - other["quality"] > width)
+    return bool(one["quality"] - other["quality"] > math.hypot(*ends))
 
 
-def _draw_points(
-    axes: Axes, data: _Points, palette: Mapping[str, str], marks: Mapping[str, str]
-) -> None:
+def _draw_points(axes: Axes, data: pd.DataFrame, look: Look) -> None:
     front = data[data["front"]].sort_values("speedup")
-    how: dict[str, Any] = {"color": GREY, "lw": 0.9, "ls": (0, (4, 3)), "zorder": 1}
-    axes.plot(front["speedup"], front["quality"], drawstyle="steps-pre", **how)
-    for row in data.to_dict("records"):
-        (x, y), colour = (row["speedup"], row["quality"]), palette[row["decoder"]]
-        axes.plot([row["speedup_low"], row["speedup_high"]], [y, y], color=colour, lw=1.2)
-        axes.plot([x, x], [row["quality_low"], row["quality_high"]], color=colour, lw=1.2)
-        axes.plot(x, y, ms=7, zorder=3, **marker(colour, hollow=row["decoder"] in marks))
+    style: dict[str, Any] = {"color": GREY, "lw": 0.9, "ls": (0, (4, 3)), "zorder": 1}
+    steps = np.repeat(front[["speedup", "quality"]].to_numpy(), 2, axis=0)
+    axes.plot(steps[:-1, 0], steps[1:, 1], **style)
+    for decoder, *values in data[["decoder", *_COLUMNS]].itertuples(index=False, name=None):
+        (x, left, right), (y, bottom, top) = values[:3], values[3:]
+        colour = look.palette[decoder]
+        axes.plot([left, right], [y, y], color=colour, lw=1.2)
+        axes.plot([x, x], [bottom, top], color=colour, lw=1.2)
+        axes.plot(x, y, ms=7, zorder=3, **look.marker(decoder))
     axes.grid(visible=True)
 
 
-def _frame(axes: Axes, data: _Points) -> None:
-    """Limits in which the given decoders are whole, with room for their names."""
-    left, right = _ends(data, "speedup")
+def _frame(axes: Axes, data: pd.DataFrame) -> None:
+    """Limit axes to the given decoders with their intervals and room for names."""
+    values = data[_COLUMNS].to_numpy(dtype=float)
+    left, right = np.min(values[:, :3]), np.max(values[:, :3])
     spare = 0.13 * (right - left or 1.0)
     axes.set_xlim(left - spare, right + spare)
-    bottom, top = _ends(data, "quality")
+    bottom, top = np.min(values[:, 3:]), np.max(values[:, 3:])
     bottom = min(bottom, top - _LEAST)
     spare = 0.13 * (top - bottom)
     # a share has no more than 100 %, of which a point may stand out
@@ -135,14 +119,8 @@ def _frame(axes: Axes, data: _Points) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(5))
 
 
-def _ends(data: _Points, column: str) -> tuple[float, float]:
-    """From where to where the intervals of a column reach."""
-    values = data[[column, f"{column}_low", f"{column}_high"]].to_numpy(dtype=float)
-    return float(np.nanmin(values)), float(np.nanmax(values))
-
-
 def _show_region(whole: Axes, enlarged: Axes) -> None:
-    """A frame in the whole around what is enlarged, and the same frame around that."""
+    """Frame in the whole what is enlarged, and the enlargement alike."""
     (left, right), (bottom, top) = enlarged.get_xlim(), enlarged.get_ylim()
     box = Rectangle((left, bottom), right - left, top - bottom, fill=False, ec=INK, lw=0.8)
     whole.add_patch(box)
@@ -151,74 +129,44 @@ def _show_region(whole: Axes, enlarged: Axes) -> None:
         side.set(visible=True, color=INK, linewidth=0.8)
 
 
-def _places(
-    axes: Axes, named: _Points, data: _Points, marks: Mapping[str, str]
-) -> list[_Box] | None:
-    """Boxes for names that cover neither points nor each other; None where there is no room."""
-    obstacles = []
-    for row in data.to_dict("records"):
-        (x, y), (left, bottom), (right, top) = _pixels(axes, row)
-        obstacles += [(x - 6, y - 6, x + 6, y + 6)]
-        obstacles += [(left, y - 2, right, y + 2), (x - 2, bottom, x + 2, top)]
-    points = [_pixels(axes, row)[0] for row in named.to_dict("records")]
-    unit = axes.figure.dpi / 72
-    high = 1.3 * _NAMED * unit
-    sizes = [
-        (text_width(text, _NAMED) * SANS * unit, high) for text in marked(named["decoder"], marks)
-    ]
-    frame = axes.get_window_extent()
-    bounds = (frame.x0, frame.y0, frame.x1, frame.y1)
-    boxes = place(points, sizes, [*obstacles, *_front_boxes(axes, data)], bounds)
-    lines = [part for point, box in zip(points, boxes, strict=True) for part in leader(point, box)]
-    for i, box in enumerate(boxes):
-        area = (box[2] - box[0]) * (box[3] - box[1])
-        apart = all(overlap(box, other) == 0 for other in [*boxes[:i], *obstacles])
-        crossed = sum(overlap(box, part) for part in lines)
-        if not apart or crossed > 0.02 * area or overlap(box, bounds) < 0.99 * area:
-            return None
-    return boxes
+def _name(axes: Axes, named: pd.DataFrame, look: Look) -> bool:
+    """Name points where a name covers no other name and nothing drawn; False without room."""
+    taken = [box for line in axes.lines for box in _boxes(axes.transData, line.get_xydata())]
+    rows = named[["decoder", "speedup", "quality"]].itertuples(index=False, name=None)
+    for (decoder, *data), text in zip(rows, look.names(named["decoder"]), strict=True):
+        style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8.5}
+        name = axes.annotate(text, data, (0.5, 0.5), textcoords="axes fraction", **style)
+        name.set_in_layout(False)
+        point, size = axes.transData.transform(data), name.get_window_extent()
+        boxes = ((gap, _around(point, size, gap, angle)) for gap in _GAPS for angle in _ANGLES)
+        free = [
+            (gap, box)
+            for gap, box in boxes
+            if axes.bbox.count_contains(box.get_points()) == 2 and not box.count_overlaps(taken)
+        ]
+        if not free:
+            return False
+        gap, box = free[0]
+        middle = box.get_points().mean(axis=0)
+        name.set_position(axes.transAxes.inverted().transform(middle))
+        taken.append(box.padded(4, 1))
+        if gap > _GAPS[1]:
+            x, y = axes.transData.inverted().transform([point, middle]).T
+            axes.plot(x, y, color=look.palette[decoder], lw=0.7, zorder=0)
+    return True
 
 
-def _front_boxes(axes: Axes, data: _Points) -> list[_Box]:
-    """Where the steps of the front are drawn."""
-    front = data[data["front"]].sort_values("speedup")
-    corners = axes.transData.transform(front[["speedup", "quality"]].to_numpy())
-    boxes: list[_Box] = []
-    for (left, top), (right, bottom) in itertools.pairwise(corners.tolist()):
-        boxes += [(left - 2, bottom, left + 2, top), (left, bottom - 2, right, bottom + 2)]
-    return boxes
+def _boxes(transform: Transform, data: Any) -> list[Bbox]:
+    """Return what a line covers, in pixels: a box per segment, or of a single point's marker."""
+    ends = transform.transform(data)
+    if len(ends) == 1:
+        return [Bbox([ends[0], ends[0]]).padded(6)]
+    return [Bbox(np.sort(pair, axis=0)).padded(2) for pair in itertools.pairwise(ends)]
 
 
-def _pixels(axes: Axes, row: Mapping[Any, Any]) -> list[tuple[float, float]]:
-    """Where a point and the lower and upper ends of its intervals are drawn."""
-    at = [row["speedup"], row["quality"]]
-    low, high = ([row[f"speedup_{end}"], row[f"quality_{end}"]] for end in ("low", "high"))
-    ends = [at, np.where(np.isnan(low), at, low), np.where(np.isnan(high), at, high)]
-    return [(float(x), float(y)) for x, y in axes.transData.transform(np.array(ends))]
-
-
-def _write_names(
-    axes: Axes,
-    named: _Points,
-    boxes: Sequence[_Box],
-    palette: Mapping[str, str],
-    marks: Mapping[str, str],
-) -> None:
-    """Write each point's name into its box, with a thin line where it had to move away."""
-    to_axes = axes.transAxes.inverted().transform
-    rows = zip(marked(named["decoder"], marks), named.to_dict("records"), boxes, strict=True)
-    for text, row, box in rows:
-        x, y = _pixels(axes, row)[0]
-        nearest = (min(max(x, box[0]), box[2]), min(max(y, box[1]), box[3]))
-        line = {"arrowstyle": "-", "color": palette[row["decoder"]], "lw": 0.7, "shrinkB": 4}
-        axes.annotate(
-            text,
-            tuple(to_axes((x, y))),
-            tuple(to_axes(((box[0] + box[2]) / 2, (box[1] + box[3]) / 2))),
-            xycoords="axes fraction",
-            textcoords="axes fraction",
-            ha="center",
-            va="center",
-            fontsize=_NAMED,
-            arrowprops=line if math.dist((x, y), nearest) > NEAR else None,
-        )
+def _around(point: Sequence[float], size: Bbox, gap: float, angle: int) -> Bbox:
+    """Return the box whose nearest edge lies `gap` from the point in a direction (degrees)."""
+    across, up = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+    x = point[0] + across * (gap + size.width / 2)
+    y = point[1] + up * (gap + size.height / 2)
+    return Bbox.from_bounds(x - size.width / 2, y - size.height / 2, size.width, size.height)

@@ -1,7 +1,4 @@
-"""Figures of a sweep: one number of every decoder along one axis, a panel for every setting else.
-
-Each returns the numbers in it; None where the sweep has not that axis, or nothing along it.
-"""
+"""Figures of a sweep: one number of every decoder along one axis, a panel per other setting."""
 
 from __future__ import annotations
 
@@ -15,14 +12,14 @@ import pandas as pd
 from bench.records.plan import BASELINE, WRONG
 from bench.report.figures.axes import panels
 from bench.report.figures.canvas import Drawn, annotate, key, styled
-from bench.report.figures.style import GREY, colours, lossy, marker
+from bench.report.figures.style import GREY, Look, colours, lossy
 from bench.stats.intervals import LEVEL
 from bench.stats.validity import VALID
 
 _MOST_PANELS = 8
 _STEP_OCTAVES = 0.045
 _STEP = 0.008
-"""How far apart decoders stand at one place: doublings, or a share of the axis."""
+"""Distance of decoders at one value: doublings, or a share of the axis."""
 _WRAPPED = 24
 """Characters of a panel's title in one line."""
 
@@ -86,7 +83,7 @@ HEADLINES = (
 
 
 def other_curves(axes: Sequence[str]) -> list[Curve]:
-    """Speed-up along every other axis; of a decoder's option for that decoder alone."""
+    """Return speed-up along every other axis; along a decoder's option of that decoder alone."""
     known = {curve.axis for curve in HEADLINES}
     return [
         Curve(
@@ -106,61 +103,58 @@ def other_curves(axes: Sequence[str]) -> list[Curve]:
 
 
 def curve_figure(frame: pd.DataFrame, curve: Curve, axes: Sequence[str]) -> Drawn | None:
-    """A line per decoder along the curve's axis, a panel per combination of the other axes.
+    """Draw a line per decoder along the curve's axis, a panel per combination of the other axes.
 
     `frame` is `bench.report.texts.sweep.frame`'s. Decoders that are WRONG are left out. Panels
     beyond the first eight are not drawn; their numbers are in the data.
     """
     if curve.axis not in axes:
         return None
-    others = [axis for axis in axes if axis != curve.axis]
-    groups = _groups(_data(frame, curve), curve.axis, others)
+    groups = _groups(
+        _chosen(frame, curve), curve.axis, [axis for axis in axes if axis != curve.axis]
+    )
     if not groups:
         return None
     data = pd.concat([rows for _, rows in groups], ignore_index=True)
-    shown = list(dict.fromkeys(data["decoder"]))
-    palette, marks = colours(shown), lossy(frame)
+    decoders = list(data["decoder"].unique())
+    look = Look(colours(decoders), lossy(frame))
     with styled():
         figure, grid = panels(min(len(groups), _MOST_PANELS), 2.4)
-        for (title, rows), place in zip(groups, grid, strict=False):
-            for decoder in dict.fromkeys(rows["decoder"]):
+        for (title, rows), panel in zip(groups, grid, strict=False):
+            for index, decoder in enumerate(decoders):
                 mine = rows[rows["decoder"] == decoder]
-                x = _aside(mine[curve.axis].astype(float), shown.index(decoder), len(shown), curve)
-                y = curve.scale * mine[curve.column]
-                how = marker(palette[decoder], hollow=decoder in marks)
-                place.plot(x, y, color=palette[decoder], lw=1.2, ms=4.5, **how)
+                x = _dodged(mine[curve.axis].astype(float), index - (len(decoders) - 1) / 2, curve)
+                style: dict[str, Any] = {"color": look.palette[decoder], "lw": 1.2, "ms": 4.5}
+                panel.plot(x, curve.scale * mine[curve.column], **style, **look.marker(decoder))
                 if f"{curve.column}_low" in mine:
-                    low, high = mine[f"{curve.column}_low"], mine[f"{curve.column}_high"]
-                    ends = (curve.scale * low, curve.scale * high)
-                    place.vlines(x, *ends, color=palette[decoder], lw=1, alpha=0.6)
+                    ends = (curve.scale * mine[f"{curve.column}_{end}"] for end in ("low", "high"))
+                    panel.vlines(x, *ends, color=look.palette[decoder], lw=1, alpha=0.6)
             if curve.level is not None:
-                place.axhline(curve.level, color=GREY, lw=1)
-            place.set_title(title, fontsize=8)
-            ticks = sorted(set(rows[curve.axis].astype(float)))
+                panel.axhline(curve.level, color=GREY, lw=1)
+            panel.set_title(title, fontsize=8)
             if curve.doubling:
-                place.set_xscale("log", base=2)
-                place.set_yscale("linear")
-            place.minorticks_off()
-            place.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-            place.set_ylim(bottom=0)
-        key(figure, shown, palette, marks)
+                panel.set_xscale("log", base=2)
+            panel.minorticks_off()
+            ticks = sorted(set(rows[curve.axis].astype(float)))
+            panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            panel.set_ylim(bottom=0)
+        key(figure, decoders, look)
         figure.supxlabel(curve.axis_label, fontsize=9)
         figure.supylabel(curve.label, fontsize=9)
-        told = frame["decoder"].isin(shown) | (frame["guarantee"] == WRONG)
-        annotate(figure, frame[told], hollow=True)
+        noted = frame["decoder"].isin(decoders) | (frame["guarantee"] == WRONG)
+        annotate(figure, frame[noted], hollow=True)
     return figure, data
 
 
-def _aside(places: pd.Series[float], index: int, count: int, curve: Curve) -> pd.Series[float]:
-    """Places of one decoder, a little beside each other's, so that intervals do not overlap."""
-    steps = index - (count - 1) / 2
+def _dodged(values: pd.Series[float], steps: float, curve: Curve) -> pd.Series[float]:
+    """Move one decoder's points by so many steps, so that intervals do not overlap."""
     if curve.doubling:
-        return places * float(2 ** (_STEP_OCTAVES * steps))
-    return places + _STEP * steps * (float(places.max()) - float(places.min()))
+        return values * float(2 ** (_STEP_OCTAVES * steps))
+    return values + _STEP * steps * (float(values.max()) - float(values.min()))
 
 
-def _data(frame: pd.DataFrame, curve: Curve) -> pd.DataFrame:
-    """What a curve shows: rows of whole runs that have its number and a place on its axis."""
+def _chosen(frame: pd.DataFrame, curve: Curve) -> pd.DataFrame:
+    """Return the rows of whole runs that have the curve's number and a number on its axis."""
     if curve.column not in frame or "decoder" not in frame:
         return frame.iloc[:0]
     whole = frame["verdict"].isin([VALID, WRONG])  # of a run that is WRONG the others stand
@@ -169,29 +163,27 @@ def _data(frame: pd.DataFrame, curve: Curve) -> pd.DataFrame:
         chosen = chosen[chosen["decoder"] == curve.cell]
     elif not curve.with_baseline:
         chosen = chosen[chosen["decoder"] != BASELINE]
-    places = pd.to_numeric(chosen[curve.axis], errors="coerce")
-    chosen = chosen.assign(**{curve.axis: places})
+    chosen = chosen.assign(**{curve.axis: pd.to_numeric(chosen[curve.axis], errors="coerce")})
     return chosen.dropna(subset=[curve.axis, curve.column])
 
 
-def _groups(data: pd.DataFrame, axis: str, others: Sequence[str]) -> list[tuple[str, pd.DataFrame]]:
-    """Points that differ on the axis alone, by what they share; at least two places each."""
-    names = data[list(others)].map(_text) if others else pd.DataFrame(index=data.index)
-    shared = names.agg(tuple, axis=1) if others else pd.Series([()] * len(data), index=data.index)
+def _groups(data: pd.DataFrame, axis: str, others: list[str]) -> list[tuple[str, pd.DataFrame]]:
+    """Group points that differ on the axis alone, each titled by the other axes' values."""
+    names = data[others].map(_text)
+    values = pd.Series(list(names.itertuples(index=False, name=None)), data.index, dtype=object)
     made = {}
-    for values in dict.fromkeys(shared):
-        rows = data[[value == values for value in shared]].sort_values(axis, kind="stable")
+    for shared in dict.fromkeys(values):
+        rows = data[[value == shared for value in values]].sort_values(axis, kind="stable")
         if rows[axis].nunique() > 1:
-            columns = ["point", "decoder", axis, *others]
-            numbers = [c for c in rows.columns if c not in columns]
-            made[values] = rows[[*columns, *numbers]]
-    told = [len(set(values)) > 1 for values in zip(*made, strict=True)]
-    return [(_title(others, values, told), rows) for values, rows in made.items()]
+            first = ["point", "decoder", axis, *others]
+            made[shared] = rows[[*first, *(c for c in rows.columns if c not in first)]]
+    varies = [names[axis].nunique() > 1 for axis in others]
+    return [(_title(others, shared, varies), rows) for shared, rows in made.items()]
 
 
-def _title(names: Sequence[str], values: Sequence[str], told: Sequence[bool]) -> str:
-    """What is a panel's own, wrapped."""
-    parts = zip(names, values, told, strict=True)
+def _title(names: Sequence[str], values: Sequence[str], varies: Sequence[bool]) -> str:
+    """Name the values that set a panel apart, wrapped."""
+    parts = zip(names, values, varies, strict=True)
     text = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value, own in parts if own)
     return textwrap.fill(text, _WRAPPED)
 

@@ -12,7 +12,7 @@ from bench.records.files import write_files
 from bench.records.phases import read_phases
 from bench.records.run_folder import Run
 from bench.report.figures.canvas import render
-from bench.report.figures.cost import cost_figure
+from bench.report.figures.curves import cost_figure
 from bench.report.findings import Findings
 from bench.report.texts.explain import best_lengths, drafted_per_step
 from bench.stats import summary as sums

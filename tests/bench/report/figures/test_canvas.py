@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.transforms import Bbox
 
 from bench.records.run_folder import load_run
-from bench.report.figures import canvas, gallery
-from bench.report.figures.style import GREY, colours, overlap, place
+from bench.report.figures import bars, canvas, dots, gallery
+from bench.report.figures.style import GREY, colours
 from bench.report.findings import Findings
 from bench.stats import summary
 from bench.stats.intervals import Estimate
@@ -58,7 +57,7 @@ def test_the_last_digits_of_a_layout_change_no_byte(
 
         monkeypatch.setattr(ConstrainedLayoutEngine, "execute", execute)
         with canvas.styled():
-            drawn = canvas.tokens_per_call_figure(frame)
+            drawn = bars.tokens_per_call_figure(frame)
         assert drawn is not None
         written.append(canvas.render(drawn[0])["svg"])
     assert written[0] == written[1]
@@ -74,23 +73,11 @@ def test_decoders_keep_their_colours_and_share_none() -> None:
     assert colours(["ar", "idlm@isd", "idlm"])["idlm"] == colours(["ar", "idlm"])["idlm"]
 
 
-def test_labels_cover_neither_points_nor_each_other() -> None:
-    points = [(100.0 + 12 * i, 100.0 + 7 * (i % 3)) for i in range(10)]
-    sizes = [(50.0, 11.0)] * 10
-    marks = [(x - 5, y - 5, x + 5, y + 5) for x, y in points]
-    frame = (0.0, 0.0, 400.0, 300.0)
-    boxes = place(points, sizes, marks, frame)
-    for i, box in enumerate(boxes):
-        assert all(overlap(box, mark) == 0 for mark in marks)
-        assert all(overlap(box, other) == 0 for other in boxes[i + 1 :])
-        assert math.isclose(overlap(box, frame), 50 * 11)
-
-
 def test_a_speedup_of_exactly_one_has_an_axis(synthetic_run: Callable[..., Path]) -> None:
     run = load_run(synthetic_run({"spec": 1.0}, conversations=2, repeats=1, quality=0))
     frame = summary.summarise(run.records, run.plan)
     frame.loc[frame["decoder"] == "spec", ["speedup", "speedup_low", "speedup_high"]] = 1.0
-    drawn = canvas.speedup_figure(frame, Estimate())
+    drawn = dots.speedup_figure(frame, Estimate())
     assert drawn is not None
     low, high = drawn[0].axes[0].get_xlim()
     assert low < 1 < high
@@ -100,7 +87,7 @@ def test_a_label_under_few_panels_is_not_cut(synthetic_run: Callable[..., Path])
     run = load_run(synthetic_run({"ptp": 40.0, "spec": 3.0}, conversations=4, repeats=1, quality=0))
     lengths = summary.step_length_table(run.records, run.plan)
     lengths.loc[0, "tokens"] = 99
-    drawn = canvas.acceptance_length_figure(lengths, summary.summarise(run.records, run.plan))
+    drawn = bars.acceptance_length_figure(lengths, summary.summarise(run.records, run.plan))
     assert drawn is not None
     figure, _ = drawn
     figure.draw_without_rendering()

@@ -1,7 +1,7 @@
 """The figure of what a call costs: a reader can read times off it."""
 
 from bench.machine.env import ROOT
-from bench.report.figures.cost import cost_figure
+from bench.report.figures.curves import cost_figure
 from bench.stats.cost_curve import load_cost
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from bench.report.figures import canvas
-from bench.report.figures.drafts import acceptance_figure
+from bench.report.figures.curves import acceptance_figure
 
 DECODERS = pd.DataFrame({"decoder": ["ar", "spec", "ptp"], "family": "all", "guarantee": "x"})
 DECODERS["quality"] = 1.0

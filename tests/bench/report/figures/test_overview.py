@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from bench.report.figures import canvas
-from bench.report.figures.overview import overview_figure
+from bench.report.figures.dots import overview_figure
 
 NAN = float("nan")
 

@@ -12,13 +12,9 @@ from matplotlib.colors import to_rgba
 from matplotlib.patches import Rectangle
 
 from bench.report.figures import canvas
+from bench.report.figures.bars import memory_figure, time_split_figure
+from bench.report.figures.curves import latency_figure, speedup_by_length_figure
 from bench.report.figures.style import PAPER
-from bench.report.figures.times import (
-    latency_figure,
-    memory_figure,
-    speedup_by_length_figure,
-    time_split_figure,
-)
 from bench.stats.decompose import Split
 
 NAN = float("nan")

@@ -27,7 +27,7 @@ from bench.report import hub
 from bench.report.answers import answers, as_csv, as_parquet
 from bench.report.eval_results import eval_results
 from bench.report.findings import Findings
-from bench.report.tables import speed as speed_tables
+from bench.report.tables.speed import floor_note
 from bench.report.tables.table import guarantee_label, number, without_wrong
 from bench.report.trackers import (
     MLFLOW_URI,
@@ -269,7 +269,7 @@ def _action_entries(
 
 def _floor(row: SummaryRow, column: str) -> str:
     """The A/A floor, for a speed-up."""
-    floor = speed_tables.beside(row) if column == "speedup" else ""
+    floor = floor_note(row) if column == "speedup" else ""
     return f", {floor}" if floor else ""
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pandas as pd
 
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
+from bench.report.tables import main
 from bench.report.tables import table as tables
 from bench.report.tables.table import Table, TableCell
 from bench.report.together import (
@@ -126,7 +127,7 @@ def _bases(members: Sequence[NamedRun]) -> str:
 
 def _basis(summary: pd.DataFrame) -> str:
     rows = [row for row in rows_of(summary, ALL) if row.decoder != BASELINE]
-    return "; ".join(dict.fromkeys(map(tables.basis, rows)))
+    return "; ".join(dict.fromkeys(map(main.basis, rows)))
 
 
 def unlike(members: Sequence[NamedRun]) -> Table | None:

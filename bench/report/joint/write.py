@@ -25,6 +25,7 @@ from bench.records.status import STATUS
 from bench.report.figures.style import WIDTH, interval_of
 from bench.report.joint.tables import alike, frame, machines, matrices, unlike
 from bench.report.page.render import render_joint
+from bench.report.tables import main
 from bench.report.tables import table as tables
 from bench.report.tables.conclusion import conclusion
 from bench.report.tables.table import Table
@@ -105,8 +106,8 @@ def _section(member: NamedRun, number: int, folder: Path) -> _Section:
         label=member.label,
         verdict=side.verdict,
         conclusion=conclusion(member.summary, member.pairs),
-        headline=tables.mark_wrong(tables.headline(member.summary, side.verdict), wrong),
-        floor_sentence=tables.floor_sentence(member.floor),
+        headline=tables.mark_wrong(main.headline(member.summary, side.verdict), wrong),
+        floor_sentence=main.floor_sentence(member.floor),
         caveats=tuple(portable(line) for line in lines),
         link=_way(side.path / own[0], folder) if own else None,
     )

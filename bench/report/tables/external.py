@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from bench.records.external import ExternalAnswer
 from bench.records.record import SampleRecord
-from bench.report.tables.table import Table, TableCell, number
-from bench.stats.external import EngineSums, engine_sums
+from bench.report.tables.table import Columns, Table, TableCell, number
+from bench.stats.external import engine_sums
 from bench.text import UNKNOWN, percent
 
 _NOTE = (
@@ -17,37 +17,25 @@ _NOTE = (
     "call: emitted tokens / forward passes, the prompt's included, from the engine's own counters. "
     "Same ids as ar: share of the prompts that ar answered in this run."
 )
+_COLUMNS: Columns = {
+    "other engine": lambda s: f"{s.first.name} (other engine)",
+    "version": lambda s: s.first.version,
+    "options": lambda s: " ".join(f"{k}={v}" for k, v in s.first.options.items()) or UNKNOWN,
+    "model": lambda s: s.first.model,
+    "threads": lambda s: number(s.first.threads, ".0f"),
+    "prompts": lambda s: str(s.prompts),
+    "tokens/s": lambda s: number(s.tokens_per_s, ".1f"),
+    "tokens per call": lambda s: number(s.tokens_per_call),
+    "accepted %": lambda s: percent(s.acceptance_rate, ""),
+    "same ids as ar %": lambda s: (
+        percent(s.identical, "") + f" (n = {s.compared})" * (s.compared > 0)
+    ),
+    "errors": lambda s: TableCell(str(s.errors), bad=s.errors > 0),
+}
 
 
 def other_engines(
     answers: Sequence[ExternalAnswer], records: Iterable[SampleRecord]
 ) -> Table | None:
-    """A row for each engine and mode, or None where no other engine was measured."""
-    if not answers:
-        return None
-    headings = ("other engine", "version", "options", "model", "threads", "prompts")
-    counted = ("tokens/s", "tokens per call", "accepted %", "same ids as ar %", "errors")
-    return Table(
-        title="Other engines",
-        note=_NOTE,
-        headings=(*headings, *counted),
-        rows=tuple(_row(sums) for sums in engine_sums(answers, records)),
-    )
-
-
-def _row(sums: EngineSums) -> tuple[TableCell, ...]:
-    first = sums.first
-    options = " ".join(f"{name}={value}" for name, value in first.options.items())
-    texts = (
-        f"{first.name} (other engine)",
-        first.version,
-        options or UNKNOWN,
-        first.model,
-        UNKNOWN if first.threads is None else str(first.threads),
-        str(sums.prompts),
-        number(sums.tokens_per_s, ".1f"),
-        number(sums.tokens_per_call),
-        percent(sums.acceptance_rate, ""),
-        percent(sums.identical, "") + (f" (n = {sums.compared})" if sums.compared else ""),
-    )
-    return (*map(TableCell, texts), TableCell(str(sums.errors), bad=sums.errors > 0))
+    """Make the table of engines and modes, or None where no other engine was measured."""
+    return Table.of("Other engines", _NOTE, _COLUMNS, engine_sums(answers, records))

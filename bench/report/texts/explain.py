@@ -14,8 +14,8 @@ from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
 from bench.report.findings import Findings
 from bench.report.tables import speed as speed_tables
 from bench.report.tables import table as tables
-from bench.report.tables.speed import instrument_bias_note
 from bench.report.tables.table import number
+from bench.report.tables.times import instrument_bias_note
 from bench.report.texts.limits import cost_name, limit_lines
 from bench.stats.cost_curve import Cost
 from bench.stats.counters import Tally, group_by, ratio, timed
@@ -98,7 +98,7 @@ def _decoder(
     parts: Decomposition | None,
     cost: Cost | None,
 ) -> str:
-    aside = speed_tables.beside(row)
+    aside = speed_tables.floor_note(row)
     words = _WORDS if tables.kind_of_step(row) == "accepted" else _UNVERIFIED
     sentences = [
         f"{row.decoder} is {tables.speed(row).text} as fast as {BASELINE}, end to end"

@@ -10,6 +10,7 @@ import pytest
 
 from bench.measure.quality import target_scores
 from bench.records.record import SampleRecord, StepColumns
+from bench.report.tables import drafts
 from bench.report.tables import quality as quality_tables
 from bench.stats import parallel_counters
 from bench.stats.parallel_counters import (
@@ -262,7 +263,7 @@ def test_tables_say_what_was_lost_and_what_it_bought() -> None:
     assert cells(lost) == [
         ["nar", "-20.0 (-25.0 %)"], ["idlm@t2", "-4.0 (-5.0 %)"], ["idlm@t4", "+0.0 (+0.0 %)"]
     ]  # fmt: skip
-    rounds = quality_tables.rounds(found)
+    rounds = drafts.rounds(found)
     assert rounds is not None
     assert [line[0] for line in cells(rounds)] == ["nar", "idlm@t2", "idlm@t4"]
     assert cells(rounds)[2][3] == "25.0"

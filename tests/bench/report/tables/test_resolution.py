@@ -11,7 +11,7 @@ import pytest
 
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
-from bench.report.tables.resolution import quality_width, resolution, speed_width
+from bench.report.tables.conclusion import quality_width, resolution, speed_width
 from bench.stats.summary_row import COLUMNS, SummaryRow
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from bench.report.tables.table import basis, floor_sentence, quality, speed
+from bench.report.tables.main import basis, floor_sentence
+from bench.report.tables.table import quality, speed
 from bench.stats.intervals import Estimate
 from bench.stats.summary_row import SummaryRow
 

@@ -67,13 +67,8 @@ def cost(
     from bench.records.cost import folder_name, write_choices
     from bench.records.run_folder import find_run, load_run
     from bench.report.findings import Findings
-    from bench.report.texts.cost import (
-        best_drafts,
-        curve_table,
-        machine_lines,
-        points_of,
-        write_cost,
-    )
+    from bench.report.texts.cost import curve_table, machine_lines, points_of, write_cost
+    from bench.report.texts.explain import best_drafts
     from bench.stats.cost_curve import load_cost
 
     if shape is not None and given["model"] is not None:

@@ -155,7 +155,7 @@ def explain(
 
     from bench.records.run_folder import find_run, load_run
     from bench.report.findings import Findings
-    from bench.report.texts.explained import print_explanation
+    from bench.report.texts.explain import print_explanation
     from bench.stats.cost_curve import load_cost
 
     measured = None if cost is None else load_cost(cost)

@@ -2,8 +2,8 @@
 
 `row_cost` is what a row adds to a call by the folder's curve, at the run's batch size and the
 shortest context measured. `k` is the best number of drafts that ``bench cost --run RUN`` found for
-a decoder of that name (`bench.report.texts.cost.best_drafts`). The number is what the run's stored
-configuration says: it decodes with that, whatever becomes of the folder. No torch here.
+a decoder of that name (`bench.report.texts.explain.best_drafts`). The number is what the run's
+stored configuration says: it decodes with that, whatever becomes of the folder. No torch here.
 """
 
 from __future__ import annotations

@@ -77,9 +77,9 @@ def write_report(run_dir: Path, reference: str | None = None) -> Findings:
     summary = {} if SUMMARY in kept else {SUMMARY: csv_bytes(findings.summary)}
     write_files(run_dir, summary | _tables(findings))
     inline, left_out, figures = _figures(findings)
-    shown = {"figures": [(name, caption) for name, caption, _ in inline], "left_out": left_out}
+    drawn = {"figures": [(name, caption) for name, caption, _ in inline], "left_out": left_out}
     texts = {
-        "report.md": render_markdown("report.md.j2", r=findings, **shown).encode(),
+        "report.md": render_markdown("report.md.j2", r=findings, **drawn).encode(),
         "report.html": render_page(findings, inline, left_out).encode(),
     }
     write_files(run_dir, figures | texts)
@@ -188,13 +188,13 @@ def _blocks(findings: Findings, console: Console) -> list[RichTable]:
         wide = console.options.update(width=1000)
         return Measurement.get(console, wide, block(names)).maximum <= console.width
 
-    shown = list(columns)
+    visible = list(columns)
     for name in [name for name in _EXPENDABLE if name in columns]:
-        if fits(shown):
+        if fits(visible):
             break
-        shown.remove(name)
-    blocks = [block(shown)]
-    left = [name for name in columns if name not in shown]
+        visible.remove(name)
+    blocks = [block(visible)]
+    left = [name for name in columns if name not in visible]
     while left:
         names = ["decoder", left.pop(0)]
         while left and fits([*names, left[0]]):

@@ -19,14 +19,14 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast  # noqa: F401
 
 import cli
 from bench import runs  # noqa: F401
-from bench.report.figures import canvas, gallery
+from bench.report.figures import canvas, dots, gallery
 from decoders import ar, ptp, spec  # noqa: F401
 from decoders.core.hf import model as hf  # noqa: F401
 from specbench_tasks import scorers  # noqa: F401
 
 
 def _one_figure(findings: Any) -> gallery.Gallery:
-    figure = canvas.speedup_figure(findings.summary, findings.floor)
+    figure = dots.speedup_figure(findings.summary, findings.floor)
     drawn = {} if figure is None else {"speedup": figure}
     return gallery.Gallery(drawn=drawn, captions={"speedup": "Speed-up."}, left_out=())
 

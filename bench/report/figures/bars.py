@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -80,8 +81,9 @@ def acceptance_length_figure(lengths: pd.DataFrame, summary: pd.DataFrame) -> Dr
         lines = [line for title in titles for line in textwrap.wrap(title, wide)]
         axes.set_title("\n".join(lines), fontsize=9)
         axes.axvline(min(mean, most), color=INK, lw=1, ls=(0, (2, 2)))
-        gap, side = (4, "left") if mean < 0.6 * most else (-4, "right")
-        annotate_point(axes, f"mean {mean:.2f}", (min(mean, most), 1.2 * top), gap, 8, side)
+        left, point = mean < 0.6 * most, (min(mean, most), 1.2 * top)
+        side: Literal["left", "right"] = "left" if left else "right"
+        annotate_point(axes, f"mean {mean:.2f}", point, 4 if left else -4, 8, side)
         percents(axes.yaxis, 3)
         axes.set(ylim=(0, 1.3 * top))
         axes.set_xticks(range(first, most + 1) if most <= 8 else range(0, most + 1, 4))

@@ -73,7 +73,7 @@ _OVERVIEW = (
 
 def dots_figure(
     members: Sequence[NamedRun],
-    number: Number,
+    metric: Number,
     width: float,
     labels: Mapping[str, str] | None = None,
     size: float = 8,
@@ -82,7 +82,7 @@ def dots_figure(
 
     Args:
         members: runs; panels have titles where there are several.
-        number: the number.
+        metric: the number.
         width: of the figure, in inches.
         labels: names to print instead of decoders' own.
         size: of the type, in points.
@@ -91,25 +91,24 @@ def dots_figure(
         None where no decoder has the number.
     """
     runs = [_Rows(each.name, each.label, each.summary, each.floor) for each in members]
-    return _dots(runs, number, colours(decoders_of(members)), width, labels or {}, size)
+    return _dots(runs, metric, colours(decoders_of(members)), width, labels or {}, size)
 
 
 def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Drawn | None:
     """Draw speed-ups over the baseline with the A/A floor, the fastest on top, lossy ones last."""
-    shown = SPEEDUP._replace(label="times as fast as ar, end to end (geometric mean of prompts)")
+    metric = SPEEDUP._replace(label="times as fast as ar, end to end (geometric mean of prompts)")
     palette = Look.of(summary).palette
-    drawn = _dots([_Rows("", "", summary, floor)], shown, palette, WIDTH, {}, 9)
+    drawn = _dots([_Rows("", "", summary, floor)], metric, palette, WIDTH, {}, 9)
     if drawn is None:
         return None
     figure, data = drawn
-    axes, size = figure.axes[0], {"fontsize": 8, "fontweight": "normal", "color": GREY}
+    axes = figure.axes[0]
     axes.set_title("Speed-up by decoder")
+    style: dict[str, Any] = {"fontsize": 8, "fontweight": "normal", "color": GREY}
     band = ", grey band: A/A noise floor" if floor.low is not None else ""
-    axes.set_title(f"line: {BASELINE}{band}", loc="right", **size)
-    data["prompts"] = data["decoder"].map(
-        overall(summary, ["prompts"]).set_index("decoder").prompts
-    )
-    return figure, data[["decoder", *shown.columns, "prompts", "guarantee"]]
+    axes.set_title(f"line: {BASELINE}{band}", loc="right", **style)
+    data = data.merge(overall(summary, ["prompts"]), on="decoder")
+    return figure, data[["decoder", *metric.columns, "prompts", "guarantee"]]
 
 
 def overview_figure(summary: pd.DataFrame) -> Drawn | None:
@@ -118,18 +117,18 @@ def overview_figure(summary: pd.DataFrame) -> Drawn | None:
     A panel with nobody but the baseline is left out; so is the figure where no decoder was compared
     with the baseline.
     """
-    columns = [*(name for number in _OVERVIEW[:3] for name in number.columns), "identical_to_ar"]
+    columns = [*(name for metric in _OVERVIEW[:3] for name in metric.columns), "identical_to_ar"]
     data = overall(summary, ["guarantee", *columns])
     others = data[data["decoder"] != BASELINE]
     if others["speedup"].isna().all():
         return None
     look = Look.of(summary)
     data = _lossy_last(data, look.marks)
-    numbers = [number for number in _OVERVIEW if others[number.column].notna().any()]
+    metrics = [metric for metric in _OVERVIEW if others[metric.column].notna().any()]
     height = max(min(_SLIDE, 0.5 * len(data) + 0.8), 0.3 * len(data) + 1.1)
-    figure, grid = row_of_panels(len(numbers), height, rows=True, apart=_APART)
-    for shown, axes in zip(numbers, grid, strict=True):
-        _draw_overview(axes, data, shown, look)
+    figure, grid = row_of_panels(len(metrics), height, rows=True, apart=_APART)
+    for metric, axes in zip(metrics, grid, strict=True):
+        _draw_overview(axes, data, metric, look)
     name_rows(grid[0], list(data["decoder"]))
     return figure, data
 
@@ -140,29 +139,29 @@ def _lossy_last(data: pd.DataFrame, marks: Mapping[str, str]) -> pd.DataFrame:
 
 
 def _draw_point(
-    axes: Axes, row: Mapping[Any, Any], y: int, shown: Number, look: Look, size: float
+    axes: Axes, row: Mapping[Any, Any], y: int, metric: Number, look: Look, size: float
 ) -> None:
     """Draw a number at height `y`, with its interval."""
-    value, low, high = (row.get(name, math.nan) for name in shown.columns)
+    value, low, high = (row.get(name, math.nan) for name in metric.columns)
     axes.plot([low, high], [y, y], color=look.palette[row["decoder"]], lw=1.8)
     axes.plot(value, y, ms=size, clip_on=False, **look.marker(row["decoder"]))
 
 
-def _draw_overview(axes: Axes, data: pd.DataFrame, shown: Number, look: Look) -> None:
-    reach = data[[name for name in shown.columns if name in data]]
-    top = 1.0 if shown.share else max(1.0, float(reach.max().max()))
+def _draw_overview(axes: Axes, data: pd.DataFrame, metric: Number, look: Look) -> None:
+    reach = data[[name for name in metric.columns if name in data]]
+    top = 1.0 if metric.share else max(1.0, float(reach.max().max()))
     axes.set_xlim(0, top * _WIDE)
-    for value in data.loc[data["decoder"] == BASELINE, shown.column].dropna():
+    for value in data.loc[data["decoder"] == BASELINE, metric.column].dropna():
         axes.axvline(value, color=INK, lw=0.7, alpha=0.5)
     for y, row in enumerate(data.to_dict("records")):
         axes.plot([0, top], [y, y], color=FAINT, lw=0.5, zorder=0)
-        _draw_point(axes, row, y, shown, look, 6)
-        text = shown.text(row[shown.column])
+        _draw_point(axes, row, y, metric, look, 6)
+        text = metric.text(row[metric.column])
         colour = GREY if text == UNKNOWN else INK
         annotate_point(axes, text, (top, y), _NUMBER, 8, "right", color=colour)
-    emitted = shown.column == TOKENS.column and bool(look.marks)
-    axes.set_title(shown.label + "\n(hollow: emitted)" * emitted, fontsize=8.5)
-    if shown.share:
+    emitted = metric.column == TOKENS.column and bool(look.marks)
+    axes.set_title(metric.label + "\n(hollow: emitted)" * emitted, fontsize=8.5)
+    if metric.share:
         percents(axes.xaxis, 2)
         axes.set_xticks([0, 0.5, 1])
     else:
@@ -173,13 +172,13 @@ def _draw_overview(axes: Axes, data: pd.DataFrame, shown: Number, look: Look) ->
 
 def _dots(
     runs: Sequence[_Rows],
-    shown: Number,
+    metric: Number,
     palette: Mapping[str, str],
     width: float,
     labels: Mapping[str, str],
     size: float,
 ) -> Drawn | None:
-    found = [(run, _chosen(run.summary, shown)) for run in runs]
+    found = [(run, _chosen(run.summary, metric)) for run in runs]
     found = [(run, data) for run, data in found if len(data)]
     if not found:
         return None
@@ -190,76 +189,76 @@ def _dots(
         ratios = {"height_ratios": heights}
         grid = figure.subplots(len(found), 1, sharex=True, squeeze=False, gridspec_kw=ratios)
         for axes, (run, data) in zip(grid[:, 0], found, strict=True):
-            _draw(axes, data, shown, Look(palette, lossy(run.summary)), labels, size)
-            if shown.column == SPEEDUP.column and None not in (run.floor.low, run.floor.high):
+            _draw(axes, data, metric, Look(palette, lossy(run.summary)), labels, size)
+            if metric.column == SPEEDUP.column and None not in (run.floor.low, run.floor.high):
                 axes.axvspan(run.floor.low, run.floor.high, color=GREY, alpha=0.35, lw=0)
             if titled:
                 axes.set_title(run.label, fontsize=size)
         together = pd.concat([data for _, data in found])
-        within = interval_of(together, shown.column, ", ")
-        figure.supxlabel(f"{shown.label}{within}", fontsize=size)
-        _scale(grid[-1, 0], together, shown)
+        within = interval_of(together, metric.column, ", ")
+        figure.supxlabel(f"{metric.label}{within}", fontsize=size)
+        _scale(grid[-1, 0], together, metric)
         _make_room(figure)
     named = [data.assign(run=run.name) for run, data in found]
     return figure, pd.concat(named, ignore_index=True)[["run", *together.columns]]
 
 
-def _chosen(summary: pd.DataFrame, shown: Number) -> pd.DataFrame:
+def _chosen(summary: pd.DataFrame, metric: Number) -> pd.DataFrame:
     """Return the rows to draw, from the top: the largest first, lossy ones last."""
-    columns = ["decoder", "family", *shown.columns, "guarantee"]
+    columns = ["decoder", "family", *metric.columns, "guarantee"]
     data = without_wrong(summary).reindex(columns=columns)
-    data = data[data["family"] == ALL].drop(columns="family").dropna(subset=[shown.column])
-    if shown.neutral is not None:
+    data = data[data["family"] == ALL].drop(columns="family").dropna(subset=[metric.column])
+    if metric.neutral is not None:
         data = data[data["decoder"] != BASELINE]
     return _lossy_last(
-        data.sort_values(shown.column, ascending=False, kind="stable"), lossy(summary)
+        data.sort_values(metric.column, ascending=False, kind="stable"), lossy(summary)
     )
 
 
 def _draw(
     axes: Axes,
     data: pd.DataFrame,
-    shown: Number,
+    metric: Number,
     look: Look,
     labels: Mapping[str, str],
     size: float,
 ) -> None:
     def bare(value: float) -> str:
-        return percent(value, "") if shown.share else number(value)
+        return percent(value, "") if metric.share else number(value)
 
     for y, row in enumerate(data.to_dict("records")):
-        value, low, high = (float(row[name]) for name in shown.columns)
+        value, low, high = (float(row[name]) for name in metric.columns)
         hollow = row["decoder"] in look.marks
-        if shown.neutral is not None:
+        if metric.neutral is not None:
             style: dict[str, Any] = {"lw": 1, "ls": ":"} if hollow else {"lw": 5, "alpha": 0.3}
             style |= {"color": look.palette[row["decoder"]], "solid_capstyle": "butt"}
-            axes.plot([shown.neutral, value], [y, y], **style)
-        _draw_point(axes, row, y, shown, look, 5.5)
+            axes.plot([metric.neutral, value], [y, y], **style)
+        _draw_point(axes, row, y, metric, look, 5.5)
         ends = "" if math.isnan(low + high) else f" [{bare(low)}, {bare(high)}]"
-        right = np.nanmax([value, high, shown.neutral or value])
-        annotate_point(axes, f"{shown.text(value)}{ends}", (right, y), 5, size - 1)
+        right = np.nanmax([value, high, metric.neutral or value])
+        annotate_point(axes, f"{metric.text(value)}{ends}", (right, y), 5, size - 1)
     num_exact = int((~data["decoder"].isin(look.marks)).sum())
     if 0 < num_exact < len(data):
         axes.axhline(num_exact - 0.5, color=FAINT, lw=0.8, ls=(0, (4, 3)))
-    if shown.neutral is not None:
-        axes.axvline(shown.neutral, color=INK, lw=1)
+    if metric.neutral is not None:
+        axes.axvline(metric.neutral, color=INK, lw=1)
     names = [labels.get(name, name) for name in data["decoder"]]
     marks = {
-        labels.get(name, name): mark.split(",")[0] if shown.share else mark
+        labels.get(name, name): mark.split(",")[0] if metric.share else mark
         for name, mark in look.marks.items()
     }
     name_rows(axes, names, marks)
     axes.tick_params(labelsize=size)
 
 
-def _scale(axes: Axes, data: pd.DataFrame, shown: Number) -> None:
+def _scale(axes: Axes, data: pd.DataFrame, metric: Number) -> None:
     """Span what is drawn, with ticks there alone, and room for texts at the right."""
-    ends = data[shown.columns].to_numpy(float)
-    values = [*ends[~np.isnan(ends)], *([] if shown.neutral is None else [shown.neutral])]
+    ends = data[metric.columns].to_numpy(float)
+    values = [*ends[~np.isnan(ends)], *([] if metric.neutral is None else [metric.neutral])]
     low, high = min(values), max(values)
     span = max(high - low, 0.02)
     axes.set_xlim(low - 0.06 * span, low + 1.1 * span)
-    if shown.share:
+    if metric.share:
         axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low - 0.06 * span, high)
     axes.set_xticks(

@@ -50,7 +50,7 @@ class _Entry(NamedTuple):
 
 def _of_summary(draw: Callable[[pd.DataFrame], Drawn | None]) -> _Draw:
     """Draw from the summary alone."""
-    return lambda findings, shown: draw(shown)
+    return lambda findings, summary: draw(summary)
 
 
 _WITH = f" with {LEVEL} intervals"
@@ -69,7 +69,7 @@ _ENTRIES = (
         "speedup",
         f"Speed-up over ar by decoder: geometric mean over prompts{_WITH}.{_BAND}",
         "no decoder was timed against ar",
-        lambda findings, shown: speedup_figure(shown, findings.floor),
+        lambda findings, summary: speedup_figure(summary, findings.floor),
     ),
     _Entry(
         "quality_speed",
@@ -89,8 +89,8 @@ _ENTRIES = (
         "acceptance_length",
         "How many tokens a step emits; the dashed line is the mean.",
         "no decoder but ar was timed",
-        lambda findings, shown: acceptance_length_figure(
-            findings.lengths[findings.lengths["decoder"].isin(shown["decoder"])], shown
+        lambda findings, summary: acceptance_length_figure(
+            findings.lengths[findings.lengths["decoder"].isin(summary["decoder"])], summary
         ),
     ),
     _Entry(
@@ -101,7 +101,7 @@ _ENTRIES = (
         "more often than the first, as only steps on easy text get that far. Positions that fewer "
         "than 20 steps reached are not drawn.",
         "no decoder drafted tokens, or in too few steps",
-        lambda findings, shown: acceptance_figure(findings.acceptance, shown),
+        lambda findings, summary: acceptance_figure(findings.acceptance, summary),
     ),
     _Entry(
         "speedup_by_length",
@@ -110,8 +110,8 @@ _ENTRIES = (
         "need not be the cause.",
         "answers of ar make one group: they differ too little in length, are too few, or were "
         "timed in batches",
-        lambda findings, shown: speedup_by_length_figure(
-            by_length(findings.run.records, list(shown["decoder"].unique())), shown
+        lambda findings, summary: speedup_by_length_figure(
+            by_length(findings.run.records, list(summary["decoder"].unique())), summary
         ),
     ),
     _Entry(
@@ -119,13 +119,13 @@ _ENTRIES = (
         "How long readers wait, of all answers: share of waits that were no longer. A chunk is "
         "what a step emits. Dashed: lossy.",
         "no answer was timed alone, with its steps",
-        lambda findings, shown: latency_figure(findings.latency, shown),
+        lambda findings, summary: latency_figure(findings.latency, summary),
     ),
     _Entry(
         "time_split",
         "Where the time of a token goes, from the second pass.",
         "there was no second pass",
-        lambda findings, shown: time_split_figure(findings.splits, shown),
+        lambda findings, summary: time_split_figure(findings.splits, summary),
     ),
     _Entry(
         "memory",
@@ -163,11 +163,11 @@ def draw_all(findings: Findings) -> Gallery:
 
     The first figure of a report comes first.
     """
-    shown = without_wrong(findings.summary)
+    summary = without_wrong(findings.summary)
     drawn: dict[str, Drawn] = {}
     with styled():
         for entry in _ENTRIES:
-            if (made := entry.draw(findings, shown)) is not None:
+            if (made := entry.draw(findings, summary)) is not None:
                 annotate(made[0], findings.summary, hollow=entry.hollow)
                 drawn[entry.name] = made
     entries = [entry for entry in _ENTRIES if entry.name in drawn]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ _TOP = 1.0
 _COLUMNS = [f"{name}{end}" for name in ("speedup", "quality") for end in ("", "_low", "_high")]
 _GAPS = (9.0, 14.0, 26.0, 38.0, 54.0, 72.0)
 """Pixels between a point and its name; from the third on a line joins them."""
+_LEADER = "leader"
 _ANGLES = (0, 30, -30, 180, 150, -150, 60, -60, 90, -90, 120, -120)
 
 
@@ -66,8 +67,10 @@ def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
     figure.draw_without_rendering()
     named = [data[~near], data[near]] if split else [data]
     if not all(_name(axes, part, look) for axes, part in zip(grid, named, strict=True)):
-        for text in [text for axes in grid for text in axes.texts]:
-            text.remove()
+        for axes in grid:
+            leaders = [line for line in axes.lines if line.get_gid() == _LEADER]
+            for artist in [*axes.texts, *leaders]:
+                artist.remove()
         key(figure, list(data["decoder"]), look)
     return figure, known.assign(front=front)
 
@@ -134,8 +137,9 @@ def _name(axes: Axes, named: pd.DataFrame, look: Look) -> bool:
     taken = [box for line in axes.lines for box in _boxes(axes.transData, line.get_xydata())]
     rows = named[["decoder", "speedup", "quality"]].itertuples(index=False, name=None)
     for (decoder, *data), text in zip(rows, look.names(named["decoder"]), strict=True):
+        x, y = data
         style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8.5}
-        name = axes.annotate(text, data, (0.5, 0.5), textcoords="axes fraction", **style)
+        name = axes.annotate(text, (x, y), (0.5, 0.5), textcoords="axes fraction", **style)
         name.set_in_layout(False)
         point, size = axes.transData.transform(data), name.get_window_extent()
         boxes = ((gap, _around(point, size, gap, angle)) for gap in _GAPS for angle in _ANGLES)
@@ -148,11 +152,11 @@ def _name(axes: Axes, named: pd.DataFrame, look: Look) -> bool:
             return False
         gap, box = free[0]
         middle = box.get_points().mean(axis=0)
-        name.set_position(axes.transAxes.inverted().transform(middle))
+        name.set_position(tuple(axes.transAxes.inverted().transform(middle)))
         taken.append(box.padded(4, 1))
         if gap > _GAPS[1]:
             x, y = axes.transData.inverted().transform([point, middle]).T
-            axes.plot(x, y, color=look.palette[decoder], lw=0.7, zorder=0)
+            axes.plot(x, y, color=look.palette[decoder], lw=0.7, zorder=0, gid=_LEADER)
     return True
 
 
@@ -164,7 +168,7 @@ def _boxes(transform: Transform, data: Any) -> list[Bbox]:
     return [Bbox(np.sort(pair, axis=0)).padded(2) for pair in itertools.pairwise(ends)]
 
 
-def _around(point: Sequence[float], size: Bbox, gap: float, angle: int) -> Bbox:
+def _around(point: Any, size: Bbox, gap: float, angle: int) -> Bbox:
     """Return the box whose nearest edge lies `gap` from the point in a direction (degrees)."""
     across, up = math.cos(math.radians(angle)), math.sin(math.radians(angle))
     x = point[0] + across * (gap + size.width / 2)

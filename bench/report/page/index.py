@@ -1,7 +1,7 @@
 """`bench index`: one page for a folder of runs, with the latest verdict of every branch.
 
-It stands alone and asks nothing of the network: opened from a disk it works as it does on a server.
-Curves show counters and speed-ups over time, with marks where a level changed. No torch here.
+It stands alone and asks nothing of the network. Curves show counters and speed-ups over time, with
+marks where a level changed.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _by_name(item: tuple[str, Any]) -> tuple[bool, str]:
 
 
 def _runs(history: pd.DataFrame) -> list[dict[str, Any]]:
-    """A row for each run, oldest first; what is unknown is None."""
+    """Return a row for each run, oldest first; unknown values are None."""
     first = history.drop_duplicates("run")
     return [_known(row) for row in first.to_dict("records")]
 
@@ -105,7 +105,7 @@ def _line(run: Mapping[str, Any], history: pd.DataFrame, folder: Path) -> Line:
     commit = str(run["commit"] or "")[:_SHORT] + ("+" if run["dirty"] else "")
     mine = history[(history["run"] == name) & (history["decoder"] != BASELINE)]
     faster = mine.dropna(subset=["speedup"])
-    told = [
+    speedups = [
         f"{decoder} {factor(value)}"
         for decoder, value in zip(faster["decoder"], faster["speedup"], strict=True)
     ]
@@ -117,12 +117,12 @@ def _line(run: Mapping[str, Any], history: pd.DataFrame, folder: Path) -> Line:
         verdict=str(run["verdict"]),
         good=run["verdict"] == VALID,
         reasons=str(run["reasons"] or ""),
-        cells=(*(str(fact or UNKNOWN) for fact in facts), ", ".join(told) or UNKNOWN),
+        cells=(*(str(fact or UNKNOWN) for fact in facts), ", ".join(speedups) or UNKNOWN),
     )
 
 
 def _series(history: pd.DataFrame) -> Iterator[tuple[str, list[Curve]]]:
-    """Curves by what was asked of which model; of runs that are VALID, and of three at least."""
+    """Yield curves by series, of at least three VALID runs."""
     valid = history[(history["verdict"] == VALID) & history["decoder"].notna()]
     for _, of_series in valid.groupby("series", sort=False):
         curves = []
@@ -141,42 +141,45 @@ def _series(history: pd.DataFrame) -> Iterator[tuple[str, list[Curve]]]:
 
 def _curve(title: str, known: pd.DataFrame, column: str) -> Curve:
     values = [float(value) for value in known[column]]
-    places = change_points(values)
+    positions = change_points(values)
     runs, commits = list(known["run"]), list(known["commit"].fillna(""))
     changes = tuple(
-        f"{values[place - 1]:.3g} to {values[place]:.3g} with {runs[place]}"
-        + (f" (commit {commits[place][:_SHORT]})" if commits[place] else "")
-        for place in places
+        f"{values[i - 1]:.3g} to {values[i]:.3g} with {runs[i]}"
+        + (f" (commit {commits[i][:_SHORT]})" if commits[i] else "")
+        for i in positions
     )
     return Curve(
-        title=title, drawn=_drawn(values, places, runs), last=f"{values[-1]:.3g}", changes=changes
+        title=title,
+        drawn=_drawn(values, positions, runs),
+        last=f"{values[-1]:.3g}",
+        changes=changes,
     )
 
 
-def _drawn(values: list[float], places: list[int], runs: list[str]) -> Markup:
-    """A small SVG: a line, a dot a run with its name, a dashed line at every change."""
+def _drawn(values: list[float], changes: list[int], runs: list[str]) -> Markup:
+    """Draw a small SVG: a line, a dot a run with its name, a dashed line at every change."""
     low, high = min(values), max(values)
     span = (high - low) or max(abs(high), 1e-9)
     width, height = _WIDTH - 2 * _MARGIN, _HEIGHT - 2 * _MARGIN
 
-    def at(place: int) -> tuple[float, float]:
-        x = _MARGIN + width * place / max(len(values) - 1, 1)
-        y = _MARGIN + height * (1 - (values[place] - low) / span)
+    def at(i: int) -> tuple[float, float]:
+        x = _MARGIN + width * i / max(len(values) - 1, 1)
+        y = _MARGIN + height * (1 - (values[i] - low) / span)
         return round(x, 1), round(y, 1)
 
     points = " ".join(f"{x},{y}" for x, y in map(at, range(len(values))))
     parts = [f'<polyline points="{points}" fill="none" stroke="currentColor"/>']
-    for place in places:
-        x = (at(place - 1)[0] + at(place)[0]) / 2
+    for change in changes:
+        x = (at(change - 1)[0] + at(change)[0]) / 2
         parts.append(
             f'<line class="change" x1="{x}" x2="{x}" y1="0" y2="{_HEIGHT}" '
             'stroke="currentColor" stroke-dasharray="3 3"/>'
         )
     dots = Markup("").join(
         Markup('<circle cx="{}" cy="{}" r="2.5"><title>{}: {}</title></circle>').format(
-            *at(place), run, f"{values[place]:.4g}"
+            *at(i), run, f"{values[i]:.4g}"
         )
-        for place, run in enumerate(runs)
+        for i, run in enumerate(runs)
     )
     size = f'viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}"'
     return Markup(f'<svg {size} role="img">{"".join(parts)}') + dots + Markup("</svg>")

@@ -148,11 +148,11 @@ def resolution(summary: pd.DataFrame) -> str:
     units = "prompts" if all(row.batch_size in (None, 1) for row in rows) else "groups of prompts"
     parts = []
     if speeds:
-        num = _range_of([row.pairs or 0 for row in speeds])
+        num = _range_of([row.pairs for row in speeds])
         widths = _widths(speeds, factor)
         parts.append(f"in speed below {widths} cannot be told apart with {num} {units}")
     if qualities:
-        num = _range_of([row.quality_prompts or 0 for row in qualities])
+        num = _range_of([row.quality_prompts for row in qualities])
         widths = _widths(qualities, lambda width: f"{percent(width, '')} points")
         parts.append(f"in quality below {widths} cannot be told apart with {num} held-out prompts")
     return f"Resolution: differences from {BASELINE} {'; '.join(parts)}." if parts else ""
@@ -179,6 +179,7 @@ def _widths(widths: Mapping[SummaryRow, float], text: Callable[[float], str]) ->
     return first if first == last else f"{first} ({least.decoder}) to {last} ({most.decoder})"
 
 
-def _range_of(counts: Sequence[int]) -> str:
-    least, most = min(counts), max(counts)
+def _range_of(counts: Sequence[int | None]) -> str:
+    known = [count for count in counts if count is not None] or [0]
+    least, most = min(known), max(known)
     return str(least) if least == most else f"{least} to {most}"

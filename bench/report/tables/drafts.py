@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import pandas as pd
 
@@ -53,7 +54,13 @@ def acceptance(table: pd.DataFrame) -> Table | None:
         "decoder": lambda row: str(row[0]),
         "probability": lambda row: row[1],
         "n": lambda row: str(row[2].loc[1, "steps"]),
-    } | {str(p): lambda row, p=p: number(row[2][row[1]].get(p), ".3f") for p in positions}
+    }
+
+    def probability(row: tuple[str, str, pd.DataFrame], position: int) -> str:
+        return number(row[2][row[1]].get(position), ".3f")
+
+    for position in positions:
+        columns[str(position)] = partial(probability, position=position)
     note = (
         "Conditional: P(draft j accepted | drafts before it accepted), among steps that drafted at "
         "least j; joint: P(drafts 1..j all accepted), the product of the conditionals up to j, so "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -173,10 +173,11 @@ def _by_part(kind: str, parts: Sequence[Part], note: str) -> Table | None:
         "A/A": lambda part: TableCell(estimated(part.floor), bad=part.floor.differs_from_one),
         "drift %": lambda part: change(part.drift, ""),
     }
-    decoders: Mapping[str, Estimate] = parts[0].speedups if parts else {}
-    speedups: Columns = {
-        decoder: lambda part, decoder=decoder: against_floor(part.speedups[decoder], part.floor)
-        for decoder in decoders
-    }
+
+    def speedup(part: Part, decoder: str) -> TableCell:
+        return against_floor(part.speedups[decoder], part.floor)
+
+    for decoder in parts[0].speedups if parts else ():
+        columns[decoder] = partial(speedup, decoder=decoder)
     note = f"{note} Geometric means with {LEVEL} intervals over conversations."
-    return Table.of(f"By {kind}", note, {**columns, **speedups}, parts)
+    return Table.of(f"By {kind}", note, columns, parts)

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -40,7 +41,7 @@ class TableCell:
     bad: bool = False
 
 
-Columns = Mapping[str, Callable[[Any], TableCell | str]]
+Columns = dict[str, Callable[[Any], TableCell | str]]
 """Headings, each with what makes its cell of a row's object."""
 
 
@@ -101,16 +102,15 @@ class Table:
         from rich.text import Text
 
         printed = RichTable(box=None, pad_edge=False, header_style="bold")
-        chosen = [self.headings.index(heading) for heading in headings]
+        chosen, left = [self.headings.index(heading) for heading in headings], self.words
         for index, text in zip(chosen, headings.values(), strict=True):
-            words = index == 0 or self.words[index]
             printed.add_column(
                 Text(text),
-                justify="left" if words else "right",
+                justify="left" if left[index] else "right",
                 vertical="bottom",
                 overflow="fold",
                 max_width=None if index else 24,
-                no_wrap=not words,
+                no_wrap=not left[index],
             )
         for row in self.rows:
             styles = [(style or _style)(row, index) for index in chosen]
@@ -160,10 +160,11 @@ def by_family(
 def of_cells(cells: Mapping[tuple[str, str], TableCell | str], title: str, note: str) -> Table:
     """Make a table by family of cells by decoder and family."""
     families = [*family_order({family for _, family in cells} - {ALL}), ALL]
-    columns: Columns = {"decoder": str} | {
-        family: lambda decoder, family=family: cells.get((decoder, family), UNKNOWN)
-        for family in families
-    }
+
+    def cell(decoder: str, family: str) -> TableCell | str:
+        return cells.get((decoder, family), UNKNOWN)
+
+    columns: Columns = {"decoder": str, **{f: partial(cell, family=f) for f in families}}
     made = Table.of(title, note, columns, dict.fromkeys(decoder for decoder, _ in cells))
     return made or Table(title=title, note=note, headings=tuple(columns), rows=())
 

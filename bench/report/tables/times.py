@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import pandas as pd
 
@@ -33,15 +34,17 @@ _PERCENTILES = (50, 95, 99)
 
 def split(splits: Sequence[Split]) -> Table | None:
     """Make the table of time by phase, or None where no second pass was made."""
+
+    def share(item: Split, phase: str) -> str:
+        return percent(item.shares[phase], "")
+
     columns: Columns = {
         "decoder": lambda item: item.decoder,
         "ms per token": lambda item: number(item.time_per_token_s, ".2f", 1e3),
-    } | {
-        f"{'target calls' if phase == 'verify' else phase} %": lambda item, phase=phase: percent(
-            item.shares[phase], ""
-        )
-        for phase in PHASES
     }
+    for phase in PHASES:
+        name = "target calls" if phase == "verify" else phase
+        columns[f"{name} %"] = partial(share, phase=phase)
     note = (
         f"{_PASS.format(max((item.prompts for item in splits), default=0))} Shares of the time "
         "from request "
@@ -54,12 +57,12 @@ def split(splits: Sequence[Split]) -> Table | None:
         "reading the clock costs a few per cent."
     )
     if any(item.padding is not None for item in splits):
-        columns |= {"padding %": lambda item: percent(item.padding, "")}
+        columns["padding %"] = lambda item: percent(item.padding, "")
         note += (
             " Padding: share of the rows computed, not of time, that only filled merged calls up "
             "to one width."
         )
-    columns |= {"time against the timed pass": lambda item: factor(item.against_timed)}
+    columns["time against the timed pass"] = lambda item: factor(item.against_timed)
     note = " ".join([note, *instrument_bias_note(splits)])
     return Table.of("Where the time goes", note, columns, splits)
 
@@ -112,13 +115,14 @@ def waits(latency: pd.DataFrame) -> Table | None:
         enough = counts.get((decoder, wait), 0) * (100 - p) >= 100
         return number(values[decoder, wait, p], ".1f", 1e3) if enough else UNKNOWN
 
+    def num(decoder: str, wait: str) -> str:
+        return str(counts.get((decoder, wait), 0))
+
     columns: Columns = {"decoder": str}
     for wait, name in ((FIRST, "TTFT"), (BETWEEN, "between chunks")):
-        columns |= {
-            f"{name} p{p}": lambda decoder, wait=wait, p=p: percentile(decoder, wait, p)
-            for p in _PERCENTILES
-        }
-        columns |= {f"{name} n": lambda decoder, wait=wait: str(counts.get((decoder, wait), 0))}
+        for p in _PERCENTILES:
+            columns[f"{name} p{p}"] = partial(percentile, wait=wait, p=p)
+        columns[f"{name} n"] = partial(num, wait=wait)
     ends = ", ".join(f"p{p}" for p in _PERCENTILES)
     note = (
         f"Milliseconds that a reader waits for the first token (TTFT) and from one chunk to "

@@ -1,7 +1,4 @@
-"""What a cost folder says: its figure and its text, and the text of a projection.
-
-Written from the folder alone. No torch here.
-"""
+"""A cost folder in words: its page, and how near a run comes to the machine's limit."""
 
 from __future__ import annotations
 
@@ -11,17 +8,12 @@ from bench.records.cost import CostFacts, Measured
 from bench.records.files import write_files
 from bench.records.phases import read_phases
 from bench.records.run_folder import Run
-from bench.report.figures.canvas import render
-from bench.report.figures.curves import cost_figure
-from bench.report.findings import Findings
-from bench.report.texts.explain import best_lengths, drafted_per_step
 from bench.stats import summary as sums
 from bench.stats.cost_curve import Cost, break_even_rate, limits
 from bench.stats.intervals import LEVEL
-from bench.stats.limit import OperatingPoint, mismatch, operating_points, relative_at
+from bench.stats.limit import OperatingPoint, ar_limit, mismatch, operating_points
 from bench.text import markdown, percent
 
-Rows = Sequence[Sequence[str]]
 _BUSY = 0.5
 """Cores of other processes, as for the validity of a run."""
 _FIGURE = "figures/call_time"
@@ -33,6 +25,9 @@ def write_cost(cost: Cost, points: Sequence[OperatingPoint] = ()) -> None:
     Raises:
         BenchError: it cannot be written (exit 1).
     """
+    from bench.report.figures.canvas import render  # matplotlib: only where something is drawn
+    from bench.report.figures.curves import cost_figure
+
     figure, _ = cost_figure(cost, points)
     images = {f"{_FIGURE}.{kind}": data for kind, data in render(figure).items()}
     head, *rows = curve_table(cost)
@@ -47,15 +42,47 @@ def write_cost(cost: Cost, points: Sequence[OperatingPoint] = ()) -> None:
         "tokens than its call costs in calls of one row; the rate beside it is that acceptance of "
         "each draft, drafting being free.",
         "",
-        *_markdown(head, rows),
+        *(f"| {' | '.join(cells)} |" for cells in (head, ["---:"] * len(head), *rows)),
         "",
         *(f"* left out: {each.cell}: {markdown(each.reason)}" for each in cost.left_out),
     ]
     write_files(cost.path, images | {"cost.md": "\n".join(lines).rstrip().encode() + b"\n"})
 
 
+def cost_name(cost: Cost) -> str:
+    """Return the name of a cost folder."""
+    return cost.path.resolve().name
+
+
+def limit_lines(run: Run, cost: Cost) -> list[str]:
+    """State ar's share of the machine's limit (limit / measured), or why it is unknown."""
+    why = mismatch(cost, run.env)
+    if why is not None:
+        return [f"{cost_name(cost)} does not say how near ar is to this machine's limit: {why}."]
+    found = ar_limit(cost, run)
+    if found is None:
+        return [
+            f"How near ar is to the limit is not known: {cost_name(cost)} is about one "
+            "sequence at a time, and this run has no such times."
+        ]
+    limits = {
+        "reading weights and cache once": found.memory_s,
+        "replaying one captured call": found.replay_s,
+        "a call of the model alone": found.call_s,
+    }
+    shares = [
+        f"{percent(seconds / found.token_s)} by {what} ({1e3 * seconds:.2f} ms)"
+        for what, seconds in limits.items()
+        if seconds is not None
+    ]
+    return [
+        f"ar took {1e3 * found.token_s:.2f} ms per token after the first, with {found.context:.0f} "
+        f"tokens in the cache on average. Its share of the limit: {'; '.join(shares)}."
+    ]
+
+
 def points_of(run: Run, cost: Cost) -> tuple[list[OperatingPoint], str | None]:
-    """A run's own operating points, or why they do not belong on the curve."""
+    """Return a run's own operating points, or why they do not belong on the curve."""
     why = mismatch(cost, run.env)
     if why is not None:
         return [], f"the calls of {run.path.name} are not drawn: {why}"
@@ -64,21 +91,8 @@ def points_of(run: Run, cost: Cost) -> tuple[list[OperatingPoint], str | None]:
     return points, None if points else f"{run.path.name} has no second pass of single answers"
 
 
-def best_drafts(findings: Findings, cost: Cost) -> dict[str, int]:
-    """The best number of drafts of every decoder that always drafts as many, by its cell."""
-    parts = {item.decoder: item for item in findings.decompositions}
-    relative = relative_at(cost, findings.run.records)
-    found = {
-        decoder: best_lengths(
-            findings, decoder, parts.get(decoder), drafted_per_step(findings, decoder), relative
-        )
-        for decoder in findings.decoders
-    }
-    return {decoder: each[0].best for decoder, each in found.items() if each is not None}
-
-
 def machine_lines(facts: CostFacts) -> list[str]:
-    """What the machine can do, and both limits of the smallest call."""
+    """State the machine's rates, and both limits of the smallest call."""
     lines = [
         f"{facts.name}: a call reads {_size(facts.work.weight_bytes)} of weights and "
         f"{facts.work.token_bytes} bytes a token in the cache"
@@ -107,7 +121,7 @@ def machine_lines(facts: CostFacts) -> list[str]:
 
 
 def curve_table(cost: Cost) -> list[list[str]]:
-    """Headings, then a line for every number of rows of one sequence at the shortest context."""
+    """Return headings and a line per number of rows, of one sequence at the shortest context."""
     context = _first_context(cost)
     table = cost.table
     chosen = table[(table["sequences"] == 1) & (table["context"] == context)]
@@ -135,11 +149,6 @@ def curve_table(cost: Cost) -> list[list[str]]:
 
 def _first_context(cost: Cost) -> int:
     return min(cell.context for cell in cost.curve.points if cell.sequences == 1)
-
-
-def _markdown(head: Sequence[str], rows: Rows) -> list[str]:
-    lines = [head, ["---:"] * len(head), *rows]
-    return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
 def _size(num_bytes: float) -> str:

@@ -1,11 +1,8 @@
-"""What `bench project` prints: a run's traces on a cost curve, and how far that can be trusted.
-
-Pure functions of the run folders and the cost folders. No torch here.
-"""
+"""What `bench project` prints: a run's traces on a cost curve, and how far to trust them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -14,14 +11,14 @@ from bench.records.phases import PhasedAnswer, read_phases
 from bench.records.plan import BASELINE
 from bench.records.run_folder import Run
 from bench.report.tables.table import estimated
-from bench.report.texts.limits import cost_name
+from bench.report.texts.cost import cost_name
 from bench.stats import summary as sums
 from bench.stats.cost_curve import Cost
 from bench.stats.counters import timed
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.limit import mismatch
 from bench.stats.project import Projection, Terms, draft_shares, overheads_s, project
-from bench.text import UNKNOWN, change, percent
+from bench.text import change, percent
 
 _MUCH, _MOST = 0.05, 0.5
 """Shares of calls beyond the curve above which there is no interval, and no projection."""
@@ -29,35 +26,29 @@ _MUCH, _MOST = 0.05, 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projected:
-    """The projection of a run: decoders, what it rests on and what it could not say."""
+    """The projection of a run: decoders, and notes on its basis and gaps."""
 
     decoders: Sequence[Projection]
     notes: Sequence[str]
 
     def table(self) -> list[list[str]]:
-        """Headings and a line a decoder."""
-        lines = [
-            ["decoder", f"projected [{LEVEL}]", "ms a token", "rows a call"]
-            + (["measured", "error", "error of ms"] if self._held else [])
-        ]
-        for each in self.decoders:
-            line = [
-                each.decoder,
-                _speed(each.speedup),
-                f"{1e3 * each.time_per_token_s:.2f}",
-                f"{each.rows_per_call:.1f}",
-            ]
-            if self._held:
-                line += [_speed(each.measured), change(each.error), change(each.time_error)]
-            lines.append(line)
-        return lines
-
-    @property
-    def _held(self) -> bool:
-        return any(each.measured is not None for each in self.decoders)
+        """Return headings and a line a decoder; errors only where something was measured."""
+        columns: dict[str, Callable[[Projection], str]] = {
+            "decoder": lambda each: each.decoder,
+            f"projected [{LEVEL}]": lambda each: estimated(each.speedup),
+            "ms a token": lambda each: f"{1e3 * each.time_per_token_s:.2f}",
+            "rows a call": lambda each: f"{each.rows_per_call:.1f}",
+        }
+        if any(each.measured is not None for each in self.decoders):
+            columns |= {
+                "measured": lambda each: estimated(each.measured or Estimate()),
+                "error": lambda each: change(each.error),
+                "error of ms": lambda each: change(each.time_error),
+            }
+        return [[*columns], *([make(each) for make in columns.values()] for each in self.decoders)]
 
     def to_json(self) -> dict[str, Any]:
-        """All of it; errors are fractions."""
+        """Return all of it; errors are fractions."""
         decoders = [
             {**asdict(each), "error": each.error, "time_error": each.time_error}
             for each in self.decoders
@@ -73,7 +64,7 @@ def projected(
     against: Run | None = None,
     sequences: int = 1,
 ) -> Projected:
-    """A run on a cost curve, with what it is held against: a real run, or itself where it fits.
+    """Project a run onto a cost curve, and compare it with a real run, or itself where it fits.
 
     Raises:
         BenchError: the run has no timed answer of ar (exit 2).
@@ -109,7 +100,7 @@ def projected(
 def _rests_on(
     run: Run, cost: Cost, draft: Cost | None, sequences: int, answers: Sequence[PhasedAnswer]
 ) -> list[str]:
-    """What was assumed, in words."""
+    """State the assumptions."""
     at_once = "one sequence" if sequences == 1 else f"{sequences} sequences in step"
     drafting = (
         "a draft call costs the share of a one-row target call that it did in the run"
@@ -129,13 +120,13 @@ def _rests_on(
 
 
 def _beyond(made: Sequence[Projection]) -> dict[str, float]:
-    """Shares of calls beyond the curve by decoder, ar's where that is more: all are over it."""
+    """Return shares of calls beyond the curve by decoder; ar's are a lower bound of all."""
     base = max((each.beyond for each in made if each.decoder == BASELINE), default=0.0)
     return {each.decoder: max(each.beyond, base) for each in made}
 
 
 def _within(made: Sequence[Projection]) -> list[Projection]:
-    """What the curve covers: without an interval where it hardly does, left out where it does not.
+    """Drop intervals where the curve hardly covers the calls, and decoders where it does not.
 
     An interval is of the choice of prompts: it knows nothing of a curve that is not what it seems.
     """
@@ -163,7 +154,3 @@ def _left_out(decoders: Sequence[str], made: Sequence[Projection]) -> list[str]:
         for name, share in _beyond(made).items()
         if share > _MUCH
     ]
-
-
-def _speed(estimate: Estimate | None) -> str:
-    return UNKNOWN if estimate is None else estimated(estimate)

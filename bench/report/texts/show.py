@@ -50,10 +50,10 @@ def show_run(
     """
     run = load_run(run_dir)
     wrong, validity = run.status.wrong, judge(run)
-    shown = decoder_order(run.plan, run.records, wrong)
+    known = decoder_order(run.plan, run.records, wrong)
     for name in decoders or ():
-        if name not in shown:
-            raise UsageError(f"no decoder {name!r} in this run; {did_you_mean(name, shown)}")
+        if name not in known:
+            raise UsageError(f"no decoder {name!r} in this run; {did_you_mean(name, known)}")
     answers: dict[str, dict[str, SampleRecord]] = {}
     for record in sorted(run.records, key=lambda r: (r.error is not None, r.kind != "timing")):
         answers.setdefault(record.prompt, {}).setdefault(record.decoder, record)
@@ -73,32 +73,31 @@ def show_run(
         console.print(Text(printable(f"\n{name} ({family})"), style="bold underline"))
         if name in asked:
             console.print(Padding(Text(asked[name].strip(), style="dim"), _INDENT))
-        for decoder in [d for d in shown if d in by_cell and d in (decoders or shown)]:
+        for decoder in [d for d in known if d in by_cell and d in (decoders or known)]:
             _show_answer(by_cell[decoder], console, pieces, wrong=decoder in wrong)
 
 
 def coloured(record: SampleRecord, pieces: Callable[[int], str], *, bars: bool = False) -> Text:
-    """The answer's text, each step in its colour; with `bars`, a bar before every later step."""
+    """Colour an answer's text step by step; with `bars`, a bar stands before every later step."""
     text, tokens, steps = Text(), record.tokens or (), record.steps
     if steps is None:
         return text
-    place, undrafted = 0, steps.undrafted or (0,) * len(steps.emitted)
-    columns = zip(steps.emitted, undrafted, steps.accepted, strict=True)
+    start, num_leading = 0, steps.undrafted or (0,) * len(steps.emitted)
+    columns = zip(steps.emitted, num_leading, steps.accepted, strict=True)
     for number, (emitted, first, accepted) in enumerate(columns):
         style = _STEPS[number % 2] if number else _PREFILL
         if bars and number:
             text.append("|")
-        for i, token in enumerate(tokens[place : place + emitted]):
-            stood = first <= i < first + accepted
-            text.append(pieces(token), style=f"bold {style}" if stood else style)
-        place += emitted
+        for i, token in enumerate(tokens[start : start + emitted]):
+            drafted = first <= i < first + accepted
+            text.append(pieces(token), style=f"bold {style}" if drafted else style)
+        start += emitted
     return text
 
 
 def _show_answer(
     record: SampleRecord, console: Console, pieces: Callable[[int], str], *, wrong: bool
 ) -> None:
-    """One decoder's answer with a line of what its steps emitted."""
     head = Text(f"\n{record.decoder}", style="bold")
     if wrong:
         head.append(f" {WRONG}", style="bold red")
@@ -135,7 +134,7 @@ def _chosen(
     plan: Plan,
     answers: Mapping[str, Mapping[str, SampleRecord]],
 ) -> list[str]:
-    """Names of the prompts to show, in the plan's order."""
+    """Return the names of the prompts to show, in the plan's order."""
     names = [each.prompt for each in plan.prompts if each.prompt in answers] or list(answers)
     if prompt is None:
         families: dict[str, str] = {}
@@ -158,7 +157,7 @@ def _nearest(prompt: str, names: Sequence[str]) -> str:
 
 
 def _asked(run_dir: Path, pieces: Callable[[int], str]) -> dict[str, str]:
-    """Prompt -> its text, where the run kept its prompts."""
+    """Return the texts of prompts by name, where the run kept them."""
     if not (run_dir / PROMPTS).is_file():
         return {}
     return {

@@ -1,9 +1,10 @@
-"""What a sweep says: a row per point and decoder, figures along its axes, a page. No torch here."""
+"""A sweep's summary (a row per point and decoder), figures along its axes, and page."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,7 @@ import pandas as pd
 from bench.errors import BenchError
 from bench.records.files import write_files
 from bench.records.plan import BASELINE
-from bench.report.tables import table as tables
-from bench.report.tables.table import Table, TableCell
+from bench.report.tables.table import Columns, Table, TableCell, speed
 from bench.report.together import numbers
 from bench.stats.intervals import LEVEL
 from bench.stats.side import load_side
@@ -27,7 +27,7 @@ MISSING = "not measured"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
-    """A point of a sweep: its name, its value on every axis, its run folder or why it has none."""
+    """A point of a sweep: its name, values by axis, and run folder, or the reason for none."""
 
     name: str
     values: Mapping[str, Any]
@@ -36,7 +36,7 @@ class Swept:
 
 
 def frame(points: Sequence[Swept]) -> pd.DataFrame:
-    """A row per decoder of every point, over all families; one row for a point without numbers.
+    """Return a row per decoder of every point, over all families; one of a point without numbers.
 
     Columns: ``point``, the axes, ``run``, ``verdict``, ``comparability_key``, ``note``, and those
     of a run's summary.
@@ -85,18 +85,19 @@ def write_sweep(folder: Path, points: Sequence[Swept], axes: Sequence[str]) -> l
 
     rows = frame(points)
     made = {SUMMARY: csv_bytes(rows.drop(columns="family"))}
-    shown, left_out = [], []
+    captions, left_out = [], []
     for curve in (*HEADLINES, *other_curves(_numeric(points, axes))):
         drawn = curve_figure(rows, curve, axes)
         if drawn is None:
             why = "nothing was measured along it" if curve.axis in axes else "it is no axis"
             left_out.append(f"{curve.name} ({curve.axis}: {why})")
             continue
-        shown.append((curve.name, curve.caption))
+        captions.append((curve.name, curve.caption))
         made |= {f"figures/{curve.name}.{kind}": data for kind, data in render(drawn[0]).items()}
         made[f"figures/data/{curve.name}.csv"] = csv_bytes(drawn[1].drop(columns="family"))
-    lines = ["# A sweep", "", _page_head(points), ""]
-    for name, caption in shown:
+    done = f"{sum(point.path is not None for point in points)} of {len(points)} points have a run"
+    lines = ["# A sweep", "", f"{done}, in `points/`. Numbers: [{SUMMARY}]({SUMMARY}).", ""]
+    for name, caption in captions:
         lines += [f"![{name}](figures/{name}.png)", "", caption, f"[Data](figures/data/{name}.csv)"]
         lines.append("")
     lines += [f"* left out: {markdown(line)}" for line in left_out]
@@ -107,7 +108,7 @@ def write_sweep(folder: Path, points: Sequence[Swept], axes: Sequence[str]) -> l
 
 
 def _numeric(points: Sequence[Swept], axes: Sequence[str]) -> list[str]:
-    """The axes whose values are numbers; switches and names have no place on one."""
+    """Return the axes whose values are numbers, no switches and no names."""
     values = {axis: [point.values.get(axis) for point in points] for axis in axes}
     return [
         axis
@@ -118,30 +119,29 @@ def _numeric(points: Sequence[Swept], axes: Sequence[str]) -> list[str]:
 
 
 def speedups(points: Sequence[Swept], rows: pd.DataFrame) -> Table:
-    """Speed-up over ar: a line per point, a column per decoder."""
+    """Make the table of speed-ups over ar: a row per point, a column per decoder."""
     decoders = [d for d in dict.fromkeys(rows["decoder"].dropna()) if d != BASELINE]
-    lines = []
-    for point in points:
-        mine = rows[(rows["point"] == point.name) & rows["decoder"].notna()]
-        known = [c for c in mine.columns if c in COLUMNS]
-        numbers_of = {row.decoder: row for row in rows_of(mine[known], ALL)}
-        verdict = rows.loc[rows["point"] == point.name, "verdict"].iloc[0]
-        cells = [
-            tables.speed(numbers_of[d]) if d in numbers_of else TableCell(UNKNOWN) for d in decoders
-        ]
-        lines.append((TableCell(point.name), TableCell(str(verdict)), *cells))
-    return Table(
-        title=f"Speed-up [{LEVEL}]",
-        note=f"Against {BASELINE} of the same run and point: geometric mean over prompts of paired "
+    known = [column for column in rows.columns if column in COLUMNS]
+    verdicts = rows.drop_duplicates("point").set_index("point")["verdict"]
+    measured = rows[rows["decoder"].notna()]
+    cells = {
+        point.name: {
+            row.decoder: speed(row)
+            for row in rows_of(measured.loc[measured["point"] == point.name, known], ALL)
+        }
+        for point in points
+    }
+
+    def cell(point: str, decoder: str) -> TableCell | str:
+        return cells[point].get(decoder, UNKNOWN)
+
+    columns: Columns = {"point": str, "verdict": lambda point: str(verdicts[point])}
+    columns |= {decoder: partial(cell, decoder=decoder) for decoder in decoders}
+    note = (
+        f"Against {BASELINE} of the same run and point: geometric mean over prompts of paired "
         "time per token; bold where the interval excludes 1. Points were measured one after "
-        "another: their times are not compared.",
-        headings=("point", "verdict", *decoders),
-        rows=tuple(lines),
+        "another: their times are not compared."
     )
-
-
-def _page_head(points: Sequence[Swept]) -> str:
-    done = sum(point.path is not None for point in points)
-    return (
-        f"{done} of {len(points)} points have a run, in `points/`. Numbers: [{SUMMARY}]({SUMMARY})."
-    )
+    table = Table.of(f"Speed-up [{LEVEL}]", note, columns, cells)
+    assert table is not None  # a sweep has points
+    return table

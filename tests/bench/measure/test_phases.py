@@ -21,8 +21,7 @@ from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
 from bench.report.tables.times import instrument_bias_note, split
-from bench.report.texts.explain import explain
-from bench.report.texts.explained import print_explanation
+from bench.report.texts.explain import explain, print_explanation
 from bench.report.write import write_report
 from bench.stats.decompose import Split, decompositions, splits
 from decoders.core.decoder import Answer, SelfDriven

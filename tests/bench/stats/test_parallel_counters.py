@@ -282,5 +282,10 @@ def test_tables_say_what_was_lost_and_what_it_bought() -> None:
 
 def test_a_run_without_drafts_quality_or_settings_has_no_such_tables() -> None:
     found = frame({"decoder": "ar", "tpf": 1.0}, {"decoder": "mine", "tpf": 2.0})
-    kinds = ("rounds", "lost_quality", "text", "area")
-    assert [getattr(quality_tables, kind)(found) for kind in kinds] == [None] * 4
+    kinds = (
+        drafts.rounds,
+        quality_tables.lost_quality,
+        quality_tables.text,
+        quality_tables.area,
+    )
+    assert [kind(found) for kind in kinds] == [None] * 4

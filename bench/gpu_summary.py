@@ -15,8 +15,8 @@ from bench.errors import BenchError
 from bench.records.environment import Environment, read_environment
 from bench.records.files import write_json, write_text
 from bench.records.run_folder import find_run, load_run
-from bench.report import tables
 from bench.report.findings import Findings
+from bench.report.tables import table as tables
 from bench.stats.cost_curve import limits, load_cost
 from bench.stats.limit import ar_limit, mismatch
 from bench.stats.summary import ALL

@@ -30,7 +30,7 @@ from bench.records.run_folder import find_run
 from bench.records.run_folder import load_run as read_run
 from bench.report.exports.answers import answers
 from bench.report.findings import Findings
-from bench.report.tables import Table
+from bench.report.tables.table import Table
 from bench.settings.config import load_config
 from bench.stats.summary_row import SummaryRow, rows_of
 
@@ -57,7 +57,7 @@ class Drawing:
 
     @cached_property
     def _files(self) -> Mapping[str, bytes]:
-        from bench.report.figures import render
+        from bench.report.figures.canvas import render
 
         return render(self.figure)
 
@@ -160,7 +160,7 @@ class Results:
     @cached_property
     def figures(self) -> Drawings:
         """The figures of the report, by name."""
-        from bench.report.gallery import draw_all
+        from bench.report.figures.gallery import draw_all
 
         drawn = draw_all(self.findings).drawn
         return Drawings([Drawing(name, *parts) for name, parts in drawn.items()])

@@ -24,7 +24,7 @@ from bench.progress import Progress, duration
 from bench.records.files import only_writer, write_text
 from bench.records.run_folder import read_config
 from bench.records.status import STATUS, read_status
-from bench.report.sweep import Swept, write_sweep
+from bench.report.texts.sweep import Swept, write_sweep
 from bench.settings.config import RunConfig
 from bench.settings.sweep import GRIDS, Point, Sweep
 from bench.stats.validity import EXIT_CODES

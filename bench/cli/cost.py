@@ -60,8 +60,9 @@ def cost(
     from bench.measure.cost_subject import open_subject
     from bench.records.cost import folder_name, write_choices
     from bench.records.run_folder import find_run, load_run
-    from bench.report import cost as shown
     from bench.report.findings import Findings
+    from bench.report.texts.cost import curve_table, machine_lines, points_of, write_cost
+    from bench.report.texts.explain import best_drafts
     from bench.stats.cost_curve import load_cost
 
     if shape is not None and given["model"] is not None:
@@ -75,16 +76,16 @@ def cost(
         facts = measure_cost(subject, made, display)
     measured = load_cost(made)
     points: Sequence[OperatingPoint] = []
-    lines = shown.machine_lines(facts)
+    lines = machine_lines(facts)
     if shown_run is not None:
-        points, why = shown.points_of(shown_run, measured)
-        best = {} if why else shown.best_drafts(Findings(shown_run), measured)
+        points, why = points_of(shown_run, measured)
+        best = {} if why else best_drafts(Findings(shown_run), measured)
         lines += [why] if why else []
         lines += [f"{name}: {k} drafts a step would be best" for name, k in best.items()]
         write_choices(made, best)
-    shown.write_cost(measured, points)
+    write_cost(measured, points)
     typer.echo("\n".join(lines))
-    headings, *lines_of_cells = shown.curve_table(measured)
+    headings, *lines_of_cells = curve_table(measured)
     options.print_table(headings, lines_of_cells)
     typer.echo(f"{made / 'cost.md'}  {made / 'cost.csv'}  {made / 'figures'}")
 
@@ -105,7 +106,7 @@ def project(
     """Say what a run's acceptance would give on another model's or machine's cost curve."""
     from bench.records.files import write_text
     from bench.records.run_folder import find_run, load_run
-    from bench.report.projection import projected
+    from bench.report.texts.projection import projected
     from bench.settings.bounds import BatchSize, check
     from bench.stats.cost_curve import load_cost
 

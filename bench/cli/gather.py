@@ -40,7 +40,7 @@ def index(
 ) -> None:
     """Write a page for a folder of runs: the latest verdict of every branch, curves, search."""
     from bench.errors import UsageError
-    from bench.report.index import write_index
+    from bench.report.page.index import write_index
 
     if not folder.is_dir():
         line = f"there is no folder {folder}; bench index takes the parent of run folders"

@@ -214,7 +214,7 @@ def _print_limit(run_dir: Path) -> None:
     folder = read_config(run_dir).get("cost")
     if folder is None:
         return
-    from bench.report.limits import limit_lines
+    from bench.report.texts.cost import limit_lines
     from bench.stats.cost_curve import load_cost
 
     try:

@@ -84,7 +84,7 @@ def show(
 ) -> None:
     """Print answers with the tokens of each step coloured."""
     from bench.records.run_folder import find_run
-    from bench.report.show import show_run
+    from bench.report.texts.show import show_run
 
     cells = decoders.split(",") if decoders else None
     show_run(find_run(run_dir, output), options.console(), prompt=prompt, decoders=cells)
@@ -100,8 +100,8 @@ def explain(
 ) -> None:
     """Say in words where the time went and what would help most."""
     from bench.records.run_folder import find_run, load_run
-    from bench.report.explained import print_explanation
     from bench.report.findings import Findings
+    from bench.report.texts.explain import print_explanation
     from bench.stats.cost_curve import load_cost
 
     findings = Findings(load_run(find_run(run_dir, output)))

@@ -21,7 +21,7 @@ from bench.compare.judge import (
     Measure,
     Regression,
 )
-from bench.report.tables import Table, TableCell
+from bench.report.tables.table import Table, TableCell
 from bench.stats.intervals import LEVEL
 from bench.text import UNKNOWN, counted, markdown, percent
 

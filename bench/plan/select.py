@@ -2,7 +2,7 @@
 
 Options that are ``auto`` become numbers of a cost folder: `row_cost` is a row's share of a call by
 the folder's curve, at the run's batch size and the shortest context measured; `k` is the best
-number of drafts, by ``bench cost --run RUN`` (`bench.report.cost.best_drafts`). The stored
+number of drafts, by ``bench cost --run RUN`` (`bench.report.texts.explain.best_drafts`). The stored
 configuration has the numbers: a run decodes with them, whatever becomes of the folder.
 """
 

@@ -17,7 +17,7 @@ from bench.errors import UsageError, did_you_mean
 from bench.records.environment import Environment
 from bench.records.plan import BASELINE
 from bench.records.run_folder import Run
-from bench.report.tables import SESSIONS, Table, TableCell, kind_of_step, number, speed
+from bench.report.tables.table import SESSIONS, Table, TableCell, kind_of_step, number, speed
 from bench.settings.protocol import departures, published
 from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL

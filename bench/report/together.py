@@ -15,7 +15,7 @@ import pandas as pd
 
 from bench.errors import BenchError, UnavailableError, UsageError
 from bench.records.plan import BASELINE, Plan, guarantee_rank
-from bench.report.setting import hardware, model_of
+from bench.report.tables.setting import hardware, model_of
 from bench.stats.intervals import Estimate
 from bench.stats.side import RunSnapshot, load_side
 from bench.stats.summary import ALL, Pairs, noise_floor, rivals, summarise

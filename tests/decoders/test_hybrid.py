@@ -12,7 +12,7 @@ from torch import Tensor
 from bench.plan.select import build_decoder, built_in_cells, choose_decoders
 from bench.records.record import SampleRecord, StepColumns, broken_invariants, drafters_of
 from bench.report.page.answers import answer_data
-from bench.report.tables import by_drafter
+from bench.report.tables.drafts import by_drafter
 from bench.settings.config import RunConfig
 from bench.stats.counters import accepted_by_drafter
 from decoders.ar import Autoregressive

@@ -25,7 +25,7 @@ from bench.report.findings import Findings
 from bench.report.page.joint import write_joint
 from bench.report.paper.layout import Layout
 from bench.report.paper.write import write_paper
-from bench.report.show import show_run
+from bench.report.texts.show import show_run
 from bench.report.together import load_members, members_of
 from bench.report.write import print_summary, write_report
 from bench.stats.side import load_side

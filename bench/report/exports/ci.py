@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from bench.report import speed_tables
 from bench.report.findings import Findings
-from bench.report.style import without_wrong
-from bench.report.tables import guarantee_label, number
+from bench.report.tables.speed import floor_note
+from bench.report.tables.table import guarantee_label, number, without_wrong
 from bench.stats import times
 from bench.stats.counters import group_by
 from bench.stats.summary import ALL
@@ -117,7 +116,7 @@ def _entries(
     value = row.value(column)
     if value is None:
         return []
-    floor = speed_tables.beside(row) if column == "speedup" else ""
+    floor = floor_note(row) if column == "speedup" else ""
     extra = f"{counted(row.prompts or 0, 'prompt')} x {counted(row.repeats or 0, 'repeat')}"
     extra += f", guarantee: {guarantee_label(row)}" + (f", {floor}" if floor else "")
     name = f"{row.decoder}: {label}"

@@ -17,8 +17,7 @@ import yaml
 from bench.errors import UnavailableError, UsageError, did_you_mean
 from bench.records.plan import BASELINE
 from bench.report.findings import Findings
-from bench.report.style import without_wrong
-from bench.report.tables import guarantee_label, interval, number
+from bench.report.tables.table import guarantee_label, interval, number, without_wrong
 from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of

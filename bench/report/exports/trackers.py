@@ -24,8 +24,7 @@ from typing import Any
 from bench.errors import BenchError, UsageError, optional
 from bench.records.files import cannot_write
 from bench.report.findings import Findings
-from bench.report.style import without_wrong
-from bench.report.tables import guarantee_label
+from bench.report.tables.table import guarantee_label, without_wrong
 from bench.stats.summary import ALL
 from bench.stats.summary_row import COLUMNS, SummaryRow, rows_of
 from bench.text import portable

@@ -35,7 +35,7 @@ from bench.records.prompts import PROMPTS, read_prompts
 from bench.records.record import SampleRecord, StepColumns
 from bench.records.run_folder import Run
 from bench.records.vocabulary import VOCABULARY, answered_ids, pieces_of
-from bench.report.style import RED, colours
+from bench.report.figures.style import RED, colours
 from bench.stats.summary import decoder_order, family_order
 from bench.text import portable, printable
 

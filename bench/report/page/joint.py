@@ -23,11 +23,12 @@ from bench.records.files import write_files
 from bench.records.frames import csv_bytes
 from bench.records.plan import BASELINE, MANIFEST, NO_GUARANTEE, WRONG
 from bench.records.status import STATUS
-from bench.report import tables
-from bench.report.conclusion import conclusion
+from bench.report.figures.style import WIDTH, interval_of
 from bench.report.page.render import render_joint, render_markdown
-from bench.report.style import WIDTH, interval_of
-from bench.report.tables import Table, TableCell
+from bench.report.tables import main
+from bench.report.tables import table as tables
+from bench.report.tables.conclusion import conclusion
+from bench.report.tables.table import Table, TableCell
 from bench.report.together import NamedRun, decoders_of, differences, facts_of, same_machine
 from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL
@@ -44,7 +45,7 @@ def write_joint(members: Members, folder: Path) -> list[Path]:
     Raises:
         BenchError: the folder is a run's own (exit 2), or the files cannot be written (1).
     """
-    from bench.report import dots, figures  # matplotlib: only where something is drawn
+    from bench.report.figures import canvas, dots  # matplotlib: only where something is drawn
 
     if any((folder / name).is_file() for name in (MANIFEST, STATUS)):
         line = f"{folder} is a run's own folder: give another --folder"
@@ -65,7 +66,7 @@ def write_joint(members: Members, folder: Path) -> list[Path]:
         made[f"tables/{name}.tex"] = f"% {latex(table.note)}\n{table.to_latex()}".encode()
     figure = None
     if drawn is not None:
-        rendered = figures.render(drawn[0])
+        rendered = canvas.render(drawn[0])
         figure = (_caption(members), rendered["svg"].decode())
         made |= {f"figures/speedup.{kind}": data for kind, data in rendered.items()}
         made["figures/data/speedup.csv"] = csv_bytes(drawn[1])
@@ -92,8 +93,8 @@ def _section(member: NamedRun, number: int, folder: Path) -> dict[str, Any]:
         "label": member.label,
         "verdict": side.verdict,
         "conclusion": conclusion(member.summary, member.pairs),
-        "headline": tables.mark_wrong(tables.headline(member.summary, side.verdict), wrong),
-        "floor_sentence": tables.floor_sentence(member.floor),
+        "headline": tables.mark_wrong(main.headline(member.summary, side.verdict), wrong),
+        "floor_sentence": main.floor_sentence(member.floor),
         "caveats": [portable(line) for line in lines],
         "link": own and quote(Path(os.path.relpath(own, folder.resolve())).as_posix()),
     }
@@ -153,7 +154,7 @@ def print_joint(members: Members, console: Console) -> Exit:
 def matrices(members: Members) -> dict[str, Table]:
     """Return speed-up, tokens per step, quality and identity with ar: decoders × runs."""
     bases = "; ".join(
-        f"{member.label}: {'; '.join(dict.fromkeys(map(tables.basis, rows)))}"
+        f"{member.label}: {'; '.join(dict.fromkeys(map(main.basis, rows)))}"
         for member in members
         for rows in [[r for r in rows_of(member.summary, ALL) if r.decoder != BASELINE]]
     )

@@ -15,9 +15,9 @@ from importlib.resources import files
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from bench.report.figures.style import FAINT, INK, PAPER
 from bench.report.findings import Findings
 from bench.report.page.answers import viewer
-from bench.report.style import FAINT, INK, PAPER
 from bench.text import markdown
 
 _FOLDER = files("bench.report.page")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
-from bench.report import tables
-from bench.report.conclusion import not_slower
 from bench.report.paper.layout import COLUMNS, Layout
 from bench.report.paper.table import NEEDED, Grid, eligible
-from bench.report.setting import hardware, model_of
+from bench.report.tables import table as tables
+from bench.report.tables.conclusion import not_slower
+from bench.report.tables.setting import hardware, model_of
 from bench.report.together import NamedRun
 from bench.stats.summary import ALL
 from bench.stats.summary_row import rows_of

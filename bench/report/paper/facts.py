@@ -13,7 +13,7 @@ from datetime import datetime
 from bench.plan.named_models import named
 from bench.records.plan import BASELINE
 from bench.report.paper import citations
-from bench.report.setting import hardware, model_of
+from bench.report.tables.setting import hardware, model_of
 from bench.report.together import NamedRun
 from bench.stats.intervals import LEVEL
 from bench.stats.side import RunSnapshot

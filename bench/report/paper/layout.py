@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from bench.errors import UsageError, did_you_mean
-from bench.report.tables import number
+from bench.report.tables.table import number
 from bench.text import percent
 
 WIDTHS: Mapping[str, float] = {

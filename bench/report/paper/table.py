@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from bench.errors import UsageError
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
-from bench.report.conclusion import not_slower
 from bench.report.paper.layout import COLUMNS, EXPENDABLE, USUAL, WIDTHS, Layout
+from bench.report.tables.conclusion import not_slower
 from bench.report.together import NamedRun
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
@@ -172,7 +172,7 @@ def width_of(made: Grid, size: float, space: float) -> float:
 
     A siunitx column reserves room for the most digits before and after the point.
     """
-    from bench.report.figures import text_width
+    from bench.report.figures.canvas import text_width
 
     def widest(*texts: str) -> float:
         return max(text_width(text, size) for text in texts)

@@ -83,14 +83,14 @@ def write_paper(
 
 def _figures(members: Sequence[NamedRun], layout: Layout) -> dict[str, bytes]:
     """Draw speed-up, tokens per step and quality, each where it is known."""
-    from bench.report import dots, figures  # matplotlib: only where something is drawn
+    from bench.report.figures import canvas, dots  # matplotlib: only where something is drawn
 
     made: dict[str, bytes] = {}
     shown = {"speedup": dots.SPEEDUP, "tokens_per_step": dots.TOKENS, "quality": dots.QUALITY}
     for name, what in shown.items():
         drawn = dots.dots_figure(members, what, WIDTHS[layout.venue], layout.labels)
         if drawn is not None:
-            made[f"{name}.pdf"] = figures.render(drawn[0])["pdf"]
+            made[f"{name}.pdf"] = canvas.render(drawn[0])["pdf"]
             made[f"{name}.csv"] = csv_bytes(drawn[1])
     return made
 

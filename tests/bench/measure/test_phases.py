@@ -19,10 +19,9 @@ from bench.plan.select import choose_decoders
 from bench.records.phases import PHASES, PHASES_FILE, PhasedAnswer, read_phases
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
-from bench.report.explain import explain
-from bench.report.explained import print_explanation
 from bench.report.findings import Findings
-from bench.report.speed_tables import instrument_bias_note, split
+from bench.report.tables.times import instrument_bias_note, split
+from bench.report.texts.explain import explain, print_explanation
 from bench.report.write import write_report
 from bench.stats.decompose import Split, decompositions, splits
 from decoders.core.decoder import Answer, SelfDriven

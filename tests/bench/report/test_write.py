@@ -17,10 +17,11 @@ from rich.console import Console
 
 from bench.errors import BenchError
 from bench.records.run_folder import load_run
-from bench.report import gallery
+from bench.report.figures import gallery
+from bench.report.figures.style import PAPER
 from bench.report.findings import Findings
-from bench.report.style import PAPER
-from bench.report.tables import ACCEPTED, EMITTED, Table, TableCell
+from bench.report.tables.main import ACCEPTED, EMITTED
+from bench.report.tables.table import Table, TableCell
 from bench.report.write import print_summary, write_report
 from tests.bench.conftest import write_run
 

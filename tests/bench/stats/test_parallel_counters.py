@@ -10,7 +10,8 @@ import pytest
 
 from bench.measure.quality import target_scores
 from bench.records.record import SampleRecord, StepColumns
-from bench.report import quality_tables
+from bench.report.tables import drafts
+from bench.report.tables import quality as quality_tables
 from bench.stats import parallel_counters
 from bench.stats.parallel_counters import accuracy_under_parallelism, passes_per_block, rounds_of
 from bench.stats.summary_row import COLUMNS
@@ -262,7 +263,7 @@ def test_tables_say_what_was_lost_and_what_it_bought() -> None:
     assert cells(lost) == [
         ["nar", "-20.0 (-25.0 %)"], ["idlm@t2", "-4.0 (-5.0 %)"], ["idlm@t4", "+0.0 (+0.0 %)"]
     ]  # fmt: skip
-    rounds = quality_tables.rounds(found)
+    rounds = drafts.rounds(found)
     assert rounds is not None
     assert [line[0] for line in cells(rounds)] == ["nar", "idlm@t2", "idlm@t4"]
     assert cells(rounds)[2][3] == "25.0"
@@ -281,5 +282,10 @@ def test_tables_say_what_was_lost_and_what_it_bought() -> None:
 
 def test_a_run_without_drafts_quality_or_settings_has_no_such_tables() -> None:
     found = frame({"decoder": "ar", "tpf": 1.0}, {"decoder": "mine", "tpf": 2.0})
-    kinds = ("rounds", "lost_quality", "text", "area")
-    assert [getattr(quality_tables, kind)(found) for kind in kinds] == [None] * 4
+    kinds = (
+        drafts.rounds,
+        quality_tables.lost_quality,
+        quality_tables.text,
+        quality_tables.area,
+    )
+    assert [kind(found) for kind in kinds] == [None] * 4

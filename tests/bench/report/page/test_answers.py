@@ -16,9 +16,9 @@ import pytest
 
 from bench.records.record import SampleRecord
 from bench.records.run_folder import Run, load_run
+from bench.report.figures.style import colours
 from bench.report.page import answers
 from bench.report.page.answers import chosen_answers, pack, step_ends_s, viewer
-from bench.report.style import colours
 from tests.bench.report.page.runs import rewrite, without
 
 Make = Callable[..., SampleRecord]

@@ -30,9 +30,10 @@ def _measure_zoo(zoo: Path, num: int = _NUM_PROMPTS) -> dict[str, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     encoder = Encoder(AutoTokenizer.from_pretrained(zoo / "target"))
-    options: dict[str, Any] = {"dtype": torch.float32, "use_safetensors": True}
-    models = {
-        name: AutoModelForCausalLM.from_pretrained(zoo / name, **options)
+    models: dict[str, Any] = {
+        name: AutoModelForCausalLM.from_pretrained(
+            zoo / name, dtype=torch.float32, use_safetensors=True
+        )
         for name in ("target", "draft")
     }
     result: dict[str, Any] = {"prompts_per_family": num}

@@ -47,13 +47,17 @@ def row_of_panels(
     return figure, grid
 
 
+def wrapped(name: str) -> list[str]:
+    """Return the lines of a decoder's name beside its row."""
+    return textwrap.wrap(name, 26)
+
+
 def name_rows(
     axes: Axes, decoders: Sequence[str], marks: Mapping[str, str] = MappingProxyType({})
 ) -> None:
     """Name decoders down the side, the first on top; long names wrap, and marks stand beneath."""
     names = [
-        "\n".join([*textwrap.wrap(name, 26), *([marks[name]] if name in marks else [])])
-        for name in decoders
+        "\n".join([*wrapped(name), *([marks[name]] if name in marks else [])]) for name in decoders
     ]
     axes.set_yticks(range(len(decoders)), names)
     axes.set_ylim(len(decoders) - 0.5, -0.5)

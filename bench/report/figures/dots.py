@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from bench.records.plan import BASELINE
-from bench.report.figures.axes import annotate_point, name_rows, percents, row_of_panels
+from bench.report.figures.axes import annotate_point, name_rows, percents, row_of_panels, wrapped
 from bench.report.figures.canvas import Drawn, overall, styled
 from bench.report.figures.style import FAINT, GREY, INK, WIDTH, Look, colours, interval_of, lossy
 from bench.report.tables.table import number, without_wrong
@@ -24,6 +24,8 @@ from bench.text import UNKNOWN, factor, percent
 
 _ROW = 0.042
 """Inches of a decoder's row for each point of the type."""
+_LINE = 0.0145
+"""Inches of a line of a name per point of type; a mark may stand beneath."""
 _TITLE, _AXIS = 0.2, 0.5
 """Inches of a panel's title and of the axis below all."""
 _SLIDE = 3.83
@@ -183,7 +185,7 @@ def _dots(
     if not found:
         return None
     titled = len(runs) > 1
-    heights = [_ROW * size * len(data) + titled * _TITLE for _, data in found]
+    heights = [_height(data["decoder"], labels) * size + titled * _TITLE for _, data in found]
     with styled(size):
         figure = Figure(figsize=(width, sum(heights) + _AXIS), layout="constrained")
         ratios = {"height_ratios": heights}
@@ -201,6 +203,12 @@ def _dots(
         _make_room(figure)
     named = [data.assign(run=run.name) for run, data in found]
     return figure, pd.concat(named, ignore_index=True)[["run", *together.columns]]
+
+
+def _height(decoders: Iterable[str], labels: Mapping[str, str]) -> float:
+    """Return the inches that rows take per point of type; long names wrap."""
+    names = [wrapped(labels.get(name, name)) for name in decoders]
+    return len(names) * max(_ROW, _LINE * (1 + max(map(len, names))))
 
 
 def _chosen(summary: pd.DataFrame, metric: Number) -> pd.DataFrame:

@@ -595,6 +595,7 @@ def test_the_time_of_what_verifies_nothing_is_called_by_another_word(
     assert "verifying" not in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_old_run_is_explained_and_says_what_is_missing(synthetic_run: Write) -> None:
     path = synthetic_run(quality=0)
     text = explained(path)

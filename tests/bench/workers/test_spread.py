@@ -331,6 +331,7 @@ class Killing(RecordedProgress):
             os.kill(self.killed, signal.SIGKILL)
 
 
+@pytest.mark.slow
 @needs_cores
 def test_a_worker_killed_amid_its_block_costs_that_block_alone(tmp_path: Path) -> None:
     alone = bench_run.run(config(repeats=6), tmp_path / "alone", RecordedProgress(), open_here)

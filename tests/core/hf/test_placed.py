@@ -110,6 +110,7 @@ OPTIONS = ("--limit", 2, "--repeats", 1, "--quality-limit", 1, "--max-new-tokens
 QUIET = ("--progress", "none", "--dtype", "float32")
 
 
+@pytest.mark.slow
 def test_a_run_records_it_and_has_the_answers_of_the_plain_one(tmp_path: Path) -> None:
     model = save_checkpoint(tmp_path / "model")
     where = tmp_path / "places.json"

@@ -63,6 +63,7 @@ def test_without_a_quality_pass_the_entropy_is_said_to_be_unknown(synthetic_run:
     assert not any(t.rows[0][0].text.startswith("ar's") for t in findings.family_tables)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_loops_are_flagged_in_the_summary_the_tables_and_the_caveats(looping: Path) -> None:
     write_report(looping)
     summary: Any = pd.read_csv(looping / "summary.csv").set_index(["decoder", "family"])

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from bench.cli import cost, external, gather, make, measure, read, regression, sweep
+from bench.cli import cost, external, gather, make, measure, read, regression
 from bench.cli.group import VerbGroup
 from bench.errors import BenchError, Exit, room_for
 from bench.machine.openmp import shorten_spinning
@@ -57,7 +57,7 @@ def _options(
     """Benchmark of decoding strategies of language models."""
 
 
-for part in (measure, sweep, external, read, gather, cost, make, regression):
+for part in (measure, external, read, gather, cost, make, regression):
     app.add_typer(part.app)
 app.add_typer(training.train, name="train", rich_help_panel=make.PANEL)
 app.add_typer(training.imports, name="import", rich_help_panel=make.PANEL)

@@ -1,9 +1,7 @@
 """The harness: plans, measures, judges and reports runs of decoders.
 
-In Python and in notebooks: ``from bench import run, load_run`` (see `bench.notebook`).
-
-Folders stand on floors; each imports only those before it: text, errors, progress, settings,
-records, machine, stats, plan, measure, report, verify, compare, ab, runs, then cli and notebook.
+In Python and in notebooks: ``from bench import run, load_run`` (see `bench.notebook`). Folders
+stand on floors, and each imports only those below it (``[tool.importlinter]`` in pyproject.toml).
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ __all__ = ["Results", "load_run", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    """What `bench.notebook` offers, imported when it is first asked for."""
+    """Import a name of `bench.notebook` when it is first asked for."""
     if name in __all__:
         from bench import notebook
 

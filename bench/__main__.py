@@ -1,7 +1,7 @@
-"""`python -m bench`, and what the console script ``bench`` calls: Ctrl-C is one line at any moment.
+"""`python -m bench` and the console script ``bench``: Ctrl-C is one line at any moment.
 
-Importing the command line and the models' code takes seconds, and what is imported may turn an
-interruption into an error of its own: so nothing is imported before interruptions are counted.
+Importing the command line and the models' code takes seconds, and imported code may turn an
+interruption into an error of its own: so interruptions are counted before anything is imported.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line; where it was interrupted, no traceback but a line and exit code 130."""
+    """Run the command line; an interruption is a line and exit code 130, never a traceback."""
     interruptions: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:

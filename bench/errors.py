@@ -1,21 +1,25 @@
-"""The exceptions that end a command with a line instead of a traceback, and their exit codes.
+"""Exceptions that end a command with a line instead of a traceback, and their exit codes.
 
-Every verb maps what went wrong to a `BenchError`: one line saying what was given, what is allowed
-and what to do, and one of the documented exit codes. Anything else that escapes is a bug.
+A `BenchError` is one line: what was given, what is allowed, what to do. Any other exception that
+escapes is a bug.
 """
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from types import ModuleType
 
 from bench.text import printable
 from decoders.core.nearest import nearest
 
 _LOWER = "lower --batch-size or --max-new-tokens, or take a smaller --dtype (bfloat16) or model"
-_SAID = re.compile(r"out of memory|(can't|cannot) allocate memory|not enough memory", re.IGNORECASE)
+_NO_ROOM = re.compile(
+    r"out of memory|(can't|cannot) allocate memory|not enough memory", re.IGNORECASE
+)
 _TRIED = re.compile(r"tried to allocate (\d[\d.]* \w+)", re.IGNORECASE)
 
 
@@ -32,12 +36,7 @@ class Exit(IntEnum):
 
 
 class BenchError(Exception):
-    """A failure that a user can act on.
-
-    Attributes:
-        message: one line.
-        exit_code: one of `Exit`.
-    """
+    """A failure that a user can act on: a `message` of one line, and an `exit_code` of `Exit`."""
 
     exit_code: int = Exit.FAILED
 
@@ -79,18 +78,28 @@ class InterruptedRunError(BenchError):
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
-    """The end of an error line about an unknown name: the nearest valid one, then all of them."""
+    """Return the end of an error line about an unknown name: the nearest, then all valid ones."""
     names = sorted(allowed)
     return f"{nearest(name, names)}available: {', '.join(names) or 'none'}"
 
 
+def optional(module: str, extra: str, asker: str) -> ModuleType:
+    """Import a package that an extra installs; exit 5 where it, or a library of it, is missing."""
+    try:
+        return importlib.import_module(module)
+    except (ImportError, OSError, RuntimeError) as error:
+        line = f"{asker} needs the package {module} ({error})"
+        advice = f"install it with: pip install 'decoding-bench[{extra}]'"
+        raise UnavailableError(f"{line}; {advice}") from error
+
+
 @contextmanager
 def room_for(what: str, advice: str = _LOWER) -> Iterator[None]:
-    """Within it a lack of memory is a `BenchError` (exit 1): `what` did not fit, and `advice`."""
+    """Turn a lack of memory into a `BenchError`: `what` did not fit, and `advice`."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not (isinstance(error, MemoryError) or _SAID.search(str(error))):
+        if not (isinstance(error, MemoryError) or _NO_ROOM.search(str(error))):
             raise
         tried = _TRIED.search(str(error))
         size = f" (tried to allocate {tried[1]})" if tried else ""

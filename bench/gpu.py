@@ -1,4 +1,4 @@
-"""All that a GPU is borrowed for, in under nine minutes: ``make gpu``, or ``python -m bench.gpu``.
+"""All measurements that a GPU is borrowed for, in under nine minutes: ``make gpu``.
 
 Every step is a command of its own (`bench cost`, `bench run`, pytest) with its own time: one that
 fails, hangs or takes the device down does not lose the others, and the summary is written again
@@ -22,14 +22,14 @@ from pathlib import Path
 import torch
 
 from bench.errors import BenchError, Exit, UnavailableError
+from bench.gpu_summary import Outcome, Status, Step, read_outcome, write_summary
 from bench.machine.env import ROOT
 from bench.plan.named_models import fetch
-from bench.report.gpu import Outcome, Status, Step, read_outcome, write_summary
 
 TOTAL_S = 540.0
-"""All steps together, the start of each included."""
+"""Seconds of all steps together, the start of each included."""
 _GRACE_S = 12.0
-"""Of a step's time: what it is left to keep and report what it has once it is interrupted."""
+"""Seconds of a step's time to keep and report its results once it is interrupted."""
 _SMOLLM2 = "smollm2-135m"
 _FULL = ("--rows", "1,8,16,32,64", "--sequences", "1,4,16,64", "--contexts", "512", "--rounds", "6")
 _SMALL = ("--rows", "1,8", "--sequences", "1,2", "--contexts", "32", "--rounds", "1", "--no-replay")
@@ -40,7 +40,7 @@ _FEW = (
 
 
 def make_steps(folder: Path, *, rehearse: bool) -> list[Step]:
-    """What is measured, in order; `folder` is where each step has its own."""
+    """Return the steps in order; each has a folder of its own in `folder`."""
     device = ("--device", "cpu" if rehearse else "cuda", "--dtype", "bfloat16")
     grid = _SMALL if rehearse else _FULL
 
@@ -74,7 +74,7 @@ def make_steps(folder: Path, *, rehearse: bool) -> list[Step]:
 
 
 def _missing_model() -> str | None:
-    """Why SmolLM2 is not measured; None: its weights are here."""
+    """Return why SmolLM2 is not measured, None where its weights are here."""
     try:
         fetch(_SMOLLM2)
     except BenchError as error:
@@ -90,11 +90,7 @@ def measure(
     grace_s: float = _GRACE_S,
     say: Callable[[str], object] = print,
 ) -> Exit:
-    """Run the steps one after another, and write the summary after each.
-
-    Raises:
-        BenchError: it cannot be written (exit 1).
-    """
+    """Run the steps one after another, and write the summary after each (`BenchError`)."""
     outcomes: list[Outcome] = []
     for step in steps:
         outcome = _run(step, folder, grace_s)
@@ -109,7 +105,7 @@ def measure(
 
 
 def _run(step: Step, folder: Path, grace_s: float) -> Outcome:
-    """One step, as a process group of its own whose output is kept in ``NAME.log``."""
+    """Run a step as a process group of its own, its output in ``NAME.log``."""
     if step.left_out is not None:
         return Outcome(step=step, status=Status.LEFT_OUT, reason=step.left_out)
     log = folder / f"{step.name}.log"
@@ -160,24 +156,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "torch sees no CUDA device here, which `make gpu` is for; to try its steps on the "
                 "CPU: make gpu GPU_ARGS=--rehearse",
             )
-        folder = _new_folder(given.output.resolve())
-        return measure(
-            make_steps(folder, rehearse=given.rehearse), folder, rehearsal=given.rehearse
-        )
+        folder = given.output.resolve() / f"gpu-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+        try:
+            folder.mkdir(parents=True)
+        except OSError as error:
+            line = f"cannot make {folder}: {error.strerror}; give another --output"
+            raise BenchError(line) from error
+        steps = make_steps(folder, rehearse=given.rehearse)
+        return measure(steps, folder, rehearsal=given.rehearse)
     except BenchError as error:
         sys.stderr.write(f"bench: {error.message}\n")
         return error.exit_code
-
-
-def _new_folder(parent: Path) -> Path:
-    folder = parent / f"gpu-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise BenchError(
-            f"cannot make {folder}: {error.strerror}; give another --output"
-        ) from error
-    return folder
 
 
 if __name__ == "__main__":

@@ -28,9 +28,9 @@ from bench.progress import choose
 from bench.records.record import SampleRecord
 from bench.records.run_folder import find_run
 from bench.records.run_folder import load_run as read_run
-from bench.report.answers import answers
+from bench.report.exports.answers import answers
 from bench.report.findings import Findings
-from bench.report.tables import Table
+from bench.report.tables.table import Table
 from bench.settings.config import load_config
 from bench.stats.summary_row import SummaryRow, rows_of
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RESULTS = Path("results")
-"""Where run folders are kept unless another folder is named."""
+"""Default folder of run folders."""
 
 
 @dataclass(frozen=True)
@@ -57,16 +57,12 @@ class Drawing:
 
     @cached_property
     def _files(self) -> Mapping[str, bytes]:
-        from bench.report.figures import render
+        from bench.report.figures.canvas import render
 
         return render(self.figure)
 
     def save(self, path: str | Path) -> Path:
-        """Write it; the suffix says how.
-
-        Raises:
-            BenchError: another suffix than .png, .pdf or .svg.
-        """
+        """Write it; the suffix .png, .pdf or .svg says how (`UsageError`)."""
         path = Path(path)
         kind = path.suffix.removeprefix(".")
         if kind not in self._files:
@@ -79,14 +75,14 @@ class Drawing:
 
 
 class Drawings(Mapping[str, Drawing]):
-    """The figures there is data for, by name; a notebook shows them all."""
+    """The figures of a run by name; a notebook shows them all."""
 
     def __init__(self, drawings: Sequence[Drawing]) -> None:
-        """In the order they are shown."""
+        """Keep the order in which they are shown."""
         self._drawings = {drawing.name: drawing for drawing in drawings}
 
     def __getitem__(self, name: str) -> Drawing:
-        """The figure of that name (`KeyError` names those there are)."""
+        """Return the figure of a name (`KeyError` names all)."""
         if name not in self._drawings:
             raise KeyError(f"no figure {name!r}; {did_you_mean(name, list(self._drawings))}")
         return self._drawings[name]
@@ -103,7 +99,7 @@ class Drawings(Mapping[str, Drawing]):
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What a run measured, as frames, rows and figures; a pure function of its folder.
+    """The measurements of a run as frames, rows and figures; a pure function of its folder.
 
     Attributes:
         path: the run folder.
@@ -120,7 +116,7 @@ class Results:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What a verdict other than VALID rests on."""
+        """Reasons of a verdict other than VALID."""
         return tuple(self.findings.validity.reasons)
 
     @property
@@ -164,13 +160,13 @@ class Results:
     @cached_property
     def figures(self) -> Drawings:
         """The figures of the report, by name."""
-        from bench.report.gallery import draw_all
+        from bench.report.figures.gallery import draw_all
 
         drawn = draw_all(self.findings).drawn
         return Drawings([Drawing(name, *parts) for name, parts in drawn.items()])
 
     def __str__(self) -> str:
-        """Verdict and main table, for a terminal."""
+        """Return verdict and main table, for a terminal."""
         return f"{self.path.name}: {self.verdict}\n{self.headline.to_string()}"
 
     def _repr_html_(self) -> str:
@@ -189,13 +185,13 @@ def run(
     config: str | Path | None = None,
     **settings: Any,
 ) -> Results:
-    """Measure decoders as `bench run` does, in a new folder, and open what came of it.
+    """Measure decoders as `bench run` does, in a new folder, and open the results.
 
     Args:
         decoders: specs such as ``"ptp,spec:k=4"`` or a list of them; None: all whose needs are met.
         output: folder of run folders.
         progress: ``auto``, ``rich``, ``plain`` or ``none``, on stderr.
-        config: a TOML file; what is given here goes before it.
+        config: a TOML file; the other arguments go before it.
         settings: fields of `bench.settings.config.RunConfig`, such as ``limit=4``.
 
     Raises:
@@ -212,25 +208,16 @@ def run(
 
 
 def load_run(run_dir: str | Path = "latest", *, output: str | Path = RESULTS) -> Results:
-    """Open a run: its folder, its name under `output`, or ``latest``.
-
-    Raises:
-        BenchError: there is no such run (exit code 2), or it cannot be read.
-    """
+    """Open a run: its folder, its name under `output`, or ``latest`` (`BenchError`)."""
     path = find_run(str(run_dir), Path(output))
     return Results(path, Findings(read_run(path)))
 
 
 def _html(table: Table) -> str:
-    """A table whose every cell is text."""
-    head = "".join(f"<th>{html.escape(heading)}</th>" for heading in table.headings)
-    rows = (
-        "".join(
-            f"<td>{'<b>' if cell.bold else ''}{html.escape(cell.text)}"
-            f"{'</b>' if cell.bold else ''}</td>"
-            for cell in row
-        )
-        for row in table.rows
-    )
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    lines = ["".join(f"<th>{html.escape(heading)}</th>" for heading in table.headings)]
+    for row in table.rows:
+        cells = [(html.escape(cell.text), cell.bold) for cell in row]
+        texts = [f"<b>{text}</b>" if bold else text for text, bold in cells]
+        lines.append("".join(f"<td>{text}</td>" for text in texts))
+    head, *body = [f"<tr>{line}</tr>" for line in lines]
+    return f"<table><thead>{head}</thead><tbody>{''.join(body)}</tbody></table>"

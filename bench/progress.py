@@ -1,7 +1,7 @@
-"""What the terminal shows while a run goes on: a live bar, plain lines, or nothing. All on stderr.
+"""Progress of a command on stderr: a live bar, plain lines, or nothing.
 
-Nothing here runs by itself: the display is redrawn when the runner says so, which it does between
-measurements only. In CI and where stderr is no terminal, plain lines replace the bar.
+Nothing here runs by itself: the display is redrawn when the runner says so, between measurements.
+In CI and where stderr is no terminal, plain lines replace the bar.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LINES_PER_PHASE = 10
 
 
 class ProgressStyle(StrEnum):
-    """How progress is shown: ``--progress``."""
+    """Displays of ``--progress``."""
 
     auto = "auto"
     rich = "rich"
@@ -27,58 +27,57 @@ class ProgressStyle(StrEnum):
 
 
 class Progress(Protocol):
-    """Where the runner reports to."""
+    """Display of a runner's progress."""
 
     def start(self, phase: str, total: int, done: int = 0) -> None:
-        """A phase of `total` answers begins, `done` of which are there already."""
+        """Begin a phase of `total` answers, `done` of which are there already."""
 
     def step(self, detail: str = "", num: int = 1) -> None:
-        """`num` more answers are there; `detail` says how it goes."""
+        """Count `num` more answers; `detail` says how it goes."""
 
     def note(self, line: str) -> None:
-        """Something a user should read, as a line of its own."""
+        """Show a line that a user should read."""
 
     def close(self) -> None:
         """Leave the terminal as it was found."""
 
 
 class Silent:
-    """No progress; notes are still shown."""
+    """Notes alone."""
 
     def start(self, phase: str, total: int, done: int = 0) -> None:
-        """Nothing."""
+        """Show nothing."""
 
     def step(self, detail: str = "", num: int = 1) -> None:
-        """Nothing."""
+        """Show nothing."""
 
     def note(self, line: str) -> None:
-        """One line on stderr."""
+        """Write one line to stderr."""
         sys.stderr.write(printable(line) + "\n")
 
     def close(self) -> None:
-        """Nothing."""
+        """Leave nothing behind."""
 
 
 class Plain(Silent):
-    """About ten lines a phase, each with what is done, how it goes, and the time left."""
+    """About ten lines a phase, each with the count, its `detail`, and the time left."""
 
     def start(self, phase: str, total: int, done: int = 0) -> None:
-        """Remember where the phase began."""
+        """Remember the start of the phase."""
         self._phase, self._total, self._done, self._before = phase, total, done, done
         self._start_s = time.monotonic()
         self._every = max(1, total // _LINES_PER_PHASE)
         self._next = done + self._every
 
     def step(self, detail: str = "", num: int = 1) -> None:
-        """A line whenever another tenth is done."""
+        """Write a line whenever another tenth is done."""
         self._done += num
         if self._done < min(self._next, self._total):
             return
         self._next += self._every
         spent_s = time.monotonic() - self._start_s
         left = time_left(spent_s, self._done - self._before, self._total - self._done)
-        line = f"{self._phase} {self._done}/{self._total}  {left}"
-        self.note(f"{line}  {detail}".rstrip())
+        self.note(f"{self._phase} {self._done}/{self._total}  {left}  {detail}".rstrip())
 
 
 class Live:
@@ -104,7 +103,7 @@ class Live:
         self._bar.start()
 
     def start(self, phase: str, total: int, done: int = 0) -> None:
-        """A bar of its own for the phase."""
+        """Add a bar for the phase."""
         self._task = self._bar.add_task(phase, total=total, completed=done, detail="")
         self._bar.refresh()
 
@@ -115,7 +114,7 @@ class Live:
             self._bar.refresh()
 
     def note(self, line: str) -> None:
-        """A line above the bars."""
+        """Print a line above the bars."""
         self._bar.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
@@ -124,7 +123,7 @@ class Live:
 
 
 def choose(shown: str) -> Progress:
-    """The display for ``--progress`` (raises as `decided`)."""
+    """Return the display of ``--progress`` (raises as `decided`)."""
     mode = decided(shown)
     if mode == ProgressStyle.rich:
         return Live()
@@ -132,29 +131,22 @@ def choose(shown: str) -> Progress:
 
 
 def decided(shown: str) -> ProgressStyle:
-    """What ``auto`` is here, all else as it is: a bar on a terminal and plain lines elsewhere.
-
-    Raises:
-        ValueError: unknown.
-    """
+    """Return a style, a bar or plain lines for ``auto`` (`ValueError` where it is unknown)."""
     if shown not in list(ProgressStyle):
         raise ValueError(f"unknown progress {shown!r}; use one of {', '.join(ProgressStyle)}")
     if shown != ProgressStyle.auto:
         return ProgressStyle(shown)
-    return (
-        ProgressStyle.rich
-        if sys.stderr.isatty() and not os.environ.get("CI")
-        else ProgressStyle.plain
-    )
+    live = sys.stderr.isatty() and not os.environ.get("CI")
+    return ProgressStyle.rich if live else ProgressStyle.plain
 
 
 def time_left(spent_s: float, done: int, to_do: int) -> str:
-    """How long what is `to_do` takes, at the pace of what is `done`."""
+    """Return how long `to_do` answers take at the pace of those that are `done`."""
     return f"{duration(spent_s / done * to_do)} left"
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: ``42 s``, ``3 min 10 s``, ``2 h 5 min``."""
+    """Return seconds as people say them: ``42 s``, ``3 min 10 s``, ``2 h 5 min``."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

@@ -1,4 +1,4 @@
-"""A sweep: runs over a grid, each an ordinary run folder, and what they say together.
+"""A sweep: runs over a grid, each an ordinary run folder, and their common report.
 
 ``FOLDER/sweep.toml`` is the file as it was given, ``FOLDER/points/`` holds the runs. The same
 command goes on where one was stopped: complete points are left as they are, one that was
@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+import tomli_w
 
 from bench import runs
 from bench.errors import BenchError, Exit, UsageError
-from bench.plan.dry_run import Estimate, estimate
+from bench.plan.dry_run import estimate
 from bench.plan.make import make_plan
 from bench.plan.select import choose_decoders
 from bench.plan.setup import open_setup
@@ -22,8 +24,7 @@ from bench.progress import Progress, duration
 from bench.records.files import only_writer, write_text
 from bench.records.run_folder import read_config
 from bench.records.status import STATUS, read_status
-from bench.report.sweep import Swept, write_sweep
-from bench.settings import toml
+from bench.report.texts.sweep import Swept, write_sweep
 from bench.settings.config import RunConfig
 from bench.settings.sweep import GRIDS, Point, Sweep
 from bench.stats.validity import EXIT_CODES
@@ -36,7 +37,7 @@ _AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
-    """How a sweep ended: its folder, the worst exit code of its points, what was left out."""
+    """A sweep's folder, the worst exit code of its points, the figures that were left out."""
 
     folder: Path
     exit_code: int
@@ -49,11 +50,7 @@ def plan_lines(
     progress: Progress,
     opener: runs.Opener = open_setup,
 ) -> list[str]:
-    """What is to be measured and about how long that takes; opens the first missing point.
-
-    Raises:
-        BenchError: for decoders or options of any point that there are not.
-    """
+    """Return the missing points and their time, opening the first (raises as `run_sweep`)."""
     decided = _decided(sweep)
     there = _existing(folder)
     missing = [i for i, point in enumerate(sweep.points) if not _complete(there.get(point.name))]
@@ -62,9 +59,11 @@ def plan_lines(
         line += f"; {len(sweep.points) - len(missing)} complete already"
     if not missing:
         return [line]
-    point = replace(sweep.points[missing[0]], config=decided[missing[0]])
+    first = sweep.points[missing[0]]
     try:
-        guess = _probe(point, progress, opener)
+        setup = opener(decided[missing[0]])
+        plan, prompts = make_plan(setup, first.name, progress)
+        guess = estimate(setup, plan, [prompts[each.prompt] for each in plan.in_pass("timing")])
     except BenchError as error:  # said again of that point; others may be fine
         return [f"{line}; no estimate: {error.message}"]
     work = [_work(config) for config in decided]
@@ -72,15 +71,8 @@ def plan_lines(
     return [f"{line}; about {duration(seconds)}, were every decoder as fast as ar ({guess.basis})"]
 
 
-def _probe(point: Point, progress: Progress, opener: runs.Opener) -> Estimate:
-    """How long a point takes, from a few answers of the baseline."""
-    setup = opener(point.config)
-    plan, prompts = make_plan(setup, point.name, progress)
-    return estimate(setup, plan, [prompts[each.prompt] for each in plan.in_pass("timing")])
-
-
 def _work(config: RunConfig) -> float:
-    """How long a point takes, against another one: tokens at most, batches as in `estimate`."""
+    """Return the relative time of a point: tokens at most, batches as in `estimate`."""
     answers = (len(config.decoders or {}) + 1) * config.repeats * (config.limit or 1)
     return answers * config.max_new_tokens / min(config.batch_size, _AT_ONCE)
 
@@ -92,12 +84,13 @@ def run_sweep(
     opener: runs.Opener = open_setup,
     reporter: runs.Reporter = runs.report_of,
 ) -> SweepResult:
-    """Measure what is missing of a sweep, and write what all its points say.
+    """Measure the missing points of a sweep, and write the report of all.
 
     A point that fails is named, and the others are measured; Ctrl-C ends the sweep.
 
     Raises:
-        BenchError: the folder holds another sweep (exit 2), or cannot be written to (1).
+        UsageError: the folder holds another sweep.
+        BenchError: it cannot be written to.
     """
     _decided(sweep)  # a mistake in any point is told before there is a folder
     _begin(sweep, folder)
@@ -119,16 +112,11 @@ def run_sweep(
 
 
 def write_report(sweep: Sweep, folder: Path, failed: Mapping[str, str]) -> list[str]:
-    """Write summary, figures and page of a sweep folder; returns which figures are left out."""
-    there = _existing(folder)
+    """Write summary, figures and page of a sweep folder; return the figures left out."""
+    paths = _existing(folder)
     swept = [
-        Swept(
-            name=point.name,
-            values=point.values,
-            path=there.get(point.name),
-            reason=failed.get(point.name),
-        )
-        for point in sweep.points
+        Swept(name=p.name, values=p.values, path=paths.get(p.name), reason=failed.get(p.name))
+        for p in sweep.points
     ]
     return write_sweep(folder, swept, sweep.axes)
 
@@ -144,8 +132,10 @@ def _measure(
     """Bring one point to its end: the exit code, and why it has no result where it has none."""
     at = _existing(folder).get(point.name)
     if at is not None and _complete(at):
-        return _code(at), None
-    progress.note(f"point {point.place} of {len(sweep.points)}: {point.label}")
+        status = read_status(at)
+        code = EXIT_CODES[str(status.verdict)]
+        return Exit.FAILED if code == Exit.DONE and status.num_errors else code, None
+    progress.note(f"point {point.number} of {len(sweep.points)}: {point.label}")
     try:
         if at is None:
             ended = runs.run(point.config, folder / POINTS, progress, opener, reporter)
@@ -154,7 +144,7 @@ def _measure(
     except KeyboardInterrupt:
         return Exit.INTERRUPTED, None
     except BenchError as error:
-        progress.note(f"point {point.place} has no result: {error.message}")
+        progress.note(f"point {point.number} has no result: {error.message}")
         return Exit(error.exit_code), error.message
     return Exit(ended.exit_code), None
 
@@ -164,31 +154,28 @@ def _begin(sweep: Sweep, folder: Path) -> None:
     file = folder / SWEEP
     if file.is_file():
         if tomllib.loads(file.read_text(encoding="utf-8")) != _stored(sweep):
-            line = f"{folder} holds another sweep; give another --folder"
-            raise UsageError(line)
+            raise UsageError(f"{folder} holds another sweep; give another --folder")
         return
     if folder.is_dir() and any(folder.iterdir()):
-        line = f"{folder} is no folder of a sweep and not empty; give another --folder"
-        raise UsageError(line)
+        raise UsageError(f"{folder} is no folder of a sweep and not empty; give another --folder")
     try:
         (folder / POINTS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BenchError(f"cannot write to {folder}: {error.strerror}") from error
-    write_text(file, toml.dumps(_stored(sweep)))
+    write_text(file, tomli_w.dumps(_stored(sweep)))
 
 
 def _stored(sweep: Sweep) -> dict[str, object]:
-    """The file's content as a TOML of tables: grids by their number."""
+    """Return the file's content as a TOML of tables: grids by their number."""
     grids = sweep.given[GRIDS]
     listed = [grids] if isinstance(grids, Mapping) else grids
     base = {key: value for key, value in sweep.given.items() if key != GRIDS}
-    return {**base, GRIDS: {str(place): grid for place, grid in enumerate(listed, start=1)}}
+    return {**base, GRIDS: {str(number): grid for number, grid in enumerate(listed, start=1)}}
 
 
 def _existing(folder: Path) -> dict[str, Path]:
-    """Run folders of the points by the points' names."""
-    parts = sorted(each for each in (folder / POINTS).glob("*") if (each / STATUS).is_file())
-    return {str(read_config(each).get("run_name")): each for each in parts if not each.is_symlink()}
+    paths = sorted(each for each in (folder / POINTS).glob("*") if (each / STATUS).is_file())
+    return {str(read_config(each).get("run_name")): each for each in paths if not each.is_symlink()}
 
 
 def _complete(run_dir: Path | None) -> bool:
@@ -198,17 +185,6 @@ def _complete(run_dir: Path | None) -> bool:
     return status.complete and status.reported is not False
 
 
-def _code(run_dir: Path) -> Exit:
-    """What a complete run's verdict and failed answers call for."""
-    status = read_status(run_dir)
-    code = EXIT_CODES[str(status.verdict)]
-    return Exit.FAILED if code == Exit.DONE and status.num_errors else code
-
-
 def _decided(sweep: Sweep) -> list[RunConfig]:
-    """Every point's configuration with its decoders decided (raises as `choose_decoders`)."""
-    return [choose_decoders(point.config, _silent) for point in sweep.points]
-
-
-def _silent(_line: str) -> None:
-    """What is skipped is said when its point is measured."""
+    """Return every point's configuration, its decoders decided (raises as `choose_decoders`)."""
+    return [choose_decoders(point.config, lambda _: None) for point in sweep.points]

@@ -15,7 +15,7 @@ __all__ = ["transformers_generate"]
 
 
 def __getattr__(name: str) -> Any:
-    """What loads transformers is loaded when it is asked for."""
+    """Load transformers when it is asked for."""
     if name != "transformers_generate":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from decoders.core.hf.export import transformers_generate

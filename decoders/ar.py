@@ -31,7 +31,6 @@ class Autoregressive(Decoder):
     rows: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what is no number of rows."""
         if self.rows < 1 or (self.rows > 1 and not self.cache):
             raise ValueError(
                 f"option 'rows' of decoder 'ar' is {self.rows} with cache={self.cache}; allowed: "

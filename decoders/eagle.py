@@ -1,7 +1,7 @@
 """EAGLE (Li et al. 2024, arXiv 2401.15077): a layer on the target's hidden states drafts a tree.
 
 The draft layer is fed what the target said behind every token of the text, joined with the token
-after it, and goes on from its own states: it drafts as a draft model does, one place after another,
+after it, and goes on from its own states: it drafts as a draft model does, one token after another,
 with a cache of its own, and reads the target's head. The likeliest paths are gone on with and the
 likeliest of all drafts make the tree (EAGLE-2, arXiv 2406.16858), which one call verifies; the
 states at the path that stands are what the layer is fed next.
@@ -37,8 +37,6 @@ _PROMPT_ROWS = 256
 class Eagle(DraftAndVerify):
     """Draft a tree by a trained layer on the target's hidden states, verify it at once. Lossless.
 
-    A run that names no decoders leaves it out (`by_default`): it is measured where it is asked for.
-
     Args:
         nodes: most drafts of a tree.
         width: most candidates for the token after a row, and rows that are gone on with.
@@ -59,7 +57,6 @@ class Eagle(DraftAndVerify):
     by_default = False
 
     def __post_init__(self) -> None:
-        """`ValueError` on an option out of range."""
         self.demand(1 <= self.nodes <= MOST_DRAFTS, "nodes", f"1 to {MOST_DRAFTS}")
         self.demand(1 <= self.depth <= MOST_DRAFTS, "depth", f"1 to {MOST_DRAFTS}")
         widest = MOST_DRAFTS // self.depth
@@ -81,10 +78,7 @@ class _Draft:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Frontier:
-    """Drafts whose continuations are known: their rows in the layer, logits, states.
-
-    `drafts` has None for the answer's last token.
-    """
+    """Drafts (None: the answer's last token) with their rows in the layer, logits and states."""
 
     drafts: list[_Draft | None]
     rows: list[int]
@@ -93,12 +87,11 @@ class _Frontier:
 
 
 class _Layer(Drafter):
-    """Trees of one answer, and what of its states the layer has not been fed."""
+    """Trees of one answer, and the states that the layer has not been fed."""
 
     hidden, branches = _PROMPT_ROWS, True
 
     def __init__(self, options: Eagle, request: Request) -> None:
-        """Nothing is fed yet."""
         self._options, self._request = options, request
         self._draws = not options.verification.by_picks(request.sampling)
         self._unfed: list[Tensor] = []
@@ -108,7 +101,7 @@ class _Layer(Drafter):
         self._unfed.append(verdict.states)
 
     def propose(self, text: Text, most: int) -> DraftTree:
-        """A tree behind the text's last token; drafts are drawn where rejection verifies them."""
+        """Make a tree behind the last token; drafts are drawn where rejection verifies them."""
         options, tree = self._options, DraftTree(text.last)
         depth = min(options.depth, most)
         if depth < 1:  # the answer's last call
@@ -143,47 +136,46 @@ class _Layer(Drafter):
     def _candidates(
         self, frontier: _Frontier, drawn_from: dict[_Draft | None, Tensor], output: int
     ) -> list[_Draft]:
-        """What may follow a frontier's rows at an output position, the likeliest first by row.
+        """Rank what may follow a frontier's rows at an output position.
 
-        Drawn ones are as many in all as a level's even share of `nodes`: the rows that have them
-        are chosen by what is known before they are drawn.
+        Drawn ones are a level's even share of `nodes`: the rows that have them are chosen by what
+        is known before they are drawn.
         """
         options, sampling = self._options, self._request.sampling
         probs = torch.softmax(frontier.logits, -1)
         if not sampling.greedy:
             probs = warp(frontier.logits, sampling)
         best = probs.topk(min(options.width, probs.shape[-1]), -1)
-        places = [
-            (place, candidate, (1.0 if draft is None else draft.chance) * chance)
-            for place, draft in enumerate(frontier.drafts)
-            for candidate, chance in enumerate(best.values[place].tolist())
+        ranked = [
+            (row, candidate, (1.0 if draft is None else draft.chance) * chance)
+            for row, draft in enumerate(frontier.drafts)
+            for candidate, chance in enumerate(best.values[row].tolist())
             if chance > 0
         ]
         if self._draws:
             share = max(1, options.nodes // options.depth)
-            places = sorted(places, key=lambda each: -each[2])[:share]
+            ranked = sorted(ranked, key=lambda each: -each[2])[:share]
         tokens: dict[int, list[int]] = {}
-        for place in {place for place, *_ in places}:
+        for row in {row for row, *_ in ranked}:
             if self._draws:
-                drawn_from[frontier.drafts[place]] = probs[place]
-                num = sum(other == place for other, *_ in places)
-                tokens[place] = draw_candidates(probs[place], num, self._request.uniforms, output)
+                drawn_from[frontier.drafts[row]] = probs[row]
+                num = sum(other == row for other, *_ in ranked)
+                tokens[row] = draw_candidates(probs[row], num, self._request.uniforms, output)
             else:
-                tokens[place] = best.indices[place].tolist()
+                tokens[row] = best.indices[row].tolist()
         return [
-            _Draft(tokens[place][candidate], frontier.drafts[place], chance)
-            for place, candidate, chance in places
-            if candidate < len(tokens[place])
+            _Draft(tokens[row][candidate], frontier.drafts[row], chance)
+            for row, candidate, chance in ranked
+            if candidate < len(tokens[row])
         ]
 
     def _expanded(self, frontier: _Frontier, drafts: list[_Draft], num_fed: int) -> _Frontier:
-        """Feed drafts behind a frontier's rows to the layer, which was fed so many before."""
-        places = [frontier.drafts.index(draft.before) for draft in drafts]
+        ranked = [frontier.drafts.index(draft.before) for draft in drafts]
         logits, states = self._request.target.draft(
             self._options.adapter,
-            frontier.states[places],
+            frontier.states[ranked],
             [draft.token for draft in drafts],
-            [frontier.rows[place] for place in places],
+            [frontier.rows[row] for row in ranked],
         )
         rows = list(range(num_fed, num_fed + len(drafts)))
         return _Frontier(list(drafts), rows, logits, states)

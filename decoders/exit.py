@@ -26,8 +26,6 @@ from decoders.core.registry import register
 class EarlyExit(DraftAndVerify):
     """Draft K tokens with the target's first layers, verify them in one target call. Lossless.
 
-    A run that names no decoders leaves it out (`by_default`): it is measured where it is asked for.
-
     Args:
         k: most tokens drafted per step (fewer where the budget ends sooner).
         stop: a draft less probable than this, at the exit, is the last of its step (as in Kangaroo,
@@ -46,7 +44,6 @@ class EarlyExit(DraftAndVerify):
     by_default = False
 
     def __post_init__(self) -> None:
-        """`ValueError` on an option out of range."""
         self.demand(self.k >= 1, "k", "1 or above")
         self.demand(0 <= self.stop < 1, "stop", "0 (off) or above, and below 1")
 

@@ -18,7 +18,7 @@ from decoders.core.registry import register
 
 if TYPE_CHECKING:
     from decoders.core.engine.models import Models
-    from decoders.core.hf.custom import CustomLoop
+    from decoders.core.hf.custom import Loop
 
 _DRAFTED = {"assisted": 4, "lookup": 5, "early-exit": 4}
 _MATCHED = 3
@@ -28,8 +28,6 @@ _MATCHED = 3
 @dataclass(frozen=True, kw_only=True)
 class Transformers(SelfDriven):
     """Answer by transformers' own generate() with its own cache. Lossless but for custom loops.
-
-    A run that names no decoders leaves it out (`by_default`): it is measured where it is asked for.
 
     Args:
         kind: the loop: one token per call, a draft model, prompt lookup, or the target's own first
@@ -56,10 +54,6 @@ class Transformers(SelfDriven):
     by_default = False
 
     def __post_init__(self) -> None:
-        """Fill in k and n; `ValueError` on an option out of range, or that the kind does not read.
-
-        They are filled in so that records say what ran.
-        """
         drafting = ("k", "schedule", "confidence")
         reads = {
             "generate": ("custom", "function"),
@@ -81,17 +75,17 @@ class Transformers(SelfDriven):
 
     @property
     def lossless(self) -> bool:
-        """Of a custom loop nothing is known."""
+        """False of a custom loop, of which nothing is known."""
         return not self.custom
 
     @property
     def batches(self) -> bool:
-        """Its library drafts for one sequence at a time; a custom loop may know no other."""
+        """True of a plain loop: transformers drafts for one sequence at a time."""
         return self.kind == "generate" and not self.custom
 
     @property
     def alike_in_batches(self) -> bool:
-        """Sequences of a batch draw from one stream of numbers."""
+        """False in a batch, whose sequences draw from one stream of numbers."""
         return not self.batches
 
     @property
@@ -103,10 +97,7 @@ class Transformers(SelfDriven):
         return (self.custom,) if self.custom else ()
 
     def check_models(self, models: Models) -> None:
-        """Make ready what is not timed; `ValueError` where it cannot be.
-
-        That is for an exit layer that is not there, and a custom loop that cannot be loaded.
-        """
+        """Make ready what is not timed; `ValueError` for an exit layer or loop that cannot be."""
         for model in (models.target, models.draft):
             assert model is None or model.library_module is not None
         if self.custom:
@@ -115,7 +106,7 @@ class Transformers(SelfDriven):
             self._check_exit(models.target.library_module)
 
     def answer(self, answers: Sequence[Answer]) -> None:
-        """One `generate()` for all: what it is told is all that the kinds differ in."""
+        """Run one `generate()` for all."""
         from decoders.core.hf.generation import run_generate  # transformers takes a while to load
 
         target = answers[0].request.target.model.library_module
@@ -137,13 +128,13 @@ class Transformers(SelfDriven):
         else:
             run_generate(answers, {}, assistant=assistant, verifies=True)
 
-    def _loop(self) -> CustomLoop:
+    def _loop(self) -> Loop:
         from decoders.core.hf.custom import load_custom
 
         return load_custom(self.custom, self.function)
 
     def _check_exit(self, module: Any) -> None:
-        from decoders.core.hf.library import stops_early
+        from decoders.core.hf.copies import stops_early
 
         self._exit(module)
         if not stops_early(module):
@@ -153,7 +144,6 @@ class Transformers(SelfDriven):
             )
 
     def _exit(self, module: Any) -> int:
-        """How many layers draft."""
         config = module.config.get_text_config()
         most = config.num_hidden_layers - 1
         layer = self.exit_layer or getattr(config, "exit_layer", 0)

@@ -30,8 +30,6 @@ _PART = "a decoder that drafts by itself: exit, eagle, jacobi, lookup, medusa, s
 class Hybrid(DraftAndVerify):
     """Draft by two decoders' drafters, one in the other's place or both at once. Lossless, coupled.
 
-    A run that names no decoders leaves it out (`by_default`): it is measured where it is asked for.
-
     Args:
         first: a decoder with its options, `+` in the place of `:`, e.g. ``lookup+n=4+k=8``.
         then: another one, likewise.
@@ -48,7 +46,6 @@ class Hybrid(DraftAndVerify):
     combines = False
 
     def __post_init__(self) -> None:
-        """`ValueError` on an option out of range, and on decoders that cannot be combined."""
         self.demand(self.least >= 1, "least", "1 or above")
         self.demand_read("how", {"match": ("least",)})
         for option, part in zip(("first", "then"), self.parts, strict=True):
@@ -69,12 +66,12 @@ class Hybrid(DraftAndVerify):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What its parts need."""
+        """The needs of its parts."""
         return tuple(dict.fromkeys(need for part in self.parts for need in part.needs))
 
     @property
     def adapter_name(self) -> None:
-        """None of its own."""
+        """No adapter of its own."""
 
     def drafter(self, request: Request) -> Drafter:
         """Begin the drafts of both."""
@@ -107,7 +104,7 @@ class FirstMatch(Drafter):
         return tree
 
     def observe(self, text: Text, verdict: Verdict) -> None:
-        """Tell all of them, whoever drafted."""
+        """Let all of them observe, whoever drafted."""
         for drafter in self._drafters.values():
             drafter.observe(text, verdict)
 

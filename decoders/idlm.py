@@ -10,7 +10,7 @@ Letters: B tokens of a block, T passes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
@@ -26,7 +26,7 @@ from decoders.core.drafting.refinement import (
     Tail,
 )
 from decoders.core.registry import register
-from decoders.core.types import Confidence, Emit, Sampling, Slots
+from decoders.core.types import Confidence, Emit
 
 _COMMIT_READS = {
     "threshold": ("threshold",),
@@ -82,7 +82,6 @@ class Refinement(Decoder):
     showcase: ClassVar[Mapping[str, Mapping[str, str]]] = {"isd": {"mode": "isd", "stride": "8"}}
 
     def __post_init__(self) -> None:
-        """`ValueError` on an option out of range, or one that nothing reads as others are set."""
         self.demand(self.mode == "refine", "mode", "refine (isd is the decoder `isd`)")
         self.demand(self.block >= 1, "block", "1 or above")
         self.demand(self.max_passes >= 0, "max_passes", "1 or above, or 0 for a block's tokens")
@@ -92,16 +91,25 @@ class Refinement(Decoder):
         self.demand_read("revise", _REVISE_READS)
 
     def steps(self, request: Request) -> Steps:
-        """Block after block: up to T passes each, whose calls feed what became final before."""
+        """Refine block after block: up to T passes each, feeding what became final before."""
         target, sampling = request.target, request.sampling
         pending, left = request.prompt_ids, sampling.max_new_tokens
         anchor = pending[-1]
+        rules = Rules(**{field.name: getattr(self, field.name) for field in fields(Rules)})
         while True:
-            block = MaskBlock(min(self.block, left), self._rules, sampling.stop_ids)
+            block = MaskBlock(min(self.block, left), rules, sampling.stop_ids)
             emitted = 0
             while not block.finished:
                 start = block.start
-                slots = self._block_slots(block.shown[start:], anchor, sampling)
+                tokens = block.slot_tokens[start:]
+                slots = mask_slots(
+                    self.adapter,
+                    tokens,
+                    anchor=anchor,
+                    output="argmax" if sampling.greedy else "draws",
+                    read=len(tokens) - 1,  # the last slot predicts the next block's first token
+                    confidence=self.confidence,
+                )
                 result = yield block_call(target, pending, slots)
                 if pending:
                     block.begin(result.picks[0])
@@ -117,17 +125,3 @@ class Refinement(Decoder):
                 pending = block.tokens[start : block.start]
                 anchor = pending[-1] if pending else anchor
             left -= len(block.tokens)
-
-    def _block_slots(self, shown: Sequence[int], anchor: int, sampling: Sampling) -> Slots | None:
-        return mask_slots(
-            self.adapter,
-            shown,
-            anchor=anchor,
-            output="argmax" if sampling.greedy else "draws",
-            read=len(shown) - 1,  # the last slot predicts the next block's first token
-            confidence=self.confidence,
-        )
-
-    @property
-    def _rules(self) -> Rules:
-        return Rules(**{field.name: getattr(self, field.name) for field in fields(Rules)})

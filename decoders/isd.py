@@ -21,7 +21,7 @@ from decoders.core import masks
 from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
-from decoders.core.drafting.mask_slots import branch_places
+from decoders.core.drafting.mask_slots import branch_positions
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Verification, Verify
 from decoders.core.registry import register
@@ -69,7 +69,6 @@ class StridedDecoding(DraftAndVerify):
     }
 
     def __post_init__(self) -> None:
-        """`ValueError` on an option out of range, or one that nothing reads as others are set."""
         self.demand(self.mode == "isd", "mode", "isd (refine is the decoder `idlm`)")
         self.demand(self.stride >= 2, "stride", "2 or above")
         self.demand(0 < self.lenience <= 1, "lenience", "above 0 and at most 1 (exact)")
@@ -78,7 +77,7 @@ class StridedDecoding(DraftAndVerify):
 
     @property
     def verification(self) -> Verification:
-        """With the lenience of lossy rules."""
+        """The rule, with the lenience of lossy ones."""
         return Verification(rule=self.verify, lenience=self.lenience, top=self.top)
 
     @property
@@ -97,7 +96,6 @@ class _Masks(Drafter):
     judges_prompt = True
 
     def __init__(self, options: StridedDecoding, request: Request) -> None:
-        """Nothing is proposed yet."""
         assert request.adapter is not None
         self._options, self._target = options, request.target
         # an adapter guesses blindly beyond what it was trained for
@@ -111,13 +109,13 @@ class _Masks(Drafter):
         self._probs: dict[int, Tensor] = {}
 
     def propose(self, text: Text, most: int) -> DraftTree:
-        """The specs behind the tokens that stood; without any the round is cold."""
+        """Return the specs behind the tokens that stood; without any the round is cold."""
         tree = DraftTree.chain(text.last, self._specs)
         tree.probs = self._probs
         return tree
 
     def carry(self, text: Text, tree: DraftTree) -> Mapping[str, Any]:
-        """Masks behind the last token and, with ``branches=all``, behind each spec."""
+        """Put masks behind the last token and, with ``branches=all``, behind each spec."""
         fed = [text.last] if text.output else text.tokens
         tokens = (*fed, *tree.tokens[1:])
         self._sizes = sizes = self._mask_counts(tree.num_drafts, text.left)
@@ -132,12 +130,12 @@ class _Masks(Drafter):
         )
         return {
             "slots": slots if count else None,
-            "positions": branch_places(self._target.length, len(tokens), sizes),
+            "positions": branch_positions(self._target.length, len(tokens), sizes),
             "mask": None if is_causal else masks.branches([0] * (len(fed) - 1) + sizes),
         }
 
     def observe(self, text: Text, verdict: Verdict) -> None:
-        """Take what the masks behind the last token that stands propose."""
+        """Take the proposals of the masks behind the last token that stands."""
         start, result = sum(self._sizes[: verdict.accepted]), verdict.result
         behind = slice(start, start + self._sizes[verdict.accepted])
         self._specs = result.slot_picks[behind]
@@ -145,7 +143,6 @@ class _Masks(Drafter):
         self._probs = dict(enumerate(probs))
 
     def _mask_counts(self, num_specs: int, left: int) -> list[int]:
-        """Masks behind the last final token and behind each spec."""
         # with m specs this call gives m + 1 tokens, and the call that verifies its own one more
         counts = [max(0, min(self._most_masks, left - m - 2)) for m in range(num_specs + 1)]
         if self._options.branches == "end":

@@ -23,8 +23,6 @@ from decoders.core.registry import register
 class Jacobi(DraftAndVerify):
     """Guess a window of tokens and replace it by the target's picks until it stands. Lossless.
 
-    A run that names no decoders leaves it out (`by_default`): it is measured where it is asked for.
-
     Args:
         block: B.
     """
@@ -34,27 +32,25 @@ class Jacobi(DraftAndVerify):
     by_default = False
 
     def __post_init__(self) -> None:
-        """`ValueError` on an option out of range."""
         self.demand(self.block >= 1, "block", "1 or above")
 
     def drafter(self, request: Request) -> Drafter:
-        """Guess what the target said of the places last."""
+        """Guess the target's last picks of each position."""
         return _Window(self.block)
 
 
 class _Window(Drafter):
-    """The guesses, each what the target picked for its place in the last call."""
+    """The guesses, each the target's pick for its position in the last call."""
 
     def __init__(self, block: int) -> None:
-        """A window of B = `block` rows, without a guess."""
         self._block = block
         self._later: Sequence[int] = ()
 
     def propose(self, text: Text, most: int) -> Sequence[int]:
-        """Slide the window on; places that the target said nothing of repeat the last guess."""
+        """Slide the window on; positions without a pick repeat the last guess."""
         size = min(self._block - 1, most)
         return (*self._later, *[(text.last, *self._later)[-1]] * size)[:size]
 
     def observe(self, text: Text, verdict: Verdict) -> None:
-        """Replace guesses by what the target says after them."""
+        """Replace guesses by the target's picks after them."""
         self._later = () if verdict.is_prompt else verdict.result.picks[len(verdict.path) :]

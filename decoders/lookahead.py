@@ -1,9 +1,9 @@
 """Lookahead decoding (Fu et al. 2024, arXiv 2402.02057): n-grams gathered from Jacobi iterations.
 
 Every call does two things at once. In a window of W columns the target goes on with guesses of
-itself: level l of a column stands one place after level l - 1, and what the target says after the
-last level ends an n-gram of N tokens. And n-grams gathered so far whose first token is the last one
-of the answer are verified. Both are branches of one tree of rows; of the tokens only those stay
+itself: level l of a column stands one position after level l - 1, and what the target says after
+the last level ends an n-gram of N tokens. And n-grams gathered so far whose first token is the last
+one of the answer are verified. Both are branches of one tree of rows; of the tokens only those stay
 that the target itself picks. No draft model and no adapter; AR's tokens for the same seed.
 
 Letters: W columns of the window, N tokens of an n-gram, G n-grams kept for a first token.
@@ -27,8 +27,6 @@ from decoders.core.types import MOST_DRAFTS
 class Lookahead(DraftAndVerify):
     """Gather n-grams from the target's own guesses ahead and verify them. Lossless, coupled.
 
-    A run that names no decoders leaves it out (`by_default`): it is measured where it is asked for.
-
     Args:
         window: W, columns of guesses ahead.
         n: N, tokens of an n-gram; N - 1 of them are verified.
@@ -45,7 +43,6 @@ class Lookahead(DraftAndVerify):
     combines = False
 
     def __post_init__(self) -> None:
-        """`ValueError` on an option out of range."""
         self.demand(self.window >= 1, "window", "1 or above")
         self.demand(self.n >= 2, "n", "2 or above")
         self.demand(self.candidates >= 1, "candidates", "1 or above")
@@ -64,7 +61,6 @@ class _Gatherer(Drafter):
     branches = True
 
     def __init__(self, options: Lookahead) -> None:
-        """An empty window."""
         self._options, self._levels = options, list[list[int]]()
         self._pool, self._rows = _Pool(options.n, options.candidates), _Rows(0)
 
@@ -89,10 +85,9 @@ class _Gatherer(Drafter):
             self._move_on(verdict.result.picks[1 + self._rows.num_drafts :])
 
     def _move_on(self, said: Sequence[int]) -> None:
-        """The window's next guesses: what the target said becomes the last level of all columns.
+        """Make the target's picks the last level of all columns.
 
-        Once there are N - 1 levels, each column and what it ends in is an n-gram, and the first
-        level is left behind.
+        Once there are N - 1 levels, each column and what it ends in is an n-gram, and level 0 goes.
         """
         self._levels.append(list(said))
         if len(self._levels) == self._options.n:
@@ -110,7 +105,6 @@ class _Pool:
     _after: dict[int, dict[tuple[int, ...], None]] = field(default_factory=dict)
 
     def add(self, ngram: Sequence[int]) -> None:
-        """Keep an n-gram; the one that was added longest ago goes where there are G."""
         known = self._after.setdefault(ngram[0], {})
         continuation = tuple(ngram[1:])
         known.pop(continuation, None)
@@ -119,12 +113,10 @@ class _Pool:
             del known[next(iter(known))]
 
     def gather(self, text: Sequence[int]) -> None:
-        """Add all n-grams of a text."""
         for start in range(len(text) - self.n + 1):
             self.add(text[start : start + self.n])
 
     def after(self, token: int) -> tuple[tuple[int, ...], ...]:
-        """What is known to follow a token."""
         return tuple(self._after.get(token, ()))
 
 
@@ -132,10 +124,7 @@ class _Rows(DraftTree):
     """The rows of a call: a tree whose first row is the last token of the answer."""
 
     def look_ahead(self, levels: Sequence[Sequence[int]]) -> Sequence[int]:
-        """Add the window's columns; the rows of their last level.
-
-        The first level is a chain after the first row; in a column each level continues the last.
-        """
+        """Add the window's columns, level 0 as a chain; return the rows of the last level."""
         rows = [0]
         for token in levels[0]:
             rows.append(self.append(token, rows[-1]))

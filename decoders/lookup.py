@@ -21,7 +21,7 @@ from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.registry import register
 
 _LONGEST = 16
-"""What n may be at most: the index holds n entries for every token of the text."""
+"""The largest n: the index holds n entries for every token of the text."""
 
 
 @register("lookup")
@@ -40,7 +40,6 @@ class PromptLookup(DraftAndVerify):
     shortest: int = 1
 
     def __post_init__(self) -> None:
-        """`ValueError` on an option out of range."""
         self.demand(1 <= self.n <= _LONGEST, "n", f"from 1 to {_LONGEST}")
         self.demand(self.k >= 1, "k", "1 or above")
         self.demand(1 <= self.shortest <= self.n, "shortest", f"from 1 to n={self.n}")
@@ -64,12 +63,11 @@ class _Index(Drafter):
         self.append(tokens)
 
     def propose(self, text: Text, most: int) -> tuple[int, ...]:
-        """Index what is new of the text, and look its end up."""
+        """Index the new tokens of the text, and look its end up."""
         self.append(text.tokens[len(self._text) :])
         return self.continuation(min(self._k, most))
 
     def append(self, tokens: Sequence[int]) -> None:
-        """Tokens that the text goes on with."""
         for token in tokens:
             end = len(self._text)
             for start in range(max(0, end - self._n), end):
@@ -77,9 +75,9 @@ class _Index(Drafter):
             self._text.append(token)
 
     def continuation(self, most: int) -> tuple[int, ...]:
-        """What followed the longest end of the text that occurred before, cut to `most` tokens."""
+        """Return what followed the longest end of the text that occurred before."""
         for start in range(-min(self._n, len(self._text)), 1 - self._shortest):
-            place = self._next.get(tuple(self._text[start:]))
-            if place is not None:
-                return tuple(self._text[place : place + most])
+            after = self._next.get(tuple(self._text[start:]))
+            if after is not None:
+                return tuple(self._text[after : after + most])
         return ()

@@ -1,7 +1,7 @@
 """Medusa-1 (Cai et al. 2024, arXiv 2401.10774): heads on the target's last hidden state draft.
 
 Where the target has said its next token, heads on the hidden state behind it have said the ones
-after that: head h the token h + 2 places on. Their likeliest candidates make a tree of drafts
+after that: head h the token h + 2 positions on. Their likeliest candidates make a tree of drafts
 behind the token, which one call verifies; the path stands that the target follows itself, and the
 state at its end drafts the next tree. No draft model, no second cache, one call a step.
 
@@ -32,8 +32,6 @@ from decoders.core.types import MOST_DRAFTS
 class Medusa(DraftAndVerify):
     """Draft a tree from the target's hidden state by trained heads, verify it at once. Lossless.
 
-    A run that names no decoders leaves it out (`by_default`): it is measured where it is asked for.
-
     Args:
         nodes: most drafts of a tree.
         width: most candidates for the token after a row.
@@ -54,7 +52,6 @@ class Medusa(DraftAndVerify):
     by_default = False
 
     def __post_init__(self) -> None:
-        """`ValueError` on an option out of range."""
         self.demand(1 <= self.nodes <= MOST_DRAFTS, "nodes", f"1 to {MOST_DRAFTS}")
         self.demand(self.width >= 1, "width", "1 or above")
         self.demand(self.heads >= 0, "heads", "0 (all there are) or above")
@@ -70,7 +67,6 @@ class _Heads(Drafter):
     hidden, branches = 1, True
 
     def __init__(self, options: Medusa, request: Request) -> None:
-        """As many heads as there are and as the options ask for."""
         assert request.adapter is not None
         self._options, self._request = options, request
         num_heads = request.adapter.num_slots
@@ -79,7 +75,7 @@ class _Heads(Drafter):
         self._state: Tensor | None = None
 
     def propose(self, text: Text, most: int) -> DraftTree:
-        """A tree behind the last token; drafts are drawn where rejection verifies them."""
+        """Make a tree behind the last token; drafts are drawn where rejection verifies them."""
         options, sampling = self._options, self._request.sampling
         assert self._state is not None
         logits = self._request.target.propose(options.adapter, self._state)[0]

@@ -47,11 +47,10 @@ class NonAutoregressive(Decoder):
     lossless = False
 
     def __post_init__(self) -> None:
-        """`ValueError` on an option out of range."""
         self.demand(self.block >= 1, "block", "1 or above")
 
     def steps(self, request: Request) -> Steps:
-        """One call a block."""
+        """Predict a block a call."""
         target, sampling = request.target, request.sampling
         pending: tuple[int, ...] = request.prompt_ids
         left, stop = sampling.max_new_tokens, None
@@ -82,7 +81,7 @@ class NonAutoregressive(Decoder):
     def _answer_of_ar(
         self, request: Request
     ) -> Generator[Call | Emit, CallResult, tuple[int, int | None]]:
-        """Length of AR's answer and its stop token, if any; then only the prompt's end is unfed."""
+        """Return the length of AR's answer and its stop token; feed all but the prompt's end."""
         target, sampling = request.target, request.sampling
         result = yield target.call(request.prompt_ids)
         yield Emit()  # what follows are calls of decoding, not of the prompt
@@ -96,14 +95,9 @@ class NonAutoregressive(Decoder):
 
 
 def _ended(tokens: tuple[int, ...], chances: Sequence[float], stop: int) -> tuple[int, ...]:
-    """`tokens` up to where a stop token most likely comes first, or all of them.
-
-    `chances` are the stop tokens' probabilities at every position but the first. That the first
-    stop is at one of them has its probability times those of no stop at any before it.
-    """
     scores, survival = [], 0.0
     for chance in chances:
         scores.append(survival + math.log(max(chance, 1e-30)))
         survival += math.log(max(1 - chance, 1e-30))
-    place = max(range(len(scores)), key=scores.__getitem__)
-    return tokens if survival >= scores[place] else (*tokens[: place + 1], stop)
+    best = max(range(len(scores)), key=scores.__getitem__)
+    return tokens if survival >= scores[best] else (*tokens[: best + 1], stop)

@@ -8,7 +8,7 @@ same seed, token for token. At temperature 0 slots carry no u and propose the gr
 
 * `sequential`: one call proposes, one verifies.
 * `pqd` (Partial Quadratic Decoding): one call verifies the last proposals and makes the next ones,
-  from every place where verification may stop; slots are shared out over those branches.
+  from every row where verification may stop; slots are shared out over those branches.
 
 Letters: n drafts being verified, m of them that stand, p the last committed position.
 """
@@ -24,7 +24,7 @@ from decoders.core.decoder import Request
 from decoders.core.drafting.allocation import allocate, branch_chances
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
-from decoders.core.drafting.mask_slots import branch_places
+from decoders.core.drafting.mask_slots import branch_positions
 from decoders.core.drafting.proposer import Proposer
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.registry import register
@@ -56,34 +56,31 @@ class ParallelTokenPrediction(DraftAndVerify):
     combines = False
 
     def __post_init__(self) -> None:
-        """`ValueError` on an option out of range, or one that the mode does not read."""
         self.demand(self.slots >= 0, "slots", "0 (the adapter's) or above")
         self.demand(self.budget >= 1, "budget", "1 or above")
         self.demand(self.row_cost >= 0, "row_cost", "0 or above")
         self.demand_read("mode", {"pqd": ("budget",)})
 
     def drafter(self, request: Request) -> Drafter:
-        """The one of the chosen mode."""
+        """Propose as the mode says."""
         return _Quadratic(self, request) if self.mode == "pqd" else _Sequential(self, request)
 
 
 class _Slots(Drafter):
-    """What both modes share: the prompt's call proposes, where slots may see its last token."""
+    """Both modes: the prompt's call proposes, where slots may see its last token."""
 
     def __init__(self, options: ParallelTokenPrediction, request: Request) -> None:
-        """Nothing is proposed yet."""
         self._options, self._target = options, request.target
         alone = options.mode == "sequential"
         self._proposer = Proposer(request, options.adapter, options.slots, alone=alone)
 
     def carry(self, text: Text, tree: DraftTree) -> Mapping[str, Any]:
-        """One branch of slots behind the prompt."""
+        """Put one branch of slots behind the prompt."""
         if text.output or self._proposer.standalone:
             return {}
         return self._one_branch(text, num_tokens=text.num_prompt)
 
     def _one_branch(self, text: Text, num_tokens: int) -> dict[str, Any]:
-        """Slots in a call of `num_tokens` tokens that ends the text, as many as pay."""
         # the verifying call's token, and this call's own, come on top of the proposal
         room = text.left - (2 if num_tokens else 1)
         slots = self._proposer.one_branch(room, text.last, text.output, self._options.row_cost)
@@ -91,7 +88,7 @@ class _Slots(Drafter):
         return {"slots": slots, "positions": positions}
 
     def observe(self, text: Text, verdict: Verdict) -> None:
-        """Take what the prompt's call proposed; learn how a later call's drafts fared."""
+        """Take the proposal of the prompt's call; learn how a later call's drafts fared."""
         if verdict.is_prompt:
             self._proposer.take(verdict.result)
         else:
@@ -104,7 +101,7 @@ class _Sequential(_Slots):
     _is_made = False
 
     def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
-        """Verify what the prompt's call proposed, then what calls of slots propose."""
+        """Verify the proposal of the prompt's call, then those of calls of slots."""
         first: tuple[int, ...] = ()
         if not self._is_made:
             tokens = () if self._proposer.standalone else (text.last,)
@@ -121,20 +118,19 @@ class _Sequential(_Slots):
         return tree
 
     def observe(self, text: Text, verdict: Verdict) -> None:
-        """See `_Slots`."""
         super().observe(text, verdict)
         self._is_made = verdict.is_prompt and not self._proposer.standalone
 
 
 class _Quadratic(_Slots):
-    """The call that verifies n drafts proposes from all n + 1 places where it may stop."""
+    """The call that verifies n drafts proposes from all n + 1 positions where it may stop."""
 
     def propose(self, text: Text, most: int) -> Sequence[int]:
-        """Verify what the last call proposed behind the drafts that stand."""
+        """Verify the last call's proposal behind the drafts that stand."""
         return self._proposer.drafts
 
     def carry(self, text: Text, tree: DraftTree) -> Mapping[str, Any]:
-        """A branch of slots behind every row, as long as it is likely to be of use."""
+        """Put a branch of slots behind every row, as long as it is likely to be of use."""
         if not text.output:
             return super().carry(text, tree)
         proposer, tokens = self._proposer, tree.tokens
@@ -145,7 +141,7 @@ class _Quadratic(_Slots):
         start, shift = self._target.length, proposer.num_unused_slots
         return {
             "slots": proposer.branches(sizes, tokens, text.output),
-            "positions": branch_places(start, len(tokens), sizes, shift),
+            "positions": branch_positions(start, len(tokens), sizes, shift),
             "mask": masks.branches(sizes, proposer.standalone),
         }
 
@@ -159,7 +155,6 @@ class _Quadratic(_Slots):
             self._proposer.take(verdict.result, behind)
 
     def _allocate(self, text: Text, num_drafts: int) -> list[int]:
-        """Slots of every branch; none where the answer will have ended."""
         proposer, options = self._proposer, self._options
         sizes = allocate(
             branch_chances(proposer.chances[:num_drafts]),

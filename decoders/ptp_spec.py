@@ -44,7 +44,6 @@ class ParallelSpeculative(DraftAndVerify):
     combines = False
 
     def __post_init__(self) -> None:
-        """`ValueError` on an option out of range."""
         self.demand(self.slots >= 0, "slots", "0 (the adapter's) or above")
         self.demand(self.row_cost >= 0, "row_cost", "0 or above")
 
@@ -57,7 +56,6 @@ class _Slots(Drafter):
     """Proposals of one call of the draft model each, which feeds it the text it has not seen."""
 
     def __init__(self, options: ParallelSpeculative, request: Request) -> None:
-        """Nothing is fed yet."""
         assert request.adapter is not None
         assert request.draft is not None
         self._options, self._draft = options, request.draft

@@ -38,7 +38,6 @@ class Speculative(DraftAndVerify):
     needs = ("draft",)
 
     def __post_init__(self) -> None:
-        """`ValueError` on an option out of range."""
         self.demand(self.k >= 1, "k", "1 or above")
         self.demand(0 <= self.stop < 1, "stop", "0 (off) or above, and below 1")
 

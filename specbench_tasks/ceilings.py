@@ -1,20 +1,16 @@
-"""How often lists drawn item by item, without a look at one another, can be right: exactly.
+"""Ceilings of lists drawn item by item, without a look at one another: exact probabilities.
 
-A predictor that fills several places in one pass draws each from its own distribution given what
+A predictor that fills several slots in one pass draws each from its own distribution given what
 was there before. The best such distributions are the task's own marginals (they alone minimise its
 loss); drawn from them, a list is right with these probabilities, for n items in one pass:
 
     copy      1
-    replace   (1 - 1/n)^(n-1)                exactly one place takes the new item
+    replace   (1 - 1/n)^(n-1)                exactly one slot takes the new item
     shuffle   sum over the other orders of the product of marginals; without "other", n! / n^n
 
-Filled in groups, each seeing those before it, more is possible; one by one, 1. A predictor that has
-forgotten the task's distribution and always gives one right answer may do better: these are
-ceilings of drawing from it, at temperature 1.
-
-Source: the analysis of list operations in ParallelBench (arXiv 2510.04767), for one pass; groups,
-and the order that is not allowed, are ours. Standard library only.
-Letters: n items, r of them (or places) left, m of a group.
+Filled in groups, each seeing those before it, more is possible; one by one, 1. These are ceilings
+of drawing from the task's distribution, at temperature 1: always giving one right answer may do
+better. Source: ParallelBench (arXiv 2510.04767), for one pass; groups are ours.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ from specbench_tasks.task import LISTS
 
 
 def ceiling(family: str, groups: Sequence[int]) -> float:
-    """The probability that a list is right whose places are filled in groups of these sizes.
+    """Return the probability that a list is right whose slots are filled in groups of these sizes.
 
     Raises:
         ValueError: another family, or no groups.
@@ -42,7 +38,7 @@ def ceiling(family: str, groups: Sequence[int]) -> float:
 
 @cache
 def _replaced(groups: tuple[int, ...]) -> float:
-    """The new item is in none of the places before; each place left has it with 1 / r."""
+    """Return the chance where no slot before has the new item."""
     left = sum(groups)
     if not left:
         return 0.0
@@ -54,7 +50,7 @@ def _replaced(groups: tuple[int, ...]) -> float:
 
 @cache
 def _reordered(groups: tuple[int, ...]) -> float:
-    """All places before have their old item: one of the r! - 1 other orders of the rest."""
+    """Return the chance where all slots before kept their item: an other order of the rest."""
     left = sum(groups)
     if left < 2:
         return 0.0
@@ -69,7 +65,7 @@ def _reordered(groups: tuple[int, ...]) -> float:
 
 
 def _any_order(groups: tuple[int, ...]) -> float:
-    """Every order of the items left is right: those of a group are all different."""
+    """Return the chance where every order of the items left is right."""
     chance, left = 1.0, sum(groups)
     for size in groups:
         chance *= perm(left, size) / left**size
@@ -77,9 +73,9 @@ def _any_order(groups: tuple[int, ...]) -> float:
     return chance
 
 
-def _without_fixed(places: int, items: int) -> int:
-    """Ways to give so many of the items to places, each place's own item to another or to none."""
+def _without_fixed(slots: int, items: int) -> int:
+    """Count the ways to give so many of the items to slots, none to its own slot."""
     return sum(
-        (-1) ** fixed * comb(places, fixed) * perm(items - fixed, places - fixed)
-        for fixed in range(places + 1)
+        (-1) ** fixed * comb(slots, fixed) * perm(items - fixed, slots - fixed)
+        for fixed in range(slots + 1)
     )

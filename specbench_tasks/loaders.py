@@ -33,7 +33,7 @@ _HUB_TIMEOUT_S = 5.0
 
 
 def load_file(path: Path, columns: Mapping[str, str] | None = None) -> Reading:
-    """Every row of a file (`specbench_tasks.tables`) as a conversation, in file order.
+    """Read every row of a file (`specbench_tasks.tables`) as a conversation, in file order.
 
     Args:
         path: the file; its stem prefixes the ids, but those of the very questions of Spec-Bench.
@@ -51,7 +51,7 @@ def load_file(path: Path, columns: Mapping[str, str] | None = None) -> Reading:
 
 
 def load_specbench(path: Path | None = None) -> Reading:
-    """All questions of Spec-Bench's ``question.jsonl``, in file order, as ``specbench-<id>``.
+    """Read all questions of Spec-Bench's ``question.jsonl``, in file order.
 
     Args:
         path: the file, or a folder that holds it; None takes the cached copy and downloads it
@@ -80,13 +80,9 @@ def load_hf(
     split: str | None = None,
     config: str | None = None,
 ) -> Reading:
-    """Every row of one split of a Hugging Face dataset as a conversation (raises as its parts).
+    """Read every row of one split of a Hugging Face dataset as a conversation.
 
-    Args:
-        dataset: a hub id, a folder (Parquet, JSON or `save_to_disk`), or a data file.
-        columns: as in `load_file`.
-        split: see `open_dataset`.
-        config: the dataset's configuration, where it has several.
+    `columns` are those of `load_file`, the others those of `open_dataset`.
     """
     where, rows = open_dataset(dataset, config, split)
     return conversations(Table(where, list(rows)), Path(dataset.rstrip("/")).stem, columns or {})
@@ -95,7 +91,7 @@ def load_hf(
 def open_dataset(
     dataset: str, config: str | None, split: str | None
 ) -> tuple[str, Iterable[tuple[int, Row]]]:
-    """Numbered rows of one split of a dataset, and what errors call one before its number.
+    """Open one split of a dataset; return its name in errors, and numbered rows.
 
     Args:
         dataset: a hub id, a folder, or a data file (whose only split is train).
@@ -148,7 +144,7 @@ def _split_of(opened: Any, dataset: str, split: str | None) -> Any:
 
 @contextlib.contextmanager
 def _offline_where_unreachable() -> Iterator[None]:
-    """Without a hub, answer from the local cache at once instead of after five noisy retries."""
+    """Answer from the local cache at once without a hub, instead of after five noisy retries."""
     import datasets
     from huggingface_hub import constants
 

@@ -1,7 +1,7 @@
 """Messages of a conversation as OpenAI and ShareGPT spell them, read alike.
 
 A message is ``{"role": "user", "content": …}`` or ``{"from": "human", "value": …}``. Its content is
-text, or OpenAI's list of parts that are text. Standard library only.
+text, or OpenAI's list of parts that are text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CALLS = ("tool_calls", "function_call")
 
 
 def messages_of(field: str, cell: Any) -> list[Message]:
-    """The messages of a cell, as ``{"role", "content"}`` with text content.
+    """Return the messages of a cell, as ``{"role", "content"}`` with text content.
 
     Args:
         field: what errors call the cell.
@@ -48,7 +48,6 @@ def _message(name: str, item: Any) -> Message:
 
 
 def _text(name: str, content: Any) -> str:
-    """Content as one text; parts are joined by newlines."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, Sequence) and content else [content]
@@ -62,7 +61,7 @@ def _text(name: str, content: Any) -> str:
 
 
 def _part(part: Any) -> str | None:
-    """The text of a part of a content; None: it is no text (an image with a caption, say)."""
+    """Return the text of a part of a content; None: it is no text (an image, say)."""
     if not isinstance(part, Mapping) or "text" not in str(part.get("type", "text")):
         return None
     text = part.get("text")
@@ -70,6 +69,6 @@ def _part(part: Any) -> str | None:
 
 
 def short(value: object) -> str:
-    """A value in at most 60 characters, for an error."""
+    """Return a value in at most 60 characters, for an error."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"

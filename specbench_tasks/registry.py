@@ -12,7 +12,7 @@
 
 A run has one source: mixing two would average unlike prompts under one family's name. Which
 conversations are chosen depends on the source, the seed and the limit alone, and a smaller limit's
-choice is contained in a larger one's. No package but ours (`datasets` for datasets alone).
+choice is contained in a larger one's.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from decoders.core.nearest import nearest
 from specbench_tasks.generators import NUM_ZOO_CONVERSATIONS, zoo_conversations
@@ -42,12 +43,11 @@ _SPELLED = ("zoo", "specbench[=PATH]", "PATH", "jsonl=PATH", "hf=ID")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSet:
-    """What a run measures: conversations for the timed pass and for the quality pass.
+    """The conversations of a run, for the timed pass and for the quality pass.
 
     `timing` goes round the families, so that a run cut short has seen all of them; `quality` goes
-    family by family and holds scorable conversations only. `families` are those of either, in
-    `FAMILIES`' order, lists, ``other`` and SPEED-Bench's categories last. `name` has no absolute
-    path in it. `notes` tell the user how a file was read, in lines.
+    family by family and holds scorable conversations only. `name` has no absolute path in it.
+    `notes` tell the user how a file was read.
     """
 
     name: str
@@ -57,8 +57,7 @@ class TaskSet:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TaskInfo:
+class _TaskInfo(NamedTuple):
     """One line of ``bench ls tasks``; `num_conversations` is None where only the data knows."""
 
     name: str
@@ -76,7 +75,7 @@ def load_tasks(
     seed: int = 0,
     columns: Mapping[str, str] | None = None,
 ) -> TaskSet:
-    """The conversations that `spec` names (see the top of this file).
+    """Load the conversations that `spec` names (see the top of this file).
 
     Args:
         spec: a source, or names of embedded families, separated by commas.
@@ -119,50 +118,15 @@ def load_tasks(
 
 
 def list_tasks() -> tuple[_TaskInfo, ...]:
-    """Every name ``--tasks`` takes, without reading or downloading anything."""
-    zoo = [
-        _TaskInfo(
-            name=family,
-            families=(family,),
-            num_conversations=NUM_ZOO_CONVERSATIONS,
-            source="embedded",
-            licence="Apache-2.0",
-        )
-        for family in _NAMED
-    ]
+    """List every name ``--tasks`` takes, without reading or downloading anything."""
+    each, whole = NUM_ZOO_CONVERSATIONS, NUM_ZOO_CONVERSATIONS * len(FAMILIES)
+    specbench = ("github.com/hemingkx/Spec-Bench", "Apache-2.0, texts: own terms")
     return (
-        _TaskInfo(
-            name="zoo",
-            families=FAMILIES,
-            num_conversations=NUM_ZOO_CONVERSATIONS * len(FAMILIES),
-            source="embedded, the default",
-            licence="Apache-2.0",
-        ),
-        *zoo,
-        _TaskInfo(
-            name="specbench[=PATH]",
-            families=FAMILIES,
-            num_conversations=NUM_QUESTIONS,
-            source="github.com/hemingkx/Spec-Bench",
-            licence="Apache-2.0, texts: own terms",
-        ),
-        *(
-            _TaskInfo(
-                name=name,
-                families=(),
-                num_conversations=None,
-                source="a file of yours",
-                licence="the file's",
-            )
-            for name in ("PATH", "jsonl=PATH")
-        ),
-        _TaskInfo(
-            name="hf=ID",
-            families=(),
-            num_conversations=None,
-            source="huggingface.co/datasets",
-            licence="the dataset's",
-        ),
+        _TaskInfo("zoo", FAMILIES, whole, "embedded, the default", "Apache-2.0"),
+        *(_TaskInfo(name, (name,), each, "embedded", "Apache-2.0") for name in _NAMED),
+        _TaskInfo("specbench[=PATH]", FAMILIES, NUM_QUESTIONS, *specbench),
+        *(_TaskInfo(n, (), None, "a file of yours", "the file's") for n in ("PATH", "jsonl=PATH")),
+        _TaskInfo("hf=ID", (), None, "huggingface.co/datasets", "the dataset's"),
     )
 
 
@@ -170,7 +134,6 @@ def list_tasks() -> tuple[_TaskInfo, ...]:
 
 
 def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
-    """The canonical name of `spec` and all its conversations."""
     if path := _path_of(spec):
         return f"file:{path.name}", _of_path(path, columns)
     names = [name.strip() for name in spec.split(",") if name.strip()]
@@ -197,7 +160,7 @@ def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
 
 
 def _path_of(spec: str) -> Path | None:
-    """The path that `spec` is; None where it is names, or a source with its value."""
+    """Return the path that `spec` is; None where it is names, or a source with its value."""
     text = spec.strip()
     path = Path(text).expanduser()
     if not text or all(name.partition("=")[0].strip() in _KNOWN for name in text.split(",")):

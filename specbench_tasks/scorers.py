@@ -1,9 +1,4 @@
-"""Objective scores of one answer, and of a whole family's answers, against references.
-
-Every number is a fraction from 0 to 1. `score` judges one answer; `corpus_scores` judges a list of
-them (corpus BLEU and chrF for translation, plain means elsewhere). sacrebleu and rouge-score are
-imported only where they are needed.
-"""
+"""Objective scores from 0 to 1 of one answer, or of a whole family's, against references."""
 
 from __future__ import annotations
 
@@ -28,14 +23,6 @@ PRIMARY: dict[str, str] = {
     "shuffle": "right_list",
 }
 """The metric that stands for a family's quality."""
-_CONSTRAINT_KINDS = (
-    "contains",
-    "excludes",
-    "starts_with",
-    "ends_with",
-    "num_sentences",
-    "max_words",
-)
 
 _NUMBER = re.compile(
     r"""
@@ -79,45 +66,46 @@ def final_number(text: str) -> float | None:
 
 
 def contains_words(text: str, answer: str) -> bool:
-    """Whether the normalised `answer` occurs in the normalised `text` as whole words."""
+    """Tell whether the normalised `answer` occurs in the normalised `text` as whole words."""
     words, wanted = _normalized_words(text), _normalized_words(answer)
     spans = (words[i : i + len(wanted)] for i in range(len(words) - len(wanted) + 1))
     return bool(wanted) and any(span == wanted for span in spans)
 
 
 def token_f1(text: str, answer: str) -> float:
-    """Harmonic mean of word precision and recall after normalisation (SQuAD's F1)."""
+    """Return the harmonic mean of normalised words' precision and recall (SQuAD's F1)."""
     words, wanted = _normalized_words(text), _normalized_words(answer)
     shared = sum((Counter(words) & Counter(wanted)).values())
     return 2 * shared / (len(words) + len(wanted)) if shared else 0.0
 
 
 def constraint_met(text: str, constraint: Constraint) -> bool:
-    """Whether an answer meets one demand; words are matched whole, whatever their case.
+    """Tell whether an answer meets one demand; words are matched whole, whatever their case.
 
     Raises:
         ValueError: unknown kind.
     """
-    text, value = text.strip(), constraint.value
-    if constraint.kind == "contains":
-        return contains_words(text, str(value))
-    if constraint.kind == "excludes":
-        return not contains_words(text, str(value))
-    if constraint.kind == "starts_with":
-        return text.lower().startswith(str(value).lower())
-    if constraint.kind == "ends_with":
-        return text.rstrip(string.punctuation + " ").lower().endswith(str(value).lower())
-    if constraint.kind == "num_sentences":
-        return len(re.findall(r"[^.!?]*\w[^.!?]*[.!?]+", text)) == int(value)
-    if constraint.kind == "max_words":
-        return len(text.split()) <= int(value)
-    raise ValueError(
-        f"unknown constraint kind {constraint.kind!r}; use one of {', '.join(_CONSTRAINT_KINDS)}"
-    )
+    text, value, kind = text.strip(), constraint.value, constraint.kind
+    wanted = str(value).lower()
+    match kind:
+        case "contains":
+            return contains_words(text, wanted)
+        case "excludes":
+            return not contains_words(text, wanted)
+        case "starts_with":
+            return text.lower().startswith(wanted)
+        case "ends_with":
+            return text.rstrip(string.punctuation + " ").lower().endswith(wanted)
+        case "num_sentences":
+            return len(re.findall(r"[^.!?]*\w[^.!?]*[.!?]+", text)) == int(value)
+        case "max_words":
+            return len(text.split()) <= int(value)
+    known = "contains, excludes, starts_with, ends_with, num_sentences, max_words"
+    raise ValueError(f"unknown constraint kind {kind!r}; use one of {known}")
 
 
 def score(family: str, output: str, reference: GoldAnswer) -> dict[str, float]:
-    """The family's primary metric (see `PRIMARY`) and its companions for one answer.
+    """Return the family's primary metric (see `PRIMARY`) and its companions for one answer.
 
     Raises:
         ValueError: unknown family, or a reference without what the family is scored by.
@@ -133,7 +121,7 @@ def score(family: str, output: str, reference: GoldAnswer) -> dict[str, float]:
 def corpus_scores(
     family: str, outputs: Sequence[str], references: Sequence[GoldAnswer]
 ) -> dict[str, float]:
-    """Scores of all answers of a family: corpus BLEU and chrF for translation, else means.
+    """Score all answers of a family: corpus BLEU and chrF for translation, else means.
 
     Raises:
         ValueError: unknown family, no outputs, or unequal lengths.

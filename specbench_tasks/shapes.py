@@ -1,4 +1,4 @@
-"""What a row asks: its prompt, in any of the shapes that prompts are published in.
+"""The prompt of a row, in any of the shapes that prompts are published in.
 
 The shape is told by the field that holds the prompt and those beside it:
 
@@ -13,7 +13,7 @@ Alpaca         instruction, with input or context below it (so Dolly's rows, too
 GSM8K          question, with an answer that ends in ``#### 18``
 =============  =====================================================================================
 
-Any other row is called by the field of its prompt. Standard library only.
+Any other row is called by the field of its prompt.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROMPTS = ("prompt", "question", "instruction", "input", "turns", "messages", "c
 """Fields that may hold the prompt."""
 SPEED, SPEC, SHAREGPT = "SPEED-Bench", "Spec-Bench", "ShareGPT"
 _INPUTS = ("input", "context")
-"""What an instruction is about, in Alpaca's and Dolly's rows."""
+"""Fields of an instruction's text, in Alpaca's and Dolly's rows."""
 Turns = tuple[str | None, list[str], list[str | None]]
 """System text, user turns, and the answers to them that a cell holds."""
 _LISTS = ("turns", "messages", "conversations")
@@ -38,7 +38,7 @@ _LISTS = ("turns", "messages", "conversations")
 _TIERS = ("low_entropy", "mixed", "high_entropy")
 _GSM8K_FINAL = re.compile(r"####\s*(-?[\d,]*\.?\d+)\s*$")
 _PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
-"""How SPEED-Bench's rows begin whose text its licence keeps out of the published files."""
+"""Beginning of SPEED-Bench's rows whose text its licence keeps out of the published files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +53,7 @@ class Asked:
 
 
 def asked_of(row: Row, named: str | None) -> Asked:
-    """What a row asks.
-
-    Args:
-        row: fields by name.
-        named: the field of the prompt, where the user has named it.
+    """Read the prompt of a row; `named` is its field, where the user has named it.
 
     Raises:
         ValueError: no field for the prompt or several, a cell of a wrong kind, an empty turn, a
@@ -90,13 +86,12 @@ def asked_of(row: Row, named: str | None) -> Asked:
 
 
 def gsm8k_answer(text: str) -> str:
-    """The number after ``####`` where an answer ends in one (GSM8K's format), else the text."""
+    """Return the number after ``####`` where an answer ends in one (GSM8K), else the text."""
     match = _GSM8K_FINAL.search(text)
     return match[1].replace(",", "") if match else text
 
 
 def _field(row: Row) -> str:
-    """The one field that holds the prompt."""
     there = [name for name in PROMPTS if row.get(name) not in (None, "")]
     if "instruction" in there and "input" in there:
         there.remove("input")
@@ -148,10 +143,8 @@ def _all(cell: Any, kind: type) -> bool:
     return listed and all(isinstance(item, kind) for item in cell)
 
 
-def _talk(
-    field: str, messages: Sequence[Message]
-) -> tuple[str | None, list[str], list[str | None]]:
-    """Messages by who says them; those of one speaker in a row, but for users, are one text."""
+def _talk(field: str, messages: Sequence[Message]) -> Turns:
+    """Sort messages by speaker; those of one speaker in a row, but for users, are one text."""
     system: list[str] = []
     turns: list[str] = []
     replies: list[str | None] = []

@@ -27,14 +27,8 @@ SHA256 = "4b6d33e79484f9841c487ee87d1cf6aa8c6066f61d5d482ff09e5a007fafdf04"
 NUM_QUESTIONS = 480
 _TIMEOUT_S = 20.0
 MT_BENCH = (
-    "writing",
-    "roleplay",
-    "reasoning",
-    "math",
-    "coding",
-    "extraction",
-    "stem",
-    "humanities",
+    *("writing", "roleplay", "reasoning", "math"),
+    *("coding", "extraction", "stem", "humanities"),
 )
 FAMILY_OF = {name: name for name in FAMILIES} | dict.fromkeys(MT_BENCH, "mt_bench")
 """Family of every value that Spec-Bench's ``category`` takes."""
@@ -45,11 +39,7 @@ class DataUnavailable(ValueError):
 
 
 def check_question(row: Row) -> None:
-    """Refuse a row that is no question of Spec-Bench.
-
-    Raises:
-        ValueError: what is missing, or not what it should be.
-    """
+    """Raise ``ValueError`` for a row that is no question of Spec-Bench."""
     if missing := [key for key in ("question_id", "category", "turns") if key not in row]:
         raise ValueError(f"it lacks {missing[0]}")
     category, turns = row["category"], row["turns"]
@@ -60,7 +50,7 @@ def check_question(row: Row) -> None:
 
 
 def with_qa_answers(table: Table, folder: Path) -> Table:
-    """The table with the gold answers of a folder's ``qa_references*.json`` in its qa questions.
+    """Add the gold answers of a folder's ``qa_references*.json`` to a table's qa questions.
 
     Raises:
         ValueError: such a file is not of that form.
@@ -78,13 +68,12 @@ def with_qa_answers(table: Table, folder: Path) -> Table:
 
 
 def _is_open(row: Row) -> bool:
-    """Whether a row is a question of qa without its answers."""
     asks = row.keys() >= {"question_id", "turns"} and row.get("category") == "qa"
     return asks and not row.get("reference")
 
 
 def detokenised(text: str) -> str:
-    """English text with spaces where a writer puts them, by the rules of Moses's detokeniser.
+    """Put spaces where an English writer puts them, by the rules of Moses's detokeniser.
 
     Raises:
         ImportError: sacremoses is not installed.
@@ -105,11 +94,6 @@ def _detokenizer() -> Any:
 
 
 def _qa_answers(folder: Path) -> dict[str, list[str]]:
-    """Gold answers by question id of the files ``qa_references*.json`` in a folder.
-
-    Raises:
-        ValueError: such a file is not of that form.
-    """
     answers: dict[str, list[str]] = {}
     for file in sorted(folder.glob("qa_references*.json")):
         try:
@@ -127,11 +111,7 @@ def _qa_answers(folder: Path) -> dict[str, list[str]]:
 
 
 def existing(path: Path) -> Path:
-    """The file of questions at a path, or in the folder that it is.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Return the file of questions at a path or in a folder; ``ValueError`` where there is none."""
     file = path / "question.jsonl" if path.is_dir() else path
     if not file.is_file():
         raise ValueError(
@@ -145,7 +125,7 @@ def existing(path: Path) -> Path:
 
 
 def cached_questions() -> Path:
-    """The pinned ``question.jsonl`` in the user's cache, downloaded first if it is not there.
+    """Return the pinned ``question.jsonl`` of the user's cache, downloaded if it is not there.
 
     Raises:
         DataUnavailable: no network, or the download is not the pinned file (nothing is kept).
@@ -184,7 +164,7 @@ def _download(url: str) -> bytes:
 
 
 def is_pinned(file: Path) -> bool:
-    """Whether a file is the very one that Spec-Bench publishes."""
+    """Tell whether a file is the very one that Spec-Bench publishes."""
     return _sha256(file.read_bytes()) == SHA256
 
 

@@ -32,7 +32,7 @@ class Table:
 
 
 def exists(path: Path) -> bool:
-    """Whether something is at a path; what is too long for one is not."""
+    """Tell whether something is at a path; text too long for one is not."""
     try:
         return path.exists()
     except OSError:
@@ -40,7 +40,7 @@ def exists(path: Path) -> bool:
 
 
 def read_table(path: Path) -> Table:
-    """The rows of a file, whichever of the kinds above it is; blank lines are passed over.
+    """Read the rows of a file, whichever of the kinds above it is; blank lines are passed over.
 
     Raises:
         ValueError: no such file, a folder or a pipe, another kind of file, a row that cannot be
@@ -105,7 +105,7 @@ def _lines(path: Path, text: str) -> Iterator[tuple[int, Row]]:
 
 
 def _check(row: object, where: str) -> None:
-    """Refuse what is no object, and a lone surrogate, which JSON can escape and UTF-8 cannot."""
+    """Refuse rows that are no objects, and lone surrogates, which UTF-8 cannot encode."""
     if not isinstance(row, dict):
         raise ValueError(f"{where} is a {type(row).__name__}, not an object")
     try:
@@ -119,7 +119,7 @@ def _check(row: object, where: str) -> None:
 
 
 def _cells(path: Path, text: str, separator: str) -> Iterator[tuple[int, Row]]:
-    """Rows by the number of their first line; the first row names the columns."""
+    """Yield rows with the number of their first line; the first row names the columns."""
     csv.field_size_limit(sys.maxsize)  # a passage to be summarised may be longer than 128 KiB
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     header: list[str] = []
@@ -139,7 +139,7 @@ def _cells(path: Path, text: str, separator: str) -> Iterator[tuple[int, Row]]:
 
 
 def _unpacked(cell: str) -> Any:
-    """A cell; the list, where it is one of texts, lists or objects in JSON."""
+    """Return a cell, or the list where it is one of texts, lists or objects in JSON."""
     if not cell.startswith("["):
         return cell
     try:

@@ -44,14 +44,14 @@ _NAMES = (*FAMILIES, OTHER)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Conversations in the order of their rows, and what a user is told of how they were read."""
+    """Conversations in the order of their rows, and notes for the user on how they were read."""
 
     conversations: list[Conversation]
     notes: tuple[str, ...]
 
 
 def conversations(table: Table, stem: str, columns: Mapping[str, str]) -> Reading:
-    """Every row as a conversation; ids are ``<stem>-<id column or running number>``.
+    """Read every row as a conversation; ids are ``<stem>-<id column or running number>``.
 
     A conversation of ShareGPT that cannot be asked (empty, begun by an answer) is left out, which
     is noted: the published files have thousands.
@@ -103,14 +103,13 @@ def _notes(
     left_out: Sequence[str],
     unread: Sequence[str],
 ) -> list[str]:
-    """How a table was read, in lines."""
     shapes = Counter(one.shape for one in asked)
     families = Counter(conversation.family for conversation in made)
     if families.keys() == {"mt_bench"} and SPEC in shapes:
         shapes = Counter({"MT-bench": shapes.pop(SPEC), **shapes})
-    told = ", ".join(f"{name} ({num})" if len(shapes) > 1 else name for name, num in shapes.items())
+    text = ", ".join(f"{name} ({num})" if len(shapes) > 1 else name for name, num in shapes.items())
     per_family = ", ".join(f"{family} {num}" for family, num in families.items())
-    lines = [f"{table} is read as {told}: {_counted(len(made))} ({per_family})"]
+    lines = [f"{table} is read as {text}: {_counted(len(made))} ({per_family})"]
     num = sum(any(reply is not None for reply in one.replies[:-1]) for one in asked)
     if num:
         lines.append(f"answers given in {_counted(num)} are the history of later turns")
@@ -126,7 +125,6 @@ def _counted(num: int) -> str:
 
 
 def _unread(row: Row, found: Asked, columns: Mapping[str, str]) -> list[str]:
-    """Fields of a row that hold something and are read by nothing."""
     read = found.fields | {
         columns.get(key) or _usual(row, key) for key in COLUMNS if key != "prompt"
     }
@@ -170,12 +168,12 @@ def _conversation(
 
 
 def _cell(row: Row, key: str, columns: Mapping[str, str]) -> Any:
-    """The row's value for `key`: of the named column, else of the first usual one it has."""
+    """Return a row's value for `key`: of the named column, else of the first usual one it has."""
     return row.get(columns.get(key) or _usual(row, key))
 
 
 def _usual(row: Row, key: str) -> str:
-    """The first usual column for `key` that has a value in the row; empty: none has."""
+    """Return the first usual column for `key` with a value in the row; empty: none has."""
     return next((name for name in COLUMNS[key] if row.get(name) is not None), "")
 
 
@@ -224,7 +222,7 @@ def _reference(cell: Any, family: str, shape: str) -> GoldAnswer | None:
 
 
 def _texts(cell: Any) -> list[str]:
-    """All accepted answers in a cell, whatever it is nested in."""
+    """Return all accepted answers in a cell, however nested."""
     if cell is None:
         return []
     if isinstance(cell, str | int | float):

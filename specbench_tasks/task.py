@@ -1,8 +1,6 @@
-"""What a benchmark prompt is: conversations, references, and training examples.
+"""Conversations, their references, and training examples.
 
-One `Conversation` is the unit that intervals cluster by; each of its turns is one *prompt*. A
-`GoldAnswer` is what the scorers of `specbench_tasks.scorers` hold an answer against. Everything
-here is plain frozen data (standard library only), so records and reports can read it without torch.
+One `Conversation` is the unit that intervals cluster by; each of its turns is one *prompt*.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldAnswer:
-    """What one turn's answer is scored against.
+    """The reference that one turn's answer is scored against.
 
     `answers` holds the gold answers (any one suffices); `constraints` is ``mt_bench``'s alone.
     """
@@ -62,7 +60,7 @@ class Conversation:
             )
 
     def reply(self, turn: int) -> str | None:
-        """The answer that the data holds to a turn, counted from 1; None: it holds none."""
+        """Return the answer that the data holds to a turn, counted from 1; None: it holds none."""
         return self.replies[turn - 1] if turn <= len(self.replies) else None
 
 

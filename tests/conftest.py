@@ -71,10 +71,10 @@ class RecordedProgress:
 
 def open_tables(config: RunConfig, max_length: int = 256, agreement: float = 0.9) -> Setup:
     """A setup of two table models that agree most of the time."""
-    from bench.machine.clock import FakeClock
     from bench.plan.setup import assemble
     from decoders.core.engine.models import Models
     from decoders.core.testing.table_model import TableModel
+    from tests.fake_clock import FakeClock
 
     target = TableModel(VOCAB, seed=1, order=1, max_length=max_length)
     draft = TableModel(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.plan.select import build_decoder
-from bench.records.plan import Cell, place_of
+from bench.records.plan import Cell, guarantee_rank
 from bench.settings.config import as_text
 from decoders.core.types import Sampling
 
@@ -106,7 +106,7 @@ def main_table(name: str) -> str:
     """The README's table of a reference run, from its summary. In brackets: emitted."""
     promises = guaranteed(name)
     rows = [row for row in reference(name) if row["family"] == "all"]
-    rows.sort(key=lambda row: (row["decoder"] != "ar", place_of(promises[row["decoder"]])))
+    rows.sort(key=lambda row: (row["decoder"] != "ar", guarantee_rank(promises[row["decoder"]])))
     lines = [HEADINGS, "| --- | --- |" + " ---: |" * 7]
     for row in rows:
         assert row.get("guarantee", promises[row["decoder"]]) == promises[row["decoder"]]
@@ -170,7 +170,7 @@ def family_table(greedy_run: str, sampled_run: str, families: list[str]) -> str:
     promises = guaranteed(greedy_run)
     decoders = dict.fromkeys(decoder for decoder, _ in greedy)
     lines = []
-    for decoder in sorted(decoders, key=lambda d: (d != "ar", place_of(promises[d]))):
+    for decoder in sorted(decoders, key=lambda d: (d != "ar", guarantee_rank(promises[d]))):
         places = [(decoder, family) for family in families]
         cells = [f"{_score(greedy[place])} / {_score(sampled[place])}" for place in places]
         lines.append(f"| {decoder} | {' | '.join(cells)} |")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.source_size import code_lines, num_lines, source_files
 
-MOST_LINES = 52_500
+MOST_LINES = 48_600
 """A ceiling that may only be lowered."""
 
 

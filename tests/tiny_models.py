@@ -33,8 +33,8 @@ from transformers import (
 )
 
 from decoders.core.adapter.config import AdapterConfig
-from decoders.core.adapter.exit_block import ExitBlock
 from decoders.core.adapter.gating import layer_shapes
+from decoders.core.adapter.heads import ExitBlock
 from decoders.core.adapter.module import SlotAdapter
 
 VOCAB, WIDTH, WINDOW = 97, 32, 7

@@ -5,11 +5,11 @@ Nothing heavy at module level: the command line imports this to show its help.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -25,40 +25,26 @@ Settings = Annotated[
     typer.Option("--set", help="TABLE.KEY=VALUE of the recipe, e.g. adapter.rank=32; repeat."),
 ]
 _Restart = Annotated[bool, typer.Option("--restart", help="Do not resume.")]
+_NewFolder = Annotated[Path, typer.Argument(help="Folder of the adapter; must be new.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+
+
+def _option(kind: Any, default: Any, *names: str, text: str) -> tuple[Any, Any]:
+    return Annotated[kind, typer.Option(*names, help=text)], default
+
+
 _OF_ADAPTERS: dict[str, tuple[Any, Any]] = {
-    "recipe": (
-        Annotated[
-            Path | None,
-            typer.Option(help="[default: training/recipes, for the zoo or for any model]"),
-        ],
-        None,
+    "recipe": _option(
+        Path | None, None, text="[default: training/recipes, for the zoo or for any model]"
     ),
-    "model": (
-        Annotated[str | None, typer.Option(help="Folder or hub id. [default: the zoo's target]")],
-        None,
+    "model": _option(str | None, None, text="Folder or hub id. [default: the zoo's target]"),
+    "data": _option(str | None, None, text="on-policy, text=PATH or dataset=ID."),
+    "on_policy": _option(
+        bool, False, "--on-policy", text="Learn completions sampled from the model itself."
     ),
-    "data": (
-        Annotated[str | None, typer.Option(help="on-policy, text=PATH or dataset=ID.")],
-        None,
-    ),
-    "on_policy": (
-        Annotated[
-            bool,
-            typer.Option("--on-policy", help="Learn completions sampled from the model itself."),
-        ],
-        False,
-    ),
-    "output": (
-        Annotated[
-            Path | None,
-            typer.Option(
-                "--output",
-                "-o",
-                help="Folder of the adapter. [default: in zoo, or in results/adapters]",
-            ),
-        ],
-        None,
+    "output": _option(
+        *(Path | None, None, "--output", "-o"),
+        text="Folder of the adapter. [default: in zoo, or in results/adapters]",
     ),
     "num_steps": (_NumSteps, None),
     "settings": (Settings, None),
@@ -66,12 +52,17 @@ _OF_ADAPTERS: dict[str, tuple[Any, Any]] = {
     "device": (Device, "cpu"),
     "progress": (Progressing, ProgressStyle.auto),
 }
-"""What both verbs that train adapters take, with the defaults."""
+"""Options of the verbs that train adapters, with the defaults."""
+_RECIPES = {
+    "refine": ("idlm-refine.toml", "idlm-any-refine.toml"),
+    "isd": ("idlm-isd.toml", "idlm-any.toml"),
+}
+"""Recipes of the zoo's adapter and of one for any model, where they are not KIND and KIND-any."""
 
 
 @contextmanager
 def _usage() -> Iterator[None]:
-    """What recipes, data or checkpoints are refused for is one line and exit code 2."""
+    """Turn a refusal of recipes, data or checkpoints into one line and exit code 2."""
     try:
         yield
     except ValueError as error:
@@ -79,7 +70,7 @@ def _usage() -> Iterator[None]:
 
 
 @train.command("zoo")
-def train_zoo(
+def _zoo(
     recipe: Annotated[Path | None, typer.Option(help="[default: the zoo's own]")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="[default: zoo]")] = None,
     restart: _Restart = False,
@@ -87,31 +78,29 @@ def train_zoo(
     progress: Progressing = ProgressStyle.auto,
 ) -> None:
     """Train the embedded target and its draft from scratch (resumable)."""
-    from training.recipe import RECIPES, zoo_output
-    from training.zoo import train as zoo
+    from training.recipe import RECIPES, read_recipe, zoo_output
+    from training.zoo.train import train_zoo
 
     with _usage():
-        zoo.main(
-            recipe or RECIPES / "zoo.toml",
-            output or zoo_output(),
-            resume=not restart,
-            progress=progress.value,
-            device=device,
-        )
+        tables = read_recipe(recipe or RECIPES / "zoo.toml")
+        train_zoo(tables, output or zoo_output(), not restart, progress.value, device)
 
 
 class Objective(StrEnum):
-    """What an I-DLM adapter is for."""
+    """Use of an I-DLM adapter."""
 
     refine = "refine"
     isd = "isd"
 
 
-@train.command("ptp")
-@gathering(_OF_ADAPTERS)
-def train_ptp(given: Given) -> None:
-    """Train a PTP adapter for a model (resumable); see docs/ptp.md."""
-    _train_adapter("ptp", given)
+def _adapter_verb(kind: str, text: str) -> None:
+    def verb(given: Given) -> None:
+        _train(kind, given)
+
+    train.command(kind, help=text)(gathering(_OF_ADAPTERS)(verb))
+
+
+_adapter_verb("ptp", "Train a PTP adapter for a model (resumable); see docs/ptp.md.")
 
 
 @train.command("idlm")
@@ -123,74 +112,67 @@ def train_idlm(
     given: Given,
 ) -> None:
     """Train an adapter of masks for a model (resumable); see docs/idlm.md."""
-    _train_adapter(objective.value, given)
+    _train(objective.value, given)
 
 
-def _train_adapter(kind: Literal["ptp", "refine", "isd"], given: Given) -> None:
-    """What the commands that train adapters of slots share."""
+_adapter_verb("medusa", "Train Medusa heads for a model (resumable); see docs/decoders/medusa.md.")
+_adapter_verb(
+    "eagle", "Train EAGLE's draft layer for a model (resumable); see docs/decoders/eagle.md."
+)
+_adapter_verb("exit", "Train an early exit of a model (resumable); see docs/decoders/exit.md.")
+
+
+def _train(kind: str, given: Given) -> None:
     from bench.plan.named_models import resolve
-    from training.adapter import train as adapters
 
+    options = dict(given)
+    if options.pop("on_policy"):
+        if options["data"] is not None:
+            raise UsageError("--on-policy and --data exclude each other; give one of them")
+        options["data"] = "on-policy"
+    resume, progress = not options.pop("restart"), options.pop("progress").value
     with _usage():
-        adapters.main(kind=kind, locate=resolve, **_adapter_options(**given))
+        train_kind(kind, **options, resume=resume, progress=progress, locate=resolve)
 
 
-def _adapter_options(
+def train_kind(
+    kind: str,
     *,
-    data: str | None,
-    on_policy: bool,
-    settings: list[str] | None,
-    restart: bool,
-    progress: ProgressStyle,
+    recipe: Path | None = None,
+    output: Path | None = None,
+    model: str | None = None,
+    data: str | None = None,
+    num_steps: int | None = None,
+    settings: Sequence[str] | None = None,
     **options: Any,
-) -> dict[str, Any]:
-    """`_OF_ADAPTERS` as the functions that train take them."""
-    if on_policy and data is not None:
-        raise UsageError("--on-policy and --data exclude each other; give one of them")
-    return {
-        **options,
-        "data": "on-policy" if on_policy else data,
-        "settings": settings or (),
-        "resume": not restart,
-        "progress": progress.value,
-    }
+) -> Path:
+    """Train an adapter (ptp, refine, isd) or heads (medusa, eagle, exit); return their folder.
 
-
-@train.command("medusa")
-@gathering(_OF_ADAPTERS)
-def train_medusa(given: Given) -> None:
-    """Train Medusa heads for a model (resumable); see docs/decoders/medusa.md."""
-    from bench.plan.named_models import resolve
+    Without a recipe it is the zoo's own, or the one for any model where `model` is given; the
+    folder is KIND in `zoo_output()` or ``results/adapters/MODEL-KIND`` (``MODEL`` for PTP). Options
+    are those of `training.run.TrainingOptions`.
+    """
+    from training.adapter import train as adapters
     from training.heads import train as heads
+    from training.recipe import RECIPES, customised, read_recipe, with_settings, zoo_output
 
-    with _usage():
-        heads.main(locate=resolve, **_adapter_options(**given))
-
-
-@train.command("eagle")
-@gathering(_OF_ADAPTERS)
-def train_eagle(given: Given) -> None:
-    """Train EAGLE's draft layer for a model (resumable); see docs/decoders/eagle.md."""
-    from bench.plan.named_models import resolve
-    from training.heads import train as heads
-
-    with _usage():
-        heads.main(kind="eagle", locate=resolve, **_adapter_options(**given))
-
-
-@train.command("exit")
-@gathering(_OF_ADAPTERS)
-def train_exit(given: Given) -> None:
-    """Train an early exit of a model (resumable); see docs/decoders/exit.md."""
-    from bench.plan.named_models import resolve
-    from training.heads import train as heads
-
-    with _usage():
-        heads.main(kind="exit", locate=resolve, **_adapter_options(**given))
+    known = _RECIPES.get(kind, (f"{kind}.toml", f"{kind}-any.toml"))
+    tables = read_recipe(recipe or RECIPES / known[model is not None])
+    tables = customised(tables, model=model, data=data, num_steps=num_steps)
+    tables = with_settings(tables, settings or ())
+    if output is None:
+        suffix = "" if kind == "ptp" else f"-{kind}"
+        named = RESULTS / "adapters" / f"{Path(model or 'zoo').name}{suffix}"
+        output = zoo_output() / kind if model is None else named
+    if kind in ("ptp", "refine", "isd"):
+        adapters.train_adapter(tables, output, kind=kind, **options)
+    else:
+        heads.train_heads(tables, output, **options)
+    return output
 
 
 @train.command("draft")
-def train_draft(
+def _draft(
     recipe: Annotated[
         Path | None, typer.Option(help="[default: training/recipes/smollm2-draft.toml]")
     ] = None,
@@ -205,17 +187,16 @@ def train_draft(
 ) -> None:
     """Distil a small draft model on stored completions of a Llama target (resumable)."""
     from bench.plan.named_models import resolve
-    from training.adapter import draft
+    from training.draft import DraftRecipe, train_draft
     from training.recipe import RECIPES, customised, read_recipe, with_settings
 
     with _usage():
         tables = read_recipe(recipe or RECIPES / "smollm2-draft.toml")
         tables = with_settings(customised(tables, model=model, num_steps=num_steps), settings or ())
-        name = Path(draft.DraftRecipe.of(tables).model.path).name
+        name = Path(DraftRecipe.of(tables).model.path).name
         folder = output or RESULTS / "drafts" / name
-        draft.train_draft(
-            tables, folder, resume=not restart, progress=progress.value, locate=resolve
-        )
+        options: Any = {"resume": not restart, "progress": progress.value}
+        train_draft(tables, folder, locate=resolve, **options)
     typer.echo(str(folder))
 
 
@@ -232,17 +213,15 @@ def train_inverse(
     progress: Progressing = ProgressStyle.auto,
 ) -> None:
     """Train C-PTP from scratch without a teacher, beside an AR model, and compare them."""
-    from training.inverse import train as inverse
+    from training.inverse.train import train_both
+    from training.recipe import RECIPES, customised, read_recipe
 
+    folder = output or RESULTS / "inverse"
     with _usage():
-        result = inverse.main(
-            recipe,
-            output or RESULTS / "inverse",
-            num_steps=num_steps,
-            resume=not restart,
-            progress=progress.value,
-        )
-    typer.echo(str(result))
+        tables = read_recipe(recipe or RECIPES / "ptp-inverse.toml")
+        tables = customised(tables, num_steps=num_steps)
+        train_both(tables, folder, resume=not restart, progress=progress.value)
+    typer.echo(str(folder / "inverse.json"))
 
 
 @train.command("curve")
@@ -255,8 +234,7 @@ def train_curve(
     ] = Path("curve.png"),
 ) -> None:
     """How proposals grew with training, and what ten times more would give if it went on."""
-    from training.adapter.plots import plot_growth
-    from training.growth import read_growth
+    from training.plots import plot_growth, read_growth
 
     with _usage():
         files = [log / "training_log.jsonl" if log.is_dir() else log for log in logs]
@@ -273,7 +251,7 @@ def train_curve(
 
 
 def _trained(log: Path) -> str:
-    """What a log is of, by its folder; a run in progress keeps it in ``.training`` there."""
+    """Return the name of a log's folder; a run in progress keeps it in ``.training`` there."""
     parents = [folder.name for folder in log.absolute().parents]
     return parents[parents[0] == ".training"]
 
@@ -283,7 +261,7 @@ def import_ptp(
     checkpoint: Annotated[
         Path, typer.Argument(help="Lightning .ckpt, safetensors of the same keys, or their folder.")
     ],
-    output: Annotated[Path, typer.Argument(help="Folder of the adapter; must be new.")],
+    output: _NewFolder,
     config: Annotated[
         Path | None, typer.Option(help="train.yaml. [default: the one beside the checkpoint]")
     ] = None,
@@ -298,7 +276,7 @@ def import_ptp(
 @imports.command("idlm")
 def import_idlm(
     checkpoint: Annotated[Path, typer.Argument(help="Folder of I-DLM-8B, or of a LoRA of it.")],
-    output: Annotated[Path, typer.Argument(help="Folder of the adapter; must be new.")],
+    output: _NewFolder,
     base: Annotated[Path | None, typer.Option(help="Folder of the LoRA's base model.")] = None,
     stride: Annotated[int, typer.Option(help="N that it was trained for.")] = 4,
     mask_id: Annotated[int, typer.Option(help="Token whose embedding is the mask.")] = 151_669,
@@ -315,7 +293,7 @@ def import_peft(
     folder: Annotated[
         Path, typer.Argument(help="What `bench export --to peft` wrote, or PEFT saved since.")
     ],
-    output: Annotated[Path, typer.Argument(help="Folder of the adapter; must be new.")],
+    output: _NewFolder,
 ) -> None:
     """Turn an adapter in PEFT's format into ours; `bench export --to peft` is the way back."""
     from training.importers import peft

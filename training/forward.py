@@ -14,17 +14,38 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-MASKED = -1e9
+_MASKED = -1e9
+
+
+def fresh_llama(sizes: Any, **config: Any) -> Any:
+    """Return a `LlamaForCausalLM` of a recipe's sizes with tied embeddings, from its seed.
+
+    `sizes` has the fields width, intermediate, layers, heads and seed.
+    """
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    settings = LlamaConfig(
+        hidden_size=sizes.width,
+        intermediate_size=sizes.intermediate,
+        num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes.heads,
+        num_key_value_heads=sizes.heads,
+        tie_word_embeddings=True,
+        **config,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(sizes.seed)  # noqa: TID251 - transformers draws from it; forked
+        return LlamaForCausalLM(settings)
 
 
 def hidden_states(model: Any, ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Final normed hidden states (B, T, D) in `dtype` of a `LlamaForCausalLM` for `ids` (B, T)."""
+    """Return final normed states (B, T, D) in `dtype` of a `LlamaForCausalLM` for `ids` (B, T)."""
     config = model.config
     heads, size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
     batch, length = ids.shape
     cos, sin = _rotary(length, size, config.rope_parameters["rope_theta"], dtype, ids.device)
     eps, width = config.rms_norm_eps, config.hidden_size
-    mask = torch.full((length, length), MASKED, dtype=dtype, device=ids.device).triu(1)
+    mask = torch.full((length, length), _MASKED, dtype=dtype, device=ids.device).triu(1)
     x = F.embedding(ids, model.model.embed_tokens.weight.to(dtype))
     for layer in model.model.layers:
         attention, mlp = layer.self_attn, layer.mlp

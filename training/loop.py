@@ -1,9 +1,8 @@
-"""The training loop of everything trained here: schedule, updates, checkpoints, worker sync.
+"""The training loop of everything trained here: updates, evaluations, checkpoints, worker sync.
 
-A `_TrainingJob` says what is trained and yields summed losses; `Loop` does the rest. One step's
-data depend on (seed, step) alone, and gradients of all workers are summed once, so a run is a pure
-function of its recipe (up to the machine's arithmetic), and a resumed run ends in the weights of an
-uninterrupted one. Muon (Jordan et al. 2024) moves matrices, AdamW the rest.
+One step's data depend on (seed, step) alone, and gradients of all workers are summed once, so a run
+is a pure function of its recipe (up to the machine's arithmetic), and a resumed run ends in the
+weights of an uninterrupted one. Muon (Jordan et al. 2024) moves matrices, AdamW the rest.
 """
 
 from __future__ import annotations
@@ -14,42 +13,27 @@ import math
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from training.workers import give_memory_back, worker
+from training.recipe import LoopTable
+from training.workers import give_memory_back, wait_for_all, worker
 
-_KEEP_CHECKPOINT = "the checkpoint was made by another recipe; delete it or use that recipe"
+if TYPE_CHECKING:
+    from training.reporter import Reporter
 
 Piece = tuple[Tensor, int, int]
 """Summed loss (nats) of some targets, how many targets, and how many tokens or slots were run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """Warm-up, plateau, linear decay to `final` of the peak over the last `decay` share."""
-
-    num_steps: int
-    warmup_steps: int
-    decay: float
-    final: float = 0.02
-
-    def scale(self, step: int) -> float:
-        """The factor on every learning rate at `step` (0-based)."""
-        warm = min(1.0, (step + 1) / max(1, self.warmup_steps))
-        start = self.num_steps * (1 - self.decay)
-        left = (self.num_steps - step) / max(1.0, self.num_steps - start)
-        return warm * max(self.final, min(1.0, left))
-
-
 @dataclass(slots=True, kw_only=True)
 class TrainingProgress:
-    """Where a run stands: what a checkpoint holds beside weights and optimiser state."""
+    """The step a run has reached, kept in checkpoints beside weights and optimiser state."""
 
     step: int = 0
     tokens: int = 0
@@ -57,99 +41,71 @@ class TrainingProgress:
     counts: dict[str, int] = field(default_factory=dict)
 
 
-class _TrainingJob(Protocol):
-    """What a loop trains."""
+class Job(Protocol):
+    """The subject of a loop: checkpoints hold what is `trained`, and share the `fingerprint`."""
+
+    fingerprint: str
+    reporter: Reporter
 
     @property
-    def trained(self) -> nn.Module:
-        """The module whose state a checkpoint holds; gradients reach (some of) its parameters."""
+    def run(self) -> LoopTable: ...  # noqa: D102
+
+    @property
+    def trained(self) -> Any: ...  # noqa: D102
+
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Return the optimisers of its parameters, at the peaks of their learning rates."""
 
     def pieces(self, progress: TrainingProgress) -> Iterable[Piece]:
-        """This worker's losses of step ``progress.step``, one after another."""
+        """Yield this worker's losses of step ``progress.step``, one after another."""
 
     def evaluate(self, progress: TrainingProgress) -> None:
-        """Tells how good the module is; may adapt ``progress.counts``."""
+        """Report how good the module is; ``progress.counts`` may be adapted."""
 
-
-class _Watcher(Protocol):
-    """Who is told how training goes (`training.reporter.Reporter`)."""
-
-    def start(self, num_steps: int, progress: TrainingProgress) -> None:
-        """A run starts or goes on."""
-
-    def step(self, loss: float, progress: TrainingProgress) -> None:
-        """A step is done; its mean loss in nats."""
+    def export(self, folder: Path) -> None:
+        """Write what was trained."""
 
 
 class Loop:
     """Steps, evaluations and checkpoints of one job."""
 
-    def __init__(
-        self,
-        job: _TrainingJob,
-        optimizers: Sequence[torch.optim.Optimizer],
-        schedule: Schedule,
-        path: Path,
-        fingerprint: str,
-        watcher: _Watcher,
-        *,
-        eval_steps: int,
-        checkpoint_minutes: float,
-        progress: TrainingProgress | None = None,
-    ) -> None:
-        """Continues from the checkpoint at `path` if there is one.
-
-        Args:
-            job: what is trained.
-            optimizers: of its parameters; their learning rates are the schedule's peaks.
-            schedule: how long, and how the rates go.
-            path: of the checkpoint.
-            fingerprint: what a checkpoint must share with this run, see `fingerprint_of`.
-            watcher: told of every step.
-            eval_steps: steps between evaluations.
-            checkpoint_minutes: minutes between checkpoints.
-            progress: where a run that starts stands.
-
-        Raises:
-            ValueError: the checkpoint belongs to another recipe.
-        """
-        self.job, self.schedule, self.watcher = job, schedule, watcher
-        self.optimizers = list(optimizers)
-        self.path, self.fingerprint = path, fingerprint
-        self.eval_steps, self.checkpoint_minutes = eval_steps, checkpoint_minutes
+    def __init__(self, job: Job, path: Path, counts: dict[str, int] | None = None) -> None:
+        """Continue from the checkpoint at `path`, of this recipe, or start with `counts`."""
+        self.job, self.run, self.path = job, job.run, path
+        self.optimizers = job.optimizers()
         self.peaks = [[group["lr"] for group in each.param_groups] for each in self.optimizers]
-        self.progress = TrainingProgress() if progress is None else progress
+        self.progress = TrainingProgress(counts=counts or {})
         self._saved_step = -1
         if path.exists():
             self._load()
 
     def train(self, deadline: float | None) -> bool:
-        """Steps until the schedule ends (True) or the monotonic deadline passes (False)."""
-        num_steps = self.schedule.num_steps
-        self.watcher.start(num_steps, self.progress)
+        """Step until the run ends (True) or the monotonic deadline passes (False)."""
+        num_steps = self.run.num_steps
+        self.job.reporter.start(num_steps, self.progress)
         saved = _agreed_time()
         while self.progress.step < num_steps:
             self._step()
             # By steps, not by the clock: an evaluation may adapt later steps.
-            if self.progress.step % self.eval_steps == 0:
+            if self.progress.step % self.run.eval_steps == 0:
                 self.job.evaluate(self.progress)
             now = _agreed_time()
-            if now - saved > 60 * self.checkpoint_minutes:
+            if now - saved > 60 * self.run.checkpoint_minutes:
                 self.save()
                 saved = now
             if deadline is not None and now > deadline:
                 self.save()
                 return False
-        # what was saved is remembered by every worker: the file may change under their eyes
+        # every worker remembers what was saved: the file may change under their eyes
         if self._saved_step < self.progress.step:
-            if self.progress.step % self.eval_steps:
+            if self.progress.step % self.run.eval_steps:
                 self.job.evaluate(self.progress)
             self.save()
         return True
 
     def _step(self) -> None:
         started = time.monotonic()
-        scale = self.schedule.scale(self.progress.step)
+        scale = self.run.rate_scale(self.progress.step)
         for optimizer, peaks in zip(self.optimizers, self.peaks, strict=True):
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["lr"] = peak * scale
@@ -157,37 +113,29 @@ class Loop:
         self.progress.step += 1
         self.progress.tokens += tokens
         self.progress.seconds += time.monotonic() - started
-        self.watcher.step(loss, self.progress)
+        self.job.reporter.step(loss, self.progress)
 
     def save(self) -> None:
-        """Writes a checkpoint (first worker only; the others hold the same state)."""
+        """Write a checkpoint (first worker only; the others hold the same state)."""
         self._saved_step = self.progress.step
         if worker()[0] == 0:
-            self._save()
+            state = {
+                "fingerprint": self.job.fingerprint,
+                "model": self.job.trained.state_dict(),
+                "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+                "progress": asdict(self.progress),
+            }
+            _replace(self.path, state)
         give_memory_back()
-        if worker()[1] > 1:
-            dist.barrier()
-
-    def _save(self) -> None:
-        """Weights, optimiser state and progress in one atomic replacement."""
-        state = {
-            "fingerprint": self.fingerprint,
-            "model": self.job.trained.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "progress": {name: getattr(self.progress, name) for name in TrainingProgress.__slots__},
-        }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_suffix(".partial")
-        with partial.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self.path)
+        wait_for_all()
 
     def _load(self) -> None:
-        state = torch.load(self.path, map_location="cpu", weights_only=True)
-        if state["fingerprint"] != self.fingerprint:
-            raise ValueError(f"{self.path}: {_KEEP_CHECKPOINT}")
+        state = _read(self.path)
+        if state["fingerprint"] != self.job.fingerprint:
+            raise ValueError(
+                f"{self.path}: the checkpoint was made by another recipe; delete it or use that "
+                "recipe"
+            )
         self.job.trained.load_state_dict(state["model"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
@@ -195,16 +143,55 @@ class Loop:
         self._saved_step = self.progress.step
 
 
+class Best:
+    """The weights of the best evaluation so far, kept in one file beside the checkpoint.
+
+    Judged by accepted tokens, not by loss: the expected number of leading correct slots or drafts.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Go on from the file at `path` if there is one."""
+        self.path = path
+
+    def offer(self, step: int, score: float, trained: nn.Module) -> None:
+        """Keep these weights if their score is better than that of those kept."""
+        if self._kept_score() < score:
+            _replace(self.path, {"score": score, "step": step, "model": trained.state_dict()})
+
+    def better_than(self, score: float) -> dict[str, Tensor] | None:
+        """Return the weights kept, where their score was better than this one."""
+        return _read(self.path)["model"] if self._kept_score() > score else None
+
+    def _kept_score(self) -> float:
+        return float(_read(self.path)["score"]) if self.path.exists() else -1.0
+
+
+def _replace(path: Path, state: dict[str, Any]) -> None:
+    """Write a state in one atomic replacement."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def _read(path: Path) -> Any:
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
 def update(
     pieces: Iterable[Piece], trained: nn.Module, optimizers: Sequence[torch.optim.Optimizer]
 ) -> tuple[float, int]:
-    """One update from summed gradients of all workers; mean loss (nats) and tokens run."""
+    """Make one update from the gradients of all workers; return mean loss (nats) and tokens run."""
     total = torch.zeros(3, dtype=torch.float64)
     for loss, num_targets, num_tokens in pieces:
         loss.backward()  # type: ignore[no-untyped-call]
         total += torch.tensor([loss.item(), num_targets, num_tokens])
     parameters = [p for p in trained.parameters() if p.requires_grad]
-    _sum_over_workers(total, parameters)
+    if worker()[1] > 1:
+        _sum_over_workers(total, parameters)
     if not total[1]:  # nothing to learn from this step's text
         return math.nan, int(total[2].item())
     parameters = [p for p in parameters if p.grad is not None]
@@ -219,8 +206,6 @@ def update(
 
 
 def _sum_over_workers(total: Tensor, parameters: Sequence[nn.Parameter]) -> None:
-    if worker()[1] == 1:
-        return
     dist.all_reduce(total)
     grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     flat = torch.cat([grad.flatten() for grad in grads])
@@ -232,38 +217,36 @@ def _sum_over_workers(total: Tensor, parameters: Sequence[nn.Parameter]) -> None
 
 def muon_and_adamw(
     trained: nn.Module,
-    matrices: Sequence[nn.Parameter],
+    matrices: Iterable[nn.Parameter],
+    run: Any,
     *,
-    muon_lr: float,
-    adamw_lr: float,
     weight_decay: float = 0.0,
 ) -> list[torch.optim.Optimizer]:
-    """Muon for 2-D `matrices` of a module, AdamW for all else in it that takes gradients.
+    """Return Muon for the 2-D `matrices` of a module, and AdamW for all else that takes gradients.
 
-    The rates are the schedule's peaks.
+    Peaks of the learning rates are ``run.muon_lr`` and ``run.adamw_lr``.
     """
-    known = {id(p) for p in matrices}
+    moved = [p for p in matrices if p.ndim == 2]
+    known = {id(p) for p in moved}
     others = [p for p in trained.parameters() if p.requires_grad and id(p) not in known]
     return [
-        torch.optim.Muon(matrices, lr=muon_lr, momentum=0.95, weight_decay=weight_decay),
-        torch.optim.AdamW(others, lr=adamw_lr, betas=(0.9, 0.95), weight_decay=0.0),
+        torch.optim.Muon(moved, lr=run.muon_lr, momentum=0.95, weight_decay=weight_decay),
+        torch.optim.AdamW(others, lr=run.adamw_lr, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 
 
 def fingerprint_of(*parts: Any) -> str:
-    """A hash of what decides a run's steps."""
+    """Return a hash of what decides a run's steps."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def saved_progress(path: Path) -> TrainingProgress:
-    """Where the run of a checkpoint stands; a fresh `TrainingProgress` if there is none."""
-    if not path.exists():
-        return TrainingProgress()
-    return TrainingProgress(**torch.load(path, map_location="cpu", weights_only=True)["progress"])
+    """Return the progress in a checkpoint; a fresh `TrainingProgress` if there is none."""
+    return TrainingProgress(**_read(path)["progress"]) if path.exists() else TrainingProgress()
 
 
 def _agreed_time() -> float:
-    """The first worker's clock, so that all workers evaluate and stop at the same step."""
+    """Return the first worker's clock, so that all workers evaluate and stop at the same step."""
     now = torch.tensor([time.monotonic()], dtype=torch.float64)
     if worker()[1] > 1:
         dist.broadcast(now, src=0)

@@ -1,68 +1,210 @@
-"""The figure of zoo training: how exact the answers of each family are, over tokens seen."""
+"""Figures of training, and the growth of proposals that they show.
+
+Between a few hundred thousand and some million slots, the leading proposals that stand grow nearly
+linearly in the logarithm of the slots seen. The fit says what ten times more would give if that
+went on; its interval holds the next evaluation with 95 %, and says nothing of the growth's end.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from scipy.stats import linregress, t
+
+from decoders.core.adapter.config import AdapterConfig
 from specbench_tasks.task import FAMILIES
 
-COLORS = ("#4477AA", "#EE6677", "#228833", "#B8860B", "#66CCEE", "#AA3377")
-"""Paul Tol's bright scheme (its yellow darkened), told apart with colour-blind eyes too."""
+_MIN_POINTS = 4  # two for the line, and some to tell how far they lie from it
+_KINDS = {"greedy_leading_16": "greedy", "leading_16": "sampled", "drafts_that_stand": "greedy"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """Leading proposals that stand (`values`) by tokens or slots trained on (`seen`), and a line.
+
+    Attributes:
+        slope: what ten times more gives; `slope_error` its standard error.
+        offset: of the line at one token seen.
+        spread: standard deviation of the evaluations about the line.
+    """
+
+    name: str
+    kind: str
+    seen: tuple[float, ...]
+    values: tuple[float, ...]
+    slope: float
+    slope_error: float
+    offset: float
+    spread: float
+
+    def at(self, seen: float) -> tuple[float, float, float]:
+        """Return the line at `seen`, and the 95 % interval of an evaluation there."""
+        logs = np.log10(self.seen)
+        away = (math.log10(seen) - logs.mean()) ** 2 / ((logs - logs.mean()) ** 2).sum()
+        num = len(logs)
+        margin = float(t.ppf(0.975, num - 2)) * self.spread * math.sqrt(1 + 1 / num + away)
+        value = self.offset + self.slope * math.log10(seen)
+        return value, value - margin, value + margin
 
 
 def read_evaluations(log: Path, key: str) -> list[dict[str, Any]]:
-    """The records of a training log that have `key`; a resumed run's replace those they repeat."""
+    """Return a log's records that have `key`; a resumed run's replace those they repeat."""
     by_step: dict[int, dict[str, Any]] = {}
     for line in log.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
         if key in record:
             by_step = {step: old for step, old in by_step.items() if step < record["step"]}
             by_step[record["step"]] = record
-    return [by_step[step] for step in sorted(by_step)]
+    return list(by_step.values())
 
 
-def _read_scores(log: Path) -> tuple[list[float], dict[str, list[float]]]:
-    """Millions of tokens seen and, per family, the share at each evaluation in a training log."""
-    records = read_evaluations(log, "scores")
-    shares = {
-        family: [r["scores"][family].get("exact", r["scores"][family]["score"]) for r in records]
-        for family in FAMILIES
-    }
-    return [record["tokens"] / 1e6 for record in records], shares
+def read_growth(log: Path, name: str) -> list[Growth]:
+    """Return one fit for each kind of text in a log's evaluations.
+
+    Raises:
+        ValueError: no such file, no evaluations in it, or fewer than 4.
+    """
+    try:
+        reports = read_evaluations(log, "held_out")
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot read the training log {log}: {error}") from error
+    grown = [
+        _fit(name, kind, reports, column)
+        for column, kind in _KINDS.items()
+        if reports and reports[-1]["held_out"].get(column) is not None
+    ]
+    if not grown:
+        raise ValueError(f"{log} has no evaluations of an adapter or a draft")
+    return grown
+
+
+def _fit(name: str, kind: str, reports: list[dict[str, Any]], column: str) -> Growth:
+    points = [
+        (float(report["tokens"]), float(report["held_out"][column]))
+        for report in reports
+        if report["tokens"] > 0 and report["held_out"].get(column) is not None
+    ]
+    if len(points) < _MIN_POINTS:
+        raise ValueError(f"{name} was evaluated {len(points)} times; a fit needs {_MIN_POINTS}")
+    seen, values = zip(*points, strict=True)
+    line = linregress(np.log10(seen), values)
+    rest = np.array(values) - line.intercept - line.slope * np.log10(seen)
+    return Growth(
+        name=name,
+        kind=kind,
+        seen=seen,
+        values=values,
+        slope=float(line.slope),
+        slope_error=float(line.stderr),
+        offset=float(line.intercept),
+        spread=float(math.sqrt((rest**2).sum() / (len(points) - 2))),
+    )
+
+
+COLORS = ("#4477AA", "#EE6677", "#228833", "#B8860B", "#66CCEE", "#AA3377")
+"""Paul Tol's bright scheme (its yellow darkened), told apart with colour-blind eyes too."""
 
 
 def plot_exactness(log: Path, output: Path) -> None:
-    """Draws the log's evaluations to `output` (PNG or SVG by its suffix)."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    tokens, shares = _read_scores(log)
-    figure = Figure(figsize=(8, 4.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    """Draw the zoo's share of exact answers by family over the tokens of a training log."""
+    records = read_evaluations(log, "scores")
+    tokens = [record["tokens"] / 1e6 for record in records]
+    figure, (axes,) = _panels(1, (8, 4.6))
     for family, color in zip(FAMILIES, COLORS, strict=True):
         what = "constraints met" if family == "mt_bench" else "exact answers"
-        axes.plot(
-            tokens,
-            shares[family],
-            color=color,
-            marker="o",
-            markersize=4,
-            linewidth=1.8,
-            label=f"{family} ({what})",
-        )
-    for record in read_evaluations(log, "scores"):
+        rows = [record["scores"][family] for record in records]
+        shares = [row.get("exact", row["score"]) for row in rows]
+        style = {"color": color, "markersize": 4, "linewidth": 1.8}
+        axes.plot(tokens, shares, "o-", label=f"{family} ({what})", **style)
+    for record in records:
         if "note" in record:  # measured under other conditions than the points before it
             axes.axvline(record["tokens"] / 1e6, color="0.6", linewidth=1, linestyle=":")
             figure.supxlabel(f"dotted line: {record['note']}", x=0.01, ha="left", fontsize=8)
-    axes.set_xlabel("training tokens (millions)")
-    axes.set_ylabel("share on held-out prompts")
     axes.set_title("Zoo target: whole answers word for word, by family", loc="left")
-    axes.set_ylim(0, 1.02)
-    axes.grid(axis="y", alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.set(
+        xlabel="training tokens (millions)", ylabel="share on held-out prompts", ylim=(0, 1.02)
+    )
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    _save(figure, output)
+
+
+def plot_adapters(configs: Mapping[str, AdapterConfig], output: Path) -> None:
+    """Draw accuracy and survival by slot of one or more adapters."""
+    from matplotlib.ticker import MaxNLocator
+
+    figure, (left, right) = _panels(2)
+    for (name, config), color in zip(configs.items(), _cycle(len(configs)), strict=True):
+        kinds: list[tuple[str, str, str | None]] = [("", "-", name)]
+        if config.measured.get("greedy_accuracy"):
+            kinds.append(("greedy_", "--", None))
+        for kind, style, label in kinds:
+            for axes, what in ((left, "accuracy"), (right, "survival")):
+                values = enumerate(config.measured[f"{kind}{what}"], 1)
+                shown = [(slot, value) for slot, value in values if value is not None]
+                axes.plot(*zip(*shown), style, color=color, linewidth=1.8, label=label)  # noqa: B905
+    left.set_title("A slot's token is right", loc="left", fontsize=10)
+    right.set_title("All slots up to here are right", loc="left", fontsize=10)
+    for axes in (left, right):
+        axes.set(xlabel="slot", ylim=(0, 1.02))
+        axes.set_xlim(left=1)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    left.set_ylabel("share of held-out windows")
+    right.legend(frameon=False, fontsize=9, title="dashed: greedy", title_fontsize=9)
+    _save(figure, output)
+
+
+def plot_growth(grown: Sequence[Growth], output: Path) -> None:
+    """Draw leading proposals that stand over tokens or slots seen, and the line ten times on."""
+    figure, (axes,) = _panels(1)
+    names = list(dict.fromkeys(growth.name for growth in grown))
+    colors = dict(zip(names, _cycle(len(names)), strict=True))
+    for growth in grown:
+        color, sampled = colors[growth.name], growth.kind == "sampled"
+        axes.plot(
+            *(growth.seen, growth.values, "o" if sampled else "s"),
+            color=color,
+            markersize=4,
+            markerfacecolor="none" if sampled else color,
+            label=f"{growth.name}, {growth.kind}",
+        )
+        ahead = [growth.seen[-1] * 10 ** (step / 20) for step in range(21)]
+        for seen, style in ((growth.seen, "-"), (ahead, ":")):
+            fitted = [growth.at(number)[0] for number in seen]
+            axes.plot(seen, fitted, style, color=color, linewidth=1.4)
+        low, high = zip(*(growth.at(number)[1:] for number in ahead), strict=True)
+        positive = [max(0.0, value) for value in low]
+        axes.fill_between(ahead, positive, high, color=color, alpha=0.12, linewidth=0)
+    axes.set_xscale("log")
+    axes.set_xlabel("tokens or slots seen (dotted: ten times on)")
+    axes.set_ylabel("leading proposals that stand")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, fontsize=8, loc="upper left")
+    _save(figure, output)
+
+
+def _panels(number: int, size: tuple[float, float] | None = None) -> tuple[Any, Sequence[Any]]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size or (4.2 * number, 3.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = [figure.add_subplot(1, number, index + 1) for index in range(number)]
+    for axes in panels:
+        axes.grid(axis="y", alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure, panels
+
+
+def _cycle(number: int) -> list[str]:
+    return [COLORS[index % len(COLORS)] for index in range(number)]
+
+
+def _save(figure: Any, output: Path) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(output, dpi=150)

@@ -16,14 +16,25 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 RECIPES = Path(str(files("training"))).resolve() / "recipes"
-"""The recipes that come with the package."""
 ZOO = RECIPES.parents[1] / "zoo"
 """The embedded models: beside the package, in a checkout and where a wheel was installed alike."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+NotNegative = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0)]
+TopP = Annotated[float, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0, le=10**18)]
+FREE = {
+    "num_steps",
+    "checkpoint_minutes",
+    "workers",
+    "half",
+    "choose",
+    "final_rows",
+    "final_draws",
+}
+"""Keys of [run] that a resumed run may change; so are those that begin with ``eval_``."""
 
 
 class RecipeTable(BaseModel):
@@ -32,45 +43,69 @@ class RecipeTable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+class LoopTable(RecipeTable):
+    """[run] of every training: its length, rates, evaluations and checkpoints.
+
+    Learning rates fall linearly over the last share `decay` of the steps; `adamw_lr` is the peak
+    but for matrices that Muon moves.
+    """
+
+    num_steps: Count
+    warmup_steps: NotNegative = 60
+    decay: Share = 0.9
+    adamw_lr: Rate
+    eval_steps: Count = 200
+    eval_rows: Count = 60
+    checkpoint_minutes: float = Field(default=4.0, ge=0)
+
+    def rate_scale(self, step: int) -> float:
+        """Return the factor on every rate at a 0-based step: it falls to 0.02, not to 0."""
+        warm = min(1.0, (step + 1) / max(1, self.warmup_steps))
+        start = self.num_steps * (1 - self.decay)
+        left = (self.num_steps - step) / max(1.0, self.num_steps - start)
+        return warm * max(0.02, min(1.0, left))
+
+
 class Recipe(RecipeTable):
     """A whole recipe: a field for each of its tables."""
 
     @classmethod
     def of(cls, tables: Mapping[str, Any]) -> Self:
-        """Check tables.
-
-        Raises:
-            ValueError: an unknown key, or a value that is missing or not allowed, in one line.
-        """
+        """Check tables; the `ValueError` names the first wrong key in one line."""
         try:
             return cls.model_validate(tables)
         except ValidationError as error:
-            raise ValueError(f"recipe: {cls._told(error.errors()[0])}") from error
+            raise ValueError(f"recipe: {cls._format_error(error.errors()[0])}") from error
 
     @classmethod
-    def _told(cls, error: ErrorDetails) -> str:
-        place = ".".join(map(str, error["loc"]))
+    def _format_error(cls, error: ErrorDetails) -> str:
+        key = ".".join(map(str, error["loc"]))
         match error["type"]:
             case "missing":
-                return f"{place} is missing; add it"
+                return f"{key} is missing; add it"
             case "extra_forbidden" | "unexpected_keyword_argument":
                 *table, _ = error["loc"]
                 owner: Any = cls.model_fields[str(table[0])].annotation if table else cls
-                return f"unknown key {place}; use {', '.join(owner.__annotations__)}"
-            case "value_error":  # of a table's own, which says it all
-                return f"{place}: {error['ctx']['error']}"
-        return f"{place}: {error['msg'].lower()} (got {error['input']!r})"
+                names = getattr(owner, "model_fields", None) or owner.__annotations__
+                return f"unknown key {key}; use {', '.join(names)}"
+            case "value_error":  # a table's own check, which says it all
+                return f"{key}: {error['ctx']['error']}" if key else str(error["ctx"]["error"])
+        return f"{key}: {error['msg'].lower()} (got {error['input']!r})"
+
+    def decisive(self) -> dict[str, Any]:
+        """Return what decides a run's steps: all but its length, reports and written form."""
+        tables = self.model_dump(mode="json")
+        for name in list(tables["run"]):
+            if name in FREE or name.startswith("eval_"):
+                del tables["run"][name]
+        return tables
 
 
 def read_recipe(path: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A recipe's tables, laid over those of the one it extends.
+    """Return a recipe's tables, laid over those of the one it extends.
 
-    Args:
-        path: of a TOML file.
-        above: names of the recipes that extend this one.
-
-    Raises:
-        ValueError: no such file, no TOML, or recipes that extend one another in a ring.
+    A file that cannot be read, or recipes that extend one another in a ring, raise `ValueError`;
+    `above` are the names of the recipes that extend this one.
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -88,32 +123,23 @@ def read_recipe(path: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def zoo_output() -> Path:
-    """Where the zoo's models are made: in a checkout in place; an installed zoo is left alone."""
+    """Return where the zoo's models are made: in place in a checkout, else in ``results``."""
     in_checkout = (ZOO.parent / "pyproject.toml").is_file()
     return ZOO if in_checkout else Path("results") / "zoo"
 
 
 def _laid_over(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """`over`'s values where it has any, `under`'s elsewhere, table by table."""
-    merged = dict(under)
-    for key, value in over.items():
-        old = under.get(key)
-        if isinstance(old, dict) and isinstance(value, dict):
-            value = _laid_over(old, value)
-        merged[key] = value
-    return merged
+    """Return `over`'s values where it has any, `under`'s elsewhere, table by table."""
+    both = {
+        key: _laid_over(under[key], value)
+        for key, value in over.items()
+        if isinstance(value, dict) and isinstance(under.get(key), dict)
+    }
+    return {**under, **over, **both}
 
 
 def with_settings(tables: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """A recipe with single values replaced.
-
-    Args:
-        tables: as read.
-        settings: ``TABLE.KEY=VALUE`` each; VALUE is TOML, or a word.
-
-    Raises:
-        ValueError: a setting of another form.
-    """
+    """Return tables with ``TABLE.KEY=VALUE`` settings applied; VALUE is TOML, or a word."""
     changed = dict(tables)
     for setting in settings:
         name, equals, text = setting.partition("=")
@@ -137,32 +163,21 @@ def customised(
     data: str | None = None,
     num_steps: int | None = None,
 ) -> dict[str, Any]:
-    """A recipe for another model, other data or another length.
+    """Return tables for another model, other data or another length; None keeps the recipe's.
 
-    Args:
-        tables: as read.
-        model: folder or hub id; None keeps the recipe's.
-        data: ``on-policy``, ``text=PATH`` or ``dataset=ID``; None keeps the recipe's.
-        num_steps: None keeps the recipe's.
-
-    Raises:
-        ValueError: data of no known form.
+    `data` is ``on-policy``, ``text=PATH`` or ``dataset=ID``; other forms raise `ValueError`.
     """
-    changed = {
-        name: dict(table) if isinstance(table, dict) else table for name, table in tables.items()
-    }
+    changed = dict(tables)
     if model is not None:
-        changed.setdefault("model", {})["path"] = model
+        changed = _laid_over(changed, {"model": {"path": model}})
     if num_steps is not None:
-        changed.setdefault("run", {})["num_steps"] = num_steps
+        changed = _laid_over(changed, {"run": {"num_steps": num_steps}})
     if data is None:
         return changed
     kind, _, path = data.partition("=")
     if kind not in ("on-policy", "text", "dataset") or (kind == "on-policy") == bool(path):
         raise ValueError(f"data {data!r}: use on-policy, text=PATH or dataset=ID")
-    old = changed.get("data", {})
-    if kind != old.get("kind"):
-        changed["data"] = {"kind": kind, "seed": old.get("seed", 0)}
-    if path:
-        changed["data"]["path"] = path
-    return changed
+    table = changed.get("data", {})
+    if kind != table.get("kind"):
+        table = {"kind": kind, "seed": table.get("seed", 0)}
+    return {**changed, "data": {**table, "path": path} if path else table}

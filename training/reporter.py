@@ -1,4 +1,4 @@
-"""How training tells where it stands: a rich bar or plain lines, and a JSONL log."""
+"""Progress of training on the terminal, as a rich bar or plain lines, and in a JSONL log."""
 
 from __future__ import annotations
 
@@ -20,11 +20,8 @@ LOG_EVERY = 50
 class Reporter:
     """Shows progress in one style and logs every `LOG_EVERY` steps and every evaluation.
 
-    The style ``none`` shows nothing and logs all the same; without a log nothing is told at all, as
-    it is with all workers but the first.
-
-    Raises:
-        ValueError: unknown style.
+    The style ``none`` shows nothing and logs all the same; without a log nothing is written at all,
+    as with all workers but the first. An unknown style raises `ValueError`.
     """
 
     def __init__(self, style: str, name: str, log: Path | None, unit: str = "tokens") -> None:
@@ -44,21 +41,21 @@ class Reporter:
             self._bar.stop()
 
     def start(self, num_steps: int, progress: TrainingProgress) -> None:
-        """Opens the bar at the step the run stands at."""
+        """Open the bar at the step the run stands at."""
         self._num_steps = num_steps
         self._first = (progress.step, time.monotonic())
         if self.style != "rich":
             return
         from rich.console import Console
-        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
         self._bar = Bar(
-            TextColumn("training {task.description}"),
+            "training {task.description}",
             BarColumn(),
-            TextColumn("{task.completed}/{task.total} steps · loss {task.fields[loss]}"),
+            "{task.completed}/{task.total} steps · loss {task.fields[loss]}",
             TimeElapsedColumn(),
-            TextColumn("· left"),
+            "· left",
             TimeRemainingColumn(),
             console=Console(stderr=True),
         )
@@ -66,12 +63,12 @@ class Reporter:
         self._bar.add_task(self.name, total=num_steps, completed=progress.step, loss="-")
 
     def step(self, loss: float, progress: TrainingProgress) -> None:
-        """Tells one step's mean loss (nats per answer token)."""
+        """Report one step's mean loss (nats per answer token)."""
         if not math.isnan(loss):
             self._recent = [*self._recent[-99:], loss]
         mean = sum(self._recent) / max(1, len(self._recent))
         if progress.step % LOG_EVERY == 0:
-            self._write({"loss": round(mean, 5), **_standing(progress)})
+            self._write({"loss": round(mean, 5)}, progress)
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=progress.step, loss=f"{mean:.3f}")
         elif self.style != "none" and time.monotonic() - self._shown > _PLAIN_EVERY_S:
@@ -85,33 +82,30 @@ class Reporter:
             )
 
     def evaluation(self, progress: TrainingProgress, line: str, record: dict[str, Any]) -> None:
-        """Tells an evaluation: one line to read, the record to the log."""
-        self._write({**record, **_standing(progress), "peak_bytes": peak_memory()})
+        """Report an evaluation: one line to read, the record to the log."""
+        self._write(record, progress, peak_bytes=peak_memory())
         self._say(f"{self.name} step {progress.step} {line}")
 
     def look(self, progress: TrainingProgress, answers: dict[str, list[tuple[str, str]]]) -> None:
-        """Keeps a few answers for a look."""
-        self._write({"answers": answers, "step": progress.step}, ".answers.jsonl")
+        """Keep a few answers to read, in a file beside the log."""
+        if self.log is not None:
+            _append(
+                self.log.with_suffix(".answers.jsonl"), {"answers": answers, "step": progress.step}
+            )
 
-    def _write(self, record: dict[str, Any], suffix: str = ".jsonl") -> None:
-        if self.log is None:
-            return
-        with self.log.with_suffix(suffix).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+    def _write(self, record: dict[str, Any], progress: TrainingProgress, **more: Any) -> None:
+        if self.log is not None:
+            reached = {"step": progress.step, "tokens": progress.tokens}
+            _append(self.log, {**record, **reached, "seconds": round(progress.seconds, 1), **more})
 
     def _say(self, line: str) -> None:
-        if self.style == "none":
-            return
         if self._bar is not None:
             self._bar.console.print(line)
-        else:
+        elif self.style != "none":
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
 
 
-def _standing(progress: TrainingProgress) -> dict[str, Any]:
-    return {
-        "step": progress.step,
-        "tokens": progress.tokens,
-        "seconds": round(progress.seconds, 1),
-    }
+def _append(path: Path, record: dict[str, Any]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record, ensure_ascii=False) + "\n")

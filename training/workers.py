@@ -20,18 +20,23 @@ from torch.multiprocessing.spawn import ProcessRaisedException
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # of malloc.h
 _MOST_WORKERS = 64
-"""More than any but a larger machine has cores for."""
 
 
 def worker() -> tuple[int, int]:
-    """This process's rank and the number of workers (0 and 1 outside a group)."""
+    """Return this process's rank and the number of workers (0 and 1 outside a group)."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
 
 
+def wait_for_all() -> None:
+    """Wait until all workers of the group are here."""
+    if worker()[1] > 1:
+        dist.barrier()
+
+
 def peak_memory() -> int:
-    """Bytes this process held at most: of the GPU's allocator where it was used, else resident."""
+    """Return the most bytes this process held: of the GPU's allocator where used, else resident."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return torch.cuda.max_memory_allocated()
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -39,7 +44,7 @@ def peak_memory() -> int:
 
 
 def keep_memory() -> None:
-    """Lets the C library keep freed memory of this process for later allocations.
+    """Let the C library keep freed memory of this process for later allocations.
 
     By default glibc gives large blocks back to the system and takes them anew, whose page faults
     took two thirds of the time of training steps (docs/log.md). Elsewhere nothing happens.
@@ -51,7 +56,7 @@ def keep_memory() -> None:
 
 
 def give_memory_back() -> None:
-    """Gives what the C library keeps without using it back to the system; now and then is enough.
+    """Return unused memory of the C library to the system; now and then is enough.
 
     Blocks of ever other sizes leave ever more gaps: a process of 4 GB held 12 after two hours.
     """
@@ -65,7 +70,7 @@ def _c_library() -> ctypes.CDLL | None:
 
 
 def spawn(num_workers: int, function: Callable[..., Any], *arguments: Any) -> None:
-    """Calls ``function(*arguments)`` in `num_workers` processes that form a group, or here if 1.
+    """Call ``function(*arguments)`` in `num_workers` processes that form a group, or here if 1.
 
     Raises:
         ValueError: one of them raised it (the same text), or there are far too many.

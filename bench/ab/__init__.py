@@ -1,4 +1,1 @@
-"""Two checkouts measured interleaved, and how fit a machine is for that.
-
-Imports measure, verify, compare and below.
-"""
+"""Two checkouts measured interleaved, and how fit a machine is for that."""

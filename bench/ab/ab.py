@@ -1,10 +1,10 @@
-"""`bench ab`: two checkouts measured together, so that only their code can make a difference.
+"""`bench ab`: measure two checkouts together, so that only their code can make a difference.
 
-One process a side, one of them working at a time. For every prompt and decoder both sides answer
-right after each other, in seeded-random order, so that drift of the machine hits both alike; every
-second repeat begins with a fresh pair of processes, as the layout of one process in memory may make
-it a little faster throughout. The base plans; head answers the very same token ids. What comes out
-are two run folders, ``base`` and ``head``, for `bench compare`.
+One process a side, one of them working at a time. Both sides answer a prompt with a decoder right
+after each other, in seeded-random order, so that drift of the machine hits both alike; every second
+repeat begins with a fresh pair of processes, as the layout of one process in memory may make it a
+little faster throughout. The base plans; head answers the very same token ids. The result is two
+run folders, ``base`` and ``head``, for `bench compare`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ class _AbSide:
 
     @property
     def cells(self) -> list[str]:
-        """Its decoders, in order."""
         return [cell["cell"] for cell in self.opened["cells"]]
 
 
@@ -70,20 +69,14 @@ def run_ab(
     progress: Progress,
     start: Start = Process,
 ) -> tuple[Path, Path]:
-    """Measure two checkouts; returns the folders of base and head.
+    """Measure two checkouts, each a folder or a git revision; return the folders of base and head.
 
-    Args:
-        base: a folder that holds a checkout, or a git revision.
-        head: likewise; ``.`` is the working tree as it is.
-        config: values of `RunConfig` that were set (`bench.ab.request`), resolved by each
-            side for itself, in the folder of its checkout.
-        parent: where the folder of the pair is made.
-        progress: where to report to.
-        start: starts the process of a side in its checkout (injected by tests).
+    `config` holds the set values of `RunConfig` (`bench.ab.request`), which each side resolves for
+    itself; tests inject `start`, which starts a side's process.
 
     Raises:
-        BenchError: for a revision that is none (exit 2), sides that differ in more than their
-            code (5), or anything a side reports. What was measured until then is kept.
+        BenchError: a revision is none (exit 2), the sides differ in more than their code (5), or a
+            side reports an error. What was measured until then is kept.
     """
     now = datetime.now(UTC)
     token = sha256(f"{now.isoformat()} {base} {head} {config}".encode()).hexdigest()[:12]
@@ -95,32 +88,28 @@ def run_ab(
         for folder in folders:
             folder.mkdir()
         revisions = [None if Path(given).is_dir() else given for given in (base, head)]
-        _AbRun(trees, folders, config, token, progress, start, revisions).run()
+        by_folder = dict(zip(folders, revisions, strict=True))
+        _AbRun(trees, by_folder, config, token, progress, start).run()
     return folders[0], folders[1]
 
 
+@dataclass
 class _AbRun:
-    """The course of one `bench ab`."""
+    """The course of one `bench ab`; `revisions` are those checked out, by folder."""
 
-    def __init__(
-        self,
-        trees: Sequence[Path],
-        folders: Sequence[Path],
-        config: Mapping[str, Any],
-        token: str,
-        progress: Progress,
-        start: Start,
-        revisions: Sequence[str | None],
-    ) -> None:
-        self.revisions = dict(zip(folders, revisions, strict=True))
-        self.trees, self.folders, self.config = trees, folders, config
-        self.token, self.progress, self.start = token, progress, start
-        self.plan: Plan | None = None
-        self.lines: dict[str, Lines] = {name: [] for name in _SIDES}
-        self.began = datetime.now(UTC).isoformat(timespec="seconds")
+    trees: Sequence[Path]
+    revisions: Mapping[Path, str | None]
+    config: Mapping[str, Any]
+    token: str
+    progress: Progress
+    start: Start
+    plan: Plan | None = None
+    order: random.Random = field(default_factory=random.Random)
+    lines: dict[str, Lines] = field(default_factory=lambda: {name: [] for name in _SIDES})
+    began: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     def run(self) -> None:
-        """All of it; where it stops half-way, both folders say so and keep their whole blocks."""
+        """Measure everything; an interrupted run keeps its whole blocks, and says so."""
         how = "error"
         try:
             self._run()
@@ -130,12 +119,11 @@ class _AbRun:
             raise
         finally:
             self.progress.close()
-            for folder in self.folders if how != "complete" else ():
+            for folder in self.revisions if how != "complete" else ():
                 if (folder / MANIFEST).is_file():
                     write_status(folder, self._status(folder, how, verdict=INCOMPLETE))
 
     def _run(self) -> None:
-        """All repeats, then quality, then what is left to write."""
         done = 0
         while self.plan is None or done < self.num_repeats:
             with self._arms() as arms:
@@ -151,23 +139,22 @@ class _AbRun:
 
     @property
     def num_repeats(self) -> int:
-        """Repeats of the plan."""
         assert self.plan is not None
         return 1 + max(block.repeat for block in self.plan.blocks)
 
     @contextmanager
     def _arms(self) -> Iterator[list[_AbSide]]:
-        """A fresh pair of processes with everything open."""
+        """Open a fresh pair of processes."""
         with ExitStack() as stack:
             arms = []
-            for name, tree, folder in zip(_SIDES, self.trees, self.folders, strict=True):
+            for name, tree, folder in zip(_SIDES, self.trees, self.revisions, strict=True):
                 process = stack.enter_context(self.start(name, tree))
                 arms.append(_AbSide(name, tree, folder, process, process.open(self.config)))
             check_setup(*(environment_of(arm.opened["env"], arm.name) for arm in arms))
             yield arms
 
     def _write_plan(self, arms: Sequence[_AbSide]) -> None:
-        """Everything that stands before the first measurement, in both folders."""
+        """Write into both folders everything but measurements."""
         check_asked(arms[0].opened["config"], arms[1].opened["config"], self.progress.note)
         planned = arms[0].process.ask("plan", name="ab")
         self.plan = parse(Plan, planned["manifest"], arms[0].name)
@@ -186,21 +173,19 @@ class _AbRun:
             write_status(arm.folder, self._status(arm.folder, "started"))
 
     def _warm_up(self, arms: Sequence[_AbSide]) -> None:
-        """Get fresh processes ready for the prompts that are timed."""
         assert self.plan is not None
         names = list(dict.fromkeys(n for block in self.plan.blocks for n in block.prompts))
         for arm in arms:
             arm.process.ask("warm_up", folder=str(arm.folder.resolve()), names=names)
 
     def _repeat(self, arms: Sequence[_AbSide], repeat: int) -> None:
-        """The blocks of one repeat, both sides turn by turn."""
         assert self.plan is not None
         blocks = [block for block in self.plan.blocks if block.repeat == repeat]
         cells = list(dict.fromkeys(cell for arm in arms for cell in arm.cells))
         turns = sum(len(arm.cells) for arm in arms)
         self.progress.start(f"repeat {repeat + 1} of {self.num_repeats}", len(blocks) * turns)
         for block in blocks:
-            place = 0
+            order = 0
             measured: dict[str, Lines] = {arm.name: [] for arm in arms}
             for cell in self.order.sample(cells, len(cells)):
                 for arm in self.order.sample(list(arms), len(arms)):
@@ -209,9 +194,9 @@ class _AbRun:
                     asked = {key: getattr(block, key) for key in ("block", "repeat", "prompts")}
                     lines = arm.process.ask("measure", cell=cell, **asked)["lines"]
                     measured[arm.name] += [
-                        line if "event" in line else {**line, "order": place} for line in lines
+                        line if "event" in line else {**line, "order": order} for line in lines
                     ]
-                    place += 1
+                    order += 1
                     self.progress.step(f"{cell} {arm.name}")
             for arm in arms:
                 self._write(arm, measured[arm.name])
@@ -225,7 +210,7 @@ class _AbRun:
             self.progress.step()
 
     def _write(self, arm: _AbSide, lines: Lines) -> None:
-        """Append what a side gave: one load event a block, of the busiest of its turns."""
+        """Append the lines of a side, with one load event a block: that of its busiest turn."""
         records = [line for line in lines if "event" not in line]
         loads = [line for line in lines if line.get("event") == "load"]
         with SampleWriter(arm.folder) as writer:

@@ -1,7 +1,4 @@
-"""The two checkouts of `bench ab`, and the process that works in each.
-
-A side is a folder, or a git revision, which is checked out into a worktree that is removed again.
-"""
+"""The two checkouts of `bench ab`, and the process that works in each."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,18 +21,16 @@ from bench.records.environment import Environment
 PROTOCOL = 1
 """Version of what is asked and answered (`bench.ab.worker`); no version told is version 1."""
 _WORKERS = ("bench/ab/worker.py", "bench/regress/worker.py")
-"""Where a checkout keeps its worker, newest place first."""
+"""Where a checkout keeps its worker, newest path first."""
 _PROJECT = "decoding-bench"
-_SETUP = ("device", "dtype", "python", "torch", "environment", "packages", "key")
-"""What of two environments must be equal."""
 
 
 @contextmanager
 def checkout(revision: str) -> Iterator[Path]:
-    """The source tree of a side: a folder as it is, or a revision in a temporary worktree.
+    """Yield the source tree of a side: a folder as it is, or a revision in a temporary worktree.
 
     Raises:
-        BenchError: for what is neither (exit 2), or a revision outside of a git checkout (5).
+        BenchError: it is neither (exit 2), or a revision outside of a git checkout (5).
     """
     folder = Path(revision)
     if _is_checkout(folder):
@@ -59,7 +54,6 @@ def checkout(revision: str) -> Iterator[Path]:
 
 
 def _is_checkout(folder: Path) -> bool:
-    """Whether a folder holds this project, of any age: its pyproject.toml says so."""
     try:
         text = (folder / "pyproject.toml").read_text(encoding="utf-8")
         return bool(tomllib.loads(text)["project"]["name"] == _PROJECT)
@@ -68,14 +62,9 @@ def _is_checkout(folder: Path) -> bool:
 
 
 def _worker_of(tree: Path, name: str) -> Path:
-    """The script that works for a checkout: its own, whatever its modules are called.
-
-    Raises:
-        BenchError: the checkout has none (exit 5).
-    """
-    for place in _WORKERS:
-        if (tree / place).is_file():
-            return tree / place
+    for path in _WORKERS:
+        if (tree / path).is_file():
+            return tree / path
     line = f"{name} is too old: it has no {' or '.join(_WORKERS)}; compare with a newer revision"
     raise UnavailableError(line)
 
@@ -88,11 +77,7 @@ class Process:
     """A worker in a checkout; requests are sent one at a time."""
 
     def __init__(self, name: str, tree: Path) -> None:
-        """Start the checkout's own worker there, its code first in line and nothing else different.
-
-        Raises:
-            BenchError: the checkout has no worker (exit 5).
-        """
+        """Start the checkout's own worker, its code first in line and nothing else different."""
         script = _worker_of(tree, name)
         self.name, self.tree = name, tree
         self._process = subprocess.Popen(
@@ -107,11 +92,7 @@ class Process:
         )
 
     def ask(self, do: str, **arguments: object) -> dict[str, Any]:
-        """Send a request and wait for its answer.
-
-        Raises:
-            BenchError: with the worker's own exit code, or 1 where it ended.
-        """
+        """Send a request and wait for its answer; `BenchError` carries the worker's exit code."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -130,11 +111,7 @@ class Process:
         return answer
 
     def open(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """`ask` to open a configuration, making sure that it is the checkout's code that does.
-
-        Raises:
-            BenchError: as `ask`; another checkout's code, or another version of the exchange (5).
-        """
+        """Open a configuration; exit 5 for another checkout's code or version of the exchange."""
         opened = self.ask("open", config=dict(config))
         version = opened.get("protocol", 1)
         if version != PROTOCOL:
@@ -153,30 +130,27 @@ class Process:
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                try:
-                    pipe.close()
-                except BrokenPipeError:
-                    continue
+            with suppress(BrokenPipeError):
+                assert pipe is not None
+                pipe.close()
 
 
 def check_setup(base: Environment, head: Environment) -> None:
-    """`BenchError` (exit 5) unless both sides run on the same machine in the same way."""
-    for what in _SETUP:
-        ours, theirs = (_setup(env, what) for env in (base, head))
-        if ours != theirs:
-            line = f"the sides differ in {what}: {ours} and {theirs}; only their code may differ"
+    """Raise `BenchError` (exit 5) unless both sides run on one machine in the same way."""
+    theirs = _setup(head)
+    for what, ours in _setup(base).items():
+        if ours != theirs[what]:
+            line = (
+                f"the sides differ in {what}: {ours} and {theirs[what]}; only their code may differ"
+            )
             raise UnavailableError(line)
 
 
-def _setup(env: Environment, what: str) -> object:
-    if what == "key":  # by this code for both: a checkout may compute it in another way
-        return comparability_key(env)
-    if what == "packages":
-        return {k: v for k, v in env.packages.items() if k != "decoding-bench"}
-    if what == "environment":
-        return {k: v for k, v in env.environment.items() if k in VARIABLES}
-    if what == "torch":
-        return asdict(env.torch)
-    setup: object = getattr(env, what)
-    return setup
+def _setup(env: Environment) -> dict[str, object]:
+    return {
+        **{name: getattr(env, name) for name in ("device", "dtype", "python")},
+        "torch": asdict(env.torch),
+        "environment": {k: v for k, v in env.environment.items() if k in VARIABLES},
+        "packages": {k: v for k, v in env.packages.items() if k != "decoding-bench"},
+        "key": comparability_key(env),  # by this code for both: a checkout may compute it otherwise
+    }

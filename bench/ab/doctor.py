@@ -1,10 +1,11 @@
-"""`bench doctor`: is this machine fit to measure on, and how small a difference can it show.
+"""`bench doctor`: is this machine fit to measure on, and how small a difference can it show?
 
-It looks and never changes anything. Unknown is None and no complaint.
+It changes nothing. Unknown is None and no complaint.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Iterable
@@ -23,17 +24,15 @@ from bench.machine.load import LoadWatch
 from bench.machine.openmp import spinning
 from bench.stats.validity import MAX_OTHER_CORES
 
-_LOOK_S = 1.0
-"""How long other processes are watched."""
 _LOW_MEMORY = 0.1
 AA_PROMPTS, AA_REPEATS, AA_TOKENS = 12, 5, 48
 _BOOST = Path("/sys/devices/system/cpu/cpufreq/boost")
 _NO_TURBO = Path("/sys/devices/system/cpu/intel_pstate/no_turbo")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Check:
-    """One finding: what was looked at, what was seen, and advice where it is not good."""
+    """One check: its subject, the observation, and advice where that is not good."""
 
     name: str
     seen: str
@@ -41,12 +40,12 @@ class Check:
 
     @property
     def good(self) -> bool:
-        """Whether there is nothing to do about it."""
+        """Return whether there is nothing to do about it."""
         return self.advice is None
 
 
-def examine(look_s: float = _LOOK_S) -> list[Check]:
-    """Threads, clocks, load, memory and GPU, each with what to do where it is not good."""
+def examine(look_s: float = 1.0) -> list[Check]:
+    """Check threads, clocks, memory and GPU, and for `look_s` seconds the load of others."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -57,9 +56,9 @@ def examine(look_s: float = _LOOK_S) -> list[Check]:
     load = watch.lap()
     machine, ram = env.machine, psutil.virtual_memory()
     checks = [
-        Check(name="processor", seen=str(machine.cpu)),
+        Check("processor", str(machine.cpu)),
         threads(torch.get_num_threads(), machine.affinity, machine.cgroup_cpus),
-        waiting_threads(),
+        Check("waiting threads", *spinning()),
         governor(machine.governor),
         clock(psutil.cpu_freq(), _boost()),
         others(load.other_cores),
@@ -72,85 +71,66 @@ def examine(look_s: float = _LOOK_S) -> list[Check]:
 
 
 def threads(num: int, affinity: int | None, quota: float | None) -> Check:
-    """More threads than processors wait for each other."""
+    """Advise against more threads than processors: they wait for each other."""
     allowed = min(n for n in (affinity, quota, num) if n is not None)
     seen = f"{num} threads; {affinity or 'unknown'} processors"
     seen += "" if quota is None else f", of which a quota grants {quota:g}"
-    if num > allowed:
-        return Check(name="threads", seen=seen, advice=f"run with --threads {max(1, int(allowed))}")
-    return Check(name="threads", seen=seen)
-
-
-def waiting_threads() -> Check:
-    """How threads wait for each other (`bench.machine.openmp`)."""
-    seen, advice = spinning()
-    return Check(name="waiting threads", seen=seen, advice=advice)
+    advice = f"run with --threads {max(1, int(allowed))}" if num > allowed else None
+    return Check("threads", seen, advice)
 
 
 def governor(name: str | None) -> Check:
-    """Only a fixed governor keeps clocks where they are."""
+    """Advise a fixed governor, which keeps clocks where they are."""
+    fixed = name in (None, "performance")
     seen = name or "unknown (virtual machine or no access)"
-    if name in (None, "performance"):
-        return Check(name="governor", seen=seen)
-    return Check(name="governor", seen=seen, advice="cpupower frequency-set -g performance")
+    return Check("governor", seen, None if fixed else "cpupower frequency-set -g performance")
 
 
 def clock(frequency: Any, boosts: bool | None) -> Check:
-    """What the clock is, and whether it may rise above its nominal value by itself."""
+    """Report the clock, and whether it may rise above its nominal value by itself."""
     if frequency is None or not frequency.current:
-        return Check(name="clock", seen="unknown")
+        return Check("clock", "unknown")
     seen = f"{frequency.current:.0f} MHz"
     seen += f" of at most {frequency.max:.0f}" if frequency.max else ""
     if boosts:
         seen += ", boost on (times depend on temperature; runs are interleaved for that)"
-    return Check(name="clock", seen=seen)
+    return Check("clock", seen)
 
 
 def others(cores: float | None) -> Check:
-    """Processor time of everything else."""
-    if cores is None:
-        return Check(name="other load", seen="unknown")
-    seen = f"{cores:.2f} cores used by other processes"
-    if cores <= MAX_OTHER_CORES:
-        return Check(name="other load", seen=seen)
-    return Check(name="other load", seen=seen, advice="stop what else runs, or take counters only")
+    """Advise against other processes' load."""
+    seen = "unknown" if cores is None else f"{cores:.2f} cores used by other processes"
+    busy = (cores or 0) > MAX_OTHER_CORES
+    return Check("other load", seen, "stop what else runs, or take counters only" if busy else None)
 
 
 def throttling(reason: str | None) -> Check:
-    """Whether the processor was slowed down meanwhile."""
-    if reason is None:
-        return Check(name="throttling", seen="none seen")
-    return Check(name="throttling", seen=reason, advice="let it cool down; look after its fans")
+    """Advise cooling where the processor was slowed down."""
+    advice = reason and "let it cool down; look after its fans"
+    return Check("throttling", reason or "none seen", advice)
 
 
 def memory(available: int, total: int) -> Check:
-    """Free memory."""
+    """Advise against swapping."""
     seen = f"{available / 1e9:.1f} of {total / 1e9:.1f} GB free"
-    if available >= _LOW_MEMORY * total:
-        return Check(name="memory", seen=seen)
-    return Check(name="memory", seen=seen, advice="free some: swapping ruins every time")
+    short = available < _LOW_MEMORY * total
+    return Check("memory", seen, "free some: swapping ruins every time" if short else None)
 
 
 def gpu(facts: dict[str, Any], reason: str | None, num_others: int | None) -> list[Check]:
-    """Clocks, slow-down reasons and other users of the GPU."""
+    """Check clocks, slow-down reasons and other users of the GPU."""
     clocks = f"{facts.get('sm_clock_mhz')} of at most {facts.get('sm_clock_max_mhz')} MHz"
+    cooler = reason and "let it cool down, or lower the power of what else runs"
+    users = "unknown" if num_others is None else f"{num_others} other processes"
     return [
-        Check(name="GPU", seen=f"{facts.get('name')}, {clocks}, {facts.get('temperature_c')} °C"),
-        Check(
-            name="GPU clocks",
-            seen=reason or "not slowed down",
-            advice=reason and "let it cool down, or lower the power of what else runs",
-        ),
-        Check(
-            name="GPU users",
-            seen="unknown" if num_others is None else f"{num_others} other processes",
-            advice="measure alone on a GPU" if num_others else None,
-        ),
+        Check("GPU", f"{facts.get('name')}, {clocks}, {facts.get('temperature_c')} °C"),
+        Check("GPU clocks", reason or "not slowed down", cooler),
+        Check("GPU users", users, "measure alone on a GPU" if num_others else None),
     ]
 
 
 def _sharers(handle: object) -> int | None:
-    """Other processes computing on the GPU (None: unknown)."""
+    """Count other processes computing on the GPU (None: unknown)."""
     if handle is None:
         return None
     import pynvml
@@ -163,7 +143,7 @@ def _sharers(handle: object) -> int | None:
 
 
 def _boost() -> bool | None:
-    """Whether clocks may rise above their nominal value (None: unknown)."""
+    """Return whether clocks may rise above their nominal value (None: unknown)."""
     for file, on in ((_BOOST, "1"), (_NO_TURBO, "0")):
         try:
             return file.read_text().strip() == on
@@ -176,11 +156,7 @@ def _boost() -> bool | None:
 
 
 def measure_noise(num_prompts: int = AA_PROMPTS, num_repeats: int = AA_REPEATS) -> Noise:
-    """A short A/A measurement of `ar` on the zoo.
-
-    Raises:
-        BenchError: exit 5 without a zoo.
-    """
+    """Measure `ar` against itself on the zoo (exit 5 without a zoo)."""
     from bench.measure.timing import Runner
     from bench.plan.make import make_plan
     from bench.plan.select import choose_decoders
@@ -209,13 +185,13 @@ def measure_noise(num_prompts: int = AA_PROMPTS, num_repeats: int = AA_REPEATS) 
 
 
 def to_json(checks: Iterable[Check], noise: Noise | None) -> dict[str, Any]:
-    """Everything as JSON data."""
+    """Return checks and noise as JSON data."""
     listed = [{**asdict(check), "good": check.good} for check in checks]
     return {"checks": listed, "noise": None if noise is None else asdict(noise)}
 
 
 def noise_lines(noise: Noise, margin: float) -> list[str]:
-    """An A/A measurement in words, and what to run for a margin."""
+    """Describe an A/A measurement, and what to run for a margin."""
     floor = noise.floor
     interval = "" if floor.low is None else f" [{floor.low:.3f}, {floor.high:.3f}]"
     lines = [
@@ -223,8 +199,7 @@ def noise_lines(noise: Noise, margin: float) -> list[str]:
         f"{noise.pair_sd:.1%} ({noise.num_pairs} pairs)",
         "margin that an unchanged decoder passes (80 %), by prompts and repeats:",
     ]
-    for prompts in dict.fromkeys(support.prompts for support in noise.supports):
-        row = [s for s in noise.supports if s.prompts == prompts]
+    for prompts, row in itertools.groupby(noise.supports, lambda support: support.prompts):
         margins = "   ".join(f"x{s.repeats}: {s.margin:.1%}" for s in row)
         lines.append(f"  {prompts:3d} prompts   {margins}")
     wanted = noise.wanted(margin)

@@ -1,8 +1,7 @@
-"""How much a machine's times scatter when nothing differs, and what can be told through that.
+"""How much a machine's times scatter when nothing differs, and the differences it can show.
 
 An A/A measurement runs the same decoder twice, right after each other, prompt by prompt. Its log
-ratios are pure noise: resampled, they say how far an interval over P prompts of R repeats each
-would reach. No torch here.
+ratios are pure noise: resampled, they give the reach of an interval over P prompts of R repeats.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ DRAWS = 4000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Support:
-    """The margin that P prompts of R repeats support: an unchanged decoder passes it (power 80 %).
+    """The margin that an unchanged decoder passes with P prompts of R repeats (power 80 %).
 
     A slow-down of twice the margin is then found with the same power.
     """
@@ -47,13 +46,13 @@ class Noise:
     supports: tuple[_Support, ...]
 
     def wanted(self, margin: float) -> _Support | None:
-        """The fewest answers that support a margin; None where even the most do not."""
+        """Return the fewest answers that support a margin; None where even the most do not."""
         enough = [support for support in self.supports if support.margin <= margin]
         return min(enough, key=lambda s: (s.prompts * s.repeats, s.prompts), default=None)
 
 
 def noise_of(records: Sequence[SampleRecord]) -> Noise | None:
-    """The noise in a run's two baseline arms; None where they share fewer than two answers."""
+    """Return the noise of a run's two baseline arms; None with fewer than two shared answers."""
     ratios = _log_ratios(records)
     if len(ratios) < 2:
         return None
@@ -70,7 +69,6 @@ def noise_of(records: Sequence[SampleRecord]) -> Noise | None:
 
 
 def _log_ratios(records: Sequence[SampleRecord]) -> list[float]:
-    """log(second arm / first arm) of the time per token, one for each prompt and repeat."""
     first, second = (
         times.timed_units([r for r in records if r.decoder == arm])
         for arm in (BASELINE, SECOND_BASELINE)
@@ -86,10 +84,10 @@ def _log_ratios(records: Sequence[SampleRecord]) -> list[float]:
 def supported_margin(
     ratios: Sequence[float], num_prompts: int, num_repeats: int, seed: int = 0
 ) -> float:
-    """The margin at which no difference at all passes with probability `POWER`.
+    """Return the margin at which no difference at all passes with probability `POWER`.
 
-    (t + z) sd / sqrt(P), for the sd of the median of R ratios drawn from those measured, Student's
-    t of the interval and the normal quantile z of the power; e to its power, less 1.
+    (t + z) sd / sqrt(P), for the sd of the median of R resampled ratios, Student's t of the
+    interval and the normal quantile z of the power; exponentiated, less 1.
     """
     rng = np.random.default_rng([seed, num_prompts, num_repeats])
     drawn = rng.choice(np.asarray(ratios), size=(DRAWS, num_repeats))

@@ -1,11 +1,8 @@
-"""What `bench ab` asks of both sides: the values that somebody set, which mean the same to each.
+"""The request of `bench ab` to both sides: the values that were set, alike for each.
 
-What nobody set is left to each side's defaults: an older side knows fewer keys, and a changed
-default is a change to judge, unless the sides would then answer different questions.
-
-Each side works in the folder of its checkout. A decoder's file that lies in this checkout is named
-relative to it, so that each side runs its own; any other path is absolute, one file for both.
-No torch here.
+Unset values are left to each side's defaults: an older side knows fewer keys, and a changed default
+is a change to judge, unless the sides would then answer different questions. A decoder's file in
+this checkout is named relative to it, so that each side runs its own; any other path is absolute.
 """
 
 from __future__ import annotations
@@ -30,44 +27,32 @@ _ANSWERED = (
     *("temperature", "top_p", "top_k", "seed"),
     *("max_new_tokens", "fixed_length", "batch_size"),
 )
-"""What decides how head answers, whatever base planned."""
+"""Settings that decide how head answers, whatever base planned."""
 _PLANNED = ("tasks", "columns", "limit", "quality_limit", "repeats", "overlong")
-"""What decides the plan, which is base's for both."""
+"""Settings that decide the plan, which is base's for both."""
 
 
 def request_of(config: RunConfig, note: Note) -> dict[str, Any]:
-    """The values of a configuration that were set, as both sides understand them.
+    """Return the set values of a configuration, as both sides understand them.
 
     Raises:
-        BenchError: exit 2 where one file is named twice.
+        BenchError: one file is named twice (exit 2).
     """
     values = config.model_dump(exclude_unset=True, exclude_none=True)
-    for key in ("model", "draft"):
-        if key in values:
-            values[key] = _checkpoint(values[key])
-    if "adapters" in values:
-        given: Mapping[str, str] = values["adapters"]
-        values["adapters"] = {
-            name: source if is_shelf(source) else _absolute(source)
-            for name, source in given.items()
-        }
-    if "tasks" in values:
-        values["tasks"] = _tasks(values["tasks"])
-    if "decoders" in values:
-        values["decoders"] = _decoders(values["decoders"], note)
-    return values
+    understood: dict[str, Callable[[Any], Any]] = {
+        "model": _checkpoint,
+        "draft": _checkpoint,
+        "adapters": _adapters,
+        "tasks": _tasks,
+        "decoders": lambda given: _decoders(given, note),
+    }
+    return {k: understood[k](v) if k in understood else v for k, v in values.items()}
 
 
 def check_asked(base: str, head: str, note: Note) -> None:
-    """See that both sides, each with its own defaults, are to do the same.
+    """Refuse (exit 5) configurations, as TOML, whose defaults let head answer otherwise.
 
-    Args:
-        base: its resolved configuration, as TOML.
-        head: likewise.
-        note: told of defaults of head that base's plan overrules.
-
-    Raises:
-        BenchError: exit 5 where head would answer under another distribution.
+    `note` is told of defaults of head that base's plan overrules.
     """
     ours, theirs = tomllib.loads(base), tomllib.loads(head)
     for key in (*_ANSWERED, *_PLANNED):
@@ -87,9 +72,13 @@ def _absolute(given: str) -> str:
 
 
 def _checkpoint(given: str) -> str:
-    """A folder as an absolute path; what is embedded, each side's own, and a hub id as they are."""
+    """Make a folder absolute; keep hub ids, and what is embedded in each side."""
     here = not is_shelf(given) and named(given) is None and is_local(given)
     return _absolute(given) if here else given
+
+
+def _adapters(given: Mapping[str, str]) -> dict[str, str]:
+    return {name: path if is_shelf(path) else _absolute(path) for name, path in given.items()}
 
 
 def _tasks(given: str) -> str:
@@ -106,15 +95,14 @@ def _decoders(given: Mapping[str, Options], note: Note) -> dict[str, Options]:
 
 
 def _cell(cell: str, note: Note) -> str:
-    """The name of a decoder with its file, where it has one, relative to a side or absolute."""
     spec = parse_spec(cell)
     path, is_file, class_name = spec.name.rpartition(":")
     if not is_file:
         return cell
     file = Path(path).resolve()
     if file.is_relative_to(ROOT):
-        place = file.relative_to(ROOT).as_posix()
+        path = file.relative_to(ROOT).as_posix()
     else:
-        place = str(file)
+        path = str(file)
         note(f"{file} lies outside of this checkout: both sides run the same file")
-    return DecoderSpec(name=f"{place}:{class_name}", label=spec.label).cell
+    return DecoderSpec(name=f"{path}:{class_name}", label=spec.label).cell

@@ -1,11 +1,9 @@
 """One side of `bench ab`: a process that measures with the code of its own checkout.
 
-Started as a script of that checkout, which is first on PYTHONPATH: each side runs its own tree's
-worker, so modules may move between the sides; what they share is this exchange, whose version
-`open` tells. Requests and answers are JSON, one a line, over stdin and what was stdout; prints of
-the code under test go to stderr. A request is ``{"do": NAME, …}``; an answer is its result, or
-``{"error": line, "exit": code}``. Requests come one at a time, and a worker that waits uses no
-processor time. Whoever changes a request or an answer raises `PROTOCOL`.
+Started as a script of that checkout, which is first on PYTHONPATH: the sides share this exchange
+alone, whose version `open` tells; whoever changes a request or an answer raises `PROTOCOL`. Both
+are JSON, one a line, over stdin and the former stdout; prints of the code under test go to stderr.
+A request is ``{"do": NAME, …}``; an answer is its result, or ``{"error": line, "exit": code}``.
 """
 
 from __future__ import annotations
@@ -46,13 +44,13 @@ class Worker:
     """Answers the parent's requests, one after another."""
 
     def __init__(self, opener: Callable[[Any], Setup] = open_setup) -> None:
-        """`opener` is injected by tests."""
+        """Take `opener` from tests."""
         self._opener = opener
         self._kept = LineCollector()
         self._prompts: Mapping[str, Prompt] = {}
 
     def open(self, config: Mapping[str, Any]) -> Answer:
-        """Open what a configuration names; says what was resolved, and on what it runs."""
+        """Open a configuration; return what was resolved, and on what it runs."""
         chosen = choose_decoders(load_config(None, config), Silent().note)
         self._setup = setup = self._opener(chosen)
         device = str(setup.models.target.device)
@@ -72,7 +70,7 @@ class Worker:
         }
 
     def plan(self, name: str) -> Answer:
-        """The plan, and its prompts as lines of prompts.jsonl."""
+        """Return the plan, and its prompts as lines of prompts.jsonl."""
         plan, prompts = make_plan(self._setup, name, Silent())
         lines = [json.dumps(dataclasses.asdict(p), ensure_ascii=False) for p in prompts.values()]
         return {"manifest": plan.to_manifest(), "prompts": lines}
@@ -84,55 +82,45 @@ class Worker:
         timed = [self._prompts[name] for name in names]
         longest = max(len(prompt.ids) for prompt in timed) + setup.sampling.max_new_tokens
         setup.models.reserve(setup.config.batch_size, min(longest, setup.models.target.max_length))
-        self._runner = Runner(
-            setup,
-            self._prompts,
-            self._kept,
-            Silent(),
-            attempt=0,
-            lap=self._watch.lap,
-        )
+        lap = self._watch.lap
+        self._runner = Runner(setup, self._prompts, self._kept, Silent(), attempt=0, lap=lap)
         self._runner.warm_up(timed)
         gc.collect()
         gc.freeze()
         return {}
 
     def measure(self, block: int, repeat: int, prompts: Sequence[str], cell: str) -> Answer:
-        """One decoder on the prompts of one block: its records, and the load meanwhile."""
+        """Measure one decoder on the prompts of one block; return records and load."""
         gc.collect()
         self._watch.lap()  # the other side's work is no load of this one
-        self._runner.measure(
-            Block(block=block, repeat=repeat, prompts=tuple(prompts), order=(cell,))
-        )
+        asked = Block(block=block, repeat=repeat, prompts=tuple(prompts), order=(cell,))
+        self._runner.measure(asked)
         return {"lines": self._lines()}
 
     def quality(self, names: Sequence[str]) -> Answer:
-        """The untimed pass over `names`."""
+        """Score the answers to `names`, untimed."""
         asked = [self._prompts[name] for name in names]
         score_quality(self._setup, asked, self._kept, Silent(), attempt=0)
         return {"lines": self._lines()}
 
     def _lines(self) -> list[Answer]:
-        """What was measured since the last time, as JSON data."""
         return [json.loads(line) for line in self._kept.take()]
 
     def finish(self, lines: Sequence[Mapping[str, Any]]) -> Answer:
-        """What a reader needs beside this side's records: pieces of text, lossless or not."""
+        """Return pieces of text for readers of this side, and where it left the baseline."""
         records = [SampleRecord.from_dict(line) for line in lines]
         ids = answered_ids(records)
         ids |= {token for prompt in self._prompts.values() for token in prompt.ids}
         pieces = vocabulary(self._setup.tokenizer, sorted(ids))
+        found = differences(self._setup, records, self._prompts)
         return {
             "pieces": {str(token): piece for token, piece in pieces.items()},
-            "differences": [
-                dataclasses.asdict(difference)
-                for difference in differences(self._setup, records, self._prompts)
-            ],
+            "differences": [dataclasses.asdict(difference) for difference in found],
         }
 
 
 def answer(worker: Worker, line: str) -> Answer:
-    """The answer to one request; whatever goes wrong is an answer too."""
+    """Answer one request; whatever goes wrong is an answer too."""
     request = json.loads(line)
     try:
         result: Answer = getattr(worker, request.pop("do"))(**request)

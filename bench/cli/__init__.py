@@ -1,4 +1,4 @@
-"""The verbs of the command line, one file for each heading of ``bench --help``.
+"""The verbs of the command line, parsed, called and printed; a file per heading of `bench --help`.
 
-Imports everything, but heavy modules only inside functions: ``bench --help`` answers at once.
+Heavy modules are imported only inside functions: ``bench --help`` answers at once.
 """

@@ -1,7 +1,4 @@
-"""The verbs about limits: `bench cost` and `bench project`: parse, call, print.
-
-Nothing heavy at module level: the command line imports this to show its help.
-"""
+"""The verbs about limits: `bench cost` and `bench project`."""
 
 from __future__ import annotations
 
@@ -24,9 +21,6 @@ PANEL = "Find the limit"
 
 _MOST = 1_000_000
 """No axis goes further."""
-_WIDE = 200
-"""Columns of a table that is piped."""
-_COST = "A folder that `bench cost` wrote."
 
 
 @app.command(rich_help_panel=PANEL)
@@ -66,14 +60,9 @@ def cost(
     from bench.measure.cost_subject import open_subject
     from bench.records.cost import folder_name, write_choices
     from bench.records.run_folder import find_run, load_run
-    from bench.report.cost import (
-        best_drafts,
-        curve_table,
-        machine_lines,
-        points_of,
-        write_cost,
-    )
     from bench.report.findings import Findings
+    from bench.report.texts.cost import curve_table, machine_lines, points_of, write_cost
+    from bench.report.texts.explain import best_drafts
     from bench.stats.cost_curve import load_cost
 
     if shape is not None and given["model"] is not None:
@@ -96,14 +85,15 @@ def cost(
         write_choices(made, best)
     write_cost(measured, points)
     typer.echo("\n".join(lines))
-    _print_table(curve_table(measured))
+    headings, *lines_of_cells = curve_table(measured)
+    options.print_table(headings, lines_of_cells)
     typer.echo(f"{made / 'cost.md'}  {made / 'cost.csv'}  {made / 'figures'}")
 
 
 @app.command(rich_help_panel=PANEL)
 def project(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
-    cost: Annotated[Path, typer.Option(help=_COST)],
+    run: options.RunName,
+    cost: Annotated[Path, typer.Option(help="A folder that `bench cost` wrote.")],
     draft_cost: Annotated[Path | None, typer.Option(help="The same of the draft model.")] = None,
     against: Annotated[
         str | None,
@@ -116,7 +106,7 @@ def project(
     """Say what a run's acceptance would give on another model's or machine's cost curve."""
     from bench.records.files import write_text
     from bench.records.run_folder import find_run, load_run
-    from bench.report.projection import projected
+    from bench.report.texts.projection import projected
     from bench.settings.bounds import BatchSize, check
     from bench.stats.cost_curve import load_cost
 
@@ -128,18 +118,15 @@ def project(
         against=None if against is None else load_run(find_run(against, output)),
         sequences=sequences,
     )
-    _print_table(made.table())
+    headings, *rows = made.table()
+    options.print_table(headings, rows)
     typer.echo("\n".join(made.notes))
     if json_file is not None:
         write_text(json_file, json.dumps(made.to_json(), indent=1) + "\n")
 
 
 def _grid(rows: str, sequences: str, contexts: str, rounds: int, longest: float) -> Grid:
-    """The grid of the options; one row and one sequence are always in it: all else is held to it.
-
-    Raises:
-        BenchError: exit 2.
-    """
+    """Return the grid; one row and one sequence are always in it: all else is held to it."""
     from bench.records.cost import Grid
     from bench.settings.bounds import Repeats, Seconds, check
 
@@ -155,25 +142,8 @@ def _grid(rows: str, sequences: str, contexts: str, rounds: int, longest: float)
 
 
 def _numbers(text: str, name: str, always: set[int]) -> tuple[int, ...]:
-    """Ascending whole numbers from a list with commas."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and 0 < int(word) <= _MOST for word in words):
         line = f"{name} {text!r} is no list of whole numbers from 1 to {_MOST}, e.g. 1,8,64"
         raise UsageError(line)
     return tuple(sorted(always | {int(word) for word in words}))
-
-
-def _print_table(lines: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console()
-    if not console.is_terminal:
-        console.width = _WIDE
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for place, heading in enumerate(lines[0]):
-        table.add_column(Text(heading), justify="right" if place else "left", no_wrap=True)
-    for line in lines[1:]:
-        table.add_row(*map(Text, line))
-    console.print(table)

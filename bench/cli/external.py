@@ -1,13 +1,9 @@
-"""The verb `bench external`: parse, call, print.
-
-Nothing heavy at module level: the command line imports this to show its help.
-"""
+"""The verb `bench external`."""
 
 from __future__ import annotations
 
 import json
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,25 +13,14 @@ from bench.errors import BenchError, UsageError
 
 if TYPE_CHECKING:
     from bench.external.engine import Engine
-    from bench.report.tables import Table
 
 app = typer.Typer()
-
-_WIDE = 200
-"""Columns of a table that is piped."""
-
-
-class _EngineName(StrEnum):
-    """Engines there is an adapter for."""
-
-    llamacpp = "llamacpp"
-    vllm = "vllm"
 
 
 @app.command(rich_help_panel=PANEL)
 def external(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A greedy run, or `latest`.")],
-    engine: Annotated[_EngineName, typer.Option(help="Whose extra is installed.")],
+    engine: Annotated[Literal["llamacpp", "vllm"], typer.Option(help="Whose extra is installed.")],
     model: Annotated[
         str | None,
         typer.Option(
@@ -57,7 +42,7 @@ def external(
     from bench.external.measure import measure_external
     from bench.records.external import read_external
     from bench.records.run_folder import find_run, load_records
-    from bench.report.external_table import other_engines
+    from bench.report.tables.external import other_engines
 
     for name, value in (("--limit", limit), ("--drafts", num_drafts), ("--ngram", ngram)):
         if value is not None and value < 1:
@@ -68,22 +53,18 @@ def external(
         failures = measure_external(run_dir, chosen, model, display, limit)
     table = other_engines(read_external(run_dir), load_records(run_dir))
     if table is not None:
-        _print(table)
+        options.print_table(table.headings, ([cell.text for cell in row] for row in table.rows))
+        typer.echo(table.note)
     typer.echo(f"into the report: bench report {run}")
     if failures:
         raise BenchError(f"{failures} answer(s) failed; {run_dir / 'external.jsonl'} says why")
 
 
-def _engine(name: _EngineName, num_drafts: int, ngram: int, speculative: str | None) -> Engine:
-    """The engine with its options.
-
-    Raises:
-        BenchError: exit 2 for a configuration that is no JSON object, or of another engine.
-    """
+def _engine(name: str, num_drafts: int, ngram: int, speculative: str | None) -> Engine:
     from bench.external.llamacpp import LlamaCpp
     from bench.external.vllm import Vllm
 
-    if name is _EngineName.llamacpp:
+    if name == "llamacpp":
         if speculative is not None:
             line = "--speculative is for --engine vllm; llamacpp takes --drafts and --ngram"
             raise UsageError(line)
@@ -97,20 +78,3 @@ def _engine(name: _EngineName, num_drafts: int, ngram: int, speculative: str | N
         line = f"--speculative {speculative!r} is no JSON object, e.g. {example}"
         raise UsageError(line)
     return Vllm(num_drafts, ngram, config)
-
-
-def _print(table: Table) -> None:
-    from rich.console import Console
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    console = Console()
-    if not console.is_terminal:
-        console.width = _WIDE
-    printed = RichTable(box=None, pad_edge=False, header_style="bold")
-    for place, heading in enumerate(table.headings):
-        printed.add_column(Text(heading), justify="right" if place else "left")
-    for row in table.rows:
-        printed.add_row(*(Text(cell.text) for cell in row))
-    console.print(printed)
-    console.print(Text(table.note, style="dim"))

@@ -1,7 +1,4 @@
-"""The verbs that gather runs: `bench merge` and `bench index`: parse, call, print.
-
-Nothing heavy at module level: the command line imports this to show its help.
-"""
+"""The verbs that gather runs: `bench merge` and `bench index`."""
 
 from __future__ import annotations
 
@@ -24,8 +21,8 @@ def merge(
     """Join parts of a run that several machines measured: counters pool, times within each."""
     from bench.errors import UsageError
     from bench.records.run_folder import find_run
-    from bench.report.merge import merge as join
     from bench.report.write import write_report
+    from bench.workers.merge import merge as join
 
     if len(runs) < 2:
         raise UsageError(f"bench merge takes two runs or more, and was given {runs[0]}")
@@ -43,7 +40,7 @@ def index(
 ) -> None:
     """Write a page for a folder of runs: the latest verdict of every branch, curves, search."""
     from bench.errors import UsageError
-    from bench.report.index import write_index
+    from bench.report.page.index import write_index
 
     if not folder.is_dir():
         line = f"there is no folder {folder}; bench index takes the parent of run folders"

@@ -17,7 +17,7 @@ from bench.errors import InterruptedRunError, UsageError
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """An interruption that nobody handled is a line with its exit code; typer ends without one."""
+    """Turn an interruption that nobody handled into a line with its exit code."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -28,7 +28,7 @@ class Verb(TyperCommand):
     """A verb of many options, which its help lists under their ``rich_help_panel``."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """One section per heading, in the order in which the first option of each is declared."""
+        """Write one section per heading, in the order of their first options."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             panel = str(getattr(parameter, "rich_help_panel", None) or "Other options")
@@ -48,7 +48,7 @@ class VerbGroup(TyperGroup):
             return super().make_context(*args, **kwargs)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse what is empty, as an unset variable of a script is: no option means that."""
+        """Refuse empty arguments, such as a script's unset variable."""
         for before, given in pairwise(["bench", *args]):
             name, equals, value = given.partition("=")
             written = value if name.startswith("--") and equals else given
@@ -64,11 +64,11 @@ class VerbGroup(TyperGroup):
             return super().invoke(ctx)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Names in order."""
+        """Return names in order."""
         return list(self.commands)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """One section per heading."""
+        """Write one section per heading."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for name, command in self.commands.items():
             panel = str(getattr(command, "rich_help_panel", None) or "Commands")

@@ -1,7 +1,4 @@
-"""The verbs `bench fetch` and `bench new-decoder`; training adds its own (`training.cli`).
-
-Nothing heavy at module level: the command line imports this to show its help.
-"""
+"""The verbs `bench fetch` and `bench new-decoder`; training adds its own (`training.cli`)."""
 
 from __future__ import annotations
 

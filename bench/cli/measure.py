@@ -1,11 +1,7 @@
-"""The verbs that measure: `bench run`, `resume`, `verify` and `eval`: parse, call, print.
-
-Nothing heavy at module level: the command line imports this to show its help.
-"""
+"""The verbs that measure: `bench run`, `resume`, `verify`, `eval` and `sweep`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,8 +16,6 @@ from bench.settings.spread import spread_of
 
 if TYPE_CHECKING:
     from bench.runs import RunResult
-    from bench.settings.config import RunConfig
-    from bench.settings.spread import WorkerConfig
 
 app = typer.Typer()
 PANEL = "Measure"
@@ -49,20 +43,9 @@ def run(
     """Compare decoders: tokens per call, latency, memory and quality, with intervals."""
     chosen = options.configuration(given)
     spread = spread_of(executor, workers, executor_option)
-    with is_rank_zero(chosen) as leads:
-        if leads:
-            _run(chosen, output, dry_run, spread, part, progress)
-
-
-def _run(
-    chosen: RunConfig,
-    output: Path,
-    dry_run: bool,
-    spread: WorkerConfig,
-    part: str | None,
-    progress: options.ProgressStyle,
-) -> None:
-    with options.display(progress) as shown:
+    with is_rank_zero(chosen) as leads, options.display(progress) as shown:
+        if not leads:
+            return
         if dry_run:
             from bench.plan.dry_run import dry_run as plan_only
 
@@ -76,7 +59,7 @@ def _run(
 
 @app.command(rich_help_panel=PANEL)
 def resume(
-    run_dir: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")],
+    run_dir: options.RunName,
     output: options.Output = options.RESULTS,
     executor: options.Executing = options.Kind.local,
     workers: options.Workers = 1,
@@ -102,15 +85,12 @@ def resume(
 @options.configured(
     *(*options.MODELS, *options.SAMPLING, *options.MACHINE, *options.NUMERICS),
     *("self_check", "timeout", "overlong", "config"),
-    limit=Annotated[
-        int | None, typer.Option("--limit", "-L", help="Conversations. [default: zoo 24]")
-    ],
-    numerics=Annotated[
-        str | None,
-        typer.Option(help="invariant: no margins; or fast. [default: invariant in half precision]"),
-    ],
-    temperature=Annotated[float | None, typer.Option(help="Of the sampled checks. [default: 0.8]")],
-    seed=Annotated[int | None, typer.Option(help="Of answers and draws. [default: 0]")],
+    limit=options.option(int, "Conversations. [default: zoo 24]", "--limit", "-L"),
+    numerics=options.option(
+        str, "invariant: no margins; or fast. [default: invariant in half precision]"
+    ),
+    temperature=options.option(float, "Of the sampled checks. [default: 0.8]"),
+    seed=options.option(int, "Of answers and draws. [default: 0]"),
 )
 def verify(
     given: options.Given,
@@ -125,8 +105,6 @@ def verify(
     progress: options.Progressing = options.ProgressStyle.auto,
 ) -> None:
     """Check that decoders that claim to be lossless are: equality with AR, and the distribution."""
-    from rich.console import Console
-
     from bench.verify.verify import verify as examine
 
     chosen = options.configuration(given)
@@ -134,7 +112,7 @@ def verify(
         raise UsageError(f"--json {json}: the folder {json.parent} does not exist")
     with options.display(progress) as shown:
         report = examine(chosen, shown, distribution=distribution, num_draws=draws)
-    report.print(Console())
+    report.print(options.console())
     if json is not None:
         report.write(json)
     raise typer.Exit(int(report.exit_code))
@@ -144,15 +122,13 @@ def verify(
 @options.configured(
     *("model", "draft", "adapter", "limit", "batch_size", *options.SAMPLING, *options.MACHINE),
     *(*options.NUMERICS, "self_check", "timeout", "config"),
-    limit=Annotated[
-        int | None, typer.Option("--limit", "-L", help="Documents of each task. [default: all]")
-    ],
-    max_new_tokens=Annotated[int | None, typer.Option(help="[default: the task's]")],
-    temperature=Annotated[float | None, typer.Option(help="0: greedy. [default: the task's]")],
-    top_p=Annotated[float | None, typer.Option(help="1 is off. [default: the task's]")],
-    top_k=Annotated[int | None, typer.Option(help="0 is off. [default: the task's]")],
-    seed=Annotated[int | None, typer.Option(help="Of answers. [default: 0]")],
-    batch_size=Annotated[int | None, typer.Option(help="[default: as many as are usual here]")],
+    limit=options.option(int, "Documents of each task. [default: all]", "--limit", "-L"),
+    max_new_tokens=options.option(int, "[default: the task's]"),
+    temperature=options.option(float, "0: greedy. [default: the task's]"),
+    top_p=options.option(float, "1 is off. [default: the task's]"),
+    top_k=options.option(int, "0 is off. [default: the task's]"),
+    seed=options.option(int, "Of answers. [default: 0]"),
+    batch_size=options.option(int, "[default: as many as are usual here]"),
 )
 def evaluate(
     given: options.Given,
@@ -189,38 +165,56 @@ def evaluate(
     chosen = options.configuration({**given, "decoders": decoder})
     with options.display(progress) as shown:
         ended = answer(chosen, request, output, shown)
-    _print_scores(ended.rows)
+    options.print_table(("task", "metric", "filter", "value"), ended.rows)
     for note in ended.notes:
         typer.echo(f"bench: {note}", err=True)
     typer.echo(ended.folder / "results.json")
 
 
-def _print_scores(rows: Sequence[tuple[str, str, str, str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+@app.command(rich_help_panel=PANEL)
+def sweep(
+    file: Annotated[
+        Path, typer.Argument(metavar="SWEEP.TOML", help="A configuration with [sweep] axes.")
+    ],
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Where to; one that was stopped goes on. [default: OUTPUT/sweep-NAME-…]"),
+    ] = None,
+    output: options.Output = options.RESULTS,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and an ETA.")] = False,
+    progress: options.Progressing = options.ProgressStyle.auto,
+) -> None:
+    """Measure runs over a grid: options, batch size, temperature, prompt and output length."""
+    from bench import sweeps
+    from bench.settings.sweep import load_sweep
 
-    table = Table("task", "metric", "filter", "value", box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console().print(table)
+    asked = load_sweep(file)
+    made = folder or output / asked.folder_name
+    with options.display(progress) as shown:
+        if dry_run:
+            typer.echo("\n".join(sweeps.plan_lines(asked, made, shown)))
+            return
+        ended = sweeps.run_sweep(asked, made, shown)
+    for line in ended.left_out:
+        typer.echo(f"left out: {line}")
+    typer.echo(f"{made / 'sweep.md'}  {made / 'summary.csv'}  {made / 'figures'}")
+    raise typer.Exit(ended.exit_code)
 
 
 def _conclude(ended: RunResult) -> None:
-    """Print the table and where everything lies, and end with the run's exit code."""
     print_run(ended.run_dir)
     _print_limit(ended.run_dir)
     raise typer.Exit(int(ended.exit_code))
 
 
 def _print_limit(run_dir: Path) -> None:
-    """How near ar came to what the machine allows, where the run was given a cost folder."""
+    """Say how near ar came to the machine's limit, where the run was given a cost folder."""
     from bench.records.run_folder import load_run, read_config
 
     folder = read_config(run_dir).get("cost")
     if folder is None:
         return
-    from bench.report.limits import limit_lines
+    from bench.report.texts.cost import limit_lines
     from bench.stats.cost_curve import load_cost
 
     try:

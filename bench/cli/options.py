@@ -1,13 +1,10 @@
-"""Options of the command line, each declared once, and the display that one of them chooses.
-
-Nothing heavy at module level.
-"""
+"""Options of the command line, each declared once, the display of progress, and tables."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +15,8 @@ from bench.progress import ProgressStyle as ProgressStyle
 from bench.settings.spread import Kind as Kind
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from bench.progress import Progress
     from bench.settings.config import RunConfig
 
@@ -26,6 +25,8 @@ _SPREAD = "Several workers"
 RESULT_PANEL = "Plan, progress and results"
 RESULTS = Path("results")
 """Where runs lie unless told otherwise."""
+_WIDE = 200
+"""Columns of a table that is piped."""
 
 Output = Annotated[
     Path,
@@ -35,7 +36,8 @@ Progressing = Annotated[
     ProgressStyle,
     typer.Option(help="Live bar, plain lines, or nothing.", rich_help_panel=RESULT_PANEL),
 ]
-
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Executing = Annotated[
     Kind, typer.Option("--executor", help="Who starts the workers.", rich_help_panel=_SPREAD)
 ]
@@ -48,130 +50,82 @@ Executors = Annotated[
         "--executor-option", help="KEY=VALUE for ray or submitit.", rich_help_panel=_SPREAD
     ),
 ]
-
 Part = Annotated[
     str | None,
     typer.Option(help="I/N: measure a part; `bench merge` joins them.", rich_help_panel=_SPREAD),
 ]
 
+
 Published = Annotated[
     str | None, typer.Option(help="Published numbers beside ours, e.g. specbench-a100-7b.")
 ]
 
+
+def option(kind: Any, about: str, *names: str, **more: Any) -> Any:
+    """Declare an option that is None unless given, with its help and names (by default its own)."""
+    return Annotated[kind | None, typer.Option(*names, help=about, **more)]
+
+
 OPTIONS: dict[str, Any] = {
-    "decoders": Annotated[
-        str | None,
-        typer.Option("--decoders", "-d", help="NAME[@LABEL][:option=value]…, comma-separated."),
-    ],
-    "model": Annotated[
-        str | None,
-        typer.Option("--model", "-m", help="Folder, file.gguf, hub id or name. [default: zoo]"),
-    ],
-    "draft": Annotated[
-        str | None, typer.Option(help="Draft model. [default: the zoo's, for the zoo]")
-    ],
-    "adapter": Annotated[list[str] | None, typer.Option(help="NAME=PATH; repeatable.")],
-    "tasks": Annotated[
-        str | None,
-        typer.Option(
-            "--tasks",
-            "-t",
-            help="zoo, some of its families (qa,rag), specbench[=PATH], PATH of a file, or hf=ID.",
-        ),
-    ],
-    "limit": Annotated[
-        int | None, typer.Option("--limit", "-L", help="Conversations to time. [default: zoo 24]")
-    ],
-    "quality_limit": Annotated[
-        int | None, typer.Option(help="Held-out prompts per family to score. [default: 40, zoo 20]")
-    ],
-    "phase_limit": Annotated[
-        int | None, typer.Option(help="Prompts run again with instrumentation. [default: 6]")
-    ],
-    "repeats": Annotated[int | None, typer.Option(help="[default: 3]")],
-    "batch_size": Annotated[int | None, typer.Option(help="Sequences at once. [default: 1]")],
-    "max_new_tokens": Annotated[int | None, typer.Option(help="[default: 256]")],
-    "temperature": Annotated[float | None, typer.Option(help="0 is greedy. [default: 0]")],
-    "top_p": Annotated[float | None, typer.Option(help="1 is off. [default: 1]")],
-    "top_k": Annotated[int | None, typer.Option(help="0 is off. [default: 0]")],
-    "seed": Annotated[int | None, typer.Option(help="Repeat r uses seed + r. [default: 0]")],
-    "dtype": Annotated[
-        str | None,
-        typer.Option(
-            help="[default: bfloat16 on CUDA, and above 50M weights on a CPU that has it; "
-            "else float32]"
-        ),
-    ],
-    "device": Annotated[
-        str | None, typer.Option(help="cpu, cuda, cuda:1. [default: cuda if there is one]")
-    ],
-    "threads": Annotated[int | None, typer.Option(help="CPU threads. [default: cores]")],
-    "attention": Annotated[str | None, typer.Option(help="sdpa or eager. [default: what it has]")],
-    "compile": Annotated[
-        bool | None,
-        typer.Option(
-            "--compile", help="Run calls as compiled graphs (torch.compile; CUDA graphs)."
-        ),
-    ],
-    "quantize": Annotated[
-        str | None, typer.Option(help="Weights of int8 or int4 on a CPU. [default: as they are]")
-    ],
-    "numerics": Annotated[
-        str | None,
-        typer.Option(help="invariant: a row's bits depend on its own text alone. [default: fast]"),
-    ],
-    "tile": Annotated[
-        int | None, typer.Option(help="Rows of a product then: 8, 16 or 32. [default: measured]")
-    ],
-    "reuse_prefix": Annotated[
-        bool | None,
-        typer.Option(
-            "--reuse-prefix", help="Later turns begin with the cache that the turn before left."
-        ),
-    ],
-    "tensor_parallel": Annotated[
-        int | None,
-        typer.Option(help="Processes of torchrun that hold the models together (docs/cluster.md)."),
-    ],
-    "device_map": Annotated[
-        str | None,
-        typer.Option(help="Place the target's layers on several devices: auto, or a .json file."),
-    ],
-    "self_check": Annotated[
-        bool | None,
-        typer.Option(
-            "--self-check/--no-self-check",
-            help="Compare models with transformers' own forward first. [default: self-check]",
-        ),
-    ],
-    "fixed_length": Annotated[
-        bool | None, typer.Option("--fixed-length", help="Ignore EOS: every answer is as long.")
-    ],
-    "timeout": Annotated[
-        float | None,
-        typer.Option(help="Seconds an answer may take. [default: 300, and 5 a token]"),
-    ],
-    "overlong": Annotated[
-        str | None, typer.Option(help="Prompts past the context: skip or truncate.")
-    ],
-    "prompt_tokens": Annotated[
-        int | None,
-        typer.Option(help="Pad (with other prompts) or cut every prompt to N tokens."),
-    ],
-    "cost": Annotated[
-        str | None,
-        typer.Option(help="Folder of `bench cost`: for options that are auto, and ar's limit."),
-    ],
-    "protocol": Annotated[
-        str | None, typer.Option(help="specbench: its questions, template and counting.")
-    ],
+    "decoders": option(str, "NAME[@LABEL][:option=value]…, comma-separated.", "--decoders", "-d"),
+    "model": option(str, "Folder, file.gguf, hub id or name. [default: zoo]", "--model", "-m"),
+    "draft": option(str, "Draft model. [default: the zoo's, for the zoo]"),
+    "adapter": option(list[str], "NAME=PATH; repeatable."),
+    "tasks": option(
+        str,
+        "zoo, some of its families (qa,rag), specbench[=PATH], PATH of a file, or hf=ID.",
+        *("--tasks", "-t"),
+    ),
+    "limit": option(int, "Conversations to time. [default: zoo 24]", "--limit", "-L"),
+    "quality_limit": option(int, "Held-out prompts per family to score. [default: 40, zoo 20]"),
+    "phase_limit": option(int, "Prompts run again with instrumentation. [default: 6]"),
+    "repeats": option(int, "[default: 3]"),
+    "batch_size": option(int, "Sequences at once. [default: 1]"),
+    "max_new_tokens": option(int, "[default: 256]"),
+    "temperature": option(float, "0 is greedy. [default: 0]"),
+    "top_p": option(float, "1 is off. [default: 1]"),
+    "top_k": option(int, "0 is off. [default: 0]"),
+    "seed": option(int, "Repeat r uses seed + r. [default: 0]"),
+    "dtype": option(
+        str,
+        "[default: bfloat16 on CUDA, and above 50M weights on a CPU that has it; else float32]",
+    ),
+    "device": option(str, "cpu, cuda, cuda:1. [default: cuda if there is one]"),
+    "threads": option(int, "CPU threads. [default: cores]"),
+    "attention": option(str, "sdpa or eager. [default: what it has]"),
+    "compile": option(
+        bool, "Run calls as compiled graphs (torch.compile; CUDA graphs).", "--compile"
+    ),
+    "quantize": option(str, "Weights of int8 or int4 on a CPU. [default: as they are]"),
+    "numerics": option(
+        str, "invariant: a row's bits depend on its own text alone. [default: fast]"
+    ),
+    "tile": option(int, "Rows of a product then: 8, 16 or 32. [default: measured]"),
+    "reuse_prefix": option(
+        bool, "Later turns begin with the cache that the turn before left.", "--reuse-prefix"
+    ),
+    "tensor_parallel": option(
+        int, "Processes of torchrun that hold the models together (docs/cluster.md)."
+    ),
+    "device_map": option(
+        str, "Place the target's layers on several devices: auto, or a .json file."
+    ),
+    "self_check": option(
+        bool,
+        "Compare models with transformers' own forward first. [default: self-check]",
+        "--self-check/--no-self-check",
+    ),
+    "fixed_length": option(bool, "Ignore EOS: every answer is as long.", "--fixed-length"),
+    "timeout": option(float, "Seconds an answer may take. [default: 300, and 5 a token]"),
+    "overlong": option(str, "Prompts past the context: skip or truncate."),
+    "prompt_tokens": option(int, "Pad (with other prompts) or cut every prompt to N tokens."),
+    "cost": option(str, "Folder of `bench cost`: for options that are auto, and ar's limit."),
+    "protocol": option(str, "specbench: its questions, template and counting."),
     "reference": Published,
-    "run_name": Annotated[str | None, typer.Option(help="Part of the run folder's name.")],
-    "config": Annotated[
-        Path | None, typer.Option("--config", "-c", help="TOML; options given here win.")
-    ],
+    "run_name": option(str, "Part of the run folder's name."),
+    "config": option(Path, "TOML; options given here win.", "--config", "-c"),
 }
-"""What makes a configuration, each option once; all are None unless given."""
+"""The options of a configuration."""
 _PANELS: Mapping[str, tuple[str, ...]] = {
     "What is compared": ("decoders", "model", "draft", "adapter", "tasks", "config"),
     "How much is measured": (
@@ -196,11 +150,7 @@ Verb = Callable[..., None]
 
 
 def gathering(declared: Mapping[str, tuple[Any, Any]]) -> Callable[[Verb], Verb]:
-    """Gives a verb options that it takes together: its parameter `given` is what they are in.
-
-    Args:
-        declared: annotation and default of each option, in the order of the help.
-    """
+    """Give a verb options, by annotation and default, as one mapping: its parameter `given`."""
 
     def decorate(verb: Verb) -> Verb:
         @functools.wraps(verb)
@@ -224,12 +174,7 @@ def gathering(declared: Mapping[str, tuple[Any, Any]]) -> Callable[[Verb], Verb]
 
 
 def configured(*names: str, **other: Any) -> Callable[[Verb], Verb]:
-    """`gathering` of options of a configuration.
-
-    Args:
-        names: keys of `OPTIONS`, in the order of the help.
-        other: options of this verb that stand in place of those of the same name.
-    """
+    """Give a verb the `names` of `OPTIONS`, in the order of the help; `other` replace their own."""
     chosen = {**OPTIONS, **other}
     for panel, below in _PANELS.items():
         for name in below:
@@ -238,11 +183,7 @@ def configured(*names: str, **other: Any) -> Callable[[Verb], Verb]:
 
 
 def configuration(given: Given) -> RunConfig:
-    """The configuration that a file and the options of a verb make.
-
-    Raises:
-        BenchError: what `load_config` and `parse_adapters` refuse (exit 2).
-    """
+    """Make the configuration of a file and a verb's options; exit 2 for values not allowed."""
     from bench.settings.config import load_config, parse_adapters
 
     values = {name: value for name, value in given.items() if name not in ("adapter", "config")}
@@ -254,7 +195,7 @@ def configuration(given: Given) -> RunConfig:
 
 @contextmanager
 def display(shown: ProgressStyle) -> Iterator[Progress]:
-    """The display of progress, which gives the terminal back whatever happens."""
+    """Yield the display of progress, which gives the terminal back whatever happens."""
     from bench.progress import choose
 
     chosen = choose(shown.value)
@@ -262,3 +203,26 @@ def display(shown: ProgressStyle) -> Iterator[Progress]:
         yield chosen
     finally:
         chosen.close()
+
+
+def console() -> Console:
+    """Return the terminal, or whatever stands in its place."""
+    from rich.console import Console
+
+    return Console()
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table, numbers at the right, without folding where it is piped."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = console()
+    if not shown.is_terminal:
+        shown.width = _WIDE
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column, heading in enumerate(headings):
+        table.add_column(Text(heading), justify="right" if column else "left")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    shown.print(table)

@@ -1,7 +1,4 @@
-"""The verbs `bench compare`, `bench ab` and `bench doctor`: parse, call, print.
-
-Nothing heavy at module level: the command line imports this to show its help.
-"""
+"""The verbs `bench compare`, `bench ab` and `bench doctor`."""
 
 from __future__ import annotations
 
@@ -61,11 +58,10 @@ def compare(
 @options.configured(
     *("decoders", "model", "draft", "tasks", "limit", "quality_limit", "repeats"),
     *("max_new_tokens", "temperature", "seed", "dtype", "device", "threads", "config"),
-    quality_limit=Annotated[
-        int | None,
-        typer.Option(help="Prompts per family to score. [default: 8; with --config as run]"),
-    ],
-    repeats=Annotated[int | None, typer.Option(help="Every two in fresh processes. [default: 6]")],
+    quality_limit=options.option(
+        int, "Prompts per family to score. [default: 8; with --config as run]"
+    ),
+    repeats=options.option(int, "Every two in fresh processes. [default: 6]"),
 )
 def ab(
     base: Annotated[str, typer.Option(help="Git revision or folder of a checkout.")],
@@ -103,7 +99,7 @@ def doctor(
     ] = False,
     margin: Annotated[float, typer.Option(help="The margin wanted, 0.03 is 3 %.")] = 0.03,
     strict: Annotated[bool, typer.Option("--strict", help="End with 4 on any advice.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.JsonFlag = False,
 ) -> None:
     """Say whether this machine is fit to measure on, and how small a difference it can show."""
     from bench.ab import doctor as examiner
@@ -130,10 +126,10 @@ def _rules(file: Path | None, fail_inconclusive: bool) -> Gate:
     from bench.compare.gate import load_gate
 
     gate = load_gate(file)
-    if not fail_inconclusive:
-        return gate
-    strict = gate.verdict.model_copy(update={"inconclusive": "fail"})
-    return gate.model_copy(update={"verdict": strict})
+    if fail_inconclusive:
+        strict = gate.verdict.model_copy(update={"inconclusive": "fail"})
+        gate = gate.model_copy(update={"verdict": strict})
+    return gate
 
 
 def _conclude(
@@ -142,14 +138,11 @@ def _conclude(
     json_file: Path | None,
     diff: tuple[RunSnapshot, RunSnapshot] | None,
 ) -> None:
-    """Print the comparison, write what was asked for, and end with its exit code."""
-    from rich.console import Console
-
     from bench.compare import show as shown
     from bench.compare.diff import show_changes
     from bench.records.files import write_text
 
-    console = Console()
+    console = options.console()
     if diff is not None:
         show_changes(*diff, console)
     shown.print_comparison(comparison, console)

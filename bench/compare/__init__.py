@@ -1,4 +1,1 @@
-"""Two runs held against each other: did anything regress?
-
-Imports report, stats and below. No torch.
-"""
+"""Two runs held against each other: did anything regress?"""

@@ -1,138 +1,143 @@
-"""One side of a comparison: a run folder, or a stored reference, which has no records.
+"""Two runs side by side: whether they can be compared, and what differs between them.
 
-A reference (``results/reference/NAME``) keeps a run's summary.csv, env.json, config.toml and
-run.json. Its prompts cannot be checked one by one: they are taken to be the same where everything
-that chooses them is. No torch here.
+A side is a run folder, or a stored reference (``results/reference/NAME``), which has a summary and
+no records: its prompts are taken to be the same where everything that chooses them is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from bench.stats.side import FLOAT32, RunSnapshot
 
 _DISTRIBUTION = ("temperature", "top_p", "top_k", "max_new_tokens", "fixed_length")
-"""What decides the answers to a prompt, beside the decoder (and the seed, when sampling)."""
+"""Settings that decide the answers to a prompt, beside decoder (and seed, when sampling)."""
 _WORK = ("reuse_prefix",)
-"""What decides how much of it is timed."""
+"""Settings that decide how much of it is timed."""
 _PROMPTS = ("tasks", "columns", "limit", "overlong", "seed")
-"""What chooses the prompts."""
+"""Settings that choose the prompts."""
 _SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
-"""What a run records of a model beside the hash of its weights."""
+"""Facts that a run records of a model beside the hash of its weights."""
+_NOT_SETTINGS = ("decoders", "run_name", "adapters")
 
 
-# ---------------------------------------------------------------- two of them
+@dataclass(frozen=True)
+class RunPair:
+    """The two sides of a comparison, and how they relate."""
 
+    base: RunSnapshot
+    head: RunSnapshot
 
-def unlike(base: RunSnapshot, head: RunSnapshot) -> list[str]:
-    """Why two runs are not about the same thing, one line each; empty where they are."""
-    stored = base.records is None or head.records is None
-    decisive = (*_DISTRIBUTION, *_WORK, *(_PROMPTS if stored else ()))
-    if base.config.get("temperature"):
-        decisive = (*dict.fromkeys((*decisive, "seed")), *(("repeats",) if stored else ()))
-    lines = [
-        f"{key} is {base.config[key]} in base and {head.config[key]} in head"
-        for key in decisive
-        if key in base.config and key in head.config and base.config[key] != head.config[key]
-    ]
-    return [*lines, *_other_target(base, head)]
+    @property
+    def sides(self) -> dict[str, RunSnapshot]:
+        """Return both by name."""
+        return {"base": self.base, "head": self.head}
 
+    @property
+    def stored(self) -> bool:
+        """Return whether a side is a stored reference."""
+        return self.base.records is None or self.head.records is None
 
-def _other_target(base: RunSnapshot, head: RunSnapshot) -> list[str]:
-    """Why the targets are two models: by their weights, or by name and shape where a hash lacks.
+    @property
+    def same_machine(self) -> bool:
+        """Return whether both comparability keys are known and equal."""
+        return self.base.key is not None and self.base.key == self.head.key
 
-    The hash is of a checkpoint's files: packed weights (`--quantize`) are another model than these.
-    """
-    facts = [side.env.models.target or {} for side in (base, head)]
-    widths = [known.get("quantized") or "not packed" for known in facts]
-    if all(facts) and widths[0] != widths[1]:
+    @property
+    def interleaved(self) -> bool:
+        """Return whether `bench ab` measured both together."""
+        return self.base.status.ab is not None and self.base.status.ab == self.head.status.ab
+
+    @property
+    def exact(self) -> bool:
+        """Return whether equal work gives equal numbers: one kind of machine, float32."""
+        return self.same_machine and self.base.dtype == FLOAT32
+
+    @property
+    def half_precision(self) -> str | None:
+        """Return the dtype of a side that is not float32, where equality proves nothing."""
+        return next((side.dtype for side in self.sides.values() if side.dtype != FLOAT32), None)
+
+    @cached_property
+    def held_to_ar(self) -> frozenset[str]:
+        """Return the cells of head whose answers must be the baseline's: base's guarantee decides.
+
+        A decoder cannot give a guarantee up unnoticed. With a stored base head's guarantees count
+        besides, as near-ties may hide those of base.
+        """
+        stored = self.base.summary is not None
+        return self.base.same_as_ar | (self.head.same_as_ar if stored else frozenset())
+
+    @cached_property
+    def unlike(self) -> list[str]:
+        """List why the runs are not about the same thing; empty where they are."""
+        base, head = self.base.config, self.head.config
+        decisive = (*_DISTRIBUTION, *_WORK, *(_PROMPTS if self.stored else ()))
+        if base.get("temperature"):
+            decisive = (*decisive, "seed", *(("repeats",) if self.stored else ()))
+        lines = [
+            f"{key} is {base[key]} in base and {head[key]} in head"
+            for key in dict.fromkeys(decisive)
+            if key in base and key in head and base[key] != head[key]
+        ]
+        return [*lines, *(f"the target model is another one{why}" for why in self._other_target())]
+
+    def _other_target(self) -> list[str]:
+        """Say why the targets are two models, by weights, else by name and shape.
+
+        The hash is of a checkpoint's files: packed weights (`--quantize`) are another model.
+        """
+        facts = [side.env.models.target or {} for side in self.sides.values()]
+        widths = [known.get("quantized") or "not packed" for known in facts]
+        if all(facts) and widths[0] != widths[1]:
+            return [f": its weights are {widths[0]} in base and {widths[1]} in head"]
+        hashes = [known.get("weights_sha256") for known in facts]
+        if all(hashes):
+            return [""] if hashes[0] != hashes[1] else []
+        old, new = (
+            {"name": side.config.get("model")} | {fact: known.get(fact) for fact in _SHAPE}
+            for side, known in zip(self.sides.values(), facts, strict=True)
+        )
         return [
-            f"the target model is another one: its weights are {widths[0]} in base and {widths[1]} "
-            "in head"
+            f": {fact} is {old[fact]} in base and {new[fact]} in head"
+            for fact in old
+            if None not in (old[fact], new[fact]) and old[fact] != new[fact]
         ]
-    hashes = [known.get("weights_sha256") for known in facts]
-    if all(hashes):
-        return ["the target model is another one"] if hashes[0] != hashes[1] else []
-    old, new = (
-        {"name": side.config.get("model")} | {what: known.get(what) for what in _SHAPE}
-        for side, known in zip((base, head), facts, strict=True)
-    )
+
+    def changes(self) -> list[str]:
+        """List other differences of two comparable runs, which are told and not judged."""
+        groups = zip(*map(_facts, self.sides.values()), strict=True)
+        return [line for old, new in groups for line in _changes(old, new)]
+
+    def option_changes(self, cell: str) -> list[str]:
+        """List the changed options of one decoder, as ``k: 4 -> 5``."""
+        old, new = (side.cells.get(cell, {}) for side in self.sides.values())
+        return list(_changes(old, new, missing="unset"))
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any], missing: Any = None) -> Iterator[str]:
+    for key in dict.fromkeys([*old, *new]):
+        if old.get(key) != new.get(key):
+            yield f"{key}: {old.get(key, missing)} -> {new.get(key, missing)}"
+
+
+def _facts(side: RunSnapshot) -> list[dict[str, Any]]:
     return [
-        f"the target model is another one: {what} is {old[what]} in base and {new[what]} in head"
-        for what in old
-        if None not in (old[what], new[what]) and old[what] != new[what]
+        {"comparability key": side.key},
+        {key: value for key, value in side.config.items() if key not in _NOT_SETTINGS},
+        dict(_hashes(asdict(side.env.models), "")),
+        {f"package {name}": version for name, version in side.env.packages.items()},
     ]
-
-
-def held_to_ar(base: RunSnapshot, head: RunSnapshot) -> frozenset[str]:
-    """The cells of head whose answers are demanded to be the baseline's: base's promise decides.
-
-    A decoder cannot give a promise up unnoticed. Of a stored base head's promises count besides, as
-    near-ties may hide those of base.
-    """
-    return base.same_as_ar | (head.same_as_ar if base.summary is not None else frozenset())
-
-
-def half_precision(base: RunSnapshot, head: RunSnapshot) -> str | None:
-    """The dtype of a side that is not float32, where equality is measured and proves nothing."""
-    return next((side.dtype for side in (base, head) if side.dtype != FLOAT32), None)
-
-
-def same_machine(base: RunSnapshot, head: RunSnapshot) -> bool:
-    """Whether machine and setup are of one kind: their comparability keys are known and equal."""
-    return base.key is not None and base.key == head.key
-
-
-def interleaved(base: RunSnapshot, head: RunSnapshot) -> bool:
-    """Whether both were measured together by `bench ab`."""
-    return base.status.ab is not None and base.status.ab == head.status.ab
-
-
-def changes(base: RunSnapshot, head: RunSnapshot) -> list[str]:
-    """What else differs between two comparable runs, one line each: it is told, not judged."""
-    lines = []
-    if base.key != head.key:
-        lines.append(f"comparability key: {base.key} -> {head.key}")
-    for what, read in (("", _settings), ("", _models), ("package ", _packages)):
-        old, new = read(base), read(head)
-        lines += [
-            f"{what}{key}: {old.get(key)} -> {new.get(key)}"
-            for key in dict.fromkeys([*old, *new])
-            if old.get(key) != new.get(key)
-        ]
-    return lines
-
-
-def option_changes(base: RunSnapshot, head: RunSnapshot, cell: str) -> list[str]:
-    """The changed options of one decoder, as ``k: 4 -> 5``."""
-    old, new = base.cells.get(cell, {}), head.cells.get(cell, {})
-    return [
-        f"{key}: {old.get(key, 'unset')} -> {new.get(key, 'unset')}"
-        for key in dict.fromkeys([*old, *new])
-        if old.get(key) != new.get(key)
-    ]
-
-
-def _settings(side: RunSnapshot) -> dict[str, Any]:
-    left_out = ("decoders", "run_name", "adapters")
-    return {key: value for key, value in side.config.items() if key not in left_out}
-
-
-def _models(side: RunSnapshot) -> dict[str, Any]:
-    """Hashes of the weights by model, shortened."""
-    return dict(_hashes(asdict(side.env.models), ""))
 
 
 def _hashes(facts: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    """Yield shortened hashes of the weights by model."""
     for key, value in facts.items():
         if isinstance(value, Mapping):
             yield from _hashes(value, f"{prefix}{key}.")
         elif key == "weights_sha256" and value:
             kind, colon, digits = str(value).rpartition(":")
             yield f"{prefix}{key}", f"{kind}{colon}{digits[:12]}"
-
-
-def _packages(side: RunSnapshot) -> dict[str, Any]:
-    return dict(side.env.packages)

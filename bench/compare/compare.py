@@ -1,23 +1,11 @@
-"""`bench compare`: two runs held against each other, decoder by decoder.
-
-A pure function of two folders and a gate. No model, no tokenizer, no torch.
-"""
+"""`bench compare`: hold one run against another, decoder by decoder."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from bench.compare.comparable import (
-    changes,
-    half_precision,
-    held_to_ar,
-    interleaved,
-    option_changes,
-    same_machine,
-    unlike,
-)
+from bench.compare.comparable import RunPair
 from bench.compare.gate import Gate
 from bench.compare.joined import HardMeasures, PairedAnswers, counted, join
 from bench.compare.judge import (
@@ -34,7 +22,7 @@ from bench.compare.summaries import counted_in_summaries
 from bench.records.plan import BASELINE, WRONG
 from bench.stats import times
 from bench.stats.intervals import log_ratio_of_medians, mean_log_ratio, paired_speedup
-from bench.stats.side import FLOAT32, RunSnapshot
+from bench.stats.side import RunSnapshot
 from bench.stats.validity import INCOMPLETE, UNKNOWN, VALID, from_here
 
 _STORED = (
@@ -43,234 +31,184 @@ _STORED = (
 
 
 def compare(base: RunSnapshot, head: RunSnapshot, gate: Gate) -> Comparison:
-    """The comparison of two loaded sides."""
-    why_not = unlike(base, head)
-    together = interleaved(base, head)
-    stored = base.records is None or head.records is None
-    margin = gate.time.margin if together else gate.time.margin_apart
-    timed = same_machine(base, head) and not stored
-    cells = list(dict.fromkeys([*base.cells, *head.cells]))
-    judged = tuple(
-        _unless_wrong(
-            _without(cell, base, head, why_not) or _judged(cell, base, head, gate, margin),
-            base,
-            head,
-        )
-        for cell in cells
-    )
+    """Compare two loaded sides."""
+    pair = RunPair(base, head)
+    apart = "one kind of machine" if pair.same_machine else "elsewhere"
+    timed = pair.same_machine and not pair.stored
     return Comparison(
         base=base.name,
         head=head.name,
         base_code=base.code,
         head_code=head.code,
         gate=gate,
-        cells=judged,
-        how=_how(base, head),
-        margin=margin if timed else None,
-        unlike=tuple(why_not),
-        changes=tuple(changes(base, head)),
-        unjudged=tuple(_unjudged(base, head, stored=stored)),
-        invalid=tuple(_invalid(base, head)),
+        cells=tuple(_judged(cell, pair, gate) for cell in {**base.cells, **head.cells}),
+        how="measured interleaved" if pair.interleaved else f"measured apart, {apart}",
+        margin=_margin(pair, gate) if timed else None,
+        unlike=tuple(pair.unlike),
+        changes=tuple(pair.changes()),
+        unjudged=tuple(_unjudged(pair)),
+        invalid=tuple(
+            f"{which} is {why}"
+            for which, side in pair.sides.items()
+            if (why := _invalid(side)) is not None
+        ),
         warnings=tuple(
             f"{which}: {line}"
-            for which, side in (("base", base), ("head", head))
+            for which, side in pair.sides.items()
             for line in (side.status.warnings if timed else ())
         ),
     )
 
 
-def _how(base: RunSnapshot, head: RunSnapshot) -> str:
-    if interleaved(base, head):
-        return "measured interleaved"
-    return "measured apart, " + ("one kind of machine" if same_machine(base, head) else "elsewhere")
+def _margin(pair: RunPair, gate: Gate) -> float:
+    return gate.time.margin if pair.interleaved else gate.time.margin_apart
 
 
-def _invalid(base: RunSnapshot, head: RunSnapshot) -> list[str]:
-    """What keeps a side from carrying any verdict, one line each; a wrong decoder spoils no other.
+def _invalid(side: RunSnapshot) -> str | None:
+    """Say why a side carries no verdict at all; a wrong decoder spoils no other.
 
     INVALID, DAMAGED and INCOMPLETE do, also where they are not the run's first verdict.
     """
-    lines = []
-    for which, side in (("base", base), ("head", head)):
-        if side.verdict not in (VALID, WRONG, INCOMPLETE):
-            lines.append(
-                ": ".join(
-                    (
-                        f"{which} is {side.verdict}",
-                        *(from_here(line, side.path) for line in side.reasons[:1]),
-                    )
-                )
-            )
-        elif not side.status.complete:
-            how = side.status.status or UNKNOWN
-            lines.append(f"{which} is {INCOMPLETE}: its status is {how}")
-    return lines
-
-
-def _unless_wrong(
-    regression: CellRegression, base: RunSnapshot, head: RunSnapshot
-) -> CellRegression:
-    """A cell that claims to be lossless in head and is not is WRONG, whatever else it is."""
-    notes = regression.notes
-    if regression.cell in base.wrong:
-        line = f"base is {WRONG} here: it claims to be lossless and is not, and is no measure"
-        notes = (line, *notes)
-    if regression.cell not in head.wrong:
-        return replace(regression, notes=notes)
-    line = f"head is {WRONG} here: it claims to be lossless and left ar's tokens, no near-ties"
-    return replace(regression, verdict=Regression.wrong, notes=(line, *notes))
-
-
-def _unjudged(base: RunSnapshot, head: RunSnapshot, *, stored: bool) -> list[str]:
-    lines = [_STORED] if stored else []
-    half = half_precision(base, head)
-    if half is not None and held_to_ar(base, head) - {BASELINE}:
-        lines.append(
-            f"identical_to_ar is measured and not judged in {half}, where equality proves nothing: "
-            "`bench verify` judges it"
-        )
-    if not stored:
-        lines += [
-            f"the {name} pass is not judged: head did not plan it"
-            for name in sorted(base.passes - head.passes)
-        ]
-    if not stored and not same_machine(base, head):
-        key = base.key is None or head.key is None
-        lines.append(
-            "time is not judged: "
-            + (
-                "a comparability key is unknown"
-                if key
-                else "the runs are of different machines or setups"
-            )
-        )
-    return lines
-
-
-def _without(
-    cell: str, base: RunSnapshot, head: RunSnapshot, why_not: Sequence[str]
-) -> CellRegression | None:
-    """The verdict on a cell that cannot be compared; None where it can."""
-    if cell not in base.cells:
-        return CellRegression(cell=cell, verdict=Regression.new, notes=("not in base",))
-    if cell not in head.cells:
-        return CellRegression(cell=cell, verdict=Regression.not_comparable, notes=("not in head",))
-    if why_not:
-        return CellRegression(cell=cell, verdict=Regression.not_comparable)
+    if side.verdict not in (VALID, WRONG, INCOMPLETE):
+        return ": ".join((side.verdict, *(from_here(r, side.path) for r in side.reasons[:1])))
+    if not side.status.complete:
+        return f"{INCOMPLETE}: its status is {side.status.status or UNKNOWN}"
     return None
 
 
-def _judged(
-    cell: str, base: RunSnapshot, head: RunSnapshot, gate: Gate, margin: float
-) -> CellRegression:
-    """The verdict on a cell that both sides have."""
-    if base.records is None or head.records is None:
-        verdict = _from_summaries(cell, base, head, gate)
+def _unjudged(pair: RunPair) -> list[str]:
+    lines = [_STORED] if pair.stored else []
+    if pair.half_precision is not None and pair.held_to_ar - {BASELINE}:
+        lines.append(
+            f"identical_to_ar is measured and not judged in {pair.half_precision}, where equality "
+            "proves nothing: `bench verify` judges it"
+        )
+    if pair.stored:
+        return lines
+    lines += [
+        f"the {name} pass is not judged: head did not plan it"
+        for name in sorted(pair.base.passes - pair.head.passes)
+    ]
+    if not pair.same_machine:
+        unknown = None in (pair.base.key, pair.head.key)
+        why = "a comparability key is unknown" if unknown else "the runs are of different machines"
+        lines.append(f"time is not judged: {why}" + (" or setups" if not unknown else ""))
+    return lines
+
+
+# ---------------------------------------------------------------- one decoder
+
+
+def _judged(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
+    """Judge a cell; one that claims to be lossless in head and is not is WRONG, whatever else."""
+    if cell not in pair.base.cells:
+        made = CellRegression(cell=cell, verdict=Regression.new, notes=("not in base",))
+    elif cell not in pair.head.cells:
+        made = _not_comparable(cell, "not in head")
+    elif pair.unlike:
+        made = _not_comparable(cell)
     else:
-        verdict = _from_answers(cell, base, head, gate, margin)
-    notes = verdict.notes
-    if cell in held_to_ar(base, head) - head.same_as_ar and head.records is not None:
+        made = _compared(cell, pair, gate)
+    notes = list(made.notes)
+    if cell in pair.base.wrong:
+        line = f"base is {WRONG} here: it claims to be lossless and is not, and is no measure"
+        notes.insert(0, line)
+    if cell in pair.head.wrong:
+        line = f"head is {WRONG} here: it claims to be lossless and left ar's tokens, no near-ties"
+        made = replace(made, verdict=Regression.wrong)
+        notes.insert(0, line)
+    return replace(made, notes=tuple(notes))
+
+
+def _not_comparable(cell: str, *notes: str, **numbers: Any) -> CellRegression:
+    verdict = Regression.not_comparable
+    return CellRegression(cell=cell, verdict=verdict, notes=notes, **numbers)
+
+
+def _compared(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
+    made = _from_summaries(cell, pair, gate) if pair.stored else _from_answers(cell, pair, gate)
+    notes = made.notes
+    if cell in pair.held_to_ar - pair.head.same_as_ar and pair.head.records is not None:
         notes = ("head does not claim ar's tokens; base does, and head is held to that", *notes)
-    return replace(verdict, options=tuple(option_changes(base, head, cell)), notes=notes)
+    return replace(made, options=tuple(pair.option_changes(cell)), notes=notes)
 
 
-def _from_summaries(cell: str, base: RunSnapshot, head: RunSnapshot, gate: Gate) -> CellRegression:
-    summaries = counted_in_summaries(cell, base, head)
+def _from_summaries(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
+    summaries = counted_in_summaries(cell, pair)
     if summaries is None:
-        note = "not measured on the same number of prompts"
-        return CellRegression(cell=cell, verdict=Regression.not_comparable, notes=(note,))
-    measures = _hard(cell, summaries, base, head, gate)
-    return CellRegression(
-        cell=cell, verdict=worst(measures), measures=tuple(measures), notes=summaries.notes
-    )
+        return _not_comparable(cell, "not measured on the same number of prompts")
+    measures = tuple(_hard(cell, summaries, pair, gate))
+    verdict = worst(measures)
+    return CellRegression(cell=cell, verdict=verdict, measures=measures, notes=summaries.notes)
 
 
-def _from_answers(
-    cell: str, base: RunSnapshot, head: RunSnapshot, gate: Gate, margin: float
-) -> CellRegression:
-    joined, of_ar = join(base, head, cell), join(base, head, BASELINE)
+def _from_answers(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
+    joined, of_ar = join(pair, cell), join(pair, BASELINE)
     numbers: dict[str, Any] = {"num_pairs": len(joined.base), "num_base": joined.num_base}
     if not joined.base or joined.coverage < gate.verdict.min_coverage:
         asked = ", ".join(f"{name} {both} of {num}" for name, (both, num) in joined.shared.items())
         note = f"too few of base's prompts (by their hashes) were asked in head: {asked or 'none'}"
-        verdict = Regression.not_comparable
-        return CellRegression(cell=cell, verdict=verdict, notes=(note,), **numbers)
-    hard = counted(joined, of_ar, base, head)
-    if cell not in held_to_ar(base, head):
+        return _not_comparable(cell, note, **numbers)
+    hard = counted(joined, of_ar, pair)
+    if cell not in pair.held_to_ar:
         hard.values.pop("changed_answers")  # other answers are lawful there: quality judges them
-    measures = _hard(cell, hard, base, head, gate)
-    measures += _time(joined, of_ar, base, head, gate, margin)
+    measures = (*_hard(cell, hard, pair, gate), *_time(joined, of_ar, pair, gate))
     notes = ["only answers that both sides gave count"] * (len(joined.base) < joined.num_base)
     if len(_batch_sizes(joined)) > 1:
         notes.append("time is not judged: the batch sizes differ")
     return CellRegression(
         cell=cell,
         verdict=worst(measures),
-        measures=tuple(measures),
+        measures=measures,
         num_changed=len(joined.changed),
         notes=tuple(notes),
         **numbers,
     )
 
 
-def _exact(base: RunSnapshot, head: RunSnapshot) -> bool:
-    """Whether the same work must give the same numbers: one kind of machine, float32."""
-    return same_machine(base, head) and base.dtype == FLOAT32
-
-
-def _hard(
-    cell: str, hard: HardMeasures, base: RunSnapshot, head: RunSnapshot, gate: Gate
-) -> list[Measure]:
-    exact, half = _exact(base, head), half_precision(base, head)
-    rounded = base.records is None or head.records is None
+def _hard(cell: str, hard: HardMeasures, pair: RunPair, gate: Gate) -> list[Measure]:
+    exact, head = pair.exact, pair.head
     values, wrong = dict(hard.values), head.num_wrong(cell)
     if wrong is not None:
-        values["wrong_answers"] = {"base": float(base.num_wrong(cell) or 0), "head": float(wrong)}
+        old = float(pair.base.num_wrong(cell) or 0)
+        values["wrong_answers"] = {"base": old, "head": float(wrong)}
     if not exact:
         values.pop("changed_answers", None)  # near-ties swap
     measures = []
-    for name, pair in values.items():
-        old, new = pair.get("base"), pair.get("head")
-        if old is None or new is None:
+    for name, both in values.items():
+        base, new = both.get("base"), both.get("head")
+        if base is None or new is None:
             continue
         step = hard.step(name)
-        measure = judge_hard(name, old, new, gate, exact=exact, rounded=rounded, step=step)
-        if name == "identical_to_ar" and half is not None:
+        measure = judge_hard(name, base, new, gate, exact=exact, rounded=pair.stored, step=step)
+        if name == "identical_to_ar" and pair.half_precision is not None:
             measure = replace(measure, verdict=Regression.passed)
         near_ties = name == "identical_to_ar" and not exact and head.near_ties_alone(cell)
         if near_ties and measure.verdict is Regression.regressed:
-            measure = replace(
-                measure, verdict=Regression.passed, note="near-ties on head's machine"
-            )
+            note = "near-ties on head's machine"
+            measure = replace(measure, verdict=Regression.passed, note=note)
         measures.append(measure)
     return measures
 
 
-def _time(
-    joined: PairedAnswers,
-    of_ar: PairedAnswers,
-    base: RunSnapshot,
-    head: RunSnapshot,
-    gate: Gate,
-    margin: float,
-) -> list[Measure]:
-    """The judgement of time per token, where machine and batch size allow one.
+def _time(joined: PairedAnswers, of_ar: PairedAnswers, pair: RunPair, gate: Gate) -> list[Measure]:
+    """Judge time per token, where machine and batch size allow it.
 
-    Beside it stands the change in units of ar's time on each side, which is shown and not judged: a
-    load that slows one side down slows its ar down too, and cancels.
+    The change in units of ar's time on each side is shown beside it and not judged: a load that
+    slows one side down slows its ar down too, and cancels.
     """
-    if not same_machine(base, head) or len(_batch_sizes(joined)) != 1:
+    if not pair.same_machine or len(_batch_sizes(joined)) != 1:
         return []
     old, new = times.timed_units(joined.base), times.timed_units(joined.head)
-    of_prompt = mean_log_ratio if interleaved(base, head) else log_ratio_of_medians
+    of_prompt = mean_log_ratio if pair.interleaved else log_ratio_of_medians
     ratio = paired_speedup(old, new, lambda unit: unit.time_per_token, of_prompt)
     if not ratio.num:
         return []
     seconds = times.time_per_token_s(old), times.time_per_token_s(new)
-    measures = [judge_time(ratio, seconds[0], seconds[1], gate, margin=margin)]
-    if joined.base[0].decoder != BASELINE:
-        measures += _over_ar(joined, of_ar, measures[0])
-    return measures
+    measure = judge_time(ratio, *seconds, gate, margin=_margin(pair, gate))
+    if joined.base[0].decoder == BASELINE:
+        return [measure]
+    return [measure, *_over_ar(joined, of_ar, measure)]
 
 
 def _over_ar(joined: PairedAnswers, of_ar: PairedAnswers, time: Measure) -> list[Measure]:

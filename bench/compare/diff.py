@@ -1,7 +1,6 @@
 """Answers that changed between two runs, side by side, token by token.
 
-Tokens are decoded through each run's vocab.json, as `bench show` does. What is on one side only is
-coloured; without colours it stands in brackets. No model, no torch.
+Tokens of one side only are coloured; without colours they stand in brackets.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bench.compare.comparable import RunPair
 from bench.compare.joined import join
 from bench.records.record import SampleRecord
 from bench.records.vocabulary import pieces_of
@@ -26,10 +26,9 @@ _GONE, _CAME = "black on rgb(250,190,180)", "black on rgb(180,225,170)"
 
 
 def show_changes(base: RunSnapshot, head: RunSnapshot, console: Console, most: int = MOST) -> int:
-    """Print the answers whose ids differ, at most `most` per decoder; returns how many there are.
+    """Print the answers whose ids differ, at most `most` per decoder; return their number.
 
-    Where every repeat changed alike, as in greedy decoding, an answer is shown once. A stored
-    reference has none.
+    Equal changes of several repeats, as in greedy decoding, are shown once.
     """
     stored = [side.name for side in (base, head) if side.records is None]
     if stored:
@@ -40,7 +39,7 @@ def show_changes(base: RunSnapshot, head: RunSnapshot, console: Console, most: i
     total = 0
     for cell in [cell for cell in base.cells if cell in head.cells]:
         distinct: dict[tuple[object, ...], tuple[SampleRecord, SampleRecord]] = {}
-        for ours, theirs in join(base, head, cell).changed:
+        for ours, theirs in join(RunPair(base, head), cell).changed:
             distinct.setdefault((ours.prompt, ours.tokens, theirs.tokens), (ours, theirs))
         total += len(distinct)
         for ours, theirs in list(distinct.values())[:most]:
@@ -60,7 +59,7 @@ def marked(
     *,
     brackets: bool = False,
 ) -> Text:
-    """The text of `tokens`; those that `other` lacks are in `style`, or in brackets."""
+    """Return the text of `tokens`; those that `other` lacks are in `style`, or in brackets."""
     text = Text()
     matcher = SequenceMatcher(a=tokens, b=other, autojunk=False)
     for tag, start, end, _, _ in matcher.get_opcodes():
@@ -82,9 +81,9 @@ def _show(
     console: Console,
 ) -> None:
     mine, other = ours.tokens or (), theirs.tokens or ()
-    place = first_difference(mine, other)
     head = f"\n{ours.decoder}  {ours.prompt} ({ours.family}), repeat {ours.repeat}"
-    console.print(Text(f"{head}: differs from token {place}", style="bold"))
+    line = f"{head}: differs from token {first_difference(mine, other)}"
+    console.print(Text(line, style="bold"))
     brackets = colourless(console)
     table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
     for name, tokens in (("base", mine), ("head", other)):

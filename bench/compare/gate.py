@@ -1,7 +1,7 @@
-"""What counts as a regression: `Gate`, from its defaults or a TOML file.
+"""The rules of regressions: `Gate`, from its defaults or a TOML file.
 
-Hard gates hold what does not depend on the machine (counters, exactness, quality) to a tolerance;
-the soft one holds time to a margin, judged by its interval. A file says only what it changes::
+Hard gates hold machine-independent measures (counters, exactness, quality) to a tolerance; the soft
+one holds time to a margin, judged by its interval. A file states only its changes::
 
     [hard]
     rows = 0.05            # of one measure; inf switches it off
@@ -9,8 +9,6 @@ the soft one holds time to a margin, judged by its interval. A file says only wh
     margin = 0.02
     [verdict]
     inconclusive = "fail"
-
-No torch here.
 """
 
 from __future__ import annotations
@@ -41,9 +39,10 @@ HARD: dict[str, tuple[_Better, bool]] = {
 }
 """Every hard measure: which way is better, and whether its change is relative to the base."""
 FAULTS = ("wrong_answers", "errors")
-"""What no rounding explains, on any machine."""
+"""Measures that no rounding explains, on any machine."""
 
 _Tolerance = Annotated[float, Field(ge=0)]
+_Own = _Tolerance | None
 
 
 class _Table(BaseModel):
@@ -53,34 +52,27 @@ class _Table(BaseModel):
 class Hard(_Table):
     """Tolerances of hard measures: relative for counters, absolute for shares.
 
-    `tolerance` holds between float32 runs of one machine, where the same work gives the same
-    numbers, and for `FAULTS`. `tolerance_elsewhere` holds where rounding may differ (another
-    machine, half precision) and two tokens that nearly tie may swap. A measure's own goes before
-    both.
+    `tolerance` holds between float32 runs of one machine, and for `FAULTS`; `tolerance_elsewhere`
+    where rounding may differ (another machine, half precision) and two tokens that nearly tie may
+    swap. A measure's own goes before both.
     """
 
     tolerance: _Tolerance = 0.0
     tolerance_elsewhere: _Tolerance = 0.005
-    calls: _Tolerance | None = None
-    rows: _Tolerance | None = None
-    draft_calls: _Tolerance | None = None
-    emitted: _Tolerance | None = None
-    accepted: _Tolerance | None = None
-    tokens_per_step: _Tolerance | None = None
-    identical_to_ar: _Tolerance | None = None
-    wrong_answers: _Tolerance | None = None
-    changed_answers: _Tolerance | None = None
-    quality: _Tolerance | None = None
-    errors: _Tolerance | None = None
+    calls: _Own = None
+    rows: _Own = None
+    draft_calls: _Own = None
+    emitted: _Own = None
+    accepted: _Own = None
+    tokens_per_step: _Own = None
+    identical_to_ar: _Own = None
+    wrong_answers: _Own = None
+    changed_answers: _Own = None
+    quality: _Own = None
+    errors: _Own = None
 
     def of(self, measure: str, *, exact: bool, step: float = 0.0) -> float:
-        """The tolerance of a measure.
-
-        Args:
-            measure: its name in `HARD`.
-            exact: whether the same numbers can be expected.
-            step: what a single answer can move it by: elsewhere no tolerance is below that.
-        """
+        """Return a tolerance: elsewhere at least `step`, the effect of one answer."""
         own: float | None = getattr(self, measure)
         if own is not None:
             return own
@@ -92,9 +84,8 @@ class Hard(_Table):
 class Time(_Table):
     """The margin of head's time per token over base's: 0.03 is 3 % slower.
 
-    `margin` judges interleaved runs (`bench ab`), `margin_apart` runs that were measured one after
-    the other: the machine itself may have changed between them. With `fail` False a slow-down is
-    shown and fails nothing.
+    `margin` judges interleaved runs (`bench ab`), `margin_apart` runs one after the other: the
+    machine itself may have changed between them. With `fail` False a slow-down fails nothing.
     """
 
     margin: Margin = 0.03
@@ -103,10 +94,9 @@ class Time(_Table):
 
 
 class Verdicts(_Table):
-    """What an inconclusive cell does (``pass`` or ``fail``: exit code 4).
+    """The effect of an inconclusive cell (``pass`` or ``fail``: exit code 4).
 
-    `min_coverage` is the share of base's prompts, of each pass that both planned, that head must
-    have been asked.
+    `min_coverage` is the least share of base's prompts, of each pass that both planned, in head.
     """
 
     inconclusive: Literal["pass", "fail"] = "pass"
@@ -125,11 +115,7 @@ _TABLES: dict[str, type[BaseModel]] = {"hard": Hard, "time": Time, "verdict": Ve
 
 
 def load_gate(file: Path | None) -> Gate:
-    """The gate of a file, or the built-in one.
-
-    Raises:
-        BenchError: exit 2, in one line.
-    """
+    """Return the gate of a file, or the built-in one (exit 2 for a file that is no gate)."""
     if file is None:
         return Gate()
     try:
@@ -143,7 +129,7 @@ def load_gate(file: Path | None) -> Gate:
     except ValidationError as error:
         first, said = error.errors()[0], format_error(error)
         if first["type"] == "extra_forbidden":
-            place = ".".join(map(str, first["loc"]))
+            key = ".".join(map(str, first["loc"]))
             allowed = _TABLES.get(str(first["loc"][0]), Gate).model_fields
-            said = f"{place}: unknown key; {did_you_mean(str(first['loc'][-1]), allowed)}"
+            said = f"{key}: unknown key; {did_you_mean(str(first['loc'][-1]), allowed)}"
         raise UsageError(f"{file}: {said}") from error

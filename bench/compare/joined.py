@@ -1,8 +1,7 @@
-"""The answers that two runs gave to the same prompts, and what each run counted in them.
+"""The answers that two runs gave to the same prompts, and the counters of each side.
 
 Answers join on (pass, decoder with label, prompt hash, repeat). Counters are sums over the answers
-that both sides finished, so neither gains by failing. Of a stored reference only a summary is
-there, see `bench.compare.summaries`. No torch here.
+that both sides finished, so neither gains by failing.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bench.compare.comparable import held_to_ar
+from bench.compare.comparable import RunPair
 from bench.records.plan import BASELINE
 from bench.records.record import SampleRecord
 from bench.stats import counters
@@ -29,9 +28,8 @@ Shared = Mapping[str, tuple[int, int]]
 class PairedAnswers:
     """One decoder's answers on both sides, in pairs; head's carry base's prompt names.
 
-    `num_base` counts what base answered, joined or not. `shared` says of each pass that both
-    planned how many of base's distinct prompts head was asked too, and how many there are: neither
-    fewer repeats nor a pass less changes what was asked.
+    `num_base` counts base's answers, joined or not. `shared` has, for each pass that both planned,
+    the number of base's distinct prompts that head was asked too, and of all of base's.
     """
 
     base: tuple[SampleRecord, ...] = ()
@@ -41,30 +39,30 @@ class PairedAnswers:
 
     @property
     def coverage(self) -> float:
-        """The share of base's prompts that head was asked too, in the pass with the fewest."""
+        """Return the share of base's prompts in head, in the pass with the fewest."""
         return min((both / num for both, num in self.shared.values()), default=0.0)
 
     @property
     def finished(self) -> list[tuple[SampleRecord, SampleRecord]]:
-        """The pairs without an error on either side."""
+        """Return the pairs without an error on either side."""
         pairs = zip(self.base, self.head, strict=True)
         return [(ours, theirs) for ours, theirs in pairs if not (ours.error or theirs.error)]
 
     @property
     def changed(self) -> list[tuple[SampleRecord, SampleRecord]]:
-        """The finished pairs whose token ids differ."""
+        """Return the finished pairs whose token ids differ."""
         return [(ours, theirs) for ours, theirs in self.finished if ours.tokens != theirs.tokens]
 
 
-def join(base: RunSnapshot, head: RunSnapshot, cell: str) -> PairedAnswers:
-    """The answers of one decoder to the same prompts under the same repeat."""
-    mine, other = _of(base, cell), _of(head, cell)
+def join(pair: RunPair, cell: str) -> PairedAnswers:
+    """Pair the answers of one decoder to the same prompts under the same repeat."""
+    mine, other = _of(pair.base, cell), _of(pair.head, cell)
     keys = [key for key in mine if key in other]
     return PairedAnswers(
         base=tuple(mine[key] for key in keys),
         head=tuple(_renamed(other[key], mine[key]) for key in keys),
         num_base=len(mine),
-        shared=_shared(mine, other, sorted(base.passes & head.passes)),
+        shared=_shared(mine, other, sorted(pair.base.passes & pair.head.passes)),
     )
 
 
@@ -100,27 +98,22 @@ class HardMeasures:
     notes: tuple[str, ...] = ()
 
     def step(self, measure: str) -> float:
-        """What a single answer can move a measure of quality by; 0 for all others."""
+        """Return the effect of a single answer on a measure of quality; 0 for all others."""
         steps = {f"{QUALITY}.{family}": 1 / num for family, num in self.num_scored.items() if num}
         if measure == QUALITY and steps:
             return max(steps.values()) / len(steps)
         return steps.get(measure, 0.0)
 
 
-def counted(
-    joined: PairedAnswers, baseline: PairedAnswers, base: RunSnapshot, head: RunSnapshot
-) -> HardMeasures:
-    """What both sides counted in the joined answers of a decoder.
-
-    `baseline` is ar's own join, which exactness is held against.
-    """
+def counted(joined: PairedAnswers, baseline: PairedAnswers, pair: RunPair) -> HardMeasures:
+    """Count both sides of joined answers; exactness is held against `baseline`, ar's own join."""
     pairs, cell = joined.finished, joined.base[0].decoder
     sides = {"base": [b for b, _ in pairs], "head": [h for _, h in pairs]}
     ars = {"base": [b for b, _ in baseline.finished], "head": [h for _, h in baseline.finished]}
-    held = cell != BASELINE and cell in held_to_ar(base, head)
+    held = cell != BASELINE and cell in pair.held_to_ar
     values: dict[str, Values] = {}
     for side, records in sides.items():
-        measures = _counters(records) | _quality(records, base)
+        measures = _counters(records) | _quality(records, pair.base)
         if held:
             measures["identical_to_ar"] = counters.identical_to_ar(records, ars[side])
         for name, value in measures.items():
@@ -151,7 +144,6 @@ def _counters(records: Sequence[SampleRecord]) -> Values:
 
 
 def _quality(records: Sequence[SampleRecord], base: RunSnapshot) -> Values:
-    """Quality by family and over all, as ``quality.FAMILY`` and ``quality``."""
     families = counters.group_by(scored(records), lambda record: record.family)
     by_family = {f: family_quality(f, families[f], base.gold or {}) for f in family_order(families)}
     values: Values = {f"{QUALITY}.{family}": q.estimate.value for family, q in by_family.items()}

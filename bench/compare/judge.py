@@ -1,9 +1,8 @@
 """Verdicts: on one measure, on one decoder, on the whole comparison, and the exit code.
 
-A hard measure is regressed when it is worse by more than its tolerance. Time is regressed only when
-the whole interval of head / base lies beyond the margin, improved when it lies as far on the other
-side, passed when a slow-down beyond the margin is excluded, and inconclusive otherwise. A decoder
-that claims to be lossless in head and is not is WRONG, whatever base did.
+A hard measure regressed when it is worse by more than its tolerance. Time regressed only when the
+whole interval of head / base lies beyond the margin, improved when it lies as far on the other
+side, passed when a slow-down beyond the margin is excluded, and is inconclusive otherwise.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from bench.stats.intervals import Estimate
 
 ROUNDING = 1e-5
 """Relative: a stored summary has six significant digits."""
-
 OVER_AR = "time_over_ar"
 """The name of the measure of time in units of ar's."""
 _MOST_TIMES = 20
@@ -27,7 +25,7 @@ _MOST_TIMES = 20
 
 
 class Regression(StrEnum):
-    """What became of a measure or a decoder."""
+    """The verdict on a measure or a decoder."""
 
     passed = "pass"
     regressed = "regressed"
@@ -38,15 +36,10 @@ class Regression(StrEnum):
     wrong = "WRONG"
 
 
-_WORST_FIRST = (
-    Regression.regressed,
-    Regression.inconclusive,
-    Regression.improved,
-    Regression.passed,
-)
+_WORST_FIRST = [Regression(v) for v in ("regressed", "inconclusive", "improved", "pass")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Measure:
     """One number on both sides; `change` is relative for counters and times, else a difference.
 
@@ -67,9 +60,9 @@ class Measure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellRegression:
-    """One decoder: its verdict, the measures behind it, and what else to know (`notes`).
+    """One decoder: its verdict, the measures behind it, and remarks (`notes`).
 
-    `num_pairs` answers were joined, of `num_base`; `num_changed` of them have other token ids. All
+    `num_pairs` of `num_base` answers were joined; `num_changed` of them have other token ids. All
     three are None against a stored reference.
     """
 
@@ -85,11 +78,11 @@ class CellRegression:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """All of `bench compare`: the verdicts, what was compared how, and what could not be judged.
+    """All of `bench compare`: the verdicts, how it was compared, and what could not be judged.
 
-    `invalid` says which side is INVALID or DAMAGED or did not end: such a comparison never passes.
-    `warnings` are those of the runs themselves (noise, drift), where time is judged. `base_code`
-    and `head_code` name the commits, where they are known.
+    `invalid` names sides that are INVALID or DAMAGED or did not end: such a comparison never
+    passes. `warnings` are those of the runs themselves, where time is judged; the codes name their
+    commits.
     """
 
     base: str
@@ -108,7 +101,7 @@ class Comparison:
 
     @property
     def verdict(self) -> Regression:
-        """The worst of all cells; not comparable where one is, or there is none."""
+        """Return the worst of all cells; not comparable where one is, or there is none."""
         verdicts = {cell.verdict for cell in self.cells} - {Regression.new}
         for worst_of_all in (Regression.wrong, Regression.regressed):
             if worst_of_all in verdicts:
@@ -121,7 +114,7 @@ class Comparison:
 
     @property
     def exit_code(self) -> Exit:
-        """3 wrong or regressed, 5 not comparable, 4 `invalid` or inconclusive by the gate, 0."""
+        """Return 3 (wrong, regressed), 5 (not comparable), 4 (invalid, or by the gate), or 0."""
         if self.verdict in (Regression.wrong, Regression.regressed):
             return Exit.REGRESSION
         if self.verdict is Regression.not_comparable:
@@ -133,7 +126,7 @@ class Comparison:
 
 
 def worst(measures: Sequence[Measure]) -> Regression:
-    """A decoder's verdict from those of its measures."""
+    """Return a decoder's verdict from those of its measures."""
     verdicts = {measure.verdict for measure in measures}
     return next((verdict for verdict in _WORST_FIRST if verdict in verdicts), Regression.passed)
 
@@ -148,10 +141,10 @@ def judge_hard(
     rounded: bool,
     step: float = 0.0,
 ) -> Measure:
-    """One hard measure (``quality.FAMILY`` goes by the rule of ``quality``).
+    """Judge one hard measure (``quality.FAMILY`` goes by the rule of ``quality``).
 
-    `exact`: the same work must give the same numbers; `rounded`: one of them is from a summary;
-    `step`: what a single answer can move it by.
+    `exact`: equal work must give equal numbers; `rounded`: one of them is from a summary; `step`:
+    the effect of a single answer.
     """
     rule = name.partition(".")[0]
     better, relative = HARD[rule]
@@ -164,21 +157,13 @@ def judge_hard(
     if abs(change) > slack:
         good = (better == "more") == (change > 0) and better != "same"
         verdict = Regression.improved if good else Regression.regressed
-    return Measure(
-        name=name,
-        base=base,
-        head=head,
-        change=change,
-        relative=relative,
-        tolerance=tolerance,
-        verdict=verdict,
-    )
+    return Measure(name, base, head, change, relative, tolerance, verdict)
 
 
 def judge_time(
     ratio: Estimate, base_s: float | None, head_s: float | None, gate: Gate, *, margin: float
 ) -> Measure:
-    """Time per token by the interval of base time / head time, paired (`bench.stats.intervals`)."""
+    """Judge time per token by the paired interval of base time / head time."""
     ends = (ratio.value, ratio.value) if ratio.error == 0 else (ratio.high, ratio.low)
     low, high = (None if end is None else 1 / end - 1 for end in ends)
     note = ""
@@ -193,22 +178,12 @@ def judge_time(
         verdict = Regression.passed
     else:
         verdict, note = Regression.inconclusive, more_needed(ratio, margin)
-    return Measure(
-        name="time",
-        base=base_s,
-        head=head_s,
-        change=None if ratio.value is None else 1 / ratio.value - 1,
-        relative=True,
-        tolerance=margin,
-        verdict=verdict,
-        low=low,
-        high=high,
-        note=note,
-    )
+    change = None if ratio.value is None else 1 / ratio.value - 1
+    return Measure("time", base_s, head_s, change, True, margin, verdict, low, high, note)
 
 
 def more_needed(ratio: Estimate, margin: float) -> str:
-    """How many conversations would move the interval to one side of the margin, were all else so.
+    """Say how many more conversations would move the interval to one side of the margin.
 
     The half-width of an interval shrinks with the root of their number.
     """

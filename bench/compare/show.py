@@ -21,7 +21,7 @@ from bench.compare.judge import (
     Measure,
     Regression,
 )
-from bench.report.tables import Table, TableCell
+from bench.report.tables.table import Table, TableCell
 from bench.stats.intervals import LEVEL
 from bench.text import UNKNOWN, counted, markdown, percent
 
@@ -30,40 +30,41 @@ _ALWAYS = ("calls", "rows", "emitted", "accepted", "tokens_per_step", "identical
 _TIMES = ("time", OVER_AR)
 _BAD = (Regression.wrong, Regression.regressed, Regression.not_comparable)
 _STYLES = {
-    Regression.wrong: "bold red",
-    Regression.regressed: "bold red",
-    Regression.not_comparable: "bold red",
+    **dict.fromkeys(_BAD, "bold red"),
     Regression.inconclusive: "yellow",
     Regression.improved: "bold green",
     Regression.passed: "green",
 }
 _MOST_CHANGES = 12
 _EXACT = {"same": "must be equal", "more": "must not fall", "less": "must not rise"}
-"""What a tolerance of 0 means, by which way is better."""
+"""Words for a tolerance of 0, by which way is better."""
 
 
 def to_table(comparison: Comparison, *, absolute: bool = False) -> Table:
-    """One row per decoder; a column per measure that any of them has, bold where it regressed.
+    """Return a row per decoder and a column per measure, bold where it regressed.
 
-    `absolute`: both numbers stand beside their change, and not the change alone.
+    With `absolute` both numbers stand beside their change.
     """
     say = _before_and_after if absolute else _change
     names = _columns(comparison)
     rows = []
     for cell in comparison.cells:
-        measures = {measure.name: measure for measure in cell.measures}
-        shown = [
-            TableCell(say(measures[n]), measures[n].verdict is Regression.regressed)
-            if n in measures
-            else TableCell(UNKNOWN)
-            for n in names
-        ]
+        cells = {
+            m.name: TableCell(say(m), m.verdict is Regression.regressed) for m in cell.measures
+        }
+        shown = [cells.get(name, TableCell(UNKNOWN)) for name in names]
         verdict = TableCell(str(cell.verdict), cell.verdict in _BAD)
         rows.append((TableCell(cell.cell), verdict, *shown, TableCell(_pairs(cell))))
     headings = [name.replace("_", " ") for name in names]
+    base, head = (
+        name if code is None else f"{name} at {code}"
+        for name, code in (
+            (comparison.base, comparison.base_code),
+            (comparison.head, comparison.head_code),
+        )
+    )
     return Table(
-        title=f"{_named(comparison.head, comparison.head_code)} against "
-        f"{_named(comparison.base, comparison.base_code)}: {comparison.verdict}",
+        title=f"{head} against {base}: {comparison.verdict}",
         note=_note(comparison),
         headings=("decoder", "verdict", *headings, "answers"),
         rows=tuple(rows),
@@ -71,18 +72,17 @@ def to_table(comparison: Comparison, *, absolute: bool = False) -> Table:
 
 
 def to_markdown(comparison: Comparison) -> str:
-    """The comparison for a pull request: verdict, table, and what else to know."""
+    """Return the comparison for a pull request: verdict, table and remarks."""
     table = to_table(comparison, absolute=True)
     lines = [f"### {markdown(table.title)}", "", table.to_markdown(), "", markdown(table.note), ""]
     lines += [f"* {markdown(line)}" for line in _remarks(comparison)]
-    num = len(comparison.warnings)
-    lines += _folded(f"{num} warning{'s' * (num > 1)} of the runs", comparison.warnings)
+    warnings = counted(len(comparison.warnings), "warning")
+    lines += _folded(f"{warnings} of the runs", comparison.warnings)
     lines += _folded("What else differs", comparison.changes)
     return "\n".join(lines) + "\n"
 
 
 def _folded(summary: str, inside: Sequence[str]) -> list[str]:
-    """Lines of Markdown that are shown when one asks for them; none where there is nothing."""
     if not inside:
         return []
     opening = f"<details><summary>{summary}</summary>"
@@ -90,16 +90,15 @@ def _folded(summary: str, inside: Sequence[str]) -> list[str]:
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
-    """The comparison as JSON data; an infinite change is null."""
+    """Return the comparison as JSON data; an infinite change is null."""
     data = dataclasses.asdict(comparison)
     data["gate"] = comparison.gate.model_dump()
     data |= {"verdict": str(comparison.verdict), "exit_code": int(comparison.exit_code)}
-    plain: dict[str, Any] = _finite(data)
-    return plain
+    return dict(_finite(data))
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print the table, what else to know, and the verdict in one line."""
+    """Print the table, remarks, and the verdict in one line."""
     table = to_table(comparison)
     styles = [_STYLES.get(cell.verdict, "") for cell in comparison.cells]
     for part in _fitting_tables(table, styles, console):
@@ -107,64 +106,61 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     console.print(Text(table.note, style="dim"))
     for line in (*_remarks(comparison), *comparison.warnings):
         console.print(Text(f"! {line}", style="yellow"))
-    for line in comparison.changes[:_MOST_CHANGES]:
+    shown, left = comparison.changes[:_MOST_CHANGES], len(comparison.changes) - _MOST_CHANGES
+    more = [f"and {left} more differences (--json has all)"] if left > 0 else []
+    for line in (*shown, *more):
         console.print(Text(f"  {line}", style="dim"))
-    if len(comparison.changes) > _MOST_CHANGES:
-        left = len(comparison.changes) - _MOST_CHANGES
-        console.print(Text(f"  and {left} more differences (--json has all)", style="dim"))
-    style = _STYLES.get(comparison.verdict, "")
-    console.print(Text(str(comparison.verdict), style=style))
+    console.print(Text(str(comparison.verdict), style=_STYLES.get(comparison.verdict, "")))
 
 
 def _fitting_tables(table: Table, styles: Sequence[str], console: Console) -> list[RichTable]:
-    """The table, cut between columns where the console is too narrow; each part names the rows."""
+    """Cut the table between columns where the console is too narrow; each part names the rows."""
     wide = console.options.update(width=1000)
     parts, shown = [], [0, 1]
-    for place in range(2, len(table.headings)):
-        wider = _printed(table, styles, [*shown, place])
+    for column in range(2, len(table.headings)):
+        wider = _printed(table, styles, [*shown, column])
         if len(shown) > 1 and Measurement.get(console, wide, wider).maximum > console.width:
             parts.append(_printed(table, styles, shown))
             shown = [0]
-        shown.append(place)
+        shown.append(column)
     return [*parts, _printed(table, styles, shown)]
 
 
 def _printed(table: Table, styles: Sequence[str], shown: Sequence[int]) -> RichTable:
-    """Some columns of the table; `styles` are those of its verdicts."""
     printed = RichTable(box=None, pad_edge=False, header_style="bold")
     printed.add_column("decoder", overflow="fold", max_width=24, vertical="bottom")
-    for place in shown[1:]:
-        side: Literal["left", "right"] = "left" if place == 1 else "right"
-        short = table.headings[place].replace(" ", "\n").replace(".", ".\n")
+    for column in shown[1:]:
+        side: Literal["left", "right"] = "left" if column == 1 else "right"
+        short = table.headings[column].replace(" ", "\n").replace(".", ".\n")
         printed.add_column(short, justify=side, vertical="bottom", no_wrap=True)
     for row, style in zip(table.rows, styles, strict=True):
-        styled = [style if place == 1 else "bold red" * row[place].bold for place in shown]
-        texts = [row[place].text.replace(" -> ", "\n-> ") for place in shown]
+        styled = [style if column == 1 else "bold red" * row[column].bold for column in shown]
+        texts = [row[column].text.replace(" -> ", "\n-> ") for column in shown]
         printed.add_row(*(Text(t, style=s) for t, s in zip(texts, styled, strict=True)))
     return printed
 
 
 def _remarks(comparison: Comparison) -> list[str]:
-    """What qualifies the verdicts, one line each: regressions first; the runs' warnings apart."""
-    lines = []
-    for cell in comparison.cells:
-        for measure in cell.measures:
-            if measure.verdict is Regression.regressed:
-                lines.append(f"{cell.cell}: {measure.name} regressed: {_both(measure)}")
+    """List what qualifies the verdicts, regressions first, the runs' warnings apart."""
+    lines = [
+        f"{cell.cell}: {measure.name} regressed: {_both(measure)}"
+        for cell in comparison.cells
+        for measure in cell.measures
+        if measure.verdict is Regression.regressed
+    ]
     lines += [*comparison.unlike, *comparison.invalid]
     for cell in comparison.cells:
         lines += [f"{cell.cell}: {note}" for note in cell.notes]
         lines += [f"{cell.cell}: option {change}" for change in cell.options]
         lines += [f"{cell.cell}: {m.name}: {m.note}" for m in cell.measures if m.note]
         if cell.num_changed:
-            lines.append(
-                f"{cell.cell}: {counted(cell.num_changed, 'answer')} changed (--diff shows them)"
-            )
+            changed = counted(cell.num_changed, "answer")
+            lines.append(f"{cell.cell}: {changed} changed (--diff shows them)")
     return [*lines, *comparison.unjudged]
 
 
 def _columns(comparison: Comparison) -> list[str]:
-    """Measures worth a column: the usual ones, time, and any other that moved."""
+    """Return the measures worth a column: the usual ones, time, and any other that moved."""
     measures = [m for cell in comparison.cells for m in cell.measures]
     have = dict.fromkeys(m.name for m in measures)
     moved = {m.name for m in measures if m.verdict is not Regression.passed} - {*_TIMES}
@@ -173,7 +169,6 @@ def _columns(comparison: Comparison) -> list[str]:
 
 
 def _change(measure: Measure) -> str:
-    """A measure's change in a few characters; "=" where there is none."""
     if measure.name in _TIMES:
         if measure.low is None or measure.high is None:
             return _percent(measure.change)
@@ -186,7 +181,6 @@ def _change(measure: Measure) -> str:
 
 
 def _before_and_after(measure: Measure) -> str:
-    """A measure on both sides, and its change; its one value and "=" where there is none."""
     change = _change(measure)
     base, head = _sides(measure)
     if change == "=":
@@ -196,7 +190,6 @@ def _before_and_after(measure: Measure) -> str:
 
 
 def _both(measure: Measure) -> str:
-    """Both numbers, the change and what was tolerated, in words."""
     if measure.name == "time":
         return f"{_before_and_after(measure)} per token, margin {measure.tolerance:.0%}"
     allowed = f"tolerance {measure.tolerance:.3g}"
@@ -209,7 +202,7 @@ def _both(measure: Measure) -> str:
 
 
 def _sides(measure: Measure) -> tuple[str, str]:
-    """A measure on both sides; shares that differ by less than is printed have more decimals."""
+    """Print both sides; shares that differ by less than is printed have more decimals."""
     values = measure.base, measure.head
     base, head = (_value(measure, value) for value in values)
     if base == head and values[0] != values[1]:
@@ -240,10 +233,6 @@ def _pairs(cell: CellRegression) -> str:
     if cell.num_pairs == cell.num_base:
         return str(cell.num_pairs)
     return f"{cell.num_pairs} of {cell.num_base}"
-
-
-def _named(name: str, code: str | None) -> str:
-    return name if code is None else f"{name} at {code}"
 
 
 def _note(comparison: Comparison) -> str:

@@ -1,7 +1,6 @@
-"""What a stored reference and another side counted, from their summaries.
+"""Counters of a stored reference and of another side, from their summaries.
 
-A reference holds no answers: its counters are per repeat, and what a summary does not hold is None.
-Of the side that has answers a summary is made. No torch here.
+Counters are per repeat, and what a summary does not hold is None.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from bench.compare.comparable import held_to_ar
+from bench.compare.comparable import RunPair
 from bench.compare.joined import QUALITY, HardMeasures, Values
 from bench.records.plan import BASELINE, Cell, Plan
 from bench.stats import counters
@@ -21,17 +20,16 @@ _FAILED = "answers failed: the counters are sums over other answers, and are not
 _NOT_SCORED = "quality is not judged: it was not scored on the same number of prompts"
 
 
-def counted_in_summaries(cell: str, base: RunSnapshot, head: RunSnapshot) -> HardMeasures | None:
-    """The hard measures that a summary holds; None where the sides asked unequally many prompts.
+def counted_in_summaries(cell: str, pair: RunPair) -> HardMeasures | None:
+    """Return the hard measures of a summary; None where the sides asked unequally many prompts.
 
-    Where answers failed on one side more than on the other, the errors are judged and no counters.
+    Where more answers failed on one side, the errors are judged and no counters.
     """
-    held = held_to_ar(base, head) - {BASELINE}
-    sides = {"base": base, "head": head}
-    rows = {name: _rows(side, cell, held) for name, side in sides.items()}
+    held = pair.held_to_ar - {BASELINE}
+    rows = {name: _rows(side, cell, held) for name, side in pair.sides.items()}
     if not all(ALL in by_family for by_family in rows.values()):
         return None
-    asked = [_num_asked(side, cell, rows[name]) for name, side in sides.items()]
+    asked = [_num_asked(side, cell, rows[name]) for name, side in pair.sides.items()]
     if None not in asked and asked[0] != asked[1]:
         return None
     values: dict[str, Values] = {}
@@ -57,7 +55,6 @@ def counted_in_summaries(cell: str, base: RunSnapshot, head: RunSnapshot) -> Har
 
 
 def _rows(side: RunSnapshot, cell: str, held: frozenset[str]) -> dict[str, SummaryRow]:
-    """A decoder's rows of a side's summary, by family."""
     frame = side.summary
     if frame is None:
         cells = tuple(Cell(cell=c, comparable_to_ar=c in held) for c in side.cells)
@@ -66,7 +63,7 @@ def _rows(side: RunSnapshot, cell: str, held: frozenset[str]) -> dict[str, Summa
 
 
 def _num_asked(side: RunSnapshot, cell: str, rows: Mapping[str, SummaryRow]) -> float | None:
-    """Prompts timed, those that failed included (a summary with errors does not say)."""
+    """Count prompts timed, failed ones included (a summary with errors does not say)."""
     if side.records is not None:
         mine = [r for r in side.records if r.decoder == cell and r.kind == "timing"]
         return len({record.prompt for record in mine})
@@ -74,7 +71,7 @@ def _num_asked(side: RunSnapshot, cell: str, rows: Mapping[str, SummaryRow]) -> 
 
 
 def _from_rows(rows: Mapping[str, SummaryRow]) -> Values:
-    """Quality by family, and of the row over all the counters per repeat, from its ratios."""
+    """Return quality by family, and the counters per repeat, from the ratios over all."""
     row = rows[ALL]
     repeats, tokens = row.repeats, row.tokens
     per_call, per_token = row.tokens_per_call, row.rows_per_token

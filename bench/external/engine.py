@@ -1,18 +1,14 @@
-"""What an engine of others is here: a few modes, each of which answers one prompt at a time.
+"""The interface of another engine: a few modes, each of which answers one prompt at a time.
 
-An adapter sets the engine to greedy decoding of ids, turns off whatever would carry work from one
-prompt to the next, and reads the engine's counters. It imports the engine's package in functions.
+An adapter decodes ids greedily, turns off all reuse between prompts, and reads the engine's
+counters. It imports the engine's package in functions.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Protocol
-
-from bench.errors import UnavailableError
 
 Options = dict[str, str | int | float | bool | None]
 """Options of a mode, as they are recorded."""
@@ -28,15 +24,10 @@ class Mode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What every answer of a run has in common.
+    """Everything that all answers of a run have in common.
 
-    Attributes:
-        model: path or hub id the engine loads.
-        budget: most tokens of an answer.
-        stop_ids: ids that end an answer, beside the engine's own end token.
-        fixed_length: no id ends an answer.
-        longest_prompt: tokens of the longest prompt.
-        threads: of the processor; None is the engine's choice.
+    `budget` and `longest_prompt` are tokens; `stop_ids` end an answer beside the engine's own end
+    token, none does with `fixed_length`; `threads` None is the engine's choice.
     """
 
     model: str
@@ -49,7 +40,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What an engine gave: ids, and its counters where it has them."""
+    """The ids of an answer, and the engine's counters where it has them."""
 
     tokens: tuple[int, ...]
     calls: int | None = None
@@ -68,39 +59,22 @@ class Arm(Protocol):
 
 
 class Engine(Protocol):
-    """An engine of others.
-
-    `together` says whether its modes can be loaded at once, which lets them answer in turn.
-    """
+    """An engine of others; modes that can be loaded `together` answer each prompt in turn."""
 
     name: str
     together: bool
 
     def version(self) -> str:
-        """Of its package; the same `BenchError` as `package` where it is missing."""
+        """Return its package's version (exit 5 where it is missing)."""
 
     def modes(self) -> Sequence[Mode]:
-        """What is run, ``ar`` first."""
+        """Return its modes, ``ar`` first."""
 
     def open(self, mode: Mode, request: Request) -> Arm:
         """Load the model for a mode."""
 
 
-def package(module: str, extra: str) -> ModuleType:
-    """The module of an engine.
-
-    Raises:
-        BenchError: it is not installed, or does not load here (exit 5).
-    """
-    try:
-        return importlib.import_module(module)
-    except (ImportError, OSError, RuntimeError) as error:  # a library of it may be missing
-        line = f"--engine {extra} needs the package {module} ({error})"
-        advice = f"install it with: pip install 'decoding-bench[{extra}]'"
-        raise UnavailableError(f"{line}; {advice}") from error
-
-
 def recordable(values: Mapping[str, object]) -> Options:
-    """Options as they are recorded: what is no plain value becomes its text."""
+    """Return options as they are recorded: what is no plain value becomes its text."""
     plain = (str, int, float, bool, type(None))
     return {name: v if isinstance(v, plain) else str(v) for name, v in values.items()}

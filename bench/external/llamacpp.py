@@ -2,7 +2,7 @@
 
 Source: the package's own `Llama.generate` and `LlamaPromptLookupDecoding`. Its loop evaluates the
 last token and the drafts behind it in one call and then samples position by position until a token
-differs from the draft, so what `eval` is given after the prompt is one token and the drafts.
+differs from the draft: after the prompt, `eval` is given one token and the drafts.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bench.errors import UnavailableError
-from bench.external.engine import Answer, Arm, Mode, Request, package
+from bench.errors import UnavailableError, optional
+from bench.external.engine import Answer, Arm, Mode, Request
 
-_MODULE, _EXTRA = "llama_cpp", "llamacpp"
+_MODULE = "llama_cpp"
 
 
 class LlamaCpp:
@@ -23,33 +23,25 @@ class LlamaCpp:
     together = True
 
     def __init__(self, num_drafts: int, ngram: int) -> None:
-        """`num_drafts` tokens at most are proposed after a match of at most `ngram` tokens."""
+        """Draft at most `num_drafts` tokens after a match of at most `ngram` tokens."""
         self._num_drafts = num_drafts
         self._ngram = ngram
 
     def version(self) -> str:
-        """Of llama-cpp-python.
-
-        Raises:
-            BenchError: exit 5 where it is not installed.
-        """
-        return str(package(_MODULE, _EXTRA).__version__)
+        """Return llama-cpp-python's version."""
+        return str(optional(_MODULE, "llamacpp", "--engine llamacpp").__version__)
 
     def modes(self) -> Sequence[Mode]:
-        """Plain decoding, and prompt lookup."""
+        """Return plain decoding and prompt lookup."""
         lookup = {"num_pred_tokens": self._num_drafts, "max_ngram_size": self._ngram}
         return Mode(name="ar"), Mode(name="lookup", options={**lookup})
 
     def open(self, mode: Mode, request: Request) -> Arm:
-        """Load the model; with drafts all rows' logits are kept, as its loop needs them.
-
-        Raises:
-            BenchError: exit 5 where the file cannot be loaded.
-        """
-        module = package(_MODULE, _EXTRA)
+        """Load the model; with drafts all rows' logits are kept, as its loop needs them."""
+        module = optional(_MODULE, "llamacpp", "--engine llamacpp")
         drafts: Any = None
         if mode.options:
-            speculative = package(f"{_MODULE}.llama_speculative", _EXTRA)
+            speculative = optional(f"{_MODULE}.llama_speculative", "llamacpp", "--engine llamacpp")
             drafts = speculative.LlamaPromptLookupDecoding(**mode.options)
         try:
             model = module.Llama(
@@ -86,11 +78,6 @@ class _LlamaArm:
         self._evaluate(tokens)
 
     def answer(self, ids: Sequence[int], budget: int) -> Answer:
-        """Greedy: temperature 0, no penalty, nothing kept of the prompt before.
-
-        Raises:
-            ValueError: ids that the model does not have.
-        """
         size = int(self._model.n_vocab())
         if max(ids) >= size:
             raise ValueError(f"the run's prompt has id {max(ids)}, this model has {size} ids")
@@ -113,5 +100,4 @@ class _LlamaArm:
         return Answer(tokens=tuple(tokens), calls=self._calls, drafted=drafted, accepted=accepted)
 
     def close(self) -> None:
-        """Free the model."""
         self._model.close()

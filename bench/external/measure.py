@@ -1,6 +1,6 @@
 """Another engine answers a run's prompts: the same ids, the same budget, greedily, one at a time.
 
-Every answer is on disk before the next begins; one that fails is a line with its error. Modes that
+Every answer is on disk before the next begins; a failed one is a line with its error. Modes that
 fit into memory together answer each prompt in turn, in a seeded random order.
 """
 
@@ -30,14 +30,10 @@ _WARM_UP = 16
 def measure_external(
     run_dir: Path, engine: Engine, model: str | None, progress: Progress, limit: int | None = None
 ) -> int:
-    """Let every mode of an engine answer the timed prompts of a run; returns how many failed.
+    """Let every mode of an engine answer a run's timed prompts; return how many failed.
 
-    Args:
-        run_dir: a run that is complete, stopped or still going on.
-        engine: whose package is not imported before everything else is known to be right.
-        model: what it loads; None: the run's own model, where the engine can read it.
-        progress: shows how far it is.
-        limit: only the first so many prompts.
+    `model` None is the run's own, where the engine can read it; `limit` takes the first prompts
+    only.
 
     Raises:
         BenchError: the run is not greedy (exit 5), its model is not known to the engine (2), the
@@ -46,13 +42,8 @@ def measure_external(
     run = load_run(run_dir)
     prompts = _prompts(run)[:limit]
     request = _request(run, prompts, model or _own_model(run, engine.name))
-    session = _Session(
-        run_dir=run_dir,
-        number=next_session(read_external(run_dir)),
-        engine=engine,
-        version=engine.version(),
-        request=request,
-    )
+    number = next_session(read_external(run_dir))
+    session = _Session(run_dir, number, engine, engine.version(), request)
     if not run.status.complete:
         progress.note("the run is not complete: if it goes on now, both take each other's cores")
     modes = engine.modes()
@@ -61,7 +52,7 @@ def measure_external(
     return sum(session.measure(group, prompts, progress) for group in groups)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Session:
     """One `bench external` of one engine."""
 
@@ -72,7 +63,6 @@ class _Session:
     request: Request
 
     def measure(self, modes: Sequence[Mode], prompts: Sequence[Prompt], progress: Progress) -> int:
-        """Load these modes, warm each up, and let them answer in turn; returns the failures."""
         order = random.Random(self.number)
         failures = 0
         with contextlib.ExitStack() as opened:
@@ -95,14 +85,13 @@ class _Session:
         try:
             arm.answer(prompt.ids, min(_WARM_UP, self.request.budget))
         except Exception as error:  # of code that is not ours
-            line = f"{self.engine.name}:{mode.name} cannot answer {prompt.name}"
-            told = f"{line}: {type(error).__name__}: {error}"
-            raise UnavailableError(told) from error
+            why = f"{type(error).__name__}: {error}"
+            line = f"{self.engine.name}:{mode.name} cannot answer {prompt.name}: {why}"
+            raise UnavailableError(line) from error
 
     def _timed(self, mode: Mode, arm: Arm, prompt: Prompt) -> ExternalAnswer:
-        clock = WallClock()  # an engine gives ids to the host: its device is done by then
         error = given = None
-        with Stopwatch(clock) as watch:
+        with Stopwatch(WallClock()) as watch:  # ids are on the host: its device is done by then
             try:
                 given = arm.answer(prompt.ids, self.request.budget)
             except Exception as raised:  # of code that is not ours: the other answers go on
@@ -121,18 +110,10 @@ class _Session:
         )
         if given is None:
             return asked
-        return dataclasses.replace(
-            asked,
-            tokens=given.tokens,
-            total_s=watch.total_s,
-            calls=given.calls,
-            drafted=given.drafted,
-            accepted=given.accepted,
-        )
+        return dataclasses.replace(asked, total_s=watch.total_s, **dataclasses.asdict(given))
 
 
 def _prompts(run: Run) -> list[Prompt]:
-    """The timed prompts of a run, in its order."""
     known = read_prompts(run.path)
     chosen = [known[p.prompt] for p in run.plan.in_pass("timing") if p.prompt in known]
     if not chosen:
@@ -141,11 +122,7 @@ def _prompts(run: Run) -> list[Prompt]:
 
 
 def _request(run: Run, prompts: Sequence[Prompt], model: str) -> Request:
-    """The run's protocol; its end tokens are those that ended answers of ar.
-
-    Raises:
-        BenchError: exit 5 where the run samples.
-    """
+    """Return the run's protocol; its end tokens are those that ended answers of ar."""
     temperature = run.config.get("temperature", 0)
     if temperature != 0:
         line = f"{run.path} samples at temperature {temperature}; another engine draws otherwise"
@@ -167,11 +144,6 @@ def _request(run: Run, prompts: Sequence[Prompt], model: str) -> Request:
 
 
 def _own_model(run: Run, engine: str) -> str:
-    """What an engine loads for the model of a run.
-
-    Raises:
-        BenchError: exit 2 where that is nothing the engine reads.
-    """
     source = str(run.config.get("model") or "zoo")
     known = named(source)
     if engine == "vllm" and source != "zoo":

@@ -1,9 +1,9 @@
 """vLLM's offline engine: plain decoding, its n-gram lookup, and any ``speculative_config``.
 
 Source: its documentation of `LLM`, `SamplingParams`, ``speculative_config`` and `LLM.get_metrics`.
-Counters are the ``vllm:spec_decode_*`` ones, read before and after each answer. It has none of
-forward passes: every pass emits one token of its own besides the accepted ones, so passes are
-emitted - accepted tokens; drafts accepted past an answer's end make that up to k too few.
+Counters are the ``vllm:spec_decode_*`` ones, before and after each answer. Forward passes are not
+counted: each emits one token besides the accepted ones, so passes are emitted - accepted tokens;
+drafts accepted past an answer's end make that up to k too few.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench.errors import UnavailableError
-from bench.external.engine import Answer, Arm, Mode, Request, package, recordable
+from bench.errors import UnavailableError, optional
+from bench.external.engine import Answer, Arm, Mode, Request, recordable
 
-_EXTRA = "vllm"
 _DRAFTED = "vllm:spec_decode_num_draft_tokens"
 _ACCEPTED = "vllm:spec_decode_num_accepted_tokens"
 
@@ -40,25 +39,17 @@ class Vllm:
             self._configs[str(speculative.get("method", "speculative"))] = dict(speculative)
 
     def version(self) -> str:
-        """Of vllm.
-
-        Raises:
-            BenchError: exit 5 where it is not installed.
-        """
-        return str(package("vllm", _EXTRA).__version__)
+        """Return vllm's version."""
+        return str(optional("vllm", "vllm", "--engine vllm").__version__)
 
     def modes(self) -> Sequence[Mode]:
-        """Plain decoding, its n-gram lookup, and what the user configured."""
+        """Return plain decoding, its n-gram lookup, and the user's own."""
         each = self._configs.items()
         return [Mode(name=name, options=recordable(config or {})) for name, config in each]
 
     def open(self, mode: Mode, request: Request) -> Arm:
-        """Start the engine for one sequence at a time, without reuse between prompts.
-
-        Raises:
-            BenchError: exit 5 where it does not start.
-        """
-        module = package("vllm", _EXTRA)
+        """Start the engine for one sequence at a time, without reuse between prompts."""
+        module = optional("vllm", "vllm", "--engine vllm")
         try:
             model = module.LLM(
                 model=request.model,
@@ -82,7 +73,6 @@ class _VllmArm:
         self._speculates = speculates
 
     def answer(self, ids: Sequence[int], budget: int) -> Answer:
-        """Greedy decoding of ids; no text is made."""
         sampling = self._module.SamplingParams(
             temperature=0.0,
             max_tokens=budget,
@@ -100,7 +90,7 @@ class _VllmArm:
         )
 
     def _counters(self) -> tuple[int, int]:
-        """Tokens drafted and accepted since the engine started; zeros without speculation."""
+        """Read tokens drafted and accepted since the engine started."""
         if not self._speculates:
             return 0, 0
         metrics = self._model.get_metrics()
@@ -111,5 +101,4 @@ class _VllmArm:
         return drafted, accepted
 
     def close(self) -> None:
-        """Shut the engine down, so that its memory is free for the next mode."""
         self._model.llm_engine.engine_core.shutdown()

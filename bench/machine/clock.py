@@ -3,7 +3,7 @@
 On a GPU work is queued, so each of the three readings first waits for the device; nothing in
 between does. The ends of later steps are stamped without waiting: a decoder that emits knows its
 tokens, so the device has handed them over. Python's garbage collector is off while a `Stopwatch`
-runs. `FakeClock` makes the runner's tests exact. No torch at import time.
+runs.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Protocol, Self
 
 
 class Clock(Protocol):
-    """Anything that can be read like a clock."""
+    """Seconds since an arbitrary start."""
 
     def now(self) -> float:
-        """Seconds since an arbitrary start, once the device has finished its work."""
+        """Read the clock once the device has finished its work."""
 
     def glance(self) -> float:
-        """The same without waiting for the device."""
+        """Read the clock without waiting for the device."""
 
 
 class WallClock:
@@ -33,7 +33,7 @@ class WallClock:
 
     @classmethod
     def for_device(cls, device: str) -> Self:
-        """The clock of ``cpu``, ``cuda`` or ``cuda:1``."""
+        """Return the clock of ``cpu``, ``cuda`` or ``cuda:1``."""
         if not device.startswith("cuda"):
             return cls()
         import torch
@@ -41,36 +41,14 @@ class WallClock:
         return cls(lambda: torch.cuda.synchronize(device))
 
     def now(self) -> float:
-        """Seconds since an arbitrary start."""
+        """Read the clock once the device has finished its work."""
         if self._sync is not None:
             self._sync()
-        return time.perf_counter_ns() / 1e9
+        return self.glance()
 
     def glance(self) -> float:
-        """The same without waiting for the device."""
+        """Read the clock without waiting for the device."""
         return time.perf_counter_ns() / 1e9
-
-
-class FakeClock:
-    """A clock that moves only when told to, or by `step_s` at every reading."""
-
-    def __init__(self, step_s: float = 0.0) -> None:
-        """Start at 0."""
-        self.time_s = 0.0
-        self._step_s = step_s
-
-    def advance(self, seconds: float) -> None:
-        """Let time pass."""
-        self.time_s += seconds
-
-    def now(self) -> float:
-        """The current reading."""
-        self.time_s += self._step_s
-        return self.time_s
-
-    def glance(self) -> float:
-        """The last reading, or what `advance` made of it."""
-        return self.time_s
 
 
 class Stopwatch:
@@ -98,7 +76,7 @@ class Stopwatch:
 
     @property
     def ended_s(self) -> tuple[float, ...]:
-        """Seconds from entry to the end of every step."""
+        """Return seconds from entry to the end of every step."""
         return tuple(stamp - self._start_s for stamp in self._stamps)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""`--timeout`: how long one answer may take, by the system's clock and a timer signal.
+"""`--timeout`: a limit of one answer's time, by the system's clock and a timer signal.
 
 A timer ticks `_TICKS` times per limit and costs nothing in between. At a tick the scheduler is
 asked to look at its answers at its next turn; those out of time end as `TimeoutError`, all others
@@ -7,7 +7,7 @@ limit, the signal's handler raises inside it. What runs inside C code (a kernel,
 interrupted in Python: it ends when that code returns.
 
 Where there are no timer signals (threads other than the main one, Windows) the clock is read at
-every turn of the scheduler instead, and only loops without a yield go unstopped. No torch here.
+every turn of the scheduler instead, and only loops without a yield go unstopped.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from types import FrameType
 
 from decoders.core.engine.deadline import Deadline, OutOfTime
 
-_BASE_S = 300.0
-_PER_TOKEN_S = 5.0
-"""The limit where none is given: so many seconds, and so many per token of the budget."""
+_BASE_S, _PER_TOKEN_S = 300.0, 5.0
+"""Default limit: so many seconds, and so many per token of the budget."""
 _TICKS = 20
 _SHORTEST_TICK_S = 0.01
 _GRACE = 1.1
@@ -32,7 +31,7 @@ DEAF_S, DEAF_CPU_S = 10.0, 0.02
 
 
 def default_limit_s(max_new_tokens: int) -> float:
-    """A limit that no honest decoder meets, in seconds."""
+    """Return a limit in seconds that no honest decoder meets."""
     return _BASE_S + _PER_TOKEN_S * max_new_tokens
 
 

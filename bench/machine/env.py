@@ -1,9 +1,8 @@
-"""What the numbers are measured on (`Environment`), and the key that says what may be compared.
+"""Facts of the machine (`Environment`), and the key that says which times may be compared.
 
 Times of two runs may be compared where their `comparability_key` is equal: same processor or GPU,
-threads, device, dtype, Python and torch. What changes by itself (live clocks, load, temperature) is
-recorded and stays out of the key. No host name, no path and no environment beyond an allow-list.
-Every field is optional: unknown is None.
+threads, device, dtype, Python and torch. Live clocks, load and temperature are recorded and stay
+out of the key. No host name, no path and no environment beyond an allow-list; unknown is None.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from bench.records.environment import (
 from bench.records.record import SCHEMA
 
 ROOT = Path(str(files("bench"))).resolve().parent
-"""What holds the packages and the zoo: the source tree, or what a wheel was installed into."""
+"""The folder of the packages and the zoo: the source tree, or where a wheel was installed."""
 
 PACKAGES = (
     "decoding-bench", "torch", "transformers", "tokenizers", "safetensors", "datasets", "numpy",
@@ -53,14 +52,10 @@ VARIABLES = (
 def capture(
     *, device: str, dtype: str, models: Mapping[str, Mapping[str, Any] | None], gpu: object = None
 ) -> Environment:
-    """Everything env.json holds, but for the peak memory that `peak_rss_bytes` adds at the end.
+    """Return all of env.json but the peak memory, which `peak_rss_bytes` adds at the end.
 
-    Args:
-        device: ``cpu``, ``cuda``, …
-        dtype: of weights and cache.
-        models: facts of ``target`` and ``draft`` (architecture, sizes, hash of the weights), and
-            of the ``adapters`` attached to them by name.
-        gpu: an NVML handle, where there is one.
+    `models` are facts of ``target`` and ``draft`` (architecture, sizes, hash of the weights), and
+    of the ``adapters`` attached to them by name; `gpu` is an NVML handle, where there is one.
     """
     env = Environment(
         schema=SCHEMA,
@@ -79,7 +74,7 @@ def capture(
 
 
 def models_of(facts: Mapping[str, Mapping[str, Any] | None]) -> Models:
-    """What a run records of its models, of the facts that they were opened with."""
+    """Return a run's record of its models from the facts that they were opened with."""
     adapters = facts.get("adapters")
     return Models(
         target=facts.get("target"),
@@ -89,7 +84,7 @@ def models_of(facts: Mapping[str, Mapping[str, Any] | None]) -> Models:
 
 
 def comparability_key(env: Environment) -> str:
-    """Twelve hexadecimal digits of what must be equal for times to be compared."""
+    """Return twelve hexadecimal digits of what must be equal for times to be compared."""
     parts = {
         "cpu": env.machine.cpu,
         "affinity": env.machine.affinity,
@@ -110,16 +105,13 @@ def comparability_key(env: Environment) -> str:
 
 
 def peak_rss_bytes() -> int:
-    """The most memory this process has held so far, in bytes."""
+    """Return the most memory this process has held so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 def git_state(root: Path) -> GitState:
-    """Commit, branch and dirty flag of the source tree; None outside of a checkout of its own.
-
-    The branch is None where a commit is checked out and no branch.
-    """
+    """Return commit, branch (None: detached) and dirty flag; all None outside of a checkout."""
     top = _git(root, "rev-parse", "--show-toplevel")
     if top is None or Path(top) != root:
         return GitState()
@@ -132,7 +124,7 @@ def git_state(root: Path) -> GitState:
 
 
 def source_hash(files: Sequence[Path]) -> str:
-    """SHA-256 over the contents of source files, in the order given."""
+    """Return the SHA-256 of the contents of source files, in the order given."""
     digest = hashlib.sha256()
     for file in files:
         digest.update(file.read_bytes() + b"\0")
@@ -179,26 +171,22 @@ def _machine() -> Machine:
 
 
 def _cpu_model() -> str | None:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
+    lines = _lines("/proc/cpuinfo")
+    if lines is None:
         return platform.processor() or None
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
 
 
 def has_bfloat16() -> bool:
-    """Whether this CPU multiplies bfloat16 itself; where it only emulates it, float32 is faster."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return False
+    """Tell whether this CPU multiplies bfloat16 itself; an emulation is slower than float32."""
+    lines = _lines("/proc/cpuinfo") or ()
     flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     return not {"amx_bf16", "avx512_bf16", "bf16"}.isdisjoint(flags.split())
 
 
 def _cgroup_cpus() -> float | None:
-    """CPUs a cgroup grants this process, None without a limit (cgroup v2, then v1)."""
+    """Return the CPUs a cgroup grants (v2, then v1), None without a limit."""
     quota, _, period = (_first_line("/sys/fs/cgroup/cpu.max") or "").partition(" ")
     if not period:
         quota = _first_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") or ""
@@ -207,11 +195,15 @@ def _cgroup_cpus() -> float | None:
     return allowed / of if allowed and of and allowed > 0 else None
 
 
-def _first_line(path: str) -> str | None:
+def _lines(path: str) -> list[str] | None:
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        return Path(path).read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
+
+
+def _first_line(path: str) -> str | None:
+    lines = _lines(path)
     return lines[0].strip() if lines else None
 
 

@@ -1,7 +1,6 @@
 """The GPU in use through NVML: what it is, its clocks, and whether it is slowed down.
 
-Needs the extra `gpu` (nvidia-ml-py); without it, without a driver or on a CPU all of it is None. No
-torch at import time.
+Needs the extra `gpu` (nvidia-ml-py); without it, without a driver or on a CPU all of it is None.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ _SLOWDOWNS = {0x8: "hardware slow-down", 0x20: "software thermal", 0x40: "hardwa
 
 
 def gpu_handle(device: str) -> object:
-    """The NVML handle of the GPU in use, or None (no GPU, no driver, or nvidia-ml-py missing)."""
+    """Return the NVML handle of the GPU in use, if there is one."""
     if not device.startswith("cuda"):
         return None
     try:
@@ -32,7 +31,7 @@ def gpu_handle(device: str) -> object:
 
 
 def gpu_facts(handle: object, device: str) -> dict[str, Any] | None:
-    """Name, memory, driver and present clocks of the GPU in use (None on a CPU)."""
+    """Return name, memory, driver and present clocks of the GPU in use (None on a CPU)."""
     if not device.startswith("cuda"):
         return None
     import torch
@@ -64,7 +63,7 @@ def _nvml_facts(handle: object) -> dict[str, Any]:
 
 
 def slowdown(handle: object | None) -> str | None:
-    """Why the GPU is slowed down right now, in words (None: it is not, or nobody knows)."""
+    """Say why the GPU is slowed down right now (None: it is not, or nobody knows)."""
     if handle is None:
         return None
     import pynvml

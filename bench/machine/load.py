@@ -1,9 +1,9 @@
-"""What else the machine was doing: CPU time of other processes, and throttling, between blocks.
+"""The machine's other load between blocks: CPU time of other processes, and throttling.
 
 Read outside of every timed region. *Other cores* of a block is the CPU time that all other visible
 processes gained while it ran, divided by its wall time: 0.5 is half a core. A process that started
 and ended within one block is not seen. Throttling is the growth of the kernel's thermal counters
-(Linux) or, on a GPU, an active slow-down reason. Unknown is None. No torch here.
+(Linux) or, on a GPU, an active slow-down reason. Unknown is None.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class LoadWatch:
         self._look()
 
     def ignore(self, pids: Collection[int]) -> None:
-        """From the next look on pass over these processes: workers of the same run."""
+        """Pass over these processes from the next look on: workers of the same run."""
         self._own = {os.getpid(), *pids}
 
     def lap(self) -> Load:
-        """The load since the last look."""
+        """Return the load since the last look."""
         then_s, used_s, throttles = self._time_s, self._used_s, self._throttles
         self._look()
         wall_s = self._time_s - then_s

@@ -1,10 +1,8 @@
 """Peak memory of one answer: the weights its decoder uses, its adapter's included, and KV caches.
 
-On a CPU that is the sum of them. On CUDA it is the allocator's peak since the counter was reset,
-less what belongs to models and adapters that are loaded and not used: activations count there.
-
-A decoder that runs its models itself uses none of our caches, and how large its own become only an
-allocator knows: on a CPU its peak is unknown.
+On a CPU that is the sum of them, and unknown of a decoder that runs its models itself. On CUDA it
+is the allocator's peak since the counter was reset, less what belongs to models and adapters that
+are loaded and not used: activations count there.
 """
 
 from __future__ import annotations
@@ -30,22 +28,10 @@ class PeakMemory:
             torch.cuda.reset_peak_memory_stats(loaded.target.device)
 
     def peak_bytes(self) -> int | None:
-        """Bytes, see the top of this file; None where they are unknown."""
-        used = self._used_bytes()
-        if not self._on_gpu:
-            return None if self._self_driven else used
-        import torch
-
-        models = (self._loaded.target, self._loaded.draft)
-        everything = sum(
-            _bytes(model, model.adapters, cache=True) for model in models if model is not None
-        )
-        return torch.cuda.max_memory_allocated(self._loaded.target.device) - (everything - used)
-
-    def _used_bytes(self) -> int:
+        """Return bytes, see the top of this file; None where they are unknown."""
         adapters = {part.adapter_name: part.adapter_of for part in self._decoder.parts}
         models = {"target": self._used.target, "draft": self._used.draft}
-        return sum(
+        used = sum(
             _bytes(
                 model,
                 [name for name, of in adapters.items() if name is not None and role == of],
@@ -54,9 +40,17 @@ class PeakMemory:
             for role, model in models.items()
             if model is not None
         )
+        if not self._on_gpu:
+            return None if self._self_driven else used
+        import torch
+
+        loaded = (self._loaded.target, self._loaded.draft)
+        everything = sum(
+            _bytes(each, each.adapters, cache=True) for each in loaded if each is not None
+        )
+        return torch.cuda.max_memory_allocated(self._loaded.target.device) - (everything - used)
 
 
 def _bytes(model: Model, adapters: Iterable[str], *, cache: bool) -> int:
-    """Of a model, some of its adapters and, if asked for, its cache."""
     held = model.cache_bytes() if cache else 0
     return model.weight_bytes + held + sum(map(model.adapter_bytes, adapters))

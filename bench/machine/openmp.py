@@ -1,10 +1,9 @@
-"""How long a waiting OpenMP thread spins before it sleeps.
+"""A short spin of waiting OpenMP threads before they sleep.
 
-GNU's runtime, which torch ships on Linux, lets threads spin for so long that on a processor that
-another process uses too, two of them wait for a preempted one: calls of a 135M-parameter model took
-5 to 25 times as long there. Sleeping at once (``OMP_WAIT_POLICY=passive``) costs 1.7 times the time
-of a call on an idle machine. A short spin costs nothing there and is as good as sleeping beside a
-load (docs/log.md). The variable is read once, when torch is imported. No torch here.
+GNU's runtime, which torch ships on Linux, lets threads spin for so long that calls of a small model
+take 5 to 25 times as long where another process uses the processor too; sleeping at once costs 1.7
+times the time of a call on an idle machine, a short spin nothing (docs/log.md). The variable is
+read once, when torch is imported.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _SHORT_SPIN = "10000"
 
 
 def shorten_spinning() -> bool:
-    """Let waiting threads spin only shortly; whether that was set.
+    """Let waiting threads spin only shortly, and tell whether that was set.
 
     Not where the user chose by `WAIT_POLICY` or `SPIN_COUNT`, nor once torch is imported.
     """
@@ -28,7 +27,7 @@ def shorten_spinning() -> bool:
 
 
 def spinning() -> tuple[str, str | None]:
-    """What is set, in words, and advice where it is known to cost time."""
+    """Say what is set, with advice where it is known to cost time."""
     policy, count = os.environ.get(WAIT_POLICY), os.environ.get(SPIN_COUNT)
     if policy is not None:
         advice = f"unset {WAIT_POLICY}: each call of a small model waits for threads to wake"

@@ -1,9 +1,7 @@
-"""Calls of a cell: sessions whose caches are filled as far as it needs, and their time.
+"""Timed calls of cost cells, in sessions whose caches are filled as far as they need.
 
 The cache is filled once for a number of sequences, with keys and values of real tokens: memory that
 was never written is shared by the system, and reads faster than memory does.
-
-Letters: B sequences.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ _PREFIX = 16
 
 
 class Sequences:
-    """B open sessions of a model whose caches are filled as far as some cells need."""
+    """Open sessions of a model whose caches are filled as far as some cells need."""
 
     def __init__(self, model: Model, cells: Collection[CostCell]) -> None:
         self._model = model
@@ -45,7 +43,7 @@ class Sequences:
             self._model.close(self._sessions.pop())
 
     def _fill(self) -> None:
-        """A short prompt in every sequence, and copies of what it left up to the whole context."""
+        """Feed a short prompt to every sequence, and copy its rows up to the whole context."""
         fed = min(_PREFIX, self._context)
         self._model.forward(
             [session.call(self._tokens(fed), read=()) for session in self._sessions]
@@ -58,11 +56,10 @@ class Sequences:
                 have += count
 
     def _tokens(self, count: int) -> list[int]:
-        """Some ids: which ones does not matter."""
-        return [(7 + 31 * place) % self._model.vocab_size for place in range(count)]
+        return [(7 + 31 * index) % self._model.vocab_size for index in range(count)]
 
     def calls(self, cell: CostCell) -> list[Call]:
-        """The call of a cell, one part a sequence."""
+        """Make the call of a cell, one part a sequence."""
         for session in self._sessions:
             session.length = cell.context  # what the cache holds there was written by `_fill`
         return [
@@ -71,13 +68,13 @@ class Sequences:
         ]
 
     def timed(self, cell: CostCell, clock: Clock) -> float:
-        """Seconds of one call."""
+        """Return seconds of one call."""
         calls = self.calls(cell)
         return timed(lambda: self._model.forward(calls), clock)
 
 
 def timed(work: Callable[[], object], clock: Clock) -> float:
-    """Seconds of some work."""
+    """Return seconds of some work."""
     with Stopwatch(clock) as watch:
         work()
     return watch.total_s

@@ -3,8 +3,7 @@
 A cell is a merged call as verifying decoders make it: every row's logits are read. Rounds go over
 all cells, the machine's own rates between them, so that a machine that drifts drifts in all of
 them; in a visit one call warms up and the median of a few counts. Only `Model.forward` is timed.
-
-Everything is written at once, line by line: what is stopped goes on where it was.
+Every line is written at once: a stopped measurement goes on where it was.
 """
 
 from __future__ import annotations
@@ -48,20 +47,19 @@ _CALLS = 3
 _LONG_ENOUGH_S = 0.3
 """A visit makes so many calls, or takes so long."""
 _LOGIT_BYTES = 4 + 4
-"""Of a logit: as float32, and once more while it is made."""
+"""Bytes of a logit: as float32, and once more while it is made."""
 _SHARE_OF_ROOM = 0.5
 Item = TypeVar("Item")
 Replayer = Callable[[Sequence[Call]], Callable[[], object]]
-"""Makes a call, and returns what does its work again (`decoders.core.hf.replay.capture`)."""
+"""Makes a call, and returns a function that does its work again (`decoders.core.hf.replay`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is measured: a model, the machine, and how both are known to the cost folder.
+    """A model, the machine, and how both are known to the cost folder.
 
     `replayer` is None where nothing can be replayed: `facts` say why. `room_bytes` is the memory
-    that is free once the model is loaded. `lap` says what other processes did since it was last
-    asked (`LoadWatch.lap`).
+    that is free once the model is loaded; `lap` is `LoadWatch.lap`.
     """
 
     model: Model
@@ -75,7 +73,7 @@ class Subject:
 
 
 def measure_cost(subject: Subject, folder: Path, progress: Progress) -> CostFacts:
-    """Measure what `folder` lacks; the facts of all that is then there, which it holds too.
+    """Measure what `folder` lacks; return the facts of all that is then there.
 
     Raises:
         BenchError: it holds another measurement (exit 2) or one of another machine (5), is damaged
@@ -115,20 +113,16 @@ def _begin(subject: Subject, folder: Path) -> None:
 
 
 def _conclude(facts: CostFacts, folder: Path) -> CostFacts:
-    """Write what follows from the lines that are there, be they all or not."""
+    """Write what follows from the lines of `folder`, complete or not."""
     calls = Calls.read(folder)
     visited = {(visit.cell, visit.round) for visit in calls.visits}
-    reached = {visit.cell for visit in calls.visits}
-    left_out = {each.cell for each in calls.left_out} - reached
-    wanted = [cell for cell in facts.grid.cells if cell not in left_out]
+    left_out = {each.cell for each in calls.left_out} - {cell for cell, _ in visited}
     read = {(reading.what, reading.round) for reading in calls.readings}
+    rates = ["memory_bandwidth", *(["replay"] if facts.no_replay is None else [])]
     rounds = range(facts.grid.rounds)
-    whats = {"memory_bandwidth"} | ({"replay"} if facts.no_replay is None else set())
-    facts = replace(
-        with_readings(facts, calls),
-        complete=all((cell, number) in visited for cell in wanted for number in rounds)
-        and all((what, number) in read for what in whats for number in rounds),
-    )
+    wanted = {(c, number) for c in facts.grid.cells if c not in left_out for number in rounds}
+    complete = wanted <= visited and {(what, number) for what in rates for number in rounds} <= read
+    facts = replace(with_readings(facts, calls), complete=complete)
     write_bytes(folder / CURVE, csv_of(table_of(facts, calls)))
     write_facts(folder, facts)
     return facts
@@ -143,21 +137,23 @@ class _Measurement:
         self._subject, self._writer, self._progress = subject, writer, progress
         self._grid = subject.facts.grid
         self._visited = {(visit.cell, visit.round) for visit in done.visits}
-        self._left_out = {each.cell for each in done.left_out} - {c for c, _ in self._visited}
+        self._reached = {cell for cell, _ in self._visited}
+        self._left_out = {each.cell for each in done.left_out} - self._reached
         self._read = {(reading.what, reading.round) for reading in done.readings}
 
     def run(self) -> str | None:
-        """All rounds, then the replay; why there is none of it, if so."""
+        """Measure all rounds, then the replay; return why there is none of it, if so."""
         self._leave_out_what_cannot_be()
         wanted = [cell for cell in self._grid.cells if cell not in self._left_out]
+        by_sequences = [list(g) for _, g in groupby(wanted, key=lambda cell: cell.sequences)]
         total, done = len(wanted) * self._grid.rounds, len(self._visited)
         self._progress.start("calls", total, min(done, total))
-        before = set(self._visited)
         for number in range(self._grid.rounds):
             self._read_machine(number)
-            for group in _in_order(_by_sequences(wanted), number):
+            before = len(self._visited)
+            for group in _in_order(by_sequences, number):
                 self._visit_all(_in_order(group, number), number)
-            if any(at == number for _, at in self._visited - before):
+            if len(self._visited) > before:
                 self._read_load(number)
         try:
             self._replay()
@@ -166,12 +162,16 @@ class _Measurement:
             return f"capturing a call failed: {lines[0]}"
         return self._subject.facts.no_replay
 
+    def _write(self, entry: Visit | LeftOut | Reading) -> None:
+        kind, fields = event_of(entry)
+        self._writer.event(kind, **fields)
+
     def _leave_out_what_cannot_be(self) -> None:
-        """Cells that the model's context or the memory do not hold."""
+        """Leave out cells that the model's context or the memory do not hold."""
         model, facts = self._subject.model, self._subject.facts
         room = self._subject.room_bytes * _SHARE_OF_ROOM
         for cell in self._grid.cells:
-            if cell in self._left_out or any(cell == known for known, _ in self._visited):
+            if cell in self._left_out | self._reached:
                 continue
             cache = cell.sequences * (cell.context + max(self._grid.rows)) * facts.work.token_bytes
             needed = cache + cell.total_rows * model.vocab_size * _LOGIT_BYTES
@@ -182,32 +182,28 @@ class _Measurement:
 
     def _leave_out(self, cell: CostCell, reason: str) -> None:
         self._left_out.add(cell)
-        kind, fields = event_of(LeftOut(cell=cell, reason=reason))
-        self._writer.event(kind, **fields)
+        self._write(LeftOut(cell=cell, reason=reason))
 
     def _read_machine(self, number: int) -> None:
         for probe in self._subject.probes:
-            if all((what, number) in self._read for what in probe.what):
-                continue
-            value = probe.per_second(self._subject.clock)
-            for what in probe.what:
-                self._keep_reading(what, number, value)
+            if not {(what, number) for what in probe.what} <= self._read:
+                value = probe.per_second(self._subject.clock)
+                for what in probe.what:
+                    self._keep_reading(what, number, value)
 
     def _read_load(self, number: int) -> None:
-        """What else the machine did in a round, of which some was measured just now."""
+        """Keep what else the machine did in a round, of which some was measured just now."""
         other = None if self._subject.lap is None else self._subject.lap().other_cores
         if other is not None and ("other_cores", number) not in self._read:
             self._keep_reading("other_cores", number, other)
 
     def _keep_reading(self, what: str, number: int, value: float) -> None:
         self._read.add((what, number))
-        kind, fields = event_of(Reading(what=what, round=number, value=value))
-        self._writer.event(kind, **fields)
+        self._write(Reading(what=what, round=number, value=value))
 
     def _visit_all(self, cells: Sequence[CostCell], number: int) -> None:
-        """One round's visits of the cells of one number of sequences."""
-        missing = [cell for cell in cells if (cell, number) not in self._visited]
-        missing = [cell for cell in missing if cell not in self._left_out]
+        """Visit the cells of one number of sequences."""
+        missing = [c for c in cells if (c, number) not in self._visited and c not in self._left_out]
         if not missing:
             return
         with Sequences(self._subject.model, missing) as sequences:
@@ -218,20 +214,18 @@ class _Measurement:
                 if seconds is None:
                     continue
                 self._visited.add((cell, number))
-                kind, fields = event_of(Visit(cell=cell, round=number, seconds=seconds))
-                self._writer.event(kind, **fields)
+                self._reached.add(cell)
+                self._write(Visit(cell=cell, round=number, seconds=seconds))
                 self._progress.step(f"{cell}: {1e3 * seconds:.2f} ms")
         self._writer.sync()
 
     def _seconds(self, sequences: Sequences, cell: CostCell) -> float | None:
-        """The median of a few calls after one that warms up; None: it takes too long."""
+        """Return the median of a few calls after one that warms up; None: it takes too long."""
         clock = self._subject.clock
         first_s = sequences.timed(cell, clock)
-        new = not any(cell == known for known, _ in self._visited)
-        if new and first_s > self._grid.longest_s:
-            visited = {known for known, _ in self._visited}
+        if cell not in self._reached and first_s > self._grid.longest_s:
             for other in self._grid.cells:
-                if other.contains(cell) and other not in self._left_out | visited:
+                if other.contains(cell) and other not in self._left_out | self._reached:
                     of = "its call" if other == cell else f"a call of {cell}"
                     self._leave_out(other, f"{of} takes {first_s:.2g} s")
             return None
@@ -241,7 +235,7 @@ class _Measurement:
         return median(times)
 
     def _replay(self) -> None:
-        """The smallest call by turns as ever and as a replay, round by round."""
+        """Time the smallest call by turns as ever and as a replay, round by round."""
         subject = self._subject
         rounds = [n for n in range(self._grid.rounds) if ("replay", n) not in self._read]
         cell = subject.facts.replayed
@@ -258,12 +252,8 @@ class _Measurement:
                 self._keep_reading("replay", number, median(replayed))
 
 
-def _by_sequences(cells: Sequence[CostCell]) -> list[list[CostCell]]:
-    return [list(group) for _, group in groupby(cells, key=lambda cell: cell.sequences)]
-
-
 def _in_order(items: Sequence[Item], number: int) -> list[Item]:
-    """Ascending in the first round, so that what takes too long is found from below; then not."""
+    """Order ascending in the first round, so that cells too slow are found from below; then not."""
     if number == 0:
         return list(items)
     return random.Random(f"cost {number}").sample(items, len(items))

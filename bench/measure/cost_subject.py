@@ -1,7 +1,4 @@
-"""What `bench cost` measures, opened: a model or a shape with random weights, and the probes.
-
-Letters: H heads, D their width.
-"""
+"""What `bench cost` measures, opened: a model or a shape with random weights, and the probes."""
 
 from __future__ import annotations
 
@@ -19,8 +16,9 @@ from bench.machine.gpu import gpu_handle
 from bench.machine.load import LoadWatch
 from bench.measure.cost import Replayer, Subject
 from bench.measure.probes import make_probes
+from bench.plan.devices import open_device
 from bench.plan.precision import usual_dtype, usual_on_cpu
-from bench.plan.setup import checkpoint, open_device
+from bench.plan.setup import checkpoint
 from bench.records.cost import CostCell, CostFacts, Grid, Work
 from bench.settings.config import ZOO, RunConfig
 from decoders.core.hf.model import HFModel
@@ -34,16 +32,10 @@ def open_subject(
 ) -> Subject:
     """Load the model that `config` names, or make one of a `shape`, and everything around it.
 
-    Args:
-        config: its model, dtype, device, threads and attention count.
-        grid: what to measure.
-        shape: a name of `decoders.core.hf.shapes.SHAPES`, ``zoo``, or a folder with a config.json;
-            None: the configuration's model.
-        replay: whether to capture a call.
+    `shape` is a name of `decoders.core.hf.shapes.SHAPES`, ``zoo``, or a folder with a config.json.
 
     Raises:
-        BenchError: for a missing model or device (exit 5), an unknown shape (2), or memory that
-            does not hold it (1).
+        BenchError: no such model or device (exit 5) or shape (2), or no memory for it (1).
     """
     device = open_device(config.device)
     if config.threads is not None:
@@ -116,7 +108,7 @@ def _random(config: RunConfig, device: torch.device, shape: str) -> HFModel:
 
 
 def work_of(model: HFModel) -> Work:
-    """What a call of a model reads and computes, from its weights and its cache.
+    """Return what a call of a model reads and computes, from its weights and its cache.
 
     An embedding table is looked up, not read, unless it is the head's weight too.
     """
@@ -136,7 +128,7 @@ def work_of(model: HFModel) -> Work:
         weight_bytes=sum(weight.nbytes for weight in read) + packed_bytes(module),
         token_bytes=sum(heads * width for heads, width in planes) * model.dtype.itemsize,
         row_flops=2 * (sum(w.numel() for w in read if w.ndim > 1) + num_packed(module)),
-        # scores and their sum over values: two products of D in every head that asks
+        # scores and their sum over values: two products of a head's width in every head
         pair_flops=sum(2 * config.num_attention_heads * width for _, width in planes),
     )
 
@@ -148,7 +140,6 @@ def _free_bytes(device: torch.device) -> float:
 
 
 def _replayer(model: HFModel) -> tuple[Replayer | None, str | None, str | None]:
-    """What replays a call, why there is none, and how it is called."""
     from decoders.core.hf.replay import capture, missing_compiler
 
     if model.device.type == "cuda":

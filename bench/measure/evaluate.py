@@ -1,8 +1,7 @@
 """`bench eval`: lm-eval's own tasks, answered by a decoder of ours.
 
 A folder ``results/eval-DECODER-UTC`` keeps ``config.toml``, every answer as soon as it is there
-(``answers.jsonl``), lm-eval's ``results.json`` and its ``samples_TASK.jsonl``. No torch or lm_eval
-at import time.
+(``answers.jsonl``), lm-eval's ``results.json`` and its ``samples_TASK.jsonl``.
 """
 
 from __future__ import annotations
@@ -34,15 +33,10 @@ _INSTALL = "pip install 'decoding-bench[eval]'"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalRequest:
-    """What is asked.
+    """A request to lm-eval: tasks or groups, and a `folder` with task files of one's own.
 
-    Attributes:
-        tasks: names of lm-eval's tasks or groups.
-        folder: with task files of one's own, or None.
-        limit: documents of each task; None: all.
-        num_fewshot: examples before each; None: as the task says.
-        plain: whether the model's chat template is left out.
-        drawn: options of drawing that go before the task's own, by lm-eval's names.
+    `limit` counts documents of each task, `num_fewshot` examples before each; `plain` leaves the
+    chat template out; `drawn` are sampling options that go before the task's, by lm-eval's names.
     """
 
     tasks: Sequence[str]
@@ -55,7 +49,7 @@ class EvalRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What came of it: lm-eval's results, where they lie, and what to know of them."""
+    """lm-eval's results, where they lie, and what to know of them."""
 
     results: Mapping[str, Any]
     folder: Path
@@ -63,7 +57,7 @@ class Evaluation:
 
     @property
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """Task, metric, filter of the answer, value with its standard error: as text."""
+        """Return task, metric, filter of the answer, and value with its standard error, as text."""
         rows = []
         for task, scores in (self.results.get("results") or {}).items():
             for name, value in scores.items():
@@ -86,9 +80,8 @@ def evaluate(
     """Answer tasks with the one decoder that `config` names, and have lm-eval score them.
 
     Raises:
-        BenchError: without lm_eval, or where data cannot be had (exit 5); for an unknown task, one
-            that asks what no decoder gives, or not exactly one decoder (2); for an answer that
-            failed (1).
+        BenchError: no lm_eval or data (exit 5), an unknown task, one that no decoder can answer, or
+            not exactly one decoder (2), or an answer that failed (1).
     """
     harness = _lm_eval()
     cells = list(config.decoders or {})
@@ -108,7 +101,7 @@ def evaluate(
     stem = f"eval-{cell.partition(':')[0].replace('/', '-')}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     folder = create_run_dir(parent, stem, {CONFIG: setup.config.to_toml()})
     progress.note(f"writing to {folder}")
-    with _removed_if_empty(folder), _lines(folder / ANSWERS) as write:
+    with _answers_file(folder) as write:
         model = DecoderLM(
             setup,
             cell,
@@ -117,7 +110,7 @@ def evaluate(
             write=write,
             progress=progress,
         )
-        results = _asked(
+        results = _run_lm_eval(
             harness.simple_evaluate,
             model=model,
             tasks=list(request.tasks),
@@ -137,11 +130,6 @@ def evaluate(
 
 
 def _lm_eval() -> Any:
-    """The package.
-
-    Raises:
-        BenchError: it is not installed (exit 5).
-    """
     try:
         return importlib.import_module("lm_eval")
     except ImportError as error:
@@ -150,7 +138,7 @@ def _lm_eval() -> Any:
 
 
 def _known_tasks(request: EvalRequest) -> Any:
-    """lm-eval's index of tasks, in which all that are asked for are."""
+    """Return lm-eval's index of tasks, in which all that are asked for are."""
     if request.folder is not None and not request.folder.is_dir():
         raise UsageError(f"--include {request.folder}: there is no such folder")
     make = importlib.import_module("lm_eval.tasks").TaskManager
@@ -169,8 +157,8 @@ def _known_tasks(request: EvalRequest) -> Any:
     return manager
 
 
-def _asked(simple_evaluate: Callable[..., Any], **options: Any) -> Any:
-    """What lm-eval makes of it; data that cannot be had, or a package of a task, is one line."""
+def _run_lm_eval(simple_evaluate: Callable[..., Any], **options: Any) -> Any:
+    """Run lm-eval; data that cannot be had, or a package of a task, is one line."""
     try:
         return simple_evaluate(**options)
     except (BenchError, KeyboardInterrupt):
@@ -181,19 +169,9 @@ def _asked(simple_evaluate: Callable[..., Any], **options: Any) -> Any:
 
 
 @contextmanager
-def _removed_if_empty(folder: Path) -> Iterator[None]:
-    """A folder goes again where what was to be in it failed before the first answer."""
-    try:
-        yield
-    except BaseException:
-        if not (folder / ANSWERS).stat().st_size:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
-
-
-@contextmanager
-def _lines(path: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """What appends whole lines to a file, each out of our hands at once."""
+def _answers_file(folder: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Append answers as flushed lines; remove the folder where none came before a failure."""
+    path = folder / ANSWERS
     with path.open("a", encoding="utf-8") as file:
 
         def write(data: Mapping[str, Any]) -> None:
@@ -203,11 +181,16 @@ def _lines(path: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
             except OSError as error:
                 raise cannot_write(path, error) from error
 
-        yield write
+        try:
+            yield write
+        except BaseException:
+            if not path.stat().st_size:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
 
 
 def _store(folder: Path, results: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-    """lm-eval's results, and the samples of each task, as JSON."""
+    """Write lm-eval's results, and the samples of each task, as JSON."""
     kept = {name: value for name, value in results.items() if name != "samples"}
     text = json.dumps({**kept, "decoding_bench": facts}, indent=1, default=str)
     write_text(folder / RESULTS, text + "\n")

@@ -2,9 +2,8 @@
 
 `generate_until` is answered by the decoder; likelihoods are the target's, as a decoder has none of
 its own. Texts become tokens as `bench.plan.tokenise` makes them, and answers are drawn with the
-same positional uniforms: the answer to a prompt is the one that `bench run` gives.
-
-Imports lm_eval (the extra ``eval``): only `bench.measure.evaluate` imports this, when asked.
+same positional uniforms: the answer to a prompt is the one that `bench run` gives. Needs lm_eval
+(the extra ``eval``).
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from bench.progress import Progress
 from bench.records.prompts import ids_hash
 from decoders.core.decoder import Request, SelfDriven, Steps
 from decoders.core.engine.scheduler import Scheduler
-from decoders.core.types import CallResult, Emit, Generation, Outcome, Sampling
+from decoders.core.types import CallResult, Emit, Outcome, Sampling
 
 Write = Callable[[Mapping[str, Any]], None]
-"""Takes an answer as it is there: JSON data."""
+"""Takes an answer as soon as it is there: JSON data."""
 _ALLOWED = ("until", "do_sample", "temperature", "top_p", "top_k", "max_gen_toks")
 _ALIASES = {"max_new_tokens": "max_gen_toks", "max_tokens": "max_gen_toks"}
 _NEUTRAL = {"num_beams": 1, "repetition_penalty": 1.0}
-"""What a task may also say, at values that change nothing."""
+"""Other options of tasks, allowed at values that change nothing."""
 
 
 class DecoderLM(LM):  # type: ignore[misc]
@@ -59,10 +58,10 @@ class DecoderLM(LM):  # type: ignore[misc]
     # ------------------------------------------------------------ answers
 
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
-        """The decoder's answers, each up to the first of its task's stop strings."""
+        """Return the decoder's answers, each up to the first of its task's stop strings."""
         groups: dict[tuple[tuple[str, ...], Sampling], list[int]] = {}
         for index, request in enumerate(requests):
-            groups.setdefault(self._asked(request.args[1]), []).append(index)
+            groups.setdefault(self._sampling_of(request.args[1]), []).append(index)
         self._progress.start(f"answers of {self._cell}", len(requests))
         texts = [""] * len(requests)
         for (until, sampling), indices in groups.items():
@@ -81,8 +80,8 @@ class DecoderLM(LM):  # type: ignore[misc]
         most = self._setup.models.target.max_length - sampling.max_new_tokens
         if most < 1:
             self._refuse(f"max_gen_toks {sampling.max_new_tokens} leave no room for a prompt")
-        places = list(requests)
-        prompts = [self._fitting(self._encode(requests[i].args[0]), most) for i in places]
+        indices = list(requests)
+        prompts = [self._fitting(self._encode(requests[i].args[0]), most) for i in indices]
 
         failed: list[Exception] = []
 
@@ -90,9 +89,12 @@ class DecoderLM(LM):  # type: ignore[misc]
             if isinstance(outcome, Exception):
                 failed.append(outcome)
                 return
-            place = places[index]
-            texts[place] = cut(self._text(outcome.tokens), until)
-            self._note(requests[place], prompts[index], outcome, texts[place])
+            at = indices[index]
+            texts[at] = cut(self._text(outcome.tokens), until)
+            facts = {"task": requests[at].task_name, "doc": requests[at].doc_id}
+            facts["prompt"] = ids_hash(prompts[index])
+            self._write({**facts, "tokens": outcome.tokens, "text": texts[at]})
+            self._progress.step(self._cell)
 
         steps = None
         if until and sampling.stop_ids and not isinstance(arm.decoder, SelfDriven):
@@ -103,16 +105,11 @@ class DecoderLM(LM):  # type: ignore[misc]
         with arm.deadline.ticking():
             scheduler.run(prompts, on_finish=finish)
         if failed:  # now that all others are written
-            told = f"{type(failed[0]).__name__}: {failed[0]}"
-            raise BenchError(f"{self._cell} failed on {len(failed)} of {len(places)}: {told}")
+            example = f"{type(failed[0]).__name__}: {failed[0]}"
+            raise BenchError(f"{self._cell} failed on {len(failed)} of {len(indices)}: {example}")
 
-    def _note(self, request: Any, prompt: Sequence[int], answer: Generation, text: str) -> None:
-        facts = {"task": request.task_name, "doc": request.doc_id, "prompt": ids_hash(prompt)}
-        self._write({**facts, "tokens": answer.tokens, "text": text})
-        self._progress.step(self._cell)
-
-    def _asked(self, options: Mapping[str, Any]) -> tuple[tuple[str, ...], Sampling]:
-        """Stop strings, and how to draw: by the task's options (greedy unless it samples)."""
+    def _sampling_of(self, options: Mapping[str, Any]) -> tuple[tuple[str, ...], Sampling]:
+        """Return stop strings and sampling by the task's options (greedy unless it samples)."""
         given = {_ALIASES.get(name, name): value for name, value in options.items()}
         for name, value in given.items():
             if name not in _ALLOWED and _NEUTRAL.get(name, object()) != value:
@@ -137,7 +134,7 @@ class DecoderLM(LM):  # type: ignore[misc]
         return strings, sampling
 
     def _special(self, strings: Sequence[str]) -> frozenset[int]:
-        """Stop strings that are special tokens: no text of an answer shows these."""
+        """Return stop strings that are special tokens: no text of an answer shows these."""
         special = set(self._tokenizer.all_special_ids)
         encoded = [
             self._tokenizer.encode(text, add_special_tokens=False) for text in strings if text
@@ -150,7 +147,7 @@ class DecoderLM(LM):  # type: ignore[misc]
     # ------------------------------------------------------------ likelihoods
 
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
-        """The target's log-probability of each continuation, and whether it is its likeliest."""
+        """Return the target's log-probability of continuations, and whether it is the likeliest."""
         self._progress.start("likelihoods by the target", len(requests))
         results = []
         for request in requests:
@@ -167,7 +164,7 @@ class DecoderLM(LM):  # type: ignore[misc]
         return results
 
     def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
-        """The target's log-probability of whole texts, in windows as long as its context."""
+        """Return the target's log-probability of whole texts, in windows of its context."""
         totals = []
         for request in requests:
             windows = get_rolling_token_windows(
@@ -186,15 +183,15 @@ class DecoderLM(LM):  # type: ignore[misc]
         models = self._arm.models
         prompt = self._fitting(list(prompt), models.target.max_length - len(tokens))
         models.ensure(1, len(prompt) + len(tokens))
-        said = target_scores(models.target, prompt, tokens)
-        return -said.nll * len(tokens), said.agreement == 1
+        scores = target_scores(models.target, prompt, tokens)
+        return -scores.nll * len(tokens), scores.agreement == 1
 
     # ------------------------------------------------------------ texts
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """A conversation as one text, by the tokenizer's template."""
+        """Return a conversation as one text, by the tokenizer's template."""
         return str(
             self._tokenizer.apply_chat_template(
                 chat_history,
@@ -205,12 +202,12 @@ class DecoderLM(LM):  # type: ignore[misc]
         )
 
     def chat_template(self, chat_template: bool | str = False) -> str:
-        """The template that is applied, for lm-eval's records."""
+        """Return the template that is applied, for lm-eval's records."""
         return str(self._tokenizer.chat_template or "") if chat_template else ""
 
     @property
     def tokenizer_name(self) -> str:
-        """For lm-eval's records."""
+        """Return a name for lm-eval's records."""
         return str(getattr(self._tokenizer, "name_or_path", "")).replace("/", "__")
 
     def _encode(self, text: str) -> list[int]:
@@ -218,12 +215,11 @@ class DecoderLM(LM):  # type: ignore[misc]
         return without_doubled_bos(ids, self._tokenizer.bos_token_id) or self._prefix()
 
     def _prefix(self) -> list[int]:
-        """What stands before a text that has nothing before it."""
         bos = self._tokenizer.bos_token_id
         return [min(self._setup.sampling.stop_ids, default=0) if bos is None else bos]
 
     def _fitting(self, ids: list[int], most: int) -> list[int]:
-        """The last `most` of the ids, as lm-eval's own models cut prompts."""
+        """Keep the last `most` of the ids, as lm-eval's own models cut prompts."""
         self.num_cut += len(ids) > most
         return ids[max(0, len(ids) - most) :]
 
@@ -233,7 +229,7 @@ class DecoderLM(LM):  # type: ignore[misc]
 
 
 def cut(text: str, until: Sequence[str]) -> str:
-    """A text up to where the first of some strings begins."""
+    """Return a text up to where the first of some strings begins."""
     for string in until:
         if string:
             text = text.split(string)[0]
@@ -246,7 +242,7 @@ def ending_at(
     until: Sequence[str],
     stop: int,
 ) -> Callable[[Request], Steps]:
-    """A decoder's steps, with the stop token `stop` once the answer holds one of some strings."""
+    """Add the stop token `stop` to a decoder's steps once the answer holds one of some strings."""
 
     def asked(request: Request) -> Steps:
         inner = steps(request)
@@ -257,8 +253,8 @@ def ending_at(
             result = yield item
             if isinstance(item, Emit) and item.tokens:
                 tokens += item.tokens
-                said = text(tokens)
-                if any(string and string in said for string in until):
+                answer = text(tokens)
+                if any(string and string in answer for string in until):
                     yield Emit(tokens=(stop,))
 
     return asked

@@ -1,22 +1,20 @@
 """The instrumented second pass: where the time of an answer goes, phase by phase.
 
-It asks a few prompts once more, each right after the block that timed it, so that both passes see
-the machine at the same speed, which drifts over a run. It is no part of any other number: its clock
-is read around every call (on a GPU each reading waits for the device), which the timed pass must
-not suffer. What it measures lies in ``phases.json``. Nothing here costs the timed pass anything:
-the phases are cut by functions that this pass hands to its own scheduler.
+It asks a few prompts once more, each right after the block that timed it, as the machine's speed
+drifts over a run. Its clock is read around every call (on a GPU each reading waits for the device),
+which the timed pass must not suffer. Its measurements lie in ``phases.json``.
 
 =========  =========================================================================================
 prefill    all up to the first emit (at batch size > 1: target calls on an empty cache)
 draft      calls of the draft model, and target calls whose tokens nobody reads: slots that propose
-verify     all other target calls; what drafts and verifies in a loop of its own is what it says
+verify     all other target calls; a loop of its own says what it drafts and verifies
 sampling   from logits to what the decoder is sent: warping, picking, verifying
 scheduler  choosing and merging calls, cutting and counting what is emitted
 other      the decoder's own code; of one that runs its models itself all but their passes: its
            loop, its sampling and the model's head
 =========  =========================================================================================
 
-They add up to the whole. Letters: B sequences at a time.
+They add up to the whole.
 """
 
 from __future__ import annotations
@@ -25,6 +23,7 @@ import dataclasses
 import random
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +48,15 @@ from decoders.core.types import Call, CallResult, Generation, Sampling
 
 
 class PhaseClock:
-    """Charges all time that passes to the phase it is in."""
+    """Charges all time that passes to the phase it is in, and counts the rows of calls.
+
+    `padded_rows` only fill merged calls up to one width.
+    """
 
     def __init__(self, now: Any) -> None:
         """`now` reads a clock in seconds."""
         self._now = now
+        self.rows = self.padded_rows = 0
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self._phase = "scheduler"
         self._since_s = 0.0
@@ -64,14 +67,14 @@ class PhaseClock:
         self._phase, self._since_s = "scheduler", self._now()
 
     def switch(self, phase: str) -> str:
-        """Charge what passed since the last switch, go on in `phase`; returns the phase left."""
+        """Charge what passed since the last switch, go on in `phase`; return the phase left."""
         now_s = self._now()
         self.seconds[self._phase] += now_s - self._since_s
         left, self._phase, self._since_s = self._phase, phase, now_s
         return left
 
     def emitted(self, _index: int = 0, number: int = 0) -> None:
-        """Step `number` ended; at the first one all so far was the prefill's."""
+        """End step `number`; at the first one all so far was the prefill's."""
         if number:
             return
         self.switch(self._phase)
@@ -87,28 +90,14 @@ class PhaseClock:
         finally:
             self.switch(before)
 
-
-class RowCounter:
-    """Counts the rows of calls, and those that fill merged calls up to one width."""
-
-    def __init__(self) -> None:
-        """Nothing is counted yet."""
-        self.rows = self.padded = 0
-
     @contextmanager
-    def of(self, calls: Sequence[Call]) -> Generator[None]:
-        """While inside, these calls run as one pass."""
+    def counting(self, calls: Sequence[Call]) -> Generator[None]:
+        """Count the rows of calls that run as one pass inside."""
         model = calls[0].session.model
-        before = _num_padded(model)
+        before = getattr(model, "num_padded_rows", 0)
         yield
         self.rows += sum(call.num_rows for call in calls)
-        self.padded += _num_padded(model) - before
-
-
-def _num_padded(model: Model) -> int:
-    """What a model says of the rows that were none of its calls'; 0 of one that pads nothing."""
-    padded: int = getattr(model, "num_padded_rows", 0)
-    return padded
+        self.padded_rows += getattr(model, "num_padded_rows", 0) - before
 
 
 # ---------------------------------------------------------------- measuring
@@ -120,27 +109,22 @@ class SecondPass:
     def __init__(
         self, setup: Setup, plan: Plan, prompts: Mapping[str, Prompt], run_dir: Path
     ) -> None:
-        """Of a run that is resumed, what it has is kept (raises as `read_phases`)."""
+        """Keep what a resumed run has (raises as `read_phases`)."""
         self._setup, self._plan, self._prompts, self._run_dir = setup, plan, prompts, run_dir
         self._answers = list(read_phases(run_dir))
-        chosen = _chosen_blocks(plan, setup.config.phase_limit)
         have = {(answer.prompts, answer.repeat) for answer in self._answers}
         whole = any(repeat is None for _, repeat in have)
-        missing = [] if whole else [b for b in chosen if (b.prompts, b.repeat) not in have]
-        self._missing = {block.block: block for block in missing}
+        self.missing = {
+            block.block: block
+            for block in _chosen_blocks(plan, setup.config.phase_limit)
+            if not whole and (block.prompts, block.repeat) not in have
+        }
+        """The blocks that are still to be asked, by number."""
 
     def after(self, block: Block, failed: Collection[str]) -> None:
-        """Ask the prompts of a block that was just timed, if it is one of those chosen.
-
-        Cells that `failed` there are not asked again.
-        """
-        if block.block in self._missing:
+        """Ask the prompts of a chosen block that was just timed, of cells that did not fail."""
+        if block.block in self.missing:
             self.keep(block, phases_of(self._setup, self._prompts, block, failed))
-
-    @property
-    def missing(self) -> Mapping[int, Block]:
-        """The blocks that are still to be asked, by number."""
-        return self._missing
 
     def keep(self, block: Block, answers: Sequence[PhasedAnswer]) -> None:
         """Write what was measured of a block, here or by a worker.
@@ -148,21 +132,20 @@ class SecondPass:
         Raises:
             BenchError: exit 1, where that cannot be written.
         """
-        del self._missing[block.block]
+        del self.missing[block.block]
         self._answers += answers
         data = [dataclasses.asdict(answer) for answer in self._answers]
-        write_json(
-            self._run_dir / PHASES_FILE, {"schema": SCHEMA, "phases": PHASES, "answers": data}
-        )
+        content = {"schema": SCHEMA, "phases": PHASES, "answers": data}
+        write_json(self._run_dir / PHASES_FILE, content)
 
     def complete(self, progress: Progress) -> None:
         """Ask what was not asked: the run was stopped between a block's end and its phases."""
-        if not self._missing:
+        if not self.missing:
             return
         records = [r for r in outlines(self._run_dir, self._plan) if r.kind == "timing" and r.error]
-        progress.start("phases", len(self._missing))
+        progress.start("phases", len(self.missing))
         with frozen_garbage():
-            for block in list(self._missing.values()):
+            for block in list(self.missing.values()):
                 self.after(block, {r.decoder for r in records if r.block == block.block})
                 progress.step()
 
@@ -170,7 +153,7 @@ class SecondPass:
 def phases_of(
     setup: Setup, prompts: Mapping[str, Prompt], block: Block, failed: Collection[str]
 ) -> list[PhasedAnswer]:
-    """Answers to a block by phase, of the arms that did not fail, in an order of their own."""
+    """Answer a block by phase with the arms that did not fail, in an order of their own."""
     cells = [cell for cell in setup.arms if cell not in failed]
     shuffled = random.Random(f"phases {block.block}").sample(cells, len(cells))
     answers = [_measured(setup, prompts, cell, block) for cell in shuffled]
@@ -180,10 +163,10 @@ def phases_of(
 def _measured(
     setup: Setup, prompts: Mapping[str, Prompt], cell: str, block: Block
 ) -> PhasedAnswer | None:
-    """One arm's answers to a block, by phase; None where one of them failed."""
-    clock, counter = PhaseClock(setup.clock.now), RowCounter()
+    """Answer a block with one arm, by phase; None where an answer failed."""
+    clock = PhaseClock(setup.clock.now)
     num_rows, sampling = setup.config.batch_size, setup.repeated(block.repeat)
-    scheduler = phased_scheduler(setup.arms[cell], sampling, num_rows, clock, counter)
+    scheduler = phased_scheduler(setup.arms[cell], sampling, num_rows, clock)
     ids = [prompts[name].ids for name in block.prompts]
     if setup.config.reuse_prefix:
         scheduler.prefill_prefix(ids[0], prompts[block.prompts[0]].num_kept)
@@ -192,44 +175,8 @@ def _measured(
         outcomes = scheduler.run(ids, on_emit=clock.emitted if num_rows == 1 else None)
         clock.switch("scheduler")
     done = [outcome for outcome in outcomes if isinstance(outcome, Generation)]
-    return _answer(cell, block, done, clock, counter) if len(done) == len(ids) else None
-
-
-def _chosen_blocks(plan: Plan, limit: int) -> list[Block]:
-    """The blocks that the second pass follows: of every chosen group one, the repeats by turns."""
-    groups = chosen_groups(plan, limit)
-    repeats = sorted({block.repeat for block in plan.blocks})
-    wanted = {group: repeats[i % len(repeats)] for i, group in enumerate(groups)}
-    return [block for block in plan.blocks if wanted.get(block.prompts) == block.repeat]
-
-
-def chosen_groups(plan: Plan, limit: int) -> list[tuple[str, ...]]:
-    """Blocks of the first repeat, the families by turns, that hold `limit` prompts at most.
-
-    At least one, unless `limit` is 0.
-    """
-    families = {prompt.prompt: prompt.family for prompt in plan.prompts}
-    blocks = [block.prompts for block in plan.blocks if block.repeat == 0]
-    queues: dict[str, list[tuple[str, ...]]] = {}
-    for group in sorted(blocks):
-        queues.setdefault(families[group[0]], []).append(group)
-    chosen: list[tuple[str, ...]] = []
-    turn = [group for row in _transposed(list(queues.values())) for group in row]
-    for group in turn if limit else ():
-        if chosen and sum(map(len, chosen)) + len(group) > limit:
-            break
-        chosen.append(group)
-    return chosen
-
-
-def _transposed(queues: Sequence[list[tuple[str, ...]]]) -> list[list[tuple[str, ...]]]:
-    longest = max(map(len, queues), default=0)
-    return [[queue[i] for queue in queues if i < len(queue)] for i in range(longest)]
-
-
-def _answer(
-    cell: str, block: Block, done: Sequence[Any], clock: PhaseClock, counter: RowCounter
-) -> PhasedAnswer:
+    if len(done) < len(ids):
+        return None
     emitted = sum(len(generation.tokens) for generation in done)
     first = sum(len(generation.steps[0].tokens) for generation in done)
     return PhasedAnswer(
@@ -240,23 +187,42 @@ def _answer(
         emitted=emitted,
         later_emitted=emitted - first,
         later_steps=sum(len(generation.steps) - 1 for generation in done),
-        rows=counter.rows,
-        padded_rows=counter.padded,
+        rows=clock.rows,
+        padded_rows=clock.padded_rows,
     )
 
 
-def phased_scheduler(
-    arm: Arm,
-    sampling: Sampling,
-    batch_size: int,
-    clock: PhaseClock,
-    counter: RowCounter | None = None,
-) -> Scheduler:
-    """A `Scheduler` of an arm, with every phase around what belongs to it (raises as it does)."""
-    counter = counter or RowCounter()
+def _chosen_blocks(plan: Plan, limit: int) -> list[Block]:
+    """Return one block of every chosen group, the repeats by turns."""
+    groups = chosen_groups(plan, limit)
+    repeats = sorted({block.repeat for block in plan.blocks})
+    wanted = {group: repeats[i % len(repeats)] for i, group in enumerate(groups)}
+    return [block for block in plan.blocks if wanted.get(block.prompts) == block.repeat]
+
+
+def chosen_groups(plan: Plan, limit: int) -> list[tuple[str, ...]]:
+    """Choose blocks of the first repeat, the families by turns, that hold `limit` prompts at most.
+
+    At least one, unless `limit` is 0.
+    """
+    families = {prompt.prompt: prompt.family for prompt in plan.prompts}
+    queues: dict[str, list[tuple[str, ...]]] = {}
+    for group in sorted(block.prompts for block in plan.blocks if block.repeat == 0):
+        queues.setdefault(families[group[0]], []).append(group)
+    turns = [group for row in zip_longest(*queues.values()) for group in row if group]
+    chosen: list[tuple[str, ...]] = []
+    for group in turns if limit else ():
+        if chosen and sum(map(len, chosen)) + len(group) > limit:
+            break
+        chosen.append(group)
+    return chosen
+
+
+def phased_scheduler(arm: Arm, sampling: Sampling, batch_size: int, clock: PhaseClock) -> Scheduler:
+    """Return a `Scheduler` of an arm with every phase around what belongs to it."""
 
     def phased_forward(calls: Sequence[Call]) -> Tensor:
-        with clock.within(_phase(calls[0], arm.models.target)), counter.of(calls):
+        with clock.within(_phase(calls[0], arm.models.target)), clock.counting(calls):
             return forward(calls)
 
     def phased_read_out(
@@ -305,7 +271,6 @@ class _PhasedAnswer:
 
 
 def _phase(call: Call, target: Model) -> str:
-    """What a pass is for, by the first of its calls."""
     if call.session.model is not target:
         return "draft"
     if call.session.length == 0:
@@ -314,7 +279,7 @@ def _phase(call: Call, target: Model) -> str:
 
 
 def _phased_steps(steps: Steps, clock: PhaseClock) -> Steps:
-    """A decoder's steps, whose own code is charged to ``other``."""
+    """Run a decoder's steps, whose own code is charged to ``other``."""
     try:
         with clock.within("other"):
             item = next(steps)

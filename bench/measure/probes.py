@@ -2,11 +2,9 @@
 
 A step of one row reads every weight matrix once and none twice, so bandwidth is bytes per second
 of products of a vector with matrices that each are read once: a plain copy writes as much as it
-reads, runs with other instructions, and says something else. Two sets of matrices: one as large as
-the model's weights (those of a small model stay in a cache between calls, as they do while it
-decodes), and one larger than caches are. The matrix rate is that of a product of large matrices.
-
-Letters: D width of a square matrix, R rows.
+reads, and runs with other instructions. Two sets of matrices: one as large as the model's weights
+(those of a small model stay in a cache between calls, as they do while it decodes), and one larger
+than caches are. The matrix rate is that of a product of large matrices.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ _SHARE_OF_ROOM = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sizes:
-    """D of the matrices that are read and of those that are multiplied, bytes beyond any cache."""
+    """Width of the matrices that are read and of those that are multiplied; bytes beyond caches."""
 
     read: int
     multiplied: int
@@ -60,7 +58,7 @@ class Probe:
 def make_probes(
     weight_bytes: int, *, dtype: torch.dtype, device: torch.device, room_bytes: float
 ) -> list[Probe]:
-    """The probes for a model of so many bytes; together they hold a quarter of the room at most."""
+    """Make the probes for a model of so many bytes; they hold a quarter of the room at most."""
     sizes = _CUDA if device.type == "cuda" else _CPU
     most = min(sizes.beyond_caches, int(room_bytes * _SHARE_OF_ROOM))
     matrix_bytes = sizes.read**2 * dtype.itemsize
@@ -71,10 +69,10 @@ def make_probes(
         for _ in range(count)
     ]
     alike = own == count or (device.type == "cuda" and own < _SMALL_READS_ON_CUDA)
-    probes = [_reading(("memory_bandwidth", *(("bandwidth",) if alike else ())), matrices)]
+    reading = [_reading(("memory_bandwidth", *(("bandwidth",) if alike else ())), matrices)]
     if not alike:
-        probes.append(_reading(("bandwidth",), matrices[:own]))
-    return [*probes, _copying(matrices), _multiplying(sizes.multiplied, dtype, device)]
+        reading.append(_reading(("bandwidth",), matrices[:own]))
+    return [*reading, _copying(matrices), _multiplying(sizes.multiplied, dtype, device)]
 
 
 def _reading(what: tuple[str, ...], matrices: list[Tensor]) -> Probe:
@@ -103,6 +101,5 @@ def _copying(matrices: list[Tensor]) -> Probe:
 def _multiplying(width: int, dtype: torch.dtype, device: torch.device) -> Probe:
     rows = torch.full((_ROWS, width), 1.0, dtype=dtype, device=device)
     matrix = torch.full((width, width), 1 / width, dtype=dtype, device=device)
-    return Probe(
-        what=("matrix_rate",), amount=2 * _ROWS * width**2, run=lambda: linear(rows, matrix)
-    )
+    amount = 2 * _ROWS * width**2
+    return Probe(what=("matrix_rate",), amount=amount, run=lambda: linear(rows, matrix))

@@ -1,26 +1,27 @@
 """The quality pass: held-out prompts, untimed and batched, scored against their references.
 
-It answers "how good", never "how fast": its prompts are many and its batches large, so that the
-scores mean something. One line per decoder and prompt is written as soon as the answer is there;
-a resumed run asks only for what is missing. The baseline's second arm takes no part. Beside the
-score stands what the target says of the answer: its likelihood, token by token. An answer that
-several decoders gave (all those that keep the baseline's tokens) is read by the target once.
+It answers "how good", never "how fast". One line per decoder and prompt is written as soon as the
+answer is there; a resumed run asks only for what is missing. Beside the score stands what the
+target says of the answer, token by token; an answer that several decoders gave is read by the
+target once. The baseline's second arm takes no part.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, MutableMapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 
-from bench.measure.timing import fill_record
+from bench.measure.timing import blank_record, fill_record
 from bench.plan.make import batch_size
-from bench.plan.setup import Arm, Setup
+from bench.plan.setup import Setup
 from bench.progress import Progress
 from bench.records.failures import Tracebacks
 from bench.records.files import Sink
+from bench.records.plan import Block
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from decoders.core.engine.scheduler import Scheduler
@@ -29,13 +30,13 @@ from decoders.core.types import Outcome
 from specbench_tasks.scorers import score
 
 ADVICE = "lower --max-new-tokens, or leave it out: --quality-limit 0"
-"""What helps where this pass does not fit into memory."""
-_NO_BLOCK = -1
-"""The block number of quality records: they belong to none."""
+"""Advice where this pass does not fit into memory."""
+_NO_BLOCK = Block(block=-1, repeat=0, prompts=(), order=())
+"""The block of quality records: they belong to none."""
 _LIKELIHOOD_ROWS = 64
 """Rows of the vocabulary's size that are read at a time."""
 _ReadAnswers = MutableMapping[tuple[str, tuple[int, ...]], "TargetScores"]
-"""What the target said, by the prompt's name and the answer's tokens."""
+"""Scores of answers by the target, by the prompt's name and the answer's tokens."""
 
 
 def score_quality(
@@ -56,63 +57,31 @@ def score_quality(
         return
     progress.start("quality", len(prompts) * len(setup.arms), len(done))
     read: _ReadAnswers = {}
-    for cell, arm in setup.arms.items():
-        left = [prompt for prompt in prompts if (cell, prompt.name) not in done]
-        if left:
-            _score_arm(setup, cell, arm, left, writer, progress, attempt, errors, read)
-        writer.sync()
-
-
-def _score_arm(
-    setup: Setup,
-    cell: str,
-    arm: Arm,
-    prompts: Sequence[Prompt],
-    writer: Sink,
-    progress: Progress,
-    attempt: int,
-    errors: Tracebacks | None,
-    read: _ReadAnswers,
-) -> None:
     num_rows = batch_size(setup)
+    seed = setup.sampling.seed
 
-    def write(index: int, outcome: Outcome) -> None:
-        record = _record(setup, cell, prompts[index], outcome, attempt, num_rows, read)
+    def write(cell: str, asked: Sequence[Prompt], index: int, outcome: Outcome) -> None:
+        prompt = asked[index]
+        blank = blank_record("quality", cell, prompt, seed, _NO_BLOCK, 0, attempt, num_rows)
+        record = _scored(setup, prompt, fill_record(setup, blank, outcome), read)
         writer.record(record)
         if errors is not None and isinstance(outcome, Exception):
             errors.add(record, outcome)
         progress.step(cell)
 
-    scheduler = Scheduler(arm.decoder, arm.models, setup.sampling, num_rows, arm.deadline)
-    with arm.deadline.ticking(), arm.models.uncompiled():  # large batches: graphs of their own
-        scheduler.run([prompt.ids for prompt in prompts], on_finish=write)
+    for cell, arm in setup.arms.items():
+        left = [prompt for prompt in prompts if (cell, prompt.name) not in done]
+        if left:
+            scheduler = Scheduler(arm.decoder, arm.models, setup.sampling, num_rows, arm.deadline)
+            # large batches would compile graphs of their own
+            with arm.deadline.ticking(), arm.models.uncompiled():
+                ids = [prompt.ids for prompt in left]
+                scheduler.run(ids, on_finish=partial(write, cell, left))
+        writer.sync()
 
 
-def _record(
-    setup: Setup,
-    cell: str,
-    prompt: Prompt,
-    outcome: Outcome,
-    attempt: int,
-    num_rows: int,
-    read: _ReadAnswers,
-) -> SampleRecord:
-    record = SampleRecord(
-        kind="quality",
-        decoder=cell,
-        family=prompt.family,
-        conversation=prompt.conversation,
-        turn=prompt.turn,
-        prompt_hash=prompt.hash,
-        repeat=0,
-        seed=setup.sampling.seed,
-        block=_NO_BLOCK,
-        order=0,
-        attempt=attempt,
-        batch_size=num_rows,
-        num_prompt_tokens=len(prompt.ids),
-    )
-    record = fill_record(setup, record, outcome)
+def _scored(setup: Setup, prompt: Prompt, record: SampleRecord, read: _ReadAnswers) -> SampleRecord:
+    """Return an answer's record with what the target and the reference say of it."""
     if record.tokens:
         answer = (prompt.name, record.tokens)
         if answer not in read:
@@ -123,9 +92,7 @@ def _record(
             return dataclasses.replace(
                 record, tokens=None, text=None, stop=None, steps=None, error=error
             )
-        record = dataclasses.replace(
-            record, nll=of_target.nll, agreement=of_target.agreement, entropy=of_target.entropy
-        )
+        record = dataclasses.replace(record, **of_target._asdict())
     if record.text is None or prompt.reference is None:
         return record
     scores = score(prompt.family, record.text, prompt.reference)
@@ -141,10 +108,7 @@ class TargetScores(NamedTuple):
 
 
 def target_scores(target: Model, prompt: Sequence[int], tokens: Sequence[int]) -> TargetScores:
-    """What the target says of an answer, teacher-forced.
-
-    One sequence is free in the cache, as an answer that is reported has left it.
-    """
+    """Score an answer by the target, teacher-forced; one sequence is free in the cache."""
     nll = entropy = agreed = 0.0
     session = target.open()
     try:

@@ -3,8 +3,6 @@
 Only `Scheduler.run` is timed. Caches are reserved before it, texts are decoded, lines written and
 the progress redrawn after it, garbage is collected and the machine's load read between blocks. A
 decoder that raises on a prompt leaves an error row, and the run goes on.
-
-Letters: B sequences at a time.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 
 from bench.errors import room_for
 from bench.machine.clock import Stopwatch
@@ -22,11 +21,11 @@ from bench.machine.load import Load
 from bench.machine.memory import PeakMemory
 from bench.plan.setup import Arm, Setup
 from bench.progress import Progress
-from bench.records.failures import Tracebacks, error_line, place_of
+from bench.records.failures import Tracebacks, error_line, position_of
 from bench.records.files import Sink
 from bench.records.plan import BASELINE, Block
 from bench.records.prompts import Prompt
-from bench.records.record import SampleRecord, StepColumns, drafters_of
+from bench.records.record import Kind, SampleRecord, StepColumns, drafters_of
 from bench.settings.protocol import recount
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.types import Generation, Outcome, Sampling
@@ -36,30 +35,29 @@ WARMUP_MAX = 6
 WARMUP_BUDGET_S = 10.0
 _STABLE = 0.05
 """Warm-up of a length bucket ends when its last three times are within this of their median."""
+_Timed = tuple[list[Outcome], Stopwatch, int | None]
+"""Answers of one arm, the stopwatch around them, and the peak memory in bytes."""
 
 
+@dataclass
 class Runner:
-    """Measures blocks of a plan with what is open (`Setup`), and appends their records."""
+    """Measures blocks of a plan with what is open (`Setup`), and appends their records.
 
-    def __init__(
-        self,
-        setup: Setup,
-        prompts: Mapping[str, Prompt],
-        writer: Sink,
-        progress: Progress,
-        *,
-        attempt: int,
-        lap: Callable[[], Load],
-        errors: Tracebacks | None = None,
-        after: Callable[[Block, Collection[str]], None] | None = None,
-    ) -> None:
-        """`lap` says what the load was since it was last asked (see `bench.machine.load`).
+    `lap` is `LoadWatch.lap`; `errors` takes the tracebacks of failed answers, if any; `after` is
+    called after every block with the cells that failed in it.
+    """
 
-        `errors` takes the tracebacks of failed answers; None: nobody keeps them. `after` is called
-        after every block with the cells that failed in it.
-        """
-        self.setup, self.prompts, self.writer, self.progress = setup, prompts, writer, progress
-        self.attempt, self._lap, self._errors, self._after = attempt, lap, errors, after
+    setup: Setup
+    prompts: Mapping[str, Prompt]
+    writer: Sink
+    progress: Progress
+    _: KW_ONLY
+    attempt: int
+    lap: Callable[[], Load]
+    errors: Tracebacks | None = None
+    after: Callable[[Block, Collection[str]], None] | None = None
+
+    def __post_init__(self) -> None:
         self._tokens: defaultdict[str, int] = defaultdict(int)
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
@@ -71,49 +69,47 @@ class Runner:
         num_left = sum(len(block.prompts) * len(block.order) for block in blocks)
         self.progress.start("timing", num_done + num_left, num_done)
         with frozen_garbage():
-            self._lap()
+            self.lap()
             for block in blocks:
                 self.measure(block)
                 gc.collect()
 
     def prepare(self, blocks: Sequence[Block]) -> None:
-        """Reserve caches for what is asked in `blocks`, and warm up (raises as `run`)."""
+        """Reserve caches for `blocks` (``BenchError``, exit 1: no room for them), and warm up."""
         names = dict.fromkeys(name for block in blocks for name in block.prompts)
         prompts = [self.prompts[name] for name in names]
         self._reserve(prompts)
         self.warm_up(prompts)
 
     def measure(self, block: Block) -> None:
-        """All cells of one block in its order; the block counts once the last line is written.
-
-        Then the second pass may look at it, told which cells failed.
-        """
+        """Measure all cells of one block in its order; it counts once the last line is written."""
         failed: set[str] = set()
         prompts = [self.prompts[name] for name in block.prompts]
         sampling = self.setup.repeated(block.repeat)
+        num_rows = self.setup.config.batch_size
         for order, cell in enumerate(block.order):
             outcomes, watch, peak = self._timed(self.setup.arm(cell), prompts, sampling)
             for prompt, outcome in zip(prompts, outcomes, strict=True):
-                record = self._blank(block, order, cell, prompt, sampling.seed)
+                record = blank_record(
+                    "timing", cell, prompt, sampling.seed, block, order, self.attempt, num_rows
+                )
                 record = self._filled(record, outcome, watch, peak)
                 self.writer.record(record)
                 if isinstance(outcome, Exception):
                     failed.add(cell)
-                    if self._errors is not None:
-                        self._errors.add(record, outcome)
+                    if self.errors is not None:
+                        self.errors.add(record, outcome)
             self._seconds[cell] += watch.total_s
             self._tokens[cell] += sum(len(o.tokens) for o in outcomes if isinstance(o, Generation))
             self.progress.step(self._speeds(), len(prompts))
-        load = self._lap()
-        self.writer.event(
-            "load", block=block.block, attempt=self.attempt, **dataclasses.asdict(load)
-        )
+        load = dataclasses.asdict(self.lap())
+        self.writer.event("load", block=block.block, attempt=self.attempt, **load)
         self.writer.sync()
-        if self._after is not None:
-            self._after(block, failed)
+        if self.after is not None:
+            self.after(block, failed)
 
     def warm_up(self, prompts: Sequence[Prompt]) -> None:
-        """Every arm on one prompt (or B) of each length bucket, until its times are stable.
+        """Run every arm on a batch of each length bucket until its times are stable.
 
         Buckets are powers of two of prompt tokens. Results are dropped. At most `WARMUP_MAX` turns
         of `_WARMUP_TOKENS` tokens each; past `WARMUP_BUDGET_S` in all, one turn each.
@@ -140,11 +136,7 @@ class Runner:
             self.progress.step()
 
     def _reserve(self, prompts: Sequence[Prompt]) -> None:
-        """Caches for the longest prompt and its answer, once: no timed region allocates.
-
-        Raises:
-            BenchError: exit 1 where they do not fit into memory.
-        """
+        """Reserve caches for the longest prompt and its answer: no timed region allocates."""
         models, budget = self.setup.models, self.setup.sampling.max_new_tokens
         longest = max(len(prompt.ids) for prompt in prompts)
         num_rows = self.setup.config.batch_size
@@ -152,14 +144,8 @@ class Runner:
         with room_for(f"the KV cache of {num_rows} x {num_tokens} tokens"):
             models.reserve(num_rows, num_tokens)
 
-    def _timed(
-        self, arm: Arm, prompts: Sequence[Prompt], sampling: Sampling
-    ) -> tuple[list[Outcome], Stopwatch, int | None]:
-        """Answers of one arm, the stopwatch around them, and the peak memory in bytes.
-
-        Where a graph was compiled on the way they are given again, and these are dropped: no time
-        that is recorded holds compiling.
-        """
+    def _timed(self, arm: Arm, prompts: Sequence[Prompt], sampling: Sampling) -> _Timed:
+        """Time answers, again where a graph was compiled on the way: no time holds compiling."""
         while True:
             before = arm.models.num_graphs
             outcomes, watch, peak = self._once(arm, prompts, sampling)
@@ -168,9 +154,7 @@ class Runner:
                 return outcomes, watch, peak
             self.writer.event("compiled", cell=arm.cell.cell, graphs=made, seconds=watch.total_s)
 
-    def _once(
-        self, arm: Arm, prompts: Sequence[Prompt], sampling: Sampling
-    ) -> tuple[list[Outcome], Stopwatch, int | None]:
+    def _once(self, arm: Arm, prompts: Sequence[Prompt], sampling: Sampling) -> _Timed:
         ids = [prompt.ids for prompt in prompts]
         batch_size = self.setup.config.batch_size
         scheduler = Scheduler(arm.decoder, arm.models, sampling, batch_size, arm.deadline)
@@ -180,25 +164,6 @@ class Runner:
         with arm.deadline.ticking(), Stopwatch(self.setup.clock) as watch:
             outcomes = scheduler.run(ids, on_emit=watch.emitted if batch_size == 1 else None)
         return outcomes, watch, memory.peak_bytes()
-
-    def _blank(
-        self, block: Block, order: int, cell: str, prompt: Prompt, seed: int
-    ) -> SampleRecord:
-        return SampleRecord(
-            kind="timing",
-            decoder=cell,
-            family=prompt.family,
-            conversation=prompt.conversation,
-            turn=prompt.turn,
-            prompt_hash=prompt.hash,
-            repeat=block.repeat,
-            seed=seed,
-            block=block.block,
-            order=order,
-            attempt=self.attempt,
-            batch_size=self.setup.config.batch_size,
-            num_prompt_tokens=len(prompt.ids),
-        )
 
     def _filled(
         self, record: SampleRecord, outcome: Outcome, watch: Stopwatch, peak: int | None
@@ -218,7 +183,6 @@ class Runner:
         )
 
     def _speeds(self) -> str:
-        """Tokens per second of every cell so far."""
         return "  ".join(
             f"{cell} {self._tokens[cell] / self._seconds[cell]:.0f} tok/s"
             for cell in self.setup.arms
@@ -226,15 +190,43 @@ class Runner:
         )
 
 
+def blank_record(
+    kind: Kind,
+    cell: str,
+    prompt: Prompt,
+    seed: int,
+    block: Block,
+    order: int,
+    attempt: int,
+    batch_size: int,
+) -> SampleRecord:
+    """Return the record of an answer that is not there yet."""
+    return SampleRecord(
+        kind=kind,
+        decoder=cell,
+        family=prompt.family,
+        conversation=prompt.conversation,
+        turn=prompt.turn,
+        prompt_hash=prompt.hash,
+        repeat=block.repeat,
+        seed=seed,
+        block=block.block,
+        order=order,
+        attempt=attempt,
+        batch_size=batch_size,
+        num_prompt_tokens=len(prompt.ids),
+    )
+
+
 def fill_record(
     setup: Setup, record: SampleRecord, outcome: Outcome, ended_s: Sequence[float] = ()
 ) -> SampleRecord:
-    """A blank record with what a decoder gave: its answer and steps, or its error as one line.
+    """Return a blank record with a decoder's answer and steps, or its error as one line.
 
     `ended_s` says when the steps ended, where that is known.
     """
     if isinstance(outcome, Exception):
-        place = place_of(outcome, setup.arm(record.decoder).decoder)
+        place = position_of(outcome, setup.arm(record.decoder).decoder)
         return dataclasses.replace(record, error=error_line(outcome), error_at=place)
     return dataclasses.replace(
         record,
@@ -247,7 +239,6 @@ def fill_record(
 
 
 def _stable(times: Sequence[float]) -> bool:
-    """Whether the last three times lie within `_STABLE` of their median."""
     last = times[-3:]
     middle = statistics.median(last) if len(last) == 3 else 0.0
     return len(last) == 3 and all(abs(time - middle) <= _STABLE * middle for time in last)

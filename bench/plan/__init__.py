@@ -1,4 +1,1 @@
-"""What is measured: decoders, models, prompts and their order.
-
-Imports stats, machine and below.
-"""
+"""The plan of a run: decoders, models, prompts and their order."""

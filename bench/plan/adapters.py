@@ -1,9 +1,4 @@
-"""Adapters of a run: where they lie, what is recorded of them, and what they were not trained for.
-
-An adapter is trained on one base model, for a range of sampling settings (temperature, top-p).
-Elsewhere it still
-runs: its proposals get worse, which is worth a warning and no error. No torch at import time.
-"""
+"""Adapters of a run: their folders, and the facts that are recorded of them."""
 
 from __future__ import annotations
 
@@ -18,8 +13,7 @@ from bench.settings.config import ZOO
 
 if TYPE_CHECKING:
     from decoders.core.adapter.config import Variant
-    from decoders.core.adapter.hidden import HiddenAdapter
-    from decoders.core.adapter.module import SlotAdapter
+    from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
     from decoders.core.decoder import Decoder
 
 _TRAINERS: Mapping[Variant, str] = {
@@ -35,9 +29,9 @@ _TRAINERS: Mapping[Variant, str] = {
 
 
 def shelf_of(model: str) -> str | None:
-    """What names all that is embedded for a model.
+    """Return the name of all that is embedded for a model, None where nothing is.
 
-    ``zoo`` for the zoo's own target, ``zoo/NAME`` for a named model; None for all others.
+    It is ``zoo`` for the zoo's own target, ``zoo/NAME`` for a named model.
     """
     if model == ZOO:
         return ZOO
@@ -45,27 +39,23 @@ def shelf_of(model: str) -> str | None:
 
 
 def is_shelf(source: str) -> bool:
-    """Whether a source is a `shelf_of` some model."""
+    """Return whether a source is a `shelf_of` some model."""
     prefix, _, model = source.partition("/")
     return prefix == ZOO and (not model or named(model) is not None) and source != f"{ZOO}/"
 
 
 def embedded_adapters(shelf: str = ZOO) -> tuple[str, ...]:
-    """Names of the adapters that lie on a shelf, each in the folder of its name."""
+    """Return names of the adapters on a shelf, each in the folder of its name."""
     return tuple(sorted(file.parent.name for file in (ROOT / shelf).glob("*/adapter.json")))
 
 
 def embedded_draft(shelf: str) -> str | None:
-    """The shelf itself where it holds a draft model."""
+    """Return the shelf itself where it holds a draft model."""
     return shelf if (ROOT / shelf / "draft").is_dir() else None
 
 
 def adapter_folder(name: str, source: str) -> Path:
-    """Where an adapter lies; a shelf holds the embedded one.
-
-    Raises:
-        BenchError: exit 5.
-    """
+    """Return an adapter's folder; a shelf holds the embedded one (`UnavailableError`)."""
     folder = ROOT / source / name if is_shelf(source) else Path(source).expanduser()
     if folder.is_dir():
         return folder
@@ -77,33 +67,29 @@ def adapter_folder(name: str, source: str) -> Path:
 
 
 def how_to_get(name: str, decoder: Decoder | None = None) -> str:
-    """The end of a line about an adapter that is not there, and that `decoder` asks for."""
-    train = ""
-    if decoder is not None and decoder.variants:
-        train = f", or train one of the {decoder.adapter_of} with "
-        train += f"`{_TRAINERS[decoder.variants[0]]}`"
-    return f"pass --adapter {name}=PATH{train}"
+    """Return advice about a missing adapter that `decoder` asks for."""
+    advice = f"pass --adapter {name}=PATH"
+    if decoder is None or not decoder.variants:
+        return advice
+    command = _TRAINERS[decoder.variants[0]]
+    return f"{advice}, or train one of the {decoder.adapter_of} with `{command}`"
 
 
 def load_adapter(name: str, folder: Path) -> SlotAdapter | HiddenAdapter:
-    """Read an adapter's folder.
-
-    Raises:
-        BenchError: exit 5, where it cannot be read.
-    """
+    """Read an adapter's folder (`UnavailableError`)."""
     from decoders.core.adapter.heads import read_adapter
 
     try:
         return read_adapter(folder)
     except (ValueError, OSError) as error:
-        line = str(error).removeprefix("adapter ")
-        raise UnavailableError(f"adapter {name!r}: {line}") from error
+        reason = str(error).removeprefix("adapter ")
+        raise UnavailableError(f"adapter {name!r}: {reason}") from error
 
 
 def adapter_facts(
     adapter: SlotAdapter | HiddenAdapter, folder: Path, models: Sequence[str]
 ) -> dict[str, Any]:
-    """What a run records of an adapter that is attached to `models` (``target``, ``draft``)."""
+    """Return the record of an adapter attached to `models` (``target``, ``draft``)."""
     from decoders.core.hf.checkpoint import weights_sha256
 
     config = adapter.config

@@ -1,4 +1,4 @@
-"""``bench run --dry-run``: what would be measured, and about how long it would take."""
+"""``bench run --dry-run``: the plan, and an estimate of its time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def dry_run(
     progress: Progress,
     opener: Callable[[RunConfig], Setup] = open_setup,
 ) -> list[str]:
-    """The plan and its estimate in lines; nothing is written (raises as `bench.runs.run`)."""
+    """Return the plan and its estimate in lines; write nothing (raises as `bench.runs.run`)."""
     config = choose_decoders(config, progress.note)
     setup = opener(config)
     plan, prompts = make_plan(setup, config.run_name or "dry-run", progress)
@@ -39,7 +39,7 @@ def dry_run(
 
 
 def _first(setup: Setup, prompt: Prompt) -> list[str]:
-    """The first prompt as the model is given it, special tokens included, in lines."""
+    """Return the first prompt as the model is given it, special tokens included, in lines."""
     text = str(setup.tokenizer.decode(list(prompt.ids)))
     if len(text) > _MAX_TEXT:
         half = _MAX_TEXT // 2
@@ -50,17 +50,16 @@ def _first(setup: Setup, prompt: Prompt) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """How long a plan takes if every decoder is as fast as the baseline, and what that rests on."""
+    """Seconds of a plan if every decoder is as fast as the baseline, and their basis."""
 
     seconds: float
     basis: str
 
 
 def estimate(setup: Setup, plan: Plan, timed: list[Prompt]) -> Estimate:
-    """The time a plan takes, from a short probe.
+    """Return the time of a plan, from the baseline's answers to a few of the prompts.
 
-    The probe is the baseline alone on a few of the prompts; in the quality pass, batched, an
-    answer is taken to cost a quarter of one alone.
+    An answer of the quality pass, batched, is taken to cost a quarter of one alone.
     """
     arm = setup.arms[BASELINE]
     probes = timed[:: max(1, len(timed) // _NUM_PROBES)][:_NUM_PROBES]

@@ -1,4 +1,4 @@
-"""Who of torchrun's processes is the run, and what the others do meanwhile. No torch here."""
+"""The role of this process among torchrun's: the run itself, or a follower of its calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def is_rank_zero(config: RunConfig) -> Iterator[bool]:
-    """Whether this process is to go on; a follower has done its part when it is told.
+    """Yield whether this process is the run; a follower has run the leader's calls by then.
 
     When the leader leaves, well or not, its followers end.
     """
@@ -32,7 +32,6 @@ def is_rank_zero(config: RunConfig) -> Iterator[bool]:
 
 
 def _follow(config: RunConfig) -> None:
-    """Open what the leader opens, in the same order, and run its calls until it ends."""
     from bench.plan.select import choose_decoders
     from bench.plan.setup import open_setup
     from decoders.core.hf.sharded import ShardedModel, follow

@@ -1,12 +1,10 @@
-"""What must not change between a run and its resumption, as hashes.
+"""Hashes of all that must not change between a run and its resumption.
 
-The code that decides what is asked, answered, timed, counted or scored, the models' weights, the
-prompts, and the machine. Half a run of each of two would be a number about neither.
-
-Of the code whole folders count (`_MEASURING`), so that no module is forgotten. What is computed
-from the records of a whole run may change between its halves: `stats` (summaries and verdicts),
-`verify` (whether answers left the baseline's tokens), `report`, `compare`. So may the command line
-and `ab`, which measures and cannot be resumed.
+They cover the code that decides what is asked, answered, timed, counted or scored, the models'
+weights, the prompts, and the machine: half a run of each of two would be a number about neither.
+Whole folders of code count (`_MEASURING`), so that no module is forgotten. Those that compute from
+the records of a whole run may change between its halves: `stats`, `verify`, `report`, `compare`. So
+may the command line and `ab`, which measures and cannot be resumed.
 """
 
 from __future__ import annotations
@@ -26,16 +24,16 @@ from bench.records.plan import Plan
 from bench.records.prompts import Prompt
 
 _MEASURING = (
-    *("decoders/**/*.py", "specbench_tasks/**/*.py"),
+    *("decoders/**/*.py", "specbench_tasks/**/*.py", "specbench_tasks/**/*.toml"),
     *(f"bench/{floor}/*.py" for floor in ("settings", "records", "machine", "plan", "measure")),
     "bench/workers/*.py",
     "bench/runs.py",
 )
-"""The modules that decide what a run measures, as patterns below the root."""
+"""Modules that decide what a run measures, as patterns below the root."""
 
 
 def identity_of(setup: Setup) -> dict[str, str | None]:
-    """Hashes by what they are of: ``code``, ``target``, ``draft``, ``adapter``."""
+    """Return hashes by what they are of: ``code``, ``target``, ``draft``, ``adapter``."""
     return {
         "code": _code_hash(setup),
         "target": _facts_hash(setup.facts.get("target")),
@@ -51,25 +49,22 @@ def check_identity(
     env_then: Environment,
     env_now: Environment,
 ) -> None:
-    """`BenchError` (exit 5) unless a run can go on as it began."""
+    """Raise `UnavailableError` unless a run can go on as it began."""
     now = identity_of(setup)
-    for what, then in (plan.identity or {}).items():
-        if now.get(what) != then:
-            _refuse(f"the {what} is not the one the run began with")
-    for planned in plan.prompts:
-        prompt = prompts.get(planned.prompt)
-        if prompt is None or prompt.hash != planned.hash:
-            _refuse(f"prompt {planned.prompt} is not the one the run began with")
+    asked = {name: prompt.hash for name, prompt in prompts.items()}
+    began = plan.identity or {}
+    changed = [f"the {part}" for part in began if now.get(part) != began[part]]
+    changed += [f"prompt {p.prompt}" for p in plan.prompts if asked.get(p.prompt) != p.hash]
+    if changed:
+        line = f"cannot resume: {changed[0]} is not the one the run began with; start a new run"
+        raise UnavailableError(line)
     if env_then.comparability_key != env_now.comparability_key:
-        _refuse("this machine, or its setup (threads, torch, device), is another one")
-
-
-def _refuse(why: str) -> None:
-    raise UnavailableError(f"cannot resume: {why}; start a new run")
+        line = "cannot resume: this machine, or its setup (threads, torch, device), is another one"
+        raise UnavailableError(f"{line}; start a new run")
 
 
 def _code_hash(setup: Setup) -> str:
-    """The hash of `_MEASURING`, and of the decoders and loops that were brought along."""
+    """Return the hash of `_MEASURING` and of decoders and loops from elsewhere."""
     files = [file for pattern in _MEASURING for file in sorted(ROOT.glob(pattern))]
     decoders = [arm.decoder for arm in setup.arms.values()]
     brought = {Path(inspect.getfile(type(decoder))) for decoder in decoders}
@@ -78,6 +73,5 @@ def _code_hash(setup: Setup) -> str:
 
 
 def _facts_hash(facts: Mapping[str, Any] | None) -> str | None:
-    if facts is None:
-        return None
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    text = json.dumps(facts, sort_keys=True)
+    return None if facts is None else hashlib.sha256(text.encode()).hexdigest()

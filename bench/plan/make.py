@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
 from bench.errors import UsageError, room_for
@@ -26,20 +26,18 @@ from specbench_tasks.task import OTHER, Conversation
 
 _GROUPS_PER_BATCH = 4
 """Prompts of a block at batch size B, in units of B: the scheduler refills while it drains."""
-_BATCH_ON_CPU = 8
-_BATCH_ON_GPU = 32
-_BATCH_OF_SMALL = 32
-"""On a CPU, of a model so small that what a call costs is its overhead."""
+_BATCH_ON_CPU, _BATCH_ON_GPU, _BATCH_OF_SMALL = 8, 32, 32
 _SMALL = 50_000_000
-"""Weights of such a model at most: 32 caches of it are small, too."""
+"""Weights of a small model at most: a call on a CPU costs its overhead, 32 caches little memory."""
 
 
 def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[str, Prompt]]:
-    """The plan of a run and its prompts by name.
+    """Return the plan of a run and its prompts by name.
 
     Raises:
-        BenchError: for unknown tasks (exit 2), data that cannot be had (5), no prompt left, or
-            too little memory for the baseline's first turns (1).
+        UsageError: the tasks are unknown, or no prompt is left.
+        UnavailableError: data cannot be had.
+        BenchError: too little memory for the baseline's first turns.
     """
     config = setup.config
     tasks = tasks_of(
@@ -51,8 +49,7 @@ def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[s
     )
     prompts, skipped = tokenise(setup, [*tasks.timing, *tasks.quality])
     models = models_of(setup.facts)
-    strayed = training_warnings(config.model_dump(), models)
-    notes = (*tasks.notes, *models.notes, *strayed)
+    notes = (*tasks.notes, *models.notes, *training_warnings(config.model_dump(), models))
     for line in (*notes, *count_lines(prompts, skipped), *_unscored(prompts)):
         progress.note(line)
     timed = {conversation.id for conversation in tasks.timing}
@@ -83,7 +80,7 @@ def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[s
 def tokenise(
     setup: Setup, conversations: Sequence[Conversation]
 ) -> tuple[list[Prompt], list[SkippedTurn]]:
-    """Every turn once, later turns after the baseline's own answers (raises as `make_plan`)."""
+    """Return every turn once, later ones after the baseline's answers (raises as `make_plan`)."""
     config, context = setup.config, setup.models.target.max_length
     if config.max_new_tokens >= context:
         raise UsageError(
@@ -115,27 +112,28 @@ def tokenise(
     except ValueError as error:
         raise UsageError(str(error)) from error
     if config.prompt_tokens is not None:
-        bos = setup.tokenizer.bos_token_id
-        prompts = to_length(prompts, config.prompt_tokens, bos)
+        prompts = to_length(prompts, config.prompt_tokens, setup.tokenizer.bos_token_id)
     return prompts, skipped
 
 
 def _unscored(prompts: Sequence[Prompt]) -> list[str]:
-    """What is said of references that nothing reads, in one line; empty where there is none."""
     num = sum(prompt.family == OTHER and prompt.reference is not None for prompt in prompts)
-    what = f"{num} of {len(prompts)} prompts have a reference and no family, so they are not scored"
-    return [f"{what}: name the family, in a column or in [columns] of the config file"] * (num > 0)
+    line = f"{num} of {len(prompts)} prompts have a reference and no family, so they are not scored"
+    return [f"{line}: name the family, in a column or in [columns] of the config file"] * (num > 0)
 
 
 def describe(plan: Plan) -> list[str]:
-    """The plan in words, for ``--dry-run``."""
+    """Return the plan in words, for ``--dry-run``."""
     timing, quality = plan.in_pass("timing"), plan.in_pass("quality")
-    lines = [f"{cell.cell}: {_options(cell.options)}" for cell in plan.cells]
-    lines += [f"{counted(len(timing), 'prompt')} timed ({_per_family(timing)})"]
-    lines += (
-        [f"{counted(len(quality), 'prompt')} scored ({_per_family(quality)})"] if quality else []
-    )
-    lines += [f"{counted(len(plan.blocks), 'block')}, {plan.num_answers} timed answers (ar twice)"]
+    lines = [
+        f"{cell.cell}: {', '.join(f'{k}={v}' for k, v in cell.options.items()) or 'no options'}"
+        for cell in plan.cells
+    ]
+    lines.append(f"{counted(len(timing), 'prompt')} timed ({_per_family(timing)})")
+    if quality:
+        lines.append(f"{counted(len(quality), 'prompt')} scored ({_per_family(quality)})")
+    blocks = counted(len(plan.blocks), "block")
+    lines.append(f"{blocks}, {plan.num_answers} timed answers (ar twice)")
     return lines + ([f"{counted(len(plan.skipped), 'prompt')} skipped"] if plan.skipped else [])
 
 
@@ -144,18 +142,11 @@ def _per_family(prompts: Sequence[PlannedPrompt]) -> str:
     return ", ".join(f"{family} {num}" for family, num in counts.items())
 
 
-def _options(options: Mapping[str, object]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in options.items()) or "no options"
-
-
 def _planned(prompt: Prompt, timed: set[str], scored: set[str]) -> PlannedPrompt:
-    passes = [
-        name
-        for name, chosen in (("timing", timed), ("quality", scored))
-        if prompt.conversation in chosen
-    ]
-    if prompt.reference is None and "quality" in passes:
-        passes.remove("quality")
+    passes = {
+        "timing": prompt.conversation in timed,
+        "quality": prompt.conversation in scored and prompt.reference is not None,
+    }
     return PlannedPrompt(
         prompt=prompt.name,
         conversation=prompt.conversation,
@@ -163,7 +154,7 @@ def _planned(prompt: Prompt, timed: set[str], scored: set[str]) -> PlannedPrompt
         family=prompt.family,
         hash=prompt.hash,
         num_tokens=len(prompt.ids),
-        passes=tuple(passes),
+        passes=tuple(name for name, takes_part in passes.items() if takes_part),
         reference=None if prompt.reference is None else asdict(prompt.reference),
     )
 
@@ -171,12 +162,16 @@ def _planned(prompt: Prompt, timed: set[str], scored: set[str]) -> PlannedPrompt
 def order_blocks(
     prompts: Sequence[str], cells: Sequence[str], *, repeats: int, batch_size: int, seed: int
 ) -> tuple[Block, ...]:
-    """Blocks in the order they are measured; the same arguments give the same order.
+    """Return blocks in the order they are measured, the same for the same arguments.
 
     `cells` are the cells without the baseline's second arm, which is added to every block.
     """
     shuffler = random.Random(seed)
-    groups = _groups(prompts, batch_size, shuffler)
+    groups: list[tuple[str, ...]] = [(prompt,) for prompt in prompts]
+    if batch_size > 1:  # fixed groups drawn over all families
+        mixed = shuffler.sample(list(prompts), len(prompts))
+        size = _GROUPS_PER_BATCH * batch_size
+        groups = [tuple(mixed[i : i + size]) for i in range(0, len(mixed), size)]
     arms = [*cells, SECOND_BASELINE]
     blocks: list[Block] = []
     for repeat in range(repeats):
@@ -186,19 +181,37 @@ def order_blocks(
     return tuple(blocks)
 
 
-def _groups(
-    prompts: Sequence[str], batch_size: int, shuffler: random.Random
-) -> list[tuple[str, ...]]:
-    """Single prompts, or fixed groups of 4B of them drawn over all families."""
-    if batch_size == 1:
-        return [(prompt,) for prompt in prompts]
-    mixed = shuffler.sample(list(prompts), len(prompts))
-    size = _GROUPS_PER_BATCH * batch_size
-    return [tuple(mixed[i : i + size]) for i in range(0, len(mixed), size)]
+def parse_part(text: str) -> tuple[int, int]:
+    """Return ``I/N`` of ``--part`` as numbers, I from 1 to N (`UsageError`)."""
+    which, _, of = text.partition("/")
+    if not (which.isdecimal() and of.isdecimal() and 1 <= int(which) <= int(of)):
+        raise UsageError(f"--part {text!r} is not I/N with I from 1 to N, e.g. 2/4")
+    return int(which), int(of)
+
+
+def part_of(plan: Plan, text: str) -> Plan:
+    """Return part ``I/N`` of a plan: every N-th block and N-th prompt of the quality pass.
+
+    So each part has some of every repeat and family. Block numbers and prompts stay the whole's
+    (`UsageError` where nothing is left to time).
+    """
+    which, of = parse_part(text)
+    mine = {planned.prompt for planned in plan.in_pass("quality")[which - 1 :: of]}
+    prompts = tuple(
+        each
+        if each.prompt in mine
+        else replace(each, passes=tuple(name for name in each.passes if name != "quality"))
+        for each in plan.prompts
+    )
+    blocks = plan.blocks[which - 1 :: of]
+    if not blocks:
+        raise UsageError(f"--part {text} holds nothing: the plan has {len(plan.blocks)} blocks")
+    parts = (f"{which}/{of}",)
+    return replace(plan, blocks=blocks, prompts=prompts, parts=parts, whole=plan.digest)
 
 
 def batch_size(setup: Setup) -> int:
-    """Sequences at a time in untimed passes."""
+    """Return the number of sequences at a time in untimed passes."""
     if setup.on_gpu:
         return _BATCH_ON_GPU
     num_weights = (setup.facts.get("target") or {}).get("parameters")
@@ -206,7 +219,7 @@ def batch_size(setup: Setup) -> int:
 
 
 def baseline_answers(setup: Setup, prompts: Sequence[Prompt]) -> list[str | None]:
-    """The baseline's answers, batched and untimed: the histories that later turns are given.
+    """Return the baseline's answers, batched and untimed: histories for later turns.
 
     None for a prompt whose answer failed: there is nothing its later turns could follow.
     """

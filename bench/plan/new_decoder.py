@@ -1,8 +1,4 @@
-"""`bench new-decoder`: a decoder of one's own in a file that works, and its test.
-
-The file is `bench/plan/starter.py` under another name: what is written is what is checked here. No
-torch.
-"""
+"""`bench new-decoder`: `bench/plan/starter.py` under another name, and its test."""
 
 from __future__ import annotations
 
@@ -48,12 +44,7 @@ def test_an_option_out_of_range_is_refused():
 
 
 def new_decoder(name: str, folder: Path) -> tuple[list[Path], str]:
-    """Write ``NAME.py`` and ``test_NAME.py``; returns them, and the class's name.
-
-    Raises:
-        BenchError: for a name that is none or is taken, files that are there, or a folder that is
-            not (exit 2).
-    """
+    """Write ``NAME.py`` and ``test_NAME.py``; return them and the class's name (`UsageError`)."""
     _check_name(name)
     if not folder.is_dir():
         raise UsageError(f"--folder {folder}: there is no such folder; make it first")

@@ -1,7 +1,7 @@
-"""Row-invariant numerics (`decoders.core.hf.tiles`): who computes by them, and in which tile.
+"""Row-invariant numerics (`decoders.core.hf.tiles`): cells that compute by them, and their tile.
 
-The tile of a run is measured: of the sizes that hold on this machine, the one whose calls of usual
-widths take least. That it holds is tried on the model itself, bit for bit.
+The tile of a run is measured: of the sizes that hold on this machine, tried on the model itself bit
+for bit, the one whose calls of usual widths take least.
 """
 
 from __future__ import annotations
@@ -24,18 +24,14 @@ if TYPE_CHECKING:
 
 TILES = (8, 16, 32)
 _ROWS = (1, 5, 9, 17)
-"""Widths that calls are taken to have, each as often: AR's, and those of verifying calls."""
+"""Widths of usual calls, each as often: AR's, and those of verifying calls."""
 _TRIED = 10
 """Rows whose bits are compared: some calls of five have rows on both sides of a block's end."""
 _TIMED = 5
 
 
 def numerics_of(config: RunConfig, cell: str, options: Mapping[str, str]) -> str:
-    """The numerics of a cell: its own, or the run's.
-
-    Raises:
-        BenchError: exit 2 for a word that is none.
-    """
+    """Return the numerics of a cell: its own, or the run's (`UsageError`)."""
     chosen = options.get("numerics") or config.numerics or FAST
     if chosen not in NUMERICS:
         line = f"decoder {cell!r}: numerics is {chosen!r}; allowed: {', '.join(NUMERICS)}"
@@ -44,12 +40,9 @@ def numerics_of(config: RunConfig, cell: str, options: Mapping[str, str]) -> str
 
 
 def uses_tiles(config: RunConfig) -> bool:
-    """Whether the run, or a cell of it, computes in tiles; refuses what cannot (exit 2)."""
+    """Return whether a cell of the run computes in tiles (`UsageError` where it cannot)."""
     cells = (config.decoders or {}).items()
-    chosen = {
-        config.numerics or FAST,
-        *(numerics_of(config, cell, options) for cell, options in cells),
-    }
+    chosen = [config.numerics, *(numerics_of(config, cell, options) for cell, options in cells)]
     if "invariant" not in chosen:
         if config.tile is not None:
             line = f"--tile {config.tile} is of row-invariant numerics; add --numerics invariant"
@@ -62,13 +55,12 @@ def uses_tiles(config: RunConfig) -> bool:
     )
     for given, option, why in refusals:
         if given:
-            line = f"{option} {why}: leave it out, or take --numerics fast"
-            raise UsageError(line)
+            raise UsageError(f"{option} {why}: leave it out, or take --numerics fast")
     return True
 
 
 def check_decoder(cell: str, decoder: Decoder, numerics: str) -> None:
-    """`BenchError` (exit 2) for a loop of its own, whose calls are not ours to cut."""
+    """Raise `UsageError` for a loop of its own, whose calls are not ours to cut."""
     if numerics == "invariant" and isinstance(decoder, SelfDriven):
         raise UsageError(
             f"decoder {cell!r} runs a loop of its own, whose calls have any number of rows: it has "
@@ -77,11 +69,7 @@ def check_decoder(cell: str, decoder: Decoder, numerics: str) -> None:
 
 
 def in_tiles(target: HFModel, draft: HFModel | None, tile: int | None) -> tuple[Models, int]:
-    """The models in row-invariant numerics, and their tile: `tile`, or the one measured best.
-
-    Raises:
-        BenchError: exit 5 where an architecture, or this machine, does not hold it.
-    """
+    """Return models in tiles and their size, measured if None (`UnavailableError`: not alike)."""
     try:
         if tile is None:
             tile = _fastest(target)
@@ -100,7 +88,7 @@ def in_tiles(target: HFModel, draft: HFModel | None, tile: int | None) -> tuple[
 
 
 def holds(model: HFModel) -> bool:
-    """Whether rows of a model are bit for bit the same in calls of one, of five and of all rows."""
+    """Return whether rows are bit for bit the same in calls of one, of five and of all rows."""
     text = max(1, min(tiles.BLOCK + _TRIED - 3, model.max_length) - _TRIED)
     ids = [(7919 * n + 3) % model.vocab_size for n in range(text + _TRIED)]
     one = _read(model, ids, [text, *[1] * _TRIED])
@@ -109,7 +97,7 @@ def holds(model: HFModel) -> bool:
 
 
 def _read(model: HFModel, ids: list[int], cut: list[int]) -> torch.Tensor:
-    """Logits ``[_TRIED, V]`` of the last rows, by calls of so many rows each."""
+    """Return logits ``[_TRIED, V]`` of the last rows, by calls of so many rows each."""
     Models(target=model).ensure(1, len(ids))
     session = model.open()
     try:
@@ -129,7 +117,6 @@ def _fastest(target: HFModel) -> int:
 
 
 def _seconds(model: HFModel) -> float:
-    """Time of one call of one row, which is a tile."""
     Models(target=model).ensure(1, _TIMED)
     session = model.open()
     try:

@@ -1,4 +1,4 @@
-"""What a model is computed in unless told otherwise, and the line that says so."""
+"""The default dtype of a model, and the line that says so."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _HALF_FROM = 50_000_000
 
 
 def usual_dtype(config: RunConfig, device: str, source: str) -> str:
-    """The dtype of a target at `source` on a kind of device (``cpu``, ``cuda``)."""
+    """Return the default dtype of a target at `source` on a kind of device (``cpu``, ``cuda``)."""
     if device == "cuda":
         return protocol.DTYPE if config.protocol == "specbench" else "bfloat16"
     return usual_on_cpu(count_weights(source) if has_bfloat16() else None)
 
 
 def usual_on_cpu(num_weights: int | None) -> str:
-    """The dtype of a model of so many weights (None: unknown) on a CPU."""
+    """Return the default dtype of a model of so many weights (None: unknown) on a CPU."""
     halved = (num_weights or 0) > _HALF_FROM and has_bfloat16()
     return "bfloat16" if halved else "float32"
 
 
 def computed_in(asked: RunConfig, opened: RunConfig) -> str:
-    """How a run computes, and why where nobody chose: ``computed in float32 on cpu, 2 threads``.
+    """Return how a run computes, and why where nobody chose: ``computed in float32 on cpu``.
 
     Args:
         asked: the configuration before the models were opened; `dtype` None: by default.

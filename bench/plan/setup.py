@@ -18,13 +18,11 @@ from bench.machine.clock import Clock, WallClock
 from bench.machine.deadline import TimeLimit, default_limit_s
 from bench.machine.env import ROOT
 from bench.plan.adapters import adapter_facts, adapter_folder, is_shelf, load_adapter
-from bench.plan.checked import checked
+from bench.plan.devices import check_devices, device_map, join_ranks, open_device
 from bench.plan.named_models import resolve
 from bench.plan.numerics import check_decoder, in_tiles, numerics_of, uses_tiles
-from bench.plan.placing import check_placing, load_placed
 from bench.plan.precision import usual_dtype
-from bench.plan.ranks import join_ranks, load_part
-from bench.plan.select import adapters_taken, build_decoder, options_of
+from bench.plan.select import decoders_of, options_of
 from bench.records.plan import BASELINE, SECOND_BASELINE, Cell
 from bench.records.vocabulary import Codec
 from bench.settings.config import FAST, RunConfig, spec_of
@@ -35,7 +33,6 @@ from decoders.core.types import Sampling
 
 if TYPE_CHECKING:
     from decoders.core.hf.model import HFModel
-
 
 _SMALLER = "take a smaller --dtype (bfloat16) or model, or another --device"
 
@@ -52,7 +49,7 @@ class Arm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What is open during a run. `arms` maps cells to arms, the baseline first.
+    """Everything open during a run; `arms` maps cells to arms, the baseline first.
 
     `facts` describes the models (``target``, ``draft``) and the ``adapters`` attached to them by
     name, hashes of their weights included.
@@ -67,23 +64,23 @@ class Setup:
     facts: Mapping[str, Mapping[str, Any] | None]
 
     def arm(self, cell: str) -> Arm:
-        """The arm of a cell; the baseline's second arm is the baseline."""
+        """Return the arm of a cell; the baseline's second arm is the baseline."""
         return self.arms[BASELINE if cell == SECOND_BASELINE else cell]
 
     def precision(self, cell: str) -> str:
-        """How exact a cell's numbers are: ``invariant``, or the dtype they are rounded to."""
+        """Return how exact a cell's numbers are: ``invariant``, or their dtype."""
         own = self.arm(cell).cell.options.get("numerics")
         if (own or self.config.numerics) == "invariant":
             return "invariant"
         return self.config.dtype or "float32"
 
     def text(self, tokens: Sequence[int]) -> str:
-        """An answer as text: no stop ids, no special tokens, no white space around it."""
+        """Return an answer as text: no stop ids, no special tokens, no white space around it."""
         kept = [token for token in tokens if token not in self.sampling.stop_ids]
         return str(self.tokenizer.decode(kept, skip_special_tokens=True)).strip()
 
     def repeated(self, repeat: int) -> Sampling:
-        """The sampling of a repeat: every repeat has a seed of its own, the same for all cells."""
+        """Return the sampling of a repeat, whose seed is its own and the same for all cells."""
         return replace(self.sampling, seed=self.sampling.seed + repeat)
 
     @property
@@ -92,68 +89,50 @@ class Setup:
         return self.models.target.device.type == "cuda"
 
 
-# ---------------------------------------------------------------- opening
-
-
 def open_setup(config: RunConfig) -> Setup:
     """Load the models of a configuration that `bench.plan.select.choose_decoders` returned.
 
     Raises:
-        BenchError: for a missing model, adapter or device (exit 5), a draft of another
-            vocabulary or an adapter of another model (2), or memory that does not hold them
-            (1).
+        UnavailableError: a model, adapter or device is missing.
+        UsageError: a draft of another vocabulary, an adapter of another model, options that do
+            not go together.
+        BenchError: memory does not hold the models.
     """
     from decoders.core.hf import model as hf
     from decoders.core.hf.replay import missing_compiler
 
-    check_placing(config)
+    check_devices(config)
     tiles_asked = uses_tiles(config)
     device = join_ranks(config, open_device(config.device))
-    target_source = checkpoint(config.model, "target")
-    dtype = config.dtype or usual_dtype(config, device.type, target_source)
+    sources = {"target": checkpoint(config.model, "target")}
+    dtype = config.dtype or usual_dtype(config, device.type, sources["target"])
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-
     if config.compile and device.type == "cpu" and (missing := missing_compiler()):
         raise UnavailableError(f"{missing}; install one, or leave out --compile")
-
-    def load(source: str, role: str) -> hf.HFModel:
-        with room_for(f"the weights of {source} in {dtype} on {device}", _SMALLER):
-            if config.tensor_parallel > 1:
-                return load_part(config, source, role, getattr(torch, dtype), device)
-            if config.device_map is not None and role == "target":
-                return load_placed(config, source, getattr(torch, dtype))
-            return hf.HFModel.load(
-                source,
-                dtype=getattr(torch, dtype),
-                device=device,
-                attn_implementation=config.attention,
-                compile=config.compile,
-                quantized=config.quantize,
-            )
-
-    draft_source = checkpoint(config.draft, "draft") if _needs_draft(config) else None
+    decoders = decoders_of(config)
+    if any("draft" in decoder.needs for decoder in decoders.values()):
+        sources["draft"] = checkpoint(config.draft, "draft")
     folders = {name: adapter_folder(name, source) for name, source in config.adapters.items()}
     try:
-        target = load(target_source, "target")
+        target = _load(config, sources["target"], "target", dtype, device)
         if config.device_map is not None:
             device = target.device  # the draft model goes where tokens and logits are
-        tokenizer = hf.load_tokenizer(target_source)
-        draft = load(draft_source, "draft") if draft_source else None
+        tokenizer = hf.load_tokenizer(sources["target"])
+        drafts = "draft" in sources
+        draft = _load(config, sources["draft"], "draft", dtype, device) if drafts else None
     except ValueError as error:
         raise UnavailableError(str(error)) from error
     models, tile = {"fast": Models(target=target, draft=draft)}, None
     if tiles_asked:
         models["invariant"], tile = in_tiles(target, draft, config.tile)
     facts: dict[str, dict[str, Any] | None] = {"target": None, "draft": None}
-    for role, source in (("target", target_source), ("draft", draft_source)):
+    for role, source in sources.items():
         model: Any = getattr(models[config.numerics or FAST], role)
-        if model is not None:
-            notes = [*model.notes, *checked(config, model, role)]
-            sha256 = weights_sha256(str(source))
-            noted = {"notes": notes} if notes else {}
-            facts[role] = {**model.facts, "weights_sha256": sha256, **noted}
-    facts["adapters"] = _attach(config, folders, models)
+        notes = [*model.notes, *_self_check(config, model, role)]
+        noted = {"notes": notes} if notes else {}
+        facts[role] = {**model.facts, "weights_sha256": weights_sha256(source), **noted}
+    facts["adapters"] = _attach(config, decoders, folders, models)
     return assemble(
         config.with_values(
             device=str(device),
@@ -170,55 +149,68 @@ def open_setup(config: RunConfig) -> Setup:
     )
 
 
-def _attach(
-    config: RunConfig, folders: Mapping[str, Path], models: Mapping[str, Models]
-) -> dict[str, Any]:
-    """Load every adapter once and attach it to the models it is taken of; facts by name.
+def _load(config: RunConfig, source: str, role: str, dtype: str, device: torch.device) -> HFModel:
+    """Load a model, or this process's part of it, or the placed target (`ValueError`)."""
+    from decoders.core.hf.model import HFModel
 
-    `models` are those of each numerics.
+    kind: Any = {"dtype": getattr(torch, dtype), "attn_implementation": config.attention}
+    with room_for(f"the weights of {source} in {dtype} on {device}", _SMALLER):
+        if config.tensor_parallel > 1:
+            from decoders.core.hf.sharded import Ranks, ShardedModel
+
+            ranks = Ranks.of_environment()
+            return ShardedModel.load_part(source, name=role, ranks=ranks, device=device, **kind)
+        if config.device_map is not None and role == "target":
+            return HFModel.load(source, device_map=device_map(config.device_map), **kind)
+        return HFModel.load(
+            source, device=device, compile=config.compile, quantized=config.quantize, **kind
+        )
+
+
+def _self_check(config: RunConfig, model: HFModel, role: str) -> list[str]:
+    """Compare a model with transformers' own forward; return what was not compared.
+
+    Of a model cut over processes the leader compares, and its followers run its calls.
     """
+    from decoders.core.hf.self_check import self_check
+    from decoders.core.hf.sharded import Ranks
+
+    if not config.self_check:
+        return ["not compared with transformers' own forward (--no-self-check)"]
+    if config.tensor_parallel > 1 and not Ranks.of_environment().leads:
+        return []
+    try:
+        return self_check(model)
+    except ValueError as error:
+        line = f"{role} refused: {error} (--no-self-check measures it all the same)"
+        raise UnavailableError(line) from error
+
+
+def _attach(
+    config: RunConfig,
+    decoders: Mapping[str, Decoder],
+    folders: Mapping[str, Path],
+    models: Mapping[str, Models],
+) -> dict[str, Any]:
+    """Load every adapter once, attach it to the models of its cells' numerics; return its facts."""
     facts: dict[str, Any] = {}
     cells = config.decoders or {}
-    taken = adapters_taken(cells)
-    taken_by = {
-        how: adapters_taken({c: o for c, o in cells.items() if numerics_of(config, c, o) == how})
-        for how in models
-    }
     for name, folder in folders.items():
         adapter = load_adapter(name, folder)
-        roles = taken.get(name, [])
-        using: list[HFModel | None] = [
-            getattr(models[how], role) for how in models for role in taken_by[how].get(name, [])
+        takers = [
+            (numerics_of(config, cell, cells[cell]), part.adapter_of)
+            for cell, decoder in decoders.items()
+            for part in decoder.parts
+            if part.adapter_name == name
         ]
         try:
-            for model in using:
-                if model is not None:
-                    with room_for(f"adapter {name!r}", _SMALLER):
-                        model.attach(name, adapter)
+            for numerics, role in dict.fromkeys(takers):
+                with room_for(f"adapter {name!r}", _SMALLER):
+                    getattr(models[numerics], role).attach(name, adapter)
         except ValueError as error:
             raise UsageError(f"adapter {name!r}: {error}") from error
-        facts[name] = adapter_facts(adapter, folder, roles)
+        facts[name] = adapter_facts(adapter, folder, list(dict.fromkeys(r for _, r in takers)))
     return facts
-
-
-def open_device(name: str | None) -> torch.device:
-    """The device named, by default CUDA where there is one.
-
-    Raises:
-        BenchError: for a name that is none (exit 2), or a device that is not there (5).
-    """
-    try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError as error:
-        line = f"{name!r} is no device; use cpu, cuda or cuda:N"
-        raise UsageError(line) from error
-    if device.type not in ("cpu", "cuda"):
-        raise UsageError(f"device {name!r} is not supported; use cpu or cuda")
-    num_gpus = torch.cuda.device_count()
-    if device.type == "cuda" and (device.index or 0) >= num_gpus:
-        line = f"device {name!r} is not there: {num_gpus} CUDA devices found; use --device cpu"
-        raise UnavailableError(line)
-    return device
 
 
 def assemble(
@@ -231,7 +223,7 @@ def assemble(
     facts: Mapping[str, Mapping[str, Any] | None],
     invariant: Models | None = None,
 ) -> Setup:
-    """A setup of given models; `config` names its decoders (raises as `open_setup`).
+    """Return a setup of given models; `config` names its decoders (raises as `open_setup`).
 
     `invariant` are the models in row-invariant numerics; None: the given ones are.
     """
@@ -243,23 +235,16 @@ def assemble(
         stop_ids=frozenset() if config.fixed_length else stop_ids,
         seed=config.seed,
     )
-    limit_s = config.timeout or default_limit_s(config.max_new_tokens)
-    _check_reuse(config)
+    if config.reuse_prefix and config.batch_size > 1:
+        line = "--reuse-prefix answers one prompt at a time; leave it out, or --batch-size"
+        raise UsageError(line)
     by_numerics = {"fast": models, "invariant": invariant or models}
-    arms = {
-        cell: _arm(
-            cell,
-            options,
-            by_numerics,
-            numerics_of(config, cell, options),
-            sampling,
-            TimeLimit(limit_s),
-        )
-        for cell, options in (config.decoders or {}).items()
-    }
     return Setup(
         config=config,
-        arms=arms,
+        arms={
+            cell: _arm(config, cell, decoder, by_numerics, sampling)
+            for cell, decoder in decoders_of(config).items()
+        },
         models=by_numerics[config.numerics or FAST],
         tokenizer=tokenizer,
         sampling=sampling,
@@ -268,32 +253,22 @@ def assemble(
     )
 
 
-def _check_reuse(config: RunConfig) -> None:
-    """`BenchError` (exit 2) where a cache of the turn before cannot be had by all decoders."""
-    if not config.reuse_prefix:
-        return
-    if config.batch_size > 1:
-        line = "--reuse-prefix answers one prompt at a time; leave it out, or --batch-size"
-        raise UsageError(line)
-    for cell, options in (config.decoders or {}).items():
-        if isinstance(build_decoder(cell, options), SelfDriven):
-            line = (
-                f"decoder {cell!r} runs a loop with a cache of its own, which keeps nothing of the "
-                "turn before; leave it out, or --reuse-prefix"
-            )
-            raise UsageError(line)
-
-
 def _arm(
+    config: RunConfig,
     cell: str,
-    options: Mapping[str, str],
+    decoder: Decoder,
     by_numerics: Mapping[str, Models],
-    numerics: str,
     sampling: Sampling,
-    deadline: TimeLimit,
 ) -> Arm:
-    decoder, models = build_decoder(cell, options), by_numerics[numerics]
+    if config.reuse_prefix and isinstance(decoder, SelfDriven):
+        raise UsageError(
+            f"decoder {cell!r} runs a loop with a cache of its own, which keeps nothing of the "
+            "turn before; leave it out, or --reuse-prefix"
+        )
+    options = (config.decoders or {})[cell]
+    numerics = numerics_of(config, cell, options)
     check_decoder(cell, decoder, numerics)
+    models = by_numerics[numerics]
     used = models if "draft" in decoder.needs else Models(target=models.target)
     try:
         check_models(decoder, used, cell)
@@ -311,18 +286,12 @@ def _arm(
         ),
         decoder=decoder,
         models=used,
-        deadline=deadline,
+        deadline=TimeLimit(config.timeout or default_limit_s(config.max_new_tokens)),
     )
 
 
 def checkpoint(source: str | None, role: str) -> str:
-    """Where a model lies; a shelf holds the embedded one.
-
-    A named model and a ``.gguf`` file are converted if they are not yet (`named_models.resolve`).
-
-    Raises:
-        BenchError: exit 5.
-    """
+    """Return a model's path, on its shelf or by `resolve` (`UnavailableError` where missing)."""
     assert source is not None, f"no {role} was chosen"
     if not is_shelf(source):
         return resolve(source)
@@ -333,8 +302,3 @@ def checkpoint(source: str | None, role: str) -> str:
             "or pass --model",
         )
     return str(folder)
-
-
-def _needs_draft(config: RunConfig) -> bool:
-    decoders = [build_decoder(cell, options) for cell, options in (config.decoders or {}).items()]
-    return any("draft" in decoder.needs for decoder in decoders)

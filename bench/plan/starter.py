@@ -53,7 +53,7 @@ class Copies(Drafter):
         `text.tokens` are the prompt and all that is final; `most` says how many can be of use. To
         learn from what the target made of them, define `observe(text, verdict)` as well.
         """
-        for place in range(len(text.tokens) - 2, -1, -1):
-            if text.tokens[place] == text.last:
-                return text.tokens[place + 1 : place + 1 + self.k]
+        for position in range(len(text.tokens) - 2, -1, -1):
+            if text.tokens[position] == text.last:
+                return text.tokens[position + 1 : position + 1 + self.k]
         return []

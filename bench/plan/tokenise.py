@@ -1,10 +1,9 @@
-"""From conversations to the token ids every decoder is given: made once, the same for all.
+"""Conversations turned into the token ids of prompts, once and the same for every decoder.
 
 A *prompt* is one turn. The chat template is applied exactly once and owns the special tokens; a
 model without one gets the turns as plain text, joined by newlines, with whatever special tokens its
 tokenizer adds by itself. A BOS token is never doubled. Turn 2's history holds the answer to turn 1
-that the data gives, else the baseline's, so that every decoder answers the very same prompt. No
-torch, no transformers here: the tokenizer is a protocol.
+that the data gives, else the baseline's, so that every decoder answers the very same prompt.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from jinja2 import TemplateError
@@ -24,7 +24,7 @@ from specbench_tasks.loaders import DataUnavailable
 from specbench_tasks.registry import TaskSet, load_tasks
 from specbench_tasks.task import Conversation
 
-_Overlong = Literal["skip", "truncate"]
+Template = Callable[[Sequence[str]], str]
 
 
 def build_prompts(
@@ -32,9 +32,9 @@ def build_prompts(
     tokenizer: Tokenizer,
     *,
     max_prompt_tokens: int,
-    overlong: _Overlong,
+    overlong: Literal["skip", "truncate"],
     answer_turn1: Callable[[list[Prompt]], Sequence[str | None]],
-    template: Callable[[Sequence[str]], str] | None = None,
+    template: Template | None = None,
     vocab_size: int | None = None,
 ) -> tuple[list[Prompt], list[SkippedTurn]]:
     """Tokenise every turn of every conversation once, in order (turn 2 follows its turn 1).
@@ -42,15 +42,14 @@ def build_prompts(
     Args:
         conversations: what to ask.
         tokenizer: the target's.
-        max_prompt_tokens: what fits, i.e. the model's context less the budget for the answer; 1 or
-            more.
+        max_prompt_tokens: the model's context less the budget for the answer; 1 or more.
         overlong: a longer prompt is left out (with the later turns of its conversation), or loses
             its beginning: the last `max_prompt_tokens` ids stay, a leading BOS among them.
         answer_turn1: the baseline's answers, as text without special tokens, to prompts whose
-            conversation goes on and gives no answer itself; called once per turn number that has
+            conversation goes on without an answer of its own; called once per turn number that has
             such. None: there is no answer, and the later turns are skipped.
-        template: a protocol's own, from what was said so far, user first, to the text that the
-            tokenizer encodes with its special tokens; None is the tokenizer's.
+        template: a protocol's own, from the texts so far, user first, to one that the tokenizer
+            encodes with its special tokens; None is the tokenizer's.
         vocab_size: how many tokens the model knows; None: all that the tokenizer gives.
 
     Returns:
@@ -61,54 +60,126 @@ def build_prompts(
         ValueError: a prompt has a token that the model does not know.
     """
     assert max_prompt_tokens >= 1, "the answer's budget leaves no room for a prompt"
+    encoder = _Encoder(tokenizer, max_prompt_tokens, overlong == "truncate", template, vocab_size)
     made: list[Prompt | SkippedTurn] = []
     answers: dict[str, tuple[str, ...]] = {c.id: () for c in conversations}
     before: dict[str, Prompt] = {}
     for turn in range(1, max((len(c.turns) for c in conversations), default=0) + 1):
-        asked = [c for c in conversations if len(c.turns) >= turn]
-        results = [
-            _prompt(c, turn, answers[c.id], tokenizer, max_prompt_tokens, overlong, template)
-            for c in asked
-        ]
-        results = [
-            replace(prompt, num_kept=_num_kept(prompt, before.get(c.id), c, answers, tokenizer))
-            if isinstance(prompt, Prompt)
-            else prompt
-            for c, prompt in zip(asked, results, strict=True)
-        ]
-        _check_known(results, vocab_size)
-        before = {prompt.conversation: prompt for prompt in results if isinstance(prompt, Prompt)}
-        made += results
         going_on: list[Prompt] = []
-        for conversation, result in zip(asked, results, strict=True):
-            if isinstance(result, Prompt) and len(conversation.turns) > turn:
+        for conversation in (c for c in conversations if len(c.turns) >= turn):
+            last = before.pop(conversation.id, None)
+            prompt = encoder.prompt(conversation, turn, answers[conversation.id], last)
+            made.append(prompt)
+            if isinstance(prompt, SkippedTurn):
+                continue
+            before[conversation.id] = prompt
+            if len(conversation.turns) > turn:
                 if (given := conversation.reply(turn)) is None:
-                    going_on.append(result)
+                    going_on.append(prompt)
                 else:
                     answers[conversation.id] += (given,)
         texts = answer_turn1(going_on) if going_on else []
         for prompt, text in zip(going_on, texts, strict=True):
             if text is not None:
                 answers[prompt.conversation] += (text.strip(),)
-    place = {conversation.id: i for i, conversation in enumerate(conversations)}
-    made.sort(key=lambda item: (place[item.conversation], item.turn))
+    order = {conversation.id: i for i, conversation in enumerate(conversations)}
+    made.sort(key=lambda item: (order[item.conversation], item.turn))
     prompts = [item for item in made if isinstance(item, Prompt)]
     return prompts, [item for item in made if isinstance(item, SkippedTurn)]
 
 
-def _check_known(results: Sequence[Prompt | SkippedTurn], vocab_size: int | None) -> None:
-    for prompt in results:
-        if not isinstance(prompt, Prompt) or vocab_size is None or max(prompt.ids) < vocab_size:
-            continue
-        raise ValueError(
-            f"prompt {prompt.name} has token id {max(prompt.ids)}, and the model knows "
-            f"{vocab_size:,} tokens: its folder holds the tokenizer of another model, or one that "
-            "was extended without the model; give both as they were trained together"
+@dataclass(frozen=True, slots=True)
+class _Encoder:
+    tokenizer: Tokenizer
+    max_prompt_tokens: int
+    truncate: bool
+    template: Template | None
+    vocab_size: int | None
+
+    def prompt(
+        self, asked: Conversation, turn: int, answers: Sequence[str], before: Prompt | None
+    ) -> Prompt | SkippedTurn:
+        """Return a turn as a prompt, or the reason why it is none; `before` is the turn before."""
+        skipped = partial(SkippedTurn, conversation=asked.id, turn=turn, family=asked.family)
+        if len(answers) < turn - 1:
+            return skipped(reason="an earlier turn was skipped or not answered")
+        try:
+            ids = self._ids(asked, answers)
+        except TemplateError as error:
+            return skipped(reason=f"the chat template refuses it: {error}")
+        if not ids:
+            return skipped(reason="empty, and the tokenizer has no BOS token to start from")
+        most = self.max_prompt_tokens
+        num_cut = max(0, len(ids) - most)
+        if num_cut and not self.truncate:
+            reason = f"{len(ids)} tokens; at most {most} leave room for the answer"
+            return skipped(reason=reason)
+        if num_cut:
+            num_kept = int(ids[0] == self.tokenizer.bos_token_id and most > 1)
+            ids = [*ids[:num_kept], *ids[num_cut + num_kept :]]
+        prompt = Prompt(
+            conversation=asked.id,
+            turn=turn,
+            family=asked.family,
+            ids=tuple(ids),
+            hash=ids_hash(ids),
+            reference=asked.references[turn - 1],
+            num_cut=num_cut,
         )
+        if self.vocab_size is not None and max(ids) >= self.vocab_size:
+            raise ValueError(
+                f"prompt {prompt.name} has token id {max(ids)}, and the model knows "
+                f"{self.vocab_size:,} tokens: its folder holds the tokenizer of another model, or "
+                "one that was extended without the model; give both as they were trained together"
+            )
+        if before is None or num_cut or before.num_cut:
+            return prompt
+        return replace(prompt, num_kept=self._num_kept(prompt, before, asked, answers))
+
+    def _num_kept(
+        self, prompt: Prompt, before: Prompt, asked: Conversation, answers: Sequence[str]
+    ) -> int:
+        """Return the number of leading ids that are the turn before and its answer.
+
+        The answer's last one is left out: no call fed it. No call fed a given answer either.
+        """
+        fed = answers[-1] if asked.reply(before.turn) is None else ""
+        answer = self.tokenizer.encode(fed, add_special_tokens=False, verbose=False)
+        pairs = zip(prompt.ids, (*before.ids, *answer[:-1]), strict=False)
+        return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+    def _ids(self, asked: Conversation, answers: Sequence[str]) -> list[int]:
+        tokenizer, bos = self.tokenizer, self.tokenizer.bos_token_id
+        texts = [text for pair in zip(asked.turns, answers, strict=False) for text in pair]
+        texts.append(asked.turns[len(answers)])
+        if self.template is not None:
+            ids = tokenizer.encode(self.template(texts), add_special_tokens=True, verbose=False)
+        elif tokenizer.chat_template:
+            roles = itertools.cycle(("user", "assistant"))
+            messages = [
+                {"role": role, "content": text} for role, text in zip(roles, texts, strict=False)
+            ]
+            if asked.system is not None:
+                messages.insert(0, {"role": "system", "content": asked.system})
+            text = tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True
+            )
+            ids = tokenizer.encode(text, add_special_tokens=False, verbose=False)
+        else:
+            lines = texts if asked.system is None else [asked.system, *texts]
+            ids = tokenizer.encode("\n".join(lines), add_special_tokens=True, verbose=False)
+        return without_doubled_bos(ids, bos) if ids or bos is None else [bos]
+
+
+def without_doubled_bos(ids: list[int], bos: int | None) -> list[int]:
+    """Return ids with one leading BOS where a template and the tokenizer both gave one."""
+    while bos is not None and ids[:2] == [bos, bos]:
+        ids = ids[1:]
+    return ids
 
 
 def to_length(prompts: Sequence[Prompt], num_tokens: int, bos: int | None) -> list[Prompt]:
-    """The prompts at one length, to measure what the context costs.
+    """Return the prompts at one length, to measure what the context costs.
 
     A prompt's end, with its question, always stays. A longer one loses its beginning; a shorter one
     follows the text of the prompts after it in the list, around to itself again if need be, which
@@ -118,10 +189,10 @@ def to_length(prompts: Sequence[Prompt], num_tokens: int, bos: int | None) -> li
     if not any(texts):
         return list(prompts)
     made = []
-    for place, prompt in enumerate(prompts):
-        head = prompt.ids[: len(prompt.ids) - len(texts[place])]
+    for index, prompt in enumerate(prompts):
+        head = prompt.ids[: len(prompt.ids) - len(texts[index])]
         room = num_tokens - len(head)
-        ids, following = texts[place], place
+        ids, following = texts[index], index
         while len(ids) < room:
             following = (following + 1) % len(prompts)
             ids = texts[following] + ids
@@ -132,119 +203,18 @@ def to_length(prompts: Sequence[Prompt], num_tokens: int, bos: int | None) -> li
 
 
 def count_lines(prompts: Sequence[Prompt], skipped: Sequence[SkippedTurn]) -> list[str]:
-    """What was left out or cut, in words, one line per kind; empty where nothing was."""
+    """Return a line for each kind of prompt that was left out or cut."""
     total = len(prompts) + len(skipped)
     lines = []
-    cut = [prompt.num_cut for prompt in prompts if prompt.num_cut]
-    if cut:
-        lines.append(
-            f"{len(cut)} of {total} prompts lost their beginning to fit "
-            f"(up to {max(cut)} tokens cut)"
-        )
+    if cut := [prompt.num_cut for prompt in prompts if prompt.num_cut]:
+        lost = f"{len(cut)} of {total} prompts lost their beginning to fit"
+        lines.append(f"{lost} (up to {max(cut)} tokens cut)")
     if skipped:
         families = Counter(item.family for item in skipped)
         per_family = ", ".join(f"{family} {num}" for family, num in families.most_common())
-        lines.append(
-            f"{len(skipped)} of {total} prompts skipped ({per_family}): "
-            f"e.g. {skipped[0].name}: {skipped[0].reason}"
-        )
+        example = f"{skipped[0].name}: {skipped[0].reason}"
+        lines.append(f"{len(skipped)} of {total} prompts skipped ({per_family}): e.g. {example}")
     return lines
-
-
-def _prompt(
-    conversation: Conversation,
-    turn: int,
-    answers: Sequence[str],
-    tokenizer: Tokenizer,
-    max_prompt_tokens: int,
-    overlong: _Overlong,
-    template: Callable[[Sequence[str]], str] | None,
-) -> Prompt | SkippedTurn:
-    if len(answers) < turn - 1:
-        return _skip(conversation, turn, "an earlier turn was skipped or not answered")
-    try:
-        ids = _encode(conversation, answers, tokenizer, template)
-    except TemplateError as error:
-        return _skip(conversation, turn, f"the chat template refuses it: {error}")
-    if not ids:
-        return _skip(conversation, turn, "empty, and the tokenizer has no BOS token to start from")
-    num_cut = max(0, len(ids) - max_prompt_tokens)
-    if num_cut and overlong == "skip":
-        reason = f"{len(ids)} tokens; at most {max_prompt_tokens} leave room for the answer"
-        return _skip(conversation, turn, reason)
-    if num_cut:
-        num_kept = int(ids[0] == tokenizer.bos_token_id and max_prompt_tokens > 1)
-        ids = [*ids[:num_kept], *ids[num_cut + num_kept :]]
-    return Prompt(
-        conversation=conversation.id,
-        turn=turn,
-        family=conversation.family,
-        ids=tuple(ids),
-        hash=ids_hash(ids),
-        reference=conversation.references[turn - 1],
-        num_cut=num_cut,
-    )
-
-
-def _num_kept(
-    prompt: Prompt,
-    before: Prompt | None,
-    conversation: Conversation,
-    answers: Mapping[str, tuple[str, ...]],
-    tokenizer: Tokenizer,
-) -> int:
-    """With how many ids of the turn before and its answer a prompt begins.
-
-    The answer's last one is left out: no call fed it. No call fed a given answer either.
-    """
-    if before is None or prompt.num_cut or before.num_cut:
-        return 0
-    fed = answers[conversation.id][-1] if conversation.reply(before.turn) is None else ""
-    answer = tokenizer.encode(fed, add_special_tokens=False, verbose=False)
-    pairs = zip(prompt.ids, (*before.ids, *answer[:-1]), strict=False)
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
-def _encode(
-    conversation: Conversation,
-    answers: Sequence[str],
-    tokenizer: Tokenizer,
-    template: Callable[[Sequence[str]], str] | None,
-) -> list[int]:
-    bos = tokenizer.bos_token_id
-    said = [text for pair in zip(conversation.turns, answers, strict=False) for text in pair]
-    said.append(conversation.turns[len(answers)])
-    if template is not None:
-        ids = tokenizer.encode(template(said), add_special_tokens=True, verbose=False)
-    elif tokenizer.chat_template:
-        messages = [
-            {"role": "assistant" if i % 2 else "user", "content": text}
-            for i, text in enumerate(said)
-        ]
-        if conversation.system is not None:
-            messages.insert(0, {"role": "system", "content": conversation.system})
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        ids = tokenizer.encode(text, add_special_tokens=False, verbose=False)
-    else:
-        if conversation.system is not None:
-            said.insert(0, conversation.system)
-        ids = tokenizer.encode("\n".join(said), add_special_tokens=True, verbose=False)
-    if not ids and bos is not None:
-        return [bos]
-    return without_doubled_bos(ids, bos)
-
-
-def without_doubled_bos(ids: list[int], bos: int | None) -> list[int]:
-    """Ids that begin with one BOS where a template and the tokenizer both gave one."""
-    while bos is not None and ids[:2] == [bos, bos]:
-        ids = ids[1:]
-    return ids
-
-
-def _skip(conversation: Conversation, turn: int, reason: str) -> SkippedTurn:
-    return SkippedTurn(
-        conversation=conversation.id, turn=turn, family=conversation.family, reason=reason
-    )
 
 
 def tasks_of(
@@ -255,7 +225,7 @@ def tasks_of(
     quality_limit: int | None = None,
     columns: Mapping[str, str] | None = None,
 ) -> TaskSet:
-    """`load_tasks`, with its errors as `BenchError` (unknown or unreadable 2, unavailable 5)."""
+    """Return `load_tasks` (`UsageError`: unknown or unreadable, `UnavailableError`: not here)."""
     try:
         return load_tasks(
             tasks, limit=limit, quality_limit=quality_limit, seed=seed, columns=columns

@@ -1,4 +1,1 @@
-"""Formats on disk: what a run writes, line by line and file by file.
-
-Imports settings, errors and text. No torch.
-"""
+"""Formats on disk: the files of a run, line by line."""

@@ -1,7 +1,7 @@
-"""A cost folder: how long a model's calls take on a machine, as `bench cost` measures it.
+"""A cost folder: seconds of a model's calls on a machine, as `bench cost` measures them.
 
 ==================  ===============================================================================
-``machine.json``    the model's work, the grid, and what the machine can do (`CostFacts`); written
+``machine.json``    the model's work, the grid, and the machine's limits (`CostFacts`); written
                     before the first measurement, and again when all is measured
 ``env.json``        the machine, as in a run folder
 ``calls.jsonl``     append-only, one event a line: a `Visit`, a cell `LeftOut`, a `Reading`
@@ -9,25 +9,23 @@
 ``choices.json``    the best number of drafts of a run's decoders, where one was given
 ==================  ===============================================================================
 
-``machine.json``, ``env.json`` and ``cost.csv`` are enough to use it. No torch here.
+``machine.json``, ``env.json`` and ``cost.csv`` are enough to use it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from bench.errors import UsageError
 from bench.records.environment import Environment, read_environment
 from bench.records.files import lines_of, write_json
-from bench.records.json_file import parse, read_json
-from bench.records.record import SCHEMA
+from bench.records.json_file import SCHEMA, parse, read_json
 
-MACHINE, CALLS, CURVE = "machine.json", "calls.jsonl", "cost.csv"
-CHOICES = "choices.json"
+MACHINE, CALLS, CURVE, CHOICES = "machine.json", "calls.jsonl", "cost.csv", "choices.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -40,11 +38,11 @@ class CostCell:
 
     @property
     def total_rows(self) -> int:
-        """Rows of all sequences."""
+        """Number of rows of all sequences."""
         return self.rows * self.sequences
 
     def contains(self, other: CostCell) -> bool:
-        """Whether it is at least as large along every axis."""
+        """Return whether this cell is at least as large along every axis."""
         return (
             self.rows >= other.rows
             and self.sequences >= other.sequences
@@ -57,7 +55,7 @@ class CostCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """What is measured, ascending along each axis, and how far it may go.
+    """Measured rows, sequences and contexts, ascending, and the longest call allowed.
 
     A cell whose call takes longer than `longest_s` is left out, and so are all that contain it.
     """
@@ -70,7 +68,7 @@ class Grid:
 
     @property
     def cells(self) -> list[CostCell]:
-        """All of them, ascending."""
+        """All cells, ascending."""
         return [
             CostCell(sequences=sequences, context=context, rows=rows)
             for sequences in self.sequences
@@ -81,7 +79,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a call of a model has to read and to compute, whatever runs it.
+    """Bytes and operations of a model's call, whatever runs it.
 
     Attributes:
         weight_bytes: weights that every call reads: all but an embedding table that is no head.
@@ -96,12 +94,12 @@ class Work:
     pair_flops: int
 
     def bytes_of(self, cell: CostCell) -> int:
-        """Weights once, and the cache of every sequence once."""
+        """Return bytes of a call: weights once, and the cache of every sequence once."""
         tokens = cell.sequences * (cell.context + cell.rows)
         return self.weight_bytes + tokens * self.token_bytes
 
     def flops_of(self, cell: CostCell) -> float:
-        """Products with weights, and attention to the context and the rows before."""
+        """Return operations: products with weights, attention to the context and rows before."""
         seen = cell.context + (cell.rows + 1) / 2
         return cell.total_rows * (self.row_flops + seen * self.pair_flops)
 
@@ -118,7 +116,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostFacts:
-    """All of machine.json.
+    """The content of machine.json.
 
     Attributes:
         name: of the model, as it was given.
@@ -130,10 +128,10 @@ class CostFacts:
         matrix_rate: floating-point operations per second of a product of large matrices.
         replay: seconds of the call `replayed` as a captured graph, or compiled; None: see
             `no_replay`.
-        beside_replay: of the same call made as ever, by turns with the replay.
-        replay_by: how it was replayed.
+        beside_replay: of the same call as usual, by turns with the replay.
+        replay_by: kind of the replay.
         no_replay: why there is none.
-        other_cores: CPU time that other processes took while this was measured, in cores.
+        other_cores: CPU time of other processes meanwhile, in cores.
         complete: whether nothing is missing.
     """
 
@@ -181,24 +179,20 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What the machine did in one round: `what` is one of `READINGS`."""
+    """The machine's value in one round of `what`, one of `READINGS`."""
 
     what: str
     round: int
     value: float
 
 
-Event = TypeVar("Event", Visit, LeftOut, Reading)
-_KINDS: Mapping[str, type[Visit] | type[LeftOut] | type[Reading]] = {
-    "call": Visit,
-    "left_out": LeftOut,
-    "reading": Reading,
-}
+Event = Visit | LeftOut | Reading
+_KINDS: Mapping[str, type[Event]] = {"call": Visit, "left_out": LeftOut, "reading": Reading}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
-    """What calls.jsonl holds; of what occurs twice the first counts."""
+    """The events of calls.jsonl; of repeated ones the first counts."""
 
     visits: tuple[Visit, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
@@ -206,104 +200,68 @@ class Calls:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Of a cost folder; empty where nothing is measured yet.
-
-        Raises:
-            BenchError: exit 4 on a damaged line.
-        """
-        visits: dict[tuple[CostCell, int], Visit] = {}
-        left_out: dict[CostCell, LeftOut] = {}
-        readings: dict[tuple[str, int], Reading] = {}
+        """Return the events of a cost folder (`InvalidRunError` on a damaged line)."""
+        events: dict[object, Event] = {}
         for number, (line, _) in enumerate(lines_of(folder / CALLS), start=1):
-            kind = _KINDS.get(str(line.pop("event", None)))
-            if kind is None:
+            if (kind := _KINDS.get(str(line.pop("event", None)))) is None:
                 continue
             event = parse(kind, line, f"{folder / CALLS} line {number}")
-            if isinstance(event, Visit):
-                visits.setdefault((event.cell, event.round), event)
-            elif isinstance(event, LeftOut):
-                left_out.setdefault(event.cell, event)
+            if isinstance(event, LeftOut):
+                events.setdefault((kind, event.cell), event)
             else:
-                readings.setdefault((event.what, event.round), event)
+                key = event.cell if isinstance(event, Visit) else event.what
+                events.setdefault((kind, key, event.round), event)
         return cls(
-            visits=tuple(visits.values()),
-            left_out=tuple(left_out.values()),
-            readings=tuple(readings.values()),
+            visits=tuple(each for each in events.values() if isinstance(each, Visit)),
+            left_out=tuple(each for each in events.values() if isinstance(each, LeftOut)),
+            readings=tuple(each for each in events.values() if isinstance(each, Reading)),
         )
 
 
-def event_of(event: Visit | LeftOut | Reading) -> tuple[str, dict[str, Any]]:
-    """The kind and the fields of an event's line."""
-    kind = next(name for name, kind in _KINDS.items() if isinstance(event, kind))
-    return kind, asdict(event)
+def event_of(event: Event) -> tuple[str, dict[str, Any]]:
+    """Return the kind and the fields of an event's line."""
+    return next(name for name, kind in _KINDS.items() if isinstance(event, kind)), asdict(event)
 
 
 def write_facts(folder: Path, facts: CostFacts) -> None:
-    """Replace machine.json.
-
-    Raises:
-        BenchError: exit 1.
-    """
+    """Replace machine.json (`BenchError` where it cannot be written)."""
     write_json(folder / MACHINE, asdict(facts))
 
 
 def read_facts(folder: Path) -> CostFacts | None:
-    """Of a cost folder; None where there is no machine.json.
-
-    Raises:
-        BenchError: it is damaged (exit 4), or of an unknown schema (5).
-    """
+    """Return machine.json, None where there is none (raises as `read_json` and `parse`)."""
     data = read_json(folder / MACHINE)
     return None if data is None else parse(CostFacts, data, folder / MACHINE)
 
 
 def read_cost(folder: Path) -> tuple[CostFacts, Environment]:
-    """Facts and machine of a cost folder that a user names.
-
-    Raises:
-        BenchError: there is none (exit 2), or it is damaged (4).
-    """
+    """Return facts and machine of a cost folder that a user names (`UsageError`: it is none)."""
     facts = read_facts(folder)
     if facts is None or not (folder / CURVE).is_file():
         missing = MACHINE if facts is None else CURVE
-        line = f"{folder} is no cost folder: it has no {missing}; `bench cost` makes one"
-        raise UsageError(line)
+        raise UsageError(f"{folder} is no cost folder: it has no {missing}; `bench cost` makes one")
     return facts, read_environment(folder)
 
 
 def folder_name(facts: CostFacts, env: Environment) -> str:
-    """What a cost folder is called unless told otherwise: model, dtype (or packing), device."""
+    """Return a cost folder's default name: model, dtype (or packing), device."""
     name = Path(facts.name).name if "/" in facts.name else facts.name
     width = facts.target.get("quantized") or env.dtype
-    words = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{name}-{width}-{env.device}")
-    return f"cost-{words}"
+    return "cost-" + re.sub(r"[^A-Za-z0-9._-]+", "_", f"{name}-{width}-{env.device}")
 
 
 def same_plan(facts: CostFacts, other: CostFacts) -> bool:
-    """Whether two measurements are of one model on one grid, by what is known beforehand."""
-    return _plan(facts) == _plan(other)
-
-
-def _plan(facts: CostFacts) -> CostFacts:
-    return replace(
-        CostFacts(work=facts.work, grid=facts.grid), name=facts.name, target=dict(facts.target)
-    )
+    """Return whether two measurements are of one model on one grid."""
+    planned = [(each.work, each.grid, each.name, dict(each.target)) for each in (facts, other)]
+    return planned[0] == planned[1]
 
 
 def write_choices(folder: Path, drafts: Mapping[str, int]) -> None:
-    """Replace choices.json: the best number of drafts of decoders, by name.
-
-    Raises:
-        BenchError: exit 1.
-    """
+    """Replace choices.json: the best number of drafts of decoders, by name."""
     write_json(folder / CHOICES, {"schema": SCHEMA, "drafts": dict(drafts)})
 
 
 def read_choices(folder: Path) -> dict[str, int]:
-    """The best number of drafts of decoders, by name; empty where nobody asked.
-
-    Raises:
-        BenchError: exit 4 on a damaged file.
-    """
+    """Return choices.json, empty where there is none (`InvalidRunError` where it is damaged)."""
     data = read_json(folder / CHOICES) or {}
     return parse(dict[str, int], data.get("drafts", {}), folder / CHOICES)

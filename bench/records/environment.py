@@ -1,6 +1,6 @@
 """``env.json``: the machine, the software and the models that a run was measured on.
 
-Every field may be unknown, which is None. No torch here: `bench.machine.env` fills it in.
+`bench.machine.env` fills it in; a field that is unknown is None.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchSettings:
-    """How torch computes."""
+    """Settings of torch."""
 
     threads: int | None = None
     interop_threads: int | None = None
@@ -86,34 +86,32 @@ class Models:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader should know of target and draft, a line each."""
-        roles = {"target": self.target, "draft": self.draft}
+        """Notes on target and draft for readers, a line each."""
+        roles = {"target": self.target or {}, "draft": self.draft or {}}
         return tuple(
-            f"{role}: {note}"
-            for role, facts in roles.items()
-            for note in (facts or {}).get("notes", ())
+            f"{role}: {n}" for role, facts in roles.items() for n in facts.get("notes", ())
         )
 
     def weights_of(self, role: str) -> str | None:
-        """The hash of the weights of the ``target`` or the ``draft``."""
+        """Return the hash of the weights of the ``target`` or the ``draft``."""
         facts = {"target": self.target, "draft": self.draft}.get(role) or {}
         return facts.get("weights_sha256")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """What the process that measured took."""
+    """Resources of the process that measured."""
 
     peak_rss_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """All of env.json.
+    """The content of env.json.
 
-    `gpu` holds what the driver says (`bench.machine.gpu`), `packages` versions by name,
-    `environment` the variables of an allow-list. `process` is known once a run has ended. `more` is
-    what another version wrote and this one does not know: reports show it.
+    `gpu` holds facts of the driver (`bench.machine.gpu`), `packages` versions by name,
+    `environment` variables of an allow-list. `process` is known once a run has ended. `more` are
+    fields that another version wrote and this one does not know: reports show them.
     """
 
     schema: int | None = None
@@ -142,7 +140,7 @@ class Environment:
         return (self.gpu or {}).get("driver")
 
     def to_json(self) -> dict[str, Any]:
-        """The environment as JSON data; before a run has ended without ``process``."""
+        """Return JSON data, without ``process`` before a run has ended."""
         data: dict[str, Any] = json.loads(json.dumps(asdict(self)))  # tuples are lists there
         more = data.pop("more")
         if data["process"] is None:
@@ -151,21 +149,13 @@ class Environment:
 
 
 def read_environment(run_dir: Path) -> Environment:
-    """The environment of a run folder; all of it unknown where there is none.
-
-    Raises:
-        BenchError: env.json is damaged (exit 4), or of an unknown schema (5).
-    """
+    """Return env.json, unknown in all fields where there is none (raises as `parse`)."""
     file = run_dir / ENV
     return environment_of(read_json(file) or {}, file)
 
 
 def environment_of(data: Mapping[str, Any], source: Path | str) -> Environment:
-    """The environment from JSON data, as of the file or the worker `source`.
-
-    Raises:
-        BenchError: a field is of another type (exit 4).
-    """
+    """Return the environment of JSON data (raises as `parse`)."""
     known = {each.name for each in fields(Environment)} - {"more"}
     stated = {key: value for key, value in data.items() if key in known and value is not None}
     more = {key: value for key, value in data.items() if key not in known}
@@ -173,9 +163,5 @@ def environment_of(data: Mapping[str, Any], source: Path | str) -> Environment:
 
 
 def write_environment(run_dir: Path, env: Environment) -> None:
-    """Replace env.json.
-
-    Raises:
-        BenchError: exit 1.
-    """
+    """Replace env.json (`BenchError` where it cannot be written)."""
     write_json(run_dir / ENV, env.to_json())

@@ -1,7 +1,7 @@
-"""``external.jsonl``: answers of another engine to a run's own prompts, one a line.
+"""``external.jsonl``: answers of another engine to a run's own prompts, one a line, append-only.
 
 They lie beside a run and are no part of it: no cell of the plan, no verdict, no speed-up rests on
-them. The file is append-only; every `bench external` is a `session` of its own. No torch here.
+them. Every `bench external` is a `session` of its own.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.errors import UnavailableError
-from bench.records.files import cannot_write, lines_of
-from bench.records.json_file import parse
-from bench.records.record import SCHEMA
+from bench.records.files import append_text, lines_of
+from bench.records.json_file import SCHEMA, check_schema, parse
 
 EXTERNAL = "external.jsonl"
 
@@ -67,36 +65,21 @@ class ExternalAnswer:
 
 
 def read_external(run_dir: Path) -> tuple[ExternalAnswer, ...]:
-    """All answers of other engines that lie in a run folder, in the order measured.
-
-    Raises:
-        BenchError: exit 4 on a damaged file, 5 on one of another schema.
-    """
+    """Return the answers in the order measured (raises as `lines_of`, `check_schema`, `parse`)."""
     path = run_dir / EXTERNAL
     answers = []
     for line, _ in lines_of(path):
-        if line.get("schema", SCHEMA) != SCHEMA:
-            told = f"{path} has schema {line['schema']}; this version reads {SCHEMA}"
-            raise UnavailableError(f"{told}: use the version that wrote it")
+        check_schema(path, line)
         answers.append(parse(ExternalAnswer, line, path))
     return tuple(answers)
 
 
 def append_external(run_dir: Path, answer: ExternalAnswer) -> None:
-    """Append one answer as one line.
-
-    Raises:
-        BenchError: exit 1 where it cannot be written.
-    """
-    path = run_dir / EXTERNAL
+    """Append one answer as one line (`BenchError` where it cannot be written)."""
     line = json.dumps(dataclasses.asdict(answer), ensure_ascii=False, separators=(",", ":"))
-    try:
-        with path.open("ab") as file:
-            file.write(line.encode() + b"\n")
-    except OSError as error:
-        raise cannot_write(path, error) from error
+    append_text(run_dir / EXTERNAL, line + "\n")
 
 
 def next_session(answers: Sequence[ExternalAnswer]) -> int:
-    """The number of the session that begins after these."""
+    """Return the number of the session that begins after these."""
     return max((answer.session for answer in answers), default=-1) + 1

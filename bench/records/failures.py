@@ -1,7 +1,6 @@
-"""An answer that failed: its error as one line, the place in its decoder's file, its traceback.
+"""A failed answer: its error as one line, the line of its decoder's file, and its traceback.
 
-The line and the place stand in the record; ``errors.log`` in the run folder holds the tracebacks.
-No torch here.
+The first two stand in the record; ``errors.log`` in the run folder holds the tracebacks.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import traceback
 from pathlib import Path
 from typing import Protocol
 
-from bench.records.files import cannot_write
+from bench.records.files import append_text
 from bench.records.record import SampleRecord
 from bench.text import printable
 from decoders.core.decoder import Decoder
@@ -20,16 +19,13 @@ ERRORS = "errors.log"
 
 
 def error_line(error: Exception) -> str:
-    """An exception as one line: its type and message, half characters (surrogates) as escapes."""
+    """Return an exception as one line: its type and message, surrogates as escapes."""
     message = " ".join(str(error).split()).encode(errors="backslashreplace").decode()
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
-def place_of(error: Exception, decoder: Decoder) -> str | None:
-    """``FILE.py:LINE``, the innermost place of a traceback in the file of the decoder's class.
-
-    Files of the classes it inherits from count as well. None where the error arose outside of them.
-    """
+def position_of(error: Exception, decoder: Decoder) -> str | None:
+    """Return ``FILE.py:LINE``, the innermost frame in a file of the decoder's classes, or None."""
     own = {
         function.__code__.co_filename
         for kind in type(decoder).__mro__
@@ -44,14 +40,14 @@ def place_of(error: Exception, decoder: Decoder) -> str | None:
 
 
 class Tracebacks(Protocol):
-    """Who keeps the tracebacks of failed answers."""
+    """Keeper of the tracebacks of failed answers."""
 
     def add(self, record: SampleRecord, error: Exception) -> None:
         """Keep one."""
 
 
 class TraceCollector:
-    """Keeps them as texts, for an `ErrorLog` elsewhere."""
+    """Keeps tracebacks as texts, for an `ErrorLog` elsewhere."""
 
     def __init__(self) -> None:
         """Begin with none."""
@@ -59,43 +55,34 @@ class TraceCollector:
 
     def add(self, record: SampleRecord, error: Exception) -> None:
         """Keep one."""
-        self._kept.append(_told(record, error))
+        self._kept.append(_described(record, error))
 
     def take(self) -> tuple[tuple[str, str], ...]:
-        """All that was kept since the last time: what failed, and its traceback."""
+        """Return and forget the names and tracebacks kept so far."""
         kept, self._kept = self._kept, []
         return tuple(kept)
 
 
 class ErrorLog:
-    """Appends the traceback behind every failed answer; one that was seen before is named only."""
+    """Appends the traceback behind every failed answer; a repeated one is named only."""
 
     def __init__(self, run_dir: Path) -> None:
-        """The file is made with the first error."""
+        """Leave making the file to the first error."""
         self._path = run_dir / ERRORS
         self._seen: dict[str, str] = {}
 
     def add(self, record: SampleRecord, error: Exception) -> None:
-        """Append one.
-
-        Raises:
-            BenchError: exit 1, where that cannot be written.
-        """
-        self.keep(*_told(record, error))
+        """Append one (`BenchError` where it cannot be written)."""
+        self.keep(*_described(record, error))
 
     def keep(self, name: str, trace: str) -> None:
         """Append one that a `TraceCollector` kept (raises as `add`)."""
         first = self._seen.setdefault(trace, name)
         text = trace if first == name else f"as in {first}\n"
-        try:
-            with self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(f"{name}\n{text}\n")
-        except OSError as failed:
-            raise cannot_write(self._path, failed) from failed
+        append_text(self._path, f"{name}\n{text}\n")
 
 
-def _told(record: SampleRecord, error: Exception) -> tuple[str, str]:
-    """What failed, in a line, and its traceback; both are harmless text."""
+def _described(record: SampleRecord, error: Exception) -> tuple[str, str]:
     pass_ = "quality" if record.kind == "quality" else f"repeat {record.repeat}"
     name = printable(f"{record.decoder}, {record.prompt}, {pass_}, attempt {record.attempt}")
     return name, printable("".join(traceback.format_exception(error)))

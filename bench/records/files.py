@@ -31,27 +31,14 @@ _SYNC_EVERY_S = 1.0
 _SCRATCH = re.compile(r"\..+\.\d+")
 
 
-def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Parsed lines of a JSONL file of objects, and the byte length of its whole lines.
-
-    Raises:
-        BenchError: as `lines_of` does.
-    """
-    lines, whole = [], 0
-    for line, length in lines_of(path):
-        lines.append(line)
-        whole += length
-    return lines, whole
-
-
 def lines_of(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
-    """The lines of a JSONL file of objects one by one, parsed, each with its length in bytes.
+    """Yield the objects of a JSONL file, each with its length in bytes; no file has none.
 
     A damaged end is left out: a last line without its newline, lines that do not parse and are
-    followed by none that does. No file has no lines.
+    followed by none that does.
 
     Raises:
-        BenchError: exit 4 on a damaged line further up.
+        InvalidRunError: on a damaged line further up.
     """
     if not path.is_file():
         return
@@ -70,7 +57,6 @@ def lines_of(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
-    """The JSON object of a line, or None where it holds none."""
     try:
         parsed = json.loads(line)
     except (ValueError, RecursionError):
@@ -80,13 +66,14 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Hold a run folder: a second process that wants to write to it is refused meanwhile.
+    """Hold a run folder against other writers, by the system's lock on the folder itself.
 
-    The lock is the system's, on the folder itself: it ends with the process, however that ends, and
-    leaves no file behind. Where the file system knows no locks, nothing is refused.
+    It ends with the process, however that ends, and leaves no file behind. Where the file system
+    knows no locks, nothing is refused.
 
     Raises:
-        BenchError: where another process holds it (exit 5), or there is no folder (2).
+        UnavailableError: another process holds it.
+        UsageError: there is no folder.
     """
     try:
         held = os.open(folder, os.O_RDONLY)
@@ -107,11 +94,7 @@ def only_writer(folder: Path) -> Iterator[None]:
 
 
 def remove_scratch(folder: Path) -> None:
-    """Remove what a kill left of files that were being replaced.
-
-    Raises:
-        BenchError: exit 1.
-    """
+    """Remove what a kill left of files that were being replaced."""
     for file in folder.rglob(".*"):
         if _SCRATCH.fullmatch(file.name) and file.is_file():
             try:
@@ -120,19 +103,9 @@ def remove_scratch(folder: Path) -> None:
                 raise cannot_write(folder, error) from error
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Replace a small file atomically (raises as `replacing` does)."""
-    with replacing(path) as file:
-        file.write(data)
-
-
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """What a file is to hold, written piece by piece: readers see the old or the new, never half.
-
-    Raises:
-        BenchError: exit 1 on a full disk or a folder that cannot be written.
-    """
+    """Replace a file piece by piece: readers see the old or the new (`BenchError`: disk full)."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with scratch.open("wb") as file:
@@ -146,30 +119,45 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         raise cannot_write(path, error) from error
 
 
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace a small file atomically (raises as `replacing` does)."""
+    with replacing(path) as file:
+        file.write(data)
+
+
 def write_text(path: Path, text: str) -> None:
-    """`write_bytes` of text in UTF-8."""
+    """Replace a small file by text in UTF-8 (raises as `replacing` does)."""
     write_bytes(path, text.encode())
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
-    """`write_bytes` of files by their path in `folder`, which is made; returns where they lie."""
-    paths = [folder / name for name in files]
-    for path, data in zip(paths, files.values(), strict=True):
+    """Replace files given by their path in `folder`, which is made; return where they lie."""
+    for name, data in files.items():
+        path = folder / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise cannot_write(path, error) from error
         write_bytes(path, data)
-    return paths
+    return [folder / name for name in files]
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """`write_text` of indented JSON with a final newline."""
+    """Replace a small file by indented JSON (raises as `replacing` does)."""
     write_text(path, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
 
 
+def append_text(path: Path, text: str) -> None:
+    """Append text, escapes for what UTF-8 cannot hold (`BenchError` where that fails)."""
+    try:
+        with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
 class Sink(Protocol):
-    """Where what is measured goes: a `SampleWriter`, or a list that becomes its lines later."""
+    """Taker of what is measured: a `SampleWriter`, or a list that becomes its lines later."""
 
     def record(self, record: SampleRecord) -> None:
         """Take one record."""
@@ -178,14 +166,11 @@ class Sink(Protocol):
         """Take one event."""
 
     def sync(self) -> None:
-        """All of a block is there."""
+        """Note that a block is whole."""
 
 
 class LineCollector:
-    """Takes records and events, and keeps them as the lines that a `SampleWriter` would write.
-
-    A `worker` on a `node` has its name in every record and event.
-    """
+    """Keeps records and events as lines for a `SampleWriter`, named after `worker` and `node`."""
 
     def __init__(self, worker: str | None = None, node: str | None = None) -> None:
         """Begin with none."""
@@ -205,13 +190,13 @@ class LineCollector:
         """Nothing: somebody else writes."""
 
     def take(self) -> tuple[str, ...]:
-        """All that was kept since the last time."""
+        """Return and forget the lines kept so far."""
         lines, self.lines = self.lines, []
         return tuple(lines)
 
 
 def event_line(event: str, **fields: object) -> str:
-    """An event as one line of JSON, without the newline."""
+    """Return an event as one line of JSON, without the newline."""
     return json.dumps({"event": event, **fields}, separators=(",", ":"))
 
 
@@ -238,11 +223,7 @@ class SampleWriter:
         self._synced_s = 0.0
 
     def record(self, record: SampleRecord) -> None:
-        """Append one record.
-
-        Raises:
-            BenchError: exit 1; earlier lines are untouched.
-        """
+        """Append one record (`BenchError` where that fails: earlier lines are untouched)."""
         self._append(record.to_json())
 
     def event(self, event: str, **fields: object) -> None:
@@ -250,22 +231,19 @@ class SampleWriter:
         self._append(event_line(event, **fields))
 
     def lines(self, lines: Sequence[str]) -> None:
-        """Append what a `LineCollector` kept, in one write: all of it or nothing."""
+        """Append the lines of a `LineCollector` in one write: all of them or none."""
         if lines:
             self._append("\n".join(lines))
 
     def sync(self) -> None:
-        """Make the lines so far survive a power cut; at most once in `_SYNC_EVERY_S` seconds.
-
-        Called between blocks: it may take milliseconds. A killed process loses nothing either way.
-        """
+        """Make the lines so far survive a power cut; at most once in `_SYNC_EVERY_S` seconds."""
         now_s = time.monotonic()
         if now_s - self._synced_s >= _SYNC_EVERY_S:
             self._sync()
             self._synced_s = now_s
 
     def close(self) -> None:
-        """Close the file, its lines safe: no status may outlive them."""
+        """Close the file once its lines are safe: no status may outlive them."""
         try:
             self._sync()
         finally:
@@ -298,7 +276,7 @@ class SampleWriter:
 
 
 def cannot_write(path: Path, error: OSError | ValueError) -> BenchError:
-    """The one line for a write that failed (full disk, read-only folder, a file in the way)."""
+    """Return the error for a write that failed (full disk, read-only folder, file in the way)."""
     reason = getattr(error, "strerror", None) or str(error)
     full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
     advice = "free some space" if full else "choose a folder that can be written to"

@@ -1,7 +1,7 @@
-"""The small JSON files of a run folder, read as frozen dataclasses: nothing else sees raw JSON.
+"""JSON of a run folder, read as frozen dataclasses: numbers and texts as they are, never converted.
 
-A file of an older version may lack fields: they have a default, which is None where it stands for
-"unknown". Fields this version does not know are passed over. No torch here.
+A file of an older version may lack fields, whose default None is "unknown"; unknown fields are
+passed over.
 """
 
 from __future__ import annotations
@@ -13,22 +13,25 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import SchemaValidator
 
 from bench.errors import InvalidRunError, UnavailableError
-from bench.records.record import SCHEMA
 from bench.settings.bounds import allowed
 
+SCHEMA = 1
+"""Version of all files; raised whenever the meaning of a field or metric changes."""
 T = TypeVar("T")
-_KNOWN_SCHEMAS = (SCHEMA,)
-"""Versions of the files that this code reads."""
+
+
+def check_schema(path: Path, data: dict[str, Any]) -> None:
+    """Raise `UnavailableError` for an object of another schema; the first versions wrote none."""
+    if (schema := data.get("schema", SCHEMA)) != SCHEMA:
+        line = f"{path} has schema {schema}; this version reads {SCHEMA}"
+        raise UnavailableError(f"{line}: use the version that wrote it")
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The JSON object of a file, None where there is no such file.
-
-    Raises:
-        BenchError: the file is damaged (exit 4), or of a schema this version does not know (5).
-    """
+    """Return a file's object, None: no file (`InvalidRunError`, `UnavailableError`: its schema)."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
@@ -37,35 +40,35 @@ def read_json(path: Path) -> dict[str, Any] | None:
         raise InvalidRunError(f"{path} is damaged: {error}") from error
     if not isinstance(data, dict):
         raise InvalidRunError(f"{path} is damaged: it holds no JSON object")
-    schema = data.get("schema", SCHEMA)  # not written by the first versions
-    if schema not in _KNOWN_SCHEMAS:
-        known = ", ".join(map(str, _KNOWN_SCHEMAS))
-        line = f"{path} has schema {schema}; this version reads {known}"
-        raise UnavailableError(f"{line}: use the version that wrote it")
+    check_schema(path, data)
     return data
 
 
 def parse(kind: type[T], data: object, source: Path | str) -> T:
-    """JSON data as a dataclass; `source` is what to call it in an error.
-
-    Raises:
-        BenchError: a field is missing or of another type (exit 4).
-    """
+    """Return JSON data as a dataclass; `InvalidRunError` names `source` and the first bad field."""
     try:
-        parsed: T = _adapter(kind).validate_python(data)
-    except (ValidationError, RecursionError) as error:
-        raise InvalidRunError(f"{source} is damaged: {_told(error)}") from error
+        parsed: T = validator(kind).validate_python(data)
+    except RecursionError as error:
+        raise InvalidRunError(f"{source} is damaged: it is nested too deeply") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field, *below = map(str, first["loc"] or ("content",))
+        where = f" (at {'.'.join(below)})" if below else ""
+        line = f"{source} is damaged: its {field} cannot be read{where}: {allowed(first)}"
+        raise InvalidRunError(line) from error
     return parsed
 
 
-_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+def _strict(schema: Any) -> Any:
+    if isinstance(schema, list | tuple):
+        return type(schema)(map(_strict, schema))
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: _strict(value) for key, value in schema.items()}
+    return made | {"strict": True} if made.get("type") in ("bool", "float", "int", "str") else made
 
 
-def _told(error: ValidationError | RecursionError) -> str:
-    """The first thing that is wrong: the field by name, and why."""
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    first = error.errors(include_url=False, include_input=False)[0]
-    field, *below = map(str, first["loc"] or ("content",))
-    where = f" (at {'.'.join(below)})" if below else ""
-    return f"its {field} cannot be read{where}: {allowed(first)}"
+validator: Callable[[Any], SchemaValidator] = cache(
+    lambda kind: SchemaValidator(_strict(TypeAdapter(kind).core_schema))
+)
+"""Returns the validator of a type: lists become tuples, and nothing else is converted."""

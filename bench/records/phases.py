@@ -1,17 +1,13 @@
-"""``phases.json``: where the time of a few answers went, phase by phase (`bench.measure.phases`).
-
-No torch here.
-"""
+"""``phases.json``: seconds of a few answers by phase (`bench.measure.phases`)."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
 
 from bench.errors import InvalidRunError
+from bench.records.json_file import parse, read_json
 
 PHASES_FILE = "phases.json"
 PHASES = ("prefill", "draft", "verify", "sampling", "scheduler", "other")
@@ -39,26 +35,15 @@ class PhasedAnswer:
 
     @property
     def total_s(self) -> float:
-        """All phases together."""
+        """Seconds of all phases together."""
         return sum(self.seconds.values())
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Back from JSON data."""
-        return cls(**{**data, "prompts": tuple(data["prompts"])})
 
 
 def read_phases(run_dir: Path) -> tuple[PhasedAnswer, ...]:
-    """What the second pass of a run measured; empty where it had none.
-
-    Raises:
-        BenchError: exit 4 on a damaged file.
-    """
+    """Return the answers of a run's second pass, none where it had none (`InvalidRunError`)."""
     path = run_dir / PHASES_FILE
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return tuple(PhasedAnswer.from_dict(answer) for answer in data["answers"])
-    except FileNotFoundError:
+    if (data := read_json(path)) is None:
         return ()
-    except (ValueError, KeyError, TypeError) as error:
-        raise InvalidRunError(f"{path} is damaged: {error}") from error
+    if "answers" not in data:
+        raise InvalidRunError(f"{path} is damaged: its answers are missing")
+    return parse(tuple[PhasedAnswer, ...], data["answers"], path)

@@ -4,7 +4,7 @@ A *cell* is a decoder with its options; the baseline has a second arm, ``ar@aa``
 same decoder and shows the noise floor. A *block* is what is measured together: one prompt under one
 repeat, or at batch size B a fixed group of 4B prompts. Repeats follow each other; within a repeat
 blocks, and within a block cells, come in seeded random order, so that drift hits all cells alike.
-The plan is written to ``manifest.json`` before the first measurement. No torch here.
+The plan is written to ``manifest.json`` before the first measurement.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from typing import Any
 
 from bench.errors import InvalidRunError
 from bench.records.files import write_json
-from bench.records.json_file import parse, read_json
+from bench.records.json_file import SCHEMA, parse, read_json
 from bench.records.prompts import SkippedTurn
-from bench.records.record import SCHEMA
 
 MANIFEST = "manifest.json"
 BASELINE = "ar"
 SECOND_BASELINE = "ar@aa"
 SAME_TOKENS, SAME_DISTRIBUTION, NO_GUARANTEE = "same tokens", "same distribution", "none"
-"""What a cell may guarantee of its answers, held against ar's."""
+"""Guarantees of a cell's answers, held against ar's."""
 WRONG = "WRONG"
-"""Stands in their place where a cell claims to be lossless and was found not to be."""
+"""Shown instead where a cell claims to be lossless and was found not to be."""
 _GUARANTEES = (SAME_TOKENS, SAME_DISTRIBUTION, NO_GUARANTEE, WRONG)
 
 
@@ -49,17 +48,15 @@ class Cell:
 
     @property
     def guarantee(self) -> str | None:
-        """What it claims of its answers; None where it is not said."""
-        if self.lossless is None:
-            return None
+        """The claim about its answers, None where it is not known."""
         if not self.lossless:
-            return NO_GUARANTEE
+            return None if self.lossless is None else NO_GUARANTEE
         return SAME_TOKENS if self.comparable_to_ar else SAME_DISTRIBUTION
 
 
-def place_of(promise: object) -> int:
-    """The place of a guarantee's group in tables: the strongest first, an unknown one last."""
-    return _GUARANTEES.index(promise) if promise in _GUARANTEES else len(_GUARANTEES)
+def guarantee_rank(guarantee: object) -> int:
+    """Return the position of a guarantee in tables: the strongest first, an unknown one last."""
+    return _GUARANTEES.index(guarantee) if guarantee in _GUARANTEES else len(_GUARANTEES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +88,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All of manifest.json. `identity` holds hashes of what a resumed run must find unchanged.
+    """The content of manifest.json; `identity` holds hashes that a resumed run must find unchanged.
 
     Of a part of a plan (``bench run --part 2/4``) `parts` says which, and `whole` is the digest of
     the whole plan; a merged run has several parts, and none where it is whole.
@@ -110,7 +107,7 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """Sixteen hexadecimal digits of what the whole plan asks of whom, in which order."""
+        """Sixteen hexadecimal digits of the whole plan's prompts, cells and order."""
         if self.whole is not None:
             return self.whole
         asked = [(p.prompt, p.hash, p.passes) for p in self.prompts]
@@ -120,11 +117,11 @@ class Plan:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def to_manifest(self) -> dict[str, Any]:
-        """The plan as JSON data."""
+        """Return the plan as JSON data."""
         return {"schema": SCHEMA, **asdict(self)}
 
     def guarantees(self, wrong: Collection[str] = ()) -> dict[str, str | None]:
-        """The guarantee of every planned cell, `WRONG` for those in `wrong`."""
+        """Return the guarantee of every planned cell, `WRONG` for those in `wrong`."""
         return {cell.cell: cell.guarantee for cell in self.cells} | dict.fromkeys(wrong, WRONG)
 
     @property
@@ -133,29 +130,19 @@ class Plan:
         return sum(len(block.prompts) * len(block.order) for block in self.blocks)
 
     def in_pass(self, name: str) -> tuple[PlannedPrompt, ...]:
-        """Prompts of the ``timing`` or the ``quality`` pass."""
+        """Return the prompts of the ``timing`` or the ``quality`` pass."""
         return tuple(prompt for prompt in self.prompts if name in prompt.passes)
 
 
 def read_plan(run_dir: Path) -> Plan | None:
-    """The plan of a run folder, None where it has none.
-
-    Raises:
-        BenchError: manifest.json is damaged (exit 4), or of an unknown schema (5).
-    """
+    """Return manifest.json, None where there is none (raises as `read_json` and `parse`)."""
     file = run_dir / MANIFEST
     data = read_json(file)
-    if data is None:
-        return None
-    if "blocks" not in data:
+    if data is not None and "blocks" not in data:
         raise InvalidRunError(f"{file} is damaged: its blocks are missing")
-    return parse(Plan, data, file)
+    return None if data is None else parse(Plan, data, file)
 
 
 def write_plan(run_dir: Path, plan: Plan) -> None:
-    """Replace manifest.json.
-
-    Raises:
-        BenchError: exit 1.
-    """
+    """Replace manifest.json (`BenchError` where it cannot be written)."""
     write_json(run_dir / MANIFEST, plan.to_manifest())

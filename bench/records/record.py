@@ -3,7 +3,7 @@
 One line of ``samples.jsonl`` is one `SampleRecord`: decoder x prompt x repeat, errors included. A
 *prompt* is one turn of a conversation; a *block* is what is measured together and counts only as a
 whole: one prompt (or, at batch size B, one fixed group of 4B prompts) under one repeat, by every
-decoder. Unknown is None (null in the file), never 0. No torch here.
+decoder. Unknown is None (null in the file), never 0.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
+from pydantic import ConfigDict, ValidationError
+
+from bench.records.json_file import SCHEMA as SCHEMA
+from bench.records.json_file import validator
 from bench.records.store import AnswerStore, Packed, packed
+from bench.settings.bounds import allowed
 from decoders.core.types import Generation
-
-SCHEMA = 1
-"""Version of the record; raised whenever the meaning of a field or metric changes."""
 
 Kind = Literal["timing", "quality"]
 
@@ -30,8 +32,6 @@ MOST_REJECTED_IN_ALL = 1024
 
 
 class _PackedColumns:
-    """Room for columns that were not read yet, which is no field."""
-
     __slots__ = ("_packed",)
 
 
@@ -43,7 +43,7 @@ class StepColumns(_PackedColumns):
     a default (see `StepEvent`) are empty where no step has any: `passes` where no blocks are
     refined, `undrafted` where all steps begin with their drafts, `depth` where all drafts are
     chains, `source` where one drafter made all drafts, `tested`, `overlap` and `alpha` where the
-    distributions of drafts were not compared. `source` has of each accepted draft the place of its
+    distributions of drafts were not compared. `source` has of each accepted draft the index of its
     drafter in `SampleRecord.drafters`.
 
     The last three are for whoever looks at the answer; no metric reads them. `rejected` has ids of
@@ -51,6 +51,8 @@ class StepColumns(_PackedColumns):
     (how many there were is drafted - accepted); `decided` the pass that decided each token, 0 for
     the target's own; `ended_s` seconds from the request's start to the end of each step.
     """
+
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
     emitted: tuple[int, ...]
     drafted: tuple[int, ...]
@@ -72,12 +74,12 @@ class StepColumns(_PackedColumns):
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """The most drafts of each step that could have stood: all of a chain, a tree's depth."""
+        """Most drafts of each step that could have stood: all of a chain, a tree's depth."""
         return self.depth or self.drafted
 
     @classmethod
     def of_packed(cls, packed: Packed) -> Self:
-        """Columns that are read when they are asked for (see `SampleRecord.spill_to_disk`)."""
+        """Make columns that are read on demand (see `SampleRecord.spill_to_disk`)."""
         steps = object.__new__(cls)
         object.__setattr__(steps, "_packed", packed)
         return steps
@@ -86,33 +88,32 @@ class StepColumns(_PackedColumns):
 
         def __getattr__(self, name: str) -> Any:
             """Read a column: only a field without a value comes here."""
-            if name not in _PLACES:
+            if name not in _INDEX:
                 raise AttributeError(f"steps have no {name}", name=name, obj=self)
-            column = self._packed[_PLACES[name]]
+            column = self._packed[_INDEX[name]]
             if name in _LISTS:
-                ends = self._packed[_PLACES[f"ends of {name}"]]
+                ends = self._packed[_INDEX[f"ends of {name}"]]
                 column = tuple(column[a:b] for a, b in itertools.pairwise((0, *ends)))
             object.__setattr__(self, name, column)
             return column
 
     @classmethod
     def of(cls, generation: Generation, ended_s: Sequence[float] = ()) -> Self:
-        """Columns of a generation's steps, and when these ended where that is known."""
+        """Make columns of a generation's steps, and of their ends (in s) where these are known."""
         steps = generation.steps
-        refined = any(step.passes for step in steps)
-        preceded = any(step.num_leading for step in steps)
-        branched = any(step.depth is not None for step in steps)
         drafters = drafters_of(generation)
         compared = [step for step in steps if any(s.tested is not None for s in steps)]
+
+        def column(name: str) -> Any:
+            return tuple(getattr(step, name) for step in steps)
+
+        def optional(name: str) -> Any:
+            return column(name) if any(column(name)) else ()
+
         return cls(
             emitted=tuple(len(step.tokens) for step in steps),
-            drafted=tuple(step.drafted for step in steps),
-            accepted=tuple(step.accepted for step in steps),
-            target_calls=tuple(step.target_calls for step in steps),
-            target_rows=tuple(step.target_rows for step in steps),
-            draft_calls=tuple(step.draft_calls for step in steps),
-            draft_rows=tuple(step.draft_rows for step in steps),
-            passes=tuple(step.passes for step in steps if refined),
+            **{name: column(name) for name in _COUNTS},
+            passes=optional("passes"),
             tested=tuple(step.tested or 0 for step in compared),
             overlap=tuple(round(step.overlap or 0.0, 6) for step in compared),
             # a step that verified nothing emitted tokens of the target's own
@@ -120,22 +121,21 @@ class StepColumns(_PackedColumns):
                 round(len(step.tokens) if step.alpha is None else step.alpha, 6)
                 for step in compared
             ),
-            undrafted=tuple(step.num_leading for step in steps if preceded),
+            undrafted=optional("num_leading"),
             rejected=_bounded([step.rejected for step in steps]),
-            decided=tuple(step.decided for step in steps) if any(s.decided for s in steps) else (),
+            decided=optional("decided"),
             ended_s=tuple(round(end_s, 6) for end_s in ended_s),
-            depth=tuple(step.longest for step in steps if branched),
+            depth=column("longest") if any(s.depth is not None for s in steps) else (),
             source=tuple(tuple(map(drafters.index, s.sources)) for s in steps if drafters),
         )
 
 
 def drafters_of(generation: Generation) -> tuple[str, ...]:
-    """Names of the drafters that made accepted drafts, where several drafted."""
+    """Return the names of the drafters that made accepted drafts, where several drafted."""
     return tuple(dict.fromkeys(name for step in generation.steps for name in step.sources))
 
 
 def _bounded(rejected: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """The ids that a record keeps, step by step; none where no step has any."""
     kept: list[tuple[int, ...]] = []
     left = MOST_REJECTED_IN_ALL
     for ids in rejected:
@@ -145,9 +145,7 @@ def _bounded(rejected: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
 
 
 class _Stored:
-    """Room for where a record's answer lies, which is no field of it."""
-
-    __slots__ = ("_place", "_store")
+    __slots__ = ("_position", "_store")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,19 +153,20 @@ class SampleRecord(_Stored):
     """One answer of one decoder to one prompt under one repeat (one line of samples.jsonl).
 
     `ttft_s` and `total_s` run from the request's start; they are None in the quality pass, and at
-    batch size > 1, where `group_s` is the makespan of the whole group instead. `order` is the place
-    of the decoder within its block; `attempt` counts the sessions (first run 0, each resume + 1)
-    that wrote to the file. `nll`, `agreement` and `entropy` are what the target says of a quality
-    answer: mean negative log-likelihood of a token, share of tokens that were its likeliest, and
-    mean entropy of its distributions (nats). `recounted` is the length of the baseline's answer as
-    Spec-Bench counts it (`bench.settings.protocol`), under its protocol only. With `error` set,
-    everything measured is None; `error_at` is where in its file the decoder raised it or stood, as
-    ``FILE.py:LINE``. `worker` measured it on `node` (a hash that names a machine), where work was
-    handed out to several; `machine` is the comparability key of the part of a merged run it is
-    from. `drafters` are named where several drafted, see `StepColumns`.
-
-    After `spill_to_disk`, `text`, `tokens` and `steps` are read whenever they are asked for.
+    batch size > 1, where `group_s` is the makespan of the whole group instead. `order` is the
+    position of the decoder within its block; `attempt` counts the sessions (first run 0, each
+    resume + 1) that wrote to the file. `nll`, `agreement` and `entropy` are the target's view of a
+    quality answer: mean negative log-likelihood of a token, share of tokens that were its
+    likeliest, and mean entropy of its distributions (nats). `recounted` is the length of the
+    baseline's answer as Spec-Bench counts it (`bench.settings.protocol`), under its protocol only.
+    With `error` set, everything measured is None; `error_at` is the line of its file at which the
+    decoder raised it or stood, as ``FILE.py:LINE``. `worker` measured it on `node` (a hash that
+    names a machine), where work was handed out to several; `machine` is the comparability key of
+    the part of a merged run it is from. `drafters` are named where several drafted, see
+    `StepColumns`. After `spill_to_disk`, `text`, `tokens` and `steps` are read on demand.
     """
+
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
     kind: Kind
     decoder: str
@@ -210,27 +209,20 @@ class SampleRecord(_Stored):
 
     @property
     def failure(self) -> str | None:
-        """The error with its place, for people."""
+        """The error with its position, for people."""
         return f"{self.error} ({self.error_at})" if self.error and self.error_at else self.error
 
     @property
     def has_steps(self) -> bool:
-        """Whether `steps` are known; none are read for it."""
-        return hasattr(self, "_place") or self.steps is not None
+        """Whether `steps` are known, without reading them."""
+        return hasattr(self, "_position") or self.steps is not None
 
     def spill_to_disk(self, store: AnswerStore) -> None:
-        """Keep `text`, `tokens` and `steps` in `store` instead of here.
-
-        Nothing of a failed answer, and nothing again of one that was put by already.
-
-        Raises:
-            OverflowError: one of their integers takes more than 8 bytes.
-            BenchError: the store has no room (exit 1).
-        """
-        if hasattr(self, "_place") or self.tokens is None or self.steps is None:
+        """Move the answer to `store`, once (`OverflowError`: integers above 8 bytes)."""
+        if hasattr(self, "_position") or self.tokens is None or self.steps is None:
             return
         columns = [self.text or "", self.tokens, *_flat(self.steps)]
-        object.__setattr__(self, "_place", store.add(packed(columns, _REAL_PARTS)))
+        object.__setattr__(self, "_position", store.add(packed(columns, _REAL_PARTS)))
         object.__setattr__(self, "_store", store)
         for name in _PARTS:
             if getattr(self, name) is not None:
@@ -239,14 +231,14 @@ class SampleRecord(_Stored):
     if not TYPE_CHECKING:  # for mypy every field has a value, and there are no other names
 
         def __getattr__(self, name: str) -> Any:
-            """Read what was put by: only a field without a value comes here."""
+            """Read a part back: only a field without a value comes here."""
             if name not in _PARTS:
                 raise AttributeError(f"a record has no {name}", name=name, obj=self)
-            packed = Packed(self._store.read(self._place))
-            return StepColumns.of_packed(packed) if name == "steps" else packed[_PLACES[name]]
+            packed = Packed(self._store.read(self._position))
+            return StepColumns.of_packed(packed) if name == "steps" else packed[_INDEX[name]]
 
     def to_json(self) -> str:
-        """The record as one line of JSON, without the newline."""
+        """Return the record as one line of JSON, without the newline."""
         data = fields_of(self) | {"steps": self.steps and fields_of(self.steps)}
         return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
@@ -255,119 +247,59 @@ class SampleRecord(_Stored):
         """Rebuild a record from a parsed line.
 
         Raises:
-            ValueError: on another schema, or a field that is missing, unknown or of a type that
-                is not its own: what reads records need not ask again.
+            ValueError: on another schema, or a field that is missing, unknown or of another type.
         """
-        if data.get("schema") != SCHEMA:
-            raise ValueError(
-                f"record of schema {data.get('schema')!r}; this version reads schema {SCHEMA}"
-            )
-        fields = dict(data)
-        for name in _NAMES:
-            if isinstance(value := fields.get(name), str):
-                fields[name] = sys.intern(value)
-        if (tokens := fields.get("tokens")) is not None:
-            fields["tokens"] = _numbers("tokens", tokens, int)
-        if (steps := fields.get("steps")) is not None:
-            fields["steps"] = _steps(steps)
-        names = fields.get("drafters", [])
-        fits = isinstance(names, list) and all(isinstance(name, str) for name in names)
-        _demand(fits, "drafters", names)
-        fields["drafters"] = tuple(names)
-        if (scores := fields.get("scores")) is not None:
-            _demand(isinstance(scores, dict), "scores", scores)
-            _numbers("scores", list(scores.values()), float)
+        if (schema := data.get("schema")) != SCHEMA:
+            raise ValueError(f"record of schema {schema!r}; this version reads schema {SCHEMA}")
+        names = {n: sys.intern(name) for n in _NAMES if isinstance(name := data.get(n), str)}
         try:
-            record = cls(**fields)
-        except TypeError as error:
-            raise ValueError(f"a record's fields are not those of this version: {error}") from error
-        for kind, optional, names in _FIELDS:
-            for name in names:
-                value = getattr(record, name)
-                fits = isinstance(value, kind) and not isinstance(value, bool)
-                _demand(fits or (optional and value is None), name, value)
-        _demand(record.kind in get_args(Kind), "kind", record.kind)
-        _demand(record.decoder.isprintable(), "decoder", record.decoder)
+            record: Self = validator(cls).validate_python({**data, **names})
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where, given = ".".join(map(str, first["loc"])), str(first["input"])[:40]
+            raise ValueError(f"a record's {where} cannot be {given!r}: {allowed(first)}") from error
+        if not record.decoder.isprintable():
+            raise ValueError(f"a record's decoder cannot be {record.decoder[:40]!r}")
+        if steps := record.steps:
+            for field in dataclasses.fields(steps):
+                num, num_steps = len(getattr(steps, field.name)), len(steps.emitted)
+                if num != num_steps and (num or field.default is dataclasses.MISSING):
+                    raise ValueError(f"a record's {field.name} has {num} of {num_steps} steps")
         return record
 
 
 def fields_of(data: SampleRecord | StepColumns) -> dict[str, Any]:
-    """Fields by name, as they are: `dataclasses.asdict` would copy every number in them."""
+    """Return fields by name, as they are: `dataclasses.asdict` would copy every number in them."""
     return {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
 
 
-_REAL = (int, float)
-_FIELDS: tuple[tuple[Any, bool, Sequence[str]], ...] = (
-    (str, False, ("kind", "decoder", "family", "conversation", "prompt_hash")),
-    (int, False, ("turn", "repeat", "seed", "block", "order", "attempt")),
-    (int, False, ("batch_size", "num_prompt_tokens")),
-    (str, True, ("text", "stop", "error", "error_at", "worker", "node", "machine")),
-    (_REAL, True, ("ttft_s", "total_s", "group_s", "nll", "agreement", "entropy")),
-    (int, True, ("peak_memory_bytes", "recounted")),
+_NAMES = (
+    *("kind", "decoder", "family", "conversation", "prompt_hash", "stop"),
+    *("error", "error_at", "worker", "node", "machine"),
 )
-"""Types of the plain fields, and whether they may be unknown."""
-_NAMES = tuple(n for kind, _, names in _FIELDS if kind is str for n in names if n != "text")
 """Strings that many records have in common."""
+_COUNTS = ("drafted", "accepted", "target_calls", "target_rows", "draft_calls", "draft_rows")
 _REAL_COLUMNS = ("overlap", "alpha", "ended_s")
 _LISTS = ("source", "rejected", "decided")
-_KINDS_OF: Mapping[type, set[type]] = {int: {int}, float: {int, float}}
 _PARTS = ("text", "tokens", "steps")
-"""What `SampleRecord.spill_to_disk` moves."""
+"""Fields that `SampleRecord.spill_to_disk` moves."""
 _COLUMNS = tuple(field.name for field in dataclasses.fields(StepColumns))
 _PACKED = ("text", "tokens", *_COLUMNS, *(f"ends of {name}" for name in _LISTS))
-"""Columns of an answer that was put by; of those of lists, all numbers and where each list ends."""
-_PLACES = {name: place for place, name in enumerate(_PACKED)}
+"""Columns of a spilled answer; of those of lists, all numbers and where each list ends."""
+_INDEX = {name: index for index, name in enumerate(_PACKED)}
 _REAL_PARTS = tuple(name in _REAL_COLUMNS for name in _PACKED)
 
 
 def _flat(steps: StepColumns) -> list[Sequence[Any]]:
-    """The columns of steps in the order of `_PACKED`."""
+    """Return the columns of steps in the order of `_PACKED`."""
     lists = [getattr(steps, name) for name in _LISTS]
     flat = {n: tuple(itertools.chain(*each)) for n, each in zip(_LISTS, lists, strict=True)}
     ends = [tuple(itertools.accumulate(map(len, each))) for each in lists]
     return [*(flat[n] if n in flat else getattr(steps, n) for n in _COLUMNS), *ends]
 
 
-def _steps(data: object) -> StepColumns:
-    """The steps of a parsed line (raises as `SampleRecord.from_dict`)."""
-    if not isinstance(data, dict):
-        raise ValueError(f"a record's steps are {data!r}")
-    try:
-        steps = StepColumns(**{name: _column(name, data[name]) for name in data})
-    except (TypeError, OverflowError) as error:
-        raise ValueError(f"a record's steps are not those of this version: {error}") from error
-    for field in dataclasses.fields(steps):
-        column = getattr(steps, field.name)
-        often_empty = field.default is not dataclasses.MISSING
-        fits = len(column) == len(steps.emitted) or (often_empty and not column)
-        _demand(fits, f"steps.{field.name}", f"{len(column)} of {len(steps.emitted)} steps")
-    return steps
-
-
-def _column(name: str, values: object) -> tuple[Any, ...]:
-    """One entry a step: a number, or the list of them that `_LISTS` have."""
-    if name not in _LISTS:
-        return _numbers(name, values, float if name in _REAL_COLUMNS else int)
-    _demand(isinstance(values, list), name, values)
-    assert isinstance(values, list)
-    return tuple(_numbers(name, each, int) for each in values)
-
-
-def _numbers(name: str, values: object, kind: type) -> tuple[Any, ...]:
-    """A list of numbers as a tuple: integers, or (for ``float``) any reals."""
-    _demand(isinstance(values, list), name, values)
-    assert isinstance(values, list)
-    _demand(set(map(type, values)) <= _KINDS_OF[kind], name, values)
-    return tuple(values) if kind is int else tuple(map(float, values))
-
-
-def _demand(holds: bool, name: str, value: object) -> None:
-    if not holds:
-        raise ValueError(f"a record's {name} cannot be {str(value)[:40]!r}")
-
-
 def broken_invariants(record: SampleRecord, max_new_tokens: int) -> Sequence[str]:
-    """The invariants a record breaks, in words (empty when it is sound or an error row)."""
+    """Return the invariants that a record breaks, in words; none of a failed answer."""
     steps, tokens = record.steps, record.tokens
     if steps is None or tokens is None:
         return ()

@@ -15,7 +15,7 @@ cut            ``num_bytes``: a damaged end of that length was cut off here
 =============  ====================================================================================
 
 A timing block counts once all its lines are there; records of unfinished blocks, like superseded
-ones, are not returned by `load_records`. No torch here.
+ones, are not returned by `load_records`.
 """
 
 from __future__ import annotations
@@ -43,15 +43,12 @@ CONFIG = "config.toml"
 
 _Event = Mapping[str, Any]
 _NO_ANSWER = dict.fromkeys(("tokens", "text", "steps", "scores"))
-"""What an outline lacks."""
+"""Fields that an outline lacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run as read back from its folder: plan, configuration, machine, status, what was measured.
-
-    `records` are the effective ones only; `events` are all event lines.
-    """
+    """A run as read back from its folder; `records` are the effective ones, `events` all."""
 
     path: Path
     plan: Plan
@@ -62,24 +59,21 @@ class Run:
     events: tuple[_Event, ...]
 
 
-# ---------------------------------------------------------------- reading
-
-
 def load_run(run_dir: Path | str) -> Run:
-    """Read a run folder; of files that are not there yet (env, status) all is unknown.
+    """Read a run folder; files that are not there yet (env, status) are unknown in all fields.
 
     Raises:
-        BenchError: where there is no run folder (exit 2), a file is damaged (4), or of a schema
-            that this version does not know (5).
+        UsageError: there is no run folder.
+        InvalidRunError: a file is damaged.
+        UnavailableError: a file is of a schema that this version does not know.
     """
     path = Path(run_dir)
     plan = read_plan(path)
     if lost_plan(path):
-        line = (
+        raise InvalidRunError(
             f"{path} is damaged: {MANIFEST} is missing, the plan that its answers are judged by; "
             f"put it back, or measure again: bench run --config {path / CONFIG}"
         )
-        raise InvalidRunError(line)
     if plan is None and (path / STATUS).is_file():
         refuse_reference(path)
         line = f"{path} was stopped before anything was planned; begin it: bench resume {path}"
@@ -99,38 +93,33 @@ def load_run(run_dir: Path | str) -> Run:
 
 
 def lost_plan(path: Path) -> bool:
-    """Whether a folder holds answers and no plan: it was a run, and is no stored reference."""
+    """Return whether a folder has answers and no plan: it was a run, and is no reference."""
     return (path / SAMPLES).is_file() and not (path / MANIFEST).is_file()
 
 
 def refuse_reference(path: Path) -> None:
-    """`BenchError` (exit 2) for a folder that holds what is left of a complete run."""
+    """Raise `UsageError` for a stored reference: a complete run without plan and answers."""
     if not (path / MANIFEST).is_file() and read_status(path).complete:
-        line = (
+        raise UsageError(
             f"{path} is a stored reference, without plan and answers: "
             "`bench compare`, `bench paper` and `bench report` of several read it, and nothing else"
         )
-        raise UsageError(line)
 
 
 def load_records(run_dir: Path | str) -> list[SampleRecord]:
-    """The effective records of a run, in the order measured (raises as `load_run`)."""
+    """Return the effective records of a run, in the order measured (raises as `load_run`)."""
     return list(load_run(run_dir).records)
 
 
 def outlines(run_dir: Path, plan: Plan) -> tuple[SampleRecord, ...]:
-    """The effective records without what was answered: who was asked what, and whether it failed.
-
-    They take memory by the number of answers, however long these are: a run that goes on needs no
-    more (raises as `load_run`).
-    """
+    """Return the effective records without answers, in little memory (raises as `load_run`)."""
     return _effective_records(*_read_samples(run_dir, outline=True), plan)
 
 
 def _read_samples(
     run_dir: Path, *, outline: bool = False
 ) -> tuple[list[SampleRecord], tuple[_Event, ...]]:
-    """All records and events, line by line; what was answered is put by (`AnswerStore`)."""
+    """Read all records and events; answers go to an `AnswerStore`."""
     records: list[SampleRecord] = []
     events: list[_Event] = []
     store = AnswerStore()
@@ -150,10 +139,7 @@ def _read_samples(
 def _effective_records(
     records: Iterable[SampleRecord], events: Iterable[_Event], plan: Plan
 ) -> tuple[SampleRecord, ...]:
-    """Records of finished blocks, not superseded, each (kind, cell, prompt, repeat) once.
-
-    Where one key occurs twice (it cannot, but for a hand-edited file) the first line counts.
-    """
+    """Return records of finished blocks, not superseded; of a hand-made duplicate the first."""
     try:
         valid_from = {
             int(line["block"]): int(line["before_attempt"])
@@ -167,26 +153,17 @@ def _effective_records(
         key = (record.kind, record.decoder, record.conversation, record.turn, record.repeat)
         if record.kind == "quality" or record.attempt >= valid_from.get(record.block, 0):
             alive.setdefault(key, record)
-    done = _finished_blocks(alive.values(), plan)
-    return tuple(r for r in alive.values() if r.kind == "quality" or r.block in done)
-
-
-def _finished_blocks(records: Iterable[SampleRecord], plan: Plan) -> set[int]:
-    """Numbers of the planned blocks that have every line: prompts times cells in their order."""
-    have = Counter(record.block for record in records if record.kind == "timing")
-    return {
+    have = Counter(record.block for record in alive.values() if record.kind == "timing")
+    done = {
         block.block
         for block in plan.blocks
         if have[block.block] >= len(block.prompts) * len(block.order)
     }
+    return tuple(r for r in alive.values() if r.kind == "quality" or r.block in done)
 
 
 def read_config(run_dir: Path) -> dict[str, Any]:
-    """The resolved configuration of a run folder, as it was written.
-
-    Raises:
-        BenchError: it is damaged (exit 4).
-    """
+    """Return the resolved configuration of a run folder (`InvalidRunError` where damaged)."""
     path = run_dir / CONFIG
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -196,18 +173,8 @@ def read_config(run_dir: Path) -> dict[str, Any]:
         raise InvalidRunError(f"{path} is damaged: {error}") from error
 
 
-# ---------------------------------------------------------------- making and finding
-
-
 def create_run_dir(parent: Path, stem: str, files: Mapping[str, str] | None = None) -> Path:
-    """Make ``parent/stem`` (or ``stem-2``, …): creation is exclusive, so two runs never share one.
-
-    It appears with `files` (content by name) in it, or not at all; without any, two processes
-    could be given the same one.
-
-    Raises:
-        BenchError: exit 1 where the folder cannot be made.
-    """
+    """Make ``parent/stem`` (or ``stem-2``, …) for this process, with `files` (`BenchError`)."""
     hidden = parent / f".new-{stem}-{os.getpid()}"
     try:
         parent.mkdir(parents=True, exist_ok=True)
@@ -226,7 +193,7 @@ def create_run_dir(parent: Path, stem: str, files: Mapping[str, str] | None = No
 
 
 def _moved(folder: Path, path: Path) -> bool:
-    """Whether the folder could be given a name that was free (an empty folder's is not)."""
+    """Rename a folder to a free name; return whether it was (an empty folder's is not)."""
     if path.exists():
         return False
     try:
@@ -239,7 +206,7 @@ def _moved(folder: Path, path: Path) -> bool:
 
 
 def point_latest(run_dir: Path) -> None:
-    """Let ``results/latest`` name this run: a symlink, or a text file where links are refused."""
+    """Point ``results/latest`` to this run: a symlink, or a text file where links are refused."""
     latest = run_dir.parent / "latest"
     scratch = run_dir.parent / f".latest-{os.getpid()}"
     try:
@@ -256,11 +223,7 @@ def point_latest(run_dir: Path) -> None:
 
 
 def find_run(name: str, parent: Path) -> Path:
-    """The folder a user means: a path, a folder name under `parent`, or ``latest``.
-
-    Raises:
-        BenchError: exit 2 where there is none.
-    """
+    """Return the run folder of a path, a name under `parent`, or ``latest`` (`UsageError`)."""
     for path in (Path(name), parent / name):
         if path.is_file() and path.name == "latest":
             path = path.parent / path.read_text(encoding="utf-8").strip()

@@ -1,4 +1,4 @@
-"""``run.json``: how a run ended, what it counts, and its verdict. No torch here.
+"""``run.json``: how a run ended, what it counts, and its verdict.
 
 It is written when the folder is made (``opening``), before the first measurement (``started``), and
 when the run ended, judged. What a stage does not know yet is None, and not written.
@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.records.files import write_json
-from bench.records.json_file import parse, read_json
-from bench.records.record import SCHEMA
+from bench.records.json_file import SCHEMA, parse, read_json
 
 STATUS = "run.json"
 COMPLETE = "complete"
@@ -22,7 +21,7 @@ _JUDGED = (
     *("differences", "num_records", "num_errors", "num_blocks"),
     *("num_loaded_blocks", "max_other_cores", "drift"),
 )
-_OF_PLACES = ("num_tokens", "num_equal", "places", "gaps")
+_LATER = ("num_tokens", "num_equal", "places", "gaps")
 """Keys of a difference that are left out where they are unknown, as in older runs."""
 _FIRST_OF_AB = (
     *("schema", "started_utc", "attempts", "ab", "revision", "reasons", "warnings"),
@@ -55,7 +54,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
-    """All of run.json.
+    """The content of run.json.
 
     `status` is ``opening``, ``started``, ``complete``, ``interrupted`` or ``error``. Runs with the
     same `ab` were measured interleaved by `bench ab`, which was asked to check out `revision`. Of a
@@ -84,19 +83,19 @@ class RunStatus:
 
     @property
     def complete(self) -> bool:
-        """Whether all that was planned was measured, as far as this file knows."""
+        """Whether all that was planned was measured."""
         return self.status == COMPLETE
 
     @property
     def wrong(self) -> list[str]:
-        """The cells that claim to be lossless and left the baseline's tokens."""
+        """Cells that claim to be lossless and left the baseline's tokens."""
         return [difference.cell for difference in self.differences or () if difference.num_wrong]
 
     def to_json(self) -> dict[str, Any]:
-        """The status as JSON data: what this stage of a run knows."""
+        """Return as JSON data what this stage of a run knows."""
         data = {"schema": SCHEMA, **asdict(self)}
         for difference in data["differences"] or ():
-            for key in [key for key in _OF_PLACES if difference[key] in (None, ())]:
+            for key in [key for key in _LATER if difference[key] in (None, ())]:
                 del difference[key]
         stages = ((_STARTED, self.attempts is not None), (_JUDGED, self.num_records is not None))
         known = {*_OPENING, *(key for keys, reached in stages if reached for key in keys)}
@@ -108,19 +107,11 @@ class RunStatus:
 
 
 def read_status(run_dir: Path) -> RunStatus:
-    """The status of a run folder; all of it unknown where there is none.
-
-    Raises:
-        BenchError: run.json is damaged (exit 4), or of an unknown schema (5).
-    """
+    """Return run.json, unknown in all fields where there is none (raises as `parse`)."""
     file = run_dir / STATUS
     return parse(RunStatus, read_json(file) or {}, file)
 
 
 def write_status(run_dir: Path, status: RunStatus) -> None:
-    """Replace run.json.
-
-    Raises:
-        BenchError: exit 1.
-    """
+    """Replace run.json (`BenchError` where it cannot be written)."""
     write_json(run_dir / STATUS, status.to_json())

@@ -1,9 +1,8 @@
-"""Answers that lie outside of memory: a reader of millions of steps holds who was asked what.
+"""Answers outside of memory: a reader of millions of steps holds who was asked what.
 
-An `AnswerStore` takes what records were answered as bytes (`packed`), and gives it back whenever
-somebody asks a record for it. The latest bytes are in memory, those before them in a temporary file
-without a name, which ends with the store. So a small run needs no such file, and a large one a
-bounded amount of memory for its answers. No torch here.
+An `AnswerStore` takes a record's answer as bytes (`packed`) and gives it back on demand. The latest
+bytes are in memory, those before them in a temporary file without a name, which ends with the
+store.
 """
 
 from __future__ import annotations
@@ -26,11 +25,7 @@ Column = str | Sequence[int] | Sequence[float]
 
 
 def packed(columns: Sequence[Column], reals: Sequence[bool]) -> bytes:
-    """Columns one after another, their codes and ends before them; `reals` says which hold floats.
-
-    Raises:
-        OverflowError: an integer takes more than 8 bytes.
-    """
+    """Return columns as bytes: number, ends, codes, data (`OverflowError`: above 8-byte ints)."""
     codes, parts = "", []
     for column, real in zip(columns, reals, strict=True):
         if isinstance(column, str):
@@ -46,7 +41,7 @@ def packed(columns: Sequence[Column], reals: Sequence[bool]) -> bytes:
 
 
 class Packed:
-    """Columns of `packed`, each read when it is asked for."""
+    """Columns of `packed`, each read on demand as a string or a tuple of numbers."""
 
     __slots__ = ("_codes", "_data", "_ends")
 
@@ -58,7 +53,6 @@ class Packed:
         self._codes = data[4 * num + 5 : 5 * num + 5].decode()
 
     def __getitem__(self, number: int) -> Any:
-        """A string, or a tuple of numbers."""
         start, end = self._ends[number : number + 2]
         code, part = self._codes[number], self._data[start:end]
         if code == _TEXT:
@@ -67,7 +61,6 @@ class Packed:
 
 
 def _narrow(column: Sequence[Any]) -> array[int]:
-    """Integers in as few bytes as the largest takes."""
     for code in _WIDTHS[:-1]:
         try:
             return array(code, column)
@@ -77,7 +70,7 @@ def _narrow(column: Sequence[Any]) -> array[int]:
 
 
 class AnswerStore:
-    """Bytes by place, in memory up to a bound and in a temporary file beyond it."""
+    """Bytes by position, in memory up to a bound and in a temporary file beyond it."""
 
     def __init__(self, most_held: int = _MOST_HELD) -> None:
         """Begin with none."""
@@ -87,24 +80,16 @@ class AnswerStore:
         self._file: IO[bytes] | None = None
 
     def add(self, data: bytes) -> tuple[int, int]:
-        """Keep bytes; returns their place.
-
-        Raises:
-            BenchError: the temporary file cannot be written (exit 1).
-        """
-        place = self._written + len(self._held), len(data)
+        """Keep bytes and return their start and length (`BenchError` without room on disk)."""
+        position = self._written + len(self._held), len(data)
         self._held += data
         if len(self._held) > self._most_held:
             self._write()
-        return place
+        return position
 
-    def read(self, place: tuple[int, int]) -> bytes:
-        """The bytes at a place.
-
-        Raises:
-            BenchError: the temporary file cannot be read (exit 1).
-        """
-        start, length = place
+    def read(self, position: tuple[int, int]) -> bytes:
+        """Return the bytes of a start and length (`BenchError` where that fails)."""
+        start, length = position
         if start >= self._written:
             start -= self._written
             return bytes(self._held[start : start + length])
@@ -116,7 +101,6 @@ class AnswerStore:
             raise _unusable(error) from error
 
     def _write(self) -> None:
-        """Move what is held to the file."""
         data = bytes(self._held)
         try:
             if self._file is None:

@@ -1,8 +1,7 @@
 """``vocab.json``: the text of every token id that occurs in a run, to read it without a model.
 
-A piece is what an id adds to the text before it, found by decoding it after another token: leading
-spaces, which many tokenizers drop at a text's start, survive. Bytes of a character split over
-several tokens show as the replacement character. No torch here.
+A piece is the text that an id adds after another token: leading spaces, which many tokenizers drop
+at a text's start, survive. Bytes of a split character show as the replacement character.
 """
 
 from __future__ import annotations
@@ -20,9 +19,29 @@ from bench.records.record import SampleRecord
 from bench.text import printable
 
 VOCABULARY = "vocab.json"
-
-
 Message = dict[str, str]
+
+
+class Tokenizer(Protocol):
+    """The part of a transformers tokenizer that encodes."""
+
+    chat_template: Any
+    bos_token_id: int | None
+
+    def apply_chat_template(
+        self, conversation: list[Message], *, tokenize: bool, add_generation_prompt: bool
+    ) -> Any:
+        """Return the conversation as one text (``tokenize=False``), ready for the next answer."""
+
+    def encode(self, text: str, *, add_special_tokens: bool, verbose: bool) -> list[int]:
+        """Return token ids (``verbose=False``: no log line about texts past the context)."""
+
+
+class Codec(Tokenizer, Protocol):
+    """A tokenizer that also turns ids into text."""
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = False) -> Any:
+        """Return the text of token ids."""
 
 
 def write_vocabulary(
@@ -31,11 +50,7 @@ def write_vocabulary(
     records: Iterable[SampleRecord],
     prompts: Sequence[Prompt],
 ) -> None:
-    """Write ``{"id": "piece"}`` for the ids in answers, rejected drafts and prompts.
-
-    Raises:
-        BenchError: exit 1.
-    """
+    """Write ``{"id": "piece"}`` for the ids in answers, rejected drafts and prompts."""
     ids = answered_ids(records)
     ids |= {token for prompt in prompts for token in prompt.ids}
     pieces = {str(token): piece for token, piece in sorted(vocabulary(tokenizer, ids).items())}
@@ -43,7 +58,7 @@ def write_vocabulary(
 
 
 def answered_ids(records: Iterable[SampleRecord]) -> set[int]:
-    """The ids in answers and in rejected drafts."""
+    """Return the ids in answers and in rejected drafts."""
     ids: set[int] = set()
     for record in records:
         ids.update(record.tokens or (), *(record.steps.rejected if record.steps else ()))
@@ -51,18 +66,14 @@ def answered_ids(records: Iterable[SampleRecord]) -> set[int]:
 
 
 def vocabulary(tokenizer: Codec, ids: Iterable[int]) -> dict[int, str]:
-    """The piece of text each id stands for."""
+    """Return the piece of text that each id stands for."""
     anchor = tokenizer.encode("a", add_special_tokens=False, verbose=False)[-1:]
     start = len(str(tokenizer.decode(anchor)))
     return {token: str(tokenizer.decode([*anchor, token]))[start:] for token in ids}
 
 
 def pieces_of(run_dir: Path) -> Callable[[int], str]:
-    """Id -> text that is safe to show; an id without a piece (or no file) shows as <id>.
-
-    Raises:
-        BenchError: vocab.json is damaged (exit 4).
-    """
+    """Return a function from id to printable text, <id> where unknown (`InvalidRunError`)."""
     path = run_dir / VOCABULARY
     try:
         pieces = json.loads(path.read_text(encoding="utf-8"))
@@ -71,25 +82,3 @@ def pieces_of(run_dir: Path) -> Callable[[int], str]:
     except ValueError as error:
         raise InvalidRunError(f"{path} is damaged: {error}") from error
     return cache(lambda token: printable(str(pieces.get(str(token), f"<{token}>"))))
-
-
-class Tokenizer(Protocol):
-    """What is used of a transformers tokenizer."""
-
-    chat_template: Any
-    bos_token_id: int | None
-
-    def apply_chat_template(
-        self, conversation: list[Message], *, tokenize: bool, add_generation_prompt: bool
-    ) -> Any:
-        """The conversation as one text (``tokenize=False``), ready for the next answer."""
-
-    def encode(self, text: str, *, add_special_tokens: bool, verbose: bool) -> list[int]:
-        """Token ids of a text (``verbose=False``: no log line about texts past the context)."""
-
-
-class Codec(Tokenizer, Protocol):
-    """A tokenizer that also turns ids into text."""
-
-    def decode(self, token_ids: list[int], skip_special_tokens: bool = False) -> Any:
-        """The text of token ids."""

@@ -7,7 +7,7 @@ run folder; a run that was interrupted is read as far as it got.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,21 +18,10 @@ from bench.records.external import read_external
 from bench.records.phases import PhasedAnswer, read_phases
 from bench.records.plan import BASELINE, WRONG
 from bench.records.run_folder import Run
-from bench.report import (
-    ceiling_table,
-    external_table,
-    latency_table,
-    quality_tables,
-    references,
-    speed_tables,
-    tables,
-    worker_tables,
-)
-from bench.report.conclusion import conclusion
-from bench.report.resolution import resolution
-from bench.report.setting import setting
-from bench.report.style import without_wrong
-from bench.report.tables import Table, TableCell, number
+from bench.report import references
+from bench.report.tables import conclusion, drafts, external, main, quality, speed, times
+from bench.report.tables.setting import setting
+from bench.report.tables.table import SESSIONS, Table, by_family, mark_wrong, number, without_wrong
 from bench.settings.protocol import departures
 from bench.stats import decompose, estimates, latency, workers
 from bench.stats import summary as sums
@@ -40,9 +29,9 @@ from bench.stats.decompose import Decomposition, Split
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.quality import gold_answers
 from bench.stats.summary import ALL
-from bench.stats.summary_row import SummaryRow, rows_of
+from bench.stats.summary_row import rows_of
 from bench.stats.validity import DAMAGED, Validity, judge
-from bench.text import counted, percent, portable
+from bench.text import counted, portable
 
 _REPRODUCE = (
     ("bench run --config {run}/config.toml", "measure again, with the resolved configuration"),
@@ -55,6 +44,13 @@ class Findings:
     """The findings of one run; every property is computed from `run` alone."""
 
     run: Run
+
+    @property
+    def name(self) -> str:
+        """The name of the run folder."""
+        return self.run.path.resolve().name
+
+    # ------------------------------------------------------------ numbers
 
     @cached_property
     def summary(self) -> pd.DataFrame:
@@ -82,62 +78,10 @@ class Findings:
         """Tokens per step, see `bench.stats.summary.step_length_table`."""
         return sums.step_length_table(self.run.records, self.run.plan)
 
-    @property
-    def name(self) -> str:
-        """The name of the run folder."""
-        return self.run.path.resolve().name
-
     @cached_property
-    def validity(self) -> Validity:
-        """The verdict on the run as it now lies there, and what it rests on."""
-        return judge(self.run)
-
-    @property
-    def verdict(self) -> str:
-        """VALID, or why it is not, see `bench.stats.validity`."""
-        return self.validity.verdict
-
-    @cached_property
-    def wrong(self) -> list[str]:
-        """Decoders that claim to be lossless and are not."""
-        return self.run.status.wrong
-
-    def _marked(self, made: Iterable[Table | None]) -> list[Table]:
-        """The tables there are, with the rows of wrong decoders marked."""
-        return [tables.mark_wrong(table, self.wrong) for table in made if table is not None]
-
-    def _one(self, made: Table | None) -> Table | None:
-        return None if made is None else tables.mark_wrong(made, self.wrong)
-
-    @property
-    def floor_sentence(self) -> str:
-        """The A/A line that stands under the main table."""
-        return tables.floor_sentence(self.floor)
-
-    @property
-    def resolution(self) -> str:
-        """How small a difference the run can show; empty where it has no interval."""
-        return resolution(self.summary)
-
-    @cached_property
-    def headline(self) -> Table:
-        """The main table: every decoder over all families."""
-        return tables.mark_wrong(tables.headline(self.summary, self.verdict), self.wrong)
-
-    @cached_property
-    def estimators(self) -> Table | None:
-        """Every estimator of the speed-ups, or None where nothing was compared to the baseline."""
-        second_arm = sums.second_arm(self.run.records)
-        return self._one(speed_tables.estimators(self.summary, second_arm))
-
-    @cached_property
-    def rivals(self) -> Table | None:
-        """Every decoder over every other one; None where there are none to compare."""
-        return self._one(speed_tables.pairwise_speedups(self._pairs, self.floor))
-
-    @cached_property
-    def _pairs(self) -> sums.Pairs:
-        return sums.rivals(self.run.records, self.decoders)
+    def by_prompt(self) -> pd.DataFrame:
+        """Speed-ups by prompt, see `bench.stats.estimates.prompt_table`."""
+        return estimates.prompt_table(self.run.records, self.decoders)
 
     @cached_property
     def splits(self) -> list[Split]:
@@ -150,266 +94,257 @@ class Findings:
         return decompose.decompositions(self._phases, self.run.records, self.decoders)
 
     @cached_property
-    def time_tables(self) -> list[Table]:
-        """Where the time goes and what speed-ups are made of; empty without a second pass."""
-        made = (
-            speed_tables.split(self.splits),
-            speed_tables.parts(self.decompositions),
-        )
-        return self._marked(made)
-
-    @cached_property
-    def wait_table(self) -> Table | None:
-        """How long readers waited, in percentiles; None where no answer was timed alone."""
-        return self._one(latency_table.waits(self.latency))
-
-    @cached_property
-    def part_tables(self) -> list[Table]:
-        """What workers and machines measured apart; empty where one process measured it all."""
-        records = self.run.records
-        made = (
-            worker_tables.by_machine(workers.machines(records, self.decoders)),
-            worker_tables.by_worker(workers.workers(records, self.decoders)),
-        )
-        return [table for table in made if table is not None]
-
-    @cached_property
-    def reference_table(self) -> Table | None:
-        """Published numbers beneath the run's own, where its configuration names some."""
-        name, run = self.run.config.get("reference"), self.run
-        if name is None or self.summary.empty:
-            return None
-        reference = references.load_reference(str(name))
-        return self._one(references.table(reference, self.summary, run))
-
-    @cached_property
-    def engine_table(self) -> Table | None:
-        """Other engines on this run's prompts, see `bench external`; None where there are none."""
-        answers = read_external(self.run.path)
-        return external_table.other_engines(answers, self.run.records)
-
-    @cached_property
     def _phases(self) -> tuple[PhasedAnswer, ...]:
         return read_phases(self.run.path)
+
+    @cached_property
+    def _pairs(self) -> sums.Pairs:
+        return sums.rivals(self.run.records, self.decoders)
 
     @property
     def decoders(self) -> list[str]:
         """Measured decoders in their order, the second arm of the baseline left out."""
         return sums.decoder_order(self.run.plan, self.run.records, self.wrong)
 
-    @property
-    def footnotes(self) -> list[str]:
-        """What limits the main table, the most important first: noise, resolution, width."""
-        wide = speed_tables.needs(without_wrong(self.summary))
-        return [line for line in (self.floor_sentence, self.resolution, wide) if line]
-
-    @property
-    def setting(self) -> list[tuple[str, str]]:
-        """What was run where, as (what, value) lines."""
-        return setting(self.run, self.decoders)
+    @cached_property
+    def wrong(self) -> list[str]:
+        """Decoders that claim to be lossless and are not."""
+        return self.run.status.wrong
 
     @cached_property
-    def by_prompt(self) -> pd.DataFrame:
-        """What the speed-ups are means of, see `bench.stats.estimates.prompt_table`."""
-        return estimates.prompt_table(self.run.records, self.decoders)
+    def validity(self) -> Validity:
+        """The verdict on the run as it now lies there, with its evidence."""
+        return judge(self.run)
 
     @property
-    def conclusion(self) -> str:
-        """What the run shows, in a sentence or two."""
-        return conclusion(self.summary, self._pairs)
+    def verdict(self) -> str:
+        """VALID, or why it is not, see `bench.stats.validity`."""
+        return self.validity.verdict
 
-    @property
-    def sentences(self) -> list[str]:
-        """One sentence per decoder that was compared to the baseline."""
-        return [_sentence(row) for row in rows_of(self.summary, ALL) if row.decoder != BASELINE]
+    # ------------------------------------------------------------ tables
+
+    def _marked(self, *made: Table | None) -> list[Table]:
+        """Return the tables there are, with the rows of WRONG decoders marked."""
+        return [mark_wrong(table, self.wrong) for table in made if table is not None]
+
+    def _one(self, made: Table | None) -> Table | None:
+        return next(iter(self._marked(made)), None)
+
+    @cached_property
+    def headline(self) -> Table:
+        """The main table: every decoder over all families."""
+        return mark_wrong(main.headline(self.summary, self.verdict), self.wrong)
+
+    @cached_property
+    def estimators(self) -> Table | None:
+        """Every estimator of the speed-ups, or None where nothing was compared to the baseline."""
+        return self._one(speed.estimators(self.summary, sums.second_arm(self.run.records)))
+
+    @cached_property
+    def rivals(self) -> Table | None:
+        """Every decoder over every other one; None where there are none to compare."""
+        return self._one(speed.pairwise_speedups(self._pairs, self.floor))
+
+    @cached_property
+    def time_tables(self) -> list[Table]:
+        """Time by phase and the parts of speed-ups; empty without a second pass."""
+        return self._marked(times.split(self.splits), times.parts(self.decompositions))
+
+    @cached_property
+    def wait_table(self) -> Table | None:
+        """Percentiles of readers' waits; None where no answer was timed alone."""
+        return self._one(times.waits(self.latency))
+
+    @cached_property
+    def part_tables(self) -> list[Table]:
+        """Each machine and each worker by itself; empty where one process measured it all."""
+        of = (self.run.records, self.decoders)
+        made = speed.by_machine(workers.machines(*of)), speed.by_worker(workers.workers(*of))
+        return [table for table in made if table is not None]
+
+    @cached_property
+    def reference_table(self) -> Table | None:
+        """Published numbers beneath the run's own, where its configuration names some."""
+        name = self.run.config.get("reference")
+        if name is None or self.summary.empty:
+            return None
+        reference = references.load_reference(str(name))
+        return self._one(references.table(reference, self.summary, self.run))
+
+    @cached_property
+    def engine_table(self) -> Table | None:
+        """Other engines on this run's prompts, see `bench external`; None where there are none."""
+        return external.other_engines(read_external(self.run.path), self.run.records)
 
     @cached_property
     def family_tables(self) -> list[Table]:
         """Speed, counters and time by family; n is the number of prompts timed in each."""
         timed = f"{self._sizes('prompts')} prompts."
-        made = tables.by_family
-        verifying = tables.verifies(self.summary)
-        kinds = [
-            *speed_tables.by_families(self.summary, self._sizes("prompts")),
-            made(
+        calls = f"Emitted tokens / target calls, prefill included, pooled. {timed}"
+        seconds = f"End-to-end seconds / emitted tokens, pooled. {timed}"
+        return self._marked(
+            *speed.by_families(self.summary, self._sizes("prompts")),
+            by_family(
                 self.summary,
                 "Tokens per call by family",
-                f"Emitted tokens / target calls, prefill included, pooled. {timed}",
-                lambda row: TableCell(number(row.tokens_per_call)),
+                calls,
+                lambda row: number(row.tokens_per_call),
             ),
-            *(
-                tables.with_entropy(
-                    made(
-                        self.summary[chosen],
-                        f"{name} tokens per step by family",
-                        f"Tokens emitted by steps after prefill / such steps, pooled; {LEVEL} "
-                        f"jackknife interval over conversations{aside}. {timed} First row: mean "
-                        "entropy of ar's next token along its answers; the lower, the easier a "
-                        "draft.",
-                        tables.step_length,
-                    ),
-                    self.summary,
-                )
-                for name, chosen, aside in (
-                    ("Accepted", verifying, ""),
-                    ("Emitted", ~verifying, "; of decoders that verify nothing"),
-                )
-                if chosen.any()
-            ),
-            made(
+            *drafts.step_lengths(self.summary, timed),
+            by_family(
                 self.summary,
                 "Milliseconds per token by family",
-                f"End-to-end seconds / emitted tokens, pooled. {timed}",
-                lambda row: TableCell(number(row.time_per_token_s, ".2f", 1e3)),
+                seconds,
+                lambda row: number(row.time_per_token_s, ".2f", 1e3),
             ),
-        ]
-        return self._marked(kinds)
+        )
 
     @cached_property
     def quality_table(self) -> Table | None:
         """Quality by family, or None where nothing was scored."""
-        sizes = self._sizes("quality_prompts")
-        return self._one(quality_tables.by_families(self.summary, sizes))
+        return self._one(quality.by_families(self.summary, self._sizes("quality_prompts")))
 
     @cached_property
     def parallel_tables(self) -> list[Table]:
-        """Rounds and passes, distance from ar, AUP: those this run has something to say on."""
-        kinds = (
-            quality_tables.rounds,
-            quality_tables.lost_quality,
-            quality_tables.agreement,
-            quality_tables.repetition,
-            quality_tables.text,
-            quality_tables.area,
+        """Rounds and passes, distance from ar, repetition, AUP, ceilings: those with numbers."""
+        kinds = (quality.lost_quality, quality.agreement, quality.repetition, quality.text)
+        return self._marked(
+            drafts.rounds(self.summary),
+            *(kind(self.summary) for kind in kinds),
+            quality.area(self.summary),
+            drafts.by_drafter(self.run.records),
+            quality.ceilings(self.run, self.summary),
         )
-        made = [kind(self.summary) for kind in kinds]
-        made.append(tables.by_drafter(self.run.records))
-        return self._marked([*made, ceiling_table.ceilings(self.run, self.summary)])
 
     @cached_property
     def acceptance_table(self) -> Table | None:
         """Acceptance by position over all families, or None where nothing is drafted."""
-        return self._one(tables.acceptance(self.acceptance))
-
-    @property
-    def basis(self) -> str:
-        """What the main table estimates and from how much, in one line."""
-        each = dict.fromkeys(tables.basis(row) for row in rows_of(self.summary, ALL))
-        return (
-            "speed-up: geometric mean of ar time / decoder time per token, paired, end to end, "
-            f"{LEVEL} t-interval; {'; '.join(each)}. {tables.SESSIONS}"
-        )
-
-    @property
-    def status(self) -> str:
-        """Where the run stands: how it ended, and how much of the plan is measured."""
-        done = len({r.block for r in self.run.records if r.kind == "timing"})
-        planned = len(self.run.plan.blocks)
-        status = self.run.status.status or "unfinished"
-        text = f"{status}; {done} of {planned} timing blocks measured"
-        if self.validity.num_graphs is None:
-            return text
-        made = f"{counted(self.validity.num_graphs, 'graph')} compiled"
-        return f"{text}; {made} in {self.validity.compile_s:.0f} s, outside of every recorded time"
-
-    @cached_property
-    def caveats(self) -> list[str]:
-        """Everything that qualifies the numbers, one line each; empty where nothing does."""
-        run, summary = self.run, self.summary
-        lines = [f"Reason: {reason}" for reason in self.validity.reasons]
-        lines += [
-            f"Left out of the figures: {cell}, which is {WRONG}."
-            for cell in self.wrong
-            if cell in self.summary["decoder"].to_list()
-        ]
-        if self.verdict == DAMAGED:
-            lines.append("A samples.parquet or summary.csv written before is left as it was.")
-        warnings = run.status.warnings or self.validity.warnings
-        lines += [f"Warning: {warning}" for warning in warnings]
-        blocks = len({r.block for r in run.records if r.kind == "timing"})
-        if blocks < len(run.plan.blocks):
-            lines.append("Only whole blocks count.")
-        measured = {record.decoder for record in run.records}
-        missing = [c.cell for c in run.plan.cells if c.cell not in measured]
-        if missing:
-            lines.append(f"Not measured: {', '.join(missing)}.")
-        if not run.status.num_errors:  # else the warnings say it
-            errors = Counter((r.decoder, r.failure) for r in run.records if r.error is not None)
-            lines += [
-                f"{n} error(s) of {cell}: {text}" for (cell, text), n in errors.most_common(9)
-            ]
-        dropped = summary[summary["family"] == ALL].set_index("decoder")["pairs_dropped"]
-        lines += [
-            f"{count} pair(s) of {name} with ar are left out: an error on one side."
-            for name, count in dropped.items()
-            if count > 0
-        ]
-        lines += quality_tables.shortfalls(summary)
-        lines += quality_tables.looping(summary)
-        lines += ceiling_table.caveat(run)
-        lines += speed_tables.instrument_bias_note(self.splits)
-        if run.config.get("protocol"):
-            left = departures(run.config, len(run.plan.in_pass("timing")))
-            lines += [f"Departs from the protocol {run.config['protocol']}: {x}." for x in left]
-        skipped = len(run.plan.skipped)
-        if skipped:
-            lines.append(f"{skipped} prompt(s) were skipped before the run.")
-        return [portable(line) for line in lines]
-
-    @property
-    def environment(self) -> list[tuple[str, str]]:
-        """Machine, versions and the like, as (key, value) lines without absolute paths."""
-        return [(key, portable(str(value))) for key, value in _flat(self.run.env.to_json())]
-
-    @property
-    def configuration(self) -> list[tuple[str, str]]:
-        """The resolved configuration, as (key, value) lines without absolute paths."""
-        return [(key, portable(str(value))) for key, value in _flat(self.run.config)]
-
-    @property
-    def reproduce(self) -> list[tuple[str, str]]:
-        """Commands, each with what it does, relative to the folder that holds the run."""
-        return [(command.format(run=self.name), what) for command, what in _REPRODUCE]
+        return self._one(drafts.acceptance(self.acceptance))
 
     def _sizes(self, column: str) -> str:
-        """What n is in every family, as the baseline (or the first decoder) has it."""
+        """Name n of every family, as the baseline (or the first decoder) has it."""
         if self.summary.empty:
             return "n = 0"
         first = self.summary[self.summary["decoder"] == self.summary["decoder"].iloc[0]]
         each = [f"{f} {n}" for f, n in zip(first["family"], first[column], strict=True)]
         return f"n: {', '.join(each)}"
 
+    # ------------------------------------------------------------ sentences
 
-def _sentence(row: SummaryRow) -> str:
-    """One decoder in one line."""
-    text = f"{row.decoder} (guarantee: {tables.guarantee_label(row)})"
-    if row.guarantee == WRONG:
-        text = f"{row.decoder} is {WRONG} (it claims to be lossless and is not)"
-    text += f": {tables.speed(row).text} vs ar end to end"
-    aside = [
-        part for part in (speed_tables.beside(row), speed_tables.prompts_needed_note(row)) if part
-    ]
-    text += f" ({'; '.join(aside)})" if aside else ""
-    speedup = row.estimate("speedup")
-    if speedup.low is not None and not speedup.exceeds(row.floor):
-        why = "it is within the A/A noise" if speedup.differs_from_one else "the interval covers 1"
-        text += f" (no difference shown: {why})"
-    text += f", {number(row.tokens_per_call)} tokens per target call, "
-    text += f"{number(row.acceptance_length)} {tables.kind_of_step(row)} tokens per step of "
-    text += f"{number(row.calls_per_step)} calls"
-    if row.quality is not None:
-        text += f", quality {percent(row.quality, '')} %"
-    if row.identical_to_ar is not None:
-        text += f", ids identical to ar's in {percent(row.identical_to_ar, '')} %"
-    if row.errors:
-        text += f", {row.errors} error(s)"
-    return f"{text}."
+    @property
+    def conclusion(self) -> str:
+        """What the run shows, in a sentence or two."""
+        return conclusion.conclusion(self.summary, self._pairs)
+
+    @property
+    def sentences(self) -> list[str]:
+        """One sentence per decoder that was compared to the baseline."""
+        rows = rows_of(self.summary, ALL)
+        return [conclusion.sentence(row) for row in rows if row.decoder != BASELINE]
+
+    @property
+    def floor_sentence(self) -> str:
+        """The A/A line that stands under the main table."""
+        return main.floor_sentence(self.floor)
+
+    @property
+    def resolution(self) -> str:
+        """The smallest differences the run can show; empty where it has no interval."""
+        return conclusion.resolution(self.summary)
+
+    @property
+    def footnotes(self) -> list[str]:
+        """What limits the main table, the most important first: noise, resolution, width."""
+        wide = speed.needs(without_wrong(self.summary))
+        return [line for line in (self.floor_sentence, self.resolution, wide) if line]
+
+    @property
+    def setting(self) -> list[tuple[str, str]]:
+        """Where the run comes from, as (key, value) lines."""
+        return setting(self.run, self.decoders)
+
+    @property
+    def basis(self) -> str:
+        """What the main table estimates and from how much, in one line."""
+        each = dict.fromkeys(main.basis(row) for row in rows_of(self.summary, ALL))
+        return (
+            "speed-up: geometric mean of ar time / decoder time per token, paired, end to end, "
+            f"{LEVEL} t-interval; {'; '.join(each)}. {SESSIONS}"
+        )
+
+    @property
+    def status(self) -> str:
+        """How the run ended, and how much of the plan is measured."""
+        text = (
+            f"{self.run.status.status or 'unfinished'}; {self._num_blocks} of "
+            f"{len(self.run.plan.blocks)} timing blocks measured"
+        )
+        if self.validity.num_graphs is None:
+            return text
+        made = f"{counted(self.validity.num_graphs, 'graph')} compiled"
+        return f"{text}; {made} in {self.validity.compile_s:.0f} s, outside of every recorded time"
+
+    @cached_property
+    def _num_blocks(self) -> int:
+        return len({record.block for record in self.run.records if record.kind == "timing"})
+
+    @cached_property
+    def caveats(self) -> list[str]:
+        """Everything that qualifies the numbers, one line each; empty where nothing does."""
+        return [portable(line) for line in self._caveats()]
+
+    def _caveats(self) -> Iterator[str]:
+        run, summary = self.run, self.summary
+        yield from (f"Reason: {reason}" for reason in self.validity.reasons)
+        for cell in self.wrong:
+            if cell in set(summary["decoder"]):
+                yield f"Left out of the figures: {cell}, which is {WRONG}."
+        if self.verdict == DAMAGED:
+            yield "A samples.parquet or summary.csv written before is left as it was."
+        for warning in run.status.warnings or self.validity.warnings:
+            yield f"Warning: {warning}"
+        if self._num_blocks < len(run.plan.blocks):
+            yield "Only whole blocks count."
+        measured = {record.decoder for record in run.records}
+        if missing := ", ".join(c.cell for c in run.plan.cells if c.cell not in measured):
+            yield f"Not measured: {missing}."
+        if not run.status.num_errors:  # else the warnings say it
+            errors = Counter((r.decoder, r.failure) for r in run.records if r.error is not None)
+            for (cell, text), num in errors.most_common(9):
+                yield f"{num} error(s) of {cell}: {text}"
+        dropped = summary[summary["family"] == ALL].set_index("decoder")["pairs_dropped"]
+        for name, num in dropped[dropped > 0].items():
+            yield f"{num} pair(s) of {name} with ar are left out: an error on one side."
+        yield from quality.shortfalls(summary)
+        yield from quality.looping(summary)
+        yield from quality.ceiling_caveat(run)
+        yield from times.instrument_bias_note(self.splits)
+        if protocol := run.config.get("protocol"):
+            for departure in departures(run.config, len(run.plan.in_pass("timing"))):
+                yield f"Departs from the protocol {protocol}: {departure}."
+        if run.plan.skipped:
+            yield f"{len(run.plan.skipped)} prompt(s) were skipped before the run."
+
+    @property
+    def environment(self) -> list[tuple[str, str]]:
+        """Machine, versions and the like, as (key, value) lines without absolute paths."""
+        return list(_flat(self.run.env.to_json()))
+
+    @property
+    def configuration(self) -> list[tuple[str, str]]:
+        """The resolved configuration, as (key, value) lines without absolute paths."""
+        return list(_flat(self.run.config))
+
+    @property
+    def reproduce(self) -> list[tuple[str, str]]:
+        """Commands, each with its purpose, relative to the folder that holds the run."""
+        return [(command.format(run=self.name), purpose) for command, purpose in _REPRODUCE]
 
 
-def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested mappings as dotted keys; what is unknown is left out."""
+def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield nested mappings as dotted keys; unknown values are left out."""
     for key, value in data.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")
         elif value is not None:
-            yield f"{prefix}{key}", value
+            yield f"{prefix}{key}", portable(str(value))

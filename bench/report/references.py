@@ -1,8 +1,8 @@
 """``--reference NAME``: published numbers beside a run's own, and whether they may be compared.
 
 The numbers, with source and device, lie in ``bench/settings/published.toml``. Accepted tokens per
-step travel from device to device; they compare where model, temperature and protocol are the same.
-Speed-ups compare only where the GPU and the dtype are too. No torch here.
+step compare where model, temperature and protocol are the same, speed-ups where GPU and dtype are
+too.
 """
 
 from __future__ import annotations
@@ -17,15 +17,12 @@ from bench.errors import UsageError, did_you_mean
 from bench.records.environment import Environment
 from bench.records.plan import BASELINE
 from bench.records.run_folder import Run
-from bench.report.tables import SESSIONS, Table, TableCell, kind_of_step, number, speed
-from bench.settings.protocol import departures
-from bench.settings.published import published
+from bench.report.tables.table import SESSIONS, Table, TableCell, kind_of_step, number, speed
+from bench.settings.protocol import departures, published
 from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
 from bench.text import UNKNOWN, factor
-
-_YES = "yes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +45,7 @@ class _PublishedFigures:
 
 
 def load_reference(name: str) -> _PublishedFigures:
-    """The reference of that name.
-
-    Raises:
-        BenchError: exit 2, with those there are.
-    """
+    """Return the reference of that name (exit 2 where there is none)."""
     known = published()
     if name not in known:
         raise UsageError(f"no reference {name!r}; {did_you_mean(name, known)}")
@@ -64,13 +57,12 @@ def load_reference(name: str) -> _PublishedFigures:
 def obstacles(
     reference: _PublishedFigures, config: Mapping[str, Any], env: Environment, left: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Why accepted tokens, and why speed-ups, do not compare; empty where they do.
+    """Say why accepted tokens, and why speed-ups, do not compare; empty where they do.
 
     `left` are the run's departures from its protocol.
     """
     lengths = []
-    asked = str(config.get("model", "")).lower()
-    if reference.model not in asked:
+    if reference.model not in str(config.get("model", "")).lower():
         lengths.append(f"another model than {reference.model}")
     if config.get("temperature") != reference.temperature:
         lengths.append(f"temperature {config.get('temperature')}, not {reference.temperature}")
@@ -91,40 +83,29 @@ def obstacles(
     return lengths, speeds
 
 
-def table(
-    reference: _PublishedFigures,
-    summary: pd.DataFrame,
-    run: Run,
-) -> Table:
-    """Published rows beneath the run's own."""
+def table(reference: _PublishedFigures, summary: pd.DataFrame, run: Run) -> Table:
+    """Return published rows beneath the run's own."""
     left = []
     if run.config.get("protocol"):
         left = departures(run.config, len(run.plan.in_pass("timing")))
     lengths, speeds = obstacles(reference, run.config, run.env, left)
-    flags = tuple(TableCell("no" if why else _YES) for why in (speeds, lengths))
+    flags = ["no" if why else "yes" for why in (speeds, lengths)]
     ours = [
         (
             TableCell(f"{row.decoder} (this run)"),
             speed(row, "specbench_compat"),
             speed(row),
             TableCell(number(row.acceptance_length) + _aside(row)),
-            TableCell(UNKNOWN),
-            TableCell(UNKNOWN),
+            *map(TableCell, (UNKNOWN, UNKNOWN)),
         )
         for row in rows_of(summary, ALL)
         if row.decoder != BASELINE
     ]
     theirs = [
-        (
-            TableCell(name),
-            TableCell(factor(times)),
-            TableCell(UNKNOWN),
-            TableCell(number(length)),
-            *flags,
-        )
+        tuple(map(TableCell, (name, factor(times), UNKNOWN, number(length), *flags)))
         for name, times, length in reference.rows
     ]
-    reasons = ". ".join(_why(w, y) for w, y in (("accepted tokens", lengths), ("speed-up", speeds)))
+    reasons = f"{_why('accepted tokens', lengths)}. {_why('speed-up', speeds)}"
     return Table(
         title=f"Beside {reference.name}",
         note=(
@@ -145,11 +126,9 @@ def table(
 
 
 def _aside(row: SummaryRow) -> str:
-    """What a step's tokens are where they are not accepted ones."""
     return "" if kind_of_step(row) == "accepted" else " (emitted, unverified)"
 
 
 def _why(what: str, reasons: Sequence[str]) -> str:
-    if not reasons:
-        return f"Comparable in {what}: yes"
-    return f"Comparable in {what}: no ({', '.join(reasons)})"
+    answer = f"no ({', '.join(reasons)})" if reasons else "yes"
+    return f"Comparable in {what}: {answer}"

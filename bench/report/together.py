@@ -1,7 +1,7 @@
-"""Several runs side by side: which may stand together, what they are called, how they differ.
+"""Several runs side by side: which may stand together, their names, their differences.
 
 A speed-up is a ratio of two decoders of one run, so speed-ups of several runs can stand in one
-table. Their times cannot be pooled, and nothing here does. No torch here.
+table. Their times cannot be pooled.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import pandas as pd
 
 from bench.errors import BenchError, UnavailableError, UsageError
-from bench.records.plan import BASELINE, Plan, place_of
-from bench.report.setting import hardware, model_of
+from bench.records.plan import BASELINE, Plan, guarantee_rank
+from bench.report.tables.setting import hardware, model_of
 from bench.stats.intervals import Estimate
 from bench.stats.side import RunSnapshot, load_side
 from bench.stats.summary import ALL, Pairs, noise_floor, rivals, summarise
@@ -23,28 +23,32 @@ from bench.stats.summary_row import rows_of
 from bench.stats.validity import DAMAGED, EXIT_CODES, INVALID, from_here
 from bench.text import portable
 
-_DIGITS = 12
-"""Hexadecimal digits of a hash that are shown."""
 _ASKED = {
     "tasks": "speed-ups and scores are of other prompts",
     "protocol": "tokens are counted by other rules",
     "fixed_length": "answers end by another rule",
     "reuse_prefix": "later turns begin from another cache",
+    "batch_size": "a speed-up at batch size 1 is of answers, above it of whole groups",
 }
-"""Settings in which runs of one table must agree, and why."""
+"""Settings in which runs of one table must agree (of `batch_size`, whether it is 1), and why."""
 _LATER = {"reuse_prefix": False}
 """Those that older runs do not know, and how these measured."""
+_SETTINGS = (
+    *("tasks", "limit", "prompt_tokens", "quality_limit", "repeats", "batch_size"),
+    *("max_new_tokens", "temperature", "top_p", "top_k", "seed", "dtype", "attention"),
+    *("protocol", "fixed_length"),
+)
 _PACKAGES = ("decoding-bench", "torch", "transformers", "tokenizers", "numpy")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class NamedRun:
     """A run among others.
 
-    `name` is its folder's, made unique; `label` is what columns are headed with: the model's where
-    every run has another one, else the run's name. `summary` and `floor` are its numbers, its
-    decoders named as `told_apart` says. `pairs` are speed-ups of decoders over one another; None: a
-    stored reference has no answers to make them of.
+    `name` is its folder's, made unique; `label` heads its column: the model where every run has
+    another one, else `name`. `summary` and `floor` are its numbers, decoders named by
+    `disambiguate_names`. `pairs` are speed-ups of decoders over one another; None for a stored
+    reference.
     """
 
     side: RunSnapshot
@@ -56,52 +60,47 @@ class NamedRun:
 
 
 def load_members(names: Sequence[str], parent: Path) -> list[NamedRun]:
-    """Runs or stored references that can stand in one table, in the order given.
+    """Load runs or stored references that can stand in one table, in the order given.
 
     Raises:
-        BenchError: one that is no run (exit 2) or measured no speed-up (5); of several, one that is
-            damaged or invalid (4), there twice (2), or about something else than the first (5).
+        BenchError: one is no run (exit 2) or measured no speed-up (5); of several, one is damaged
+            or invalid (4), there twice (2), or about something else than the first (5).
     """
     sides = [load_side(name, parent) for name in names]
-    for place, side in enumerate(sides):
+    for i, side in enumerate(sides):
         if len(sides) > 1:
             _refuse_invalid(side)
         _refuse_empty(side)
-        for before in sides[:place]:
+        for before in sides[:i]:
             _refuse_twice(before, side)
-        if place:
+        if i:
             _refuse_unlike(sides[0], side)
     return members_of(sides)
 
 
 def members_of(sides: Sequence[RunSnapshot]) -> list[NamedRun]:
-    """The runs with their names and numbers."""
+    """Return the runs with their names and numbers."""
     runs = _unique([side.name for side in sides])
     models = [model_of(side) for side in sides]
     labels = models if len(set(models)) == len(models) else runs
-    made = []
-    for side, name, label, renamed in zip(
-        sides, runs, labels, disambiguate_names(sides), strict=True
-    ):
-        summary, floor = numbers(side)
-        names = [str(decoder) for decoder in summary["decoder"].unique()]
-        pairs = (
-            None
-            if side.records is None
-            else {
-                (renamed.get(one, one), renamed.get(other, other)): estimate
-                for (one, other), estimate in rivals(side.records, names).items()
-            }
-        )
-        summary = summary.assign(decoder=summary["decoder"].map(lambda d, r=renamed: r.get(d, d)))
-        made.append(
-            NamedRun(side=side, name=name, label=label, summary=summary, floor=floor, pairs=pairs)
-        )
-    return made
+    renamed = disambiguate_names(sides)
+    return [_named(*each) for each in zip(sides, runs, labels, renamed, strict=True)]
+
+
+def _named(side: RunSnapshot, name: str, label: str, renamed: Mapping[str, str]) -> NamedRun:
+    summary, floor = numbers(side)
+    decoders = [str(decoder) for decoder in summary["decoder"].unique()]
+    new = {decoder: renamed.get(decoder, decoder) for decoder in decoders}
+    pairs = None
+    if side.records is not None:
+        found = rivals(side.records, decoders)
+        pairs = {(new[one], new[other]): estimate for (one, other), estimate in found.items()}
+    summary = summary.assign(decoder=summary["decoder"].map(new))
+    return NamedRun(side, name, label, summary, floor, pairs)
 
 
 def numbers(side: RunSnapshot) -> tuple[pd.DataFrame, Estimate]:
-    """A run's summary and its A/A floor; a stored reference keeps both."""
+    """Return a run's summary and its A/A floor; a stored reference keeps both."""
     if side.summary is not None:
         return side.summary, stored_floor(side.summary)
     records = side.records or ()
@@ -110,19 +109,19 @@ def numbers(side: RunSnapshot) -> tuple[pd.DataFrame, Estimate]:
 
 
 def stored_floor(summary: pd.DataFrame) -> Estimate:
-    """The A/A floor as a summary keeps it; unknown in one that does not."""
+    """Return the A/A floor in a summary; unknown where it has none."""
     first = next(iter(rows_of(summary, ALL)), None)
     return Estimate() if first is None else first.floor
 
 
 def decoders_of(members: Sequence[NamedRun]) -> list[str]:
-    """All decoders, the baseline first, by what they guarantee, else as the runs have them."""
-    places: dict[str, int] = {}
+    """Return all decoders, the baseline first, then by guarantee, else in the runs' order."""
+    ranks: dict[str, int] = {}
     for member in members:
         for row in rows_of(member.summary, ALL):
-            place = -1 if row.decoder == BASELINE else place_of(row.guarantee)
-            places[row.decoder] = max(place, places.get(row.decoder, place))
-    return sorted(places, key=places.__getitem__)
+            rank = -1 if row.decoder == BASELINE else guarantee_rank(row.guarantee)
+            ranks[row.decoder] = max(rank, ranks.get(row.decoder, rank))
+    return sorted(ranks, key=ranks.__getitem__)
 
 
 # ---------------------------------------------------------------- what cannot stand together
@@ -142,7 +141,7 @@ def _refuse_empty(side: RunSnapshot) -> None:
 
 
 def _refuse_twice(first: RunSnapshot, second: RunSnapshot) -> None:
-    """One run under two names: the same folder, or a reference that was stored of it."""
+    """Refuse one run under two names: the same folder, or a reference that was stored of it."""
     times = [
         (s.status.started_utc, s.status.finished_utc, s.status.revision, s.config)
         for s in (first, second)
@@ -154,30 +153,24 @@ def _refuse_twice(first: RunSnapshot, second: RunSnapshot) -> None:
 
 
 def _refuse_unlike(first: RunSnapshot, other: RunSnapshot) -> None:
-    """What is measured must be one thing; how it was measured may differ, and is told."""
+    """Refuse other work; another way of measuring it is told."""
     for key, why in _ASKED.items():
         ours, theirs = (side.config.get(key, _LATER.get(key)) for side in (first, other))
-        if (key != "protocol" and None in (ours, theirs)) or ours == theirs:
-            continue
-        _cannot(first, other, f"{key} is {ours} in one and {theirs} in the other: {why}")
-    sizes = [side.config.get("batch_size") for side in (first, other)]
-    if None not in sizes and (sizes[0] == 1) != (sizes[1] == 1):
-        why = "a speed-up at batch size 1 is of answers, above it of whole groups"
-        _cannot(first, other, f"batch_size is {sizes[0]} in one and {sizes[1]} in the other: {why}")
-
-
-def _cannot(first: RunSnapshot, other: RunSnapshot, why: str) -> None:
-    line = f"{first.name} and {other.name} cannot be in one table: {portable(why)}"
-    raise UnavailableError(f"{line}; report each by itself")
+        known = key == "protocol" or None not in (ours, theirs)
+        alike = (ours == 1) == (theirs == 1) if key == "batch_size" else ours == theirs
+        if known and not alike:
+            why = portable(f"{key} is {ours} in one and {theirs} in the other: {why}")
+            line = f"{first.name} and {other.name} cannot be in one table: {why}"
+            raise UnavailableError(f"{line}; report each by itself")
 
 
 # ---------------------------------------------------------------- names and differences
 
 
 def disambiguate_names(sides: Sequence[RunSnapshot]) -> list[dict[str, str]]:
-    """New names of decoders whose options differ between the runs, per run: ``spec (k 8)``.
+    """Rename decoders whose options differ between the runs, per run: ``spec (k 8)``.
 
-    Options that a run does not state (an older version had fewer) are taken to be the same.
+    Unstated options (an older version had fewer) are taken to be the same.
     """
     made: list[dict[str, str]] = [{} for _ in sides]
     for cell in dict.fromkeys(cell for side in sides for cell in side.cells):
@@ -196,20 +189,16 @@ def _keys(maps: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def identity(side: RunSnapshot) -> dict[str, str]:
-    """What a run is: model, work, sampling, machine, software and code; unknown facts are absent.
+    """Return a run's model, work, sampling, machine, software and code, as far as known.
 
     No absolute path is in it.
     """
     env, config = side.env, side.config
-    models = {role: _short(env.models.weights_of(role)) for role in ("target", "draft")}
-    adapters = {
-        f"{name} adapter": _short(facts.weights_sha256)
-        for name, facts in (env.models.adapters or {}).items()
-    }
+    adapters = (env.models.adapters or {}).items()
     facts: dict[str, object] = {
         "model": model_of(side),
-        **{f"{role} weights": digest for role, digest in models.items()},
-        **adapters,
+        **{f"{role} weights": _short(env.models.weights_of(role)) for role in ("target", "draft")},
+        **{f"{name} adapter": _short(known.weights_sha256) for name, known in adapters},
         **{key.replace("_", " "): config.get(key) for key in _SETTINGS},
         "hardware": hardware(side),
         "threads": env.torch.threads,
@@ -225,43 +214,28 @@ def identity(side: RunSnapshot) -> dict[str, str]:
     return {key: portable(str(value)).strip() for key, value in facts.items() if value is not None}
 
 
-_SETTINGS = (
-    *(
-        "tasks",
-        "limit",
-        "prompt_tokens",
-        "quality_limit",
-        "repeats",
-        "batch_size",
-        "max_new_tokens",
-    ),
-    *("temperature", "top_p", "top_k", "seed", "dtype", "attention", "protocol", "fixed_length"),
-)
-
-
 def _short(digest: str | None) -> str | None:
-    return digest and digest.rpartition(":")[2][:_DIGITS]
+    return digest and digest.rpartition(":")[2][:12]
 
 
 def facts_of(members: Sequence[NamedRun]) -> list[tuple[str, list[str | None]]]:
-    """Every fact of the runs' identities with its value in each; None where it is not known."""
+    """Return every fact of the runs' identities with its value in each; None if unknown."""
     each = [identity(member.side) for member in members]
     return [(key, [facts.get(key) for facts in each]) for key in _keys(each)]
 
 
 def differences(members: Sequence[NamedRun]) -> list[tuple[str, list[str | None]]]:
-    """Those facts that are not the same in all of the runs."""
+    """Return the facts that are not the same in all of the runs."""
     return [(key, values) for key, values in facts_of(members) if len(set(values)) > 1]
 
 
 def same_machine(members: Sequence[NamedRun]) -> bool:
-    """Whether all were measured on one kind of machine and setup, as far as is known."""
+    """Return whether all are known to be measured on one kind of machine and setup."""
     return None not in (keys := {member.side.key for member in members}) and len(keys) == 1
 
 
 def _unique(names: Sequence[str]) -> list[str]:
-    """The names, those that occur again with their number."""
     return [
-        name if names.index(name) == place else f"{name} ({names[: place + 1].count(name)})"
-        for place, name in enumerate(names)
+        name if names.index(name) == i else f"{name} ({names[: i + 1].count(name)})"
+        for i, name in enumerate(names)
     ]

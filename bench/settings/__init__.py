@@ -1,4 +1,1 @@
-"""What a run may be told: configuration, bounds, protocols, published figures.
-
-Imports errors and text. No torch.
-"""
+"""Settings of a run: configuration, bounds, protocols, published figures."""

@@ -1,7 +1,6 @@
-"""What may be given: ranges of numbers and texts, whether typed, read from a file or passed in.
+"""Ranges of settings, each a type of its own: every seed or temperature has the same.
 
-Each is a type of its own, so that every setting that is a seed or a temperature has the same range.
-What lies beyond them would fail late (a column of 64-bit integers, a timer), or never end.
+Values beyond them would fail late (a column of 64-bit integers, a timer), or never end.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ _NAME = re.compile(r"[A-Za-z0-9._+@-]+")
 _FINITE = Field(allow_inf_nan=False)
 PLACEMENTS = ("auto", "balanced", "balanced_low_0", "sequential")
 """Maps of layers to devices that accelerate makes itself."""
-
-
 MOST_NAME = 100
 """Characters of a run's name: its folder's has more, and a file system allows 255."""
 _ALLOWED = {
@@ -62,9 +59,8 @@ def _cores(threads: int) -> int:
 
 def _placement(given: str) -> str:
     if given not in PLACEMENTS and not given.endswith(".json"):
-        raise ValueError(
-            f"{given!r} is none of {', '.join(PLACEMENTS)}, nor a .json file of places"
-        )
+        known = ", ".join(PLACEMENTS)
+        raise ValueError(f"{given!r} is none of {known}, nor a .json file of places")
     return given
 
 
@@ -93,24 +89,24 @@ Temperature = Annotated[float, _FINITE, Field(ge=0, le=MAX_TEMPERATURE), AfterVa
 TopP = Annotated[float, _FINITE, Field(gt=0, le=1)]
 Seconds = Annotated[float, _FINITE, Field(gt=0, le=10_000_000)]
 Margin = Annotated[float, _FINITE, Field(gt=0, le=1)]
-"""A relative difference that is looked for: 0.03 is 3 %."""
+"""Relative difference to find: 0.03 is 3 %."""
 NumDraws = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
 def format_error(error: ValidationError, names: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The first error in one line: where, what is allowed, what was got.
+    """Return the first error as one line: the key, the allowed values, the given one.
 
-    `names` are what the user calls the keys, where that is something else.
+    `names` are the user's names of keys, where they differ.
     """
     first = error.errors()[0]
     key, *inside = map(str, first["loc"] or ("",))
-    place = ".".join([names.get(key, key), *inside])
+    path = ".".join([names.get(key, key), *inside])
     got = "" if first["type"] == "value_error" else f" (got {first['input']!r:.60})"
-    return f"{place}: {allowed(first)}{got}" if place else f"{allowed(first)}{got}"
+    return f"{path}: {allowed(first)}{got}" if path else f"{allowed(first)}{got}"
 
 
 def allowed(error: ErrorDetails) -> str:
-    """What a value must be, in our words; the validator's where we have none."""
+    """Return what a value must be, in our words; the validator's where we have none."""
     given = error.get("ctx", {})
     if error["type"] == "value_error":
         return str(given["error"])
@@ -121,7 +117,7 @@ def allowed(error: ErrorDetails) -> str:
 
 
 def check(value: object, kind: Any, name: str) -> None:
-    """`BenchError` (exit 2) unless a value that no configuration holds is of its `kind`."""
+    """Raise `UsageError` unless a value that no configuration holds is of its `kind`."""
     try:
         TypeAdapter(kind).validate_python(value)
     except ValidationError as error:

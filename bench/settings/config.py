@@ -1,8 +1,7 @@
-"""What a run is asked to do: `RunConfig`, from defaults, a TOML file and the command line.
+"""Configuration of a run: `RunConfig`, from defaults, a TOML file and the command line.
 
-The command line overrides the file, the file overrides the defaults. An unknown key is an error
-with the nearest valid one. The resolved configuration is written to ``config.toml`` in the run
-folder and rebuilds the very same run. No torch here.
+The command line overrides the file, the file overrides the defaults; an unknown key is an error.
+The resolved configuration, ``config.toml`` in the run folder, rebuilds the very same run.
 """
 
 from __future__ import annotations
@@ -14,46 +13,26 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
+import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from bench.errors import UsageError, did_you_mean
-from bench.settings import toml
-from bench.settings.bounds import (
-    BatchSize,
-    Count,
-    CountOrNone,
-    DeviceMap,
-    MaxNewTokens,
-    Repeats,
-    RunName,
-    Seconds,
-    Seed,
-    Shards,
-    Temperature,
-    Text,
-    Threads,
-    TopP,
-    format_error,
-)
-from bench.settings.protocol import PRESETS
-from bench.settings.published import reference_names
+from bench.settings import bounds
+from bench.settings.protocol import PRESETS, published
 from decoders.core import registry
 from decoders.core.types import DecoderSpec
 from specbench_tasks.task import EMBEDDED
 
 ZOO = "zoo"
 """The embedded default, as `--model`, `--draft` and `--tasks` name it."""
-_ZOO_LIMIT = 24
-"""Conversations timed by default when the tasks are the zoo's."""
-_ZOO_QUALITY_LIMIT = 20
-"""Prompts scored per family by default then: the main job is to end within two minutes."""
+_ZOO_LIMITS = {"limit": 24, "quality_limit": 20}
+"""Defaults when the tasks are the zoo's: the main job is to end within two minutes."""
 
 Options = dict[str, str]
 _AS_KEYS: Mapping[str, str] = MappingProxyType({})
 Numerics = Literal["fast", "invariant"]
 NUMERICS: tuple[Numerics, ...] = get_args(Numerics)
 FAST: Numerics = "fast"
-"""Of a run that says nothing of it."""
 
 
 class RunConfig(BaseModel):
@@ -79,48 +58,47 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    decoders: dict[Text, Options] | None = None
-    model: Text = ZOO
-    draft: Text | None = None
-    adapters: dict[Text, Text] = Field(default_factory=dict)
-    tasks: Text = ZOO
-    columns: dict[Text, Text] = Field(default_factory=dict)
-    limit: Count | None = None
-    quality_limit: CountOrNone = 40
-    phase_limit: CountOrNone = 6
-    repeats: Repeats = 3
-    batch_size: BatchSize = 1
-    max_new_tokens: MaxNewTokens = 256
-    temperature: Temperature = 0.0
-    top_p: TopP = 1.0
-    top_k: CountOrNone = 0
-    seed: Seed = 0
+    decoders: dict[bounds.Text, Options] | None = None
+    model: bounds.Text = ZOO
+    draft: bounds.Text | None = None
+    adapters: dict[bounds.Text, bounds.Text] = Field(default_factory=dict)
+    tasks: bounds.Text = ZOO
+    columns: dict[bounds.Text, bounds.Text] = Field(default_factory=dict)
+    limit: bounds.Count | None = None
+    quality_limit: bounds.CountOrNone = 40
+    phase_limit: bounds.CountOrNone = 6
+    repeats: bounds.Repeats = 3
+    batch_size: bounds.BatchSize = 1
+    max_new_tokens: bounds.MaxNewTokens = 256
+    temperature: bounds.Temperature = 0.0
+    top_p: bounds.TopP = 1.0
+    top_k: bounds.CountOrNone = 0
+    seed: bounds.Seed = 0
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    device: Text | None = None
-    threads: Threads | None = None
+    device: bounds.Text | None = None
+    threads: bounds.Threads | None = None
     attention: Literal["sdpa", "eager"] | None = None
     compile: bool = False
     quantize: Literal["int8", "int4"] | None = None
     numerics: Numerics | None = None
     tile: Literal[8, 16, 32] | None = None
     reuse_prefix: bool = False
-    tensor_parallel: Shards = 1
-    device_map: DeviceMap | None = None
+    tensor_parallel: bounds.Shards = 1
+    device_map: bounds.DeviceMap | None = None
     self_check: bool = True
     fixed_length: bool = False
-    timeout: Seconds | None = None
+    timeout: bounds.Seconds | None = None
     overlong: Literal["skip", "truncate"] = "skip"
-    prompt_tokens: Count | None = None
-    cost: Text | None = None
+    prompt_tokens: bounds.Count | None = None
+    cost: bounds.Text | None = None
     protocol: Literal["specbench"] | None = None
     reference: str | None = None
-    run_name: RunName | None = None
+    run_name: bounds.RunName | None = None
 
     @field_validator("reference")
     @classmethod
     def _published(cls, value: str | None) -> str | None:
-        """A reference that there is: found out before anything is measured."""
-        if value is not None and value not in (known := reference_names()):
+        if value is not None and value not in (known := published()):
             raise ValueError(f"no reference {value!r}; {did_you_mean(value, known)}")
         return value
 
@@ -148,25 +126,25 @@ class RunConfig(BaseModel):
 
     @property
     def specs(self) -> tuple[DecoderSpec, ...]:
-        """The decoders named, in order (empty where none is named)."""
+        """Decoders named, in order (empty where none is named)."""
         return tuple(spec_of(cell, options) for cell, options in (self.decoders or {}).items())
 
     @property
     def hash(self) -> str:
-        """Four hexadecimal digits of everything that decides the measurement."""
+        """Four hexadecimal digits of the configuration."""
         return hashlib.sha256(self.to_toml().encode()).hexdigest()[:4]
 
     def to_toml(self) -> str:
-        """The configuration as TOML; what is None is left out and resolves the same again."""
-        return toml.dumps(self.model_dump())
+        """Return TOML without the keys that are None, which resolve the same again."""
+        return tomli_w.dumps(self.model_dump(exclude_none=True))
 
     def with_values(self, **values: object) -> RunConfig:
-        """A validated copy with some values replaced; the others are set where they were set."""
+        """Return a validated copy with some values replaced."""
         return _validated({**self.model_dump(exclude_unset=True), **values})
 
 
 def spec_of(cell: str, options: Mapping[str, str]) -> DecoderSpec:
-    """The decoder spec of a cell; `ValueError` where the cell is no NAME[@LABEL]."""
+    """Return the decoder spec of a cell (`ValueError` where it is no NAME[@LABEL])."""
     named = registry.parse_spec(cell)
     return DecoderSpec(name=named.name, label=named.label, options={**named.options, **options})
 
@@ -174,13 +152,12 @@ def spec_of(cell: str, options: Mapping[str, str]) -> DecoderSpec:
 def load_config(
     file: Path | None, overrides: Mapping[str, object], names: Mapping[str, str] = _AS_KEYS
 ) -> RunConfig:
-    """The configuration of a command: `file`, with the `overrides` that are not None on top.
+    """Return the configuration of `file` with the `overrides` that are not None on top.
 
-    `names` are what the user calls the keys of the overrides: an error speaks of ``--top-p``.
+    `names` are the user's names of the overrides: an error speaks of ``--top-p``.
 
     Raises:
-        BenchError: exit 2 in one line for a missing or malformed file, an unknown key, or a
-            value out of range.
+        UsageError: a missing or malformed file, an unknown key, a value out of range.
     """
     values = read_toml(file) if file is not None else {}
     given = {key: value for key, value in overrides.items() if value is not None}
@@ -188,23 +165,18 @@ def load_config(
 
 
 def config_of(values: Mapping[str, Any], names: Mapping[str, str] = _AS_KEYS) -> RunConfig:
-    """The configuration of values as a file holds them, with the defaults (raises likewise)."""
+    """Return the configuration of a file's values, with the defaults (raises likewise)."""
     values = _flat_tasks(dict(values))
     values = {**PRESETS.get(str(values.get("protocol")), {}), **values}
     config = _validated(values, names)
     if not {name.strip() for name in config.tasks.split(",")} <= EMBEDDED:
         return config
-    zoo = {"limit": _ZOO_LIMIT, "quality_limit": _ZOO_QUALITY_LIMIT}
-    missing = {key: value for key, value in zoo.items() if values.get(key) is None}
-    return config.with_values(**missing) if missing else config
+    missing = {key: value for key, value in _ZOO_LIMITS.items() if values.get(key) is None}
+    return config.with_values(**missing)
 
 
 def parse_adapters(texts: Sequence[str] | None) -> dict[str, str] | None:
-    """``NAME=PATH`` texts as a table.
-
-    Raises:
-        BenchError: exit 2.
-    """
+    """Return ``NAME=PATH`` texts as a table (`UsageError`)."""
     adapters = {}
     for text in texts or ():
         name, equals, path = text.partition("=")
@@ -217,7 +189,7 @@ def parse_adapters(texts: Sequence[str] | None) -> dict[str, str] | None:
 
 
 def read_toml(file: Path) -> dict[str, Any]:
-    """What a TOML file holds (`BenchError`, exit 2, where it cannot be read or is none)."""
+    """Return a TOML file's values (`UsageError` where it cannot be read or is none)."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -227,7 +199,7 @@ def read_toml(file: Path) -> dict[str, Any]:
 
 
 def _flat_tasks(values: dict[str, Any]) -> dict[str, Any]:
-    """``[tasks.jsonl] path = …, <columns>`` as ``tasks = "jsonl=…"`` and ``[columns]``."""
+    """Turn ``[tasks.jsonl] path = …, <columns>`` into ``tasks`` and ``[columns]``."""
     tasks = values.get("tasks")
     if not isinstance(tasks, Mapping):
         return values
@@ -235,9 +207,9 @@ def _flat_tasks(values: dict[str, Any]) -> dict[str, Any]:
     if len(tasks) != 1 or not all(isinstance(table, Mapping) for table in tasks.values()):
         raise UsageError("tasks takes one source, e.g. [tasks.jsonl] with path")
     ((source, table),) = tasks.items()
-    place = "id" if source == "hf" else "path"  # of a file, `id` is a column
-    flat["tasks"] = f"{source}={table[place]}" if place in table else source
-    flat["columns"] = {key: value for key, value in table.items() if key != place}
+    origin = "id" if source == "hf" else "path"  # of a file, `id` is a column
+    flat["tasks"] = f"{source}={table[origin]}" if origin in table else source
+    flat["columns"] = {key: value for key, value in table.items() if key != origin}
     return flat
 
 
@@ -249,7 +221,7 @@ def _validated(values: Mapping[str, Any], names: Mapping[str, str] = _AS_KEYS) -
     try:
         return RunConfig(**values)
     except ValidationError as error:
-        raise UsageError(format_error(error, names)) from error
+        raise UsageError(bounds.format_error(error, names)) from error
 
 
 def _as_text(cell: str, options: object) -> Options:
@@ -260,5 +232,5 @@ def _as_text(cell: str, options: object) -> Options:
 
 
 def as_text(value: object) -> str:
-    """An option's value as it is written in a spec."""
+    """Return an option's value as it is written in a spec."""
     return str(value).lower() if isinstance(value, bool) else str(value)

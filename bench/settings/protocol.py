@@ -1,16 +1,18 @@
-"""``--protocol specbench``: Spec-Bench's protocol: a table that can stand beside its leaderboard.
+"""Spec-Bench's protocol (``--protocol specbench``), and published numbers to stand beside.
 
 After github.com/hemingkx/Spec-Bench (arXiv 2401.07851), main at fd2c1cd: all 480 questions, greedy,
 batch 1, 1,024 tokens at most, float16 on a GPU, three runs, prompts in FastChat's Vicuna v1.1
 template whatever the model, and tokens counted as evaluation/speed.py does: a method's as emitted,
 the baseline's as its text tokenised again, less one. Options given beside it win, and are told as
-departures. What stays ours: order, warm-up, and turn 2 after the baseline's answer to turn 1, the
-same for all (there, each method's own). No torch here.
+departures. Our own stay: order, warm-up, and turn 2 after the baseline's answer to turn 1, the same
+for all (there, each method's own).
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from typing import Any, Protocol
 
 NUM_TURNS = 560
@@ -27,7 +29,7 @@ SPECBENCH: Mapping[str, Any] = {
     "fixed_length": False,
 }
 PRESETS: Mapping[str, Mapping[str, Any]] = {"specbench": SPECBENCH}
-"""Configuration values that a protocol stands for."""
+"""Configuration values of each protocol."""
 DTYPE = "float16"
 _SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. The assistant gives "
@@ -38,27 +40,32 @@ _FREE = ("quality_limit", "tasks")
 
 
 class Encoder(Protocol):
-    """What is used of a tokenizer."""
+    """A tokenizer's encoder."""
 
     def encode(self, text: str, *, add_special_tokens: bool, verbose: bool) -> list[int]:
-        """Token ids of a text."""
+        """Return the token ids of a text."""
 
 
-def vicuna(said: Sequence[str]) -> str:
-    """User and assistant texts by turns, the user's last, as FastChat's Vicuna v1.1 prompt."""
+def published() -> dict[str, dict[str, Any]]:
+    """Return every reference of ``published.toml`` by the name that ``--reference`` takes."""
+    return tomllib.loads((files("bench.settings") / "published.toml").read_text(encoding="utf-8"))
+
+
+def vicuna(messages: Sequence[str]) -> str:
+    """Return texts of user and assistant, the user's last, as FastChat's Vicuna v1.1 prompt."""
     text = f"{_SYSTEM} "
-    for turn, message in enumerate(said):
+    for turn, message in enumerate(messages):
         text += f"ASSISTANT: {message}</s>" if turn % 2 else f"USER: {message} "
     return f"{text}ASSISTANT:"
 
 
 def recount(tokenizer: Encoder, text: str) -> int:
-    """An answer's length as Spec-Bench counts its baseline's: tokenised again, less the BOS."""
+    """Return a baseline answer's length as Spec-Bench counts: tokenised again, less the BOS."""
     return len(tokenizer.encode(text, add_special_tokens=True, verbose=False)) - 1
 
 
 def departures(config: Mapping[str, Any], num_turns: int) -> list[str]:
-    """Where a run that timed `num_turns` left the protocol, one line each; empty where nowhere."""
+    """Return the ways in which a run that timed `num_turns` left the protocol, a line each."""
     lines = [
         f"{key} is {config[key]}, not {wanted}"
         for key, wanted in SPECBENCH.items()

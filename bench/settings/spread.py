@@ -1,7 +1,7 @@
-"""How a run is spread over workers: what ``--executor`` and the options beside it say.
+"""``--executor`` and the options beside it: how a run is spread over workers.
 
-It decides where blocks are measured and not what is, so it is no part of `RunConfig`: a run may be
-resumed with another. No torch here.
+They decide where blocks are measured and not which, so they are no part of `RunConfig`: a run may
+be resumed with another.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bench.errors import UsageError
 
 
 class Kind(StrEnum):
-    """What ``--executor`` takes."""
+    """Executors of ``--executor``."""
 
     local = "local"
     ray = "ray"
@@ -23,10 +23,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """How a run is spread: over `workers` workers that the executor `kind` starts.
+    """Number of workers, the executor that starts them, and its options.
 
-    `options` are the executor's own: of Ray ``address`` and what an actor may need, of submitit
-    ``folder``, ``cluster`` and what its ``update_parameters`` takes.
+    Options of Ray are ``address`` and those of an actor; of submitit ``folder``, ``cluster`` and
+    those of its ``update_parameters``.
     """
 
     kind: Kind = Kind.local
@@ -35,7 +35,7 @@ class WorkerConfig:
 
     @property
     def alone(self) -> bool:
-        """Whether the run's own process measures: one worker, and no cluster."""
+        """Whether the run's own process measures."""
         return self.kind == Kind.local and self.workers == 1
 
 
@@ -43,11 +43,7 @@ ALONE = WorkerConfig()
 
 
 def spread_of(kind: Kind, workers: int, options: Sequence[str] | None) -> WorkerConfig:
-    """What the command line says; `options` are ``KEY=VALUE`` texts.
-
-    Raises:
-        BenchError: exit 2.
-    """
+    """Return what the command line asks for; `options` are ``KEY=VALUE`` texts (`UsageError`)."""
     if workers < 1:
         raise UsageError(f"--workers {workers} is not allowed; use 1 or more")
     table = {}
@@ -57,6 +53,5 @@ def spread_of(kind: Kind, workers: int, options: Sequence[str] | None) -> Worker
             raise UsageError(f"--executor-option {text!r} is not KEY=VALUE")
         table[key] = value
     if kind == Kind.local and table:
-        line = f"--executor local has no options, and was given {', '.join(table)}"
-        raise UsageError(line)
+        raise UsageError(f"--executor local has no options, and was given {', '.join(table)}")
     return WorkerConfig(kind=kind, workers=workers, options=table)

@@ -1,4 +1,4 @@
-"""What a sweep is asked to do: `Sweep`, the points of the grids of a TOML file. No torch here.
+"""A sweep as it is asked for: `Sweep`, the points of the grids of a TOML file.
 
 The file is a configuration as ``--config`` takes one, and beside it ``[sweep]``, a grid, or several
 ``[[sweep]]``. In a grid a list is an axis, anything else replaces the configuration's value; the
@@ -21,9 +21,9 @@ from bench.errors import UsageError, did_you_mean
 from bench.settings.config import RunConfig, as_text, config_of, read_toml
 
 GRIDS = "sweep"
-"""The key of a file under which its grids stand."""
+"""Key of a file's grids."""
 ALWAYS = ("batch_size", "temperature", "max_new_tokens")
-"""Settings that are told of every point, axes or not."""
+"""Settings that every point shows, axes or not."""
 _NO_AXIS = ("decoders", "adapters", "columns", "run_name", "protocol", "reference")
 _LONGEST = 48
 
@@ -32,20 +32,20 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One combination: its place among all (from 1), its run's configuration, its value on axes.
+    """One combination: its number among all (from 1), its run's configuration, its value on axes.
 
-    An axis is a setting, or ``CELL.OPTION``; a point without that cell has None there. `label` says
-    what is the point's own in its grid.
+    An axis is a setting, or ``CELL.OPTION``; a point without that cell has None there. `label`
+    names the point's own values in its grid.
     """
 
-    place: int
+    number: int
     label: str
     config: RunConfig
     values: Values
 
     @property
     def name(self) -> str:
-        """The name of its run, no other point's."""
+        """Name of its run, no other point's."""
         assert self.config.run_name is not None
         return self.config.run_name
 
@@ -61,12 +61,12 @@ class Sweep:
 
     @property
     def folder_name(self) -> str:
-        """The same for the same file, so that a sweep goes on where it was stopped."""
+        """Name that is the same for the same file: a sweep goes on where it was stopped."""
         digest = hashlib.sha256(json.dumps(self.given, sort_keys=True).encode()).hexdigest()[:4]
         return f"{'' if self.stem == GRIDS else 'sweep-'}{self.stem}-{digest}"
 
     def describe(self) -> str:
-        """How many points on which axes, in words."""
+        """Return the number of points and their axes, in words."""
         sizes = {
             axis: len({json.dumps(point.values.get(axis)) for point in self.points})
             for axis in self.axes
@@ -77,17 +77,12 @@ class Sweep:
 
 
 def load_sweep(file: Path) -> Sweep:
-    """The sweep of a TOML file.
-
-    Raises:
-        BenchError: exit 2 for what is no sweep or no configuration.
-    """
+    """Return the sweep of a TOML file (`UsageError` for no sweep or no configuration)."""
     given = read_toml(file)
     grids = given.get(GRIDS)
     listed = [grids] if isinstance(grids, Mapping) else grids
     if not isinstance(listed, list) or not all(isinstance(g, Mapping) and g for g in listed):
-        line = f"{file} has no [{GRIDS}] table of axes, e.g. batch_size = [1, 4]"
-        raise UsageError(line)
+        raise UsageError(f"{file} has no [{GRIDS}] table of axes, e.g. batch_size = [1, 4]")
     base = {key: value for key, value in given.items() if key != GRIDS}
     made: dict[str, tuple[dict[str, Any], str]] = {}
     axes: dict[str, None] = {}
@@ -96,8 +91,8 @@ def load_sweep(file: Path) -> Sweep:
             made.setdefault(config_of(values).to_toml(), (values, label))
     names = tuple(axes)
     points = tuple(
-        _point(place, values, label, names)
-        for place, (values, label) in enumerate(made.values(), start=1)
+        _point(number, values, label, names)
+        for number, (values, label) in enumerate(made.values(), start=1)
     )
     return Sweep(stem=_slug(file.stem), given=given, axes=names, points=points)
 
@@ -105,7 +100,7 @@ def load_sweep(file: Path) -> Sweep:
 def _combinations(
     base: Values, grid: Values, axes: dict[str, None]
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """Values and label of a grid's points, the last axis running fastest; `axes` gains its own."""
+    """Yield values and labels of a grid's points, the last axis fastest; add to `axes`."""
     fixed = {**base, **{key: grid[key] for key in ("decoders",) if key in grid}}
     varied: dict[str, Sequence[Any]] = {}
     for key, value in grid.items():
@@ -117,16 +112,14 @@ def _combinations(
             varied[key] = _listed(key, value)
         else:
             known = [name for name in RunConfig.model_fields if name not in _NO_AXIS]
-            line = (
-                f"{key!r} is no axis of a sweep; {did_you_mean(key, known)}, or [{GRIDS}.DECODER]"
-            )
-            raise UsageError(line)
+            hint = did_you_mean(key, known)
+            raise UsageError(f"{key!r} is no axis of a sweep; {hint}, or [{GRIDS}.DECODER]")
     for axis in varied:
         axes.setdefault(axis)
     for chosen in itertools.product(*varied.values()):
         at = dict(zip(varied, chosen, strict=True))
         own = [f"{axis} {value}" for axis, value in at.items() if len(varied[axis]) > 1]
-        yield _placed(fixed, at), ", ".join(own)
+        yield _combined(fixed, at), ", ".join(own)
 
 
 def _listed(key: str, value: Any) -> Sequence[Any]:
@@ -135,8 +128,7 @@ def _listed(key: str, value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _placed(fixed: Values, chosen: Values) -> dict[str, Any]:
-    """A configuration's values with those of a point in place."""
+def _combined(fixed: Values, chosen: Values) -> dict[str, Any]:
     values = {**fixed, **{key: value for key, value in chosen.items() if "." not in key}}
     options = {key: value for key, value in chosen.items() if "." in key}
     if options:
@@ -151,18 +143,17 @@ def _placed(fixed: Values, chosen: Values) -> dict[str, Any]:
     return values
 
 
-def _point(place: int, values: Values, label: str, axes: Sequence[str]) -> Point:
+def _point(number: int, values: Values, label: str, axes: Sequence[str]) -> Point:
     plain = config_of(values)
     settings, cells = plain.model_dump(), plain.decoders or {}
     on_axes = {}
     for axis in dict.fromkeys((*ALWAYS, *axes)):
         cell, dot, option = axis.rpartition(".")
         on_axes[axis] = cells.get(cell, {}).get(option) if dot else settings[axis]
-    name = f"p{place:03d}-{_slug(label)[:_LONGEST]}".rstrip("-")
+    name = f"p{number:03d}-{_slug(label)[:_LONGEST]}".rstrip("-")
     config = config_of({**values, "run_name": name})
-    return Point(place=place, label=label, config=config, values=on_axes)
+    return Point(number=number, label=label, config=config, values=on_axes)
 
 
 def _slug(text: str) -> str:
-    """The text as part of a folder's name."""
     return re.sub(r"[^A-Za-z0-9._+@-]+", "-", text) or GRIDS

@@ -1,7 +1,4 @@
-"""Adapters used outside of what they were trained for: a warning, since they only propose worse.
-
-No torch here.
-"""
+"""Warnings of adapters used outside of what they were trained for: they only propose worse."""
 
 from __future__ import annotations
 
@@ -16,12 +13,7 @@ _MAX_TOP_P_GAP = 0.05
 
 
 def training_warnings(config: Mapping[str, Any], models: Models) -> tuple[str, ...]:
-    """One line for every adapter that a run uses outside of what it was trained for.
-
-    Args:
-        config: of the run: ``temperature``, ``top_p`` and ``top_k``.
-        models: facts of target and draft, and of the adapters by name.
-    """
+    """Return one line for every adapter that a run uses outside of what it was trained for."""
     lines = []
     for name, facts in (models.adapters or {}).items():
         reasons = [*_other_distribution(config, facts), *_other_base(facts, models)]
@@ -34,8 +26,7 @@ def training_warnings(config: Mapping[str, Any], models: Models) -> tuple[str, .
 
 
 def _other_distribution(config: Mapping[str, Any], facts: AdapterFacts) -> list[str]:
-    """In what the run's sampling is none of the adapter's training (masked slots know of none)."""
-    if facts.masked:
+    if facts.masked:  # masked slots know of no sampling
         return []
     temperature, top_p, top_k = config["temperature"], config["top_p"], config["top_k"]
     if temperature == 0:
@@ -46,19 +37,17 @@ def _other_distribution(config: Mapping[str, Any], facts: AdapterFacts) -> list[
         reasons.append(f"temperature {temperature:g}, trained {low:g} to {high:g}")
     top_ps = (top_p,) if facts.top_ps is None else facts.top_ps
     if all(abs(top_p - trained) > _MAX_TOP_P_GAP + 1e-9 for trained in top_ps):
-        known = ", ".join(f"{trained:g}" for trained in top_ps)
-        reasons.append(f"top-p {top_p:g}, trained {known}")
+        reasons.append(f"top-p {top_p:g}, trained {', '.join(f'{p:g}' for p in top_ps)}")
     if facts.top_k not in (None, top_k):
         reasons.append(f"top-k {top_k}, trained {facts.top_k}")
     return reasons
 
 
 def _other_base(facts: AdapterFacts, models: Models) -> list[str]:
-    """The models it is attached to that are not the one it was trained on, where that is known."""
     base = facts.base_weights_sha256
     hashes = {role: models.weights_of(role) for role in facts.models}
     return [
         f"the {role} has other weights"
         for role, sha256 in hashes.items()
-        if base is not None and sha256 is not None and sha256 != base
+        if base is not None and sha256 not in (None, base)
     ]

@@ -1,9 +1,8 @@
-"""The ceiling of a decoder that fills places in parallel, on lists (`specbench_tasks.ceilings`).
+"""The ceiling of a decoder that fills slots in parallel, on lists (`specbench_tasks.ceilings`).
 
-Which items of an answer were drawn without a look at one another is in its record: those that one
-pass over a block decided. The target's own token of a pass is drawn in the same call, so it counts
-with that pass. Whoever records no passes predicts nothing in parallel unverified, and has no
-ceiling. No torch here.
+Items that one pass over a block decided were drawn without a look at one another. The target's own
+token of a pass is drawn in the same call, so it counts with that pass. Decoders that record no
+passes have no ceiling.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ Piece = Callable[[int], str]
 
 
 def holds(config: Mapping[str, object]) -> bool:
-    """Whether ceilings hold of a run: its tokens are drawn from the distributions as they are."""
+    """Tell whether a run's tokens are drawn from the distributions as they are."""
     warp = (config.get("temperature", 0), config.get("top_p", 1), config.get("top_k", 0))
     return warp == (1, 1, 0)
 
 
 def on_lists(records: Iterable[SampleRecord]) -> list[SampleRecord]:
-    """Scored answers to lists that were filled in passes."""
+    """Return the scored answers to lists that were filled in passes."""
     return [
         record
         for record in records
@@ -41,14 +40,14 @@ def on_lists(records: Iterable[SampleRecord]) -> list[SampleRecord]:
 
 
 def mean_ceiling(records: Sequence[SampleRecord], piece: Piece) -> float | None:
-    """The mean ceiling of one decoder's answers in one family; None where no answer is a list."""
+    """Return the mean ceiling of one decoder's answers in one family; None: no answer is a list."""
     grouped = [(record.family, groups(record, piece)) for record in records]
     values = [ceiling(family, sizes) for family, sizes in grouped if sizes]
     return fmean(values) if values else None
 
 
 def groups(record: SampleRecord, piece: Piece) -> tuple[int, ...]:
-    """How many items each pass decided, in order; empty for an answer of other than n items.
+    """Count the items each pass decided, in order; empty for an answer of other than n items.
 
     An item is a capital letter on its own, and belongs to the token that holds it.
     """
@@ -61,15 +60,15 @@ def groups(record: SampleRecord, piece: Piece) -> tuple[int, ...]:
         text += piece(token)
         owners += [index] * (len(text) - len(owners))
     passes = _passes(steps.decided, steps.passes)
-    letters = [place for place, sign in enumerate(text) if "A" <= sign <= "Z"]
+    letters = [index for index, sign in enumerate(text) if "A" <= sign <= "Z"]
     if len(letters) != NUM_ITEMS:
         return ()
-    sizes = Counter(passes[owners[place]] for place in letters)
+    sizes = Counter(passes[owners[index]] for index in letters)
     return tuple(sizes[key] for key in sorted(sizes))
 
 
 def _passes(decided: Sequence[Sequence[int]], finished: Sequence[int]) -> list[tuple[int, int]]:
-    """(block, pass) of every token; a block ends with the step that says its passes."""
+    """Return (block, pass) of every token; a block ends with the step that says its passes."""
     made: list[tuple[int, int]] = []
     block = latest = 0
     for numbers, passes in zip(decided, finished, strict=True):

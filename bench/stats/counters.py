@@ -1,35 +1,40 @@
-"""Every counter of a run, each defined once, from records alone.
+"""Every counter of a run, defined once as in docs/metrics.md, from timing records without an error.
 
 Counters are *pooled*: sums over all answers divided by sums over all answers, so that a long answer
 weighs more than a short one. Prefill is the first step: its calls, rows and tokens are kept apart.
-Only timing records without an error count. Names and definitions are those of docs/metrics.md.
-
-Clock readings are in `bench.stats.times`, paired statistics in `bench.stats.intervals`. No torch
-here.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Self
+from typing import Self, TypeVar
 
 from bench.records.record import SampleRecord
 
+T = TypeVar("T")
+
 
 def ratio(part: float, whole: float) -> float | None:
-    """`part` / `whole`; None where there is nothing to divide by."""
+    """Return `part` / `whole`; None where there is nothing to divide by."""
     return part / whole if whole else None
 
 
 def timed(records: Iterable[SampleRecord]) -> list[SampleRecord]:
-    """The records that counters and times are taken from: timing pass, no error."""
+    """Return the records of the timing pass that have no error."""
     return [r for r in records if r.kind == "timing" and r.error is None and r.has_steps]
 
 
-# ---------------------------------------------------------------- counters
+def group_by(
+    records: Iterable[T], key: Callable[[T], str] = attrgetter("decoder")
+) -> dict[str, list[T]]:
+    """Group records by `key`, in order of first appearance."""
+    groups: dict[str, list[T]] = {}
+    for record in records:
+        groups.setdefault(key(record), []).append(record)
+    return groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +58,7 @@ class Tally:
 
     @classmethod
     def of(cls, record: SampleRecord) -> Self:
-        """The tally of one answer; of one without steps (an error row) it is all zeros."""
+        """Count one answer; an answer without steps (an error row) counts as all zeros."""
         steps = record.steps
         if steps is None or not steps.emitted:
             return cls()
@@ -72,7 +77,7 @@ class Tally:
 
     @classmethod
     def pool(cls, records: Iterable[SampleRecord]) -> Self:
-        """The sum of the tallies of `records`."""
+        """Add up the tallies of `records`."""
         names = tuple(cls.__dataclass_fields__)
         values = attrgetter(*names)
         sums = [sum(column) for column in zip(*(values(cls.of(r)) for r in records), strict=True)]
@@ -111,12 +116,12 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionCount:
-    """What became of the draft at one position of a step (1 is the first).
+    """Fate of the draft at one position of a step (1 is the first).
 
     `steps` drafted at least that far, in a tree on its longest path; in `reached` of them all
     earlier drafts stood; in `accepted` this one stood as well. `joint` is P(drafts 1..j all stand),
     the product of the conditionals up to here: it cannot rise with j, as accepted / steps can where
-    drafts differ in length. Where all are equally long the two are one.
+    drafts differ in length.
     """
 
     position: int
@@ -132,10 +137,10 @@ class PositionCount:
 
 
 def acceptance_by_position(records: Iterable[SampleRecord]) -> list[PositionCount]:
-    """Counts per draft position, up to the first position that no step got past.
+    """Count drafts by position, up to the first position that no step got past.
 
-    Within a step drafts 1..accepted stood. A draft cut off by EOS or the budget counts as drafted
-    and not accepted, as it does in `Tally.acceptance_rate`.
+    A draft cut off by EOS or the budget counts as drafted and not accepted, as it does in
+    `Tally.acceptance_rate`.
     """
     pairs: Counter[tuple[int, int]] = Counter()
     for record in timed(records):
@@ -148,30 +153,28 @@ def acceptance_by_position(records: Iterable[SampleRecord]) -> list[PositionCoun
         accepted = sum(n for (_, a), n in pairs.items() if a >= j)
         stood = ratio(accepted, reached)
         joint = None if joint is None or stood is None else joint * stood
-        count = PositionCount(
-            position=j,
-            steps=sum(n for (d, _), n in pairs.items() if d >= j),
-            reached=reached,
-            accepted=accepted,
-            joint=joint,
+        steps_so_far = sum(n for (d, _), n in pairs.items() if d >= j)
+        rows.append(
+            PositionCount(
+                position=j, steps=steps_so_far, reached=reached, accepted=accepted, joint=joint
+            )
         )
-        rows.append(count)
-        if count.accepted == 0:
+        if accepted == 0:
             break
     return rows
 
 
 def accepted_by_drafter(records: Iterable[SampleRecord]) -> dict[str, int]:
-    """Accepted drafts by the drafter that made them, where several drafted."""
+    """Count accepted drafts by the drafter that made them, where several drafted."""
     counts: Counter[str] = Counter()
     for record in timed(records):
-        for places in record.steps.source if record.steps is not None else ():
-            counts.update(record.drafters[place] for place in places)
+        for indices in record.steps.source if record.steps is not None else ():
+            counts.update(record.drafters[index] for index in indices)
     return dict(counts)
 
 
 def step_lengths(records: Iterable[SampleRecord]) -> dict[int, int]:
-    """Tokens emitted by a later step -> number of such steps (its mean is acceptance_length)."""
+    """Count later steps by the tokens they emitted (the mean is `Tally.acceptance_length`)."""
     lengths: Counter[int] = Counter()
     for record in timed(records):
         if (steps := record.steps) is not None:
@@ -179,64 +182,48 @@ def step_lengths(records: Iterable[SampleRecord]) -> dict[int, int]:
     return dict(sorted(lengths.items()))
 
 
-# ---------------------------------------------------------------- the rest
-
-
 def peak_memory_bytes(records: Iterable[SampleRecord]) -> int | None:
-    """Most memory an answer needed: weights, adapter and KV cache (CUDA: what was allocated)."""
+    """Return the most memory an answer needed: weights, adapter and KV cache (CUDA: allocated)."""
     return max(
         (r.peak_memory_bytes for r in timed(records) if r.peak_memory_bytes is not None),
         default=None,
     )
 
 
+def _beside_ar(
+    records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]
+) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+    """Yield the ids of a decoder and of the baseline for each (prompt, repeat) of both."""
+    reference = {(r.prompt, r.repeat): r for r in timed(baseline)}
+    for record in timed(records):
+        if (other := reference.get((record.prompt, record.repeat))) is not None:
+            yield record.tokens or (), other.tokens or ()
+
+
 def identical_to_ar(
     records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]
 ) -> float | None:
-    """Share of (prompt, repeat), error-free on both sides, with the baseline's exact ids."""
-    reference = {(r.prompt, r.repeat): r for r in timed(baseline)}
-    same = [
-        r.tokens == reference[r.prompt, r.repeat].tokens
-        for r in timed(records)
-        if (r.prompt, r.repeat) in reference
-    ]
+    """Return the share of (prompt, repeat), error-free on both sides, with the baseline's ids."""
+    same = [mine == expected for mine, expected in _beside_ar(records, baseline)]
     return ratio(sum(same), len(same))
 
 
 def shared_with_ar(
     records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]
 ) -> float | None:
-    """Share of the baseline's tokens that a decoder's answers begin with, pooled.
-
-    Over the (prompt, repeat) that are error-free on both sides.
-    """
-    reference = {(r.prompt, r.repeat): r for r in timed(baseline)}
+    """Return the share of the baseline's tokens that a decoder's answers begin with, pooled."""
     shared = total = 0
-    for record in timed(records):
-        other = reference.get((record.prompt, record.repeat))
-        tokens = record.tokens
-        if other is not None and tokens is not None:
-            expected = other.tokens or ()
-            parted = first_difference(tokens, expected)
-            shared += len(expected) if parted is None else parted
-            total += len(expected)
+    for mine, expected in _beside_ar(records, baseline):
+        parted = first_difference(mine, expected)
+        shared += len(expected) if parted is None else parted
+        total += len(expected)
     return ratio(shared, total)
 
 
 def first_difference(answer: Sequence[int], expected: Sequence[int]) -> int | None:
-    """How many tokens two answers share before they part; None where they are equal."""
+    """Return how many tokens two answers share before they part; None where they are equal."""
     if tuple(answer) == tuple(expected):
         return None
     pairs = zip(answer, expected, strict=False)
     shared = min(len(answer), len(expected))
     return next((i for i, (got, want) in enumerate(pairs) if got != want), shared)
-
-
-def group_by(
-    records: Iterable[SampleRecord], key: Callable[[SampleRecord], str]
-) -> dict[str, list[SampleRecord]]:
-    """Records grouped by `key`, in order of first appearance."""
-    groups: dict[str, list[SampleRecord]] = {}
-    for record in records:
-        groups.setdefault(key(record), []).append(record)
-    return groups

@@ -2,9 +2,8 @@
 
 After the first token a decoder that emits AL tokens per step, and whose steps cost `verify` +
 `draft` + `overhead` times what a token costs ar, is AL / (verify + draft + overhead) times as fast.
-The costs are the second pass's (`bench.measure.phases`), the speed-up they are held against is that
-of the timed blocks it followed: the residual is what the second pass disturbed, and what drifted.
-No torch here.
+Costs are the second pass's (`bench.measure.phases`), the measured speed-up is that of the timed
+blocks it followed: the residual is what disturbed the second pass, and what drifted.
 """
 
 from __future__ import annotations
@@ -26,11 +25,10 @@ OVERHEAD = ("sampling", "scheduler", "other")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Where one decoder's time went in the second pass.
+    """One decoder's time in the second pass, by phase: `shares` add up to 1.
 
-    `shares` add up to 1. `against_timed` is its time per token over that of the same answers in the
-    timed pass (None: not timed there). `padding` is the share of computed rows that only filled
-    merged calls up to one width (None: one answer at a time, or not counted).
+    `against_timed` is its time per token over that of the same answers in the timed pass; `padding`
+    the share of computed rows that only filled merged calls up to one width.
     """
 
     decoder: str
@@ -58,32 +56,29 @@ class Decomposition:
 
     @property
     def cost(self) -> float:
-        """What a step costs."""
+        """Return what a step costs."""
         return self.verify + self.draft + self.overhead
 
     @property
     def predicted(self) -> float:
-        """The speed-up that follows."""
+        """Return the speed-up that follows."""
         return self.acceptance_length / self.cost
 
     @property
     def residual(self) -> float | None:
-        """Measured / predicted - 1."""
+        """Return measured / predicted - 1."""
         return None if self.measured is None else self.measured / self.predicted - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftLength:
-    """How a decoder would do with other numbers of drafts a step.
-
-    `speedups` are after the first token, for 1, 2, ... drafts a step.
-    """
+    """Speed-ups of a decoder after the first token with 1, 2, ... drafts a step."""
 
     speedups: tuple[float, ...]
 
     @property
     def best(self) -> int:
-        """The number of drafts with the highest speed-up; the smaller of two that are equal."""
+        """Return the number of drafts with the highest speed-up, the smaller of two equal ones."""
         return 1 + self.speedups.index(max(self.speedups))
 
 
@@ -94,21 +89,19 @@ def draft_length(
     most: int = 0,
     relative: Callable[[float], float] | None = None,
 ) -> DraftLength | None:
-    """What follows for other numbers of drafts a step from a run with one number of them.
+    """Extrapolate a run with one number of drafts a step to other numbers.
 
     With k drafts a step emits what it does beside its drafts, and the sum of the joint acceptances
     up to k (Leviathan et al. 2023, arXiv 2211.17192, section 3, for unequal acceptances). Drafting
-    costs in proportion to k, and so does what verifying costs beyond a call of one row, unless a
-    measured curve says what it costs; overhead stays.
+    costs in proportion to k, and so does verifying beyond a call of one row, unless a measured
+    curve gives its cost; overhead stays.
 
     Args:
         parts: of the run.
         joint: P(drafts 1..j all stand), j = 1, 2, ..., as measured.
         drafted: mean number of drafts a step.
-        most: how far to go; beyond what was measured drafts stand as often as the last measured
-            one does after those before it (0: no further than measured).
-        relative: what a call of so many rows costs in calls of one, as measured
-            (`bench.stats.cost_curve`); its shape counts, the run's own cost is its level.
+        most: how far to go, where drafts stand as often as the last measured one (0: no further).
+        relative: a call's cost by rows, of which the shape counts (`bench.stats.cost_curve`).
     """
     if not joint or not drafted:
         return None
@@ -119,67 +112,55 @@ def draft_length(
     speedups = []
     for k, stands in enumerate([*joint, *beyond], start=1):
         accepted += stands
-        cost = _verify(parts, drafted, k, relative) + parts.draft / drafted * k + parts.overhead
+        if relative is None:
+            verify = min(parts.verify, 1.0) + max(0.0, parts.verify - 1) / drafted * k
+        else:
+            verify = parts.verify * relative(k + 1) / relative(drafted + 1)
+        cost = verify + parts.draft / drafted * k + parts.overhead
         speedups.append((certain + accepted) / cost)
     return DraftLength(speedups=tuple(speedups))
-
-
-def _verify(
-    parts: Decomposition, drafted: float, k: int, relative: Callable[[float], float] | None
-) -> float:
-    """What verifying k drafts costs, in ar's seconds per token."""
-    if relative is None:
-        return min(parts.verify, 1.0) + max(0.0, parts.verify - 1) / drafted * k
-    return parts.verify * relative(k + 1) / relative(drafted + 1)
 
 
 def splits(
     answers: Sequence[PhasedAnswer], records: Iterable[SampleRecord], decoders: Iterable[str]
 ) -> list[Split]:
-    """Every decoder's time by phase, in the order of `decoders`; those without any left out."""
-    cells = counters.group_by(records, lambda record: record.decoder)
+    """Split every decoder's time by phase, in the order of `decoders`."""
+    cells, phased = counters.group_by(records), counters.group_by(answers)
     made = []
     for decoder in decoders:
-        mine = [answer for answer in answers if answer.decoder == decoder]
+        mine = phased.get(decoder, [])
         emitted, total_s = sum(a.emitted for a in mine), sum(a.total_s for a in mine)
         if not emitted or not total_s:
             continue
         timed = times.time_per_token_s(_units(cells.get(decoder, []), mine))
         each = total_s / emitted
+        grouped = [answer for answer in mine if len(answer.prompts) > 1]
+        padded = sum(answer.padded_rows for answer in grouped)
         made.append(
             Split(
                 decoder=decoder,
                 prompts=sum(len(answer.prompts) for answer in mine),
                 time_per_token_s=each,
-                shares={p: sum(a.seconds.get(p, 0.0) for a in mine) / total_s for p in PHASES},
+                shares={phase: _spent_s(mine, phase) / total_s for phase in PHASES},
                 against_timed=each / timed if timed else None,
-                padding=_padding([answer for answer in mine if len(answer.prompts) > 1]),
+                padding=ratio(padded, sum(answer.rows for answer in grouped) + padded),
             )
         )
     return made
 
 
-def _padding(answers: Sequence[PhasedAnswer]) -> float | None:
-    """Share of rows that only filled up, of answers in groups."""
-    rows, padded = sum(a.rows for a in answers), sum(a.padded_rows for a in answers)
-    return padded / (rows + padded) if rows else None
-
-
 def decompositions(
     answers: Sequence[PhasedAnswer], records: Iterable[SampleRecord], decoders: Iterable[str]
 ) -> list[Decomposition]:
-    """Every decoder's speed-up in parts, on the prompts that both it and ar answered alone.
-
-    Those with no step after the first, and answers timed in groups, are left out.
-    """
-    cells = counters.group_by(records, lambda record: record.decoder)
-    alone = [answer for answer in answers if len(answer.prompts) == 1]
-    theirs = {a.prompts: a for a in alone if a.decoder == BASELINE and a.later_steps}
+    """Take every decoder's speed-up apart, on prompts that it and ar answered alone in steps."""
+    cells = counters.group_by(records)
+    alone = [a for a in answers if len(a.prompts) == 1 and a.later_steps]
+    theirs = {a.prompts: a for a in alone if a.decoder == BASELINE}
     made = []
     for decoder in decoders:
-        mine = [a for a in alone if a.decoder == decoder and a.later_steps and a.prompts in theirs]
+        mine = [a for a in alone if a.decoder == decoder and a.prompts in theirs]
         base = [theirs[answer.prompts] for answer in mine]
-        unit_s = ratio(_decode_s(base, PHASES[1:]), sum(a.later_emitted for a in base))
+        unit_s = ratio(_spent_s(base, *PHASES[1:]), sum(a.later_emitted for a in base))
         if decoder == BASELINE or not unit_s:
             continue
         num_steps = sum(answer.later_steps for answer in mine)
@@ -191,22 +172,21 @@ def decompositions(
                 decoder=decoder,
                 prompts=len(mine),
                 acceptance_length=sum(a.later_emitted for a in mine) / num_steps,
-                verify=_decode_s(mine, ("verify",)) / step_s,
-                draft=_decode_s(mine, ("draft",)) / step_s,
-                overhead=_decode_s(mine, OVERHEAD) / step_s,
+                verify=_spent_s(mine, "verify") / step_s,
+                draft=_spent_s(mine, "draft") / step_s,
+                overhead=_spent_s(mine, *OVERHEAD) / step_s,
                 measured=before / after if before and after else None,
             )
         )
     return made
 
 
-def _decode_s(answers: Iterable[PhasedAnswer], phases: Iterable[str]) -> float:
-    names = tuple(phases)
-    return sum(answer.seconds.get(phase, 0.0) for answer in answers for phase in names)
+def _spent_s(answers: Iterable[PhasedAnswer], *phases: str) -> float:
+    return sum(answer.seconds.get(phase, 0.0) for answer in answers for phase in phases)
 
 
 def _units(records: Sequence[SampleRecord], answers: Iterable[PhasedAnswer]) -> list[times.Unit]:
-    """What was timed of the answers that the second pass asked for again, in the same repeat."""
+    """Return what was timed of the answers that the second pass asked for again, by repeat."""
     asked = {("|".join(sorted(answer.prompts)), answer.repeat) for answer in answers}
     return [
         unit

@@ -1,6 +1,6 @@
 """The summary's columns beside the headline: other estimators, more intervals, the A/A floor.
 
-Also what they are estimated from, prompt by prompt. A pure function of the records. No torch here.
+Also what they are estimated from, prompt by prompt.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def columns(
     mine: Sequence[Unit],
     again: Sequence[Unit],
 ) -> dict[str, object]:
-    """These columns of `SummaryRow` of one decoder in one family.
+    """Return these columns of `SummaryRow` of one decoder in one family.
 
-    `records` are its own there; `baseline`, `mine` and `again` what was timed of the baseline, of
+    `records` are its own there; `baseline`, `mine` and `again` the timed units of the baseline, of
     the decoder, and of the baseline's second arm.
     """
     length = acceptance_length(records)
@@ -48,12 +48,10 @@ def columns(
     if decoder == BASELINE:
         return row | dict.fromkeys(("speedup_total", "specbench_compat"), 1.0 if mine else None)
     speedup = speedups(baseline, mine)
-    for name, estimate in (
-        ("speedup_total", speedup.totals),
-        ("specbench_compat", speedup.specbench),
-    ):
-        row |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-    return row | {
+    return {
+        **row,
+        **speedup.totals.columns("speedup_total"),
+        **speedup.specbench.columns("specbench_compat"),
         "speedup_bootstrap_low": speedup.resampled.low,
         "speedup_bootstrap_high": speedup.resampled.high,
         "intervals_disagree": speedup.disagree,
@@ -62,7 +60,7 @@ def columns(
 
 
 def acceptance_length(records: Iterable[SampleRecord]) -> Estimate:
-    """Accepted tokens per step with a jackknife interval over conversations.
+    """Estimate accepted tokens per step with a jackknife interval over conversations.
 
     The steps of an answer depend on each other, so their number is no sample size.
     """
@@ -75,11 +73,11 @@ def acceptance_length(records: Iterable[SampleRecord]) -> Estimate:
 
 
 def prompt_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> pd.DataFrame:
-    """What the speed-ups are means of: a row per decoder and prompt (or group), both sides' times.
+    """Tabulate both sides' times, a row per decoder and prompt (or group).
 
     Medians over the repeats that both sides finished; ``ar@aa`` comes after the `decoders`.
     """
-    cells = counters.group_by(records, lambda record: record.decoder)
+    cells = counters.group_by(records)
     baseline = times.timed_units(cells.get(BASELINE, []))
     rows: list[Mapping[str, object]] = []
     for decoder in [name for name in decoders if name != BASELINE] + [SECOND_BASELINE]:

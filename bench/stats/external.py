@@ -1,7 +1,7 @@
-"""What another engine's answers add up to: tokens per second, tokens per call, share of ar's ids.
+"""Sums of another engine's answers: tokens per second, tokens per call, share of ar's ids.
 
 Never a ratio to the run's own decoders: those ran under this harness's loop and clock, interleaved;
-another engine did not, so its numbers stand as they are. No torch here.
+another engine did not.
 """
 
 from __future__ import annotations
@@ -13,21 +13,15 @@ from dataclasses import dataclass
 from bench.records.external import ExternalAnswer
 from bench.records.plan import BASELINE
 from bench.records.record import SampleRecord
+from bench.stats.counters import ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSums:
     """One engine in one mode over its prompts; None where nothing is known.
 
-    Attributes:
-        first: an answer of it, for what all of them share.
-        prompts: how many have an answer.
-        errors: how many have none.
-        tokens_per_s: emitted tokens / seconds, both summed.
-        tokens_per_call: emitted tokens / forward passes, the prompt's included.
-        acceptance_rate: accepted / drafted tokens.
-        compared: prompts that ar answered in the run.
-        identical: share of those whose ids are ar's.
+    `first` is one of its answers; `tokens_per_call` counts the prompt's forward pass; `identical`
+    is the share of ar's ids among the prompts `compared`.
     """
 
     first: ExternalAnswer
@@ -43,10 +37,9 @@ class EngineSums:
 def engine_sums(
     answers: Sequence[ExternalAnswer], records: Iterable[SampleRecord]
 ) -> list[EngineSums]:
-    """A row for each engine, mode, options and model, in the order they were first measured.
+    """Sum up each engine, mode, options and model, in the order they were first measured.
 
-    Of several sessions that with the most answers counts, the latest of equals: an interrupted one
-    does not take the place of a whole one.
+    Of several sessions that with the most answers counts, the latest of equals.
     """
     baseline = {
         (record.prompt, record.prompt_hash): record.tokens
@@ -57,14 +50,12 @@ def engine_sums(
     for answer in answers:
         options = tuple(sorted(answer.options.items()))
         sessions[answer.name, options, answer.model][answer.session].append(answer)
-    return [_sums(_fullest(each), baseline) for each in sessions.values()]
 
+    def fullest(each: tuple[int, list[ExternalAnswer]]) -> tuple[int, int]:
+        session, answered = each
+        return sum(answer.error is None for answer in answered), session
 
-def _fullest(sessions: dict[int, list[ExternalAnswer]]) -> list[ExternalAnswer]:
-    def answered(session: int) -> tuple[int, int]:
-        return sum(answer.error is None for answer in sessions[session]), session
-
-    return sessions[max(sessions, key=answered)]
+    return [_sums(max(each.items(), key=fullest)[1], baseline) for each in sessions.values()]
 
 
 def _sums(
@@ -82,16 +73,11 @@ def _sums(
         first=answers[0],
         prompts=len(done),
         errors=len(answers) - len(done),
-        tokens_per_s=_ratio(emitted, sum(answer.total_s or 0.0 for answer in done)),
-        tokens_per_call=_ratio(emitted, 0 if None in calls else sum(n or 0 for n in calls)),
-        acceptance_rate=_ratio(
-            sum(answer.accepted or 0 for answer in done),
-            sum(answer.drafted or 0 for answer in done),
+        tokens_per_s=ratio(emitted, sum(answer.total_s or 0.0 for answer in done)),
+        tokens_per_call=ratio(emitted, 0 if None in calls else sum(n or 0 for n in calls)),
+        acceptance_rate=ratio(
+            sum(a.accepted or 0 for a in done), sum(a.drafted or 0 for a in done)
         ),
         compared=len(same),
-        identical=_ratio(sum(same), len(same)),
+        identical=ratio(sum(same), len(same)),
     )
-
-
-def _ratio(above: float, below: float) -> float | None:
-    return above / below if below else None

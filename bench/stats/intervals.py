@@ -1,11 +1,9 @@
 """Paired, clustered statistics: geometric-mean speed-ups, means, and their 95 % intervals.
 
 What is repeated is not independent: the repeats of a prompt collapse to their median, and the
-prompts of a conversation form one cluster (Miller, arXiv 2411.00640). The t-interval on log-ratios
-holds its coverage for few prompts, where the plain percentile bootstrap does not, so the bootstrap
-here takes wider percentiles the fewer clusters there are (Hesterberg, arXiv 1411.5279). How often
-they cover the truth is simulated in tests/bench/stats/test_coverage.py. scipy does the
-distributions. No torch here.
+prompts of a conversation form one cluster (Miller, arXiv 2411.00640). The bootstrap takes wider
+percentiles the fewer clusters there are (Hesterberg, arXiv 1411.5279); coverage is simulated in
+tests/bench/stats/test_coverage.py.
 
 Letters: C clusters, K sums kept of each, S statistics of them, B resamples.
 """
@@ -26,7 +24,7 @@ from bench.stats.times import Unit, matched
 
 CONFIDENCE = 0.95
 LEVEL = f"{CONFIDENCE:.0%}".replace("%", " %")
-"""As tables and figures print it."""
+"""`CONFIDENCE` as tables and figures print it."""
 _RESAMPLES = 4999
 MIN_BOOTSTRAP = 8
 """Clusters below which there is no bootstrap: resamples of fewer cannot reach the tails."""
@@ -38,9 +36,8 @@ Item = TypeVar("Item")
 class Estimate:
     """A number with its 95 % interval (None where it is not known) and what it rests on.
 
-    `num` counts the values, `clusters` the independent groups of them, `dropped` the pairs left
-    out because of an error on either side. `error` is the standard error, `df` its degrees of
-    freedom, both on the scale the mean was taken on (log for a speed-up).
+    `dropped` counts pairs left out because of an error on either side. The standard `error` and its
+    degrees of freedom are on the scale the mean was taken on (log for a speed-up).
     """
 
     value: float | None = None
@@ -54,29 +51,29 @@ class Estimate:
 
     @property
     def differs_from_one(self) -> bool:
-        """Whether the interval is known and does not cover 1."""
+        """Tell whether the interval is known and does not cover 1."""
         return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
 
     def exceeds(self, floor: Estimate) -> bool:
-        """Whether it differs from 1, and by more than the A/A noise `floor` may.
-
-        The floor reaches as far to either side of 1 as the farther end of its interval; one that is
-        not known reaches nowhere.
-        """
+        """Tell whether it differs from 1 by more than the farther end of the A/A noise `floor`."""
         ends = [end for end in (floor.value, floor.low, floor.high) if end]
         noise = max((max(end, 1 / end) for end in ends), default=1.0)
         if self.value is None or not self.differs_from_one:
             return False
         return max(self.value, 1 / self.value) > noise
 
+    def columns(self, name: str) -> dict[str, float | None]:
+        """Return the columns ``name``, ``name_low`` and ``name_high`` of a table."""
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+
 
 def cluster_mean(values: Sequence[float], clusters: Sequence[str]) -> Estimate:
-    """Mean of all values with Student's t-interval over the C clusters they come from.
+    """Return the mean of all values with Student's t-interval over their C clusters.
 
-    The mean m is over the n values. Cluster c of n_c values with mean m_c enters the interval as
-    z_c = m + (n_c / (n/C)) (m_c - m): with clusters of one size that is m_c, the plain t-interval
-    on cluster means; otherwise the larger cluster weighs more, as it does in m. Standard error
-    sd(z)/sqrt(C), C - 1 degrees of freedom. Fewer than two clusters or no spread: no interval.
+    Cluster c of n_c values with mean m_c enters the interval as z_c = m + (n_c / (n/C)) (m_c - m)
+    for the mean m of all n values: with clusters of one size that is m_c, otherwise the larger
+    cluster weighs more, as it does in m. Standard error sd(z)/sqrt(C), C - 1 degrees of freedom.
+    Fewer than two clusters or no spread: no interval.
     """
     groups: dict[str, list[float]] = {}
     for value, cluster in zip(values, clusters, strict=True):
@@ -91,10 +88,9 @@ def cluster_mean(values: Sequence[float], clusters: Sequence[str]) -> Estimate:
 def jackknife(
     items: Mapping[str, Sequence[Item]], statistic: Callable[[list[Item]], float]
 ) -> Estimate:
-    """A statistic of all items with a t-interval from leaving out one cluster at a time.
+    """Return a statistic of all items with a t-interval from leaving out a cluster at a time.
 
-    Pseudo-value of cluster c: C s - (C - 1) s_(-c), for the statistic s and its value s_(-c)
-    without c. It serves statistics that are no mean (corpus BLEU).
+    Pseudo-value of cluster c: C s - (C - 1) s_(-c), for the statistic s and s_(-c) without c.
     """
     everything = [item for group in items.values() for item in group]
     if not everything:
@@ -109,10 +105,10 @@ def jackknife(
 
 
 def ratio_of_sums(parts: Mapping[str, Sequence[tuple[float, float]]]) -> Estimate:
-    """Sum of all a / sum of all b of the clusters' pairs (a, b), with a jackknife t-interval.
+    """Return the sum of all a / sum of all b of the clusters' pairs (a, b), and its interval.
 
-    A cluster's pairs count as one. The interval is taken on the logarithm, so that it stays above
-    0. No value where the b sum to 0; no interval where leaving out a cluster leaves a sum of 0.
+    A jackknife t-interval on the logarithm, so that it stays above 0; a cluster's pairs count as
+    one. No value where the b sum to 0; no interval where leaving out a cluster leaves a sum of 0.
     """
     sums = {name: [(sum(a for a, _ in p), sum(b for _, b in p))] for name, p in parts.items()}
     pairs = [pair for (pair,) in sums.values()]
@@ -127,10 +123,7 @@ def ratio_of_sums(parts: Mapping[str, Sequence[tuple[float, float]]]) -> Estimat
 
 
 def mean_of_estimates(estimates: Sequence[Estimate]) -> Estimate:
-    """Unweighted mean of independent estimates, its error from theirs (Welch-Satterthwaite).
-
-    No interval as soon as one of the errors is unknown or all are zero.
-    """
+    """Return the unweighted mean of independent estimates (errors: Welch-Satterthwaite)."""
     known = [e for e in estimates if e.value is not None]
     if not known:
         return Estimate()
@@ -149,33 +142,31 @@ def mean_of_estimates(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def bootstrap(sums: Floats, statistic: Callable[[Floats], Floats]) -> list[tuple[float, float]]:
-    """95 % bootstrap intervals of S statistics of clusters, resampled as a whole.
+    """Return bootstrap intervals (low, high) of S statistics of clusters, resampled as a whole.
 
     Percentiles of B = `_RESAMPLES` seeded resamples: not the 2.5th and 97.5th but those that give
     the mean of C normal values its t-interval, Phi(-t sqrt(C / (C - 1))) from either end for the
-    97.5 % quantile t of Student's distribution with C - 1 degrees of freedom.
+    97.5 % quantile t of Student's distribution with C - 1 degrees of freedom. None where C is below
+    `MIN_BOOTSTRAP`.
 
     Args:
-        sums: what is known of each cluster, ``[C, K]``; it enters a statistic by its sum.
+        sums: of each cluster, ``[C, K]``.
         statistic: sums over clusters ``[B, K]`` -> statistics ``[S, B]``.
-
-    Returns:
-        S pairs (low, high); none where C is below `MIN_BOOTSTRAP`.
     """
     count = len(sums)
     if count < MIN_BOOTSTRAP:
         return []
 
-    def resampled(places: Floats, axis: int = -1) -> Floats:
-        drawn = places.astype(np.intp).reshape(-1, count)
+    def resampled(indices: Floats, axis: int = -1) -> Floats:
+        drawn = indices.astype(np.intp).reshape(-1, count)
         rows = np.arange(len(drawn))[:, None]
         times = np.bincount((drawn + count * rows).ravel(), minlength=count * len(drawn))
         values = statistic(times.reshape(len(drawn), count) @ sums)
-        return values.reshape(-1, *places.shape[:-1])
+        return values.reshape(-1, *indices.shape[:-1])
 
     quantile = stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)
     tail = stats.norm.sf(quantile * math.sqrt(count / (count - 1)))
-    drawn_ends = stats.bootstrap(
+    ends = stats.bootstrap(
         (np.arange(count),),
         resampled,
         vectorized=True,
@@ -185,12 +176,12 @@ def bootstrap(sums: Floats, statistic: Callable[[Floats], Floats]) -> list[tuple
         batch=500,
         rng=np.random.default_rng(0),
     ).confidence_interval
-    ends = np.stack((drawn_ends.low, drawn_ends.high), axis=-1).tolist()
-    return [(low, high) for low, high in ends]
+    lows, highs = np.atleast_1d(ends.low), np.atleast_1d(ends.high)
+    return list(zip(lows.tolist(), highs.tolist(), strict=True))
 
 
 def median_interval(values: Sequence[float]) -> Estimate:
-    """Median with the interval between two order statistics, whatever the distribution.
+    """Return the median with the interval between two order statistics.
 
     The k-th smallest and the k-th largest of n values enclose the median unless fewer than k of
     them fall on one side of it, which is binomial(n, 1/2). Below six values: no interval.
@@ -198,9 +189,9 @@ def median_interval(values: Sequence[float]) -> Estimate:
     if not values:
         return Estimate()
     ordered, count = sorted(values), len(values)
-    place = int(stats.binom.ppf((1 - CONFIDENCE) / 2, count, 0.5))  # P(X < place) <= 2.5 %
+    rank = int(stats.binom.ppf((1 - CONFIDENCE) / 2, count, 0.5))  # P(X < rank) <= 2.5 %
     middle = Estimate(value=median(values), num=count, clusters=count)
-    return replace(middle, low=ordered[place - 1], high=ordered[-place]) if place else middle
+    return replace(middle, low=ordered[rank - 1], high=ordered[-rank]) if rank else middle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,19 +204,18 @@ class Pairs:
 
 
 Repeats = Sequence[tuple[float, float]]
-"""Times of one prompt, baseline's and arm's, of the repeats that both finished."""
+"""Times of one prompt, baseline's and arm's, in the repeats that both finished."""
 
 
 def log_ratio_of_medians(repeats: Repeats) -> float:
-    """Each side's median first: a disturbed repeat of either side does not count."""
+    """Take each side's median first: a disturbed repeat of either side does not count."""
     return math.log(median(base for base, _ in repeats) / median(arm for _, arm in repeats))
 
 
 def mean_log_ratio(repeats: Repeats) -> float:
-    """Each repeat's ratio first, for sides that answered right after each other.
+    """Take each repeat's ratio first, for sides that answered right after each other.
 
-    What slows both down cancels, and a mean of k repeats is worth more than a ratio of two medians
-    (docs/log.md: an interval three quarters as wide).
+    Common slow-downs cancel: the interval is three quarters as wide (docs/log.md).
     """
     return math.fsum(math.log(base / arm) for base, arm in repeats) / len(repeats)
 
@@ -236,16 +226,12 @@ def paired_speedup(
     time: Callable[[Unit], float | None],
     of_prompt: Callable[[Repeats], float] = log_ratio_of_medians,
 ) -> Estimate:
-    """Geometric mean over prompts of baseline time / arm time, with its 95 % interval.
-
-    The estimate is exp(mean d) of `pair_up`'s logs d, the interval exp of `cluster_mean`'s over
-    conversations.
-    """
+    """Return the geometric mean over prompts of baseline time / arm time, with its interval."""
     return geometric_mean(pair_up(baseline, arm, time, of_prompt))
 
 
 def geometric_mean(pairs: Pairs) -> Estimate:
-    """exp(mean of the log ratios), with exp of the t-interval on their clusters."""
+    """Return exp(mean of the log ratios), with exp of the t-interval on their clusters."""
     estimate = replace(cluster_mean(pairs.logs, pairs.clusters), dropped=pairs.dropped)
     return replace(
         estimate, value=_exp(estimate.value), low=_exp(estimate.low), high=_exp(estimate.high)
@@ -258,11 +244,7 @@ def pair_up(
     time: Callable[[Unit], float | None],
     of_prompt: Callable[[Repeats], float] = log_ratio_of_medians,
 ) -> Pairs:
-    """Log ratio of both sides' times for every prompt that both finished.
-
-    `of_prompt` makes one of the repeats of a prompt (or group, at batch size > 1) that both sides
-    finished.
-    """
+    """Return the log ratio of both sides' times for every prompt (or group) that both finished."""
     pairs: dict[str, list[tuple[float, float]]] = {}
     clusters: dict[str, str] = {}
     dropped = 0
@@ -283,7 +265,6 @@ def _exp(value: float | None) -> float | None:
 
 
 def _t_interval(value: float, pseudo: Sequence[float]) -> Estimate:
-    """`value` with the t-interval that the spread of its pseudo-values gives."""
     estimate = Estimate(value=value, num=len(pseudo), clusters=len(pseudo))
     if len(pseudo) < 2:
         return estimate

@@ -1,14 +1,14 @@
-"""How long a reader waits: for the first token, and from one chunk of tokens to the next.
+"""A reader's waits: for the first token, and from one chunk of tokens to the next.
 
 A *chunk* is what one step emits; a step that emits nothing gives the next one its time. Answers
-timed alone have these times, those of a group have none. No torch here.
+timed alone have these times, those of a group have none.
 """
 
 from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
@@ -22,17 +22,17 @@ FIRST, BETWEEN = "first token", "between chunks"
 
 
 def between_chunks_s(record: SampleRecord) -> list[float]:
-    """Seconds between the ends of steps that emitted tokens, one after the other."""
+    """Return seconds between the ends of successive steps that emitted tokens."""
     steps = record.steps
     if steps is None or not steps.ended_s:
         return []
-    told = zip(steps.ended_s, steps.emitted, strict=True)
-    ends = [end_s for end_s, emitted in told if emitted]
+    ended = zip(steps.ended_s, steps.emitted, strict=True)
+    ends = [end_s for end_s, emitted in ended if emitted]
     return [after - before for before, after in itertools.pairwise(ends)]
 
 
 def latency_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> pd.DataFrame:
-    """Percentiles of both waits, pooled over a decoder's answers: `n` waits, seconds.
+    """Tabulate percentiles of both waits, pooled over a decoder's answers: `n` waits, seconds.
 
     The percentile p is the least wait that p per cent of all do not exceed, so every one was
     measured; 0 is the shortest.
@@ -42,16 +42,14 @@ def latency_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> p
         first = [] if record.ttft_s is None else [record.ttft_s]
         for what, more in ((FIRST, first), (BETWEEN, between_chunks_s(record))):
             waits.setdefault((what, record.decoder), array("d")).extend(more)
+    shares = np.array(PERCENTILES) / 100
     rows = [
         {"decoder": decoder, "wait": what, "n": len(some), "percentile": p, "seconds": value}
         for decoder in decoders
         for what in (FIRST, BETWEEN)
         if (some := waits.get((what, decoder)))
-        for p, value in zip(PERCENTILES, _percentiles(some), strict=True)
+        for p, value in zip(
+            PERCENTILES, np.quantile(some, shares, method="inverted_cdf").tolist(), strict=True
+        )
     ]
     return pd.DataFrame(rows, columns=["decoder", "wait", "n", "percentile", "seconds"])
-
-
-def _percentiles(values: Sequence[float]) -> list[float]:
-    shares = np.array(PERCENTILES) / 100
-    return [float(value) for value in np.quantile(values, shares, method="inverted_cdf")]

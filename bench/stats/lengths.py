@@ -1,11 +1,9 @@
-"""Speed-up by how long answers are: the prompts of a run in groups, short answers first.
-
-No torch here.
-"""
+"""Speed-up by how long answers are: the prompts of a run in groups, short answers first."""
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import mean, median
 
@@ -14,12 +12,12 @@ import pandas as pd
 from bench.records.plan import BASELINE
 from bench.records.record import SampleRecord
 from bench.stats import counters, times
-from bench.stats.intervals import Estimate, paired_speedup
+from bench.stats.intervals import paired_speedup
 from bench.stats.times import Unit
 
 _MOST_GROUPS = 4
 _FEWEST_PROMPTS = 6
-"""Of a group: fewer give no interval worth drawing."""
+"""Prompts of a group at least: fewer give no interval worth drawing."""
 _COLUMNS = (
     *("decoder", "prompts", "shortest", "longest", "ar_tokens"),
     *("speedup", "speedup_low", "speedup_high"),
@@ -27,47 +25,37 @@ _COLUMNS = (
 
 
 def by_length(records: Iterable[SampleRecord], decoders: Iterable[str]) -> pd.DataFrame:
-    """Paired speed-ups in up to four groups of about as many prompts, by length of ar's answers.
+    """Tabulate paired speed-ups in up to four groups of prompts, by length of ar's answers.
 
     A prompt's length is the median over ar's repeats; prompts of one length are in one group. Empty
-    where they do not make two groups, or answers were timed in batches, whose lengths are not one.
+    where they do not make two groups, or answers were timed in batches.
     """
     timed = [record for record in records if record.kind == "timing"]
-    cells = counters.group_by(timed, lambda record: record.decoder)
+    cells = counters.group_by(timed)
     alone = all(record.batch_size == 1 for record in timed)
     baseline = times.timed_units(cells.get(BASELINE, [])) if alone else []
     groups = _groups(baseline)
     rows = []
     for decoder in decoders:
         arm = times.timed_units(cells.get(decoder, [])) if groups else []
-        for lengths in groups if decoder != BASELINE else ():
-            chosen = [unit for unit in baseline if unit.key in lengths]
+        for group in groups if decoder != BASELINE else ():
+            chosen = [unit for unit in baseline if unit.key in group]
             speedup = paired_speedup(chosen, arm, lambda unit: unit.time_per_token)
             if speedup.value is not None:
-                rows.append(_row(decoder, list(lengths.values()), speedup))
+                lengths = list(group.values())
+                row = {"decoder": decoder, "prompts": speedup.num, "shortest": min(lengths)}
+                row |= {"longest": max(lengths), "ar_tokens": mean(lengths)}
+                rows.append(row | speedup.columns("speedup"))
     frame = pd.DataFrame(rows, columns=list(_COLUMNS))
     return frame.astype(dict.fromkeys(_COLUMNS[2:], "float64"))
 
 
-def _row(decoder: str, lengths: Sequence[float], speedup: Estimate) -> dict[str, object]:
-    return {
-        "decoder": decoder,
-        "prompts": speedup.num,
-        "shortest": min(lengths),
-        "longest": max(lengths),
-        "ar_tokens": mean(lengths),
-        "speedup": speedup.value,
-        "speedup_low": speedup.low,
-        "speedup_high": speedup.high,
-    }
-
-
 def _groups(baseline: Sequence[Unit]) -> list[dict[str, float]]:
-    """Prompts with the lengths of ar's answers, in groups from short to long."""
-    each: dict[str, list[int]] = {}
+    """Group prompts with the lengths of ar's answers, from short to long."""
+    each: defaultdict[str, list[int]] = defaultdict(list)
     for unit in baseline:
         if unit.ok:
-            each.setdefault(unit.key, []).append(unit.tokens)
+            each[unit.key].append(unit.tokens)
     lengths = sorted((float(median(tokens)), key) for key, tokens in each.items())
     groups: list[dict[str, float]] = []
     while lengths:

@@ -1,4 +1,4 @@
-"""How near a run's ar came to what the machine allows, by a cost folder of its model. No torch."""
+"""How near a run's ar came to what the machine allows, by a cost folder of its model."""
 
 from __future__ import annotations
 
@@ -14,48 +14,47 @@ from bench.records.run_folder import Run
 from bench.stats import times
 from bench.stats.cost_curve import Cost, limits
 from bench.stats.counters import ratio, timed
-from bench.stats.project import steps_by_answer
+from bench.stats.project import with_steps
 
 _SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
-"""What a call's cost follows from, beside dtype and machine: weights may be any."""
+"""Facts that a call's cost follows from, beside dtype and machine: weights may be any."""
 
 
 def mismatch(cost: Cost, env: Environment) -> str | None:
-    """Why a run's times cannot be held against a cost folder, in words; None: they can."""
+    """Say why a run's times cannot be held against a cost folder; None: they can."""
     facts = env.models.target or {}
-    for what in _SHAPE:
-        ours, theirs = cost.facts.target.get(what), facts.get(what)
+    for name in _SHAPE:
+        ours, theirs = cost.facts.target.get(name), facts.get(name)
         if ours != theirs:
-            return f"it is of another model ({what} is {ours}, the run's {theirs})"
+            return f"it is of another model ({name} is {ours}, the run's {theirs})"
     if cost.env.comparability_key != env.comparability_key:
         return "it was measured on another machine or setup (dtype and threads included)"
     return None
 
 
 def mean_context(records: Sequence[SampleRecord]) -> float | None:
-    """Tokens in the cache when a call of ar begins, on average over those after the first."""
+    """Return the mean number of tokens in the cache when a later call of ar begins."""
     calls, seen = 0, 0.0
     for record in timed(records):
-        if record.decoder != BASELINE or record.steps is None:
-            continue
-        later = len(record.steps.emitted) - 1
-        calls += later
-        seen += later * (record.num_prompt_tokens + (later - 1) / 2)
+        if record.decoder == BASELINE and record.steps is not None:
+            later = len(record.steps.emitted) - 1
+            calls += later
+            seen += later * (record.num_prompt_tokens + (later - 1) / 2)
     return ratio(seen, calls)
 
 
 def relative_at(cost: Cost, records: Sequence[SampleRecord]) -> Callable[[float], float]:
-    """What a call of some rows costs in calls of one, at a run's mean context."""
+    """Return a call's cost by rows, in calls of one row, at a run's mean context."""
     context = mean_context(records) or 0.0
     return lambda rows: cost.curve.relative(rows, context)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArLimit:
-    """ar's seconds a token after the first, and three smaller ones.
+    """ar's seconds a token after the first, and three smaller ones (None: not measured).
 
-    `call_s` is a call of the model alone, `replay_s` one without its Python (None: not measured),
-    `memory_s` bytes over bandwidth (None: not measured).
+    `call_s` is a call of the model alone, `replay_s` one without its Python, `memory_s` bytes over
+    bandwidth.
     """
 
     context: float
@@ -66,33 +65,30 @@ class ArLimit:
 
 
 def ar_limit(cost: Cost, run: Run) -> ArLimit | None:
-    """Of a run that decoded one sequence at a time; None where it has no times of that."""
+    """Hold ar's time against its limits; None where no answer was decoded alone."""
     records = [record for record in run.records if record.decoder == BASELINE]
     token_s = times.decode_time_per_token_s(times.timed_units(records))
     context = mean_context(records)
     if token_s is None or context is None:
         return None
-    facts = cost.facts
-    call_s = cost.curve.seconds(1, context)
-    replay_s = None
+    facts, call_s, replay_s = cost.facts, cost.curve.seconds(1, context), None
     if facts.replay is not None and facts.beside_replay is not None:
-        # what a replay saves does not grow with the context: it is Python
-        replay_s = max(
-            facts.replay.value, call_s - (facts.beside_replay.value - facts.replay.value)
-        )
-    bounds = limits(facts, CostCell(rows=1, sequences=1, context=round(context)))
+        # a replay saves Python, which does not grow with the context
+        saved_s = facts.beside_replay.value - facts.replay.value
+        replay_s = max(facts.replay.value, call_s - saved_s)
+    cell = CostCell(rows=1, sequences=1, context=round(context))
     return ArLimit(
         context=context,
         token_s=token_s,
         call_s=call_s,
         replay_s=replay_s,
-        memory_s=bounds.memory_s,
+        memory_s=limits(facts, cell).memory_s,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatingPoint:
-    """What a decoder's target calls were like in a run, after its first step, on average."""
+    """Mean rows and seconds of a decoder's target calls after its first step."""
 
     decoder: str
     rows: float
@@ -102,24 +98,20 @@ class OperatingPoint:
 def operating_points(
     answers: Sequence[PhasedAnswer], records: Sequence[SampleRecord], decoders: Sequence[str]
 ) -> list[OperatingPoint]:
-    """Mean rows and seconds of a target call, from the second pass of answers decoded alone.
+    """Return the operating point of every decoder in the second pass of answers decoded alone.
 
     Calls are counted in the timed answers to the same prompts in the same repeat. Where no draft
     model is called, what is charged to drafting are target calls too.
     """
-    counted = steps_by_answer(records)
+    alone = list(with_steps([a for a in answers if len(a.prompts) == 1], records))
     points = []
     for decoder in decoders:
         spent_s, calls, rows = 0.0, 0, 0
-        for answer in answers:
-            if answer.decoder != decoder or len(answer.prompts) != 1:
+        for answer, (steps,) in alone:
+            if answer.decoder != decoder:
                 continue
-            steps = counted.get((decoder, answer.prompts[0], answer.repeat))
-            if steps is None:
-                continue
-            drafting = any(steps.draft_calls)
             spent_s += answer.seconds.get("verify", 0.0)
-            spent_s += 0.0 if drafting else answer.seconds.get("draft", 0.0)
+            spent_s += 0.0 if any(steps.draft_calls) else answer.seconds.get("draft", 0.0)
             calls += sum(steps.target_calls[1:])
             rows += sum(steps.target_rows[1:])
         if calls:

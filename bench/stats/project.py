@@ -1,20 +1,19 @@
 """What a run's traces would give on another model's or machine's cost curve.
 
-A trace is what each step of an answer did: calls and rows of target and draft, tokens emitted. Its
-time is put together again from a curve: every target call costs what the curve says of its rows
-after the tokens that are in the cache by then, every draft call what the draft's curve says or,
-without one, the share of a one-row target call that it was in the run. What neither is (sampling,
-the scheduler, the decoder's own code) is taken over in seconds a step. Only what follows the first
-token is projected: AR / decoder is held against the run's `speedup_decode`.
+A trace is what each step of an answer did: calls and rows of target and draft, tokens emitted.
+Every target call costs what the curve says of its rows after the tokens that are in the cache by
+then, every draft call what the draft's curve says or, without one, the share of a one-row target
+call that it was in the run; the rest (sampling, the scheduler, the decoder's own code) is taken
+over in seconds a step. Only what follows the first token is projected.
 
 Taken as given: the acceptance (another model's text is accepted as this one's was); that calls of a
 step have equally many rows; that a slot row costs what a token row does, and an adapter nothing.
-No torch here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.records.phases import PhasedAnswer
@@ -30,14 +29,10 @@ from bench.stats.times import Unit, decode_time_per_token_s, timed_units
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a projection rests on.
+    """Costs that a projection rests on: the target's `curve` and the draft's, if there is one.
 
-    Attributes:
-        curve: of the target.
-        draft: the draft's curve; None: `draft_share` of a target's call of one row.
-        sequences: how many answers are decoded at once, in step with each other.
-        overhead_s: seconds a step by decoder, beside its calls.
-        draft_share: what a draft call was in the run, by decoder, in ar's calls.
+    `sequences` answers are decoded at once, in step with each other. By decoder, `overhead_s` is
+    seconds a step beside its calls, and `draft_share` the cost of a draft call in ar's calls.
     """
 
     curve: CostCurve
@@ -47,18 +42,16 @@ class Terms:
     draft_share: Mapping[str, float] = field(default_factory=dict)
 
     def can(self, records: Iterable[SampleRecord], decoder: str) -> bool:
-        """Whether what a decoder drafts with has a cost."""
+        """Tell whether what a decoder drafts with has a cost."""
         drafts = any(r.steps is not None and any(r.steps.draft_calls[1:]) for r in records)
         return not drafts or self.draft is not None or decoder in self.draft_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
-    """One decoder on the curve.
+    """One decoder on the curve; `measured` is a real run's speed-up after the first token.
 
-    `measured` is a real run's speed-up after the first token, `error` projected over measured, less
-    1, as is `time_error` of the time per token. `beyond` is the share of its calls that lie beyond
-    what the curve measured.
+    `beyond` is the share of its calls that lie beyond what the curve measured.
     """
 
     decoder: str
@@ -71,13 +64,13 @@ class Projection:
 
     @property
     def error(self) -> float | None:
-        """Of the speed-up; None where there is nothing to hold it against."""
+        """Return projected / measured speed-up - 1; None where there is none measured."""
         value = None if self.measured is None else self.measured.value
         return self.speedup.value / value - 1 if value and self.speedup.value else None
 
     @property
     def time_error(self) -> float | None:
-        """Of the time per token after the first."""
+        """Return projected / measured time per token after the first - 1."""
         return self.time_per_token_s / self.measured_time_s - 1 if self.measured_time_s else None
 
 
@@ -87,16 +80,12 @@ def project(
     decoders: Iterable[str],
     against: Sequence[SampleRecord] = (),
 ) -> list[Projection]:
-    """Every decoder whose calls have a cost, ar first.
+    """Project every decoder whose calls have a cost, in the order of `decoders`.
 
-    Args:
-        records: a run's; answers that were decoded several at a time count like others.
-        terms: costs.
-        decoders: which, in order.
-        against: records of a real run on that model and machine.
+    `against` are records of a real run on that model and machine. Answers that were decoded several
+    at a time count like others.
     """
-    cells = counters.group_by(timed(records), lambda record: record.decoder)
-    real = counters.group_by(against, lambda record: record.decoder)
+    cells, real = counters.group_by(timed(records)), counters.group_by(against)
     base = _units(cells.get(BASELINE, []), terms, BASELINE)
     made = []
     for decoder in decoders:
@@ -108,6 +97,7 @@ def project(
         if not base or each is None:
             continue
         base_there, there = (timed_units(real.get(name, [])) for name in (BASELINE, decoder))
+        both = base_there and there
         made.append(
             Projection(
                 decoder=decoder,
@@ -115,9 +105,7 @@ def project(
                 time_per_token_s=each,
                 rows_per_call=_rows_per_call(mine),
                 beyond=_beyond(mine, terms),
-                measured=paired_speedup(base_there, there, _decode_time)
-                if base_there and there
-                else None,
+                measured=paired_speedup(base_there, there, _decode_time) if both else None,
                 measured_time_s=decode_time_per_token_s(there),
             )
         )
@@ -132,7 +120,7 @@ def _decode_time(unit: Unit) -> float | None:
 
 
 def _units(records: Iterable[SampleRecord], terms: Terms, decoder: str) -> list[Unit]:
-    """Answers with the time that the curve gives them after their first token."""
+    """Return answers with the time that the curve gives them after their first token."""
     units = []
     for record in records:
         steps = record.steps
@@ -155,7 +143,6 @@ def _units(records: Iterable[SampleRecord], terms: Terms, decoder: str) -> list[
 
 
 def _decode_s(steps: StepColumns, num_prompt_tokens: int, terms: Terms, decoder: str) -> float:
-    """Seconds of all steps after the first."""
     overhead_s, share = terms.overhead_s.get(decoder, 0.0), terms.draft_share.get(decoder, 0.0)
     total_s = 0.0
     for step, context in _contexts(steps, num_prompt_tokens):
@@ -175,8 +162,8 @@ def _calls_s(curve: CostCurve, calls: int, rows: int, context: int, terms: Terms
     return calls * curve.seconds(rows / calls, context, terms.sequences) if calls else 0.0
 
 
-def _contexts(steps: StepColumns, num_prompt_tokens: int) -> Iterable[tuple[int, int]]:
-    """Every later step with the tokens in the cache when it begins: all but the last emitted."""
+def _contexts(steps: StepColumns, num_prompt_tokens: int) -> Iterator[tuple[int, int]]:
+    """Yield every later step with the tokens in the cache when it begins (all but the last)."""
     have = num_prompt_tokens + steps.emitted[0] - 1
     for step in range(1, len(steps.emitted)):
         yield step, have
@@ -184,16 +171,16 @@ def _contexts(steps: StepColumns, num_prompt_tokens: int) -> Iterable[tuple[int,
 
 
 def _rows_per_call(records: Sequence[SampleRecord]) -> float:
-    sums = [
-        (sum(steps.target_rows[1:]), sum(steps.target_calls[1:]))
-        for record in records
-        if (steps := record.steps) is not None
-    ]
-    return ratio(sum(rows for rows, _ in sums), sum(calls for _, calls in sums)) or 0.0
+    rows = calls = 0
+    for record in records:
+        if (steps := record.steps) is not None:
+            rows += sum(steps.target_rows[1:])
+            calls += sum(steps.target_calls[1:])
+    return ratio(rows, calls) or 0.0
 
 
 def _beyond(records: Sequence[SampleRecord], terms: Terms) -> float:
-    """Share of the later target calls that the curve does not cover."""
+    """Return the share of the later target calls that the curve does not cover."""
     outside = calls = 0
     for record in records:
         if (steps := record.steps) is None:
@@ -210,12 +197,11 @@ def _beyond(records: Sequence[SampleRecord], terms: Terms) -> float:
 
 
 def overheads_s(answers: Sequence[PhasedAnswer]) -> dict[str, float]:
-    """Seconds a later step by decoder that are neither calls nor the prefill, as measured."""
+    """Return seconds a later step by decoder that are neither calls nor the prefill."""
     found = {}
-    for decoder, mine in _by_decoder(answers).items():
+    for decoder, mine in counters.group_by(answers).items():
         spent_s = sum(answer.seconds.get(phase, 0.0) for answer in mine for phase in OVERHEAD)
-        steps = sum(answer.later_steps for answer in mine)
-        if steps:
+        if steps := sum(answer.later_steps for answer in mine):
             found[decoder] = spent_s / steps
     return found
 
@@ -223,40 +209,28 @@ def overheads_s(answers: Sequence[PhasedAnswer]) -> dict[str, float]:
 def draft_shares(
     answers: Sequence[PhasedAnswer], records: Iterable[SampleRecord]
 ) -> dict[str, float]:
-    """Seconds of a draft call over those of ar's target call, by decoder, as measured.
-
-    Draft calls are counted in the timed answers to the same prompts in the same repeat.
-    """
-    counted = steps_by_answer(records)
-    by_decoder = _by_decoder(answers)
-    base = by_decoder.get(BASELINE, [])
+    """Return seconds of a draft call over those of ar's target call, by decoder, as measured."""
+    base = [answer for answer in answers if answer.decoder == BASELINE]
     call_s = ratio(
         sum(answer.seconds.get("verify", 0.0) for answer in base),
         sum(answer.later_steps for answer in base),
     )
-    found = {}
-    for decoder, mine in by_decoder.items():
-        spent_s, calls = 0.0, 0
-        for answer in mine:
-            steps = [counted.get((decoder, prompt, answer.repeat)) for prompt in answer.prompts]
-            if any(each is None for each in steps):
-                continue
-            spent_s += answer.seconds.get("draft", 0.0)
-            calls += sum(sum(each.draft_calls[1:]) for each in steps if each is not None)
-        if calls and call_s:
-            found[decoder] = spent_s / calls / call_s
-    return found
+    spent_s: defaultdict[str, float] = defaultdict(float)
+    calls: defaultdict[str, int] = defaultdict(int)
+    for answer, steps in with_steps(answers, records):
+        spent_s[answer.decoder] += answer.seconds.get("draft", 0.0)
+        calls[answer.decoder] += sum(sum(each.draft_calls[1:]) for each in steps)
+    return {d: spent_s[d] / num / call_s for d, num in calls.items() if num and call_s}
 
 
-def steps_by_answer(
-    records: Iterable[SampleRecord],
-) -> dict[tuple[str, str, int | None], StepColumns | None]:
-    """Steps of timed answers by decoder, prompt and repeat, as the second pass names them."""
-    return {(r.decoder, r.prompt, r.repeat): r.steps for r in timed(records)}
-
-
-def _by_decoder(answers: Sequence[PhasedAnswer]) -> dict[str, list[PhasedAnswer]]:
-    groups: dict[str, list[PhasedAnswer]] = {}
+def with_steps(
+    answers: Iterable[PhasedAnswer], records: Iterable[SampleRecord]
+) -> Iterator[tuple[PhasedAnswer, list[StepColumns]]]:
+    """Yield answers with the steps of those timed to the same prompts in the same repeat."""
+    counted: dict[tuple[str, str, int | None], StepColumns | None]
+    counted = {(r.decoder, r.prompt, r.repeat): r.steps for r in timed(records)}
     for answer in answers:
-        groups.setdefault(answer.decoder, []).append(answer)
-    return groups
+        found = [counted.get((answer.decoder, prompt, answer.repeat)) for prompt in answer.prompts]
+        steps = [each for each in found if each is not None]
+        if len(steps) == len(found):
+            yield answer, steps

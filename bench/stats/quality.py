@@ -1,8 +1,7 @@
 """Quality of a decoder's answers: the records of the untimed pass, one number per family.
 
-A family's quality is the mean of its primary score over answers; translation's is corpus BLEU,
-which needs the gold answers that the run folder keeps, and falls back to the mean of sentence BLEU
-without them. Scorers are imported only where there is something to score.
+A family's quality is the mean of its primary score over answers; translation's is corpus BLEU, or
+the mean of sentence BLEU where the run folder keeps no gold answers.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 
 from bench.records.plan import Plan
@@ -32,7 +32,7 @@ class Quality:
 
 
 def gold_answers(run_dir: Path, plan: Plan) -> Gold:
-    """The gold answers a run kept: in prompts.jsonl, or in the plan's prompts; else none."""
+    """Return the gold answers a run kept: in prompts.jsonl, or in the plan's prompts; else none."""
     if (run_dir / PROMPTS).is_file():
         prompts = read_prompts(run_dir).items()
         by_prompt = {name: prompt.reference.answers for name, prompt in prompts if prompt.reference}
@@ -45,19 +45,21 @@ def gold_answers(run_dir: Path, plan: Plan) -> Gold:
 
 
 def scored(records: Iterable[SampleRecord]) -> list[SampleRecord]:
-    """The records quality is taken from: quality pass, no error, with scores."""
+    """Return the records of the quality pass that have scores and no error."""
     return [r for r in records if r.kind == "quality" and r.error is None and r.scores]
 
 
 def family_quality(family: str, records: Iterable[SampleRecord], gold: Gold) -> Quality:
-    """One decoder's quality in one family; its interval clusters by conversation."""
+    """Estimate one decoder's quality in one family, clustered by conversation."""
     answers = scored(records)
     if not answers:
         return Quality(Estimate(), None)
     from specbench_tasks.scorers import PRIMARY
 
     if family == _CORPUS_FAMILY and all(r.text is not None and r.prompt in gold for r in answers):
-        return Quality(_clipped(_corpus_bleu(answers, gold)), "corpus BLEU")
+        groups = group_by(answers, attrgetter("conversation")).items()
+        items = {name: tuple((r.text or "", gold[r.prompt]) for r in of) for name, of in groups}
+        return Quality(_clipped(_bleu_interval(tuple(items.items()))), "corpus BLEU")
     primary = PRIMARY.get(family)
     metric = primary or min(key for r in answers for key in r.scores or ())
     rows = [(r.scores[metric], r.conversation) for r in answers if r.scores and metric in r.scores]
@@ -66,11 +68,10 @@ def family_quality(family: str, records: Iterable[SampleRecord], gold: Gold) -> 
 
 
 def overall_quality(families: Sequence[Quality], num_families: int = 0) -> Quality:
-    """The unweighted mean of the families that were scored.
+    """Estimate the unweighted mean of the families that were scored.
 
     Unknown where they are fewer than `num_families`, those that any decoder of the run was scored
-    in: means over different families do not compare, and a decoder that fails in a hard one would
-    gain by it.
+    in: a decoder that fails in a hard family would gain by it.
     """
     known = [q.estimate for q in families if q.estimate.value is not None]
     if len(known) < num_families:
@@ -80,27 +81,16 @@ def overall_quality(families: Sequence[Quality], num_families: int = 0) -> Quali
 
 
 def _clipped(estimate: Estimate) -> Estimate:
-    """An estimate whose interval keeps within 0 and 1, as a fraction does."""
     if estimate.low is None or estimate.high is None:
         return estimate
     return replace(estimate, low=max(0.0, estimate.low), high=min(1.0, estimate.high))
-
-
-def _corpus_bleu(answers: Sequence[SampleRecord], gold: Gold) -> Estimate:
-    groups = group_by(answers, lambda record: record.conversation)
-    return _bleu_interval(
-        tuple(
-            (name, tuple((r.text or "", gold[r.prompt]) for r in group))
-            for name, group in groups.items()
-        )
-    )
 
 
 @lru_cache(maxsize=64)
 def _bleu_interval(
     groups: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...],
 ) -> Estimate:
-    """Corpus BLEU / 100 of (text, gold answers) per conversation; equal answers are scored once."""
+    """Jackknife corpus BLEU / 100 of (text, gold answers) per conversation."""
     from specbench_tasks.scorers import corpus_scores
     from specbench_tasks.task import GoldAnswer
 

@@ -1,7 +1,7 @@
-"""A finished run, or a stored reference, as whoever compares or shows it needs it.
+"""A finished run, or a stored reference, read to be compared or shown.
 
 A reference (``results/reference/NAME``) keeps a run's summary.csv, env.json, config.toml and
-run.json, and no records. No torch here.
+run.json, and no records.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ class RunSnapshot:
     """A run as a comparison sees it; exactly one of `records` and `summary` is there.
 
     `cells` maps each decoder to its options as text; `same_as_ar` holds those that promise the
-    baseline's very tokens (a reference keeps no promises: those that kept to them throughout).
-    `passes` are those planned (``timing``, ``quality``); `planned` holds the cells as the
-    manifest has them. `verdict` is the run's, with its `reasons`.
+    baseline's very tokens (of a reference: those that kept to them throughout). `passes` are those
+    planned (``timing``, ``quality``); `planned` holds the cells as the manifest has them.
     """
 
     path: Path
@@ -56,17 +55,17 @@ class RunSnapshot:
 
     @property
     def wrong(self) -> list[str]:
-        """Cells that claim to be lossless and are not."""
+        """Return the cells that claim to be lossless and are not."""
         return self.status.wrong
 
     @property
     def name(self) -> str:
-        """The name of the folder."""
+        """Return the name of the folder."""
         return self.path.resolve().name
 
     @property
     def code(self) -> str | None:
-        """The code it was measured with: short commit, branch or revision; None: nobody knows."""
+        """Return the measured code: short commit, branch or revision; None: unknown."""
         git = self.env.git
         if not git.commit:
             return None
@@ -76,16 +75,16 @@ class RunSnapshot:
 
     @property
     def key(self) -> str | None:
-        """The comparability key of its machine and setup."""
+        """Return the comparability key of its machine and setup."""
         return self.env.comparability_key
 
     @property
     def dtype(self) -> str:
-        """The precision of weights and cache."""
+        """Return the precision of weights and cache."""
         return self.env.dtype or FLOAT32
 
     def num_wrong(self, cell: str) -> int | None:
-        """Answers in which a cell left the baseline's promised tokens without a near-tie.
+        """Count answers in which a cell left the baseline's promised tokens without a near-tie.
 
         None where nobody looked: nothing was promised, or the run did not come to it.
         """
@@ -95,7 +94,7 @@ class RunSnapshot:
         return 0 if self.status.differences is not None and cell in self.same_as_ar else None
 
     def near_ties_alone(self, cell: str) -> bool:
-        """Whether a cell left the baseline's tokens, and at near-ties only."""
+        """Tell whether a cell left the baseline's tokens, and at near-ties only."""
         difference = self._difference(cell)
         return difference is not None and difference.num_wrong == 0
 
@@ -104,7 +103,7 @@ class RunSnapshot:
 
 
 def load_side(name: str, parent: Path) -> RunSnapshot:
-    """A run by path, name or ``latest``, or a folder of a stored reference.
+    """Read a run by path, name or ``latest``, or a folder of a stored reference.
 
     Raises:
         BenchError: where there is neither (exit 2), or a file is damaged (4).

@@ -1,14 +1,12 @@
-"""The estimators of a speed-up, side by side, each with its name and its 95 % interval.
+"""The estimators of a speed-up, each with its 95 % interval, on answers that both sides finished.
 
 * *Geometric mean* of paired per-prompt ratios of time per token: the headline. Student's t on the
   logs, clustered by conversation, and the bootstrap of the same beside it.
-* *Ratio of totals*: the baseline's seconds per token over all answers / the decoder's; what the
-  whole workload gains. Long answers dominate it.
+* *Ratio of totals*: the baseline's seconds per token over all answers / the decoder's: the gain of
+  the whole workload. Long answers dominate it.
 * *specbench_compat*: Spec-Bench's own (its evaluation/speed.py): mean over questions of the
   decoder's tokens per second / mean over questions of the baseline's, per repeat, then the mean
   over repeats. Not paired; questions with a short prefill dominate it.
-
-All rest on the same answers, those that both sides finished. No torch here.
 
 Letters: C conversations, K sums kept of each, B resamples, R repeats.
 """
@@ -30,6 +28,7 @@ PRECISION = 0.05
 """An interval that reaches further than this from its estimate is called wide."""
 DISAGREEMENT = 0.25
 """Ends of two intervals further apart than this share of the half-width are a disagreement."""
+_UNKNOWN = Estimate()
 _COLUMNS = 6
 """Sums of a conversation before those of its repeats: logs, their number, times and tokens."""
 
@@ -38,23 +37,22 @@ _COLUMNS = 6
 class Speedups:
     """Every estimator of one decoder's speed-up in one family.
 
-    `resampled` is `geometric` with the bootstrap's interval. `totals` and `specbench` have
-    bootstrap intervals. `needed` more prompts would bring the headline's interval to +-5 % if they
-    scattered like those there are; 0 where it is as narrow already.
+    `resampled` is `geometric` with the bootstrap's interval, `totals` and `specbench` have it too.
+    `needed` more prompts would bring the headline's interval to +-5 % if they scattered like those
+    there are; 0 where it is as narrow already.
     """
 
     geometric: Estimate
-    resampled: Estimate
-    totals: Estimate
-    specbench: Estimate
-    needed: int | None
+    resampled: Estimate = _UNKNOWN
+    totals: Estimate = _UNKNOWN
+    specbench: Estimate = _UNKNOWN
+    needed: int | None = None
 
     @property
     def disagree(self) -> bool | None:
-        """Whether t-interval and bootstrap contradict each other (None: one is unknown).
+        """Tell whether t-interval and bootstrap contradict each other (None: one is unknown).
 
-        They do where only one of them covers 1, or where an end differs by more than
-        `DISAGREEMENT` of the t-interval's half-width, in logs: the logs are skewed then.
+        Only one covers 1, or an end differs by more than `DISAGREEMENT` of the half-width in logs.
         """
         ends = [_log_ends(self.geometric), _log_ends(self.resampled)]
         if None in ends:
@@ -66,28 +64,21 @@ class Speedups:
 
 
 def speedups(baseline: Iterable[Unit], arm: Iterable[Unit]) -> Speedups:
-    """All estimators, end to end, of the answers that both sides finished."""
+    """Return all estimators, end to end, of the answers that both sides finished."""
     base, mine = list(baseline), list(arm)
     geometric = geometric_mean(pairs := pair_up(base, mine, lambda unit: unit.time_per_token))
     clusters = sorted(set(pairs.clusters))
     if not clusters:
-        return Speedups(
-            geometric=geometric,
-            resampled=Estimate(),
-            totals=Estimate(),
-            specbench=Estimate(),
-            needed=None,
-        )
-    answers = _common(base, mine)
-    place = {name: row for row, name in enumerate(clusters)}
+        return Speedups(geometric=geometric)
+    answers = [pair for pair in matched(base, mine) if all(map(_timed, pair))]
+    row_of = {name: row for row, name in enumerate(clusters)}
     sums = np.zeros((len(clusters), _COLUMNS))
     for log, cluster in zip(pairs.logs, pairs.clusters, strict=True):
-        sums[place[cluster], :2] += (log, 1)
+        sums[row_of[cluster], :2] += (log, 1)
     for other, unit in answers:
-        row = (other.seconds or 0, other.tokens, unit.seconds or 0, unit.tokens)
-        sums[place[unit.cluster], 2:] += row
-    rates = _question_rates(base, mine, answers, clusters)
-    sums = np.concatenate([sums, rates], axis=1)
+        times = (other.seconds or 0, other.tokens, unit.seconds or 0, unit.tokens)
+        sums[row_of[unit.cluster], 2:] += times
+    sums = np.concatenate([sums, _question_rates(base, mine, answers, clusters)], axis=1)
     bare = replace(geometric, low=None, high=None, error=None, df=None)
     values = _statistics(sums.sum(0, keepdims=True))[:, 0]
     made = [replace(bare, value=_known(float(value))) for value in values]
@@ -104,10 +95,9 @@ def speedups(baseline: Iterable[Unit], arm: Iterable[Unit]) -> Speedups:
 
 
 def more_prompts(estimate: Estimate, precision: float = PRECISION) -> int | None:
-    """How many prompts more bring the interval to within a factor 1 + `precision`, all else so.
+    """Return how many prompts more bring the interval to within a factor 1 + `precision`.
 
-    Found for the t-interval of C conversations, whose half-width is t(C - 1) sd / sqrt(C); prompts
-    per conversation stay what they are. None where there is no interval.
+    For the t-interval of C conversations, whose half-width is t(C - 1) sd / sqrt(C).
     """
     if estimate.error is None or estimate.low is None or not estimate.clusters:
         return None
@@ -130,11 +120,6 @@ def more_prompts(estimate: Estimate, precision: float = PRECISION) -> int | None
 # ---------------------------------------------------------------- sums of conversations
 
 
-def _common(base: Sequence[Unit], mine: Sequence[Unit]) -> list[tuple[Unit, Unit]]:
-    """The answers to one prompt under one repeat that both sides finished, baseline first."""
-    return [pair for pair in matched(base, mine) if all(map(_timed, pair))]
-
-
 def _timed(unit: Unit) -> bool:
     return unit.ok and bool(unit.time_per_token)
 
@@ -145,7 +130,7 @@ def _question_rates(
     answers: Sequence[tuple[Unit, Unit]],
     clusters: Sequence[str],
 ) -> Floats:
-    """Tokens per second of each question, decoder and baseline by turns of repeats: ``[C, 2 R]``.
+    """Return tokens per second of each question, decoder and baseline in turn: ``[C, 2 R]``.
 
     A question is a conversation: its tokens and seconds are summed over its turns. Where a turn
     failed on either side both rates are 0, which leaves the question out of that repeat.
@@ -174,7 +159,7 @@ def _seconds(units: Iterable[Unit]) -> float:
 
 
 def _statistics(sums: Floats) -> Floats:
-    """Geometric mean, ratio of totals and specbench_compat ``[3, B]`` of sums ``[B, K]``."""
+    """Return geometric mean, ratio of totals, specbench_compat ``[3, B]`` of sums ``[B, K]``."""
     geometric = np.exp(sums[:, 0] / sums[:, 1])
     totals = sums[:, 2] / sums[:, 3] / (sums[:, 4] / sums[:, 5])
     mine, base = sums[:, _COLUMNS::2], sums[:, _COLUMNS + 1 :: 2]

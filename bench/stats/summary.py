@@ -1,22 +1,22 @@
 """From records to the summary: one row per decoder and family, and per decoder one for `all`.
 
-A pure function of the records and the plan. The columns that outside readers
-rely on come first, in a fixed order; unknown is null, never 0. No torch here.
+The columns that outside readers rely on come first, in a fixed order; unknown is null, never 0.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 
 import pandas as pd
 
-from bench.records.plan import BASELINE, SECOND_BASELINE, Plan, place_of
+from bench.records.plan import BASELINE, SECOND_BASELINE, Plan, guarantee_rank
 from bench.records.record import SampleRecord
 from bench.stats import counters, estimates, parallel_counters, times
 from bench.stats.counters import Tally
 from bench.stats.intervals import Estimate, paired_speedup
-from bench.stats.quality import Gold, Quality, family_quality, overall_quality, scored
+from bench.stats.quality import Gold, family_quality, overall_quality, scored
 from bench.stats.speedups import Speedups, speedups
 from bench.stats.summary_row import COLUMNS
 from bench.stats.times import Unit
@@ -31,26 +31,29 @@ _ACCEPTANCE_COLUMNS = (
     *("decoder", "family", "position"),
     *("steps", "reached", "accepted", "joint", "conditional"),
 )
+_TALLIED = (
+    *("tokens_per_call", "tpf", "acceptance_length", "calls_per_step"),
+    *("acceptance_rate", "rows_per_token"),
+)
 _ONE = Estimate(value=1.0, low=1.0, high=1.0)
 
 
 def decoder_order(
     plan: Plan, records: Iterable[SampleRecord], wrong: Collection[str] = ()
 ) -> list[str]:
-    """Measured decoders, the baseline first and its second arm left out.
+    """Order the measured decoders by guarantee: the baseline first, those that are `wrong` last.
 
-    They are grouped by what they guarantee (those that are `wrong` last), each group in the plan's
-    order.
+    Within a group the plan's order holds; the baseline's second arm is left out.
     """
     claims = plan.guarantees(wrong)
     measured = dict.fromkeys(record.decoder for record in records)
     names = dict.fromkeys([*claims, *measured])
     cells = [name for name in names if name in measured and name != SECOND_BASELINE]
-    return sorted(cells, key=lambda name: (name != BASELINE, place_of(claims.get(name))))
+    return sorted(cells, key=lambda name: (name != BASELINE, guarantee_rank(claims.get(name))))
 
 
 def family_order(families: Iterable[str]) -> list[str]:
-    """Families in the order Spec-Bench reports them, lists and unknown ones after them by name."""
+    """Order families as Spec-Bench reports them, lists and unknown ones after them by name."""
     present = set(families)
     return [f for f in FAMILIES if f in present] + sorted(present - set(FAMILIES))
 
@@ -61,19 +64,24 @@ def summarise(
     gold: Gold | None = None,
     wrong: Collection[str] = (),
 ) -> pd.DataFrame:
-    """One row per decoder and family, then the decoder's row `all`: `SummaryRow`s as a frame.
+    """Make a frame of `SummaryRow`s: one per decoder and family, then the decoder's row `all`.
 
     Counters are pooled over prompts and repeats (sum / sum), and so are the time columns; speed-ups
-    are geometric means of paired ratios. Whatever exists is summarised: an unfinished run gives the
-    rows of its finished blocks, no records give no rows. `gold` serves corpus BLEU. Quality in
-    `all` is over the same families for every decoder, or unknown. `wrong` names the decoders that
-    were found not to be lossless as they claim.
+    are geometric means of paired ratios. An unfinished run gives the rows of its finished blocks.
+    `gold` serves corpus BLEU. Quality in `all` is over the same families for every decoder, or
+    unknown. `wrong` names the decoders that were found not to be lossless as they claim.
     """
-    cells = counters.group_by(records, lambda record: record.decoder)
+    cells = counters.group_by(records)
     comparable = {cell.cell: cell.comparable_to_ar for cell in plan.cells}
     decoders = decoder_order(plan, records, wrong)
     promises = plan.guarantees(wrong)
-    qualities = {decoder: _qualities(cells[decoder], gold or {}) for decoder in decoders}
+    qualities = {
+        decoder: {
+            family: family_quality(family, _of_family(cells[decoder], family), gold or {})
+            for family in family_order(r.family for r in cells[decoder])
+        }
+        for decoder in decoders
+    }
     known = [(f, q.estimate.value) for of in qualities.values() for f, q in of.items()]
     num_families = len({family for family, value in known if value is not None})
     units = {cell: times.timed_units(of) for cell, of in cells.items()}
@@ -84,14 +92,20 @@ def summarise(
         for family, quality in [*qualities[decoder].items(), (ALL, overall)]:
             chosen = _of_family(cells[decoder], family)
             base, mine, again = (
-                _units_of(units.get(cell, []), family)
+                [unit for unit in units.get(cell, []) if family in (ALL, unit.family)]
                 for cell in (BASELINE, decoder, SECOND_BASELINE)
             )
-            row: dict[str, object] = {"decoder": decoder, "family": family}
-            row["guarantee"] = promises.get(decoder)
-            row |= _counts(chosen) | _counters(chosen) | _times(mine, base, decoder)
-            row |= estimates.columns(decoder, chosen, base, mine, again)
-            row |= _quality_columns(quality) | parallel_counters.columns(chosen)
+            row: dict[str, object] = {
+                "decoder": decoder,
+                "family": family,
+                "guarantee": promises.get(decoder),
+                **_counts(chosen),
+                **_times(mine, base, decoder),
+                **estimates.columns(decoder, chosen, base, mine, again),
+                **quality.estimate.columns("quality"),
+                "quality_metric": quality.metric,
+                **parallel_counters.columns(chosen),
+            }
             row["loops"] = parallel_counters.loops(
                 parallel_counters.repeated_trigrams(chosen),
                 parallel_counters.repeated_trigrams(_of_family(baseline, family)),
@@ -99,28 +113,23 @@ def summarise(
             if decoder == BASELINE or comparable.get(decoder, False):
                 row["identical_to_ar"] = counters.identical_to_ar(chosen, baseline)
                 row["shared_with_ar"] = counters.shared_with_ar(chosen, baseline)
+            assert row.keys() <= COLUMNS.keys(), f"{row.keys() - COLUMNS.keys()} are no fields"
             rows.append(row)
-    return _frame(rows)
-
-
-def _qualities(records: Sequence[SampleRecord], gold: Gold) -> dict[str, Quality]:
-    """One decoder's quality in every family it was asked, in the families' order."""
-    families = family_order(r.family for r in records)
-    return {
-        family: family_quality(family, _of_family(records, family), gold) for family in families
-    }
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
 
 
 def noise_floor(records: Sequence[SampleRecord], family: str = ALL) -> Estimate:
-    """The "speed-up" of the baseline's second arm over the first: what no difference looks like."""
-    cells = counters.group_by(records, lambda record: record.decoder)
+    """Estimate the "speed-up" of the baseline's second arm over the first."""
+    cells = counters.group_by(records)
     return speedup(cells.get(BASELINE, []), cells.get(SECOND_BASELINE, []), family)
 
 
 def second_arm(records: Sequence[SampleRecord]) -> Speedups:
-    """Every estimator of the noise floor, over all families."""
-    cells = counters.group_by(records, lambda record: record.decoder)
-    return speedups(*(_units(cells.get(name, []), ALL) for name in (BASELINE, SECOND_BASELINE)))
+    """Return every estimator of the noise floor, over all families."""
+    cells = counters.group_by(records)
+    return speedups(
+        *(times.timed_units(cells.get(name, [])) for name in (BASELINE, SECOND_BASELINE))
+    )
 
 
 def speedup(
@@ -130,14 +139,18 @@ def speedup(
     *,
     decode: bool = False,
 ) -> Estimate:
-    """Paired geometric-mean speed-up of one decoder's records in a family, end to end or decode."""
-    return _speedup(_units(baseline, family), _units(arm, family), decode=decode)
+    """Estimate one decoder's paired geometric-mean speed-up in a family, end to end or decode."""
+    base, mine = (  # groups are formed first: one may mix families
+        [unit for unit in times.timed_units(of) if family in (ALL, unit.family)]
+        for of in (baseline, arm)
+    )
+    return _speedup(base, mine, decode=decode)
 
 
 def rivals(records: Sequence[SampleRecord], decoders: Sequence[str]) -> Pairs:
-    """The speed-up of each decoder over each other one, by (decoder, over which), all families."""
-    cells = counters.group_by(records, lambda record: record.decoder)
-    units = {name: _units(cells.get(name, []), ALL) for name in decoders}
+    """Estimate the speed-up of each decoder over each other one, over all families."""
+    cells = counters.group_by(records)
+    units = {name: times.timed_units(cells.get(name, [])) for name in decoders}
     return {
         (name, other): _speedup(units[other], units[name])
         for name, other in itertools.permutations(decoders, 2)
@@ -153,16 +166,12 @@ def _speedup(baseline: Sequence[Unit], arm: Sequence[Unit], *, decode: bool = Fa
 
 
 def acceptance_table(records: Sequence[SampleRecord], plan: Plan) -> pd.DataFrame:
-    """Draft acceptance per decoder, family and position, joint and conditional, with its counts."""
+    """Tabulate draft acceptance per decoder, family and position: counts, joint, conditional."""
     rows = [
         {
             "decoder": decoder,
             "family": family,
-            "position": count.position,
-            "steps": count.steps,
-            "reached": count.reached,
-            "accepted": count.accepted,
-            "joint": count.joint,
+            **asdict(count),
             "conditional": count.conditional,
         }
         for decoder, family, chosen in _cells(records, plan)
@@ -172,22 +181,21 @@ def acceptance_table(records: Sequence[SampleRecord], plan: Plan) -> pd.DataFram
 
 
 def step_length_table(records: Sequence[SampleRecord], plan: Plan) -> pd.DataFrame:
-    """How many later steps emitted how many tokens, per decoder over all families."""
-    rows: list[dict[str, object]] = []
-    for decoder, family, chosen in _cells(records, plan):
-        lengths = counters.step_lengths(chosen) if family == ALL else {}
-        total = sum(lengths.values())
-        rows += [
-            {"decoder": decoder, "tokens": tokens, "steps": steps, "share": steps / total}
-            for tokens, steps in lengths.items()
-        ]
+    """Tabulate how many later steps emitted how many tokens, per decoder over all families."""
+    rows = [
+        {"decoder": decoder, "tokens": tokens, "steps": steps, "share": steps / sum(num.values())}
+        for decoder, family, chosen in _cells(records, plan)
+        if family == ALL
+        for num in [counters.step_lengths(chosen)]
+        for tokens, steps in num.items()
+    ]
     return pd.DataFrame(rows, columns=["decoder", "tokens", "steps", "share"])
 
 
 def _cells(
     records: Sequence[SampleRecord], plan: Plan
-) -> Iterable[tuple[str, str, list[SampleRecord]]]:
-    cells = counters.group_by(records, lambda record: record.decoder)
+) -> Iterator[tuple[str, str, list[SampleRecord]]]:
+    cells = counters.group_by(records)
     for decoder in decoder_order(plan, records):
         for family in [*family_order(r.family for r in cells[decoder]), ALL]:
             yield decoder, family, _of_family(cells[decoder], family)
@@ -197,17 +205,9 @@ def _of_family(records: Sequence[SampleRecord], family: str) -> list[SampleRecor
     return [r for r in records if family in (ALL, r.family)]
 
 
-def _units(records: Sequence[SampleRecord], family: str) -> list[Unit]:
-    """Timed units of a family; groups are formed first, as one may mix families."""
-    return _units_of(times.timed_units(records), family)
-
-
-def _units_of(units: Sequence[Unit], family: str) -> list[Unit]:
-    return [unit for unit in units if family in (ALL, unit.family)]
-
-
 def _counts(records: Sequence[SampleRecord]) -> dict[str, object]:
     timed = counters.timed(records)
+    tally = Tally.pool(timed)
     return {
         "prompts": len({r.prompt for r in timed}),
         "repeats": len({r.repeat for r in timed}),
@@ -215,20 +215,9 @@ def _counts(records: Sequence[SampleRecord]) -> dict[str, object]:
         "errors": sum(r.error is not None for r in records),
         "batch_size": max((r.batch_size for r in timed), default=None),
         "peak_memory_bytes": counters.peak_memory_bytes(records),
-    }
-
-
-def _counters(records: Sequence[SampleRecord]) -> dict[str, object]:
-    tally = Tally.pool(counters.timed(records))
-    return {
         "tokens": tally.emitted,
-        "tokens_per_call": tally.tokens_per_call,
-        "tpf": tally.tpf,
-        "acceptance_length": tally.acceptance_length,
-        "calls_per_step": tally.calls_per_step,
-        "acceptance_rate": tally.acceptance_rate,
-        "rows_per_token": tally.rows_per_token,
         "ttft_s": times.ttft_s(records),
+        **{name: getattr(tally, name) for name in _TALLIED},
     }
 
 
@@ -238,31 +227,12 @@ def _times(mine: Sequence[Unit], baseline: Sequence[Unit], decoder: str) -> dict
     counts = {"clusters": whole.clusters, "pairs": whole.num, "pairs_dropped": whole.dropped}
     counts["pairs_decode"] = decode.num
     if decoder == BASELINE:
-        whole = _ONE if whole.num else Estimate()
-        decode = _ONE if decode.num else Estimate()
-    return counts | {
+        whole, decode = (_ONE if found.num else Estimate() for found in (whole, decode))
+    return {
+        **counts,
         "time_per_token_s": each,
         "tokens_per_s": 1 / each if each else None,
         "decode_time_per_token_s": times.decode_time_per_token_s(mine),
-        "speedup": whole.value,
-        "speedup_low": whole.low,
-        "speedup_high": whole.high,
-        "speedup_decode": decode.value,
-        "speedup_decode_low": decode.low,
-        "speedup_decode_high": decode.high,
+        **whole.columns("speedup"),
+        **decode.columns("speedup_decode"),
     }
-
-
-def _quality_columns(quality: Quality) -> dict[str, object]:
-    return {
-        "quality": quality.estimate.value,
-        "quality_low": quality.estimate.low,
-        "quality_high": quality.estimate.high,
-        "quality_metric": quality.metric,
-    }
-
-
-def _frame(rows: Sequence[Mapping[str, object]]) -> pd.DataFrame:
-    unknown = {key for row in rows for key in row} - COLUMNS.keys()
-    assert not unknown, f"{sorted(unknown)} are no fields of SummaryRow"
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)

@@ -1,12 +1,10 @@
-"""A row of the summary: one decoder in one family, as readers of a summary take it.
+"""A row of the summary: one decoder in one family; unknown values are None.
 
-What is unknown is None, whatever pandas or a CSV file makes of it; so is what a summary of an older
-version lacks. The frame it is read from is made in `bench.stats.summary`. No torch here.
+So are columns that a summary of an older version lacks. `bench.stats.summary` makes the frame.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -20,9 +18,7 @@ from bench.stats.intervals import Estimate
 class SummaryRow:
     """The columns of the summary in their order; docs/metrics.md defines each.
 
-    Outside readers rely on those up to `errors`, in this order. What follows: more intervals, what
-    the numbers rest on, what `bench.stats.estimates` and `bench.stats.parallel_counters` add, and
-    what a decoder's answers are guaranteed to be (`bench.records.plan.Cell.guarantee`).
+    Outside readers rely on those up to `errors`, in this order.
     """
 
     decoder: str
@@ -92,16 +88,16 @@ class SummaryRow:
 
     @property
     def floor(self) -> Estimate:
-        """The A/A floor that the row's speed-ups stand beside."""
+        """Return the A/A floor that the row's speed-ups stand beside."""
         return Estimate(value=self.aa_speedup, low=self.aa_low, high=self.aa_high)
 
     def estimate(self, column: str) -> Estimate:
-        """A number with its interval."""
+        """Return a number with its interval."""
         value, low, high = (self.value(f"{column}{end}") for end in ("", "_low", "_high"))
         return Estimate(value=value, low=low, high=high)
 
     def value(self, column: str) -> float | None:
-        """The number in a column that is chosen by name; None where there is none."""
+        """Return the number in a column that is chosen by name; None where there is none."""
         entry = getattr(self, column, None)
         return entry if isinstance(entry, int | float) else None
 
@@ -113,14 +109,14 @@ _KINDS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
     "float | None": (float, "float64"),
     "bool | None": (bool, "boolean"),
 }
-"""How a value of a field's type is read, and what pandas calls its column's type."""
+"""Reader of a field's type, and pandas' name of it."""
 COLUMNS = {field.name: _KINDS[str(field.type)][1] for field in fields(SummaryRow)}
 """The columns of a summary's frame and their types."""
 _READERS = {field.name: _KINDS[str(field.type)][0] for field in fields(SummaryRow)}
 
 
 def rows_of(summary: pd.DataFrame, family: str | None) -> list[SummaryRow]:
-    """The summary's rows of a family, or all of them."""
+    """Read the rows of a family, or all of them."""
     chosen = summary if family is None else summary[summary["family"] == family]
     columns = [name for name in chosen.columns if name in _READERS]
     return [
@@ -128,12 +124,8 @@ def rows_of(summary: pd.DataFrame, family: str | None) -> list[SummaryRow]:
             **{
                 name: _READERS[name](value)
                 for name, value in zip(columns, values, strict=True)
-                if not _unknown(value)
+                if not pd.isna(value)
             }
         )
         for values in chosen[columns].itertuples(index=False, name=None)
     ]
-
-
-def _unknown(value: object) -> bool:
-    return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))

@@ -1,7 +1,7 @@
-"""Every clock reading of a run, each defined once: what was timed as one, and seconds per token.
+"""Every clock reading of a run, defined once: what was timed as one, and seconds per token.
 
-Times are pooled (sum of seconds / sum of tokens), like the counters of `bench.stats.counters`.
-Speed-ups are not ratios of these: they are paired, see `bench.stats.intervals`. No torch here.
+Times are pooled (sum of seconds / sum of tokens). Speed-ups are not ratios of these: they are
+paired, see `bench.stats.intervals`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from bench.stats.counters import Tally, ratio, timed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """What the clock timed as one: an answer, or at batch size > 1 a whole group of prompts.
+    """An answer, or at batch size > 1 a whole group of prompts: what the clock timed as one.
 
     `key` is the same for every decoder and repeat; `cluster` is the conversation (or the group).
-    Of an answer with an error, or a group that holds one, `ok` is False and no time counts.
-    `decode_*` run from the first token on and are None for a group. `recounted` is the answer's
-    length as Spec-Bench counts its baseline's, where a run's protocol asks for that.
+    `ok` is False, and no time counts, where an answer has an error. `decode_*` run from the first
+    token on and are None for a group. `recounted` is the length of the baseline's answer as
+    Spec-Bench counts it, under its protocol.
     """
 
     key: str
@@ -37,27 +37,25 @@ class Unit:
 
     @property
     def time_per_token(self) -> float | None:
-        """End-to-end seconds (request start to last token) per emitted token."""
+        """Return end-to-end seconds (request start to last token) per emitted token."""
         return None if self.seconds is None else ratio(self.seconds, self.tokens)
 
     @property
     def decode_time_per_token(self) -> float | None:
-        """Seconds from the first token on, per token emitted after the first step."""
-        return (
-            None if self.decode_seconds is None else ratio(self.decode_seconds, self.decode_tokens)
-        )
+        """Return seconds from the first token on, per token emitted after the first step."""
+        spent_s = self.decode_seconds
+        return None if spent_s is None else ratio(spent_s, self.decode_tokens)
 
 
 def timed_units(records: Iterable[SampleRecord]) -> list[Unit]:
-    """The timed units among one decoder's records, failed ones included, in order of repeats.
+    """Return the timed units among one decoder's records, failed ones included, by repeat.
 
-    `family` of a group that mixes families is None: its makespan belongs to none of them. Of a
-    merged run there are none where its records are of several machines: their times do not pool.
+    A group that mixes families has none. Records of several machines give no units: their times do
+    not pool.
     """
-    records = within_a_machine(records)
     groups: defaultdict[tuple[int, int], list[SampleRecord]] = defaultdict(list)
     units: list[Unit] = []
-    for record in records:
+    for record in within_a_machine(records):
         if record.kind != "timing":
             continue
         if record.batch_size > 1:
@@ -69,7 +67,7 @@ def timed_units(records: Iterable[SampleRecord]) -> list[Unit]:
 
 
 def within_a_machine(records: Iterable[SampleRecord]) -> list[SampleRecord]:
-    """The records, or none of them where they are of several machines."""
+    """Return the records, or none of them where they are of several machines."""
     chosen = list(records)
     return [] if len({record.machine for record in chosen}) > 1 else chosen
 
@@ -106,17 +104,14 @@ def _group_unit(group: Sequence[SampleRecord]) -> Unit:
 
 
 def matched(baseline: Iterable[Unit], arm: Iterable[Unit]) -> list[tuple[Unit, Unit]]:
-    """Units of both sides under one key and repeat, the baseline's first, in the arm's order.
-
-    Failed units are among them.
-    """
+    """Pair units of both sides by key and repeat, baseline's first, failed ones included."""
     theirs = {(unit.key, unit.repeat): unit for unit in baseline}
-    places = [(theirs.get((unit.key, unit.repeat)), unit) for unit in arm]
-    return [(other, unit) for other, unit in places if other is not None]
+    pairs = [(theirs.get((unit.key, unit.repeat)), unit) for unit in arm]
+    return [(other, unit) for other, unit in pairs if other is not None]
 
 
 def in_units_of(baseline: Iterable[Unit], arm: Iterable[Unit]) -> list[Unit]:
-    """The arm's units, their seconds in the baseline's seconds per token of the same answer.
+    """Return the arm's units, their seconds in the baseline's seconds per token of that answer.
 
     Units whose baseline failed or is not there are left out.
     """
@@ -129,18 +124,18 @@ def in_units_of(baseline: Iterable[Unit], arm: Iterable[Unit]) -> list[Unit]:
 
 
 def time_per_token_s(units: Iterable[Unit]) -> float | None:
-    """Pooled end-to-end time of a token: sum of seconds / sum of emitted tokens."""
+    """Return the pooled end-to-end time of a token: sum of seconds / sum of emitted tokens."""
     good = [u for u in units if u.ok and u.seconds is not None]
     return ratio(sum(u.seconds or 0.0 for u in good), sum(u.tokens for u in good))
 
 
 def decode_time_per_token_s(units: Iterable[Unit]) -> float | None:
-    """Pooled time of a token after the first step: sum of (total - ttft) / sum of such tokens."""
+    """Return the pooled time of a token after the first step: sum of (total - ttft) / tokens."""
     good = [u for u in units if u.ok and u.decode_seconds is not None and u.decode_tokens]
     return ratio(sum(u.decode_seconds or 0.0 for u in good), sum(u.decode_tokens for u in good))
 
 
 def ttft_s(records: Iterable[SampleRecord]) -> float | None:
-    """Time to first token: mean over answers of the seconds from request start to first token."""
+    """Return the mean over answers of the seconds from request start to first token."""
     times = [r.ttft_s for r in within_a_machine(timed(records)) if r.ttft_s is not None]
     return ratio(sum(times), len(times))

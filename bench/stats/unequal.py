@@ -1,4 +1,4 @@
-"""Answers promised to be the baseline's, and those of them that are not. No torch here."""
+"""Answers promised to be the baseline's, and those of them that are not."""
 
 from __future__ import annotations
 
@@ -16,27 +16,22 @@ Pair = tuple[str, tuple[int, ...], tuple[int, ...], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """The answers of a cell that were compared with the baseline's, in the order measured.
-
-    Attributes:
-        cell: its name.
-        pairs: of prompts and repeats that both answered.
-    """
+    """A cell's answers to prompts and repeats that the baseline answered too, as measured."""
 
     cell: str
     pairs: tuple[Pair, ...]
 
     @property
     def unequal(self) -> tuple[Pair, ...]:
-        """The pairs that differ."""
+        """Return the pairs that differ."""
         return tuple(pair for pair in self.pairs if pair[1] != pair[2])
 
     def difference(self, num_wrong: int | None, gaps: tuple[int | float, ...]) -> Difference:
         """Summarise pairs of which some differ; see `Difference`."""
         unequal = self.unequal
-        places = [first_difference(answer, expected) or 0 for _, answer, expected, _ in unequal]
+        parted = [first_difference(answer, expected) or 0 for _, answer, expected, _ in unequal]
         num_tokens = sum(len(expected) for _, _, expected, _ in self.pairs)
-        lost = sum(len(pair[2]) - place for pair, place in zip(unequal, places, strict=True))
+        lost = sum(len(pair[2]) - index for pair, index in zip(unequal, parted, strict=True))
         return Difference(
             cell=self.cell,
             num_answers=len(unequal),
@@ -45,7 +40,7 @@ class Compared:
             example=unequal[0][0],
             num_tokens=num_tokens,
             num_equal=num_tokens - lost,
-            places=tuple(places),
+            places=tuple(parted),
             gaps=gaps,
         )
 
@@ -70,45 +65,31 @@ def compare_with_baseline(cells: Iterable[Cell], records: Iterable[SampleRecord]
 def pooled(
     cells: Iterable[Cell], statuses: Sequence[RunStatus], parts: Sequence[Iterable[SampleRecord]]
 ) -> tuple[Difference, ...] | None:
-    """Pool the differences of several runs, of each of which a part counts.
+    """Pool the differences of several runs; None where a run was not asked.
 
     A run stores how many of its unequal answers are wrong, not which: where only some of them
-    count, up to that many of these are taken to be wrong.
-
-    Args:
-        cells: of all runs.
-        statuses: of the runs.
-        parts: the records of each run that count.
-
-    Returns:
-        Those of cells with any; None where a run was not asked.
+    count (`parts`, by run), up to that many of these are taken to be wrong.
     """
     if any(status.differences is None for status in statuses):
         return None
     compared = [{each.cell: each for each in compare_with_baseline(cells, part)} for part in parts]
+    stored = [{d.cell: d for d in status.differences or ()} for status in statuses]
     found = []
     for cell in compared[0]:
         of_runs = [by_cell[cell] for by_cell in compared]
         whole = Compared(cell=cell, pairs=tuple(pair for each in of_runs for pair in each.pairs))
-        if whole.unequal:
-            told = [
-                d
-                for status, each in zip(statuses, of_runs, strict=True)
-                if each.unequal
-                for d in status.differences or ()
-                if d.cell == cell
-            ]
-            gaps = tuple(gap for difference in told for gap in difference.gaps)
-            found.append(whole.difference(_num_wrong(statuses, of_runs), gaps))
+        if not whole.unequal:
+            continue
+        gaps: tuple[int | float, ...] = ()
+        num: int | None = 0
+        for of_run, each in zip(stored, of_runs, strict=True):
+            difference = of_run.get(cell)
+            if not each.unequal or difference is None:
+                continue
+            gaps += tuple(difference.gaps)
+            if num is None or difference.num_wrong is None:
+                num = None
+            else:
+                num += min(difference.num_wrong, len(each.unequal))
+        found.append(whole.difference(num, gaps))
     return tuple(found)
-
-
-def _num_wrong(statuses: Sequence[RunStatus], compared: Sequence[Compared]) -> int | None:
-    """How many answers of one cell are taken to be wrong; None where a run did not judge them."""
-    num = 0
-    for status, each in zip(statuses, compared, strict=True):
-        told = {d.cell: d.num_wrong for d in status.differences or ()}.get(each.cell, 0)
-        if each.unequal and told is None:
-            return None
-        num += min(told or 0, len(each.unequal))
-    return num

@@ -8,27 +8,22 @@ INCOMPLETE  the run did not end: not all that was planned was measured
 VALID       all that was planned was measured, and nothing is broken
 ==========  =======================================================================================
 
-Of several the first in this order stands. Pure functions of the run folder: who reads
-a run judges it again, as files get lost and an older version may not have known a verdict. Noise
-makes no verdict: it is written down as a warning.
-
-*Loaded* blocks are those during which other processes used more than `MAX_OTHER_CORES` cores.
-*Drift* is how much slower the baseline became from the first to the last third of the blocks: the
-median, over prompts timed in both, of the log ratio of its times per token (both arms pooled); it
-needs `_MIN_DRIFT_PROMPTS` such prompts. Of a run with workers it is the largest of any of theirs
-(`bench.stats.workers`), and who drifts is named. No torch here.
+Of several the first in this order stands. A run is judged again whenever it is read. Noise makes no
+verdict but a warning. *Drift* is how much slower the baseline became from the first to the last
+third of the blocks: the median, over prompts timed in both, of the log ratio of its times per token
+(both arms pooled). Of a run with workers it is the largest of any of theirs.
 """
 
 from __future__ import annotations
 
 import math
 import shlex
-import statistics
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from bench.errors import Exit
@@ -38,7 +33,7 @@ from bench.records.record import SampleRecord, broken_invariants
 from bench.records.run_folder import Run
 from bench.records.status import Difference, RunStatus
 from bench.stats.adapter_fit import training_warnings
-from bench.stats.workers import Part, workers
+from bench.stats.workers import Part, prompts_of, seconds_per_token, workers
 from bench.text import counted, factor, percent
 
 MAX_OTHER_CORES = 0.5
@@ -49,7 +44,7 @@ _MOST_FAILING = 3
 _GAPS = (0.03, 0.06, 0.125, 0.25)
 """Distances from a tie below which first differences are counted."""
 _RESHAPED = "ar@rows"
-"""How cells begin in which the baseline decodes in calls of another shape."""
+"""Prefix of cells in which the baseline decodes in calls of another shape."""
 UNKNOWN = "unknown"
 _RESUME = "in the folder that holds the run, `bench resume {}` measures it"
 VALID, INVALID, DAMAGED, INCOMPLETE = "VALID", "INVALID", "DAMAGED", "INCOMPLETE"
@@ -60,7 +55,7 @@ EXIT_CODES: Mapping[str, Exit] = {
     WRONG: Exit.REGRESSION,
     INCOMPLETE: Exit.INVALID,
 }
-"""What a command that reads or completes a run ends with."""
+"""Exit codes of commands that read or complete a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,15 +75,19 @@ class Validity:
 
 
 def judge(run: Run) -> Validity:
-    """The validity of what a run has measured so far, by its records and its status."""
+    """Judge what a run has measured so far, by its records and its status."""
     damage = _damage(run)
     broken = (*_broken(run), *_unanswered(run))
     wrong = _difference_lines(run.status, wrong=True)
     unfinished = () if damage else _unfinished(run)
     reasons = {DAMAGED: damage, INVALID: broken, WRONG: wrong, INCOMPLETE: unfinished}
-    loads = _loads(run)
+    attempts = {r.block: r.attempt for r in run.records if r.kind == "timing"}
+    loads = [
+        event
+        for event in run.events
+        if event["event"] == "load" and attempts.get(event["block"]) == event["attempt"]
+    ]
     cores = [load["other_cores"] for load in loads if load["other_cores"] is not None]
-    num_loaded = sum(used > MAX_OTHER_CORES for used in cores)
     parts = workers(run.records, [])
     drift = max((p.drift for p in parts if p.drift is not None), key=abs, default=None)
     if not parts:
@@ -101,15 +100,15 @@ def judge(run: Run) -> Validity:
         warnings=(
             *_difference_lines(run.status, wrong=False),
             *_error_warnings(errors),
-            *_noise_warnings(loads, num_loaded, max(cores, default=0.0), None if parts else drift),
+            *_noise_warnings(loads, cores, None if parts else drift),
             *_worker_warnings(parts),
             *_repeat_warnings(run.records),
             *run.env.models.notes,
             *training_warnings(run.config, run.env.models),
         ),
         num_errors=len(errors),
-        num_blocks=len({r.block for r in run.records if r.kind == "timing"}),
-        num_loaded_blocks=num_loaded,
+        num_blocks=len(attempts),
+        num_loaded_blocks=_num_loaded(cores),
         max_other_cores=max(cores, default=None),
         drift=drift,
         num_graphs=sum(line["graphs"] for line in compiled) if compiled else None,
@@ -118,50 +117,41 @@ def judge(run: Run) -> Validity:
 
 
 def clock_drift(run: Run) -> float | None:
-    """How much longer the same answers of the baseline took at the end (0.05: 5 % longer)."""
+    """Return how much longer the same answers of the baseline took at the end (0.05: 5 %)."""
     blocks = sorted({r.block for r in run.records if r.kind == "timing"})
     third = len(blocks) // 3
     if third == 0:
         return None
     early, late = set(blocks[:third]), set(blocks[-third:])
+    timed_as_one: defaultdict[tuple[int, str], list[SampleRecord]] = defaultdict(list)
+    for record in run.records:
+        if _of_baseline(record):
+            timed_as_one[record.block, record.decoder].append(record)
     times: defaultdict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
-    for (block, _), records in _units(run.records).items():
-        seconds = records[0].total_s or records[0].group_s
-        num_tokens = sum(len(record.tokens or ()) for record in records)
-        if seconds is None or not num_tokens or block not in early | late:
-            continue
-        prompts = "|".join(sorted(record.prompt for record in records))
-        times[prompts][block in late].append(seconds / num_tokens)
+    for (block, _), group in timed_as_one.items():
+        pace = seconds_per_token(group)
+        if pace is not None and block in early | late:
+            times[prompts_of(group)][block in late].append(pace)
     ratios = [
-        math.log(statistics.median(after) / statistics.median(before))
+        math.log(median(after) / median(before))
         for before, after in times.values()
         if before and after
     ]
     if len(ratios) < _MIN_DRIFT_PROMPTS:
         return None
-    return round(math.expm1(statistics.median(ratios)), 4)
+    return round(math.expm1(median(ratios)), 4)
 
 
 def _of_baseline(record: SampleRecord) -> bool:
-    """Whether it is an answer of either arm of the baseline in the timing pass."""
     arms = (BASELINE, SECOND_BASELINE)
     return record.kind == "timing" and record.decoder in arms and record.error is None
-
-
-def _units(records: Iterable[SampleRecord]) -> Mapping[tuple[int, str], list[SampleRecord]]:
-    """What the clock timed as one, of the baseline: the records of a block and an arm."""
-    units: defaultdict[tuple[int, str], list[SampleRecord]] = defaultdict(list)
-    for record in records:
-        if _of_baseline(record):
-            units[record.block, record.decoder].append(record)
-    return units
 
 
 # ---------------------------------------------------------------- what a verdict rests on
 
 
 def _difference_lines(status: RunStatus, *, wrong: bool) -> tuple[str, ...]:
-    """Where cells left the baseline's tokens: those that are wrong, or those that may not be."""
+    """Say where wrong cells, or those that may not be wrong, left the baseline's tokens."""
     lines = []
     for difference in status.differences or ():
         if bool(difference.num_wrong) != wrong:
@@ -181,17 +171,17 @@ def _difference_lines(status: RunStatus, *, wrong: bool) -> tuple[str, ...]:
 
 
 def _parting_line(difference: Difference, status: RunStatus) -> str:
-    """Where a cell left the baseline's tokens by rounding, as far as anyone can tell."""
+    """Say where a cell left the baseline's tokens by rounding, as far as anyone can tell."""
 
     def same(each: Difference) -> str:
         compared = each.num_compared or 0
         return f"{1 - (each.num_answers or 0) / max(1, compared):.0%} of {compared} answers"
 
     share = (difference.num_equal or 0) / (difference.num_tokens or 1)
-    place = statistics.median(difference.places)
     line = (
         f"{difference.cell} is identical to ar on {same(difference)} ({share:.0%} of their tokens "
-        f"come before a first difference, which is at token {place:g} in the median)"
+        "come before a first difference, which is at token "
+        f"{median(difference.places):g} in the median)"
     )
     if difference.gaps:
         near = [f"{sum(gap < bound for gap in difference.gaps)} below {bound:g}" for bound in _GAPS]
@@ -208,20 +198,18 @@ def _parting_line(difference: Difference, status: RunStatus) -> str:
 
 
 def _damage(run: Run) -> tuple[str, ...]:
-    """What shows that records are gone: run.json counts more, or says that the run is complete."""
-    planned, have = run.status.num_records, len(run.records)
+    """Say that records are gone: run.json counts more, or calls the run complete."""
+    planned, have, missing = run.status.num_records, len(run.records), _missing(run)
     if planned is not None and have < planned:
         lost = f"{SAMPLES} holds {have:,} of the {planned:,} records that run.json counts"
-    elif run.status.complete and _missing(run):
+    elif run.status.complete and missing:
         lost = f"run.json says that the run is complete, and {SAMPLES} does not hold all of it"
     else:
         return ()
-    missing = _missing(run)
     return (f"{lost}{f': missing are {missing}' if missing else ''}{_advice(run)}",)
 
 
 def _unfinished(run: Run) -> tuple[str, ...]:
-    """What a run that did not end lacks."""
     if run.status.complete:
         return ()
     missing = _missing(run)
@@ -231,12 +219,12 @@ def _unfinished(run: Run) -> tuple[str, ...]:
 
 
 def _advice(run: Run) -> str:
-    """How what is missing is measured; a side of `bench ab` cannot be."""
+    """Say how the rest is measured; a side of `bench ab` cannot be."""
     return "" if run.status.ab else f"; {_RESUME.format(run.path.resolve().name)}"
 
 
 def from_here(line: str, run_dir: Path) -> str:
-    """A reason as a terminal shows it: its command takes the path by which the run was found.
+    """Return a reason for a terminal: its command takes the path by which the run was found.
 
     In files, which may be read anywhere, it takes the name.
     """
@@ -245,7 +233,7 @@ def from_here(line: str, run_dir: Path) -> str:
 
 
 def _missing(run: Run) -> str:
-    """What was planned and has no record, in words; empty where nothing is missing."""
+    """Name what was planned and has no record; empty where nothing is missing."""
     blocks = run.plan.blocks
     done = len({record.block for record in run.records if record.kind == "timing"})
     cells = [planned for planned in run.plan.cells if planned.cell != SECOND_BASELINE]
@@ -260,17 +248,23 @@ def _missing(run: Run) -> str:
 
 
 def _broken(run: Run) -> tuple[str, ...]:
-    """Broken invariants by cell; what run.json says of them where no record shows any."""
+    """Name broken invariants by cell, or what run.json says of them where no record shows any."""
     limit = run.config.get("max_new_tokens")
     max_new_tokens = limit if isinstance(limit, int) else sys.maxsize
-    broken = _broken_invariants(run.records, max_new_tokens)
+    broken: dict[str, list[str]] = {}
+    for record in run.records:
+        for what in broken_invariants(record, max_new_tokens):
+            broken.setdefault(record.decoder, []).append(f"{what} (prompt {record.prompt})")
     if broken or run.status.verdict != INVALID:
-        return broken
+        return tuple(
+            f"{cell}: {counted(len(each), 'broken invariant')}, e.g. {each[0]}"
+            for cell, each in broken.items()
+        )
     return run.status.reasons or ("run.json says so",)
 
 
 def _unanswered(run: Run) -> tuple[str, ...]:
-    """That the baseline failed on all prompts of a complete run: nothing is compared with it."""
+    """Say that the baseline failed on all prompts of a complete run."""
     asked = [r for r in run.records if r.kind == "timing" and r.decoder == BASELINE]
     if not run.status.complete or not asked or any(r.error is None for r in asked):
         return ()
@@ -278,27 +272,7 @@ def _unanswered(run: Run) -> tuple[str, ...]:
     return (f"{BASELINE} answered none of its prompts, e.g. {failed.prompt}: {failed.failure}",)
 
 
-def _broken_invariants(records: Iterable[SampleRecord], max_new_tokens: int) -> tuple[str, ...]:
-    broken: Counter[str] = Counter()
-    example: dict[str, str] = {}
-    for record in records:
-        for what in broken_invariants(record, max_new_tokens):
-            broken[record.decoder] += 1
-            example.setdefault(record.decoder, f"{what} (prompt {record.prompt})")
-    return tuple(
-        f"{cell}: {counted(num, 'broken invariant')}, e.g. {example[cell]}"
-        for cell, num in broken.items()
-    )
-
-
-def _loads(run: Run) -> list[Mapping[str, Any]]:
-    """The load of every finished block, of the attempt that counts."""
-    attempts = {r.block: r.attempt for r in run.records if r.kind == "timing"}
-    return [
-        event
-        for event in run.events
-        if event["event"] == "load" and attempts.get(event["block"]) == event["attempt"]
-    ]
+# ---------------------------------------------------------------- warnings
 
 
 def _error_warnings(errors: Sequence[SampleRecord]) -> list[str]:
@@ -318,14 +292,18 @@ def _error_warnings(errors: Sequence[SampleRecord]) -> list[str]:
     ]
 
 
+def _num_loaded(cores: Iterable[float]) -> int:
+    return sum(used > MAX_OTHER_CORES for used in cores)
+
+
 def _noise_warnings(
-    loads: Sequence[Mapping[str, Any]], num_loaded: int, max_cores: float, drift: float | None
+    loads: Sequence[Mapping[str, Any]], cores: Sequence[float], drift: float | None
 ) -> list[str]:
     warnings = []
-    if num_loaded:
+    if num_loaded := _num_loaded(cores):
         warnings.append(
             f"other processes used more than {MAX_OTHER_CORES} cores during {num_loaded} of "
-            f"{len(loads)} blocks (up to {max_cores:.1f}): times are noisy"
+            f"{len(loads)} blocks (up to {max(cores):.1f}): times are noisy"
         )
     throttled = [load["throttled"] for load in loads if load.get("throttled")]
     if throttled:
@@ -333,25 +311,29 @@ def _noise_warnings(
             f"the processor was slowed down during {len(throttled)} of {len(loads)} blocks "
             f"({throttled[0]})"
         )
-    if drift is not None and abs(drift) > _MAX_DRIFT:
-        how_much = "more" if drift > 0 else "less"
+    if _drifted(drift):
         warnings.append(
-            f"the baseline took {percent(abs(drift))} {how_much} time per token at the end of the "
-            "run than at its start: the machine's speed drifted"
+            f"{_slower(drift)} of the run than at its start: the machine's speed drifted"
         )
     return warnings
 
 
+def _drifted(drift: float | None) -> bool:
+    return drift is not None and abs(drift) > _MAX_DRIFT
+
+
+def _slower(drift: float | None) -> str:
+    drift = drift or 0.0
+    how_much = "more" if drift > 0 else "less"
+    return f"the baseline took {percent(abs(drift))} {how_much} time per token at the end"
+
+
 def _worker_warnings(parts: Iterable[Part]) -> list[str]:
-    """Workers whose times are not steady, by name."""
     warnings = []
     for part in parts:
-        if part.drift is not None and abs(part.drift) > _MAX_DRIFT:
-            how_much = "more" if part.drift > 0 else "less"
-            warnings.append(
-                f"worker {part.title} drifted: the baseline took {percent(abs(part.drift))} "
-                f"{how_much} time per token at the end of its blocks than at their start"
-            )
+        if _drifted(part.drift):
+            line = f"{_slower(part.drift)} of its blocks than at their start"
+            warnings.append(f"worker {part.title} drifted: {line}")
         floor = part.floor.value
         if floor is not None and part.floor.differs_from_one and abs(floor - 1) > _MAX_DRIFT:
             warnings.append(
@@ -362,12 +344,12 @@ def _worker_warnings(parts: Iterable[Part]) -> list[str]:
 
 
 def _repeat_warnings(records: Iterable[SampleRecord]) -> list[str]:
-    """Both arms of the baseline do the same work: other tokens mean a nondeterministic device."""
-    answers: defaultdict[tuple[str, int], list[SampleRecord]] = defaultdict(list)
+    """Warn of a nondeterministic device: both arms of the baseline do the same work."""
+    answers: defaultdict[tuple[str, int], set[tuple[int, ...] | None]] = defaultdict(set)
     for record in records:
         if _of_baseline(record):
-            answers[record.prompt, record.repeat].append(record)
-    unequal = sum(len({record.tokens for record in arms}) > 1 for arms in answers.values())
+            answers[record.prompt, record.repeat].add(record.tokens)
+    unequal = sum(len(given) > 1 for given in answers.values())
     if not unequal:
         return []
     return [f"ar and ar@aa gave different tokens for {unequal} of {len(answers)} answers"]

@@ -1,13 +1,11 @@
 """What each worker of a run measured, apart: its noise floor, its speed-ups, its drift.
 
 A block's decoders and both arms of the baseline ran in one worker, so that a worker's own pace
-divides out of every paired ratio, and ratios of all workers may be pooled. Whether a worker's pace
-was steady is seen only by itself, before pooling.
+divides out of every paired ratio, and ratios of all workers may be pooled.
 
 *Drift* of a worker is how much slower the baseline became from the first to the last third of its
 blocks: the difference of the medians of the logs of its times per token, each less the median of
-its prompt over all workers. A prompt that was measured in one block only says nothing. No torch
-here.
+its prompt over all workers. A prompt that was measured in one block only says nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ from statistics import median
 
 from bench.records.plan import BASELINE, SECOND_BASELINE
 from bench.records.record import SampleRecord
+from bench.stats.counters import group_by
 from bench.stats.intervals import Estimate, paired_speedup
 from bench.stats.times import timed_units
 
@@ -30,7 +29,7 @@ Of = Callable[[SampleRecord], str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one worker (or one machine of a merged run) measured.
+    """Measurements of one worker (or one machine of a merged run).
 
     `floor` is its second arm of the baseline against the first, `speedups` those of its decoders.
     """
@@ -44,26 +43,24 @@ class Part:
 
     @property
     def title(self) -> str:
-        """The name, and the node where that is something else."""
+        """Return the name, and the node where that is something else."""
         return f"{self.name} (node {self.node})" if self.node else self.name
 
 
 def workers(records: Iterable[SampleRecord], decoders: Sequence[str]) -> list[Part]:
-    """A part for each worker; empty where the run's own process measured everything."""
+    """Return a part for each worker; empty where the run's own process measured everything."""
     return _parts(records, decoders, lambda record: record.worker)
 
 
 def machines(records: Iterable[SampleRecord], decoders: Sequence[str]) -> list[Part]:
-    """A part for each machine of a merged run; empty where there are not several."""
+    """Return a part for each machine of a merged run; empty where there are not several."""
     parts = _parts(records, decoders, lambda record: record.machine)
     return parts if len(parts) > 1 else []
 
 
 def _parts(records: Iterable[SampleRecord], decoders: Sequence[str], of: Of) -> list[Part]:
     timing = [record for record in records if record.kind == "timing" and of(record)]
-    grouped: defaultdict[str, list[SampleRecord]] = defaultdict(list)
-    for record in timing:
-        grouped[str(of(record))].append(record)
+    grouped = group_by(timing, lambda record: str(of(record)))
     drifting = drifts(timing, of)
     return [
         Part(
@@ -84,45 +81,42 @@ def _speedup(records: Sequence[SampleRecord], cell: str) -> Estimate:
 
 
 def drifts(records: Iterable[SampleRecord], of: Of) -> dict[str, float]:
-    """How much longer a token of the baseline took at the end, by worker (0.05: 5 % longer)."""
-    logs: defaultdict[str, dict[tuple[int, int, str, str], float]] = defaultdict(dict)
-    for (block, name), seconds in _pace(records, of).items():
-        for (attempt, arm, prompts), pace in seconds.items():
-            logs[prompts][attempt, block, name, arm] = math.log(pace)
+    """Return how much longer a token of the baseline took at the end, by worker (0.05: 5 %)."""
+    groups: defaultdict[tuple[str, int, int, str], list[SampleRecord]] = defaultdict(list)
+    for r in records:
+        if r.decoder in (BASELINE, SECOND_BASELINE) and r.kind == "timing" and r.error is None:
+            groups[str(of(r)), r.attempt, r.block, r.decoder].append(r)
+    logs: defaultdict[str, list[tuple[str, int, int, float]]] = defaultdict(list)
+    for (name, attempt, block, _), group in groups.items():
+        if pace := seconds_per_token(group):
+            logs[prompts_of(group)].append((name, attempt, block, math.log(pace)))
     rest: defaultdict[str, dict[tuple[int, int], list[float]]] = defaultdict(dict)
     for of_prompt in logs.values():
-        if len({block for _, block, _, _ in of_prompt}) < 2:
+        if len({block for _, _, block, _ in of_prompt}) < 2:
             continue
-        usual = median(of_prompt.values())
-        for (attempt, block, name, _), log in of_prompt.items():
+        usual = median(log for *_, log in of_prompt)
+        for name, attempt, block, log in of_prompt:
             rest[name].setdefault((attempt, block), []).append(log - usual)
-    known = {name: blocks for name, blocks in rest.items() if len(blocks) >= _MIN_BLOCKS}
-    return {name: _change(blocks) for name, blocks in known.items()}
+    return {name: _change(blocks) for name, blocks in rest.items() if len(blocks) >= _MIN_BLOCKS}
+
+
+def seconds_per_token(group: Sequence[SampleRecord]) -> float | None:
+    """Return the pace of records that were timed as one; None where it is not known."""
+    seconds = group[0].total_s or group[0].group_s
+    num_tokens = sum(len(record.tokens or ()) for record in group)
+    return seconds / num_tokens if seconds is not None and num_tokens else None
+
+
+def prompts_of(group: Iterable[SampleRecord]) -> str:
+    """Name the prompts of records that were timed as one."""
+    return "|".join(sorted(record.prompt for record in group))
 
 
 def _change(blocks: Mapping[tuple[int, int], list[float]]) -> float:
-    """From the first to the last third, in the order measured."""
+    """Compare the last third of blocks with the first, in the order measured."""
     ordered = [blocks[key] for key in sorted(blocks)]
     third = len(ordered) // 3
     early, late = (
         median(log for logs in part for log in logs) for part in (ordered[:third], ordered[-third:])
     )
     return round(math.expm1(late - early), 4)
-
-
-def _pace(
-    records: Iterable[SampleRecord], of: Of
-) -> dict[tuple[int, str], dict[tuple[int, str, str], float]]:
-    """Seconds per token of the baseline by block and worker; within by attempt, arm and prompts."""
-    groups: defaultdict[tuple[int, str, int, str], list[SampleRecord]] = defaultdict(list)
-    for r in records:
-        if r.decoder in (BASELINE, SECOND_BASELINE) and r.kind == "timing" and r.error is None:
-            groups[r.block, str(of(r)), r.attempt, r.decoder].append(r)
-    pace: defaultdict[tuple[int, str], dict[tuple[int, str, str], float]] = defaultdict(dict)
-    for (block, name, attempt, arm), group in groups.items():
-        seconds = group[0].total_s or group[0].group_s
-        num_tokens = sum(len(record.tokens or ()) for record in group)
-        if seconds and num_tokens:
-            prompts = "|".join(sorted(record.prompt for record in group))
-            pace[block, name][attempt, arm, prompts] = seconds / num_tokens
-    return pace

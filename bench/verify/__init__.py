@@ -1,4 +1,1 @@
-"""Is a decoder lossless? The evidence and the verdict.
-
-Imports plan and below.
-"""
+"""Is a decoder lossless? The evidence and the verdict."""

@@ -1,8 +1,8 @@
-"""Whether decoders that promise the baseline's very tokens gave them, and why where they did not.
+"""Where decoders that guarantee the baseline's very tokens left them, and why.
 
-In row-invariant numerics any difference makes a decoder wrong. In greedy float32 runs only a first
-difference that is no near-tie does (see `bench.verify.divergence`). Half precision and sampling
-above temperature 0 are reported, with how near a tie they part, and not judged.
+In row-invariant numerics any difference makes a decoder wrong; in greedy float32 runs a first
+difference that is no near-tie (`bench.verify.divergence`). Half precision and sampling are
+reported, with how near a tie they part, and not judged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bench.verify.divergence import Divergence, examine
 def differences(
     setup: Setup, records: Sequence[SampleRecord], prompts: Mapping[str, Prompt]
 ) -> list[Difference]:
-    """The lossless cells whose timed answers are not the baseline's, with what was found."""
+    """Return the lossless cells whose timed answers are not the baseline's, with the evidence."""
     found = []
     for each in compare_with_baseline([arm.cell for arm in setup.arms.values()], records):
         if not each.unequal:
@@ -40,20 +40,15 @@ def differences(
 def _examined(
     setup: Setup, precision: str, unequal: Sequence[Pair], prompts: Mapping[str, Prompt]
 ) -> list[Divergence]:
-    """Where each answer parts; repeats of a greedy answer are equal, and looked at once."""
+    """Examine each answer where it parts; equal repeats of a greedy answer are examined once."""
     found: dict[Pair, Divergence] = {}
     parted = []
     for name, answer, expected, repeat in unequal:
         key = (name, answer, expected, 0 if setup.sampling.greedy else repeat)
         if key not in found:
-            divergence = examine(
-                setup.models.target,
-                prompts[name].ids,
-                answer,
-                expected,
-                setup.repeated(repeat),
-                precision,
-            )
+            target, sampling = setup.models.target, setup.repeated(repeat)
+            ids = prompts[name].ids
+            divergence = examine(target, ids, answer, expected, sampling, precision)
             assert divergence is not None, "these answers differ"
             found[key] = divergence
         parted.append(found[key])

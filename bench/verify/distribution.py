@@ -1,12 +1,9 @@
-"""Whether answers follow the target's distribution where equality is not claimed.
-
-Tables, and real models.
+"""Tests of a decoder's distribution where equality is not claimed.
 
 At temperature above 0 a decoder that does not couple emits other tokens than AR, of the same
-distribution. So its answers under many seeds are tested against exact probabilities: always on a
-table of known distributions, and with ``--distribution`` on the target itself, where the contexts
-are the places at which it is least sure. One family of tests per decoder, corrected by Holm's
-method.
+distribution. Its answers under many seeds are tested against exact probabilities: on a table of
+known distributions, and with ``--distribution`` on the target itself, after the contexts at which
+it is least sure. One family of tests per decoder, corrected by Holm's method.
 """
 
 from __future__ import annotations
@@ -22,8 +19,7 @@ from bench.verify.divergence import cold_logits
 from bench.verify.verdict import CheckOutcome, Finding
 from decoders.core.model import Model
 from decoders.core.sampling import warp
-from decoders.core.testing.draws import Draws
-from decoders.core.testing.goodness import POWER, detectable_distance, holm
+from decoders.core.testing.goodness import POWER, Draws, detectable_distance, holm
 from decoders.core.types import Sampling
 
 FALSE_ALARM = 0.001
@@ -48,7 +44,7 @@ class DistributionTest:
 
 
 def findings(tests: Sequence[DistributionTest]) -> list[Finding]:
-    """A finding per test, the level shared among them."""
+    """Return a finding per test, the level shared among them."""
     fits = [test.draws.fit for test in tests]
     adjusted = holm([fit.p_value for fit in fits])
     made = []
@@ -57,46 +53,35 @@ def findings(tests: Sequence[DistributionTest]) -> list[Finding]:
         outcome: CheckOutcome = "passed" if distance <= MAX_DISTANCE else "open"
         if p_value < FALSE_ALARM:
             outcome = "wrong" if test.exact else "open"
-        made.append(
-            Finding(
-                check=f"distribution {test.where}",
-                outcome=outcome,
-                text=(
-                    f"{fit.num_draws:,} draws, chi-square {fit.statistic:.4g} at {fit.dof} "
-                    f"degrees of freedom, p = {p_value:.2g} (Holm)"
-                ),
-                power=f"a distance of {distance:.3f}",
-                data={
-                    "num_draws": fit.num_draws,
-                    "statistic": fit.statistic if math.isfinite(fit.statistic) else None,
-                    "impossible_answers": test.draws.counts["impossible"],
-                    "dof": fit.dof,
-                    "p_value": fit.p_value,
-                    "p_value_holm": p_value,
-                    "detectable_distance": distance,
-                    "power": POWER,
-                },
-            )
+        words = (
+            f"{fit.num_draws:,} draws, chi-square {fit.statistic:.4g} at {fit.dof} degrees of "
+            f"freedom, p = {p_value:.2g} (Holm)"
         )
+        data = {
+            "num_draws": fit.num_draws,
+            "statistic": fit.statistic if math.isfinite(fit.statistic) else None,
+            "impossible_answers": test.draws.counts["impossible"],
+            "dof": fit.dof,
+            "p_value": fit.p_value,
+            "p_value_holm": p_value,
+            "detectable_distance": distance,
+            "power": POWER,
+        }
+        check, power = f"distribution {test.where}", f"a distance of {distance:.3f}"
+        made.append(Finding(check, outcome, words, data, power))
     return made
 
 
-def unsure_places(
+def unsure_contexts(
     target: Model,
     prompts: Sequence[Prompt],
     answers: Mapping[str, tuple[int, ...]],
     sampling: Sampling,
 ) -> list[Context]:
-    """The `NUM_CONTEXTS` places, of different prompts, where the target is least sure.
+    """Find the `NUM_CONTEXTS` contexts, of different prompts, where the target is least sure.
 
-    Args:
-        target: gives the distributions along the baseline's answers.
-        prompts: whose `answers` by name are followed.
-        answers: of the baseline.
-        sampling: warps the distributions.
-
-    Returns:
-        For each place its prompt's name, and the ids of prompt and answer up to it.
+    They lie along the baseline's `answers` by prompt. Each has a name, and the ids of prompt and
+    answer up to it.
     """
     unsure: list[tuple[float, Context]] = []
     for prompt in prompts:
@@ -104,9 +89,9 @@ def unsure_places(
         entropy = _entropies(target, prompt.ids, answer, sampling) if answer else []
         windows = [sum(entropy[i : i + NUM_TOKENS]) for i in range(len(entropy))]
         if windows:
-            place = windows.index(max(windows))
-            context = (f"{prompt.name}+{place}", (*prompt.ids, *answer[:place]))
-            unsure.append((windows[place], context))
+            start = windows.index(max(windows))
+            context = (f"{prompt.name}+{start}", (*prompt.ids, *answer[:start]))
+            unsure.append((windows[start], context))
     unsure.sort(key=lambda item: -item[0])
     return [context for _, context in unsure[:NUM_CONTEXTS]]
 
@@ -114,7 +99,7 @@ def unsure_places(
 def _entropies(
     target: Model, prompt: Sequence[int], answer: Sequence[int], sampling: Sampling
 ) -> list[float]:
-    """Entropy of the distribution of every token of an answer, in nats."""
+    """Return the entropy of the distribution of every token of an answer, in nats."""
     ids = (*prompt, *answer[:-1])
     logits = cold_logits(target, ids, range(len(prompt) - 1, len(ids)))
     distributions = warp(logits, sampling).double()

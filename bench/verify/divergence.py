@@ -1,10 +1,9 @@
 """Where two answers part, and whether rounding explains it.
 
 Kernels of another shape round differently, so a token may change where the target hardly prefers
-one. At the first difference the target is asked once more, alone, over the common beginning:
-
-* greedy: how far apart are the two tokens' logits?
-* sampled: how far would the CDF have to move for u to pick the other token?
+one. At the first difference the target is asked once more, alone, over the common beginning.
+Greedy: how far apart are the two tokens' logits? Sampled: how far would the CDF have to move for u
+to pick the other?
 
 A difference within the dtype's margin is a *near-tie*; any other is *wrong*. One margin in logits
 gives both: logits that move by m/2 each way move a border of the CDF by at most m / (4 T). A
@@ -35,27 +34,27 @@ MARGINS = {"float32": 1e-3, "float16": 0.03, "bfloat16": 0.25, "invariant": 0.0}
 nothing does."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first difference of two answers: after `place` equal tokens, `distance` from a tie.
+    """The first difference of two answers: after `num_equal` tokens, `distance` from a tie.
 
-    `by` says what was measured: ``logits`` apart, u to the other token's share of the CDF
-    (``edge``), or nothing where one answer is the other's beginning (``length``).
+    `by` names the measure: ``logits`` apart, u to the other token's share of the CDF (``edge``), or
+    none where one answer is the other's beginning (``length``).
     """
 
-    place: int
+    num_equal: int
     by: Literal["logits", "edge", "length"]
     distance: float
     margin: float
 
     @property
     def near_tie(self) -> bool:
-        """Whether rounding explains it."""
+        """Return whether rounding explains it."""
         return self.distance < self.margin
 
 
 def edge_margin(margin: float, temperature: float) -> float:
-    """How far rounding of logits by `margin` moves a border of the CDF at most."""
+    """Return how far rounding of logits by `margin` moves a border of the CDF at most."""
     return margin / (4 * temperature)
 
 
@@ -67,37 +66,31 @@ def examine(
     sampling: Sampling,
     precision: str,
 ) -> Divergence | None:
-    """Where `answer` leaves the baseline's `expected`, and how near a tie; None if nowhere.
+    """Find where `answer` leaves the baseline's `expected`, and how near a tie; None if nowhere.
 
-    Args:
-        target: asked for one cold forward pass over prompt and common beginning.
-        prompt: ids both answers continue, with `sampling`'s seed.
-        answer: what a decoder emitted.
-        expected: what the baseline emitted.
-        sampling: of both.
-        precision: one of `MARGINS`.
+    Both continue the ids `prompt` under `sampling`, in a `precision` of `MARGINS`; the target is
+    asked for one cold forward pass over prompt and common beginning.
     """
-    place = first_difference(answer, expected)
-    if place is None:
+    index = first_difference(answer, expected)
+    if index is None:
         return None
     margin = MARGINS[precision]
-    if place == min(len(answer), len(expected)):  # they stopped by different rules
-        return Divergence(place=place, by="length", distance=math.inf, margin=margin)
-    logits = cold_logits(target, (*prompt, *expected[:place]))[0]
+    if index == min(len(answer), len(expected)):  # they stopped by different rules
+        return Divergence(index, "length", math.inf, margin)
+    logits = cold_logits(target, (*prompt, *expected[:index]))[0]
     if sampling.greedy:
-        gap = float((logits[expected[place]] - logits[answer[place]]).abs())
-        return Divergence(place=place, by="logits", distance=gap, margin=margin)
-    u = Uniforms(sampling.seed, prompt).at("draw", place)
+        gap = float((logits[expected[index]] - logits[answer[index]]).abs())
+        return Divergence(index, "logits", gap, margin)
+    u = Uniforms(sampling.seed, prompt).at("draw", index)
     distance = min(
-        _to_token(distribution, u, answer[place])
+        _to_token(distribution, u, answer[index])
         for distribution in _distributions(logits, sampling, margin)
     )
-    edge = edge_margin(margin, sampling.temperature)
-    return Divergence(place=place, by="edge", distance=distance, margin=edge)
+    return Divergence(index, "edge", distance, edge_margin(margin, sampling.temperature))
 
 
 def cold_logits(target: Model, ids: Sequence[int], read: Sequence[int] | None = None) -> Tensor:
-    """The target's float32 logits ``[R, V]`` after the R places `read` of `ids` (None: the last).
+    """Return float32 logits ``[R, V]`` after R positions `read` of `ids` (None: the last).
 
     One forward pass on an empty cache, of which no session may be open.
     """
@@ -110,14 +103,14 @@ def cold_logits(target: Model, ids: Sequence[int], read: Sequence[int] | None = 
 
 
 def _to_token(distribution: Tensor, u: float, token: int) -> float:
-    """How far u lies from the share of the CDF ``[V]`` that picks `token`."""
+    """Return how far u lies from the share of the CDF ``[V]`` that picks `token`."""
     high = float(distribution[: token + 1].sum(dtype=torch.float64))
     low = high - float(distribution[token])
     return max(0.0, low - u, u - high)
 
 
 def _distributions(logits: Tensor, sampling: Sampling, margin: float) -> list[Tensor]:
-    """The distribution ``[V]``, and its neighbours where top-k or top-p is near a tie."""
+    """Return the distribution ``[V]``, and its neighbours where top-k or top-p is near a tie."""
     edge = edge_margin(margin, sampling.temperature)
     cuts = {(sampling.top_k, sampling.top_p)}
     if sampling.top_p < 1:

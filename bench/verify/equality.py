@@ -1,13 +1,14 @@
-"""A decoder's answers held to the baseline's, and both to what another call shape alone does.
+"""A decoder's answers held to the baseline's, and both to the effect of another call shape alone.
 
-Where equality is claimed every difference must be a near-tie (`bench.verify.divergence`), and
-there must not be many more of them than AR itself has in calls of as many rows as a verifying call
-(`RESHAPED`). That is the noise floor. How long answers stay equal is a survival curve
-(Kaplan-Meier: an answer that ends equal is censored). No decision rests on a curve alone.
+Where equality is claimed every difference must be a near-tie (`bench.verify.divergence`), and their
+number not far above that of AR itself in calls of as many rows as a verifying call (`RESHAPED`):
+the noise floor. How long answers stay equal is a survival curve (Kaplan-Meier: an answer that ends
+equal is censored). No decision rests on a curve alone.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -34,9 +35,9 @@ ABOVE_FLOOR = 0.001
 class EqualityCheck:
     """Answers of one decoder against the baseline's under one sampling; grows one by one.
 
-    `equal_tokens` holds, for every answer compared, how many tokens it shares with the baseline's;
-    `parted` those that left it, by prompt; `errors` what decoders raised, the baseline included:
-    where it has no answer there is nothing to compare with.
+    `equal_tokens` counts, for every answer compared, the tokens it shares with the baseline's;
+    `parted` holds those that left it, by prompt; `errors` what decoders raised, the baseline
+    included.
     """
 
     decoder: str
@@ -61,57 +62,50 @@ class EqualityCheck:
         divergence = examine(
             target, prompt, outcome.tokens, expected, self.sampling, self.precision
         )
-        self.equal_tokens.append(len(expected) if divergence is None else divergence.place)
+        self.equal_tokens.append(len(expected) if divergence is None else divergence.num_equal)
         if divergence is not None:
             self.parted.append((name, divergence))
 
     @property
-    def exact(self) -> bool:
-        """Whether no rounding is allowed for."""
-        return self.precision == "invariant"
-
-    @property
     def wrong(self) -> list[tuple[str, Divergence]]:
-        """The differences that no rounding explains."""
+        """Return the differences that no rounding explains."""
         return [(name, divergence) for name, divergence in self.parted if not divergence.near_tie]
 
     @property
     def num_answers(self) -> int:
-        """Answers compared."""
+        """Return the number of answers compared."""
         return len(self.equal_tokens)
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that were the baseline's, up to the first difference of every answer."""
+        """Return the tokens before the first difference of every answer."""
         return sum(self.equal_tokens)
 
     @property
     def mode(self) -> str:
-        """What the sampling is called in checks' names."""
+        """Return the sampling's name in checks."""
         return "greedy" if self.sampling.greedy else f"T = {self.sampling.temperature:g}"
 
     def survival(self) -> list[float | None]:
-        """Share of answers still equal after each number of tokens in `CURVE`; empty without any.
+        """Return the share of answers still equal after each number of tokens in `CURVE`.
 
-        It is None past the longest answer, where some were still equal: nobody saw more of them.
+        None past the longest answer, where some were still equal; empty without answers.
         """
         if not self.equal_tokens:
             return []
-        left = [divergence.place for _, divergence in self.parted]
-        ended = list(self.equal_tokens)
-        for place in left:
-            ended.remove(place)
-        parted = [place + 1 for place in left]
+        left = [divergence.num_equal for _, divergence in self.parted]
+        ended = list((Counter(self.equal_tokens) - Counter(left)).elements())
+        parted = [num + 1 for num in left]
         seen = max([*ended, *parted])
         shares = [1.0] * len(CURVE)
         if parted:
             data: Any = stats.CensoredData(uncensored=parted, right=ended)
             shares = [float(share) for share in stats.ecdf(data).sf.evaluate(CURVE)]
         pairs = zip(CURVE, shares, strict=True)
-        return [share if place <= seen or not share else None for place, share in pairs]
+        return [share if num <= seen or not share else None for num, share in pairs]
 
     def finding(self, lossless: bool, floor: EqualityCheck) -> Finding:
-        """What the comparison says of a decoder that is, or is not, labelled lossless."""
+        """Judge the comparison of a decoder that is, or is not, labelled lossless."""
         num_parted, num = len(self.parted), self.num_answers
         words = f"{num - num_parted} of {num} answers identical, {self.num_tokens:,} tokens"
         outcome: CheckOutcome = "passed"
@@ -125,8 +119,8 @@ class EqualityCheck:
         elif not lossless:
             outcome = "measured"
             if self.parted:
-                places = [divergence.place for _, divergence in self.parted]
-                words += f"; parted after {median(places):g} tokens (median)"
+                tokens = median(divergence.num_equal for _, divergence in self.parted)
+                words += f"; parted after {tokens:g} tokens (median)"
         elif self._above(floor):
             outcome = "open"
             words += f"; {num_parted} near-ties, AR in another shape has {len(floor.parted)}"
@@ -134,16 +128,10 @@ class EqualityCheck:
             words += f"; {num_parted} near-ties" if num_parted else ""
             rarest = 1 / (1 - (1 - POWER) ** (1 / max(1, self.num_tokens)))
             power = f"one wrong token in {rarest:,.0f}"
-        return Finding(
-            check=f"{self.mode}, tokens of ar",
-            outcome=outcome,
-            text=words,
-            power=power,
-            data=self.as_data(),
-        )
+        return Finding(f"{self.mode}, tokens of ar", outcome, words, self.as_data(), power)
 
     def shapes(self) -> Finding:
-        """Of the noise floor: whether rounding alone tells calls of one row from larger ones.
+        """Judge the noise floor: does rounding alone tell calls of one row from larger ones?
 
         If it does not, the model's cache, masks or positions depend on a call's shape: no decoder
         that verifies several tokens at once can be judged on it.
@@ -153,22 +141,20 @@ class EqualityCheck:
         words += f"; {num_parted - num_wrong} near-ties" if num_parted > num_wrong else ""
         if num_wrong:
             words += f"; {num_wrong} differ beyond rounding: {_parted(*self.wrong[0])}"
-        return Finding(
-            check=f"{self.mode}, five rows a call",
-            outcome=("wrong" if self.exact else "open") if num_wrong else "passed",
-            text=words,
-            data=self.as_data(),
-        )
+        outcome: CheckOutcome = "passed"
+        if num_wrong:
+            outcome = "wrong" if self.precision == "invariant" else "open"
+        return Finding(f"{self.mode}, five rows a call", outcome, words, self.as_data())
 
     def failures(self) -> Finding | None:
-        """Of the noise floor: what AR itself, or AR in another shape, failed on, if anything."""
+        """Report failures of AR itself, or of AR in another shape, if any."""
         if not self.errors:
             return None
-        check, text = f"{self.mode}, answers of ar", _failed(self.errors)
-        return Finding(check=check, outcome="open", text=text, data={"errors": self.errors})
+        data = {"errors": self.errors}
+        return Finding(f"{self.mode}, answers of ar", "open", _failed(self.errors), data)
 
     def _above(self, floor: EqualityCheck) -> bool:
-        """Whether it parts from AR more often per token than AR in another shape does."""
+        """Test whether it parts from AR more often per token than AR in another shape does."""
         ours, theirs = len(self.parted), len(floor.parted)
         if not ours:
             return False
@@ -177,7 +163,7 @@ class EqualityCheck:
         return bool(test.pvalue < ABOVE_FLOOR)
 
     def as_data(self) -> dict[str, Any]:
-        """The comparison as JSON data."""
+        """Return the comparison as JSON data."""
         return {
             "decoder": self.decoder,
             "temperature": self.sampling.temperature,
@@ -191,7 +177,7 @@ class EqualityCheck:
             "divergences": [
                 {
                     "prompt": name,
-                    "token": divergence.place,
+                    "token": divergence.num_equal,
                     "by": divergence.by,
                     "distance": None if divergence.by == "length" else divergence.distance,
                     "margin": divergence.margin,
@@ -208,9 +194,9 @@ def _failed(errors: Sequence[str]) -> str:
 
 def _parted(name: str, divergence: Divergence) -> str:
     if divergence.by == "length":
-        return f"{name} ends after {divergence.place} tokens, or goes on where ar ends"
+        return f"{name} ends after {divergence.num_equal} tokens, or goes on where ar ends"
     what = "the logits are" if divergence.by == "logits" else "u and the token's share are"
     return (
-        f"token {divergence.place} of {name}, where {what} {divergence.distance:.2g} apart "
+        f"token {divergence.num_equal} of {name}, where {what} {divergence.distance:.2g} apart "
         f"(margin {divergence.margin:.2g})"
     )

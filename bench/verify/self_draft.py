@@ -2,8 +2,8 @@
 
 Speculative decoding accepts a draft with probability min(1, p / q) (Leviathan et al. 2023, arXiv
 2211.17192): where both distributions are the same model's, that is 1. A penalty, a temperature or a
-cut of the distribution on one side only keeps the output's distribution, and no other check sees
-it: it costs acceptance alone. Here it shows at once. What rounding may reject is bounded by dtype.
+cut of the distribution on one side only costs acceptance alone, and no other check sees it. The
+share that rounding may reject is bounded by dtype.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_REJECTED = {"float32": 0.002, "float16": 0.02, "bfloat16": 0.1, "invariant"
 
 
 def applies_to(arm: Arm) -> bool:
-    """Whether a decoder drafts with a draft model and nothing else, and claims to be lossless."""
+    """Return whether a decoder drafts with a draft model alone, and claims to be lossless."""
     return tuple(arm.decoder.needs) == ("draft",) and arm.decoder.lossless
 
 
@@ -43,7 +43,7 @@ class SelfDraft:
     errors: list[str] = field(default_factory=list)
 
     def answer(self, arm: Arm, name: str, prompt: Sequence[int]) -> None:
-        """Answer one prompt and count; what fails is kept."""
+        """Answer one prompt and count; failures are kept."""
         target = arm.models.target
         sampling = replace(self.sampling, max_new_tokens=min(TOKENS, self.sampling.max_new_tokens))
         models = Models(target=target, draft=target)
@@ -62,13 +62,9 @@ class SelfDraft:
             self.accepted += step.accepted
             self.rejected += step.accepted < step.drafted
 
-    def _most_rejected(self, tested: int) -> float:
-        share = MOST_REJECTED[self.precision]
-        return max(1, share * tested) if share else 0
-
     def finding(self) -> Finding:
-        """What came of it: `open` where drafts fell, since the output may still be right."""
-        tested = self.accepted + self.rejected
+        """Judge the control: `open` where drafts fell, since the output may still be right."""
+        tested, share = self.accepted + self.rejected, MOST_REJECTED[self.precision]
         mode = "greedy" if self.sampling.greedy else f"T = {self.sampling.temperature:g}"
         words = (
             f"{self.accepted} of {tested} drafts are accepted where the target drafts for itself"
@@ -78,15 +74,10 @@ class SelfDraft:
         if self.errors or not tested:
             outcome = "open"
             words += f"; {len(self.errors)} failed: {self.errors[0]}" if self.errors else ""
-        elif self.rejected > self._most_rejected(tested):
+        elif self.rejected > (max(1, share * tested) if share else 0):
             outcome = "open"
             words += ": draft and target are not treated alike"
         else:
             power = f"one rejection in {1 / (1 - (1 - POWER) ** (1 / tested)):,.0f}"
-        return Finding(
-            check=f"{mode}, own drafts",
-            outcome=outcome,
-            text=words,
-            power=power,
-            data={"accepted": self.accepted, "rejected": self.rejected, "errors": self.errors},
-        )
+        data = {"accepted": self.accepted, "rejected": self.rejected, "errors": self.errors}
+        return Finding(f"{mode}, own drafts", outcome, words, data, power)

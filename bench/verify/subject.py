@@ -1,4 +1,4 @@
-"""A decoder under examination by `bench verify`: what is due, and all that is known so far."""
+"""A decoder under examination by `bench verify`: the checks due, and the findings so far."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from decoders.core.types import Sampling
 
 @dataclass(slots=True)
 class Subject:
-    """One decoder; what is found is kept at once, so that an interruption loses nothing."""
+    """One decoder; findings are kept at once, so that an interruption loses nothing."""
 
     arm: Arm
     tables: list[Finding] = field(default_factory=list)
@@ -29,17 +29,17 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """Its cell."""
+        """Return its cell."""
         return self.arm.cell.cell
 
     @property
     def lossless(self) -> bool:
-        """Whether it claims to be."""
+        """Return whether it claims to be."""
         return self.arm.decoder.lossless
 
     @property
     def keeps_distribution_only(self) -> bool:
-        """Whether its distribution is tested: AR's own, and of those that do not couple with it."""
+        """Return whether its distribution is tested: AR's own, or uncoupled."""
         return self.lossless and (self.name == BASELINE or not self.arm.decoder.coupled)
 
     def look_at_tables(self) -> None:
@@ -57,17 +57,10 @@ class Subject:
             except Exception as error:
                 words, outcome = f"{name}: {error_line(error)}", "open"
                 break
-        self.tables.append(
-            Finding(
-                check="equality on a table",
-                outcome=outcome,
-                text=words,
-                data={"checks": names},
-            )
-        )
+        self.tables.append(Finding("equality on a table", outcome, words, {"checks": names}))
 
     def begin(self, sampling: Sampling, precision: str) -> EqualityCheck | None:
-        """A comparison with AR, where one is due."""
+        """Begin a comparison with AR, where one is due."""
         if not (sampling.greedy or (self.lossless and self.arm.decoder.coupled)):
             return None
         made = EqualityCheck(decoder=self.name, sampling=sampling, precision=precision)
@@ -75,17 +68,17 @@ class Subject:
         return made
 
     def draw(self, test: DistributionTest, first_seed: int, num_rows: int) -> None:
-        """Draw; what an interruption leaves behind counts, what fails does not."""
+        """Draw; an interrupted test counts, a failed one does not."""
         self.distributions.append(test)
         try:
             test.draws.draw(first_seed, num_rows)
         except Exception as error:
             self.distributions.remove(test)
-            check, words = f"distribution {test.where}", error_line(error)
-            self.failed.append(Finding(check=check, outcome="open", text=words, data={}))
+            check = f"distribution {test.where}"
+            self.failed.append(Finding(check, "open", error_line(error)))
 
     def examined(self, floors: Mapping[float, EqualityCheck], *, complete: bool) -> Examination:
-        """All findings; `floors` are the noise floors by temperature."""
+        """Return all findings; `floors` are the noise floors by temperature."""
         compared = [
             made.finding(self.lossless, floors[made.sampling.temperature]) for made in self.compared
         ]

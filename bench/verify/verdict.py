@@ -1,4 +1,4 @@
-"""What `bench verify` found: findings, a verdict per decoder, the exit code; as table and as JSON.
+"""The outcome of `bench verify`: findings, a verdict per decoder, the exit code; as table and JSON.
 
 =============  ====================================================================================
 lossless       everything checked held
@@ -6,14 +6,12 @@ lossy          labelled so: its distance is measured
 wrong          it claims to be lossless and is not
 inconclusive   something failed, was interrupted, or could not have been seen
 =============  ====================================================================================
-
-No torch here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,15 +30,15 @@ Losslessness = Literal["lossless", "lossy", "wrong", "inconclusive"]
 _STYLES = {"lossless": "green", "lossy": "yellow", "wrong": "bold red", "inconclusive": "magenta"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
-    """One check of one decoder: what came out, in words, what it would have caught, and data."""
+    """One check of one decoder: its outcome, in words, what it would have caught, and data."""
 
     check: str
     outcome: CheckOutcome
     text: str
+    data: Mapping[str, Any] = field(default_factory=dict)
     power: str = ""
-    data: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +52,7 @@ class Examination:
 
     @property
     def verdict(self) -> Losslessness:
-        """The one word."""
+        """Return the verdict in one word."""
         outcomes = {finding.outcome for finding in self.findings}
         if "wrong" in outcomes:
             return "wrong"
@@ -68,20 +66,20 @@ class VerifyReport:
     """Every decoder's findings, and what they were measured with.
 
     `notes` are sentences on margins and levels, `curves` the survival curves of the decoders and of
-    AR in another shape (shares after `places` tokens, None past the longest answer), `facts` what
-    JSON says beside them.
+    AR in another shape (shares after `lengths` tokens, None past the longest answer), `facts` more
+    for JSON.
     """
 
     examined: Sequence[Examination]
     notes: Sequence[str]
-    places: Sequence[int]
+    lengths: Sequence[int]
     curves: Sequence[tuple[str, Sequence[float | None]]]
     facts: Mapping[str, Any]
     interrupted: bool = False
 
     @property
     def exit_code(self) -> Exit:
-        """The worst of all verdicts; an interruption goes before."""
+        """Return that of the worst verdict; an interruption goes before."""
         verdicts = {examined.verdict for examined in self.examined}
         if self.interrupted:
             return Exit.INTERRUPTED
@@ -90,7 +88,7 @@ class VerifyReport:
         return Exit.INVALID if "inconclusive" in verdicts else Exit.DONE
 
     def as_json(self) -> dict[str, Any]:
-        """Everything as JSON data."""
+        """Return everything as JSON data."""
         return {
             "schema": SCHEMA,
             "status": "interrupted" if self.interrupted else "complete",
@@ -109,15 +107,11 @@ class VerifyReport:
         }
 
     def write(self, path: Path) -> None:
-        """`as_json` as a file.
-
-        Raises:
-            BenchError: exit 1.
-        """
+        """Write `as_json` to a file (exit 1 where that fails)."""
         write_json(path, self.as_json())
 
     def print(self, console: Console) -> None:
-        """The verdicts, the curves, and what stands behind both."""
+        """Print the verdicts, the curves, and the notes behind both."""
         shown: list[Table | Text] = [_columns(headed=True)]
         for examined in self.examined:
             checks = _columns(headed=False)
@@ -130,19 +124,19 @@ class VerifyReport:
         if self.curves:
             curves = Table(box=None, pad_edge=False, header_style="bold")
             curves.add_column("answers still equal after tokens", overflow="fold")
-            for place in self.places:
-                curves.add_column(str(place), justify="right", no_wrap=True)
+            for num in self.lengths:
+                curves.add_column(str(num), justify="right", no_wrap=True)
             for label, shares in self.curves:
                 curves.add_row(Text(label), *map(percent, shares))
             shown += [curves, Text()]
         console.print(Group(*shown, *(Text(note) for note in self.notes)))
 
 
-_NOTHING = Finding(check="", outcome="open", text="nothing was checked", data={})
+_NOTHING = Finding("", "open", "nothing was checked")
 
 
 def _columns(*, headed: bool) -> Table:
-    """An empty table of checks: all are as wide, and a name too long for its column is folded."""
+    """Make an empty table of checks: all are as wide, and a name too long is folded."""
     made = Table(box=None, pad_edge=False, header_style="bold", show_header=headed, expand=True)
     made.add_column("check", width=23, overflow="fold")
     made.add_column("found", ratio=1, overflow="fold")

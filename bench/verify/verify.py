@@ -1,15 +1,13 @@
-"""`bench verify`: whether decoders that claim to be lossless keep the claim (docs/verify.md).
+"""`bench verify`: do decoders that claim to be lossless keep the claim (docs/verify.md)?
 
 Three kinds of evidence, cheapest first:
 
-1. on a table of known distributions: the contract's equality checks, and the distribution of drawn
-answers;
+1. on a table of known distributions: equality checks, and the distribution of drawn answers;
 2. on the model: answers equal to AR's, greedy for all and sampled for coupled decoders, beside AR
    in another call shape; drafts of the target itself, all of which must stand;
-3. with ``--distribution``, on the model: the distribution of drawn answers against exact
-probabilities.
+3. with ``--distribution``: the distribution of drawn answers against the model's probabilities.
 
-Nothing is timed. An interruption leaves what was found: it is judged, printed and written.
+Nothing is timed. Findings before an interruption are judged, printed and written.
 """
 
 from __future__ import annotations
@@ -18,10 +16,11 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from bench.errors import UsageError
+from bench.plan.devices import open_device
 from bench.plan.make import batch_size, tokenise
 from bench.plan.precision import computed_in, usual_dtype
 from bench.plan.select import build_decoder, choose_decoders
-from bench.plan.setup import Arm, Setup, checkpoint, open_device, open_setup
+from bench.plan.setup import Arm, Setup, checkpoint, open_setup
 from bench.plan.tokenise import count_lines, tasks_of
 from bench.progress import Progress
 from bench.records.failures import error_line
@@ -35,7 +34,7 @@ from bench.verify.distribution import (
     NUM_CONTEXTS,
     NUM_TOKENS,
     DistributionTest,
-    unsure_places,
+    unsure_contexts,
 )
 from bench.verify.divergence import MARGINS, edge_margin
 from bench.verify.equality import CURVE, RESHAPED, EqualityCheck
@@ -47,12 +46,11 @@ from decoders.core.checks import table_draws
 from decoders.core.decoder import SelfDriven
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.registry import build, parse_spec
-from decoders.core.testing.draws import Draws
-from decoders.core.testing.goodness import POWER
+from decoders.core.testing.goodness import POWER, Draws
 from decoders.core.types import Generation, Outcome, Sampling
 
 _TEMPERATURE = 0.8
-"""Of sampled checks, where the configuration says 0."""
+"""The temperature of sampled checks, where the configuration says 0."""
 NUM_DRAWS = 5000
 _TABLE_BATCH = 64
 
@@ -69,26 +67,15 @@ def verify(
 ) -> VerifyReport:
     """Examine the decoders of a configuration.
 
-    Args:
-        config: as for a run; `repeats`, `batch_size` and `quality_limit` do not matter.
-        progress: where it reports to.
-        distribution: also test the distribution on the model itself.
-        num_draws: draws of every distribution test.
-        opener: opens the models.
-
-    Raises:
-        BenchError: as a run's, before anything is examined.
+    `repeats`, `batch_size` and `quality_limit` do not matter. With `distribution` the model's own
+    distribution is tested too, with `num_draws` draws a test. Raises as a run does, at once.
     """
     check(num_draws, NumDraws, "--draws")
     config = exact_by_default(choose_decoders(config, progress.note))
     setup = opener(config)
     progress.note(computed_in(config, setup.config))
     tasks = tasks_of(
-        config.tasks,
-        limit=config.limit,
-        seed=config.seed,
-        quality_limit=0,
-        columns=config.columns,
+        config.tasks, limit=config.limit, seed=config.seed, quality_limit=0, columns=config.columns
     )
     prompts, skipped = tokenise(setup, tasks.timing)
     for line in (*tasks.notes, *count_lines(prompts, skipped)):
@@ -113,7 +100,7 @@ def verify(
 
 
 def exact_by_default(config: RunConfig) -> RunConfig:
-    """Row-invariant numerics in half precision, where nobody chose and no decoder has none."""
+    """Choose row-invariant numerics in half precision, unless set or impossible for a decoder."""
     decoders = [build_decoder(cell, options) for cell, options in (config.decoders or {}).items()]
     if config.numerics is not None or any(isinstance(each, SelfDriven) for each in decoders):
         return config
@@ -141,7 +128,6 @@ class _Work:
         self.sampled = dataclasses.replace(setup.sampling, temperature=temperature)
 
     def tables(self) -> None:
-        """Equality and distribution on tables of known distributions."""
         self._progress.start("tables", sum(s.lossless for s in self._subjects))
         for subject in self._subjects:
             if subject.lossless:
@@ -152,7 +138,6 @@ class _Work:
                 self._progress.step(subject.name)
 
     def answers(self, sampling: Sampling) -> None:
-        """Prompt by prompt: AR's answer, that of AR in another shape, and everyone else's."""
         baseline, *others = self._subjects
         floor = EqualityCheck(
             decoder="ar in another shape", sampling=sampling, precision=self._precision
@@ -183,7 +168,7 @@ class _Work:
             self._progress.step(prompt.name)
 
     def own_drafts(self) -> None:
-        """Decoders with a draft model, whose draft is the target itself."""
+        """Examine decoders with a draft model, whose draft is the target itself."""
         subjects = [subject for subject in self._subjects if applies_to(subject.arm)]
         self._progress.start("own drafts", len(subjects) * 2)
         for subject in subjects:
@@ -195,10 +180,9 @@ class _Work:
                 self._progress.step(subject.name)
 
     def distributions(self) -> None:
-        """The distribution of short answers, where the target is least sure along AR's own."""
         sampling = dataclasses.replace(self.sampled, max_new_tokens=NUM_TOKENS)
         target = self._setup.models.target
-        contexts = unsure_places(target, self._prompts, self._expected, sampling)
+        contexts = unsure_contexts(target, self._prompts, self._expected, sampling)
         subjects = [subject for subject in self._subjects if subject.keeps_distribution_only]
         self._progress.start("distributions", len(subjects) * len(contexts))
         for name, ids in contexts:
@@ -210,13 +194,12 @@ class _Work:
                 self._progress.step(subject.name)
 
     def report(self, interrupted: bool) -> VerifyReport:
-        """Everything found, judged."""
         floors = {floor.sampling.temperature: floor for floor in self._floors}
         compared = [*self._floors, *(made for s in self._subjects for made in s.compared)]
         return VerifyReport(
             examined=[s.examined(floors, complete=not interrupted) for s in self._subjects],
             notes=self._notes(),
-            places=CURVE,
+            lengths=CURVE,
             curves=[
                 (f"{made.decoder}, T = {made.sampling.temperature:g}", made.survival())
                 for made in compared

@@ -1,4 +1,4 @@
 """A run's blocks handed to several workers: each holds the models open, and takes block by block.
 
-Imports what measures, and what is below it.
+Imports measure and below.
 """

@@ -2,8 +2,7 @@
 
 Whoever is free takes the next job. One that dies loses the job it had, which goes back to the head
 of the queue, and is replaced; nothing of that job is written yet, so nothing is lost and nothing
-double. That is all: where workers run is the executor's business, what a job is the worker's. No
-torch here.
+double.
 """
 
 from __future__ import annotations
@@ -15,43 +14,55 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bench.errors import BenchError
-from bench.workers.executor import Executor
-from bench.workers.messages import (
-    Answer,
-    Done,
-    Failed,
-    Hello,
-    Job,
-    Opened,
-    Opening,
-    Ping,
-    Work,
-)
+from bench.workers.messages import Answer, Done, Failed, Hello, Job, Opening, Ping, Request, Work
 
 _DEATHS = 3
 """A job that this many workers died of is at fault itself; so is a start, times the workers."""
 
 
+class Executor(Protocol):
+    """Starts workers and carries requests to them; a worker has one request at a time."""
+
+    def threads(self, num_workers: int) -> int:
+        """Return the CPU threads of each of so many workers, unless told otherwise.
+
+        Raises:
+            BenchError: exit 2 where there is no room for so many.
+        """
+
+    def start(self, worker: str) -> None:
+        """Begin a process or job called `worker`; it may take as long as it likes to come up."""
+
+    def ask(self, worker: str, request: Request) -> None:
+        """Send a request and return at once; to one that is gone it is lost."""
+
+    def wait(self) -> tuple[str, Answer | None]:
+        """Return the next answer of any worker, or, once, None for one that is gone."""
+
+    def stop(self) -> None:
+        """End all workers, whatever they do."""
+
+
 class WorkerEvents(Protocol):
-    """Who is told what the workers do; called in the run's own process, one call at a time."""
+    """Takes what the workers do; called in the run's own process, one call at a time."""
 
     def joined(self, worker: str, hello: Hello, opening: Opening) -> None:
-        """A worker is ready, there and so."""
+        """Take a worker that is ready."""
 
     def done(self, worker: str, job: Job, done: Done) -> None:
-        """A job is done."""
+        """Take the results of a job."""
 
     def lost(self, worker: str, job: Job | None) -> None:
-        """A worker is gone, and the job it had runs again elsewhere."""
+        """Take that a worker is gone, and the job it had runs again elsewhere."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Member:
-    """A worker: what it said of itself, the place it took on its node, and what it is doing."""
+    """A worker: its hello and opening, the slot it took on its node, and its job."""
 
     hello: Hello | None = None
     opening: Opening | None = None
-    place: int = -1
+    slot: int = -1
     ready: bool = False
     job: Job | None = None
 
@@ -64,14 +75,11 @@ class JobQueue:
         executor: Executor,
         num_workers: int,
         opening: Callable[[str, Hello, int], Opening],
-        ledger: WorkerEvents,
+        events: WorkerEvents,
         prefix: str = "w",
     ) -> None:
-        """Start them; `opening` makes a worker's from its name, its hello and its place.
-
-        Their names are `prefix` and a number.
-        """
-        self._executor, self._opening, self._ledger = executor, opening, ledger
+        """Start them, named `prefix` and a number; `opening` is made of name, hello and slot."""
+        self._executor, self._opening, self._events = executor, opening, events
         self._num_workers = num_workers
         self._names = (f"{prefix}{number}" for number in itertools.count())
         self._members: dict[str, _Member] = {}
@@ -87,16 +95,27 @@ class JobQueue:
             BenchError: what a worker raised, or exit 1 where workers die of a job again and again.
         """
         self._queue.extend(jobs)
-        for worker, member in self._members.items():
-            if member.ready:
-                self._next(worker, member)
+        self._give_out()
         while self._queue or any(member.job for member in self._members.values()):
             worker, answer = self._executor.wait()
             member = self._members[worker]
             if answer is None:
-                self._gone(worker, member)
+                self._replace(worker, member)
+            elif isinstance(answer, Failed):
+                raise BenchError(f"worker {worker}: {answer.message}", exit_code=answer.exit_code)
+            elif isinstance(answer, Hello):
+                member.hello, member.slot = answer, self._free_slot(answer.node)
+                member.opening = self._opening(worker, answer, member.slot)
+                self._executor.ask(worker, member.opening)
+            elif member.job is not None:
+                job, member.job = member.job, None
+                self._events.done(worker, job, answer)
             else:
-                self._answered(worker, member, answer)
+                assert member.hello is not None
+                assert member.opening is not None
+                member.ready = True
+                self._events.joined(worker, member.hello, member.opening)
+            self._give_out()
 
     def close(self) -> None:
         """End all workers."""
@@ -108,54 +127,31 @@ class JobQueue:
         self._executor.start(worker)
         self._executor.ask(worker, Ping())
 
-    def _answered(self, worker: str, member: _Member, answer: Answer) -> None:
-        if isinstance(answer, Failed):
-            raise BenchError(f"worker {worker}: {answer.message}", exit_code=answer.exit_code)
-        if isinstance(answer, Hello):
-            member.hello, member.place = answer, self._free_place(answer.node)
-            member.opening = self._opening(worker, answer, member.place)
-            self._executor.ask(worker, member.opening)
-            return
-        assert member.hello is not None
-        assert member.opening is not None
-        if isinstance(answer, Opened):
-            member.ready = True
-            self._ledger.joined(worker, member.hello, member.opening)
-        else:
-            job, member.job = member.job, None
-            assert job is not None, f"{worker} answers what nobody asked"
-            self._ledger.done(worker, job, answer)
-        self._next(worker, member)
+    def _give_out(self) -> None:
+        """Give free workers the next jobs, while there are any."""
+        for worker, member in self._members.items():
+            if self._queue and member.ready and member.job is None:
+                member.job = self._queue.popleft()
+                hellos = [m.hello for m in self._members.values() if m.hello]
+                node = member.hello and member.hello.node
+                peers = tuple(hello.pid for hello in hellos if hello.node == node)
+                self._executor.ask(worker, Work(job=member.job, peers=peers))
 
-    def _next(self, worker: str, member: _Member) -> None:
-        """Give a free worker the next job, where there is one."""
-        if not self._queue:
-            return
-        member.job = self._queue.popleft()
-        node = member.hello and member.hello.node
-        here = [m.hello for m in self._members.values() if m.hello and m.hello.node == node]
-        peers = tuple(hello.pid for hello in here)
-        self._executor.ask(worker, Work(job=member.job, peers=peers))
-
-    def _gone(self, worker: str, member: _Member) -> None:
-        """Put its job back and start another in its place, but not for ever."""
+    def _replace(self, worker: str, member: _Member) -> None:
+        """Put a dead worker's job back and start another, but not for ever."""
         del self._members[worker]
-        self._ledger.lost(worker, member.job)
+        self._events.lost(worker, member.job)
         fault = "start" if member.job is None else str(member.job)
         self._deaths[fault] += 1
-        most = _DEATHS * (self._num_workers if member.job is None else 1)
-        if self._deaths[fault] >= most:
+        if self._deaths[fault] >= _DEATHS * (self._num_workers if member.job is None else 1):
             what = "before they began" if member.job is None else f"during {fault}"
             line = f"{self._deaths[fault]} workers died {what}, {worker} the last"
             raise BenchError(f"{line}; look at its machine's memory and log")
         if member.job is not None:
             self._queue.appendleft(member.job)
         self._start()
-        free = [(w, m) for w, m in self._members.items() if m.ready and m.job is None]
-        for name, idle in free:
-            self._next(name, idle)
 
-    def _free_place(self, node: str) -> int:
-        """The first place of a node that no worker has."""
-        here = {m.place for m in self._members.values() if m.hello and m.hello.node == node}
-        return next(place for place in itertools.count() if place not in here)
+    def _free_slot(self, node: str) -> int:
+        """Return the first slot of a node that no worker has."""
+        here = {m.slot for m in self._members.values() if m.hello and m.hello.node == node}
+        return next(slot for slot in itertools.count() if slot not in here)

@@ -1,4 +1,4 @@
-"""Workers as processes of this machine, each pinned to cores of its own. No torch here.
+"""Workers as processes of this machine, each pinned to cores of its own.
 
 ``python -m bench.workers.local FD`` is such a process: it speaks over the socket it is given.
 """
@@ -13,26 +13,25 @@ import sys
 from multiprocessing.connection import Connection
 
 from bench.errors import UsageError
-from bench.machine.env import ROOT
 from bench.workers.links import Links, serve
-from bench.workers.messages import Answer, Request
-from bench.workers.worker import cores
+from bench.workers.messages import Answer
+from bench.workers.worker import cores, python_path
 
 _PATIENCE_S = 1.0
-"""How long a worker that waits may take to end by itself."""
+"""Seconds that a waiting worker may take to end by itself."""
 
 
-class LocalExecutor:
-    """Processes of this machine."""
+class LocalExecutor(Links):
+    """Processes of this machine (`bench.workers.crew.Executor`)."""
 
     def __init__(self, threads: int | None = None) -> None:
         """`threads` of each of them (None: the cores, shared out)."""
+        super().__init__()
         self._threads = threads
-        self._links = Links()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def threads(self, num_workers: int) -> int:
-        """Of each of so many workers (raises as `Executor.threads`)."""
+        """Share out the cores (raises as `Executor.threads`)."""
         have = len(cores()) or os.cpu_count() or 1
         each = self._threads or max(1, have // num_workers)
         if num_workers * each > have:
@@ -44,42 +43,38 @@ class LocalExecutor:
     def start(self, worker: str) -> None:
         """Begin a process."""
         mine, theirs = socket.socketpair()
-        path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)
         with theirs:
             self._processes[worker] = subprocess.Popen(
                 [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, "PYTHONPATH": path},
+                env={**os.environ, "PYTHONPATH": python_path()},
                 stdin=subprocess.DEVNULL,
             )
-        self._links.add(worker, Connection(mine.detach()))
-
-    def ask(self, worker: str, request: Request) -> None:
-        """Send a request."""
-        self._links.ask(worker, request)
+        self.open[worker] = Connection(mine.detach())
 
     def wait(self) -> tuple[str, Answer | None]:
-        """The next answer, or who is gone."""
-        said = self._links.wait()
-        assert said is not None, "nobody is left to wait for"
-        worker, answer = said
+        """Return the next answer, or who is gone."""
+        received = self.receive()
+        assert received is not None, "nobody is left to wait for"
+        worker, answer = received
         if answer is None:
-            self._end(self._processes.pop(worker))
+            _end(self._processes.pop(worker))
         return worker, answer
 
     def stop(self) -> None:
         """End all."""
-        self._links.close()
+        self.close()
         for process in self._processes.values():
-            self._end(process)
+            _end(process)
         self._processes.clear()
 
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_PATIENCE_S)
-            return
-        process.kill()
-        process.wait()
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_PATIENCE_S)
+        return
+    process.kill()
+    process.wait()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What a run and its workers say to each other. No torch here.
+"""Messages between a run and its workers, pickled on the way.
 
-A worker answers one request after another: `Hail` with `Hello`, `Opening` with `Opened`, a `Job`
-with `Done`, and any of them with `Failed`. They are pickled on the way, and nothing is written by a
-worker: what it measured comes back as a whole, so that one that dies leaves nothing behind.
+A worker answers one request after another: `Ping` with `Hello`, `Opening` and `Work` with `Done`,
+and any of them with `Failed`. It writes nothing: its measurements come back as a whole, so that one
+that dies leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from bench.records.plan import Block
 from bench.records.prompts import Prompt
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Ping:
-    """What is asked first: where are you?"""
+    """The first request: where are you?"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """Where a worker runs: `node` names the machine (a hash), `cores` those it may use."""
+    """The worker's machine: `node` names it (a hash), `cores` are those it may use."""
 
     node: str
     pid: int
@@ -50,11 +50,6 @@ class Opening:
     worker: str
     cores: tuple[int, ...] = ()
     gpu: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    """A worker is ready: its models are open, and it is warm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +96,9 @@ class Work:
     peers: tuple[int, ...] = ()
 
 
-Request = Ping | Opening | Work
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What a job gave: lines of samples.jsonl, tracebacks by what failed, seconds by phase."""
+    """Results of a job: lines of samples.jsonl, tracebacks by what failed, seconds by phase."""
 
     lines: tuple[str, ...] = ()
     errors: tuple[tuple[str, str], ...] = ()
@@ -121,4 +113,5 @@ class Failed:
     exit_code: int
 
 
-Answer = Hello | Opened | Done | Failed
+Request = Ping | Opening | Work
+Answer = Hello | Done | Failed

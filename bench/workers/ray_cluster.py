@@ -1,7 +1,7 @@
 """Workers as actors of a Ray cluster: one actor for each, which lives as long as the run.
 
 Ray places them and says which are gone. Its own restarts are off: a worker's models and job are
-its own, and the crew starts another. https://docs.ray.io (actors, `ray.wait`).
+its own, and the queue starts another. https://docs.ray.io (actors, `ray.wait`).
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from bench.machine.env import ROOT
-from bench.workers.executor import package, unknown_option
+from bench.errors import UsageError, did_you_mean
+from bench.workers.links import package
 from bench.workers.messages import Answer, Request
-from bench.workers.worker import Worker
+from bench.workers.worker import Worker, python_path
 
 _NUMBERS = ("num_cpus", "num_gpus", "memory")
-_OPTIONS = ("address", *_NUMBERS)
+_OPTIONS = ["address", *_NUMBERS]
 
 
 class RayExecutor:
-    """Actors of the cluster at ``address``, or of one that is begun here."""
+    """Actors of the cluster at ``address``, or of one begun here."""
 
     def __init__(self, options: Mapping[str, str], num_workers: int, threads: int | None) -> None:
         """Connect.
@@ -31,7 +31,8 @@ class RayExecutor:
         self._ray: Any = package("ray")
         for name in options:
             if name not in _OPTIONS:
-                raise unknown_option(name, list(_OPTIONS))
+                hint = did_you_mean(name, _OPTIONS)
+                raise UsageError(f"unknown executor option {name!r}; {hint}")
         self._wanted = {name: float(options[name]) for name in _NUMBERS if name in options}
         self._threads = threads
         self._began = not self._ray.is_initialized()
@@ -42,7 +43,7 @@ class RayExecutor:
                 address=address,
                 log_to_driver=False,
                 logging_level="ERROR",
-                runtime_env={"env_vars": {"PYTHONPATH": _path()}},
+                runtime_env={"env_vars": {"PYTHONPATH": python_path()}},
                 **beginning,
             )
         self._num_workers = num_workers
@@ -50,7 +51,7 @@ class RayExecutor:
         self._asked: dict[Any, str] = {}
 
     def threads(self, num_workers: int) -> int:
-        """The cluster's cores, shared out."""
+        """Share out the cluster's cores."""
         cores = int(self._ray.cluster_resources().get("CPU", 1))
         return self._threads or max(1, cores // num_workers)
 
@@ -65,11 +66,11 @@ class RayExecutor:
         self._asked[self._actors[worker].answer.remote(request)] = worker
 
     def wait(self) -> tuple[str, Answer | None]:
-        """The next answer, or who is gone."""
-        ready, _ = self._ray.wait(list(self._asked), num_returns=1)
-        worker = self._asked.pop(ready[0])
+        """Return the next answer, or who is gone."""
+        (ready,), _ = self._ray.wait(list(self._asked), num_returns=1)
+        worker = self._asked.pop(ready)
         try:
-            answer: Answer = self._ray.get(ready[0])
+            answer: Answer = self._ray.get(ready)
         except self._ray.exceptions.RayError:
             self._ray.kill(self._actors.pop(worker))
             return worker, None
@@ -83,8 +84,3 @@ class RayExecutor:
         self._asked.clear()
         if self._began:
             self._ray.shutdown()
-
-
-def _path() -> str:
-    """Where the actors find this code: as here, so all nodes see the same checkout."""
-    return os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)

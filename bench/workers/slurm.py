@@ -16,16 +16,15 @@ from multiprocessing.connection import Client, Connection, Listener
 from queue import SimpleQueue
 from typing import Any
 
-from bench.workers.executor import package
-from bench.workers.links import Links, serve
+from bench.workers.links import Links, package, serve
 from bench.workers.messages import Answer, Request
 
 _LOOK_EVERY_S = 1.0
-"""How often the queue is asked about jobs that have not called yet."""
+"""Seconds between looks at jobs that have not called yet."""
 
 
-class SubmititExecutor:
-    """Jobs that call back."""
+class SubmititExecutor(Links):
+    """Jobs that call back (`bench.workers.crew.Executor`)."""
 
     def __init__(self, options: Mapping[str, str], threads: int | None) -> None:
         """Listen; `options` are ``folder``, ``cluster``, and parameters of submitit's.
@@ -33,6 +32,7 @@ class SubmititExecutor:
         Raises:
             BenchError: submitit is not installed (exit 5).
         """
+        super().__init__()
         submitit: Any = package("submitit")
         given = dict(options)
         cluster = given.pop("cluster", None)
@@ -46,14 +46,13 @@ class SubmititExecutor:
         self._key = secrets.token_bytes(32)
         host = "127.0.0.1" if cluster in ("local", "debug") else socket.gethostname()
         self._listener = Listener((host, 0), authkey=self._key)
-        self._links = Links()
         self._jobs: dict[str, Any] = {}
         self._kept: dict[str, Request] = {}
         self._called: SimpleQueue[tuple[str, Connection]] = SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def threads(self, num_workers: int) -> int:
-        """As given, or one: what a node has is not known yet."""
+        """Return the threads as given, or one: a node's cores are not known yet."""
         return self._threads
 
     def start(self, worker: str) -> None:
@@ -63,21 +62,21 @@ class SubmititExecutor:
 
     def ask(self, worker: str, request: Request) -> None:
         """Send a request, once the worker has called."""
-        if worker in self._kept or not self._links.has(worker):
+        if worker in self._kept or worker not in self.open:
             self._kept[worker] = request
         else:
-            self._links.ask(worker, request)
+            super().ask(worker, request)
 
     def wait(self) -> tuple[str, Answer | None]:
-        """The next answer, or who is gone."""
+        """Return the next answer, or who is gone."""
         while True:
             while not self._called.empty():
                 worker, connection = self._called.get()
-                self._links.add(worker, connection)
-                self._links.ask(worker, self._kept.pop(worker))
-            said = self._links.wait(_LOOK_EVERY_S)
-            if said is not None:
-                return said
+                self.open[worker] = connection
+                super().ask(worker, self._kept.pop(worker))
+            received = self.receive(_LOOK_EVERY_S)
+            if received is not None:
+                return received
             for worker in self._kept:
                 if self._jobs[worker].done() and self._called.empty():
                     del self._kept[worker]
@@ -85,7 +84,7 @@ class SubmititExecutor:
 
     def stop(self) -> None:
         """Cancel all jobs, and let go of those that listen."""
-        self._links.close()
+        self.close()
         self._listener.close()
         for job in self._jobs.values():
             with contextlib.suppress(Exception):  # it has ended, or Slurm is not there: no matter
@@ -93,7 +92,7 @@ class SubmititExecutor:
         self._jobs.clear()
 
     def _listen(self) -> None:
-        """Take calls until the listener is closed; who does not know the key is not taken."""
+        """Take calls until the listener is closed; callers that do not know the key are refused."""
         while True:
             try:
                 connection = self._listener.accept()
@@ -105,7 +104,7 @@ class SubmititExecutor:
 
 
 def _call(address: tuple[str, int], key: bytes, worker: str) -> None:
-    """What a job does: call back, say who it is, and work."""
+    """Call back, say who it is, and work."""
     with Client(address, authkey=key) as connection:
         connection.send(worker)
         serve(connection)

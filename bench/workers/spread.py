@@ -1,4 +1,4 @@
-"""The passes of a run, handed to workers: what a run's own process does while they measure.
+"""The passes of a run, handed to workers: the part of a run's own process while they measure.
 
 It writes the lines that come back, whole blocks at a time, and shows how far they are.
 """
@@ -19,23 +19,101 @@ from bench.records.files import SampleWriter
 from bench.records.plan import Block, Plan
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
-from bench.workers.crew import JobQueue
-from bench.workers.executor import Executor
+from bench.settings.config import RunConfig
+from bench.settings.spread import Kind, WorkerConfig
+from bench.workers.crew import Executor, JobQueue
 from bench.workers.messages import Done, Hello, Job, Opening, ScorePrompts, SplitBlock, TimeBlock
 
 
-@dataclass(kw_only=True)
-class _Ledger:
-    """Writes what comes back from workers."""
+class Team:
+    """The executor of a run (None: it measures itself), opened once, before any model is."""
 
+    def __init__(
+        self, spread: WorkerConfig, opener: Callable[[Any], Any], threads: int | None
+    ) -> None:
+        """Workers use `opener`, and `threads` CPU threads each (None: what the executor says).
+
+        Raises:
+            BenchError: what `open_executor` and `Executor.threads` do.
+        """
+        self.spread, self.opener = spread, opener
+        self.executor: Executor | None = None
+        self._threads = threads
+        if not spread.alone:
+            self.executor = open_executor(spread, threads)
+            self._threads = self.executor.threads(spread.workers)
+
+    def shared_out(self, config: RunConfig) -> RunConfig:
+        """Return the configuration with a worker's threads, which a resumed run uses too."""
+        return config if self.executor is None else config.with_values(threads=self._threads)
+
+
+def open_executor(spread: WorkerConfig, threads: int | None) -> Executor:
+    """Open the executor that was asked for, whose workers use `threads` CPU threads each.
+
+    Raises:
+        BenchError: its package is not installed (exit 5), or it does not know an option (2).
+    """
+    if spread.kind == Kind.local:
+        from bench.workers.local import LocalExecutor
+
+        return LocalExecutor(threads)
+    if spread.kind == Kind.ray:
+        from bench.workers.ray_cluster import RayExecutor
+
+        return RayExecutor(spread.options, spread.workers, threads)
+    from bench.workers.slurm import SubmititExecutor
+
+    return SubmititExecutor(spread.options, threads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passes:
+    """The rest of a run, and what its workers need: `fill` measures it with an executor."""
+
+    setup: Setup
+    plan: Plan
+    prompts: Mapping[str, Prompt]
+    opener: Callable[[Any], Setup]
+    key: str | None
+    attempt: int
+    left: Sequence[Block]
+    records: Sequence[SampleRecord]
     writer: SampleWriter
     errors: ErrorLog
     second: SecondPass
     progress: Progress
-    attempt: int
+
+    def fill(self, executor: Executor, num_workers: int) -> None:
+        """Time the blocks that are left, split the time of some, then score what is not scored.
+
+        Timed and untimed work never run at once: the second begins when the first has ended.
+
+        Raises:
+            BenchError: what `JobQueue.run` does, and what cannot be written (exit 1).
+        """
+        jobs, scoring, progress = self._timing(), self._scoring(), self.progress
+        if not jobs and not scoring:
+            return
+        num_workers = max(1, min(num_workers, max(len(jobs), len(scoring))))
+        progress.note(f"{num_workers} worker(s) open the models")
+        prefix = f"r{self.attempt}w" if self.attempt else "w"  # names are a run's, not a process's
+        queue = JobQueue(executor, num_workers, self._opening(num_workers), self, prefix)
+        try:
+            if jobs:
+                num_left = sum(len(block.prompts) * len(block.order) for block in self.left)
+                progress.start("timing", self.plan.num_answers, self.plan.num_answers - num_left)
+                queue.run(jobs)
+            if scoring:
+                num_done = sum(record.kind == "quality" for record in self.records)
+                asked = len(self.plan.in_pass("quality")) * len(self.setup.arms)
+                progress.start("quality", asked, num_done)
+                queue.run(scoring)
+        finally:
+            queue.close()
 
     def joined(self, worker: str, hello: Hello, opening: Opening) -> None:
-        """An event says where and how it measures."""
+        """Write where and how a worker measures."""
         self.writer.event(
             "worker",
             worker=worker,
@@ -46,8 +124,8 @@ class _Ledger:
         )
 
     def done(self, worker: str, job: Job, done: Done) -> None:
-        """Lines first: what lies in the folder counts."""
-        self.writer.lines(done.lines)
+        """Write the results of a job."""
+        self.writer.lines(done.lines)  # first: what lies in the folder counts
         self.writer.sync()
         for name, trace in done.errors:
             self.errors.keep(name, trace)
@@ -60,72 +138,16 @@ class _Ledger:
             self.progress.step(worker, num)
 
     def lost(self, worker: str, job: Job | None) -> None:
-        """A line for whoever watches, an event for whoever reads."""
+        """Write that a worker is gone."""
         again = f"; {job} runs again elsewhere" if job else ""
         self.progress.note(f"worker {worker} is gone{again}")
         block = job.block.block if isinstance(job, TimeBlock) else None
         self.writer.event("lost", worker=worker, block=block, attempt=self.attempt)
 
-
-@dataclass(frozen=True, kw_only=True)
-class Passes:
-    """What is left of a run, and what its workers need: `fill` measures it with an executor."""
-
-    setup: Setup
-    plan: Plan
-    prompts: Mapping[str, Prompt]
-    opener: Callable[[Any], Setup]
-    key: str | None
-    attempt: int
-    left: Sequence[Block]
-    records: Sequence[SampleRecord]
-
-    def fill(
-        self,
-        executor: Executor,
-        num_workers: int,
-        writer: SampleWriter,
-        errors: ErrorLog,
-        second: SecondPass,
-        progress: Progress,
-    ) -> None:
-        """Time the blocks that are left, split the time of some, then score what is not scored.
-
-        Timed and untimed work never run at once: the second begins when the first has ended.
-
-        Raises:
-            BenchError: what `Crew.run` does, and what cannot be written (exit 1).
-        """
-        jobs = self._timing(second)
-        scoring = self._scoring()
-        if not jobs and not scoring:
-            return
-        ledger = _Ledger(
-            writer=writer, errors=errors, second=second, progress=progress, attempt=self.attempt
-        )
-        num_workers = max(1, min(num_workers, max(len(jobs), len(scoring))))
-        progress.note(f"{num_workers} worker(s) open the models")
-        prefix = f"r{self.attempt}w" if self.attempt else "w"  # names are a run's, not a process's
-        crew = JobQueue(executor, num_workers, self._opening(num_workers), ledger, prefix)
-        try:
-            if jobs:
-                num_left = sum(len(block.prompts) * len(block.order) for block in self.left)
-                done = self.plan.num_answers - num_left
-                progress.start("timing", self.plan.num_answers, done)
-                crew.run(jobs)
-            if scoring:
-                num_done = sum(record.kind == "quality" for record in self.records)
-                asked = len(self.plan.in_pass("quality")) * len(self.setup.arms)
-                progress.start("quality", asked, num_done)
-                crew.run(scoring)
-        finally:
-            crew.close()
-
     def _opening(self, num_workers: int) -> Callable[[str, Hello, int], Opening]:
         config = self.setup.config
-        threads = config.threads or 1
 
-        def opening(worker: str, hello: Hello, place: int) -> Opening:
+        def opening(worker: str, hello: Hello, slot: int) -> Opening:
             gpus = _num_gpus() if self.setup.on_gpu and num_workers > 1 else 0
             return Opening(
                 opener=self.opener,
@@ -136,15 +158,15 @@ class Passes:
                 key=self.key,
                 attempt=self.attempt,
                 worker=worker,
-                cores=cores_of(place, threads, hello.cores),
-                gpu=place % gpus if gpus > 1 else None,
+                cores=cores_of(slot, config.threads or 1, hello.cores),
+                gpu=slot % gpus if gpus > 1 else None,
             )
 
         return opening
 
-    def _timing(self, second: SecondPass) -> list[Job]:
-        """Blocks in the plan's order, and before them what a stopped run left unsplit."""
-        unsplit = second.missing
+    def _timing(self) -> list[Job]:
+        """Return blocks in the plan's order, and before them what a stopped run left unsplit."""
+        unsplit = self.second.missing
         left = {block.block for block in self.left}
         failed = _failed_cells(self.records)
         jobs: list[Job] = [
@@ -155,7 +177,7 @@ class Passes:
         return jobs + [TimeBlock(block=b, phased=b.block in unsplit) for b in self.left]
 
     def _scoring(self) -> list[Job]:
-        """Prompts of the quality pass in groups as large as a batch; without those scored."""
+        """Return prompts of the quality pass that are not scored, as many as a batch in each."""
         cells = list(self.setup.arms)
         done = {(r.decoder, r.prompt) for r in self.records if r.kind == "quality"}
         names = [planned.prompt for planned in self.plan.in_pass("quality")]
@@ -169,7 +191,6 @@ class Passes:
 
 
 def _failed_cells(records: Iterable[SampleRecord]) -> dict[int, set[str]]:
-    """The cells that failed, by block."""
     failed: dict[int, set[str]] = {}
     for record in records:
         if record.kind == "timing" and record.error:
@@ -177,11 +198,11 @@ def _failed_cells(records: Iterable[SampleRecord]) -> dict[int, set[str]]:
     return failed
 
 
-def cores_of(place: int, threads: int, cores: Collection[int]) -> tuple[int, ...]:
-    """The cores of a place: as many as it has threads, of its own while there are any.
+def cores_of(slot: int, threads: int, cores: Collection[int]) -> tuple[int, ...]:
+    """Return the cores of a slot: as many as it has threads, of its own while there are any.
 
     Raises:
-        BenchError: exit 2 where a place needs more cores than its node has.
+        BenchError: exit 2 where a slot needs more cores than its node has.
     """
     if not cores:
         return ()
@@ -189,8 +210,7 @@ def cores_of(place: int, threads: int, cores: Collection[int]) -> tuple[int, ...
     if threads > len(have):
         line = f"a worker of {threads} threads is on a node of {len(have)} cores; lower --threads"
         raise UsageError(line)
-    num_places = len(have) // threads
-    first = place % num_places * threads
+    first = slot % (len(have) // threads) * threads
     return tuple(have[first : first + threads])
 
 

@@ -1,22 +1,26 @@
 """A worker: it opens the models once, and then measures what it is handed, block by block.
 
-It is the process of `bench run` without its folder: the same setup, runner, second pass and quality
-pass, whose lines go back to who asked. No torch at import time: it says where it runs first.
+It is the process of `bench run` without its folder. Torch is imported with the models alone: a
+worker says where it runs first.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import platform
 import tomllib
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from bench.errors import BenchError, Exit, UnavailableError
+from bench.errors import BenchError, Exit, UnavailableError, room_for
+from bench.machine.env import ROOT
 from bench.progress import Silent
 from bench.records.failures import TraceCollector
 from bench.records.files import LineCollector
+from bench.records.phases import PhasedAnswer
 from bench.settings.config import load_config
 from bench.workers.messages import (
     Answer,
@@ -24,14 +28,12 @@ from bench.workers.messages import (
     Failed,
     Hello,
     Job,
-    Opened,
     Opening,
     Ping,
     Request,
     ScorePrompts,
     SplitBlock,
     TimeBlock,
-    Work,
 )
 
 if TYPE_CHECKING:
@@ -39,28 +41,27 @@ if TYPE_CHECKING:
 
 
 class Worker:
-    """Answers requests, one after another; a `Hail` and an `Opening` come before all work."""
+    """Answers requests, one after another; a `Ping` and an `Opening` come before all work."""
 
     def answer(self, request: Request) -> Answer:
-        """What a request gives; whatever goes wrong is an answer too."""
+        """Answer a request; whatever goes wrong is an answer too."""
         try:
             if isinstance(request, Ping):
                 return Hello(node=node(), pid=os.getpid(), cores=cores())
             if isinstance(request, Opening):
-                return self._open(request)
-            return self._work(request)
+                self._open(request)
+                return Done()
+            self._watch.ignore(request.peers)
+            phases = tuple(self._measure(request.job))
+            return Done(lines=self._lines.take(), errors=self._errors.take(), phases=phases)
         except BenchError as error:
             return Failed(message=error.message, exit_code=error.exit_code)
         except Exception as error:  # the run says which worker failed, and how
             line = f"{type(error).__name__}: {error}"
             return Failed(message=line, exit_code=int(Exit.FAILED))
 
-    def _open(self, opening: Opening) -> Opened:
-        """Load the models on the cores or the GPU of this worker, and warm up.
-
-        Raises:
-            BenchError: exit 5 where code, models or machine are not the run's.
-        """
+    def _open(self, opening: Opening) -> None:
+        """Load the models on the cores or the GPU of this worker, and warm up."""
         whole = cores()
         if opening.cores:
             os.sched_setaffinity(0, opening.cores)
@@ -91,18 +92,9 @@ class Worker:
             self._runner.prepare(opening.blocks)
         self._frozen = frozen_garbage()
         self._frozen.__enter__()
-        return Opened()
 
-    def _work(self, work: Work) -> Done:
-        self._watch.ignore(work.peers)
-        phases = self._done(work.job)
-        return Done(lines=self._lines.take(), errors=self._errors.take(), phases=tuple(phases))
-
-    def _done(self, job: Job) -> list[Any]:
-        """Do a job; returns the seconds by phase that it was to measure."""
-        import gc
-
-        from bench.errors import room_for
+    def _measure(self, job: Job) -> Sequence[PhasedAnswer]:
+        """Do a job; return the seconds by phase that it was to measure."""
         from bench.measure.phases import phases_of
         from bench.measure.quality import ADVICE, score_quality
         from bench.plan.make import batch_size
@@ -113,26 +105,25 @@ class Worker:
             self._failed.clear()
             self._watch.lap()  # what was before is no load of this block
             self._runner.measure(job.block)
-            return phases_of(setup, prompts, job.block, self._failed) if job.phased else []
+            return phases_of(setup, prompts, job.block, self._failed) if job.phased else ()
         if isinstance(job, SplitBlock):
-            return list(phases_of(setup, prompts, job.block, job.failed))
+            return phases_of(setup, prompts, job.block, job.failed)
         assert isinstance(job, ScorePrompts)
-        asked = [prompts[name] for name in job.prompts]
         with room_for(f"the quality pass, {batch_size(setup)} answers at a time,", ADVICE):
             score_quality(
                 setup,
-                asked,
+                [prompts[name] for name in job.prompts],
                 self._lines,
                 Silent(),
                 attempt=self._attempt,
                 done=job.done,
                 errors=self._errors,
             )
-        return []
+        return ()
 
 
 def _refuse_other(setup: Setup, opening: Opening, num_cores: int) -> None:
-    """`BenchError` (exit 5) where this is not what the run began with.
+    """Raise `BenchError` (exit 5) where code, models or machine are not the run's.
 
     The machine counts with all of its cores: that workers are pinned to some does not make another.
     """
@@ -160,10 +151,15 @@ def _refuse_other(setup: Setup, opening: Opening, num_cores: int) -> None:
 
 
 def node() -> str:
-    """Eight hexadecimal digits that name this machine, and do not tell its name."""
+    """Return eight hexadecimal digits that name this machine, and do not tell its name."""
     return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 
 
 def cores() -> tuple[int, ...]:
-    """The cores this process may use; none where the system does not say."""
+    """Return the cores this process may use; none where the system does not say."""
     return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
+
+
+def python_path() -> str:
+    """Return the PYTHONPATH by which workers find this code: all nodes see the same checkout."""
+    return os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)

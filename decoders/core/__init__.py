@@ -1,5 +1,1 @@
-"""The contract of decoders, and folders with what stands behind it.
-
-The files here are public and keep their paths: types, model, decoder, sampling, masks, registry,
-checks.
-"""
+"""The contract of decoders (these files keep their paths), and what stands behind it."""

@@ -3,10 +3,8 @@
     from decoders.core.checks import check_decoder
     check_decoder(MyDecoder(block=4))
 
-Class facts choose the checks: `lossless` ones must emit AR's tokens when greedy; `coupled` ones
-AR's tokens per seed at any temperature; lossless but uncoupled ones the target's exact
-distribution. Every check runs on `TableModel`, whose distributions are known, in well under a
-second (the distribution: a few).
+Class facts choose the checks. Each runs on `TableModel`, whose distributions are known, in well
+under a second (the distribution: a few).
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from decoders.core.drafting.drafter import Drafter
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
-from decoders.core.testing.draws import Draws
+from decoders.core.testing.goodness import Draws
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Sampling
 
@@ -54,7 +52,7 @@ def check_drafter(begin: Callable[[Request], Drafter]) -> None:
 
 
 def checks_for(decoder: Decoder) -> list[Check]:
-    """The checks that a decoder's facts call for (parametrise a test over them)."""
+    """Return the checks that a decoder's facts call for (parametrise a test over them)."""
     checks: list[Check] = [
         check_steps_concatenate,
         check_budget_and_eos,
@@ -72,7 +70,7 @@ def checks_for(decoder: Decoder) -> list[Check]:
 
 
 def equality_checks(decoder: Decoder) -> list[Check]:
-    """The checks that compare answers with answers: each other's, and AR's where that is due."""
+    """Return the checks that compare answers with each other, and with AR's where that is due."""
     checks: list[Check] = [check_prompts_leave_no_trace, check_batch_equals_alone]
     if decoder.lossless:
         checks.append(check_greedy_equals_ar)
@@ -90,7 +88,6 @@ def _models(
 
 
 def _with_adapter(decoder: Decoder, models: Models, error: float) -> Models:
-    """Attach what the decoder asks for: a student that is wrong in a share `error` of slots."""
     for part in decoder.parts:
         model = models.target if part.adapter_of == "target" else models.draft
         if part.adapter_name is not None:
@@ -105,7 +102,6 @@ def _sampling(temperature: float = 0.9, num_tokens: int = 24, *, seed: int = 0) 
 
 
 def _all(decoder: Decoder) -> Iterator[tuple[list[int], Sampling, Generation]]:
-    """Answers to every prompt at temperature 0 and 0.9, under three seeds."""
     models = _models(decoder)
     for prompt, temperature, seed in itertools.product(_PROMPTS, (0.0, 0.9), range(3)):
         sampling = _sampling(temperature, seed=seed)
@@ -115,10 +111,9 @@ def _all(decoder: Decoder) -> Iterator[tuple[list[int], Sampling, Generation]]:
 def check_steps_concatenate(decoder: Decoder) -> None:
     """Steps' tokens concatenate to the answer and are accounted for; the first step emits.
 
-    Accepted <= depth <= drafted, and the target was fed all that was drafted. A step that verifies
-    emits what came before its drafts (`Emit.num_leading`),
-    the drafts that stood, and at most one token behind them. What it tells of drafts that fell is
-    of all of them, or in a tree of one branch; of passes that decided tokens, of all of them.
+    Accepted <= depth <= drafted, and the target was fed all drafts. A step that verifies emits its
+    leading tokens, accepted drafts, and at most one token behind them. Rejected drafts are all that
+    fell (in a tree: one branch), and `decided` covers all tokens, where they are given.
     """
     for prompt, sampling, answer in _all(decoder):
         where = f"{decoder} on {prompt} with {sampling}"
@@ -134,12 +129,12 @@ def check_steps_concatenate(decoder: Decoder) -> None:
                 f"tell those in front as Emit.num_leading, or make two steps: {step}"
             )
             fallen = step.drafted - step.accepted
-            told = len(step.rejected)
-            assert told in (0, fallen) or (step.longest < step.drafted and told < fallen), (
+            count = len(step.rejected)
+            assert count in (0, fallen) or (step.longest < step.drafted and count < fallen), (
                 f"{where}: {fallen} drafts fell: {step}"
             )
-            told = len(step.decided)
-            assert told in (0, len(step.tokens)), f"{where}: passes of {told} tokens: {step}"
+            count = len(step.decided)
+            assert count in (0, len(step.tokens)), f"{where}: passes of {count} tokens: {step}"
         assert answer.steps[0].target_calls >= 1, f"{where}: nothing ran before the first emit"
 
 
@@ -192,10 +187,7 @@ def _numpy_state() -> str:
 
 
 def check_batch_equals_alone(decoder: Decoder) -> None:
-    """A sequence's answer is the same alone and in a batch of any size, steps included.
-
-    Greedy only where the sequences of a batch share their draws (`Decoder.alike_in_batches`).
-    """
+    """A sequence's answer is the same alone and in a batch of any size, steps included."""
     for temperature in (0.0, 0.9) if decoder.alike_in_batches else (0.0,):
         sampling, models = _sampling(temperature), _models(decoder)
         alone = [generate(decoder, prompt, sampling, models) for prompt in _PROMPTS]
@@ -237,10 +229,7 @@ def _check_equals_ar(decoder: Decoder, temperatures: list[float]) -> None:
 
 
 def check_distribution(decoder: Decoder) -> None:
-    """Lossless but not coupled: answers under many seeds follow the exact distribution.
-
-    The seeds are fixed, so that the check always gives the same verdict (at level 1e-4).
-    """
+    """Answers under many fixed seeds follow the exact distribution (at level 1e-4)."""
     draws = table_draws(decoder, NUM_DISTRIBUTION_DRAWS)
     draws.draw(0, _BATCH)
     fit = draws.fit
@@ -251,7 +240,7 @@ def check_distribution(decoder: Decoder) -> None:
 
 
 def table_draws(decoder: Decoder, num_draws: int) -> Draws:
-    """Draws of five-token answers over three tokens: few enough cells for several steps."""
+    """Prepare draws of five-token answers over three tokens: few cells, several steps."""
     target = TableModel(3, seed=1, scale=1.0)
     draft = TableModel(3, seed=2, scale=1.0, agree_with=target, agreement=0.6)
     models = _with_adapter(decoder, Models(target=target, draft=draft), error=0.4)
@@ -296,7 +285,6 @@ class _Half(TableModel):
         self._silent = slice(half, None) if low else slice(0, half)
 
     def logits(self, context: list[int]) -> torch.Tensor:  # type: ignore[override]
-        """The table's logits with one half forbidden."""
         logits = super().logits(context).clone()
         logits[self._silent] = float("-inf")
         return logits

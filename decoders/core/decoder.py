@@ -1,9 +1,8 @@
-"""The `Decoder` interface: a coroutine written for one sequence. No torch at import time.
+"""The `Decoder` interface: a coroutine written for one sequence.
 
 A decoder's options are its dataclass fields and nothing else (numbers, names, paths), so that a
 spec of text rebuilds it. It never runs a model: it yields a `Call`, is sent the `CallResult`, and
-ends every step with an `Emit`. The scheduler runs calls, merges them over sequences, cuts at EOS
-and budget, and counts. A `SelfDriven` one is the exception: a library's own loop, taken as it is.
+ends every step with an `Emit`. A `SelfDriven` one is the exception: a library's own loop.
 """
 
 from __future__ import annotations
@@ -37,12 +36,11 @@ OLDEST_INTERFACE = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a decoder is given for one prompt: ids, sampling, and an empty session per model.
+    """One prompt for a decoder: ids, sampling, and an empty session per model.
 
-    `draft` is a session of the draft model, and `adapter` what is known of the decoder's adapter,
-    where the decoder's `needs` names them, else None; `adapters` has those of all its parts, by
-    name. `uniforms` are the sequence's own: a decoder
-    may feed the ``draw`` stream to its slots, and never decides anything by it itself.
+    `draft` and `adapter` are there where the decoder's `needs` names them; `adapters` has those of
+    all its parts, by name. `uniforms` are the sequence's own: a decoder may feed the ``draw``
+    stream to its slots, and never decides anything by it itself.
     """
 
     prompt_ids: tuple[int, ...]
@@ -61,10 +59,9 @@ class Decoder:
     Attributes:
         name: set by `@register`.
         adapter_of: the model that its adapter is attached to.
-        showcase: options by label that deserve a row of their own: where no decoders are named,
-            NAME@LABEL runs beside NAME.
-        by_default: whether it runs where no decoders are named; False: where it is named.
-        interface: the version of this interface that it was written for; who says none means 1.
+        showcase: options by label: where no decoders are named, NAME@LABEL runs beside NAME.
+        by_default: it runs where no decoders are named.
+        interface: the version of this interface that it was written for; none means 1.
         renamed: values of options that are spelled otherwise today: by option, old to new.
         modes: decoders that the option ``mode`` names, by its value: files of their own.
     """
@@ -79,10 +76,7 @@ class Decoder:
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What else it asks for: a draft model, or the adapter that its option ``adapter`` names.
-
-        A class whose options do not change it says ``needs = ("draft",)``.
-        """
+        """A draft model, or the adapter that the option ``adapter`` names."""
         return ()
 
     @property
@@ -92,7 +86,7 @@ class Decoder:
 
     @property
     def adapter_name(self) -> str | None:
-        """The adapter it runs, by the name it is attached under; None if it needs none."""
+        """The name of its adapter; None if it needs none."""
         return str(vars(self)["adapter"]) if "adapter" in self.needs else None
 
     @property
@@ -102,28 +96,25 @@ class Decoder:
 
     @property
     def lossless(self) -> bool:
-        """The output distribution is the target's own (greedy: the very same tokens).
-
-        A class that never is says ``lossless = False``.
-        """
+        """True if outputs follow the target's own distribution (greedy: the very same tokens)."""
         return True
 
     @property
     def coupled(self) -> bool:
-        """Whether the same seed gives AR's very tokens at any temperature."""
+        """True if the same seed gives AR's very tokens at any temperature."""
         return False
 
     @property
     def alike_in_batches(self) -> bool:
-        """Whether a sampled answer is the same alone and in a batch (a greedy one always is)."""
+        """True if a sampled answer is the same alone and in a batch (a greedy one always is)."""
         return True
 
     def comparable_to_ar(self, sampling: Sampling) -> bool:
-        """Whether "identical to AR" is defined: greedy, or coupled at any temperature."""
+        """Tell whether "identical to AR" is defined: greedy, or coupled at any temperature."""
         return sampling.greedy or self.coupled
 
     def demand(self, holds: bool, option: str, allowed: str) -> None:
-        """`ValueError` about an option's value unless `holds`."""
+        """Raise `ValueError` about an option's value unless `holds`."""
         if not holds:
             raise ValueError(
                 f"option {option!r} of decoder {self.name!r} is {getattr(self, option)}; "
@@ -131,10 +122,10 @@ class Decoder:
             )
 
     def demand_read(self, option: str, reads: Mapping[str, Collection[str]]) -> None:
-        """`ValueError` where an option is given that the chosen value of `option` does not read.
+        """Refuse options (`ValueError`) that the chosen value of `option` does not read.
 
-        `reads` has the options that some values of `option` read and others do not; all other
-        options are read by every value. One that has its default does not count as given.
+        `reads` has the options that some values of `option` read and others do not. One that has
+        its default does not count as given.
         """
         chosen = getattr(self, option)
         own = reads.get(chosen, ())
@@ -154,7 +145,7 @@ class Decoder:
         return ()
 
     def check_models(self, models: Models) -> None:
-        """`ValueError` where it cannot run on these models, whose presence is settled already."""
+        """Raise `ValueError` where it cannot run on these models, all of which are present."""
 
     def steps(self, request: Request) -> Steps:
         """Generate one answer: yield calls and emits, without end (the scheduler cuts)."""
@@ -166,17 +157,17 @@ class Answer(Protocol):
 
     @property
     def request(self) -> Request:
-        """What is asked."""
+        """The prompt and its models."""
 
     @property
     def ended(self) -> bool:
-        """Whether it met a stop id or its budget: what is emitted later is dropped."""
+        """True once it met a stop id or its budget: later emits are dropped."""
 
     def ran(self, role: Role, num_rows: int) -> None:
-        """A forward pass of one model over `num_rows` rows of this sequence begins: count it."""
+        """Count a forward pass of one model over `num_rows` rows of this sequence, which begins."""
 
     def passed(self) -> None:
-        """It is over."""
+        """End that pass."""
 
     def emit(self, emit: Emit) -> None:
         """End a step, as a yielded `Emit` does; its time is that of this call."""
@@ -185,20 +176,19 @@ class Answer(Protocol):
 class SelfDriven(Decoder):
     """A decoder that runs its models itself, with a cache of its own, from prompt to end.
 
-    So a library's own loop takes part: it tells of its forward passes and emits as it goes, and
-    what is cut, counted and timed is so by the same code as for all others. Its sequences are not
-    merged with others: `answer` has up to B of them where it says `batches`, else one at a time.
+    It reports its forward passes and emits as it goes, which the same code as for all others cuts,
+    counts and times. `answer` has up to B sequences where it says `batches`, else one at a time.
     """
 
     @property
     def batches(self) -> bool:
-        """Whether `answer` takes several sequences at once."""
+        """True if `answer` takes several sequences at once."""
         return False
 
     def answer(self, answers: Sequence[Answer]) -> None:
-        """Give all answers; whoever returns before EOS or budget has failed."""
+        """Give all answers; returning before EOS or budget is a failure."""
         raise NotImplementedError(f"{type(self).__name__} must define answer(answers)")
 
     def steps(self, request: Request) -> Steps:
-        """Not asked of a decoder that runs by itself."""
+        """Refuse: it runs by itself."""
         raise TypeError(f"{type(self).__name__} runs by itself and has no steps")

@@ -26,15 +26,14 @@ ROOT = -1
 
 
 def causal(num_rows: int) -> Tensor:
-    """Every row sees itself and the rows before it: bool ``[N, N]``, a call's default."""
+    """Let every row see itself and the rows before it: bool ``[N, N]``, a call's default."""
     return torch.ones(num_rows, num_rows, dtype=torch.bool).tril_()
 
 
 def tree(parents: Sequence[int]) -> Tensor:
-    """Every row sees itself and its ancestors: bool ``[N, N]``.
+    """Let every row see itself and its ancestors: bool ``[N, N]``.
 
-    Args:
-        parents: for each row the row it continues (an earlier one), or `ROOT`.
+    `parents` has for each row the row it continues (an earlier one), or `ROOT`.
     """
     seen: list[list[bool]] = []
     for row, parent in enumerate(parents):
@@ -46,7 +45,7 @@ def tree(parents: Sequence[int]) -> Tensor:
 
 
 def depths(parents: Sequence[int]) -> tuple[int, ...]:
-    """How many rows lie above each row of a `tree`; its position is the committed length + this."""
+    """Count the rows above each row of a `tree`: its position is the committed length + this."""
     depths: list[int] = []
     for parent in parents:
         depths.append(0 if parent == ROOT else depths[parent] + 1)
@@ -54,15 +53,9 @@ def depths(parents: Sequence[int]) -> tuple[int, ...]:
 
 
 def branch(num_chains: int, chain_rows: int, stem: int = 0) -> Tensor:
-    """A causal stem, then chains that continue it without seeing one another.
+    """Make a causal stem of S rows, then chains of K rows each that do not see one another.
 
-    Args:
-        num_chains: how many chains; their rows follow the stem, chain after chain.
-        chain_rows: K, the rows of each chain.
-        stem: S, the shared rows in front.
-
-    Returns:
-        bool ``[N, N]`` with N = S + `num_chains` * K.
+    Returns bool ``[N, N]`` with N = S + `num_chains` * K; chains follow the stem in order.
     """
     chain = torch.arange(num_chains).repeat_interleave(chain_rows)
     group = torch.cat([torch.full((stem,), -1), chain])
@@ -71,16 +64,13 @@ def branch(num_chains: int, chain_rows: int, stem: int = 0) -> Tensor:
 
 
 def branches(sizes: Sequence[int], standalone: bool = False) -> Tensor:
-    """A causal stem of ``len(sizes)`` tokens, and after each of them a branch of slots.
+    """Make a causal stem of ``len(sizes)`` tokens, and after each of them a branch of slots.
 
     Branch m has ``sizes[m]`` rows (none is fine); each sees the tokens up to m (`standalone`: up to
     the one before m, as the branch stands for token m itself) and the earlier rows of its own
-    branch. The rows of the branches follow the stem in order.
+    branch. Branches follow the stem in order: bool ``[N, N]`` with N = ``len(sizes) + sum(sizes)``.
 
     Source: Partial Quadratic Decoding of PTP (arXiv 2512.21323).
-
-    Returns:
-        bool ``[N, N]`` with N = ``len(sizes) + sum(sizes)``.
     """
     stem, longest = len(sizes), max(sizes, default=0)
     depth = 1 << max(longest - 1, 0).bit_length()  # few different templates
@@ -94,7 +84,6 @@ def branches(sizes: Sequence[int], standalone: bool = False) -> Tensor:
 
 @functools.lru_cache(maxsize=32)
 def _branch_template(stem: int, depth: int, standalone: bool) -> Tensor:
-    """`branches` of `stem` branches of `depth` rows each, from which smaller ones are taken."""
     owner = torch.cat([torch.arange(stem), torch.arange(stem).repeat_interleave(depth)])
     is_slot = torch.arange(len(owner)) >= stem
     last = owner - (is_slot & standalone).long()
@@ -104,10 +93,9 @@ def _branch_template(stem: int, depth: int, standalone: bool) -> Tensor:
 
 
 def block(num_rows: int, stem: int = 0) -> Tensor:
-    """A causal stem of S rows, then a block whose rows all see each other and the stem.
+    """Make a causal stem of S rows, then a block whose rows all see each other and the stem.
 
-    Returns:
-        bool ``[N, N]`` with N = S + `num_rows`.
+    Returns bool ``[N, N]`` with N = S + `num_rows`.
     """
     mask = causal(stem + num_rows)
     mask[stem:, stem:] = True

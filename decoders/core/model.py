@@ -1,12 +1,11 @@
 """Models and sessions: who owns the KV cache, and how a decoder speaks to it.
 
-A `Model` holds weights and a KV cache of B rows; a `Session` is one sequence's place in it.
-Decoders see sessions only: they make `Call`s and move the committed length, both of which are
-bookkeeping on integers. The scheduler hands calls to `Model.forward`, which runs them and commits
-their rows.
+A `Model` holds weights and a KV cache of B rows; a `Session` is one sequence's row in it. Decoders
+make `Call`s of sessions and move the committed length; the scheduler hands calls to
+`Model.forward`, which runs them and commits their rows.
 
-Letters: B cache rows (sequences), N rows of a call, R rows read, T cache positions, V vocabulary,
-D hidden width, H heads of an adapter.
+Letters: B cache rows (sequences), N rows of a call, R rows read, V vocabulary, D hidden width,
+H heads of an adapter.
 """
 
 from __future__ import annotations
@@ -49,79 +48,116 @@ class Model(Protocol):
         """Attached adapters by name; calls with slots name one of them."""
 
     def adapter_bytes(self, name: str) -> int:
-        """Bytes of an attached adapter."""
+        """Return the bytes of an attached adapter."""
 
     @property
     def library_module(self) -> Any:
-        """The same weights as a module of transformers that nothing of ours is wrapped around.
-
-        It is for loops that are not ours (`SelfDriven`), and keeps no state between two of them.
-        """
+        """The same weights as a plain module of transformers, for loops that are not ours."""
 
     def cache_bytes(self) -> int:
-        """Bytes of the preallocated KV cache (0 before `reserve`)."""
+        """Return the bytes of the preallocated KV cache (0 before `reserve`)."""
 
     def holds(self, num_rows: int, capacity: int) -> bool:
-        """Whether the allocated cache has room for `num_rows` sequences of `capacity` tokens."""
+        """Tell whether `num_rows` sequences of `capacity` tokens fit into the cache."""
 
     def reserve(self, num_rows: int, capacity: int) -> None:
-        """Allocate a cache of exactly that size (no-op if it is there); no session may be open."""
+        """Allocate just such a cache (no-op if it is there); no session may be open."""
 
     def open(self) -> Session:
-        """Start an empty sequence in the lowest free cache row (`assert`s that one is free)."""
+        """Start an empty sequence in the lowest free cache row."""
 
     def close(self, session: Session) -> None:
-        """Give a session's row back; open sessions keep occupying rows 0..n-1 (the last moves)."""
+        """Give a session's row back; open ones keep rows 0..n-1 (the last moves)."""
 
     def forward(self, calls: Sequence[Call]) -> Tensor:
-        """Run calls of distinct sessions of this model as one merged forward pass.
+        """Run calls of distinct sessions as one merged pass: float32 logits ``[sum R, V]``.
 
-        Narrower calls are padded to the widest. Returns float32 logits ``[sum R, V]``: the read
-        tokens and then the read slots of the first call, then those of the second, and so on.
-        Every session's `length` grows by its token rows; one whose call asks for `hidden` is given
-        it (`Session.committed`).
+        They are those of the read tokens and then the read slots of the first call, then of the
+        next, and so on. Calls are committed, with the states of those that ask for `hidden`.
         """
 
     def propose(self, name: str, hidden: Tensor) -> Tensor:
-        """Float32 logits ``[R, H, V]`` of an attached adapter's heads on hidden states ``[R, D]``.
+        """Return float32 logits ``[R, H, V]`` of an adapter's heads on states ``[R, D]``.
 
-        Head h of H predicts the token h + 2 places after the row, whose own logits are of the token
-        one place after it (h counts from 0).
+        Head h of H (from 0) predicts the token h + 2 positions after the row.
         """
 
     def drafter(self, name: str, capacity: int) -> RunningLayer:
-        """An attached draft layer with an empty cache of `capacity` rows, for one sequence."""
+        """Begin an attached draft layer for one sequence, with a cache of `capacity` rows."""
 
     def early(self, name: str) -> Model:
-        """The model that leaves by an attached exit: weights of this one, a cache of its own.
-
-        `reserve` allocates that cache, too.
-        """
+        """Return the model of an attached exit: these weights, a cache of its own."""
 
     def gather(self, session: Session, sources: Sequence[int], start: int) -> None:
         """Copy cache entries `sources` (ascending) of one row to `start`, `start` + 1, … ."""
 
 
-class RunningLayer(Protocol):
-    """A draft layer at work on one sequence, beside a model whose last hidden states it is fed.
+class SessionRows:
+    """The open sessions of a model, in its first cache rows, and of its exits."""
 
-    A row is the state behind a place and the token picked there; it gives the logits of the token
-    after that one, and a state to go on from.
+    def __init__(self) -> None:
+        """Reserve no row yet."""
+        self._open: list[Session] = []
+        self._size = (0, 0)
+        self._exits: dict[str, Any] = {}
+
+    def early(self, name: str) -> Any:
+        """See `Model.early`."""
+        return self._exits[name]
+
+    def holds(self, num_rows: int, capacity: int) -> bool:
+        """See `Model.holds`."""
+        own = num_rows <= self._size[0] and capacity <= self._size[1]
+        return own and all(early.holds(num_rows, capacity) for early in self._exits.values())
+
+    def reserve(self, num_rows: int, capacity: int) -> None:
+        """See `Model.reserve`."""
+        assert not self._open, f"{len(self._open)} sessions are open; close them first"
+        for early in self._exits.values():
+            early.reserve(num_rows, capacity)
+        self._size = num_rows, capacity
+
+    def open(self) -> Session:
+        """See `Model.open`."""
+        model: Any = self
+        assert len(self._open) < self._size[0], f"all {self._size[0]} rows are taken"
+        self._open.append(Session(model, len(self._open), self._size[1]))
+        return self._open[-1]
+
+    def close(self, session: Session) -> None:
+        """See `Model.close`."""
+        assert self._owns(session), "closing a session that is not open here"
+        last = self._open.pop()
+        if last is not session:
+            self._move_row(last.row, session.row, last.length)
+            self._open[session.row] = last
+            last.row = session.row
+        session.row = -1
+
+    def _owns(self, session: Session) -> bool:
+        return 0 <= session.row < len(self._open) and self._open[session.row] is session
+
+    def _move_row(self, source: int, row: int, length: int) -> None:
+        raise NotImplementedError
+
+
+class RunningLayer(Protocol):
+    """A draft layer at work on one sequence, on the last hidden states of its model.
+
+    A row is the state behind a position and the token picked there; it gives the logits of the
+    token after that one, and a state to go on from.
     """
 
     def feed(self, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Append rows of text, forgetting drafts; logits ``[1, V]``, state ``[1, D]`` of the last.
-
-        `states` ``[N, D]`` are the model's own.
-        """
+        """Append text to model's states ``[N, D]``, forget drafts; return the last."""
 
     def draft(
         self, states: Tensor, tokens: Sequence[int], parents: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """Append rows of drafts behind the text; logits ``[N, V]`` and states ``[N, D]`` of all.
+        """Append drafts behind the text; logits ``[N, V]`` and states ``[N, D]`` of all.
 
         `states` ``[N, D]`` are the layer's own; `parents` are rows of drafts since the last `feed`,
-        by number, or -1 for the last row of text.
+        or -1 for the last row of text.
         """
 
 
@@ -129,29 +165,13 @@ class Session:
     """One sequence of one model: committed length and work counters.
 
     `length` tokens are in the cache; `calls` and `rows` count the work done, padding excluded, and
-    `draft_calls` and `draft_rows` that of a draft layer.
-    `hidden` are the hidden states ``[R, D]`` of the last call's read rows where it asked for them.
-    `kept` are tokens whose entries an earlier text left in the cache of an empty session: the
-    engine takes them from there where the first call begins with them (`engine.forward`).
+    `draft_calls` and `draft_rows` that of a draft layer. `hidden` are the states ``[R, D]`` of the
+    last call's read rows where it asked for them. `kept` are tokens of an earlier text whose
+    entries are still in the cache of an empty session (`engine.forward`).
     """
 
-    __slots__ = (
-        "_layers",
-        "base",
-        "calls",
-        "capacity",
-        "draft_calls",
-        "draft_rows",
-        "hidden",
-        "kept",
-        "length",
-        "model",
-        "row",
-        "rows",
-    )
-
     def __init__(self, model: Model, row: int, capacity: int) -> None:
-        """Made by `Model.open`: an empty sequence in cache row `row` of `capacity` entries."""
+        """Begin an empty sequence in cache row `row` of `capacity` entries."""
         self.model = model
         self.row = row
         self.capacity = capacity
@@ -163,7 +183,7 @@ class Session:
         return self.capacity - self.length
 
     def reset(self) -> None:
-        """Forget the sequence and the counters: the next prompt finds nothing of this one."""
+        """Forget the sequence and the counters."""
         self.kept: tuple[int, ...] = ()
         self.length = self.base = self.calls = self.rows = 0
         self.draft_calls = self.draft_rows = 0
@@ -201,8 +221,7 @@ class Session:
             mask: bool ``[N, N]``, row i sees row j; default causal.
             slots: rows that follow the tokens, run through an adapter and leave nothing behind.
             drafts: for ``output="acceptance"``: the K drafts that the K + 1 read rows verify.
-            draft_probs: the distributions ``[V]`` the drafts were drawn from; None for one-hot
-            distributions.
+            draft_probs: the distributions ``[V]`` the drafts were drawn from; None: one-hot ones.
             acceptance_rule: when a draft stands; anything but the default is lossy.
             hidden: whether the result holds the last hidden states of the read rows, too.
 
@@ -245,7 +264,7 @@ class Session:
         )
 
     def propose(self, name: str, hidden: Tensor) -> Tensor:
-        """Logits ``[R, H, V]`` of an adapter's heads, see `Model.propose`; no call, and no row."""
+        """Return logits ``[R, H, V]`` of an adapter's heads (`Model.propose`); no call is made."""
         return self.model.propose(name, hidden)
 
     def draft(
@@ -255,13 +274,9 @@ class Session:
         tokens: Sequence[int],
         parents: Sequence[int] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Run a draft layer and count it as a draft call: `RunningLayer.draft`, or its `feed`.
+        """Run a draft layer on tokens behind `states` ``[N, D]`` as a draft call.
 
-        Args:
-            name: of the attached layer.
-            states: ``[N, D]``, behind which the tokens stand.
-            tokens: N of them.
-            parents: of drafts; None: the rows are text.
+        See `RunningLayer.draft`; without `parents` the rows are text (`RunningLayer.feed`).
         """
         layer = self._layers.get(name)
         if layer is None:
@@ -273,10 +288,7 @@ class Session:
         return layer.draft(states, tokens, parents)
 
     def committed(self, call: Call, hidden: Tensor | None = None) -> None:
-        """Called by `Model.forward` after `call` ran: its token rows are in the cache now.
-
-        `hidden` are the states ``[R, D]`` of its read rows, if it asked for them.
-        """
+        """Count the token rows of a call that ran as cached; `hidden` are its states."""
         self.hidden = hidden
         self.kept = ()  # from here on entries may be written over
         self.base = self.length
@@ -285,7 +297,7 @@ class Session:
         self.rows += call.num_rows
 
     def truncate(self, length: int) -> None:
-        """Roll back to the first `length` committed tokens (`ValueError` where there are fewer)."""
+        """Roll back to the first `length` tokens (`ValueError` where there are fewer)."""
         if not 0 <= length <= self.length:
             raise ValueError(
                 f"truncate({length}) of a session that holds {self.length} tokens; give 0 to "
@@ -295,11 +307,7 @@ class Session:
         self.length = length
 
     def select_rows(self, rows: Sequence[int]) -> None:
-        """Of the last call's rows keep only `rows` (ascending), e.g. an accepted tree path.
-
-        Raises:
-            ValueError: for rows that do not ascend, or that the last call did not have.
-        """
+        """Keep only `rows` (ascending) of the last call, e.g. a tree path; or `ValueError`."""
         num_rows = self.length - self.base
         ascending = all(a < b for a, b in itertools.pairwise(rows))
         if not ascending or (rows and not 0 <= rows[0] <= rows[-1] < num_rows):
@@ -307,7 +315,7 @@ class Session:
                 f"select_rows({list(rows)}) after a call that left {num_rows} token rows; "
                 f"give some of 0 to {num_rows - 1}, ascending"
             )
-        if any(row != place for place, row in enumerate(rows)):
+        if any(row != index for index, row in enumerate(rows)):
             self.model.gather(self, [self.base + row for row in rows], self.base)
         self.length = self.base + len(rows)
 

@@ -1,8 +1,4 @@
-"""The known name nearest to one that is unknown: the one place that says "did you mean".
-
-It stands in the core, which the harness, training and decoders may import; of the core, tasks
-import nothing else (pyproject.toml, ``[tool.importlinter]``). No torch here.
-"""
+"""The known name nearest to an unknown one: the only "did you mean"."""
 
 from __future__ import annotations
 
@@ -11,6 +7,6 @@ from collections.abc import Iterable
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
-    """``"did you mean 'x'? "`` with the closest allowed name, or nothing: before a list of all."""
+    """Return ``"did you mean 'x'? "`` with the closest allowed name, or nothing."""
     near = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}? " if near else ""

@@ -1,8 +1,4 @@
-"""From a decoder's name to its class: file name -> entry point -> ``path.py:Class``, lazily.
-
-``NAME`` resolves to ``decoders/NAME.py``, then to the entry-point group ``bench.decoders``;
-``path/to/file.py:Class`` resolves to that class. Listing names imports no decoder and no torch.
-"""
+"""From a decoder's name to its class: file name -> entry point -> ``path.py:Class``, lazily."""
 
 from __future__ import annotations
 
@@ -23,13 +19,13 @@ from decoders.core.types import DecoderSpec
 
 ENTRY_POINT_GROUP = "bench.decoders"
 _MOST = 1_000_000_000
-"""What an option's number may be at most: what is as large was not meant, and would not end."""
+"""The largest number of an option: a larger one was not meant, and would not end."""
 _FOLDER = Path(__file__).resolve().parent.parent
 D = TypeVar("D", bound=type[Decoder])
 
 
 def register(name: str) -> Callable[[D], D]:
-    """Class decorator that gives a decoder its name; a file `name.py` registers `name`."""
+    """Give a decoder its name; a file `name.py` registers `name`."""
 
     def give_name(cls: D) -> D:
         cls.name = name
@@ -39,19 +35,19 @@ def register(name: str) -> Callable[[D], D]:
 
 
 def names() -> tuple[str, ...]:
-    """Built-in decoders (the files of ``decoders/``) and those of installed packages."""
+    """Name the built-in decoders and those of installed packages."""
     built_in = sorted(path.stem for path in _FOLDER.glob("*.py") if path.stem != "__init__")
     plugged = sorted(point.name for point in _plugins() if point.name not in built_in)
     return (*built_in, *plugged)
 
 
 def parse_specs(text: str) -> tuple[DecoderSpec, ...]:
-    """Comma-separated specs, e.g. ``ar,spec@k4:k=4``; `ValueError` names what is malformed."""
+    """Parse comma-separated specs, e.g. ``ar,spec@k4:k=4``; or `ValueError`."""
     return tuple(parse_spec(part) for part in text.split(",") if part.strip())
 
 
 def parse_spec(text: str) -> DecoderSpec:
-    """``NAME[@LABEL][:option=value]…`` or ``path.py:Class[@LABEL][:option=value]…``."""
+    """Parse ``NAME[@LABEL][:option=value]…`` or ``path.py:Class[…]…``."""
     if not text.isprintable():
         raise ValueError(f"{text!r} is no decoder: it holds control characters")
     parts = text.strip().split(":")
@@ -75,7 +71,7 @@ def parse_spec(text: str) -> DecoderSpec:
 
 
 def resolve(spec: DecoderSpec) -> type[Decoder]:
-    """The class a spec names; `ValueError` with the nearest name where there is none."""
+    """Return the class a spec names; `ValueError` with the nearest name."""
     path, colon, class_name = spec.name.rpartition(":")
     if colon:
         module, origin = _load_file(Path(path)), path
@@ -98,7 +94,7 @@ def resolve(spec: DecoderSpec) -> type[Decoder]:
 
 
 def build(spec: DecoderSpec) -> Decoder:
-    """The decoder a spec describes, its option texts converted to the fields' types."""
+    """Make the decoder a spec describes, its option texts converted to the fields' types."""
     cls = resolve(spec)
     if other := cls.modes.get(spec.options.get("mode", "")):
         cls = resolve(DecoderSpec(name=other))
@@ -123,11 +119,7 @@ def build(spec: DecoderSpec) -> Decoder:
 
 
 def _is_another_modes(cls: type[Decoder], key: str, text: str) -> bool:
-    """Whether an option is another mode's, and at its default: runs store the options of all.
-
-    Raises:
-        ValueError: it has another value.
-    """
+    """Tell whether an option is another mode's default, as runs store it."""
     for mode, name in cls.modes.items():
         other = DecoderSpec(name=name)
         if key in (field.name for field in dataclasses.fields(resolve(other))):
@@ -139,7 +131,6 @@ def _is_another_modes(cls: type[Decoder], key: str, text: str) -> bool:
 
 
 def _check_interface(cls: type[Decoder], name: str) -> None:
-    """`ValueError` for a decoder of an interface that this version does not know."""
     if cls.interface not in range(OLDEST_INTERFACE, INTERFACE + 1):
         page = "see docs/adding-a-decoder.md for what changed"
         advice = "update decoding-bench" if cls.interface > INTERFACE else page
@@ -150,7 +141,6 @@ def _check_interface(cls: type[Decoder], name: str) -> None:
 
 
 def _convert(text: str, kind: Any, what: str) -> Any:
-    """Text to a field's type: int, float, bool, str or one of a Literal's words."""
     if typing.get_origin(kind) is Literal:
         words = typing.get_args(kind)
         if text in words:
@@ -177,10 +167,8 @@ def _plugins() -> tuple[EntryPoint, ...]:
     return tuple(entry_points(group=ENTRY_POINT_GROUP))
 
 
-def _load_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise ValueError(f"decoder file {str(path)!r} does not exist; give path.py:Class")
-    name = f"bench_decoder_{path.stem}"
+def import_file(path: Path, name: str) -> ModuleType:
+    """Import a Python file under a name; whatever it raises is raised."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -188,11 +176,20 @@ def _load_file(path: Path) -> ModuleType:
     sys.modules[name] = module  # dataclasses look their module up
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # the file is somebody's: it may raise anything
+    except BaseException:
         del sys.modules[name]
+        raise
+    return module
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ValueError(f"decoder file {str(path)!r} does not exist; give path.py:Class")
+    try:
+        return import_file(path, f"bench_decoder_{path.stem}")
+    except (Exception, SystemExit) as error:  # the file is somebody's: it may raise anything
         line = f"decoder file {str(path)!r} cannot be imported: {type(error).__name__}: {error}"
         raise ValueError(line) from error
-    return module
 
 
 def _decoder_class(module: ModuleType, class_name: str, origin: str) -> type[Decoder]:

@@ -1,4 +1,4 @@
-"""Sampling and verification: the one place where a distribution becomes a token.
+"""Sampling and verification: where a distribution becomes a token.
 
 * `warp`: logits -> distribution, temperature -> top-k -> top-p in transformers' order.
 * `Uniforms`: u = f(seed, hash of the prompt ids, output position), drawn on the host by a
@@ -42,14 +42,14 @@ class Uniforms:
     __slots__ = ("_blocks", "_key")
 
     def __init__(self, seed: int, prompt_ids: Sequence[int]) -> None:
-        """Key the generator by the seed and the prompt's ids (any length, order matters)."""
+        """Key the generator by the seed and the prompt's ids."""
         digest = hashlib.blake2b(np.asarray(prompt_ids, dtype="<i8").tobytes(), digest_size=8)
         prompt_key = int.from_bytes(digest.digest(), "little")
         self._key = np.array([seed % 2**64, prompt_key], dtype=np.uint64)
         self._blocks: dict[tuple[int, int, int], list[float]] = {}
 
     def at(self, stream: Stream, position: int, candidate: int = 0) -> float:
-        """The uniform of one output position (>= 0); each of several candidates has its own."""
+        """Return the uniform of one output position; each of several candidates has its own."""
         assert position >= 0, f"no uniform belongs to position {position}, inside the prompt"
         block, offset = divmod(position, _BLOCK)
         address = (_STREAMS[stream], block, candidate)
@@ -62,15 +62,10 @@ class Uniforms:
 
 
 def warp(logits: Tensor, sampling: Sampling) -> Tensor:
-    """The distribution that `sampling` makes of `logits`.
+    """Return the distribution ``[R, V]`` float32 that `sampling` makes of logits ``[R, V]``.
 
-    Args:
-        logits: ``[R, V]`` float32.
-        sampling: temperature, top_k and top_p are read.
-
-    Returns:
-        Probabilities ``[R, V]`` float32; one-hot at temperature 0. A row of logits that holds NaN
-        or +infinity gives a distribution that holds NaN, of which `pick` picks V.
+    It is one-hot at temperature 0. A row of logits that holds NaN or +infinity gives a distribution
+    that holds NaN, of which `pick` picks V.
     """
     if sampling.greedy:
         best = logits.max(-1)
@@ -81,7 +76,7 @@ def warp(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def likeliest(logits: Tensor) -> Tensor:
-    """The likeliest tokens ``[R]``; V, which is none, where a row holds NaN or +infinity.
+    """Return the likeliest tokens ``[R]``; V, which is none, where a row holds NaN or +infinity.
 
     So NaN reaches the host in the copy of the tokens themselves: finding it waits for nothing.
     """
@@ -101,12 +96,8 @@ def tempered(logits: Tensor, temperature: float | Tensor, top_k: int) -> Tensor:
 def nucleus(probs: Tensor, top_p: float | Tensor) -> Tensor:
     """Keep each row's likeliest tokens until their mass reaches `top_p`, and renormalise.
 
-    Args:
-        probs: ``[R, V]``.
-        top_p: one for all rows, or a column ``[R, 1]``.
-
-    Only the top 64 are sorted, except in rows whose top 64 hold less than `top_p`: a row's
-    distribution never depends on the other rows, ties included.
+    `top_p` is one for all rows, or a column ``[R, 1]``. Only the top 64 are sorted, except in rows
+    whose top 64 hold less: a row's distribution never depends on the other rows, ties included.
     """
     num_sorted = min(_TOP, probs.shape[-1])
     values, ids = probs.topk(num_sorted, dim=-1)
@@ -123,7 +114,6 @@ def nucleus(probs: Tensor, top_p: float | Tensor) -> Tensor:
 
 
 def _cut(probs: Tensor, values: Tensor, ids: Tensor, top_p: float | Tensor) -> Tensor:
-    """The nucleus of distributions `probs` whose likeliest tokens are `ids`, with mass `values`."""
     above = values.cumsum(-1) - values  # the mass strictly above a token
     kept = values * (above < top_p)
     kept /= kept.sum(-1, keepdim=True)
@@ -131,7 +121,7 @@ def _cut(probs: Tensor, values: Tensor, ids: Tensor, top_p: float | Tensor) -> T
 
 
 def one_hot(tokens: Tensor, vocab_size: int) -> Tensor:
-    """One-hot distributions ``[R, V]`` of the tokens ``[R]``."""
+    """Return one-hot distributions ``[R, V]`` of the tokens ``[R]``."""
     distribution = torch.zeros(
         (*tokens.shape, vocab_size), dtype=torch.float32, device=tokens.device
     )
@@ -139,15 +129,10 @@ def one_hot(tokens: Tensor, vocab_size: int) -> Tensor:
 
 
 def pick(probs: Tensor, u: Tensor) -> Tensor:
-    """Inverse CDF in vocabulary order: the first token whose cumulative mass exceeds u.
+    """Invert the CDF in vocabulary order: the first token whose cumulative mass exceeds u.
 
-    Args:
-        probs: ``[R, V]`` non-negative weights (they need not sum to 1: u is scaled).
-        u: ``[R]`` uniforms in [0, 1), float64.
-
-    Returns:
-        Token ids ``[R]`` int64; never a token of zero weight. V, which is no token, where weights
-        are NaN (then no comparison holds in the search) or all zero.
+    `probs` are weights ``[R, V]`` (u is scaled by their sum), `u` uniforms ``[R]`` float64. Returns
+    ids ``[R]``, never of zero weight; V, which is no token, where weights are NaN or all zero.
     """
     cdf = probs.cumsum(-1, dtype=torch.float64)
     total = cdf[:, -1]
@@ -157,11 +142,7 @@ def pick(probs: Tensor, u: Tensor) -> Tensor:
 
 
 def verify_picks(picks: Sequence[int], drafts: Sequence[int]) -> Acceptance:
-    """Coupled verification from the target's own picks (K + 1 of them) for the same uniforms.
-
-    Raises:
-        ValueError: where there is another number of picks.
-    """
+    """Verify K drafts by the target's own K + 1 picks for the same uniforms; else `ValueError`."""
     if len(picks) != len(drafts) + 1:
         raise ValueError(
             f"verify_picks got {len(picks)} picks for {len(drafts)} drafts; it needs one for every "
@@ -183,9 +164,7 @@ def verify_rejection(
     lenience: Tensor | None = None,
     certain: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Speculative sampling for B sequences at once.
-
-    The output follows the target's distribution exactly.
+    """Verify drafts of B sequences by speculative sampling, which keeps the target's distribution.
 
     Draft x_i stands with probability min(1, target(x_i) / draft(x_i)); after the first that falls
     the token is drawn from max(0, target - draft), after all stood from the target (the bonus).
@@ -197,7 +176,7 @@ def verify_rejection(
         drafts: ``[B, K]`` int64; columns from ``num_drafts`` on are padding.
         num_drafts: ``[B]`` int64.
         u_accept: ``[B, K]`` float64, one test each.
-        u_recover: ``[B, K + 1]`` float64, by place of the token that follows.
+        u_recover: ``[B, K + 1]`` float64, by position of the token that follows.
         lenience: ``[B, 1]``, factor on draft(x_i) in the test.
         certain: bool ``[B, K]``, drafts that stand whatever their test says.
 
@@ -207,18 +186,18 @@ def verify_rejection(
     Source: Leviathan et al. 2023 (arXiv 2211.17192), Algorithm 1.
     """
     num_sequences, max_drafts = drafts.shape
-    places = torch.arange(max_drafts, device=drafts.device)
+    columns = torch.arange(max_drafts, device=drafts.device)
     target_of = target_probs[:, :-1].gather(-1, drafts.unsqueeze(-1)).squeeze(-1)
     draft_of = draft_probs.gather(-1, drafts.unsqueeze(-1)).squeeze(-1)
     stands = u_accept * (draft_of if lenience is None else lenience * draft_of) < target_of
     if certain is not None:
         stands |= certain
-    stands &= places < num_drafts.unsqueeze(-1)
+    stands &= columns < num_drafts.unsqueeze(-1)
     accepted = stands.long().cumprod(-1).sum(-1)
 
     rows = torch.arange(num_sequences, device=drafts.device)
     after = target_probs[rows, accepted]
-    # where nothing was drafted (the bonus place, padding) there is nothing to subtract
+    # where nothing was drafted (the bonus, padding) there is nothing to subtract
     fell = (accepted < num_drafts).unsqueeze(-1)
     subtract = draft_probs[rows, accepted.clamp(max=max_drafts - 1)] * fell
     residual = (after - subtract).clamp(min=0)
@@ -228,12 +207,10 @@ def verify_rejection(
 
 
 def compare_distributions(target_probs: Tensor, draft_probs: Tensor, drafts: Tensor) -> Tensor:
-    """How near the drafts' distributions are to the target's: ``[2, B, K]`` float64.
+    """Compare the drafts' distributions with the target's: ``[2, B, K]`` float64.
 
     The first plane is min(1, target(x) / draft(x)) of each draft x, the second the sum over the
-    vocabulary of min(target, draft), which is what the first one is on average. Arguments as in
-    `verify_rejection`.
-
+    vocabulary of min(target, draft), its mean. Arguments as in `verify_rejection`.
     Source: the introspective acceptance rate of I-DLM (arXiv 2604.11035).
     """
     target_probs, at = target_probs[:, :-1], drafts.unsqueeze(-1)

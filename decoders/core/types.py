@@ -1,4 +1,4 @@
-"""The frozen data that decoders, scheduler and records exchange. No torch at import time.
+"""The frozen data that decoders, scheduler and records exchange.
 
 Words (one meaning everywhere): a *call* is one forward pass of one model for one sequence; a *row*
 is one query position fed in a call; a *slot* is a row without a token of its own, which runs
@@ -47,13 +47,10 @@ before them, behind the longest prompt and answer."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How tokens are drawn, for how long, and what ends an answer.
+    """Settings of drawing: temperature, cuts, budget, stops; `ValueError` out of range.
 
     The warp order is temperature -> top-k -> top-p (transformers' order); ``temperature=0`` is
     greedy, ``top_k=0`` and ``top_p=1`` are off.
-
-    Raises:
-        ValueError: on a value out of range.
     """
 
     temperature: float = 0.0
@@ -90,20 +87,19 @@ class Slots:
     Attributes:
         adapter: name of the adapter they run through.
         uniforms: what each of the S slots carries, u in [0, 1) or `NO_UNIFORM`.
-        sizes: slots of each branch, in order; a branch continues the text at one place.
+        sizes: slots of each branch, in order; a branch continues the text behind one token.
         anchors: the token before each branch.
         read: which slots are read (0 is the first slot), ascending.
-        output: ``argmax`` (the slot predicts a token), or ``draws`` from the slot's warped
-            distribution with the uniform of the position it predicts; both with confidences.
-            ``probs`` gives the warped distributions themselves, and draws from them.
+        output: ``argmax``, or ``draws`` from the slot's warped distribution with the uniform of the
+            position it predicts, both with confidences; ``probs``: the warped distributions, and
+            draws from them.
         warp: temperature and top-p that the uniforms belong to.
-        slot_tokens: token that each slot shows instead of what its uniform would be embedded as, or
-            `MASKED`; empty where none shows any.
-        confidence: what `slot_confidences` are: the prediction's probability; its lead over the
-            likeliest other token; or exp(-H), H the distribution's entropy in nats (it ranks as -H
-            does and stays in (0, 1]). Of the unwarped distribution for ``argmax``, of the warped
-            one for ``draws``.
-        barred: ids that these slots never predict (`slot_barred` is what they would have had).
+        slot_tokens: token that each slot shows instead of its uniform, or `MASKED`; empty: none
+            does.
+        confidence: of a prediction: its probability; its lead over the likeliest other token; or
+            exp(-H), H the distribution's entropy in nats. Of the unwarped distribution for
+            ``argmax``, of the warped one for ``draws``.
+        barred: ids that these slots never predict (`slot_barred` is their mass).
     """
 
     adapter: str
@@ -120,7 +116,7 @@ class Slots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceRule:
-    """When a verified draft stands. As it is by default the output keeps the target's distribution.
+    """When a verified draft stands; the default keeps the target's distribution.
 
     Attributes:
         lenience: a draft stands with probability min(1, target / (lenience * draft)): 1 is exact,
@@ -139,13 +135,12 @@ EXACT = AcceptanceRule()
 class Call:
     """One forward pass asked for by a decoder; made by `Session.call`, never by hand.
 
-    Its N rows are `tokens` in order, then `slots` (None: there are none). `positions` are their
-    places in the sequence (None: they continue the cache, the first slot sharing the last token's
-    position). `mask[i, j]` says whether row i sees row j (None: causal); every row sees the whole
-    committed cache. `read` lists the token rows whose prediction is wanted, in `output`'s form.
-    With `hidden` the last hidden states of these rows come too, which heads propose tokens from.
-    With ``output="acceptance"`` rows `read` verify `drafts` by `acceptance_rule`; these were drawn
-    from `draft_probs`, one tensor ``[V]`` each (None: one-hot distributions).
+    Its N rows are `tokens` in order, then `slots`, at `positions` of the sequence (see
+    `row_positions`). `mask[i, j]` says whether row i sees row j (None: causal); every row sees the
+    whole committed cache. `read` lists the token rows whose prediction is wanted, in `output`'s
+    form, with `hidden` their last hidden states too. With ``output="acceptance"`` they verify
+    `drafts` by `acceptance_rule`; these were drawn from `draft_probs`, one ``[V]`` each (None:
+    one-hot).
     """
 
     session: Session
@@ -166,7 +161,7 @@ class Call:
         return len(self.tokens) + (0 if self.slots is None else len(self.slots.uniforms))
 
     def row_positions(self) -> tuple[int, ...]:
-        """Place in the sequence of each of the N rows."""
+        """Return the positions of all rows: the first slot shares the last token's."""
         if self.positions is not None:
             return self.positions
         start, num_tokens = self.session.length, len(self.tokens)
@@ -177,10 +172,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """Outcome of verifying K drafts: how many stand, and the token that follows them.
+    """The outcome of verifying K drafts: how many stand, and the token that follows them.
 
-    Where the distributions were compared, every draft x has its `ratios` min(1, target(x) /
-    draft(x)) and its `overlaps`, the sum over the vocabulary of min(target, draft).
+    Where distributions were compared, each draft x has `ratios` min(1, target(x) / draft(x)) and
+    `overlaps`, the sum over the vocabulary of min(target, draft).
     """
 
     accepted: int
@@ -191,7 +186,7 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CallResult:
-    """What a call returned for its read rows; only the fields its `output` names are set.
+    """The result of a call for its read rows; only the fields its `output` names are set.
 
     ==========  ====================================================================
     picks       `picks`: R tokens drawn from the warped distributions with the positional uniforms
@@ -201,10 +196,9 @@ class CallResult:
     acceptance  `acceptance`: rejection sampling of `Call.drafts`
     ==========  ====================================================================
 
-    Read slots give `slot_picks` and their `slot_confidences`; with ``output="probs"`` the
-    distributions ``[R, V]`` they were drawn from as `slot_probs` instead. Where ids are barred,
-    `slot_barred` is the mass of these in each slot's own distribution. A call with `hidden` gives
-    `hidden` ``[R, D]`` beside what its `output` names (on the device, D as wide as the model).
+    Read slots give `slot_picks` and `slot_confidences`; with ``output="probs"`` their distributions
+    ``[R, V]`` as `slot_probs` instead. `slot_barred` is the mass of barred ids in each slot's own
+    distribution. A call with `hidden` gives `hidden` ``[R, D]`` as well (on the device).
     """
 
     picks: tuple[int, ...] = ()
@@ -228,12 +222,11 @@ class Emit:
         tokens: committed to the output.
         drafted: tokens that this step verified, those of all branches.
         accepted: how many of them stood, one after another from the first on.
-        num_leading: how many of `tokens` come before the drafts and never were any: a step that
-            verifies may also hand on what an earlier call of it gave.
+        num_leading: how many of `tokens` come before the drafts and never were any.
         acceptance: what verified them, where it compared their distributions with the target's.
         passes: how many times the block was predicted that this step finishes; 0: it finishes none.
-        rejected: the drafts that fell, in order, for whoever looks at the answer; or nothing. Of a
-            tree: the first branch that goes on where verification stopped.
+        rejected: the drafts that fell, in order, or nothing. Of a tree: the first branch that goes
+            on where verification stopped.
         decided: for each of `tokens` the pass of its block that decided it (0: the target itself
             gave it); or nothing.
         depth: drafts on the longest path of a tree; None: they were one chain of `drafted`.
@@ -254,17 +247,13 @@ class Emit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEvent:
-    """One step after the cut at EOS and budget, with the work its calls cost.
+    """One step after the cut at EOS and budget, with the work its calls cost (padding excluded).
 
-    `accepted_by_depth` is derivable: within a step, drafts 1..accepted stood; they are the tokens
-    after the first `num_leading`. `target_rows` and `draft_rows` are real rows; padding is counted
-    apart, by the model. `rejected` are drafts that fell and `decided` the passes that decided
-    `tokens`, where the decoder says so; drafts after a cut are in neither. `depth` and `sources`
-    are those of the emit, the latter of accepted drafts alone.
-
-    Where the drafts' distributions were compared with the target's: `tested` drafts followed drafts
-    that all stood, `overlap` is the sum of their overlaps, and `alpha` the sum over the step's
-    tokens of min(1, target / draft), 1 for a token that was no draft. Elsewhere they are None.
+    Fields of `Emit` are clipped at the cut; drafts after it are in neither `rejected` nor
+    `decided`. Where the drafts' distributions were compared with the target's: `tested` drafts
+    followed drafts that all stood, `overlap` is the sum of their overlaps, and `alpha` the sum over
+    the step's tokens of min(1, target / draft), 1 for a token that was no draft. Elsewhere they are
+    None.
     """
 
     tokens: tuple[int, ...]
@@ -300,7 +289,7 @@ class Generation:
 
 
 Outcome = Generation | Exception
-"""What becomes of a prompt: an answer, or what its decoder (or its call) raised."""
+"""An answer to a prompt, or the exception of its decoder or its call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

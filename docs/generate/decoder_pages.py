@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
+from bench.cli.listing import lossless, needs
 from bench.records.plan import Cell
-from bench.report.listing import lossless, needs
 from bench.settings.config import as_text
 from decoders.core import registry
 from decoders.core.decoder import Decoder

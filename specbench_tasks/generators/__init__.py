@@ -1,13 +1,13 @@
 """Prompts with references, drawn from seeded grammars (standard library only).
 
-Six families are the zoo; lists (`specbench_tasks.generators.lists`) are asked for by name.
-
-`generate` gives endless training (or held-out) examples; `zoo_conversations` is the fixed held-out
-test set. Which split a prompt belongs to is decided by its content alone (see `base.split_of`).
+Six families are the zoo; lists are asked for by name. A prompt's split is decided by its content
+alone (see `base.split_of`).
 """
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import random
 from collections.abc import Iterator
 
@@ -40,7 +40,7 @@ ZOO_SEED = 20_240_115
 
 
 def generate(family: str, split: Split, seed: int) -> Iterator[Example]:
-    """Endless examples of one family and split; the same arguments give the same examples.
+    """Yield endless examples of one family and split; the same arguments give the same ones.
 
     Raises:
         ValueError: unknown family or split.
@@ -49,26 +49,24 @@ def generate(family: str, split: Split, seed: int) -> Iterator[Example]:
         raise ValueError(f"unknown family {family!r}; use one of {', '.join(DRAWS)}")
     if split not in SPLITS:
         raise ValueError(f"unknown split {split!r}; use one of {', '.join(SPLITS)}")
-    return _examples(family, split, seed, f"{family}-{split}-{seed}")
+    return _examples(family, split, seed)
 
 
-def _examples(family: str, split: Split, seed: int, prefix: str) -> Iterator[Example]:
+def _examples(family: str, split: Split, seed: int) -> Iterator[Example]:
     rng = random.Random(f"{family} {split} {seed}")
-    index = 0
-    while True:
+    for index in itertools.count():
         item = DRAWS[family](rng, split)
         conversation = Conversation(
-            id=f"{prefix}-{index:05d}",
+            id=f"{family}-{split}-{seed}-{index:05d}",
             family=family,
             turns=item.turns,
             references=item.references,
         )
         yield Example(conversation=conversation, responses=item.responses)
-        index += 1
 
 
 def zoo_conversations(family: str, limit: int | None = None) -> list[Conversation]:
-    """The fixed held-out test set: the first `limit` of 120 conversations with distinct prompts.
+    """Return the fixed held-out test set: the first `limit` of 120 distinct conversations.
 
     Raises:
         ValueError: unknown family, or a limit outside 0 to 120.
@@ -76,20 +74,10 @@ def zoo_conversations(family: str, limit: int | None = None) -> list[Conversatio
     num = NUM_ZOO_CONVERSATIONS if limit is None else limit
     if not 0 <= num <= NUM_ZOO_CONVERSATIONS:
         raise ValueError(f"got limit {num}; the zoo holds 0 to {NUM_ZOO_CONVERSATIONS} per family")
-    seen: set[tuple[str, ...]] = set()
-    chosen: list[Conversation] = []
+    chosen: dict[tuple[str, ...], Conversation] = {}
     examples = generate(family, "test", ZOO_SEED)
     while len(chosen) < num:
         drawn = next(examples).conversation
-        if drawn.turns in seen:
-            continue
-        seen.add(drawn.turns)
-        chosen.append(
-            Conversation(
-                id=f"zoo-{family}-{len(chosen):05d}",
-                family=family,
-                turns=drawn.turns,
-                references=drawn.references,
-            )
-        )
-    return chosen
+        name = f"zoo-{family}-{len(chosen):05d}"
+        chosen.setdefault(drawn.turns, dataclasses.replace(drawn, id=name))
+    return list(chosen.values())

@@ -1,17 +1,19 @@
-"""What every generator shares: the split rule, the drawn item, and small helpers for picking words.
+"""The split rule, the drawn item, the texts, and helpers for picking words, for every generator.
 
 A *content key* names what a prompt is about (its numbers, its facts, its sentence), without the
 phrasing around it. Its checksum alone decides the split, so nothing held out can appear in training
-text, whatever the seed. Standard library only.
+text, whatever the seed.
 """
 
 from __future__ import annotations
 
 import random
+import tomllib
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from importlib.resources import files
+from typing import Any, Literal, TypeVar
 
 from specbench_tasks.task import GoldAnswer
 
@@ -32,26 +34,27 @@ class Item:
 
 
 Draw = Callable[[random.Random, Split], Item]
-"""A family: draws one item of a split, taking every random choice from the given generator."""
+"""Draws one item of a split of a family, with every random choice from the given generator."""
 
 
-def words(text: str) -> tuple[str, ...]:
-    """The blank-separated words of a pool written as one text."""
-    return tuple(text.split())
+def texts(name: str) -> dict[str, Any]:
+    """Read a family's sentences and words (``NAME.toml``); the draws depend on their order."""
+    file = files("specbench_tasks") / "generators" / f"{name}.toml"
+    return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 def split_of(key: str) -> Split:
-    """The split a content key belongs to: a checksum decides, so it never depends on a seed."""
+    """Return the split a content key belongs to, by its checksum: it never depends on a seed."""
     return "test" if zlib.crc32(key.encode()) % _TEST_SHARE == 0 else "train"
 
 
 def pick(rng: random.Random, pool: Sequence[T]) -> T:
-    """One element of `pool`, uniformly; `pool` must not be empty."""
+    """Draw one element of `pool`, uniformly; `pool` must not be empty."""
     return pool[int(rng.random() * len(pool))]
 
 
 def pick_distinct(rng: random.Random, pool: Sequence[T], num: int) -> list[T]:
-    """`num` different elements of `pool` in random order; `num` is at most ``len(pool)``."""
+    """Draw `num` different elements of `pool` in random order; `num` is at most ``len(pool)``."""
     chosen: list[T] = []
     while len(chosen) < num:
         candidate = pick(rng, pool)
@@ -61,6 +64,6 @@ def pick_distinct(rng: random.Random, pool: Sequence[T], num: int) -> list[T]:
 
 
 def single_turn(prompt: str, response: str, *answers: str) -> Item:
-    """An item of one turn whose gold answers are `answers` (the response itself if none)."""
+    """Return an item of one turn; its gold answers are `answers`, or the response if none."""
     reference = GoldAnswer(answers=answers or (response,))
     return Item(turns=(prompt,), references=(reference,), responses=(response,))

@@ -33,34 +33,32 @@ _ASKED = {
 
 
 def written(items: list[str]) -> str:
-    """A list as prompts and answers write it."""
+    """Write a list as prompts and answers have it."""
     return ", ".join(items)
 
 
 def items_of(text: str) -> list[str]:
-    """The items that an answer names; whatever is no list gives no letters alone."""
+    """Return the items that an answer names; text that is no list gives no letters alone."""
     return [part.strip() for part in text.strip().removesuffix(".").split(",")]
 
 
 def draw_copy(rng: random.Random, split: Split) -> Item:
-    """One right answer: the list."""
+    """Draw a list with one right answer: itself."""
     letters = _letters(rng, split, "copy")[:NUM_ITEMS]
     prompt = pick(rng, _ASKED["copy"]).format(items=written(letters))
     return single_turn(prompt, written(letters))
 
 
 def draw_replace(rng: random.Random, split: Split) -> Item:
-    """A right answer for each item that the new one may replace."""
+    """Draw a list with a right answer for each item that the new one may replace."""
     *letters, new = _letters(rng, split, "replace")
     prompt = pick(rng, _ASKED["replace"]).format(items=written(letters), new=new)
-    answers = [
-        written([*letters[:place], new, *letters[place + 1 :]]) for place in range(NUM_ITEMS)
-    ]
+    answers = [written([*letters[:i], new, *letters[i + 1 :]]) for i in range(NUM_ITEMS)]
     return single_turn(prompt, pick(rng, answers), *answers)
 
 
 def draw_shuffle(rng: random.Random, split: Split) -> Item:
-    """Any order but that of the prompt is right; the gold answer is the list to be reordered."""
+    """Draw a list of which any other order is right; the gold answer is the list itself."""
     letters = _letters(rng, split, "shuffle")[:NUM_ITEMS]
     prompt = pick(rng, _ASKED["shuffle"]).format(items=written(letters))
     response = letters
@@ -70,7 +68,7 @@ def draw_shuffle(rng: random.Random, split: Split) -> Item:
 
 
 def _letters(rng: random.Random, split: Split, family: str) -> list[str]:
-    """One letter more than a list has, all different."""
+    """Draw one letter more than a list has, all different."""
     while True:
         letters = pick_distinct(rng, string.ascii_uppercase, NUM_ITEMS + 1)
         if split_of(f"{family} {letters}") == split:

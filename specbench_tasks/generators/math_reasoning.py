@@ -9,40 +9,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from specbench_tasks.generators.base import Item, Split, pick, single_turn, split_of, words
+from specbench_tasks.generators.base import Item, Split, pick, single_turn, split_of, texts
 from specbench_tasks.generators.vocab import NAMES, he_or_she
 
-_ITEMS = words(
-    "apples books coins stamps cards shells marbles pencils cookies eggs lemons roses "
-    "balls keys candles buttons tickets stones flowers nuts"
-)
-_BOXES = ("boxes", "bags", "baskets", "jars")
-MORE = (
-    ("buys", "more"),
-    ("finds", "more"),
-    ("wins", "more"),
-    ("gets", "more"),
-    ("collects", "more"),
-)
-LESS = (("sells", ""), ("loses", ""), ("gives away", ""), ("breaks", ""), ("drops", ""))
-QUESTIONS = (
-    "How many {items} does {name} have now?",
-    "How many {items} does {name} have in the end?",
-    "How many {items} are left with {name}?",
-    "What is the number of {items} that {name} has now?",
-    "Can you work out how many {items} {name} has now?",
-)
-_STARTS = (
-    "{name} has {n} {items}.",
-    "{name} starts with {n} {items}.",
-    "At first, {name} has {n} {items}.",
-    "In the morning, {name} has {n} {items}.",
-)
-_PACKED = (
-    "{name} has {a} {boxes} with {b} {items} each.",
-    "{name} fills {a} {boxes} with {b} {items} each.",
-    "There are {b} {items} in each of the {a} {boxes} that {name} has.",
-)
+_TEXTS = texts("math_reasoning")
 _DRILL_SHARE = 0.15
 """Share of bare sums among the training items (never among the held-out ones)."""
 
@@ -56,7 +26,7 @@ class Step:
 
 
 def working(value: int, step: Step) -> tuple[str, int]:
-    """The written-out working of one step from `value`, and the new value."""
+    """Write out the working of one step from `value`; return it with the new value."""
     tens, ones = step.amount // 10 * 10, step.amount % 10
     if step.sign == "+":
         total = value + step.amount
@@ -68,7 +38,7 @@ def working(value: int, step: Step) -> tuple[str, int]:
 
 
 def _draw_steps(rng: random.Random, value: int, num: int) -> list[Step]:
-    """`num` changes that keep the running value between 1 and 99."""
+    """Draw `num` changes that keep the running value between 1 and 99."""
     steps = []
     for _ in range(num):
         low = value < 20 or (value < 80 and rng.random() < 0.5)
@@ -79,7 +49,7 @@ def _draw_steps(rng: random.Random, value: int, num: int) -> list[Step]:
 
 
 def draw(rng: random.Random, split: Split) -> Item:
-    """One word problem (or, in training only, now and then a bare sum)."""
+    """Draw one word problem (or, in training only, now and then a bare sum)."""
     drill = split == "train" and rng.random() < _DRILL_SHARE
     while True:
         packed = not drill and rng.random() < 0.35
@@ -119,24 +89,25 @@ def _drill(rng: random.Random, start: int, step: Step) -> Item:
 def _story(
     rng: random.Random, start: int, packed: tuple[int, int] | None, steps: list[Step]
 ) -> Item:
-    name, items, boxes = pick(rng, NAMES), pick(rng, _ITEMS), pick(rng, _BOXES)
+    name = pick(rng, NAMES)
+    items, boxes = pick(rng, _TEXTS["items"].split()), pick(rng, _TEXTS["boxes"].split())
     he = he_or_she(name)
     if packed:
         a, b = packed
-        prompt = [pick(rng, _PACKED).format(name=name, a=a, b=b, boxes=boxes, items=items)]
+        prompt = [pick(rng, _TEXTS["packed"]).format(name=name, a=a, b=b, boxes=boxes, items=items)]
         answer = [f"{name} has {a} {boxes} with {b} {items} each: {a} * {b} = {start}."]
     else:
-        prompt = [pick(rng, _STARTS).format(name=name, n=start, items=items)]
+        prompt = [pick(rng, _TEXTS["starts"]).format(name=name, n=start, items=items)]
         answer = [f"{name} starts with {start} {items}."]
     value = start
     for index, step in enumerate(steps):
-        verb, tail = pick(rng, MORE if step.sign == "+" else LESS)
+        verb, tail = pick(rng, _TEXTS["more" if step.sign == "+" else "less"])
         what = f"{verb} {step.amount} {tail}".rstrip()
         opener = ("", "Then ", "After that, ")[index]
         he_now = he if opener else he.capitalize()
         text, value = working(value, step)
         prompt.append(f"{opener}{he_now} {what}.")
         answer.append(f"{opener}{he_now} {what}: {text}.")
-    prompt.append(pick(rng, QUESTIONS).format(name=name, items=items))
+    prompt.append(pick(rng, _TEXTS["questions"]).format(name=name, items=items))
     answer.append(f"So {name} has {value} {items} now. The answer is {value}.")
     return single_turn(" ".join(prompt), " ".join(answer), str(value))

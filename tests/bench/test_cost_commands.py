@@ -10,8 +10,9 @@ from bench.cli.measure import _print_limit as print_limit
 from bench.records.cost import CALLS, read_choices
 from bench.records.phases import PHASES, PHASES_FILE
 from bench.records.run_folder import load_run
-from bench.report.cost import best_drafts, curve_table, points_of, write_cost
 from bench.report.findings import Findings
+from bench.report.texts.cost import curve_table, points_of, write_cost
+from bench.report.texts.explain import best_drafts
 from bench.stats.cost_curve import CostCurve, load_cost
 from bench.stats.limit import OperatingPoint
 from tests.command_line import bench

@@ -11,7 +11,7 @@ import torch
 
 from bench import gpu
 from bench.errors import Exit, UnavailableError
-from bench.report.gpu import Step
+from bench.gpu_summary import Step
 from tests.bench.test_main import HEARD
 
 ROOT = Path(__file__).parents[2]
@@ -85,6 +85,7 @@ def test_what_cannot_be_measured_is_left_out_with_its_reason(tmp_path):
     assert steps["smollm2"].left_out == "model 'smollm2-135m' is not here"
 
 
+@pytest.mark.slow
 def test_a_step_that_fails_or_hangs_loses_no_other(tmp_path):
     deaf = "import signal, time; signal.signal(2, signal.SIG_IGN); print('deaf', flush=True); "
     steps = [

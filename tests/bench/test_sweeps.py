@@ -9,8 +9,8 @@ import pytest
 from bench.errors import BenchError, Exit
 from bench.plan.setup import Setup
 from bench.records.run_folder import load_run
-from bench.report.sweep import Swept, frame
-from bench.report.sweep_figures import HEADLINES, curve_figure, other_curves
+from bench.report.figures.sweeps import HEADLINES, curve_figure, other_curves
+from bench.report.texts.sweep import Swept, frame
 from bench.settings.config import RunConfig
 from bench.settings.sweep import Sweep, load_sweep
 from bench.sweeps import POINTS, plan_lines, run_sweep

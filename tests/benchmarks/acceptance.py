@@ -21,7 +21,7 @@ from pathlib import Path
 from bench.records.plan import BASELINE, SECOND_BASELINE
 from bench.records.record import SampleRecord
 from bench.records.run_folder import Run, load_run
-from bench.report.style import STYLE, WIDTH
+from bench.report.figures.style import STYLE, WIDTH
 from bench.stats.counters import Tally, group_by, timed
 from bench.stats.intervals import Estimate, jackknife
 

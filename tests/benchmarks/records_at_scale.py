@@ -46,7 +46,7 @@ def stage(name: str, folder: Path) -> None:
         judge(load_run(folder))
     elif name == "parquet":
         from bench.records.files import replacing
-        from bench.report.parquet import write_samples
+        from bench.records.frames import write_samples
 
         with replacing(folder / "samples.parquet") as file:
             write_samples(file, load_run(folder).records)

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from bench.stats.intervals import cluster_mean
-from training.adapter.job import AdapterJob, optimizers
+from training.adapter.job import AdapterJob
 from training.adapter.recipe import AdapterRecipe
 from training.adapter.train import build_job
 from training.loop import TrainingProgress, update
@@ -55,9 +55,8 @@ def main(paths: list[str]) -> None:
 def _opened(path: Path, folder: Path) -> tuple[AdapterJob, list[torch.optim.Optimizer]]:
     recipe = AdapterRecipe.of(read_recipe(path))
     reporter = Reporter("none", "adapter", folder / "log.jsonl")
-    job, _ = build_job(recipe, folder, torch.device("cpu"), reporter)
-    rates = {"muon_lr": recipe.run.muon_lr, "adamw_lr": recipe.run.adamw_lr}
-    return job, optimizers(job.student.adapter, **rates)
+    job = build_job(recipe, folder, torch.device("cpu"), reporter)
+    return job, job.optimizers()
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from bench.plan.select import adapters_taken, build_decoder, built_in_cells, choose_decoders
+from bench.plan.select import build_decoder, built_in_cells, choose_decoders
 from bench.records.record import SampleRecord, StepColumns, broken_invariants, drafters_of
 from bench.report.page.answers import answer_data
-from bench.report.tables import by_drafter
+from bench.report.tables.drafts import by_drafter
 from bench.settings.config import RunConfig
 from bench.stats.counters import accepted_by_drafter
 from decoders.ar import Autoregressive
@@ -149,12 +149,10 @@ def target_alike() -> TableModel:
 def test_needs_are_those_of_both_and_adapters_are_opened_for_each() -> None:
     decoder = build_decoder("hybrid", {"first": "medusa", "then": "spec"})
     assert decoder.needs == ("adapter", "draft")
-    cells = {"hybrid": {"first": "medusa", "then": "eagle+nodes=4"}}
-    assert adapters_taken(cells) == {"medusa": ["target"], "eagle": ["target"]}
-    assert (
-        answer_of(build_decoder("hybrid", cells["hybrid"])).tokens
-        == answer_of(Autoregressive()).tokens
-    )
+    both = build_decoder("hybrid", {"first": "medusa", "then": "eagle+nodes=4"})
+    taken = {part.adapter_name: part.adapter_of for part in both.parts if part.adapter_name}
+    assert taken == {"medusa": "target", "eagle": "target"}
+    assert answer_of(both).tokens == answer_of(Autoregressive()).tokens
     config = RunConfig(decoders={"hybrid": {}})
     chosen = choose_decoders(config, lambda _: None)
     assert (chosen.adapters, chosen.decoders is not None) == ({"eagle": "zoo"}, True)

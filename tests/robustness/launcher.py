@@ -19,14 +19,14 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast  # noqa: F401
 
 import cli
 from bench import runs  # noqa: F401
-from bench.report import figures, gallery, write  # noqa: F401
+from bench.report.figures import canvas, dots, gallery
 from decoders import ar, ptp, spec  # noqa: F401
 from decoders.core.hf import model as hf  # noqa: F401
 from specbench_tasks import scorers  # noqa: F401
 
 
 def _one_figure(findings: Any) -> gallery.Gallery:
-    figure = figures.speedup_figure(findings.summary, findings.floor)
+    figure = dots.speedup_figure(findings.summary, findings.floor)
     drawn = {} if figure is None else {"speedup": figure}
     return gallery.Gallery(drawn=drawn, captions={"speedup": "Speed-up."}, left_out=())
 
@@ -48,7 +48,7 @@ def start(argv: list[str], log: str) -> int:
         os.dup2(out, 1)
         os.dup2(out, 2)
         sys.argv = ["bench", *argv]
-        gallery.draw_all, figures.render = _one_figure, _one_format
+        gallery.draw_all, canvas.render = _one_figure, _one_format
         cli.main()
         code = 0
     except SystemExit as end:

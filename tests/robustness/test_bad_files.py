@@ -18,11 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.errors import BenchError, Exit
-from bench.records.files import SAMPLES, only_writer, read_lines
+from bench.records.files import SAMPLES, only_writer
 from bench.records.record import SampleRecord, broken_invariants
 from bench.records.run_folder import create_run_dir, find_run, load_run
 from tests import unreported as bench_run
 from tests.bench.conftest import make_record, write_run
+from tests.lines import read_lines
 
 pytestmark = pytest.mark.usefixtures("quick")
 NUM_BLOCKS, CELLS = 4, ["ar", "spec", "ar@aa"]

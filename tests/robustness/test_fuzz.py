@@ -24,7 +24,7 @@ from bench.records.phases import read_phases
 from bench.records.prompts import read_prompts
 from bench.records.run_folder import load_run, read_config
 from bench.records.vocabulary import pieces_of
-from bench.report.external_table import other_engines
+from bench.report.tables.external import other_engines
 from bench.settings.config import load_config
 from bench.stats.cost_curve import load_cost
 from decoders.core.adapter.config import AdapterConfig
@@ -255,7 +255,8 @@ PARSERS = {
 def is_a_line_of_ours(error: Exception) -> bool:
     """Whether it is of a class that we raise, not of one of theirs, with one line."""
     told = str(getattr(error, "message", error))
-    return type(error) in OURS and bool(told) and "\n" not in told
+    ours = isinstance(error, BenchError) or type(error) in OURS
+    return ours and bool(told) and "\n" not in told
 
 
 def try_damaged(name: str, folder: Path, seeds: range) -> tuple[int, int]:

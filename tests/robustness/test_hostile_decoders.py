@@ -102,7 +102,7 @@ NO_PLACE = ("is no generator", "ends too early")
 
 
 @pytest.mark.parametrize("how", HOSTILE)
-@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize("batch_size", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_every_other_cell_survives(
     how: str, batch_size: int, small: Any, opener: Any, progress: Any, tmp_path: Path,
     decoder_file: Any,

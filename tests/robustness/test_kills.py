@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from bench.records.files import SAMPLES, read_lines
+from bench.records.files import SAMPLES
 from bench.records.run_folder import load_run
+from tests.lines import read_lines
 from tests.robustness.conftest import Launcher
 
 NUM_TRIALS = int(os.environ.get("BENCH_KILLS", "50"))

@@ -15,17 +15,17 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 
+from bench.cli.listing import table_of
 from bench.compare.compare import compare
 from bench.compare.gate import load_gate
 from bench.compare.show import to_markdown
 from bench.errors import BenchError, Exit
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
-from bench.report.joint.write import write_joint
-from bench.report.listing import list_decoders, list_runs
+from bench.report.page.joint import write_joint
 from bench.report.paper.layout import Layout
 from bench.report.paper.write import write_paper
-from bench.report.show import show_run
+from bench.report.texts.show import show_run
 from bench.report.together import load_members, members_of
 from bench.report.write import print_summary, write_report
 from bench.stats.side import load_side
@@ -179,7 +179,7 @@ def test_the_terminal_obeys_no_record(hostile_run: Path, colours: Any) -> None:
         print_summary(hostile_run, console)
         show_run(hostile_run, console)
         show_run(hostile_run, console, prompt=None, decoders=[HOSTILE[0]])
-        console.print(list_runs(hostile_run.parent))
+        console.print(table_of("runs", hostile_run.parent))
     shown = capture.get()
     assert "\x1b]0;" not in shown
     assert "\x1b[2J" not in shown
@@ -231,8 +231,8 @@ def test_a_plugin_is_run_only_by_who_names_it(
     console = Console(file=None, quiet=True)
     print_summary(run, console)
     show_run(run, console)
-    console.print(list_runs(tmp_path))
-    console.print(list_decoders())
+    console.print(table_of("runs", tmp_path))
+    console.print(table_of("decoders", tmp_path))
     compare(load_side(str(run), tmp_path), load_side(str(run), tmp_path), load_gate(None))
     assert Findings(load_run(run)).headline.rows
     ended = bench_run.run(small(decoders=None, limit=2, repeats=1, quality_limit=0), tmp_path / "r",

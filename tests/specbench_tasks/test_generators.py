@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 
@@ -9,9 +10,8 @@ import pytest
 
 from specbench_tasks.generators import NUM_ZOO_CONVERSATIONS, generate, zoo_conversations
 from specbench_tasks.generators.base import Split, split_of
-from specbench_tasks.generators.facts import COUNTRIES
-from specbench_tasks.generators.german import OBJECTS, noun_phrase
-from specbench_tasks.generators.qa import FRAMES, PHRASINGS, TOPICS
+from specbench_tasks.generators.qa import COUNTRIES, FRAMES, PHRASINGS, TOPICS
+from specbench_tasks.generators.translation import OBJECTS, noun_phrase
 from specbench_tasks.scorers import PRIMARY, contains_words, score
 from specbench_tasks.task import FAMILIES, Example
 
@@ -24,6 +24,35 @@ def draw(family: str, split: Split, num: int, seed: int = 3) -> list[Example]:
 
 def num_tokens(text: str) -> int:
     return len(PIECES.findall(f" {text}"))
+
+
+PUBLISHED = {
+    "mt_bench": "72b1adbac5a3", "translation": "028e7d57973e", "summarization": "a4eee65f5c95",
+    "qa": "740d1fbdbb14", "math_reasoning": "329954416f43", "rag": "b81cbdadf6c8",
+    "copy": "355d9478d143", "replace": "3b1e5eb00540", "shuffle": "275483d49bcc",
+}  # fmt: skip
+"""Hashes of what the families' numbers and models were published with."""
+
+
+@pytest.mark.parametrize("family", PUBLISHED)
+def test_prompts_references_and_training_text_are_those_that_numbers_were_published_with(
+    family: str,
+) -> None:
+    kept = [
+        (
+            c.id,
+            c.turns,
+            [
+                (r.answers, [(demand.kind, demand.value) for demand in r.constraints])
+                for r in c.references
+                if r
+            ],
+        )
+        for c in zoo_conversations(family)
+    ]
+    taught = [(e.conversation.turns, e.responses) for e in draw(family, "train", 200)]
+    digest = hashlib.sha256(repr((kept, taught)).encode()).hexdigest()
+    assert digest[:12] == PUBLISHED[family]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import bench
-from training.growth import read_growth
+from training.plots import read_growth
 
 
 def log_of(path: Path, key: str, values: dict[int, float]) -> Path:

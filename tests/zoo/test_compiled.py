@@ -70,7 +70,7 @@ def check(
         torch.compiler.reset()
 
 
-@pytest.mark.parametrize("spec", ["ar", "ptp"])
+@pytest.mark.parametrize("spec", ["ar", pytest.param("ptp", marks=pytest.mark.slow)])
 def test_answers_are_those_of_the_plain_module(
     spec: str,
     zoo: Models,

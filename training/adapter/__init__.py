@@ -1,4 +1,1 @@
-"""Trains an adapter for any causal LM.
-
-Imports text and the shared files of training.
-"""
+"""Training adapters of slots for any causal LM."""

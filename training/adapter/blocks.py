@@ -1,14 +1,11 @@
-"""Blocks of a refining adapter: which of their slots show a token, and what the others shall say.
+"""Blocks of a refining adapter: shown tokens of their slots, and masks for the others to predict.
 
-A block stands for consecutive answer tokens. Its first token is the target's own: it is shown,
-except in a fully masked block, whose call is the one that yields it. Of the others a random share
-is masked. A slot predicts the token after its own place, so a block of n slots predicts n - 1
-tokens, and the last slot's prediction is not looked at. After a token that ends the answer
-every further place holds that token again, as many as the block has left: the decoder's block
-does not know beforehand where the answer ends.
+A block stands for consecutive answer tokens. Its first token, the target's own, is shown, except in
+a fully masked block, whose call yields it. Of the others a random share is masked. A slot predicts
+the token after its own, so the last slot's prediction is not looked at. After a token that ends the
+answer all further slots hold that token: the decoder's block does not know where the answer ends.
+Source: mask-predict (arXiv 1904.09324), shifted as in I-DLM (arXiv 2604.11035).
 
-Source: mask-predict (Ghazvininejad et al. 2019, arXiv 1904.09324), shifted as in I-DLM (arXiv
-2604.11035).
 Letters: B rows, Q slots of a row, n slots of a block.
 """
 
@@ -18,6 +15,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,19 +24,17 @@ from torch import Tensor
 from decoders.core.types import MASKED
 from training.text.data import Row
 
+T = TypeVar("T", bound=Any)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRules:
-    """How blocks are drawn.
+    """Sizes (none: the longest there may be, else each as likely) and masks of blocks.
 
-    Attributes:
-        sizes: n is one of these, each as likely (none: the longest there may be).
-        hidden: share of blocks that are fully masked, the first token too.
-        ratios: share of masked tokens in the others, drawn uniformly between these two.
-        own: share of the others that show the student's own predictions, not the text's tokens,
-            and shall predict these places too: so it learns which of its tokens to replace.
-        stops: ids that end an answer.
-        room: slots stand before this place only.
+    A share `hidden` of blocks is fully masked; in the others a share of tokens drawn between
+    `ratios` is. A share `own` of the unmasked shows the student's own predictions and shall predict
+    these too: so it learns which of its tokens to replace. `stops` end an answer; slots stand
+    before the position `room`.
     """
 
     sizes: tuple[int, ...] = ()
@@ -49,20 +45,18 @@ class BlockRules:
     room: int = 2**31
 
     def end(self, row: Row, start: int, end: int) -> int:
-        """Where the answer that goes on at `start` ends: behind its stop, or at `end`."""
-        for place in range(start, end):
-            if row.ids[place] in self.stops:
-                return place + 1
-        return end
+        """Return the end of the answer that goes on at `start`: behind its stop, or at `end`."""
+        stops = (index + 1 for index in range(start, end) if row.ids[index] in self.stops)
+        return next(stops, end)
 
     def size(self, row: Row, start: int, end: int, longest: int, rng: np.random.Generator) -> int:
-        """N of a block at `start`; it goes on behind a stop, but not behind text that was cut."""
+        """Return n of a block: it goes on behind a stop, but not behind text that was cut."""
         size = self.sizes[rng.integers(len(self.sizes))] if self.sizes else longest
         stopped = row.ids[end - 1] in self.stops
         return min(size, longest, (self.room if stopped else min(end, self.room)) - start)
 
     def masked(self, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Which of a block's n places are masks: bool ``[n]``."""
+        """Return a mask ``[n]`` of a block's masked slots."""
         masked = np.zeros(size, bool)
         if rng.random() < self.hidden:
             masked[:] = True
@@ -75,14 +69,11 @@ class BlockRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """What the slots of blocks show and predict; every field is ``[B, Q]``.
+    """Shown tokens and targets of the slots of blocks; every field is ``[B, Q]``.
 
-    Attributes:
-        shown: int64, the token at a slot's own place, or `MASKED`.
-        target: int64, the token it predicts; 0 where it predicts none.
-        learn: bool, whether that token is in the block and is a mask there, or the student's own.
-        inside: bool, whether that token is the answer's, its stop included.
-        own: bool, whether a slot shows what the student itself predicts.
+    `shown` is the token at a slot's own position, or `MASKED`; `target` the one it predicts (0:
+    none). A slot learns (`learn`) tokens that are masks in the block, or the student's `own`;
+    `inside` are the answer's, its stop included.
     """
 
     shown: Tensor
@@ -92,34 +83,42 @@ class Blocks:
     own: Tensor
 
     def to(self, device: torch.device) -> Blocks:
-        """The same blocks on a device."""
-        return Blocks(**{name: getattr(self, name).to(device) for name in self.__slots__})
+        """Return the same blocks on a device."""
+        return moved(self, device)
 
     def masked_own(self) -> Blocks:
-        """The same blocks with masks where they show the student's own predictions."""
+        """Return the same blocks with masks in place of the student's own predictions."""
         return dataclasses.replace(self, shown=self.shown.masked_fill(self.own, MASKED))
 
     def with_own(self, predicted: Tensor) -> Blocks:
-        """The same blocks showing what slots `predicted` ``[B, Q]``: each about the next one."""
-        said = torch.nn.functional.pad(predicted, (1, 0))[:, :-1]
-        return dataclasses.replace(self, shown=torch.where(self.own, said, self.shown))
+        """Return the same blocks showing what slots `predicted` ``[B, Q]`` of the next slot."""
+        shifted = torch.nn.functional.pad(predicted, (1, 0))[:, :-1]
+        return dataclasses.replace(self, shown=torch.where(self.own, shifted, self.shown))
 
 
-Place = tuple[int, slice, int, int]
-"""A block: its row, its slots, the place of its first token, and where its answer ends."""
+def moved(parts: T, device: torch.device) -> T:
+    """Return a dataclass with its tensors on a device."""
+    fields = {field.name: getattr(parts, field.name) for field in dataclasses.fields(parts)}
+    return dataclasses.replace(
+        parts, **{name: part.to(device) for name, part in fields.items() if hasattr(part, "to")}
+    )
+
+
+Placed = tuple[int, slice, int, int]
+"""A block: its row, its slots, the index of its first token, and the end of its answer."""
 
 
 def hide(
     rules: BlockRules,
     shape: tuple[int, int],
     rows: Sequence[Row],
-    places: Sequence[Place],
+    placed: Sequence[Placed],
     rng: np.random.Generator,
 ) -> Blocks:
-    """Chooses the masks of blocks that stand at `places` within `shape` ``[B, Q]``."""
+    """Choose the masks of blocks that are `placed` within `shape` ``[B, Q]``."""
     shown, target = np.full(shape, MASKED, np.int64), np.zeros(shape, np.int64)
     learn, inside, own = (np.zeros(shape, bool) for _ in range(3))
-    for b, where, start, end in places:
+    for b, where, start, end in placed:
         size = where.stop - where.start
         text = rows[b].ids[start : min(end, start + size)]
         tokens = np.array(text + text[-1:] * (size - len(text)))

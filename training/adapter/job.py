@@ -1,6 +1,6 @@
 """Training an adapter on a causal LM: losses of windows, held-out report, export.
 
-Letters: B rows, Q slots of a row, M slots that count.
+Letters: B rows, S tokens of a row.
 """
 
 from __future__ import annotations
@@ -12,20 +12,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from decoders.core.adapter.module import SlotAdapter
-from training.adapter.best import Best
 from training.adapter.blocks import BlockRules
-from training.adapter.masked_report import RATIOS, RefineReport, StrideReport
-from training.adapter.objectives import LOSSES, Outcome, clean_loss, predictions, run
+from training.adapter.objectives import Outcome, clean_loss, loss_of, predictions, run
 from training.adapter.recipe import RunTable
-from training.adapter.report import HeldOutReport, SlotTally
+from training.adapter.report import RATIOS, HeldOutReport, SlotTally
 from training.adapter.student import Student
 from training.adapter.windows import Windows, WindowSampling, draw_windows
-from training.loop import Piece, TrainingProgress, muon_and_adamw
+from training.loop import Best, Piece, TrainingProgress, muon_and_adamw
 from training.reporter import Reporter
-from training.text.data import Row, groups
+from training.text.data import Row, groups, learnt, worker_groups
 from training.text.sources import Source
 from training.workers import worker
 
@@ -34,12 +32,13 @@ _EVAL_SLOTS = 160
 
 
 class AdapterJob:
-    """What a loop trains where an adapter is trained: a student on the rows of a source.
+    """A student on the rows of a source: in every row windows of slots are drawn anew.
 
-    A step's rows are shared out among the workers and go through the student in groups of at most
-    ``settings.max_tokens``; in every row windows of slots are drawn anew, whose losses are summed.
-    An evaluation measures the adapter on rows held out and tells the reporter, and `best` if set.
+    An evaluation measures the adapter on rows held out and offers it to `best`, if set. `base`
+    describes the base model.
     """
+
+    fingerprint = ""
 
     def __init__(
         self,
@@ -51,27 +50,27 @@ class AdapterJob:
         pad: int,
         blocks: BlockRules | None = None,
     ) -> None:
-        """`pad` is any token id that can fill rows up; it is never looked at.
-
-        `blocks` says how those of a refining adapter are drawn (None: of any other).
-        """
-        self.blocks = blocks
-        self.student, self.source, self.sampling = student, source, sampling
-        self.settings, self.reporter, self.pad = settings, reporter, pad
+        """Take any token id as `pad`; `blocks` are drawn for a refining adapter alone."""
+        self.blocks, self.student, self.source, self.sampling = blocks, student, source, sampling
+        self.run, self.reporter, self.pad = settings, reporter, pad
         self.report: HeldOutReport | None = None
         self.best: Best | None = None
+        self.base: dict[str, Any] = {}
 
     @property
-    def trained(self) -> nn.Module:
-        """The adapter."""
+    def trained(self) -> SlotAdapter:
+        """Return the adapter."""
         return self.student.adapter
 
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Return Muon for the delta's factors, AdamW for the slot embedding."""
+        matrices = [*self.trained.lora_a.parameters(), *self.trained.lora_b.parameters()]
+        return muon_and_adamw(self.trained, matrices, self.run)
+
     def pieces(self, progress: TrainingProgress) -> Iterator[Piece]:
-        """Losses of this worker's groups of a step."""
-        rows = sorted(self.source.rows(progress.step), key=lambda row: len(row.ids))
-        rank, world = worker()
-        rng = np.random.default_rng([self.settings.seed, progress.step, rank])
-        for group in groups(rows[rank::world], self.settings.max_tokens):
+        """Yield losses of this worker's groups of a step."""
+        rng = np.random.default_rng([self.run.seed, progress.step, worker()[0]])
+        for group in worker_groups(self.source.rows(progress.step), self.run.max_tokens):
             windows = self._windows(
                 group, self.sampling, self.blocks, rng, length=self._length(progress.step)
             )
@@ -79,31 +78,29 @@ class AdapterJob:
             if piece is not None:
                 yield piece
 
+    def _length(self, step: int) -> int:
+        """Return the slots of a window: of the stride whose turn it is, if there are several."""
+        strides = self.run.strides
+        if not strides:
+            return self.trained.config.num_slots
+        return strides[step * len(strides) // self.run.num_steps] - 1
+
     def _piece(self, rows: Sequence[Row], windows: Windows) -> Piece | None:
-        """The loss of a group's windows; None where no slot counts."""
+        """Return the loss of a group's windows; None where no slot counts."""
         outcome = run(self.student, windows, self.sampling.top_k)
         num = len(outcome.target)
         return (self._loss(outcome, rows), num, windows.number.numel()) if num else None
 
-    def _length(self, step: int) -> int:
-        """Slots of a window: of the stride whose turn it is, if there are several."""
-        strides = self.settings.strides
-        if not strides:
-            return self.student.adapter.config.num_slots
-        return strides[step * len(strides) // self.settings.num_steps] - 1
-
     def _loss(self, outcome: Outcome, rows: Sequence[Row]) -> Tensor:
-        """The objective's, its share of hard labels, and that of the token rows."""
-        share, top_k = self.settings.label_share, self.sampling.top_k
-        loss = LOSSES[self.settings.objective](self.student, outcome, top_k)
+        """Return the objective's loss, with its share of hard labels and that of token rows."""
+        share, weight = self.run.label_share, self.run.clean
+        loss = loss_of(self.student, outcome, self.run.objective)
         if share:
-            loss = (1 - share) * loss + share * LOSSES["one-hot"](self.student, outcome, top_k)
-        weight = self.settings.clean
+            loss = (1 - share) * loss + share * loss_of(self.student, outcome, "one-hot")
         if weight == 0:
             return loss
-        width, num = outcome.windows.ids.shape[1], len(outcome.target)
-        learn = [row.learn + [False] * (width - len(row.learn)) for row in rows]
-        clean = clean_loss(self.student, outcome, torch.tensor(learn, device=loss.device))
+        clean = clean_loss(self.student, outcome, learnt(rows).to(loss.device))
+        num = len(outcome.target)
         if weight == "auto":
             weight = (loss / num / clean).item()
         return loss + weight * num * clean
@@ -118,13 +115,12 @@ class AdapterJob:
         length: int | None = None,
         aligned: bool = False,
     ) -> Windows:
-        config = self.student.adapter.config
+        config = self.trained.config
+        length = length or config.num_slots
         return draw_windows(
             rows,
-            num_slots=max(
-                config.num_slots, _EVAL_SLOTS if aligned else self.settings.slots_per_row
-            ),
-            length=length or config.num_slots,
+            num_slots=max(config.num_slots, _EVAL_SLOTS if aligned else self.run.slots_per_row),
+            length=length,
             sampling=sampling,
             pad=self.pad,
             rng=rng,
@@ -132,37 +128,34 @@ class AdapterJob:
             standalone=config.standalone,
             aligned=aligned,
             blocks=blocks,
-            stride=(length or config.num_slots) if self.settings.lean else 0,
+            stride=length if self.run.lean else 0,
         )
 
     def evaluate(self, progress: TrainingProgress) -> None:
-        """Held-out accuracy by slot and leading-correct length (first worker only)."""
-        if worker()[0] == 0:
-            self.report = self.held_out()
-            record = {
-                "held_out": dataclasses.asdict(self.report),
-                "parameters": self.student.adapter.num_parameters,
-            }
-            self.reporter.evaluation(progress, self.report.summary(), record)
-            if self.best is not None:
-                self.best.offer(progress.step, self.report.score, self.student.adapter)
+        """Report held-out accuracy by slot and leading-correct length (first worker only)."""
+        if worker()[0]:
+            return
+        self.report = self.held_out()
+        record = {
+            "held_out": self.report.measured(),
+            "parameters": self.trained.num_parameters,
+        }
+        self.reporter.evaluation(progress, self.report.summary(), record)
+        if self.best is not None:
+            self.best.offer(progress.step, self.report.score, self.trained)
 
     def held_out(self) -> HeldOutReport:
-        """The report on held-out rows at the usual sampling, and on greedy windows if trained.
+        """Return the report on held-out rows, sampled as usual, and greedy if that is trained.
 
         isd: at temperature 1 too, and greedy in any case. Blocks: all masked, and in part.
         """
-        match self.student.adapter.config.variant:
-            case "isd":
-                return StrideReport.of_strides(
-                    self.tally(), self.tally(warp=(1.0, 1.0)), self.tally(greedy=True)
-                )
-            case "refine":
-                by_ratio = {ratio: self.tally(ratio=ratio) for ratio in RATIOS}
-                return RefineReport.of_blocks(self.tally(), by_ratio)
-        return HeldOutReport.of(
-            self.tally(), self.tally(greedy=True) if self.sampling.greedy else None
-        )
+        usual, variant = self.tally(), self.trained.config.variant
+        if variant == "refine":
+            by_ratio = {ratio: self.tally(ratio=ratio) for ratio in RATIOS}
+            return HeldOutReport.of(usual, by_ratio=by_ratio)
+        isd = variant == "isd"
+        greedy = self.tally(greedy=True) if isd or self.sampling.greedy else None
+        return HeldOutReport.of(usual, greedy, opened=self.tally(warp=(1.0, 1.0)) if isd else None)
 
     @torch.no_grad()
     def tally(
@@ -172,52 +165,44 @@ class AdapterJob:
         warp: tuple[float, float] | None = None,
         ratio: float | None = None,
     ) -> SlotTally:
-        """Held-out rows, in order of their lengths.
+        """Count held-out rows, in greedy windows alone or at a `warp` (temperature and top-p).
 
-        Args:
-            greedy: in greedy windows alone.
-            warp: temperature and top-p; None: the settings'.
-            ratio: share of a block's tokens that are masked; None: all, the first one too.
+        `ratio` is the share of a block's tokens that are masked; None: all, the first one too.
         """
-        temperature, top_p = warp or (self.settings.eval_temperature, self.settings.eval_top_p)
-        sampling = dataclasses.replace(
-            self.sampling,
+        temperature, top_p = warp or (self.run.eval_temperature, self.run.eval_top_p)
+        sampling = WindowSampling(
             temperatures=(temperature, temperature),
-            usual_temperature=None,
             top_ps=(top_p,),
+            top_k=self.sampling.top_k,
             greedy=float(greedy),
-            beta=1.0,
         )
         blocks = self.blocks
         if blocks is not None:
-            share = 1.0 if ratio is None else ratio
-            hidden = float(ratio is None)
-            blocks = dataclasses.replace(
-                blocks, sizes=(), hidden=hidden, ratios=(share, share), own=0.0
-            )
-        rows = rows_at(self.source.held_out(self.settings.eval_rows), 0 if greedy else temperature)
-        rows.sort(key=lambda row: len(row.ids))
-        tally = SlotTally(self.student.adapter.config.num_slots)
+            share, hidden = (1.0, 1.0) if ratio is None else (ratio, 0.0)
+            changed: dict[str, Any] = {"hidden": hidden, "ratios": (share, share)}
+            blocks = dataclasses.replace(blocks, sizes=(), own=0.0, **changed)
+        rows = rows_at(self.source.held_out(self.run.eval_rows), 0 if greedy else temperature)
+        tally = SlotTally(self.trained.config.num_slots)
         rng = np.random.default_rng(EVAL_SEED)
-        for group in groups(rows, self.settings.max_tokens):
+        for group in groups(rows, self.run.max_tokens):
             windows = self._windows(group, sampling, blocks, rng, aligned=True)
             outcome = run(self.student, windows, sampling.top_k)
             tally.add(outcome, predictions(self.student, outcome, sampling.top_k))
         return tally
 
-    def export(self, folder: Path, base: dict[str, Any], dtype: torch.dtype) -> None:
-        """Writes the adapter with its held-out report; the student is of no use afterwards.
+    def export(self, folder: Path) -> None:
+        """Write the adapter with its held-out report; the student is of no use afterwards.
 
-        Ungated, the deltas belong to every row, so they go into the model's own weights: it is
-        written to ``FOLDER/draft`` (a model of masks verifies itself: ``FOLDER/model``), and the
-        adapter keeps its embedding alone.
+        Ungated deltas belong to every row: they go into the model's own weights, written to
+        ``FOLDER/draft`` (a model of masks verifies itself: ``FOLDER/model``), and the adapter keeps
+        its embedding alone.
         """
-        report = self.report or self.held_out()
-        trained = self.student.adapter
+        dtype, trained = torch.float16 if self.run.half else torch.float32, self.trained
+        report, base = self.report or self.held_out(), self.base
         if self.best is not None and (chosen := self.best.better_than(report.score)) is not None:
             trained.load_state_dict(chosen)
             report = self.held_out()
-        config = dataclasses.replace(trained.config, base=base, measured=dataclasses.asdict(report))
+        config = dataclasses.replace(trained.config, base=base, measured=report.measured())
         state = trained.state_dict()
         if not self.student.gated:
             name = "model" if trained.config.masked else "draft"
@@ -230,17 +215,6 @@ class AdapterJob:
 
 
 def rows_at(rows: Sequence[Row], temperature: float) -> list[Row]:
-    """Rows whose text was sampled at a temperature.
-
-    All, for whatever distribution, where none was.
-    """
+    """Return rows whose text was sampled at a temperature; without any, all, for any."""
     own = [row for row in rows if row.temperature == temperature]
     return own or [dataclasses.replace(row, temperature=None) for row in rows]
-
-
-def optimizers(
-    adapter: SlotAdapter, *, muon_lr: float, adamw_lr: float
-) -> list[torch.optim.Optimizer]:
-    """Muon for the delta's factors, AdamW for the slot embedding."""
-    matrices = [*adapter.lora_a.parameters(), *adapter.lora_b.parameters()]
-    return muon_and_adamw(adapter, matrices, muon_lr=muon_lr, adamw_lr=adamw_lr)

@@ -1,6 +1,9 @@
 """Training an adapter by the lean pass: each row's base and teacher once, many windows on it.
 
-Letters: B rows, S places of a row, Q slots of a row, M slots that count.
+The loss has a head of few words, and is against the teacher's likeliest tokens.
+
+Letters: B rows, S tokens of a row, Q slots of a row, M slots that count, T likeliest tokens of the
+teacher, U words of the head, V vocabulary.
 """
 
 from __future__ import annotations
@@ -9,85 +12,150 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.core.types import NO_UNIFORM
 from training.adapter.job import AdapterJob
-from training.adapter.lean_loss import GREEDY_TEMPERATURE, ShortHead, taught_loss
-from training.adapter.places import Places, places_of
-from training.adapter.windows import Windows, carried_places, explain_places, shift_of
+from training.adapter.student import Student
+from training.adapter.windows import Windows, carried, edges, explain
 from training.loop import Piece
-from training.text.data import Row
-from training.text.pool import PoolSource
+from training.text.data import Row, learnt
+from training.text.pool import stored_completions
+
+GREEDY_TEMPERATURE = 0.7
+"""Distributions are compared at this temperature where the text was picked greedily."""
+Top = tuple[Tensor, Tensor]
+"""The teacher's likeliest tokens, int64 ``[M, T]``, the likeliest first, and their logits."""
+
+
+class ShortHead:
+    """The rows of an output head for some words: frequent ones, and those a batch asks for."""
+
+    def __init__(self, weight: Tensor, words: Tensor) -> None:
+        """Take `weight` ``[V, D]``, frozen or not; `words` int64, distinct ids (none: all)."""
+        self.weight, self.words = weight, words.sort().values
+        self._rows = None if weight.requires_grad else weight[self.words]
+        self._index = torch.full((len(weight),), -1, device=weight.device)
+        self._index[self.words] = torch.arange(len(self.words), device=weight.device)
+
+    def of(self, asked: Tensor) -> tuple[Tensor, Tensor]:
+        """Return rows ``[U, D]`` that hold all words `asked`, and their indices there."""
+        if not len(self.words):
+            return self.weight, asked
+        others = torch.unique(asked[self._index[asked] < 0])
+        index, first = self._index.clone(), len(self.words)
+        index[others] = torch.arange(first, first + len(others), device=index.device)
+        if self._rows is None:
+            return self.weight[torch.cat([self.words, others])], index[asked]
+        return torch.cat([self._rows, self.weight[others]]), index[asked]
+
+
+def taught_loss(
+    states: Tensor,
+    head: ShortHead,
+    target: Tensor,
+    top: Top | None,
+    temperature: Tensor,
+    weight: Tensor,
+    *,
+    label_share: float,
+    overlap_share: float = 0.0,
+) -> Tensor:
+    """Return the summed loss of slots with final hidden states ``[M, D]``.
+
+    It is cross-entropy with the teacher's distribution, with labels (`target` ``[M]``, by
+    `label_share`), and the chance that a proposal is rejected, 1 - sum min(p, q) (by
+    `overlap_share`); without `top`, with labels alone. All distributions are at the slots' own
+    temperatures ``[M]`` and over the head's words; the teacher's is of its T likeliest tokens. Each
+    slot has a weight ``[M]``.
+    """
+    asked = target[:, None] if top is None else torch.cat([target[:, None], top[0]], 1)
+    rows, index = head.of(asked)
+    logs = (F.linear(states, rows).float() / temperature[:, None]).log_softmax(-1)
+    known = logs.gather(1, index)
+    labels = -known[:, 0]
+    if top is None:
+        return (labels * weight).sum()
+    distribution = (top[1] / temperature[:, None]).softmax(-1)
+    taught = -(distribution * known[:, 1:]).sum(-1)
+    loss = (1 - label_share - overlap_share) * taught + label_share * labels
+    if overlap_share:
+        loss = loss + overlap_share * (1 - torch.minimum(distribution, known[:, 1:].exp()).sum(-1))
+    return (loss * weight).sum()
+
+
+_CHUNK = 256  # tokens whose logits are held at a time
 
 
 class LeanJob(AdapterJob):
     """As `AdapterJob`, with the lean pass and its loss; rows know the temperature of their text."""
 
     def __init__(self, *parts: Any, **options: Any) -> None:
-        """See `AdapterJob`.
-
-        Raises:
-            ValueError: rows that are no completions.
-        """
+        """Take what `AdapterJob` takes; rows that are no completions raise `ValueError`."""
         super().__init__(*parts, **options)
-        if not isinstance(self.source, PoolSource) or self.source.facts["kind"] != "completions":
-            kind = self.source.facts["kind"]
-            raise ValueError(f"run.lean trains on data of kind 'completions', not {kind!r}")
-        words = self.source.frequent(self.settings.head_words) if self.settings.head_words else []
+        words = stored_completions(self.source, "run.lean").frequent(self.run.head_words)
         weight = self.student.head.weight
         self.head = ShortHead(weight, torch.tensor(words, dtype=torch.int64, device=weight.device))
 
     def _piece(self, rows: Sequence[Row], windows: Windows) -> Piece | None:
-        windows = windows.to(self.student.device)
-        loss, count = self._taught(rows, windows)
-        return (loss, count, int((windows.number >= 0).sum())) if count else None
-
-    def _taught(self, rows: Sequence[Row], windows: Windows) -> tuple[Tensor, int]:
-        """Summed loss of the slots that count, and how many they are."""
-        student, variant = self.student, self.student.adapter.config.variant
+        student, variant, run = self.student, self.student.adapter.config.variant, self.run
+        windows = windows.to(student.device)
         hidden, cache = student.context(windows.ids)
         if windows.blocks is not None:
             u = torch.full_like(windows.noise, NO_UNIFORM)
             target, usable, top = windows.blocks.target, windows.blocks.learn, None
         else:
-            places = self._places(rows, windows, hidden)
-            carried = carried_places(windows, variant)
-            explained = explain_places(
-                windows,
-                places.likeliest.gather(1, carried),
-                places.left.gather(1, carried),
-                places.mass.gather(1, carried),
-                variant,
+            asked = learnt(rows).to(windows.ids.device)
+            temperature = torch.tensor([row.temperature or 1.0 for row in rows]).to(asked.device)
+            facts, (ids, logits) = ask_teacher(
+                student, windows.ids, hidden, asked, temperature, run.teacher_top
             )
+            before = carried(windows, variant)
+            likeliest, left, mass = (fact.gather(1, before) for fact in facts)
+            explained = explain(windows, likeliest, left, mass, variant)
             u, target, usable = explained.u, explained.target, explained.usable
             row, slot = usable.nonzero().unbind(1)
-            at = row, windows.place[row, slot]
-            top = places.top_ids[at], places.top_logits[at]
-        settings, number = self.settings, windows.depth - shift_of(variant)
+            at = row, windows.index[row, slot]
+            top = ids[at], logits[at]
+        count = int(usable.sum())
+        if not count:
+            return None
         loss = taught_loss(
             student.states(cache, u, windows)[usable],
             self.head,
             target[usable],
-            None if settings.objective == "one-hot" else top,
+            None if run.objective == "one-hot" else top,
             torch.where(windows.greedy, GREEDY_TEMPERATURE, windows.warp[..., 0])[usable],
-            torch.exp(-number[usable].clamp(min=0) * settings.position_decay),
-            label_share=settings.label_share,
-            overlap_share=settings.overlap_share,
+            torch.exp(-windows.slot(variant)[usable] * run.position_decay),
+            label_share=run.label_share,
+            overlap_share=run.overlap_share,
         )
-        return loss, int(usable.sum())
-
-    def _places(self, rows: Sequence[Row], windows: Windows, hidden: Tensor) -> Places:
-        asked, temperature = _asked(rows, windows.ids)
-        top = self.settings.teacher_top
-        return places_of(self.student, windows.ids, hidden, asked, temperature, top)
+        return loss, count, int((windows.number >= 0).sum())
 
 
-def _asked(rows: Sequence[Row], ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Places of the answers but a row's first, and each row's temperature (greedy: 1)."""
-    asked = torch.zeros(ids.shape, dtype=torch.bool)
-    for line, row in zip(asked, rows, strict=True):
-        line[: len(row.learn)] = torch.tensor(row.learn)
-    asked[:, 0] = False
-    temperature = torch.tensor([row.temperature or 1.0 for row in rows])
-    return asked.to(ids.device), temperature.to(ids.device)
+@torch.no_grad()
+def ask_teacher(
+    student: Student, ids: Tensor, hidden: Tensor, asked: Tensor, temperature: Tensor, num_top: int
+) -> tuple[tuple[Tensor, Tensor, Tensor], Top]:
+    """Ask the teacher once about the tokens of `ids` ``[B, S]``, for all windows that stand there.
+
+    Its hidden states are ``[B, S, D]``, `asked` is a mask ``[B, S]`` without the first tokens of
+    rows, `temperature` ``[B]`` is that of each row's windows (1 where they are greedy). Returned
+    are its argmax before each token, the left edge and the width of the token's interval (float64;
+    0 if not asked about), ``[B, S]`` each; and its likeliest tokens and their logits, ``[B, S,
+    num_top]``.
+    """
+    likeliest, left = torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.float64)
+    mass = torch.zeros_like(left)
+    top_ids = torch.zeros(*ids.shape, num_top, dtype=torch.int64, device=ids.device)
+    top_logits = torch.zeros(*ids.shape, num_top, device=ids.device)
+    for chunk in torch.split(asked.nonzero(), _CHUNK):
+        row, index = chunk.unbind(1)
+        logits = student.teacher_logits(hidden[row, index - 1])
+        top = logits.topk(num_top)
+        warp = torch.stack([temperature[row], torch.ones_like(temperature[row])], 1)
+        left[row, index], mass[row, index] = edges(logits, ids[row, index], warp, 0)
+        likeliest[row, index] = top.indices[:, 0]
+        top_ids[row, index], top_logits[row, index] = top.indices, top.values
+    return (likeliest, left, mass), (top_ids, top_logits)

@@ -4,13 +4,13 @@ The context runs once without gradient. Slots stand in windows of one length, so
 two batched products: of all slots with the context, and of each window with itself; query heads
 that share a key head are rows of one product. `tests/training` holds it against transformers.
 
-Letters: B rows, S places of a row, W windows of a row, L slots of a window, N = B W L slots,
+Letters: B rows, S tokens of a row, W windows of a row, L slots of a window, N = B W L slots,
 D width, H query heads, K key heads, G = H / K, E head size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Factors = Mapping[str, tuple[Tensor | None, Tensor]]
-_ATTENTION = ("q_proj", "k_proj", "v_proj")
-_MLP = ("gate_proj", "up_proj")
+_JOINED = (
+    ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    ("self_attn.o_proj",),
+    ("mlp.gate_proj", "mlp.up_proj"),
+    ("mlp.down_proj",),
+)
 
 
 class _Group(torch.autograd.Function):
@@ -28,21 +32,19 @@ class _Group(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, low: Tensor, *highs: Tensor) -> Tensor:
-        """`weight` ``[in, sum out]``, `low` the stacked A ``[in, n r]``, B ``[r, out]`` each."""
+        """Take `weight` ``[in, sum out]``, the stacked A ``[in, n r]``, and B ``[r, out]`` each."""
         y = x @ weight
         inner = x @ low
         first = 0
-        for number, high in enumerate(highs):
-            rank, width = high.shape
-            part = inner[:, number * rank : (number + 1) * rank]
-            y[:, first : first + width].addmm_(part, high)
-            first += width
+        for part, high in zip(torch.split(inner, [len(h) for h in highs], 1), highs, strict=True):
+            y[:, first : first + high.shape[1]].addmm_(part, high)
+            first += high.shape[1]
         ctx.save_for_backward(x, weight, low, inner, *highs)
         return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of x, A and B; the weight is frozen."""
+        """Return gradients of x, A and B; the weight is frozen."""
         (dy,) = grads
         x, weight, low, inner, *highs = ctx.saved_tensors
         d_inner = torch.empty_like(inner)
@@ -65,7 +67,7 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """``x / rms(x) * weight`` of ``[N, D]``."""
+        """Return ``x / rms(x) * weight`` of ``[N, D]``."""
         scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32).square_()
         scale = scale.div_(x.shape[-1]).add_(eps).rsqrt_().to(x.dtype)
         ctx.save_for_backward(x, weight, scale)
@@ -74,7 +76,7 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """With g = dy w and r = 1 / rms: ``r g - x r^3 mean(g x)``."""
+        """Return ``r g - x r^3 mean(g x)``, where g = dy w and r = 1 / rms."""
         x, weight, scale = ctx.saved_tensors
         inner = grads[0] * weight
         mean = (inner * x).mean(-1, keepdim=True)
@@ -87,7 +89,7 @@ class _Gate(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, both: Tensor) -> Tensor:
-        """Saves its input alone."""
+        """Save the input alone."""
         ctx.save_for_backward(both)
         gate, up = both.chunk(2, -1)
         product: Tensor = F.silu(gate).mul_(up)
@@ -95,7 +97,7 @@ class _Gate(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Into one tensor."""
+        """Write both halves into one tensor."""
         (both,) = ctx.saved_tensors
         gate, up = both.chunk(2, -1)
         d_both = torch.empty_like(both)
@@ -117,11 +119,9 @@ class _Layer:
 
 @dataclass(slots=True)
 class Context:
-    """What slots need of a batch's tokens.
+    """Hidden states ``[B, S, D]`` of tokens before the layer where slots enter (`entering`).
 
-    Attributes:
-        entering: ``[B, S, D]``, hidden states before the layer where slots enter.
-        states: keys and values ``[B K, S, E]`` of every layer from there on.
+    `states` are keys and values ``[B K, S, E]`` of every layer from there on.
     """
 
     entering: Tensor
@@ -132,10 +132,9 @@ class LeanLlama:
     """The frozen weights of a `LlamaForCausalLM`, laid out for training slots."""
 
     def __init__(self, module: Any, enter: int) -> None:
-        """Joined copies of the weights of `module`; slots enter at decoder layer `enter`.
+        """Copy the weights of `module`, joined; slots enter at decoder layer `enter`.
 
-        Raises:
-            ValueError: another architecture, or biases or scaled positions.
+        Other architectures, biases or scaled positions raise `ValueError`.
         """
         config = module.config
         self.heads, self.groups = config.num_attention_heads, config.num_key_value_heads
@@ -156,7 +155,7 @@ class LeanLlama:
 
     @torch.no_grad()
     def context(self, ids: Tensor) -> tuple[Tensor, Context]:
-        """Final hidden states ``[B, S, D]`` of right-padded rows, and what slots see of them."""
+        """Return final states ``[B, S, D]`` of right-padded rows, and what slots see of them."""
         batch, length = ids.shape
         x = F.embedding(ids, self.embedding).flatten(0, 1)
         cos, sin = self._rotary(torch.arange(length, device=ids.device).repeat(batch))
@@ -181,21 +180,18 @@ class LeanLlama:
         self,
         context: Context,
         x: Tensor,
-        places: Tensor,
+        positions: Tensor,
         hidden: tuple[Tensor, Tensor],
         factors: Factors,
     ) -> Tensor:
-        """Final hidden states ``[B, W, L, D]`` of slots.
+        """Return final hidden states ``[B, W, L, D]`` of slots.
 
-        Args:
-            context: of their rows.
-            x: ``[B, W, L, D]``, their hidden states before the layer where they enter.
-            places: int64 ``[B, W, L]``, their positions.
-            hidden: additive masks: of the context ``[B, W, S]``, of the window ``[B, W, L, L]``.
-            factors: A and B of the adapted layers, see `SlotAdapter.factors`.
+        They enter as `x` ``[B, W, L, D]`` at `positions` ``[B, W, L]``; `hidden` are additive masks
+        of the context ``[B, W, S]`` and of the window ``[B, W, L, L]``, `factors` those of
+        `SlotAdapter`.
         """
         shape = x.shape
-        cos, sin = self._rotary(places.flatten())
+        cos, sin = self._rotary(positions.flatten())
         x = x.reshape(-1, shape[-1])
         for layer, states in zip(self.layers[self.enter :], context.states, strict=True):
             h = self._linear(layer, 0, self._norm(x, layer.norms[0]), factors)
@@ -215,19 +211,19 @@ class LeanLlama:
         return product
 
     @staticmethod
-    def _linear(layer: _Layer, place: int, x: Tensor, factors: Factors) -> Tensor:
-        pairs = [factors[name] for name in layer.names[place]]
+    def _linear(layer: _Layer, part: int, x: Tensor, factors: Factors) -> Tensor:
+        pairs = [factors[name] for name in layer.names[part]]
         lows = [low.t() for low, _ in pairs if low is not None]
         highs = [high.t() for _, high in pairs]
-        y: Tensor = _Group.apply(x, layer.weights[place], torch.cat(lows, 1), *highs)  # type: ignore[no-untyped-call]
+        y: Tensor = _Group.apply(x, layer.weights[part], torch.cat(lows, 1), *highs)  # type: ignore[no-untyped-call]
         return y
 
-    def _rotary(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        angles = places.float()[:, None, None] * self.frequencies
+    def _rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        angles = positions.float()[:, None, None] * self.frequencies
         return angles.cos().to(self.norm.dtype), angles.sin().to(self.norm.dtype)
 
     def _heads(self, h: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys (both rotated) and values ``[N, heads, E]``."""
+        """Return queries, keys (both rotated) and values ``[N, heads, E]``."""
         parts = h.view(len(h), -1, self.size)
         turned = self.heads + self.groups
         low, high = parts[:, :turned].chunk(2, -1)
@@ -241,7 +237,7 @@ class LeanLlama:
         shape: torch.Size,
         hidden: tuple[Tensor, Tensor],
     ) -> Tensor:
-        """Attention ``[N, H E]`` of slots to the context and to their windows."""
+        """Return attention ``[N, H E]`` of slots to the context and to their windows."""
         batch, windows, slots, _ = shape
         size, groups, share = self.size, self.groups, self.heads // self.groups
         q, k, v = parts
@@ -279,17 +275,10 @@ def _scores(queries: Tensor, keys: Tensor, scale: float) -> Tensor:
 
 @torch.no_grad()
 def _joined(name: str, layer: Any) -> _Layer:
-    attention, mlp = layer.self_attn, layer.mlp
-    places: Sequence[tuple[str, Any, tuple[str, ...]]] = (
-        ("self_attn", attention, _ATTENTION),
-        ("self_attn", attention, ("o_proj",)),
-        ("mlp", mlp, _MLP),
-        ("mlp", mlp, ("down_proj",)),
-    )
-    names = tuple(tuple(f"{name}.{of}.{part}" for part in parts) for of, _, parts in places)
+    names = tuple(tuple(f"{name}.{part}" for part in parts) for parts in _JOINED)
     weights = tuple(
-        torch.cat([getattr(owner, part).weight for part in parts]).t().contiguous()
-        for _, owner, parts in places
+        torch.cat([layer.get_submodule(part).weight for part in parts]).t().contiguous()
+        for parts in _JOINED
     )
     norms = (layer.input_layernorm.weight, layer.post_attention_layernorm.weight)
     return _Layer(names, weights, norms)

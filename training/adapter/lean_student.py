@@ -1,6 +1,6 @@
 """A `Student` whose slots stand in windows of one length, trained by the lean pass of a Llama.
 
-Letters: B rows, S places of a row, Q = W L slots of a row, W windows, L slots of a window, D width.
+Letters: B rows, S tokens of a row, Q = W L slots of a row, W windows, L slots of a window.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 from decoders.core.adapter.module import SlotAdapter
 from training.adapter.lean_llama import Context, LeanLlama
 from training.adapter.student import Student, gather_rows
-from training.adapter.windows import Windows, shift_of
+from training.adapter.windows import Windows
 
 
 class LeanStudent(Student):
@@ -23,11 +23,7 @@ class LeanStudent(Student):
     """
 
     def __init__(self, module: Any, adapter: SlotAdapter) -> None:
-        """Freezes `module`, a Llama in float32 or bfloat16 on its device.
-
-        Raises:
-            ValueError: another architecture, or an adapter it cannot train.
-        """
+        """Freeze `module`, a Llama in float32 or bfloat16; others raise `ValueError`."""
         if not adapter.config.rank or adapter.config.standalone:
             raise ValueError(
                 "run.lean trains low-rank adapters that are not standalone; set adapter.rank to "
@@ -44,26 +40,25 @@ class LeanStudent(Student):
         """See `Student.states`."""
         assert windows.stride, "the lean pass needs windows that are drawn with a stride"
         assert isinstance(cache, Context)
-        batch, num_slots = windows.place.shape
+        batch, num_slots = windows.index.shape
         shape = (batch, num_slots // windows.stride, windows.stride)
         x = self.embed(u, windows)
         if self.adapter.config.enter:
             before = gather_rows(cache.entering, (windows.start - 1).clamp(min=0)).to(x.dtype)
-            number = (windows.depth - shift_of(self.adapter.config.variant)).clamp(min=0)
-            x = self.adapter.entering(x.flatten(0, 1), number.flatten(), before.flatten(0, 1)).view(
-                before.shape
-            )
+            number = windows.slot(self.adapter.config.variant).flatten()
+            entering = self.adapter.entering(x.flatten(0, 1), number, before.flatten(0, 1))
+            x = entering.view(before.shape)
         hidden = self.lean.slots(
             cache,
             x.to(self.dtype).view(*shape, -1),
-            (windows.place - 1).clamp(min=0).view(shape),
+            windows.position.view(shape),
             self._hidden(windows, shape),
             self.adapter.factors(self.dtype),
         )
         return hidden.view(batch, num_slots, -1)
 
     def _hidden(self, windows: Windows, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """Additive masks of the context ``[B, W, S]`` and of each window ``[B, W, L, L]``."""
+        """Return additive masks of the context ``[B, W, S]`` and of windows ``[B, W, L, L]``."""
         start = windows.start.view(shape)[..., 0].clamp(min=1)
         tokens = torch.arange(windows.ids.shape[1], device=start.device)
         number = windows.number.view(shape)

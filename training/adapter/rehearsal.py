@@ -1,6 +1,6 @@
-"""Before the first step: a fresh adapter decodes, and its job takes a row that was made up.
+"""Refuse what an architecture cannot do before any text is sampled.
 
-What an architecture cannot do shows here, before any text is sampled.
+A fresh adapter decodes, and its job takes a row that was made up.
 """
 
 from __future__ import annotations
@@ -8,13 +8,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
-
-from torch import nn
 
 from decoders.core.adapter.config import Variant
-from decoders.core.adapter.hidden import HiddenAdapter
-from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
@@ -28,7 +24,7 @@ from decoders.idlm import Refinement
 from decoders.isd import StridedDecoding
 from decoders.medusa import Medusa
 from decoders.ptp import ParallelTokenPrediction
-from training.loop import Piece, TrainingProgress
+from training.loop import Job, TrainingProgress
 from training.text.data import Row
 from training.text.pool import PoolSource
 from training.text.sources import Source
@@ -46,38 +42,21 @@ _DECODERS: Mapping[Variant, Decoder] = {
 _NUM_TOKENS = 4
 
 
-class _Job(Protocol):
-    @property
-    def trained(self) -> nn.Module: ...
-
-    def pieces(self, progress: TrainingProgress) -> Iterator[Piece]: ...
-
-
-def _made_up(vocab_size: int) -> PoolSource:
-    """A source of a row a step, of any tokens: completions, which every job takes."""
-    texts = ([token % vocab_size for token in range(first, first + 8)] for first in range(3, 19))
-    rows = (Row(ids, [False, *[True] * 7], temperature=1.0) for ids in texts)
-    return PoolSource(rows, kind="completions", name="rehearsal", rows_per_step=1, seed=0)
-
-
 def rehearse(
-    model: HFModel, adapter: SlotAdapter | HiddenAdapter, make: Callable[[Source], _Job]
+    model: HFModel, adapter: SlotAdapter | HiddenAdapter, make: Callable[[Source], Job]
 ) -> None:
-    """Check the model, decode with the adapter, and run a step of its job without updating.
+    """Check the model, decode with a fresh adapter, and run a step of its job without updating.
 
-    Args:
-        model: what the adapter is for.
-        adapter: a fresh one.
-        make: the job that trains the adapter, on a source.
-
-    Raises:
-        ValueError: the architecture is run wrong, or decodes or trains no such adapter.
+    An architecture that is run wrong, or decodes or trains no such adapter, raises `ValueError`.
     """
     self_check(model)
     name, variant = type(model.module).__name__, adapter.config.variant
     with _refusing(f"{name} takes no {variant} adapter", passing=ValueError):
         model.attach(_NAME, adapter)
-    source = _made_up(model.vocab_size)
+    texts = ([token % model.vocab_size for token in range(n, n + 8)] for n in range(3, 19))
+    rows = (Row(ids, [False, *[True] * 7], temperature=1.0) for ids in texts)
+    # completions, which every job takes
+    source = PoolSource(rows, kind="completions", name=_NAME, rows_per_step=1, seed=0)
     prompts = [row.ids[:length] for row in source.rows(0) for length in (3, 5)]
     models, sampling = Models(target=model), Sampling(max_new_tokens=_NUM_TOKENS)
     with _refusing(f"{name} decodes with no {variant} adapter"):

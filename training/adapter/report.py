@@ -1,4 +1,4 @@
-"""How good a parallel predictor is on held-out windows.
+"""Held-out figures of parallel predictors.
 
 *Survival* to slot g is the probability that the first g slots are all right, estimated slot by slot
 (Kaplan-Meier), so that windows that end early with their answer count as far as they go. Its sum
@@ -8,6 +8,8 @@ right by chance only (isd), it counts by that chance.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,17 +18,18 @@ from torch import Tensor
 
 from training.adapter.objectives import Outcome, SlotJudgement
 
+_STRIDES = (4, 8)
+RATIOS = (0.25, 0.5, 0.75)
+
 
 class SlotTally:
-    """Counts over windows of `num_slots` slots.
+    """Counts ``[4, num_slots]`` over windows, float64, for each row of text (`by_row`).
 
-    Attributes:
-        by_row: float64 ``[4, num_slots]`` of each row of text: slots judged, slots right, slots
-            judged whose predecessors were right, and those of them that were right too.
+    They are of slots judged, slots right, slots judged whose predecessors were right, and those of
+    them that were right too.
     """
 
     def __init__(self, num_slots: int) -> None:
-        """Nothing is counted yet."""
         self.num_slots = num_slots
         self.by_row: list[Tensor] = []
         self.confidences: list[Tensor] = []
@@ -34,23 +37,20 @@ class SlotTally:
         self.num_windows = 0
 
     def add(self, outcome: Outcome, judged: SlotJudgement) -> None:
-        """Counts what was judged of an outcome."""
+        """Count what was judged of an outcome."""
         windows, usable = outcome.windows, outcome.usable.clone()
         table = torch.zeros(usable.shape, dtype=torch.float64, device=usable.device)
         table[usable] = judged.right.double()
         usable[outcome.usable] = judged.counts
         first = windows.depth[windows.number >= 0].min() if usable.any() else 0
-        slot = (windows.depth - first).clamp(min=0)
+        slots = (windows.depth - first).clamp(min=0)
         alive: dict[tuple[int, int], float] = {}
         counts = torch.zeros(len(usable), 4, self.num_slots, dtype=torch.float64)
         for b, q in usable.nonzero().tolist():
-            key, place = (b, int(windows.number[b, q])), int(slot[b, q])
+            key, slot = (b, int(windows.number[b, q])), int(slots[b, q])
             hit, before = float(table[b, q]), alive.get(key, 1.0)
             self.num_windows += key not in alive
-            counts[b, 0, place] += 1
-            counts[b, 1, place] += hit
-            counts[b, 2, place] += before
-            counts[b, 3, place] += before * hit
+            counts[b, :, slot] += torch.tensor([1, hit, before, before * hit], dtype=torch.float64)
             alive[key] = before * hit
         self.by_row += counts.unbind()
         self.confidences.append(judged.confidence[judged.counts].cpu())
@@ -58,23 +58,23 @@ class SlotTally:
 
     @property
     def counts(self) -> Tensor:
-        """`by_row`, summed."""
+        """Return `by_row`, summed."""
         return torch.stack(self.by_row).sum(0) if self.by_row else torch.zeros(4, self.num_slots)
 
     def accuracy(self) -> list[float | None]:
-        """Share of right slots by slot, whatever the slots before were."""
+        """Return the share of right slots by slot, whatever the slots before were."""
         return _ratios(self.counts[1], self.counts[0])
 
     def survival(self) -> list[float]:
-        """P(the first g slots are right) for g = 1 … `num_slots`."""
+        """Return P(the first g slots are right) for g = 1 … `num_slots`."""
         shares, product = [], 1.0
         for ratio in _ratios(self.counts[3], self.counts[2]):
-            product *= 0.0 if ratio is None else ratio
+            product *= ratio or 0.0
             shares.append(round(product, 5))
         return shares
 
     def calibration(self) -> tuple[float, float]:
-        """(a, b) of ``sigmoid(a logit(c) + b)``, the chance that confidence c is right."""
+        """Return (a, b) of ``sigmoid(a logit(c) + b)``, the chance that confidence c is right."""
         if not self.rights:
             return 1.0, 0.0
         c = torch.cat(self.confidences).double().clamp(1e-6, 1 - 1e-6)
@@ -97,25 +97,39 @@ class SlotTally:
 
 
 def _ratios(part: Tensor, whole: Tensor) -> list[float | None]:
-    return [
-        round(a / b, 5) if b else None for a, b in zip(part.tolist(), whole.tolist(), strict=True)
-    ]
+    pairs = zip(part.tolist(), whole.tolist(), strict=True)
+    return [round(a / b, 5) if b else None for a, b in pairs]
+
+
+def leading(survival: Sequence[float], num_slots: int) -> float:
+    """Return the expected leading correct tokens of the first `num_slots` slots."""
+    return round(sum(survival[:num_slots]), 3)
+
+
+def tokens_per_call(survival: Sequence[float], stride: int) -> float | None:
+    """Return tokens per call of introspective strided decoding; None: too few slots were trained.
+
+    ``(2 + C_1 + ... + C_{N-2}) / (2 - C_{N-1})``, where C_k (`survival`) is the chance that a
+    stride's first k specs stand: rounds whose specs all stood are followed by rounds that verify,
+    the others by one that only proposes.
+
+    Source: I-DLM (arXiv 2604.11035), for chances that differ by depth.
+    """
+    if len(survival) < stride - 1:
+        return None
+    return round((2 + sum(survival[: stride - 2])) / (2 - survival[stride - 2]), 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutReport:
-    """Held-out figures of an adapter, as they stand in ``adapter.json``.
+    """Held-out figures of an adapter in sampled windows, as they stand in ``adapter.json``.
 
-    Attributes:
-        windows: how many sampled windows were looked at.
-        accuracy: by slot, in sampled windows.
-        survival: P(first g slots right), sampled windows.
-        leading_16: expected leading correct tokens of the first 16 slots, sampled windows.
-        calibration: (a, b), see `SlotTally.calibration`.
-        greedy_accuracy: as `accuracy`, in greedy windows (None: not trained on them).
-        greedy_survival: as `survival`.
-        greedy_leading_16: as `leading_16`.
-        greedy_calibration: as `calibration`.
+    By slot: `accuracy`, and `survival`, P(first g slots right); `calibration` is that of
+    `SlotTally`. The same in greedy windows is None where they are not trained on. Of isd, accuracy
+    is the mean over windows of sum min(p, q) by depth, which is how often strict verification
+    accepts; `open_` is at temperature 1 and without a nucleus; `tokens_per_call` is by stride and
+    distribution (``sampled``, ``open``, ``greedy``). Of blocks, figures are about fully masked ones
+    against the text; `by_ratio` is by the share of a block that is masked.
     """
 
     windows: int
@@ -127,56 +141,79 @@ class HeldOutReport:
     greedy_survival: list[float] | None = None
     greedy_leading_16: float | None = None
     greedy_calibration: tuple[float, float] | None = None
+    open_accuracy: list[float | None] | None = None
+    open_survival: list[float] | None = None
+    tokens_per_call: Mapping[str, Mapping[str, float]] | None = None
+    by_ratio: Mapping[str, float | None] | None = None
 
     @classmethod
-    def of(cls, sampled: SlotTally, greedy: SlotTally | None) -> HeldOutReport:
-        """The report of tallies."""
-        return cls(**cls.fields_of(sampled, greedy))
-
-    @staticmethod
-    def fields_of(sampled: SlotTally, greedy: SlotTally | None) -> dict[str, Any]:
-        """The fields above, by name."""
-        fields = {
-            "windows": sampled.num_windows,
-            "accuracy": sampled.accuracy(),
-            "survival": sampled.survival(),
-            "leading_16": leading(sampled.survival(), 16),
-            "calibration": sampled.calibration(),
-        }
-        if greedy is not None:
-            fields |= {
-                "greedy_accuracy": greedy.accuracy(),
-                "greedy_survival": greedy.survival(),
-                "greedy_leading_16": leading(greedy.survival(), 16),
-                "greedy_calibration": greedy.calibration(),
+    def of(
+        cls,
+        sampled: SlotTally,
+        greedy: SlotTally | None = None,
+        *,
+        opened: SlotTally | None = None,
+        by_ratio: Mapping[float, SlotTally] | None = None,
+    ) -> HeldOutReport:
+        """Return the report of tallies; `opened` are of isd, `by_ratio` of blocks."""
+        fields: dict[str, Any] = {"windows": sampled.num_windows}
+        for prefix, tally in (("", sampled), ("greedy_", greedy)):
+            if tally is not None:
+                fields[f"{prefix}accuracy"] = tally.accuracy()
+                fields[f"{prefix}survival"] = tally.survival()
+                fields[f"{prefix}leading_16"] = leading(tally.survival(), 16)
+                fields[f"{prefix}calibration"] = tally.calibration()
+        if opened is not None:
+            fields |= {"open_accuracy": opened.accuracy(), "open_survival": opened.survival()}
+            kinds = {"sampled": sampled, "open": opened, "greedy": greedy}
+            found = {
+                str(stride): {
+                    name: value
+                    for name, tally in kinds.items()
+                    if tally and (value := tokens_per_call(tally.survival(), stride)) is not None
+                }
+                for stride in _STRIDES
             }
-        return fields
+            fields["tokens_per_call"] = {stride: by for stride, by in found.items() if by}
+        if by_ratio is not None:
+            pairs = {ratio: tally.counts[:2].sum(1).tolist() for ratio, tally in by_ratio.items()}
+            fields["by_ratio"] = {
+                f"{ratio:g}": round(right / judged, 5) if judged else None
+                for ratio, (judged, right) in pairs.items()
+            }
+        return cls(**fields)
+
+    def measured(self) -> dict[str, Any]:
+        """Return the figures of this kind of adapter by name."""
+        fields = dataclasses.asdict(self).items()
+        return {
+            name: value for name, value in fields if value is not None or name.startswith("greedy_")
+        }
 
     @property
     def score(self) -> float:
-        """What the best is chosen by: leading slots of sampled and greedy windows, their mean."""
-        leading = [self.leading_16, self.greedy_leading_16]
-        known = [value for value in leading if value is not None]
-        return sum(known) / len(known)
-
-    def every_few(self) -> list[float]:
-        """Accuracy at about six slots."""
-        shown = self.accuracy[:: self._every]
-        return [value for value in shown if value is not None]
-
-    @property
-    def _every(self) -> int:
-        return max(1, len(self.accuracy) // 6)
+        """Return what the best is chosen by: mean leading slots of sampled and greedy windows."""
+        if self.greedy_leading_16 is None:
+            return self.leading_16
+        return (self.leading_16 + self.greedy_leading_16) / 2
 
     def summary(self) -> str:
-        """One line for the terminal."""
-        shown = " ".join(f"{value:.2f}" for value in self.every_few())
+        """Return one line for the terminal."""
+        every = 1 if self.tokens_per_call is not None else max(1, len(self.accuracy) // 6)
+        shown = " ".join(f"{value:.2f}" for value in self.accuracy[::every] if value is not None)
+        if self.tokens_per_call is not None:
+            strides = "; ".join(
+                f"N = {stride}: " + ", ".join(f"{name} {value:.2f}" for name, value in by.items())
+                for stride, by in self.tokens_per_call.items()
+            )
+            strides = strides or "none of these strides"
+            return f"overlap by depth {shown}; tokens per call: {strides}"
+        if self.by_ratio is not None:
+            known = {ratio: share for ratio, share in self.by_ratio.items() if share is not None}
+            shares = ", ".join(f"{share:.3f} at {ratio}" for ratio, share in known.items())
+            line = f"fully masked: leading correct {leading(self.survival, len(self.survival)):.2f}"
+            return f"{line}, accuracy by position {shown}; by share of masks: {shares}"
         line = f"leading correct of 16: {self.leading_16:.2f}"
         if self.greedy_leading_16 is not None:
             line += f", greedy {self.greedy_leading_16:.2f}"
-        return f"{line}; accuracy at every {self._every}th slot {shown}"
-
-
-def leading(survival: list[float], num_slots: int) -> float:
-    """Expected leading correct tokens of the first `num_slots` slots."""
-    return round(sum(survival[:num_slots]), 3)
+        return f"{line}; accuracy at every {every}th slot {shown}"

@@ -4,7 +4,7 @@ The context runs through the untouched base weights without gradient; slots then
 adapter and see the context's keys and values. Attention is written out with two batched products:
 on a CPU its backward pass is several times as fast as the fused kernel's.
 
-Letters: B rows, S places of a row, Q slots of a row, D width, H heads, E head size.
+Letters: B rows, S tokens of a row, Q slots of a row, D width, H heads, E head size.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from decoders.core.adapter.gating import GatedModule
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.weights import Deltas, MergedWeights, UnmergedWeights
 from decoders.core.hf.architecture import Architecture
+from decoders.core.hf.checkpoint import is_of_memory
 from decoders.core.types import MASKED
-from training.adapter.student_check import check_states, made_up_text
-from training.adapter.windows import Windows, shift_of
+from training.adapter.windows import Windows
 
 _ATTENTION = "two-products"
+_CHECKED_TOKENS, _CHECKED_CONTEXT = 9, 5
 
 
 def _attend(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, **facts: Any
 ) -> tuple[Tensor, None]:
-    """Attention of ``[B, H, N, E]`` queries under an additive mask ``[B or 1, 1, N, T]``."""
+    """Attend with ``[B, H, N, E]`` queries under an additive mask ``[B or 1, 1, N, T]``."""
     num_batch, heads, rows, size = query.shape
     groups = heads // key.shape[1]
     if groups > 1:
@@ -74,24 +75,24 @@ class ContextCache(Cache):
 
     @property
     def length(self) -> int:
-        """S once the context ran, else 0."""
+        """Return S once the context ran, else 0."""
         return 0 if self.recording else int(self.states[0][0].shape[2])
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Places that are kept."""
+        """Return how many tokens are kept."""
         return self.length
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
-        """Where the rows of a call begin."""
+        """Return the position at which the rows of a call begin."""
         return self.length
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        """Columns of a mask, and where they begin."""
+        """Return the columns of a mask, and where they begin."""
         return self.length + query_length, 0
 
 
 class Student:
-    """Runs contexts and slots. `merged` says how the open gate is computed (see `gating`).
+    """Runs contexts and slots of a causal LM.
 
     With `gated` False the context runs through the adapter too (ungated LoRA, an ablation): it then
     carries gradients, and its states are no longer the base model's.
@@ -100,18 +101,10 @@ class Student:
     def __init__(
         self, module: Any, adapter: SlotAdapter, *, gated: bool = True, teacher: Any = None
     ) -> None:
-        """Freezes `module` (a causal LM on its device, in the dtype to compute in).
+        """Freeze `module` (on its device, in the dtype to compute in) for training `adapter`.
 
-        Args:
-            module: what the adapter is for.
-            adapter: what is trained.
-            gated: see above.
-            teacher: another causal LM of the same vocabulary whose picks are learned; None is
-                `module` itself.
-
-        Raises:
-            ValueError: where the adapter or an architecture does not fit, or slots that stand for a
-                text's own tokens have other states than the module's own.
+        `teacher` is another causal LM of the same vocabulary whose picks are learned; None is
+        `module` itself. An adapter or an architecture that does not fit raises `ValueError`.
         """
         adapter.check_fits(module)
         self.facts = _facts_of(module)
@@ -127,7 +120,10 @@ class Student:
                 )
             self.other = teacher.eval().requires_grad_(False)
         self.adapter, self.gated = adapter, gated
-        text = made_up_text(module, longest_row(self.facts))
+        ids = torch.arange(3, 3 + min(_CHECKED_TOKENS, longest_row(self.facts)))
+        ids = ids[None].to(module.device)
+        with torch.no_grad():
+            expected = module.base_model(input_ids=ids, use_cache=False).last_hidden_state
         self.wrapped = GatedModule(module)
         self.module.set_attn_implementation(_ATTENTION)
         self.head = module.get_output_embeddings()
@@ -135,29 +131,29 @@ class Student:
         self.device: torch.device = module.device
         # merging costs in * out * r a layer, the delta rows * (in + out) * r
         self.merged = all(a * b < 2048 * (a + b) for a, b in adapter.config.layers.values())
-        check_states(*text, self._stood_in)
+        self._check_states(ids, expected)
 
     def context(self, ids: Tensor) -> tuple[Tensor, ContextCache]:
-        """Hidden states ``[B, S, D]`` of right-padded rows, and what slots will see of them."""
+        """Return hidden states ``[B, S, D]`` of right-padded rows, and what slots see of them."""
         cache = ContextCache()
         if self.gated:
             hidden = self._context(ids, cache)
         else:
             with self.wrapped.active(self._forward()):
-                hidden = self._base(cache, self._causal(ids), **_placed(ids))
+                hidden = self._run_rows(ids, cache)
         cache.recording = False
         return hidden, cache
 
     @torch.no_grad()
     def teacher(self, ids: Tensor, hidden: Tensor) -> Tensor:
-        """The teacher's own hidden states ``[B, S, D]``; `hidden` are those of `context`."""
+        """Return the teacher's own states ``[B, S, D]``; `hidden` are those of `context`."""
         if self.other is not None:
             states: Tensor = self.other.base_model(input_ids=ids, use_cache=False).last_hidden_state
             return states
         return hidden if self.gated else self._context(ids, ContextCache())
 
     def teacher_logits(self, hidden: Tensor) -> Tensor:
-        """Float32 logits of the teacher's hidden states."""
+        """Return float32 logits of the teacher's hidden states."""
         if self.other is None:
             return self.logits(hidden)
         logits: Tensor = self.other.get_output_embeddings()(hidden)
@@ -165,24 +161,20 @@ class Student:
 
     @torch.no_grad()
     def _context(self, ids: Tensor, cache: ContextCache) -> Tensor:
-        return self._base(cache, self._causal(ids), **_placed(ids))
+        return self._run_rows(ids, cache)
 
-    def _causal(self, ids: Tensor) -> Any:
+    def _run_rows(self, ids: Tensor, cache: ContextCache) -> Tensor:
         length = ids.shape[1]
         causal = torch.ones(length, length, dtype=torch.bool).tril()
-        return self._masks(causal.expand(len(ids), -1, -1), length)
+        masks = self._masks(causal.expand(len(ids), -1, -1), length)
+        # from a mask of ours a module would count other positions
+        positions = torch.arange(length, device=ids.device)[None]
+        return self._base(cache, masks, input_ids=ids, position_ids=positions)
 
     def slots(
         self, cache: ContextCache, embedded: Tensor, positions: Tensor, mask: Tensor
     ) -> Tensor:
-        """Hidden states ``[B, Q, D]`` of slots.
-
-        Args:
-            cache: of `context`.
-            embedded: ``[B, Q, D]`` slot inputs.
-            positions: int64 ``[B, Q]``.
-            mask: bool ``[B, Q, S + Q]``, True where seen.
-        """
+        """Return hidden states ``[B, Q, D]`` of embedded slots; `mask` is ``[B, Q, S + Q]``."""
         reach = cache.length
         if any(self.facts.windows.values()):  # slots of a block may stand behind their row
             reach = max(reach, int(positions.max()) + 1)
@@ -195,8 +187,29 @@ class Student:
             )
 
     @torch.no_grad()
+    def _check_states(self, ids: Tensor, expected: Tensor) -> None:
+        """Hold a text's states, of its beginning and of slots on it, against the module's own.
+
+        A student brings masks, positions and an attention of its own. Where an architecture does
+        more (sinks, biases, caps, masks by index), it would train on states that no decoder meets.
+        """
+        name, rest = type(self.module).__name__, expected[:, _CHECKED_CONTEXT:]
+        line = f"{name} trains no adapter of slots: its attention is not plain"
+        try:
+            gap = self._stood_in(ids, _CHECKED_CONTEXT) - torch.cat([expected, rest], 1)
+        except Exception as error:
+            if is_of_memory(error):
+                raise
+            reason = str(error).partition("\n")[0] or type(error).__name__
+        else:
+            relative = (gap.float().norm() / expected.float().norm()).item()
+            if relative < (1e-3 if expected.dtype == torch.float32 else 0.1):
+                return
+            reason = f"its states differ by {relative:.1%}"
+        raise ValueError(f"{line} ({reason}); train medusa, eagle or exit")
+
     def _stood_in(self, ids: Tensor, num_context: int) -> Tensor:
-        """States of a text ``[1, S]``: those of its beginning, and two windows of slots on it.
+        """Return states of a text's beginning, and of two windows of slots that stand for the rest.
 
         Slots have the base weights alone and the embeddings of the text's other tokens.
         """
@@ -215,16 +228,12 @@ class Student:
         return torch.cat([hidden, slots], 1)
 
     def states(self, cache: Any, u: Tensor, windows: Windows) -> Tensor:
-        """Hidden states ``[B, Q, D]`` of windows' slots that carry u ``[B, Q]``.
-
-        Each stands before the token it predicts; `cache` is of `context`.
-        """
-        embedded = self.embed(u, windows)
-        return self.slots(cache, embedded, (windows.place - 1).clamp(min=0), windows.mask())
+        """Return hidden states ``[B, Q, D]`` of windows' slots that carry u ``[B, Q]``."""
+        return self.slots(cache, self.embed(u, windows), windows.position, windows.mask())
 
     def embed(self, u: Tensor, windows: Windows) -> Tensor:
-        """Slot inputs ``[B, Q, D]`` from u ``[B, Q]``; slots of blocks may show tokens instead."""
-        number = (windows.depth - shift_of(self.adapter.config.variant)).clamp(min=0)
+        """Return slot inputs ``[B, Q, D]`` of u ``[B, Q]``; slots of blocks may show tokens."""
+        number = windows.slot(self.adapter.config.variant)
         tokens, anchors, shown = self.module.get_input_embeddings(), None, None
         if self.adapter.config.anchored:
             before = windows.ids.gather(1, (windows.start - 1).clamp(min=0))
@@ -238,13 +247,13 @@ class Student:
         return flat.view(*u.shape, -1)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Float32 logits of hidden states."""
+        """Return float32 logits of hidden states."""
         logits: Tensor = self.head(hidden)
         return logits.float()
 
     @torch.no_grad()
     def merge(self) -> Any:
-        """The module with the deltas added to its weights, for good."""
+        """Return the module with the deltas added to its weights, for good."""
         deltas = Deltas(self.wrapped, self.adapter.factors(torch.float32))
         for index, layer in enumerate(self.wrapped.layers):
             layer.weight.copy_(deltas.merged(index))
@@ -265,12 +274,9 @@ class Student:
         return hidden
 
     def _masks(self, seen: Tensor, reach: int) -> Any:
-        """Additive ``[B, 1, N, T]``, one per kind of layer if there are several.
+        """Return additive masks ``[B, 1, N, T]``, one per kind of layer if there are several.
 
-        `reach` is how many places there are.
-
-        Raises:
-            ValueError: a sliding window would hide part of a row, which these masks do not do.
+        A sliding window that hides part of a row, of `reach` tokens, is refused.
         """
         most = longest_row(self.facts)
         if most < min(reach, self.facts.max_length):
@@ -285,11 +291,6 @@ class Student:
 
 
 def _facts_of(module: Any) -> Architecture:
-    """What is known of an architecture.
-
-    Raises:
-        ValueError: where its head is not plain.
-    """
     facts = Architecture.of(module, DynamicCache())
     if not facts.reads_hidden:
         raise ValueError(
@@ -299,16 +300,11 @@ def _facts_of(module: Any) -> Architecture:
     return facts
 
 
-def _placed(ids: Tensor) -> dict[str, Tensor]:
-    """Rows and their positions: from a mask of ours a module would count others."""
-    return {"input_ids": ids, "position_ids": torch.arange(ids.shape[1], device=ids.device)[None]}
-
-
 def longest_row(facts: Architecture) -> int:
-    """Tokens of the longest row that all of a model's layers see whole."""
+    """Return the tokens of the longest row that all of a model's layers see whole."""
     return min([facts.max_length, *filter(None, facts.windows.values())])
 
 
-def gather_rows(states: Tensor, places: Tensor) -> Tensor:
-    """``[B, Q, D]``: for each row of ``[B, S, D]`` the states at `places` ``[B, Q]``."""
-    return states.gather(1, places[..., None].expand(-1, -1, states.shape[-1]))
+def gather_rows(states: Tensor, indices: Tensor) -> Tensor:
+    """Return ``[B, Q, D]``: the states ``[B, S, D]`` of each row at its indices ``[B, Q]``."""
+    return states.gather(1, indices[..., None].expand(-1, -1, states.shape[-1]))

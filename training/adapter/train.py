@@ -1,196 +1,56 @@
-"""The job that trains an adapter, from one recipe, resumable: ``bench train ptp`` and ``idlm``.
-
-Training state lives in ``OUTPUT/.training``; the adapter lands in OUTPUT.
-"""
+"""The job that trains an adapter, from one recipe, resumable: ``bench train ptp`` and ``idlm``."""
 
 from __future__ import annotations
 
 import functools
-import shutil
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Unpack
 
 import torch
+from torch import nn
 
 from decoders.core.adapter.config import MASKED_VARIANTS, AdapterConfig
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
-from decoders.core.hf.checkpoint import find_checkpoint, unavailable, weights_sha256
+from decoders.core.hf.checkpoint import weights_sha256
 from decoders.core.hf.model import HFModel, stop_ids
-from training.adapter.best import Best
 from training.adapter.blocks import BlockRules
-from training.adapter.job import AdapterJob, optimizers
+from training.adapter.job import AdapterJob
 from training.adapter.lean_job import LeanJob
 from training.adapter.lean_student import LeanStudent
 from training.adapter.recipe import AdapterRecipe, AdapterTable, BlocksTable
 from training.adapter.rehearsal import rehearse
 from training.adapter.student import Student, longest_row
-from training.adapter.warm_start import begin_from
 from training.adapter.windows import WindowSampling
-from training.loop import Loop, Schedule, TrainingProgress, fingerprint_of, saved_progress
-from training.recipe import RECIPES, ZOO, customised, read_recipe, with_settings, zoo_output
+from training.loop import Best, TrainingProgress, fingerprint_of
 from training.reporter import Reporter
-from training.text.sources import Source, Teacher, source_of
-from training.workers import keep_memory, spawn, worker
+from training.run import BEST, Locate, TrainingOptions, located, open_checkpoint, train_recipe
+from training.text.completions import Teacher
+from training.text.sources import Source, source_of
 
-CHECKPOINT, BEST, LOG = "adapter.pt", "best.pt", "adapter.jsonl"
-
-Locate = Callable[[str], str]
-Kind = Literal["ptp", "refine", "isd"]
-"""What an adapter is for: a decoder or, of I-DLM, its mode."""
-_DEFAULTS: Mapping[Kind, tuple[str, str]] = {
-    "ptp": ("ptp.toml", "ptp-any.toml"),
-    "refine": ("idlm-refine.toml", "idlm-any-refine.toml"),
-    "isd": ("idlm-isd.toml", "idlm-any.toml"),
-}
-"""Recipes of the zoo's own adapter, and of one for any model."""
-
-
-def main(
-    recipe: Path | None,
-    output: Path | None,
-    *,
-    kind: Kind = "ptp",
-    model: str | None = None,
-    data: str | None = None,
-    num_steps: int | None = None,
-    settings: Sequence[str] = (),
-    resume: bool = True,
-    progress: str = "auto",
-    device: str = "cpu",
-    locate: Locate = str,
-) -> Path:
-    """What ``bench train ptp`` and ``bench train idlm`` do; returns the adapter's folder.
-
-    Args:
-        recipe: None is the zoo's own, or the one for any model where `model` is given.
-        output: None is KIND in `zoo_output()`, or ``results/adapters/MODEL`` (``MODEL-KIND`` but
-            for PTP).
-        kind: what the recipe trains.
-        model: see `customised`; so are `data` and `num_steps`.
-        data: see `customised`.
-        num_steps: see `customised`.
-        settings: see `with_settings`.
-        resume: see `train_adapter`; so are `progress` and `device`.
-        progress: see `train_adapter`.
-        device: see `train_adapter`.
-        locate: see `train_adapter`.
-
-    Raises:
-        ValueError: an impossible recipe or option, one of another kind, or a checkpoint of another
-            recipe.
-    """
-    if recipe is None:
-        recipe = RECIPES / _DEFAULTS[kind][model is not None]
-    if output is None:
-        suffix = "" if kind == "ptp" else f"-{kind}"
-        named = Path("results") / "adapters" / f"{Path(model or 'zoo').name}{suffix}"
-        output = zoo_output() / kind if model is None else named
-    tables = customised(read_recipe(recipe), model=model, data=data, num_steps=num_steps)
-    tables = with_settings(tables, settings)
-    variant = AdapterRecipe.of(tables).adapter.variant
-    recipe_kind = variant if variant in MASKED_VARIANTS else "ptp"
-    if recipe_kind != kind:
-        asked = (
-            "bench train ptp"
-            if recipe_kind == "ptp"
-            else f"bench train idlm --objective {recipe_kind}"
-        )
-        raise ValueError(f"recipe {recipe} trains {recipe_kind}; use `{asked}`")
-    train_adapter(tables, output, resume=resume, progress=progress, device=device, locate=locate)
-    return output
+_UNIFORM_SCALE = 0.1
+"""How large the embedding of u begins, in the new adapter's own scale, beside a mask's vector."""
 
 
 def train_adapter(
     tables: Mapping[str, Any],
     output: Path,
     *,
-    resume: bool = True,
-    progress: str = "auto",
-    device: str = "cpu",
-    stop_after_s: float | None = None,
-    locate: Locate = str,
+    kind: str | None = None,
+    **options: Unpack[TrainingOptions],
 ) -> TrainingProgress:
-    """Trains what a recipe says into `output`; continues from the last checkpoint.
+    """Train the adapter of a recipe, as in ``training/recipes/ptp.toml``; see `train_recipe`.
 
-    Args:
-        tables: a recipe, as in ``training/recipes/ptp.toml``.
-        output: folder of the adapter; ``output/.training`` holds resumable state.
-        resume: continue from the last checkpoint; False starts over (sampled text is kept).
-        progress: ``auto``, ``rich``, ``plain`` or ``none``.
-        device: a torch device; anything but ``cpu`` uses one worker.
-        stop_after_s: stop early (after a checkpoint) once this many seconds of training passed.
-        locate: where a model of the recipe lies, by what the recipe calls it.
-
-    Raises:
-        ValueError: an impossible recipe, or a checkpoint of another recipe.
+    A recipe of another `kind` (ptp, refine or isd; None: any) raises `ValueError`.
     """
     recipe = AdapterRecipe.of(tables)
-    state = output / ".training"
-    state.mkdir(parents=True, exist_ok=True)
-    workers = recipe.run.workers if device == "cpu" else 1
-    spawn(workers, _train, recipe, output, resume, progress, device, stop_after_s, locate)
-    return saved_progress(state / CHECKPOINT)
-
-
-def _train(
-    recipe: AdapterRecipe,
-    output: Path,
-    resume: bool,
-    progress: str,
-    device: str,
-    stop_after_s: float | None,
-    locate: Locate,
-) -> None:
-    keep_memory()
-    state, rank = output / ".training", worker()[0]
-    style, log = (progress, state / LOG) if rank == 0 else ("none", None)
-    reporter = Reporter(style, "adapter", log, "slots")
-    deadline = None if stop_after_s is None else time.monotonic() + stop_after_s
-    with reporter:
-        job, base = build_job(recipe, output, device_of(device), reporter, locate=locate)
-        if not resume:  # only now: an impossible recipe leaves the old run alone
-            _start_over(state)
-        run = recipe.run
-        loop = Loop(
-            job,
-            optimizers(job.student.adapter, muon_lr=run.muon_lr, adamw_lr=run.adamw_lr),
-            Schedule(num_steps=run.num_steps, warmup_steps=run.warmup_steps, decay=run.decay),
-            state / CHECKPOINT,
-            fingerprint_of(recipe.decisive(), base.get("weights_sha256"), job.source.facts),
-            reporter,
-            eval_steps=run.eval_steps,
-            checkpoint_minutes=run.checkpoint_minutes,
-        )
-        if run.choose == "best":
-            job.best = Best(state / BEST)
-        done = loop.train(deadline)
-    if done and rank == 0:
-        job.export(output, base, torch.float16 if run.half else torch.float32)
-        if (state / LOG).exists():
-            shutil.copyfile(state / LOG, output / "training_log.jsonl")
-
-
-def _start_over(state: Path) -> None:
-    if worker()[0] == 0:
-        for name in (CHECKPOINT, BEST, LOG):
-            (state / name).unlink(missing_ok=True)
-    if worker()[1] > 1:
-        torch.distributed.barrier()
-
-
-def device_of(name: str) -> torch.device:
-    """The device of a name.
-
-    Raises:
-        ValueError: there is no such kind of device.
-    """
-    try:
-        return torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"{name!r} is no device; use cpu or cuda") from error
+    variant = recipe.adapter.variant
+    own = variant if variant in MASKED_VARIANTS else "ptp"
+    if kind not in (None, own):
+        verb = "ptp" if own == "ptp" else f"idlm --objective {own}"
+        raise ValueError(f"the recipe trains {own}; use `bench train {verb}`")
+    return train_recipe("adapter", recipe, build_job, output, options)
 
 
 def build_job(
@@ -198,12 +58,10 @@ def build_job(
     output: Path,
     device: torch.device,
     reporter: Reporter,
-    adapter: SlotAdapter | None = None,
     locate: Locate = str,
-) -> tuple[AdapterJob, dict[str, Any]]:
-    """The job of a recipe, and what is known of its base model; `adapter` None is a fresh one.
-
-    `locate` is that of `train_adapter`.
+    adapter: SlotAdapter | None = None,
+) -> AdapterJob:
+    """Return the job of a recipe; `adapter` None is a fresh one, a given one is judged only.
 
     Raises:
         ValueError: a model that cannot be loaded or trained on, or impossible data.
@@ -219,15 +77,11 @@ def build_job(
         taught_by = located(recipe.model.teacher, locate)
         teacher = open_checkpoint(taught_by, "AutoModelForCausalLM", dtype=dtype).to(device)
         base["teacher_sha256"] = weights_sha256(taught_by)
-    sampling = WindowSampling(**recipe.sampling.model_dump())
+    sampling = recipe.sampling
     given = adapter is not None
-    gated = recipe.adapter.gated or given
-    if adapter is None:
-        adapter = _fresh(recipe.adapter, sampling, module)
-    adapter = adapter.to(device)
+    adapter = (adapter or _fresh(recipe.adapter, sampling, module)).to(device)
     tokenizer = open_checkpoint(taught_by, "AutoTokenizer")
-    room = longest_row(bare.architecture)
-    blocks = None
+    room, blocks = longest_row(bare.architecture), None
     if recipe.adapter.variant == "refine":
         table = recipe.blocks or BlocksTable()
         blocks = BlockRules(stops=stop_ids(bare, tokenizer), room=room, **table.model_dump())
@@ -236,25 +90,27 @@ def build_job(
     def student() -> Student:  # it gives the module another attention
         if recipe.run.lean:
             return LeanStudent(module, adapter)
-        return Student(module, adapter, gated=gated, teacher=teacher)
+        return Student(module, adapter, gated=recipe.adapter.gated or given, teacher=teacher)
 
     def make(source: Source) -> AdapterJob:
         kind, pad = LeanJob if recipe.run.lean else AdapterJob, tokenizer.pad_token_id or 0
         return kind(student(), source, sampling, recipe.run, reporter, pad, blocks)
 
-    if not given:  # else it is judged, not trained
+    if not given:
         rehearse(bare, adapter, make)
     source = source_of(
         recipe.data,
         tokenizer=tokenizer,
         max_length=room,
         folder=output / ".training",
-        teacher=Teacher(
-            name=weights_sha256(taught_by) or taught_by,
-            open=lambda: HFModel.load(taught_by, dtype=torch.float32, device=device),
-        ),
+        teacher=Teacher.at(taught_by, device),
     )
-    return make(source), base
+    job = make(source)
+    job.base = base
+    job.fingerprint = fingerprint_of(recipe.decisive(), base["weights_sha256"], source.facts)
+    if recipe.run.choose == "best":
+        job.best = Best(output / ".training" / BEST)
+    return job
 
 
 def _fresh(table: AdapterTable, sampling: WindowSampling, module: Any) -> SlotAdapter:
@@ -275,25 +131,29 @@ def _fresh(table: AdapterTable, sampling: WindowSampling, module: Any) -> SlotAd
     return adapter
 
 
-def located(name: str, locate: Locate) -> str:
-    """A folder or hub id; ``zoo`` is its target, ``zoo/NAME`` another of its models."""
-    if name == "zoo" or name.startswith("zoo/"):
-        return str(ZOO / (name.removeprefix("zoo").removeprefix("/") or "target"))
-    return locate(name)
+@torch.no_grad()
+def begin_from(adapter: SlotAdapter, initial: SlotAdapter) -> None:
+    """Copy what both adapters have: deltas, mask or blank vector, slot numbers and scales.
 
-
-def open_checkpoint(path: str, kind: str, **options: Any) -> Any:
-    """A checkpoint's model or tokenizer, by `kind`: the name of a transformers class.
-
-    Raises:
-        ValueError: it cannot be opened, in one line.
+    An adapter that embeds u begins with the vector of the initial one's masks for every u, plus a
+    small part that depends on it. Other layers or another rank raise `ValueError`.
     """
-    import transformers
-
-    source = find_checkpoint(path, "model", "config.json")
-    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    opener: Any = getattr(transformers, kind)
-    try:
-        return opener.from_pretrained(source, **options)
-    except (OSError, ValueError) as error:
-        raise unavailable(path, "model", error) from error
+    mine, given = adapter.config, initial.config
+    for name in ("layers", "rank", "width", "enter"):
+        theirs, own = getattr(given, name), getattr(mine, name)
+        if own != theirs:
+            values = "" if name == "layers" else f": {theirs}, not {own}"
+            raise ValueError(f"adapter.initial has another {name}{values}; it must be the same")
+    state = adapter.state_dict()
+    for name, value in initial.state_dict().items():
+        if name.startswith("lora_b"):
+            value = value * (given.scale / mine.scale)
+        if name in state and state[name].shape == value.shape:
+            state[name].copy_(value)
+        elif name in ("numbers", "carried") and name in state:  # more slots begin as the last one
+            state[name].copy_(value[torch.arange(len(state[name])).clamp(max=len(value) - 1)])
+    net = adapter.embedding.net
+    last = net[-1] if isinstance(net, nn.Sequential) else net
+    if given.code == "constant" and isinstance(last, nn.Linear):
+        last.weight.mul_(_UNIFORM_SCALE)
+        last.bias.copy_(initial.embedding.blank)

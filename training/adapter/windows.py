@@ -4,53 +4,48 @@ A window starts at a random answer token of a row. Its slots predict that token 
 it from the row's tokens before the start and from uniforms alone; the uniform of a token is drawn
 from the token's own interval of the teacher's warped CDF, so the teacher would have picked it.
 
-Index-exact (PTP, arXiv 2512.21323): the slot that predicts the token at place p stands at position
+Index-exact (PTP, arXiv 2512.21323): the slot that predicts the token at index p stands at position
 p - 1 and sees the tokens before the window's start and the earlier slots of its window. It carries
 u of token p (O-PTP) or of token p - 1 (C-PTP). Masks stand as in C-PTP and carry no u: `isd` slots
 see what C-PTP's see, `refine` slots their whole block (`training.adapter.blocks`).
 
-Letters: B rows, S places of a row, Q slots of a row, M slots of a batch that count, V vocabulary.
+Letters: B rows, S tokens of a row, Q slots of a row, V vocabulary.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from decoders.core.adapter.config import Variant
 from decoders.core.sampling import nucleus, tempered
 from decoders.core.types import NO_UNIFORM
-from training.adapter.blocks import BlockRules, Blocks, Place, hide
-from training.text.data import Row
+from training.adapter.blocks import BlockRules, Blocks, Placed, hide, moved
+from training.recipe import NotNegative, Rate, RecipeTable, Share, TopP
+from training.text.data import Row, padded
 
-LEAST_MASS = 2.0**-40
-"""Tokens the teacher finds less likely than this count as impossible: no float64 u hits them."""
+LEAST_MASS = 2.0**-40  # less likely tokens count as impossible: no float64 u hits them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowSampling:
-    """Which sampling windows are trained at.
+class WindowSampling(RecipeTable):
+    """[sampling]: distributions of windows, drawn once each.
 
-    Attributes:
-        temperatures: drawn uniformly between these two ...
-        usual_temperature: ... or, in half of the sampled windows, this one (None: never).
-        top_ps: one of these, each as likely.
-        top_k: of all sampled windows.
-        greedy: share of windows that follow the greedy continuation.
-        beta: uniforms within a token's interval follow Beta(beta, beta).
+    Temperatures are uniform between two, or, in half of the sampled windows, the usual one; top-p
+    is one of `top_ps`. A share `greedy` of windows follows the greedy continuation. Uniforms within
+    a token's interval follow Beta(beta, beta).
     """
 
-    temperatures: tuple[float, float] = (1.0, 1.0)
-    usual_temperature: float | None = None
-    top_ps: tuple[float, ...] = (1.0,)
-    top_k: int = 0
-    greedy: float = 0.0
-    beta: float = 1.0
+    temperatures: tuple[Rate, Rate] = (1.0, 1.0)
+    usual_temperature: Rate | None = None
+    top_ps: tuple[TopP, ...] = Field(default=(1.0,), min_length=1)
+    top_k: NotNegative = 0
+    greedy: Share = 0.0
+    beta: Rate = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,22 +54,19 @@ class Windows:
 
     Attributes:
         ids: ``[B, S]`` int64, right-padded.
-        place: int64, the place in `ids` of the token a slot predicts; 0 for padding.
-        depth: int64, how far `place` lies behind the window's start: in O-PTP the first slot's
+        index: int64, in `ids`, of the token a slot predicts; 0 for padding.
+        depth: int64, how far `index` lies behind the window's start: in O-PTP the first slot's
             is 0, in all other variants 1.
-        number: int64, which window of its row it belongs to; -1 for padding.
+        number: int64, the window of its row it belongs to; -1 for padding.
         warp: float32 ``[B, Q, 2]``, temperature and top-p.
-        greedy: bool.
-        noise: float64 in (0, 1), the place of u within its token's interval.
-        standalone: bool, not a tensor: the token before a window is not seen, its first slot
-            stands for it.
-        blocks: what slots of a refining adapter show; None: of the other variants.
-        stride: not a tensor: every window takes so many slots, the last ones padding where it is
-            shorter; 0: windows follow one another without gaps.
+        noise: float64 in (0, 1), where u lies within its token's interval.
+        standalone: a window does not see the token before it, its first slot stands for it.
+        blocks: shown tokens of a refining adapter's slots; None: of the other variants.
+        stride: slots that every window takes, the last ones padding; 0: no gaps.
     """
 
     ids: Tensor
-    place: Tensor
+    index: Tensor
     depth: Tensor
     number: Tensor
     warp: Tensor
@@ -86,17 +78,24 @@ class Windows:
 
     @property
     def start(self) -> Tensor:
-        """Tokens before this place are the window's context."""
-        return self.place - self.depth
+        """Return how many tokens are before the window: its context."""
+        return self.index - self.depth
+
+    @property
+    def position(self) -> Tensor:
+        """Return the positions of slots: each stands before the token it predicts."""
+        return (self.index - 1).clamp(min=0)
+
+    def slot(self, variant: Variant) -> Tensor:
+        """Return each slot's number in its window, from 0."""
+        return (self.depth - shift_of(variant)).clamp(min=0)
 
     def to(self, device: torch.device) -> Windows:
-        """The same windows on a device."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        moves = {name: part.to(device) for name, part in fields.items() if hasattr(part, "to")}
-        return dataclasses.replace(self, **moves)
+        """Return the same windows on a device."""
+        return moved(self, device)
 
     def mask(self) -> Tensor:
-        """Which of the S tokens and Q slots each slot sees: bool ``[B, Q, S + Q]``.
+        """Return a mask ``[B, Q, S + Q]`` of the tokens and slots that each slot sees.
 
         Padding sees the first token, so that no row of attention is empty.
         """
@@ -122,31 +121,21 @@ def draw_windows(
     blocks: BlockRules | None = None,
     stride: int = 0,
 ) -> Windows:
-    """Fills `num_slots` slots of every row with windows of at most `length` slots.
+    """Fill `num_slots` slots of every row with windows of at most `length` slots.
 
-    Args:
-        rows: token ids with their trained places.
-        num_slots: Q; the last window of a row is cut to fit.
-        length: slots of a window; it ends early at the end of its answer.
-        sampling: temperatures and so on, drawn once a window.
-        pad: id that fills rows up.
-        rng: decides everything.
-        variant: all but O-PTP windows predict one token later than they start.
-        standalone: see `Windows`; windows then start one token later in a row than they could.
-        aligned: never cut a window to fit (evaluation); slots may stay empty.
-        blocks: how blocks of a refining adapter are drawn, which windows then are.
-        stride: see `Windows`; `num_slots` is cut to a multiple of it, and a row has each start at
-            most once as long as it has enough of them.
+    A window ends early at the end of its answer; the last one of a row is cut to fit, unless
+    windows are `aligned` (evaluation): slots then stay empty. Sampling is drawn once a window. With
+    a `stride`, `num_slots` is cut to a multiple of it, and a row has each start at most once as
+    long as it has enough of them.
     """
     if stride:
         num_slots -= num_slots % stride
-    width = max(len(row.ids) for row in rows)
     shape = (len(rows), num_slots)
-    place, depth = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    token, depth = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     number = np.full(shape, -1, np.int64)
     warp, greedy = np.ones((*shape, 2), np.float32), np.zeros(shape, bool)
     shift = shift_of(variant)
-    drawn: list[Place] = []
+    drawn: list[Placed] = []
     for b, row in enumerate(rows):
         ends = _ends(row)
         first = 1 + int(standalone)  # some context must be left
@@ -169,7 +158,7 @@ def draw_windows(
                 break
             count = min(count, num_slots - filled)
             where = slice(filled, filled + count)
-            place[b, where] = np.arange(start + shift, start + shift + count)
+            token[b, where] = np.arange(start + shift, start + shift + count)
             depth[b, where] = np.arange(shift, shift + count)
             number[b, where] = index
             if row.temperature is None:
@@ -181,8 +170,8 @@ def draw_windows(
             drawn.append((b, where, start, end))
             filled, index = filled + (stride or count), index + 1
     return Windows(
-        ids=torch.tensor([row.ids + [pad] * (width - len(row.ids)) for row in rows]),
-        place=torch.from_numpy(place),
+        ids=padded(rows, pad),
+        index=torch.from_numpy(token),
         depth=torch.from_numpy(depth),
         number=torch.from_numpy(number),
         warp=torch.from_numpy(warp),
@@ -197,16 +186,16 @@ def draw_windows(
 
 
 def shift_of(variant: Variant) -> int:
-    """How far behind its window's start the first token lies that a slot predicts."""
+    """Return how far behind its window's start the first token lies that a slot predicts."""
     return int(variant != "o-ptp")
 
 
 def _ends(row: Row) -> list[int]:
-    """For each place, where the stretch of trained tokens that it is in ends (itself if none)."""
+    """Return the end of the stretch of trained tokens that each index is in (itself if none)."""
     ends = list(range(len(row.ids) + 1))
-    for place in reversed(range(len(row.ids))):
-        if row.learn[place]:
-            ends[place] = max(place + 1, ends[place + 1])
+    for index in reversed(range(len(row.ids))):
+        if row.learn[index]:
+            ends[index] = max(index + 1, ends[index + 1])
     return ends
 
 
@@ -219,13 +208,9 @@ def _draw_warp(sampling: WindowSampling, rng: np.random.Generator) -> tuple[floa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _WindowTargets:
-    """What the teacher says about windows; every field is ``[B, Q]``.
+    """Uniforms carried by slots (`NO_UNIFORM`: greedy, padding) and their targets, ``[B, Q]`` each.
 
-    Attributes:
-        u: float64, what each slot carries; `NO_UNIFORM` in greedy windows and padding.
-        target: int64, the token it shall predict.
-        usable: bool, whether the slot counts: its target is what the teacher picks given the
-        uniforms.
+    A slot is usable where its target is what the teacher picks given the uniforms.
     """
 
     u: Tensor
@@ -233,37 +218,17 @@ class _WindowTargets:
     usable: Tensor
 
 
-def explain(windows: Windows, logits: Tensor, top_k: int, variant: Variant) -> _WindowTargets:
-    """Uniforms and targets of windows from the teacher's logits.
-
-    In a sampled window the chain ends where the text leaves the nucleus (no u explains it). In a
-    greedy one it ends after the first place where the text is not the teacher's argmax; that
-    argmax is still a target.
-
-    Args:
-        windows: where the slots are.
-        logits: ``[B, Q, V]``, what the teacher says before each token of `carried_places`.
-        top_k: of the sampled windows.
-        variant: which token's u a slot carries, and whether the chain includes its own target.
-    """
-    tokens = windows.ids.gather(1, carried_places(windows, variant))
-    left, mass = edges(logits, tokens, windows.warp, top_k)
-    return explain_places(windows, logits.argmax(-1), left, mass, variant)
-
-
-def explain_places(
+def explain(
     windows: Windows, likeliest: Tensor, left: Tensor, mass: Tensor, variant: Variant
 ) -> _WindowTargets:
-    """As `explain`, from what the teacher says of the tokens at `carried_places`, ``[B, Q]`` each.
+    """Return uniforms and targets of windows from the teacher's distributions.
 
-    Args:
-        windows: where the slots are.
-        likeliest: int64, the teacher's argmax.
-        left: float64, left edges of the tokens' intervals, see `edges`.
-        mass: float64, their widths.
-        variant: see `explain`.
+    In a sampled window the chain ends where the text leaves the nucleus (no u explains it). In a
+    greedy one it ends after the first token that is not the teacher's argmax; that argmax is still
+    a target. Given are, for each token of `carried` ``[B, Q]``, the teacher's argmax before it, and
+    the left edge and width of its interval (see `edges`).
     """
-    tokens = windows.ids.gather(1, carried_places(windows, variant))
+    tokens = windows.ids.gather(1, carried(windows, variant))
     real = windows.number >= 0
     u = (left + mass * windows.noise).clamp(0, 1 - 2**-53)
     agrees = torch.where(windows.greedy, tokens == likeliest, mass > LEAST_MASS) & real
@@ -273,25 +238,21 @@ def explain_places(
         target = torch.where(windows.greedy, likeliest, tokens)
     else:
         usable = before & agrees & real
-        target = windows.ids.gather(1, windows.place)
+        target = windows.ids.gather(1, windows.index)
     return _WindowTargets(
         u=torch.where(windows.greedy | ~real, NO_UNIFORM, u), target=target, usable=usable
     )
 
 
-def carried_places(windows: Windows, variant: Variant) -> Tensor:
-    """Place in the row of the token whose u each slot carries (0 for padding)."""
-    return (windows.place - shift_of(variant)).clamp(min=0)
+def carried(windows: Windows, variant: Variant) -> Tensor:
+    """Return the index in its row of the token whose u each slot carries (0 for padding)."""
+    return (windows.index - shift_of(variant)).clamp(min=0)
 
 
 def edges(logits: Tensor, tokens: Tensor, warp: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
-    """Left edge and width of each token's interval in its warped CDF, both float64.
+    """Return left edge and width ``[...]`` of each token's interval in its warped CDF, float64.
 
-    Args:
-        logits: ``[..., V]``.
-        tokens: ``[...]`` int64.
-        warp: ``[..., 2]``, temperature and top-p.
-        top_k: 0 is off.
+    Logits are ``[..., V]``, `warp` is ``[..., 2]``, temperature and top-p; `top_k` 0 is off.
     """
     shape, vocab = tokens.shape, logits.shape[-1]
     flat = tokens.reshape(-1, 1)
@@ -304,7 +265,7 @@ def edges(logits: Tensor, tokens: Tensor, warp: Tensor, top_k: int) -> tuple[Ten
 
 
 def warped(logits: Tensor, warp: Tensor, top_k: int) -> Tensor:
-    """Distributions ``[R, V]`` of logits ``[R, V]`` at temperatures and top-ps ``[R, 2]``."""
+    """Return distributions ``[R, V]`` of logits at temperatures and top-ps ``[R, 2]``."""
     distribution = tempered(logits.float(), warp[:, :1], top_k)
     cut = warp[:, 1] < 1
     if bool(cut.any()):
@@ -314,7 +275,7 @@ def warped(logits: Tensor, warp: Tensor, top_k: int) -> Tensor:
 
 
 def _chain(agrees: Tensor, number: Tensor) -> Tensor:
-    """Whether all earlier slots of a slot's window agree: bool ``[B, Q]``."""
+    """Return a mask ``[B, Q]`` of slots whose window agrees in all earlier slots."""
     broken = torch.nn.functional.pad((~agrees).long().cumsum(1), (1, 0))[:, :-1]
     first = torch.ones_like(agrees)
     first[:, 1:] = number[:, 1:] != number[:, :-1]

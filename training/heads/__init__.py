@@ -1,4 +1,1 @@
-"""What drafts from a model's last hidden state, for any model: heads, a layer, or an exit.
-
-Imports `training.adapter` and the floors below.
-"""
+"""Training what drafts from a last hidden state, for any model: heads, a layer, or an exit."""

@@ -1,9 +1,9 @@
 """Training what reads a frozen causal LM's states: losses in answers, held-out report, export.
 
-Head h (from 0) reads the hidden state at place t, whose own logits are of token t + 1, and learns
+Head h (from 0) reads the hidden state at index t, whose own logits are of token t + 1, and learns
 token t + 2 + h. The target is run without gradients and its own head is used as it is.
 
-Letters: B rows, T places, M places that count, H heads, D hidden width, V vocabulary.
+Letters: B rows, T tokens of a row, M states that count, H heads, D hidden width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -15,40 +15,48 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from decoders.core.adapter.heads import DraftHeads
-from decoders.core.adapter.hidden import HiddenAdapter
+from decoders.core.adapter.heads import DraftHeads, ExitBlock
+from decoders.core.hf.copies import early_exit
 from training.heads.recipe import RunTable
 from training.loop import Piece, TrainingProgress
 from training.reporter import Reporter
-from training.text.data import Row, groups
+from training.text.data import Row, groups, padded
 from training.text.sources import Source
 
 NONE = -100
-"""Stands where a place has no token so far ahead."""
-CANDIDATES = 4
-"""How many candidates of a head a report looks at."""
+"""Stands where there is no token so far ahead."""
+_CANDIDATES = 4  # of a head that a report looks at
 
 
 class HiddenJob:
-    """What a loop trains where an adapter reads the last hidden state."""
+    """An adapter that reads the last hidden state of a target whose head reads it too.
+
+    `base` is what is known of the target.
+    """
+
+    fingerprint = ""
 
     def __init__(
-        self, module: Any, heads: HiddenAdapter, source: Source, run: RunTable, reporter: Reporter
+        self, module: Any, heads: Any, source: Source, run: RunTable, reporter: Reporter
     ) -> None:
-        """`module`: the target, a causal LM whose head reads its last hidden state."""
         self.module = module.eval().requires_grad_(False)
         self.heads, self.source, self.run, self.reporter = heads, source, run, reporter
+        self.base: dict[str, Any] = {}
         self.report: HeldOut | None = None
 
     @property
-    def trained(self) -> nn.Module:
-        """The adapter."""
+    def trained(self) -> Any:
+        """Return the adapter."""
         return self.heads
 
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Return AdamW for all of the adapter."""
+        return [torch.optim.AdamW(self.heads.parameters(), lr=self.run.adamw_lr, betas=(0.9, 0.95))]
+
     def pieces(self, progress: TrainingProgress) -> Iterator[Piece]:
-        """Losses of a step's groups, each in as many pieces as its logits ask for."""
+        """Yield losses of a step's groups, each in as many pieces as its logits ask for."""
         for group in self._groups(self.source.rows(progress.step)):
             tokens = sum(len(row.ids) for row in group)
             for loss, num in self._losses(group):
@@ -56,18 +64,42 @@ class HiddenJob:
                 tokens = 0  # counted once
 
     def _groups(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
-        return groups(sorted(rows, key=lambda row: len(row.ids)), self.run.max_tokens)
+        """Yield groups whose logits are no more than a piece may have."""
+        most = self.run.max_logits // (self.heads.config.num_slots * self._head.weight.shape[0])
+        return groups(rows, max(1, min(self.run.max_tokens, most)))
+
+    @property
+    def _head(self) -> Any:
+        return self.module.get_output_embeddings()
+
+    def _read(self, states: Tensor) -> Tensor:
+        """Return the frozen head's float32 logits ``[..., V]`` of states ``[..., D]``."""
+        logits: Tensor = self._head(states.to(self._head.weight.dtype))
+        return logits.float()
+
+    def _batch(self, rows: Sequence[Row], *, ahead: int = 2) -> tuple[Tensor, Tensor]:
+        """Return ids ``[B, T]`` and `targets_of` ``[B, T, H]`` of rows."""
+        ids, device = padded(rows), next(self.heads.parameters()).device
+        targets = targets_of(rows, ids.shape[1], self.heads.config.num_slots, ahead=ahead)
+        return ids.to(device), targets.to(device)
 
     def _losses(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, int]]:
-        """Loss in nats, summed over places and depths by the depths' weights, of how many."""
-        raise NotImplementedError
+        """Yield the loss against the target's distributions by the depths' weights, and counts."""
+        logits, targets, truth = self._drafted(rows)
+        losses, counts = -(truth.softmax(-1) * logits.log_softmax(-1)).sum(-1), targets != NONE
+        depths = torch.arange(targets.shape[1], device=losses.device)
+        yield (losses * counts * self.run.head_decay**depths).sum(), int(counts.sum())
 
     def _predicted(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Logits ``[M, H, V]`` and `targets_of` ``[M, H]``, some places at a time."""
+        """Yield logits ``[M, H, V]`` and `targets_of` ``[M, H]``, some states at a time."""
+        yield self._drafted(rows)[:2]
+
+    def _drafted(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return logits ``[M, H, V]``, `targets_of` ``[M, H]``, and the target's logits."""
         raise NotImplementedError
 
     def evaluate(self, progress: TrainingProgress) -> None:
-        """Tells how often drafts are right on held-out answers."""
+        """Report how often drafts are right on held-out answers."""
         self.report = self.held_out()
         record = {
             "held_out": dataclasses.asdict(self.report),
@@ -77,7 +109,7 @@ class HiddenJob:
 
     @torch.no_grad()
     def held_out(self) -> HeldOut:
-        """The report on held-out rows."""
+        """Return the report on held-out rows."""
         rows = self.source.held_out(self.run.eval_rows)
         ranks, known = [], []
         for group in self._groups(rows):
@@ -87,75 +119,82 @@ class HiddenJob:
                 known.append((targets != NONE).cpu())
         return HeldOut.of(torch.cat(ranks), torch.cat(known), len(rows))
 
-    def export(self, folder: Path, base: dict[str, Any]) -> None:
-        """Writes the adapter with their held-out report."""
-        report = self.report or self.held_out()
-        config = dataclasses.replace(
-            self.heads.config, base=base, measured=dataclasses.asdict(report)
-        )
+    def export(self, folder: Path) -> None:
+        """Write the adapter with its held-out report."""
+        measured = dataclasses.asdict(self.report or self.held_out())
+        config = dataclasses.replace(self.heads.config, base=self.base, measured=measured)
         fresh = type(self.heads)(config)
         fresh.load_state_dict(self.heads.state_dict())
         fresh.save(folder, torch.float16 if self.run.half else torch.float32)
 
 
 class HeadsJob(HiddenJob):
-    """Heads: each reads the state that the target left at a place."""
+    """Heads: each reads the target's state and learns the text's token."""
 
     heads: DraftHeads
 
+    def _groups(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
+        return groups(rows, self.run.max_tokens)
+
     def _parts(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, Tensor]]:
-        """States ``[M, D]`` and targets ``[M, H]`` of a group, no more than a piece may have."""
-        states, targets = self._states(rows)
-        num_heads, vocabulary = (
-            targets.shape[1],
-            self.module.get_output_embeddings().weight.shape[0],
-        )
-        size = max(1, self.run.max_logits // (num_heads * vocabulary))
-        yield from zip(torch.split(states, size), torch.split(targets, size), strict=True)
-
-    @torch.no_grad()
-    def _states(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
-        """States ``[M, D]`` in front of answers' tokens, and their `targets_of` ``[M, H]``."""
-        width = max(len(row.ids) for row in rows)
-        device = self.heads.bias.device
-        # padded on the right, where a causal model needs no mask
-        ids = torch.tensor([row.ids + [0] * (width - len(row.ids)) for row in rows], device=device)
-        hidden = self.module.base_model(input_ids=ids, use_cache=False).last_hidden_state
-        targets = targets_of(rows, width, self.heads.config.num_slots).to(device)
-        counts = (targets != NONE).any(-1)
-        return hidden[counts].float(), targets[counts]
-
-    def _logits(self, states: Tensor) -> Tensor:
-        """``[M, H, V]`` of states ``[M, D]``."""
-        head = self.module.get_output_embeddings()
-        logits: Tensor = head(self.heads(states).to(head.weight.dtype))
-        return logits.float()
+        """Yield states ``[M, D]`` and targets ``[M, H]``, no more than a piece may have."""
+        with torch.no_grad():
+            ids, targets = self._batch(rows)
+            hidden = self.module.base_model(input_ids=ids, use_cache=False).last_hidden_state
+            counts = (targets != NONE).any(-1)
+            states, chosen = hidden[counts].float(), targets[counts]
+        size = max(1, self.run.max_logits // (targets.shape[-1] * self._head.weight.shape[0]))
+        yield from zip(torch.split(states, size), torch.split(chosen, size), strict=True)
 
     def _losses(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, int]]:
         for states, targets in self._parts(rows):
-            yield self._loss(states, targets), int((targets != NONE).sum())
+            logits = self._read(self.heads(states)).flatten(0, 1)
+            flat = F.cross_entropy(logits, targets.flatten(), ignore_index=NONE, reduction="none")
+            heads = torch.arange(targets.shape[1], device=flat.device)
+            loss = (flat.view(targets.shape) * self.run.head_decay**heads).sum()
+            yield loss, int((targets != NONE).sum())
 
     def _predicted(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, Tensor]]:
         for states, targets in self._parts(rows):
-            yield self._logits(states), targets
+            yield self._read(self.heads(states)), targets
 
-    def _loss(self, states: Tensor, targets: Tensor) -> Tensor:
-        """Cross entropy in nats, summed over places and heads by the heads' weights."""
-        losses = F.cross_entropy(
-            self._logits(states).flatten(0, 1),
-            targets.flatten(),
-            ignore_index=NONE,
-            reduction="none",
-        ).view(targets.shape)
-        heads = torch.arange(targets.shape[1], device=losses.device)
-        return (losses * self.run.head_decay**heads).sum()
+
+class ExitJob(HiddenJob):
+    """An exit: a block behind the first layers learns the target's own next token.
+
+    Last norm and head are the target's.
+    """
+
+    heads: ExitBlock
+
+    def __init__(self, module: Any, heads: ExitBlock, *parts: Any) -> None:
+        """See `HiddenJob`; a target without a layer after the exit raises `ValueError`."""
+        super().__init__(module, heads, *parts)
+        self._early = early_exit(module, heads.config.exit_layer, self._block)
+
+    def _block(self, hidden: Tensor) -> Tensor:
+        """Run the block in its own precision, between layers in the target's."""
+        out: Tensor = self.heads(hidden.float())
+        return out.to(hidden.dtype)
+
+    def _drafted(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
+        ids, targets = self._batch(rows, ahead=1)
+        counts = targets[..., 0] != NONE
+
+        def logits_of(module: Any) -> Tensor:
+            hidden = module.base_model(input_ids=ids, use_cache=False).last_hidden_state
+            return self._read(hidden[counts])[:, None]
+
+        with torch.no_grad():
+            truth = logits_of(self.module)
+        return logits_of(self._early), targets[counts], truth
 
 
 def targets_of(rows: Sequence[Row], width: int, num_heads: int, *, ahead: int = 2) -> Tensor:
-    """The token of each head at each place, int64 ``[B, width, H]``; `NONE` where it is not learnt.
+    """Return the token of each head at each index, int64 ``[B, width, H]``; `NONE` if not learnt.
 
-    A place counts where the token after it is of an answer, as well: states inside a prompt draft
-    nothing. Head h has the token `ahead` + h places on.
+    An index counts where the token after it is of an answer, as well: states inside a prompt draft
+    nothing. Head h has the token `ahead` + h further on.
     """
     targets = torch.full((len(rows), width, num_heads), NONE)
     for number, row in enumerate(rows):
@@ -171,15 +210,9 @@ def targets_of(rows: Sequence[Row], width: int, num_heads: int, *, ahead: int = 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """How often heads are right, as it stands in ``adapter.json``.
+    """Held-out accuracy of heads, as it stands in ``adapter.json``, by head or of leading tokens.
 
-    Attributes:
-        rows: how many answers were looked at.
-        places: how many hidden states.
-        accuracy: by head, of its likeliest token.
-        among: by head, how often the token is among its `CANDIDATES` likeliest.
-        leading: expected leading right tokens, the likeliest of each head alone.
-        leading_among: the same, where it is enough to be among the candidates.
+    `accuracy` is of the likeliest token, `among` of the 4 likeliest; `places` counts hidden states.
     """
 
     rows: int
@@ -191,9 +224,10 @@ class HeldOut:
 
     @classmethod
     def of(cls, ranks: Tensor, known: Tensor, rows: int) -> HeldOut:
-        """From the rank ``[M, H]`` of each token among its head's logits (0: the likeliest).
+        """Return the report of the rank ``[M, H]`` of each token among its head's logits.
 
-        `known`: bool ``[M, H]``, where there is a token. Where an answer ends, nothing leads on.
+        Rank 0 is the likeliest; `known` ``[M, H]`` says where there is a token: where an answer
+        ends, nothing leads on.
         """
         counts = known.sum(0).clamp(min=1)
 
@@ -208,15 +242,15 @@ class HeldOut:
             rows=rows,
             places=len(ranks),
             accuracy=shares(ranks == 0),
-            among=shares(ranks < CANDIDATES),
+            among=shares(ranks < _CANDIDATES),
             leading=leading(ranks == 0),
-            leading_among=leading(ranks < CANDIDATES),
+            leading_among=leading(ranks < _CANDIDATES),
         )
 
     def summary(self) -> str:
-        """One line for the terminal."""
+        """Return one line for the terminal."""
         shown = " ".join(f"{value:.2f}" for value in self.accuracy)
         return (
-            f"leading right of {len(self.accuracy)}: {self.leading:.2f}, among {CANDIDATES} "
+            f"leading right of {len(self.accuracy)}: {self.leading:.2f}, among {_CANDIDATES} "
             f"candidates {self.leading_among:.2f}; accuracy by head {shown}"
         )

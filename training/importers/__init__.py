@@ -1,4 +1,1 @@
-"""Checkpoints of other projects as adapters of this one.
-
-Imports decoders alone.
-"""
+"""Checkpoints of other projects as adapters of this one."""

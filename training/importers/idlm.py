@@ -29,17 +29,23 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from decoders.core.adapter.config import CONFIG_FILE, AdapterConfig
+from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
-from training.importers.ptp import HEADS, Parts, factor_shapes, put
-from training.importers.ptp_files import RESCALING
+from training.importers.lora import (
+    PEFT_KEY,
+    Parts,
+    check_new,
+    check_plain,
+    one_line,
+    read_json,
+    written,
+)
 
-MASK_ID, STRIDE = 151_669, 4  # <|MASK|>, a free row of Qwen3's; the stride of the release
+_MASK_ID, _STRIDE = 151_669, 4  # <|MASK|>, a free row of Qwen3's; the stride of the release
 _MAX_STRIDE = 1024
 PEFT_CONFIG, MODEL_CONFIG = "adapter_config.json", "config.json"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-LORA = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight")
 _TRAINED_ROWS = re.compile(r"base_model\.model\.(?:.+\.)?embed_tokens(?:\..+)?\.weight")
 CONFIGS = ("tokenizer*", "vocab.json", "merges.txt", "added_tokens.json", "chat_template*")
 
@@ -49,10 +55,10 @@ def import_idlm(
     output: Path,
     *,
     base: Path | None = None,
-    stride: int = STRIDE,
-    mask_id: int = MASK_ID,
+    stride: int = _STRIDE,
+    mask_id: int = _MASK_ID,
 ) -> str:
-    """Convert, write, read back, and say in one line what was found.
+    """Convert, write, read back, and return one line about the adapter.
 
     Args:
         checkpoint: folder of a whole model or of a LoRA.
@@ -64,8 +70,7 @@ def import_idlm(
     Raises:
         ValueError: in one line for whatever cannot be imported faithfully.
     """
-    if (output / CONFIG_FILE).exists() or (output / "model").exists() or output.is_file():
-        raise ValueError(f"output {str(output)!r} is in use; give a new folder")
+    check_new(output, "model")
     if not 2 <= stride <= _MAX_STRIDE:
         raise ValueError(f"stride is {stride}; it must be from 2 to {_MAX_STRIDE}")
     if (checkpoint / PEFT_CONFIG).is_file():
@@ -83,8 +88,7 @@ def import_idlm(
             f"checkpoint {str(checkpoint)!r} holds neither {MODEL_CONFIG} nor {PEFT_CONFIG}; "
             "download it first and give its folder"
         )
-    adapter.save(output, torch.bfloat16)
-    config = SlotAdapter.load(output).config
+    config = written(adapter, output, torch.bfloat16)
     beside = "" if base is not None else f" for {output / 'model'}"
     return (
         f"imported {checkpoint.name}: isd, rank {config.rank}, {len(config.layers)} layers, "
@@ -93,12 +97,12 @@ def import_idlm(
 
 
 def _of_model(checkpoint: Path, model: Path, stride: int, mask_id: int) -> SlotAdapter:
-    """Writes the model as Qwen3's, and returns an adapter that has a mask and nothing else."""
+    """Write the model as Qwen3's, and return an adapter that has a mask and nothing else."""
     config = read_json(checkpoint / MODEL_CONFIG)
     module = _empty(config)
     files = _weight_files(checkpoint)
     expected = {name: tuple(part.shape) for name, part in module.state_dict().items()}
-    shapes = {name: tuple(_shape(files[name], name)) for name in files}
+    shapes = {name: tuple(_open(file).get_slice(name).get_shape()) for name, file in files.items()}
     if config.get("tie_word_embeddings"):
         expected[HEAD] = shapes.setdefault(HEAD, expected[EMBEDDING])
     if odd := sorted(expected.items() ^ shapes.items()):
@@ -119,17 +123,13 @@ def _of_model(checkpoint: Path, model: Path, stride: int, mask_id: int) -> SlotA
 
 
 def _of_lora(checkpoint: Path, base: Path, stride: int, mask_id: int) -> SlotAdapter:
-    """The gated adapter of a LoRA; layers that it leaves alone get no delta."""
+    """Return the gated adapter of a LoRA; layers that it leaves alone get no delta."""
     peft, parts = read_json(checkpoint / PEFT_CONFIG), Parts()
-    if odd := next((key for key in RESCALING if peft.get(key) and key != "modules_to_save"), None):
-        raise ValueError(f"{PEFT_CONFIG} sets {odd}; plain LoRA of one rank can be imported")
+    check_plain(peft, PEFT_CONFIG, saved=False)
     rows: Tensor | None = None
     for key, file in _weight_files(checkpoint).items():
-        if match := LORA.fullmatch(key):
-            name, side = match.groups()
-            if name in HEADS:
-                raise ValueError(f"{key}: the output head cannot be adapted here")
-            put(parts, parts.low if side == "A" else parts.high, name, key, _tensor(file, key))
+        if match := PEFT_KEY.fullmatch(key):
+            parts.put_factor(match, _open(file).get_tensor(key))
         elif _TRAINED_ROWS.fullmatch(key):
             rows = _row(file, key, mask_id)
         else:
@@ -137,7 +137,7 @@ def _of_lora(checkpoint: Path, base: Path, stride: int, mask_id: int) -> SlotAda
     if not parts.low:
         raise ValueError(f"{str(checkpoint)!r} holds no LoRA weight")
     module = _empty(read_json(base / MODEL_CONFIG))
-    shapes, rank = factor_shapes(parts, peft.get("r"))
+    shapes, rank = parts.shapes(peft.get("r"))
     known = layer_shapes(module)
     for name, shape in shapes.items():
         if known.get(name) != shape:
@@ -152,7 +152,6 @@ def _of_lora(checkpoint: Path, base: Path, stride: int, mask_id: int) -> SlotAda
 def _adapter(
     module: Any, parts: Parts, mask: Tensor, stride: int, *, rank: int, alpha: float
 ) -> SlotAdapter:
-    """An isd adapter of a module with the deltas there are, and zeros where there are none."""
     config = AdapterConfig(
         variant="isd",
         code="constant",
@@ -163,27 +162,17 @@ def _adapter(
         alpha=alpha,
         base={"architecture": type(module).__name__},
     )
-    adapter = SlotAdapter(config)
-    state = adapter.state_dict()
-    for name in parts.low:
-        key = name.replace(".", "/")
-        state |= {f"lora_a.{key}": parts.low[name], f"lora_b.{key}": parts.high[name]}
-    adapter.load_state_dict({**state, "embedding.blank": mask.float()})
-    return adapter
+    return parts.adapter(config, {"embedding.blank": mask})
 
 
 def _as_qwen3(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration without remote code, under Qwen3's name."""
+    """Return the configuration without remote code, under Qwen3's name."""
     settings = {name: value for name, value in config.items() if name != "auto_map"}
     return {**settings, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
 
 
 def _empty(config: Mapping[str, Any]) -> Any:
-    """A Qwen3 of this configuration without weights.
-
-    Raises:
-        ValueError: in one line where it is none.
-    """
+    """Return a Qwen3 of this configuration without weights."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     if config.get("model_type") not in ("sdar", "qwen3"):
@@ -194,71 +183,42 @@ def _empty(config: Mapping[str, Any]) -> Any:
         with torch.device("meta"):
             return Qwen3ForCausalLM(Qwen3Config.from_dict(_as_qwen3(config)))
     except Exception as error:  # of a damaged one the library raises whatever its fields lead to
-        line = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"{MODEL_CONFIG} is no configuration of Qwen3: {line}") from error
+        reason = one_line(error)
+        raise ValueError(f"{MODEL_CONFIG} is no configuration of Qwen3: {reason}") from error
 
 
 def _weight_files(folder: Path) -> dict[str, Path]:
-    """The file of every weight, by its name.
-
-    Raises:
-        ValueError: .
-    """
+    """Return the file of every weight, by its name."""
     files: dict[str, Path] = {}
     for path in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(path, "pt") as file:
                 files |= dict.fromkeys(file.keys(), path)
         except (SafetensorError, OSError) as error:
-            line = " ".join(str(error).split())
-            raise ValueError(f"{str(path)!r} cannot be read: {line}") from error
+            raise ValueError(f"{str(path)!r} cannot be read: {one_line(error)}") from error
     if not files:
         raise ValueError(f"{str(folder)!r} holds no *.safetensors; only these are read")
     return files
 
 
-def _shape(path: Path, name: str) -> list[int]:
-    with safe_open(path, "pt") as file:
-        shape: list[int] = file.get_slice(name).get_shape()
-    return shape
-
-
-def _tensor(path: Path, name: str) -> Tensor:
-    with safe_open(path, "pt") as file:
-        tensor: Tensor = file.get_tensor(name)
-    return tensor
+def _open(path: Path) -> Any:
+    return safe_open(path, "pt")
 
 
 def _row(path: Path, name: str, index: int) -> Tensor:
-    """One row of a matrix, without reading the others."""
-    with safe_open(path, "pt") as file:
-        rows = file.get_slice(name)
-        if not 0 <= index < rows.get_shape()[0]:
-            raise ValueError(
-                f"the mask's id is {index}, and {name} has {rows.get_shape()[0]} rows; "
-                "give the right one as --mask-id"
-            )
-        row: Tensor = rows[index : index + 1][0]
+    """Return one row of a matrix, without reading the others."""
+    rows = _open(path).get_slice(name)
+    if not 0 <= index < rows.get_shape()[0]:
+        raise ValueError(
+            f"the mask's id is {index}, and {name} has {rows.get_shape()[0]} rows; "
+            "give the right one as --mask-id"
+        )
+    row: Tensor = rows[index : index + 1][0]
     return row
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A file that holds one object.
-
-    Raises:
-        ValueError: in one line for any other.
-    """
-    try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{str(path)!r} cannot be read: {error}") from error
-    if not isinstance(tree, dict):
-        raise ValueError(f"{str(path)!r} holds {type(tree).__name__}; it must be an object")
-    return tree
-
-
 def _link(source: Path, target: Path) -> None:
-    """A second name of a file where the disk allows it, else a copy."""
+    """Give a file a second name where the disk allows it, else copy it."""
     try:
         os.link(source.resolve(), target)
     except OSError:

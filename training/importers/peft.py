@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
+from safetensors import safe_open
 from torch import Tensor
 
-from decoders.core.adapter.config import CONFIG_FILE, AdapterConfig
+from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.peft import (
     FACTORS_HASH,
@@ -27,35 +26,36 @@ from decoders.core.adapter.peft import (
     SLOTS_WEIGHTS,
     factors_hash,
 )
-from training.importers.idlm import LORA, read_json
-from training.importers.ptp import Parts, factor_shapes, put
-from training.importers.ptp_files import RESCALING
+from training.importers.lora import (
+    PEFT_KEY,
+    Parts,
+    check_new,
+    check_plain,
+    one_line,
+    read_json,
+    read_tensors,
+    written,
+)
 
 
 def import_peft(folder: Path, output: Path) -> str:
-    """Convert, write, read back, and say in one line what was found.
+    """Convert, write, read back, and return one line about the adapter.
 
-    Raises:
-        ValueError: in one line for whatever cannot be imported faithfully.
+    Whatever cannot be imported faithfully raises `ValueError`.
     """
-    if (output / CONFIG_FILE).exists() or output.is_file():
-        raise ValueError(f"output {str(output)!r} is in use; give a new folder")
+    check_new(output)
     _check_files(folder)
     settings = read_json(folder / PEFT_CONFIG)
     _check_settings(settings)
-    factors = _read(folder / PEFT_WEIGHTS)
+    factors = read_tensors(folder / PEFT_WEIGHTS)
     adapter = _build(folder, settings, factors)
     dtypes = {value.dtype for value in factors.values()}
-    try:
-        adapter.save(output, dtypes.pop() if len(dtypes) == 1 else torch.float32)
-    except OSError as error:
-        raise ValueError(f"output {str(output)!r} cannot be written: {error}") from error
-    config = SlotAdapter.load(output).config
+    config = written(adapter, output, dtypes.pop() if len(dtypes) == 1 else torch.float32)
     forgotten = not config.measured and _slots_config(folder / SLOTS_CONFIG).measured
-    told = ", nothing measured of these weights" if forgotten else ""
+    note = ", nothing measured of these weights" if forgotten else ""
     return (
         f"imported {folder.name}: {config.variant}, rank {config.rank}, "
-        f"{len(config.layers)} layers, {config.num_slots} slots{told} -> {output}"
+        f"{len(config.layers)} layers, {config.num_slots} slots{note} -> {output}"
     )
 
 
@@ -79,8 +79,7 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
     if settings.get("peft_type") != "LORA":
         kind = settings.get("peft_type")
         raise ValueError(f"{PEFT_CONFIG}: peft_type is {kind!r}; LORA can be imported")
-    if odd := next((key for key in RESCALING if settings.get(key)), None):
-        raise ValueError(f"{PEFT_CONFIG} sets {odd}; plain LoRA of one rank can be imported")
+    check_plain(settings, PEFT_CONFIG)
     if settings.get("bias", "none") != "none":
         raise ValueError(f"{PEFT_CONFIG} trains biases; an adapter here cannot hold them")
     if not settings.get("alora_invocation_tokens"):
@@ -94,61 +93,45 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
 
 
 def _build(folder: Path, settings: Mapping[str, Any], factors: Mapping[str, Tensor]) -> SlotAdapter:
-    """The adapter; a layer that PEFT was not told to adapt keeps a delta of zero."""
+    """Return the adapter; a layer that PEFT was not told to adapt keeps a delta of zero."""
     written = _slots_config(folder / SLOTS_CONFIG)
     parts = Parts()
     for key, value in factors.items():
-        if (match := LORA.fullmatch(key)) is None:
+        if (match := PEFT_KEY.fullmatch(key)) is None:
             raise ValueError(f"{key}: a weight that is not known here")
-        name, side = match.groups()
-        put(parts, parts.low if side == "A" else parts.high, name, key, value)
+        parts.put_factor(match, value)
     if not parts.low:
         raise ValueError(f"{str(folder)!r} holds no LoRA weight")
-    shapes, rank = factor_shapes(parts, settings.get("r"))
+    shapes, rank = parts.shapes(settings.get("r"))
     for name, shape in shapes.items():
         if written.layers.get(name) != shape:
-            told = written.layers.get(name, "missing")
-            raise ValueError(f"the layer {name} is {shape}, and in {SLOTS_CONFIG} {told}")
+            other = written.layers.get(name, "missing")
+            raise ValueError(f"the layer {name} is {shape}, and in {SLOTS_CONFIG} {other}")
     alpha = float(settings["lora_alpha"])
-    slots = _read(folder / SLOTS_WEIGHTS)
+    slots = read_tensors(folder / SLOTS_WEIGHTS)
     hashed = _metadata(folder / SLOTS_WEIGHTS).get(FACTORS_HASH)
     same = alpha == written.alpha and hashed == factors_hash(factors)
     measured = written.measured if same else {}
     config = dataclasses.replace(written, rank=rank, alpha=alpha, measured=measured)
     try:
-        adapter = SlotAdapter(config)
+        SlotAdapter(config)
     except (TypeError, RuntimeError) as error:  # sizes that are none, or that nothing holds
-        raise ValueError(f"{SLOTS_CONFIG} cannot be used: {_line(error)}") from error
-    state = adapter.state_dict() | slots
-    for name in parts.low:
-        key = name.replace(".", "/")
-        state |= {f"lora_a.{key}": parts.low[name], f"lora_b.{key}": parts.high[name]}
+        raise ValueError(f"{SLOTS_CONFIG} cannot be used: {one_line(error)}") from error
     try:
-        adapter.load_state_dict({name: value.float() for name, value in state.items()})
+        return parts.adapter(config, slots)
     except RuntimeError as error:
-        raise ValueError(f"{SLOTS_WEIGHTS} does not fit {SLOTS_CONFIG}: {_line(error)}") from error
-    return adapter
+        raise ValueError(
+            f"{SLOTS_WEIGHTS} does not fit {SLOTS_CONFIG}: {one_line(error)}"
+        ) from error
 
 
 def _slots_config(path: Path) -> AdapterConfig:
     try:
         return AdapterConfig.from_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError) as error:
-        raise ValueError(f"{str(path)!r} cannot be read: {_line(error)}") from error
-
-
-def _read(path: Path) -> dict[str, Tensor]:
-    try:
-        tensors: dict[str, Tensor] = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{str(path)!r} cannot be read: {_line(error)}") from error
-    return tensors
+        raise ValueError(f"{str(path)!r} cannot be read: {one_line(error)}") from error
 
 
 def _metadata(path: Path) -> Mapping[str, str]:
     with safe_open(path, "pt") as file:
         return file.metadata() or {}
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())

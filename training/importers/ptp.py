@@ -17,16 +17,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from decoders.core.adapter.config import CONFIG_FILE, AdapterConfig
+from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.embedding import NUM_ANCHORS, Code
 from decoders.core.adapter.module import SlotAdapter
+from training.importers.lora import Parts, check_new, written
 from training.importers.ptp_files import (
     COUNTS_FILE,
     TRAIN_FILE,
@@ -52,23 +52,12 @@ _STRANGE = (
     ".time_embed.",
     ".modules_to_save.",
 )
-HEADS = ("lm_head", "embed_out")
 _CODE_OF = {"binary": "float-bits", "linear_interpolation": "interpolation"}
 _NUM_BINS = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """The trained weights, in float32: A ``[r, in]`` and B ``[out, r]`` by layer, and u's."""
-
-    low: dict[str, Tensor] = field(default_factory=dict)
-    high: dict[str, Tensor] = field(default_factory=dict)
-    embedding: dict[str, Tensor] = field(default_factory=dict)
-    dtypes: set[torch.dtype] = field(default_factory=set)
-
-
 def import_ptp(checkpoint: Path, output: Path, config: Path | None = None) -> str:
-    """Convert, write, read back, and say in one line what was found.
+    """Convert, write, read back, and return one line about the adapter.
 
     Args:
         checkpoint: a Lightning ``.ckpt``, a safetensors file of the same keys, or their folder.
@@ -79,8 +68,7 @@ def import_ptp(checkpoint: Path, output: Path, config: Path | None = None) -> st
     Raises:
         ValueError: in one line for whatever cannot be imported faithfully.
     """
-    if (output / CONFIG_FILE).exists() or output.is_file():
-        raise ValueError(f"output {str(output)!r} is in use; give a new folder")
+    check_new(output)
     path = find_checkpoint(checkpoint)
     beside = path.parent / TRAIN_FILE
     train = config or (beside if beside.is_file() else None)
@@ -91,12 +79,8 @@ def import_ptp(checkpoint: Path, output: Path, config: Path | None = None) -> st
     parts = _sort_weights(read_state(path))
     adapter = _build_adapter(parts, settings, measured)
     # half-precision files stay as small as they were
-    dtype = parts.dtypes.pop() if parts.dtypes in ({torch.float16}, {torch.bfloat16}) else None
-    try:
-        adapter.save(output, dtype or torch.float32)
-    except OSError as error:
-        raise ValueError(f"output {str(output)!r} cannot be written: {error}") from error
-    imported = SlotAdapter.load(output).config
+    half = parts.dtypes in ({torch.float16}, {torch.bfloat16})
+    imported = written(adapter, output, parts.dtypes.pop() if half else torch.float32)
     return (
         f"imported {path.name}: {imported.variant}, rank {imported.rank}, "
         f"{len(imported.layers)} layers, code {imported.code}, {imported.num_slots} slots "
@@ -105,11 +89,7 @@ def import_ptp(checkpoint: Path, output: Path, config: Path | None = None) -> st
 
 
 def _sort_weights(state: Mapping[str, Any]) -> Parts:
-    """Pick the trained weights; base weights and the teacher's are passed over.
-
-    Raises:
-        ValueError: naming the key that has no place in an adapter.
-    """
+    """Pick the trained weights; base weights and the teacher's are passed over."""
     parts = Parts()
     for key, value in state.items():
         if key.startswith("teacher."):
@@ -117,12 +97,9 @@ def _sort_weights(state: Mapping[str, Any]) -> Parts:
         if "adaLN_modulation" in key:
             raise ValueError(f"{key}: norm patching is not supported by the adapters here")
         if match := LORA.fullmatch(key):
-            name, side = match.groups()
-            if name in HEADS:
-                raise ValueError(f"{key}: the output head cannot be adapted here")
-            put(parts, parts.low if side == "A" else parts.high, name, key, value)
+            parts.put_factor(match, value)
         elif match := EMBEDDING.fullmatch(key):
-            put(parts, parts.embedding, match[1], key, value)
+            parts.put(parts.embedding, match[1], key, value)
         elif strange := next((mark for mark in _STRANGE if mark in key), None):
             raise ValueError(f"{key}: a `{strange}` weight that is not known here")
     if not parts.low and not parts.high:
@@ -135,27 +112,11 @@ def _sort_weights(state: Mapping[str, Any]) -> Parts:
     return parts
 
 
-def put(parts: Parts, into: dict[str, Tensor], name: str, key: str, value: Any) -> None:
-    """Put a weight into its place, once, as float32."""
-    if name in into:
-        raise ValueError(f"{key}: this weight comes twice, under an old and a new name")
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        raise ValueError(f"{key}: it must be a tensor of floating-point weights")
-    parts.dtypes.add(value.dtype)
-    into[name] = value.float()
-    if not into[name].isfinite().all():
-        raise ValueError(f"{key}: there are NaN or infinite weights; take another checkpoint")
-
-
 def _build_adapter(
     parts: Parts, settings: Settings, measured: Mapping[str, Any] | None = None
 ) -> SlotAdapter:
-    """The adapter; greedy decoding has no counterpart there, so its blank vector is zero.
-
-    Raises:
-        ValueError: for parts that do not fit together or the settings.
-    """
-    layers, rank = factor_shapes(parts, settings.rank)
+    """Return the adapter; greedy decoding has no counterpart there: its blank vector is zero."""
+    layers, rank = parts.shapes(settings.rank)
     code, embedding, width = _embed_weights(parts.embedding, settings.embedding)
     if all(num_in != width for num_in, _ in layers.values()):
         raise ValueError(f"the u embedding is {width} wide, and no layer reads that width")
@@ -174,53 +135,14 @@ def _build_adapter(
         base={"model": settings.model} if settings.model else {},
         measured=measured or {},
     )
-    adapter = SlotAdapter(config)
-    state = {f"lora_a.{name.replace('.', '/')}": parts.low[name] for name in layers}
-    state |= {f"lora_b.{name.replace('.', '/')}": parts.high[name] for name in layers}
-    state |= {f"embedding.{name}": value for name, value in embedding.items()}
-    adapter.load_state_dict({**state, "embedding.blank": torch.zeros(width)})
-    return adapter
-
-
-def factor_shapes(parts: Parts, rank: int | None) -> tuple[dict[str, tuple[int, int]], int]:
-    """(in, out) of every adapted layer, and the one rank; `rank` is the configuration's.
-
-    Raises:
-        ValueError: naming the layer whose factors are not a pair, or of another rank.
-    """
-    shapes: dict[str, tuple[int, int]] = {}
-    for name in parts.low | parts.high:
-        for side, factors in (("A", parts.low), ("B", parts.high)):
-            if name not in factors:
-                raise ValueError(f"{name}.lora_{side} is missing")
-            if factors[name].ndim != 2:
-                shape = _shape(factors[name])
-                raise ValueError(f"{name}.lora_{side} is {shape}; it must be a matrix")
-        low, high = parts.low[name], parts.high[name]
-        if low.shape[0] != high.shape[1]:
-            raise ValueError(
-                f"{name}: lora_A {_shape(low)} and lora_B {_shape(high)} differ in rank; they must "
-                "be (r, in) and (out, r)"
-            )
-        rank = rank or low.shape[0]
-        if low.shape[0] != rank:
-            raise ValueError(
-                f"{name}: lora_A is of rank {low.shape[0]}, where the configuration or the layers "
-                f"before have {rank}; an adapter has one rank"
-            )
-        shapes[name] = low.shape[1], high.shape[0]
-    assert rank is not None, "there is at least one layer"
-    return shapes, rank
+    others = {f"embedding.{name}": value for name, value in embedding.items()}
+    return parts.adapter(config, {**others, "embedding.blank": torch.zeros(width)})
 
 
 def _embed_weights(
     tensors: Mapping[str, Tensor], named: str | None
 ) -> tuple[Code, dict[str, Tensor], int]:
-    """The code, the weights under our names, and D; `named` is the configuration's word for it.
-
-    Raises:
-        ValueError: for an embedding that is missing, unknown here, or named otherwise.
-    """
+    """Return the code, the weights under our names, and D; `named` is the configuration's word."""
     shapes = {name: tuple(value.shape) for name, value in tensors.items()}
     bits = shapes.get("u_adapter.bias", ())
     rows = shapes.get("embedding.weight", ())
@@ -232,9 +154,9 @@ def _embed_weights(
         code, width = "interpolation", rows[1]
         weights = {"anchors": tensors["embedding.weight"]}
     else:
-        said = f", {named} by the configuration," if named else ""
+        source = f", {named} by the configuration," if named else ""
         raise ValueError(
-            f"the u embedding is {_guess(shapes)}{said} with {shapes or 'no weights'}; binary "
+            f"the u embedding is {_guess(shapes)}{source} with {shapes or 'no weights'}; binary "
             "(D, 32) and linear_interpolation (3, D) can be imported"
         )
     if named is not None and _CODE_OF.get(named) != code:
@@ -251,7 +173,3 @@ def _guess(shapes: Mapping[str, tuple[int, ...]]) -> str:
     if shapes.get("embedding.weight", ())[:1] == (_NUM_BINS,):
         return "round"
     return "unknown" if shapes else "missing"
-
-
-def _shape(value: Tensor) -> str:
-    return str(tuple(value.shape))

@@ -1,4 +1,4 @@
-"""Reads what the PTP authors' training leaves in a folder: checkpoint, configuration, histogram.
+"""Checkpoint, configuration and histogram in a folder of the PTP authors' training.
 
 Files of others are not trusted: pickles go through torch's restricted unpickler, which runs no
 code, and YAML through `safe_load`; its `_target_` keys stay strings. Every refusal is one line.
@@ -21,28 +21,21 @@ from typing import Any
 
 import torch
 import yaml
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
+
+from training.importers.lora import check_plain, one_line, read_tensors
 
 TRAIN_FILE, WARP_FILE, COUNTS_FILE = "train.yaml", "pregenerate.yaml", "correct_count_hist.pt"
 NUM_SLOTS, ALPHA = 16, 8.0  # `train_completion_len` of every released file; PEFT's `lora_alpha`
 _NUM_COUNTS = 21
-LOSSES = (None, "bc", "bce")  # None: the present code knows no other than O-PTP
-RESCALING = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save")
+_LOSSES = (None, "bc", "bce")  # None: the present code knows no other than O-PTP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What weights do not say.
+    """Settings of LoRA, of a training window's slots, and of the teacher's samples.
 
-    Attributes:
-        num_slots: slots of a training window.
-        alpha: of LoRA.
-        rank: of LoRA, None where the configuration does not say.
-        embedding: the authors' name of the u embedding, None where it does not say.
-        model: name of the base model, None where it does not say.
-        temperature: of the teacher's samples, as are `top_p` and `top_k`.
+    `embedding` is the authors' name of the u embedding; None: the configuration does not say.
     """
 
     num_slots: int = NUM_SLOTS
@@ -56,11 +49,7 @@ class Settings:
 
 
 def find_checkpoint(path: Path) -> Path:
-    """The file itself, or a folder's ``last.ckpt``, else its only checkpoint.
-
-    Raises:
-        ValueError: where there is none, several, or a sharded one.
-    """
+    """Return the file itself, or a folder's ``last.ckpt``, else its only checkpoint."""
     if path.is_file():
         return path
     if not path.is_dir():
@@ -82,17 +71,12 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def read_state(path: Path) -> Mapping[str, Any]:
-    """The weights by name, not copied into memory where the file allows it.
+    """Return the weights by name, not copied into memory where the file allows it.
 
-    Raises:
-        ValueError: for a damaged file, one without weights, or one that holds more than tensors
-            and plain values.
+    A damaged file, or one that holds more than tensors and plain values, raises `ValueError`.
     """
     if path.suffix == ".safetensors":
-        try:
-            return load_file(path)
-        except (SafetensorError, OSError) as error:
-            raise ValueError(f"checkpoint {str(path)!r} cannot be read: {_line(error)}") from error
+        return read_tensors(path, "checkpoint ")
     loaded = _unpickle(path)
     state = loaded.get("state_dict", loaded) if isinstance(loaded, Mapping) else None
     if not isinstance(state, Mapping) or not all(isinstance(key, str) for key in state):
@@ -101,11 +85,9 @@ def read_state(path: Path) -> Mapping[str, Any]:
 
 
 def read_settings(train: Path | None, warp: Path | None) -> Settings:
-    """Read ``train.yaml`` and ``pregenerate.yaml``; what they leave open has its default.
+    """Read ``train.yaml`` and ``pregenerate.yaml``; a value that is not there has its default.
 
-    Raises:
-        ValueError: for unreadable YAML, a value out of range, or a training our slots cannot
-            reproduce.
+    A training that slots here cannot reproduce raises `ValueError`.
     """
     tree = _read_yaml(train) if train else {}
     block = _part(tree, "model")
@@ -132,11 +114,7 @@ def read_settings(train: Path | None, warp: Path | None) -> Settings:
 
 
 def read_survival(path: Path) -> list[float]:
-    """P(G >= g) for g = 1..20 from the authors' histogram of G, float64 ``[21]``.
-
-    Raises:
-        ValueError: for anything but a distribution over 0..20.
-    """
+    """Return P(G >= g) for g = 1..20 from the authors' histogram of G, float64 ``[21]``."""
     counts = _unpickle(path)
     fits = isinstance(counts, Tensor) and counts.shape == (_NUM_COUNTS,)
     distribution = counts.double() if fits else torch.zeros(_NUM_COUNTS)
@@ -165,7 +143,7 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise ValueError(f"{str(path)!r} cannot be read: {_line(error)}") from error
+        raise ValueError(f"{str(path)!r} cannot be read: {one_line(error)}") from error
     if not isinstance(tree, Mapping):
         raise ValueError(f"{str(path)!r} holds {type(tree).__name__}; it must be a mapping")
     return tree
@@ -179,7 +157,7 @@ def _check_training(
     shifted_by_default: bool,
 ) -> None:
     """Refuse what would load and then predict nonsense."""
-    if (loss := block.get("loss_type")) not in LOSSES:
+    if (loss := block.get("loss_type")) not in _LOSSES:
         raise ValueError(
             f"configuration: `loss_type` is {loss!r}; O-PTP checkpoints (bc, bce) can be imported"
         )
@@ -188,10 +166,7 @@ def _check_training(
             "configuration: `shift_positions` is false (the older code's default); slots stand at "
             "their target's position - 1 here, so only checkpoints trained that way can be imported"
         )
-    if odd := next((name for name in RESCALING if lora.get(name)), None):
-        raise ValueError(
-            f"configuration: `lora_config` sets {odd}; plain LoRA of one rank can be imported"
-        )
+    check_plain(lora, "configuration: `lora_config`")
     if lora.get("bias", "none") != "none":
         raise ValueError(
             "configuration: `lora_config` trains biases; an adapter here cannot hold them"
@@ -221,7 +196,3 @@ def _whole(tree: Mapping[str, Any], name: str, default: int, lowest: int) -> int
     if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
         raise ValueError(f"configuration: `{name}` is {value!r}; it must be {lowest} or above")
     return value
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())

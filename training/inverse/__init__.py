@@ -1,4 +1,1 @@
-"""C-PTP from scratch without a teacher, beside an AR model.
-
-Imports adapter and below.
-"""
+"""C-PTP from scratch without a teacher, beside an AR model."""

@@ -1,14 +1,13 @@
 """Trips along a road or through a city: symbols whose distributions are known exactly.
 
-A driver on a grid steps to a cell near the one aimed at: straight on (momentum) and towards
-a goal, one of a few cells, that is never shown and changes now and then. Like the taxi data of PTP
-(arXiv 2512.21323, section 3.1) the symbols are cells, but nothing is downloaded and two bounds are
-known: the *floor*, what a predictor that knows the source pays for each symbol, and *blind*, what
-it pays for the n-th symbol of a window when it does not see the ones before it in the window. No
-independent predictor beats the second; how far below it a model comes is what its uniforms do.
+A driver on a grid steps to a cell near the one aimed at: straight on (momentum) and towards a goal,
+one of a few cells, that is never shown and changes now and then. As in the taxi data of PTP (arXiv
+2512.21323, section 3.1) the symbols are cells; two bounds are known: the *floor*, what a predictor
+that knows the source pays for each symbol, and *blind*, what it pays for the n-th symbol of a
+window when it does not see the ones before it in the window. No independent predictor beats the
+second; how far below it a model comes is what its uniforms do.
 
-The chain is of second order with a hidden state, so the best distribution of a symbol depends on
-the whole past. Letters: G goals, V cells, R rows, L symbols of a row, N symbols of a window.
+Letters: G goals, V cells, R rows, L symbols of a row, N symbols of a window.
 """
 
 from __future__ import annotations
@@ -27,18 +26,11 @@ _SETTLE_STEPS = 500  # of the power iteration; the chain forgets within some 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TripSettings:
-    """What decides a source of trips.
+    """[source]: trips on a grid of cells, numbered row by row (height 1: a road).
 
-    Attributes:
-        height: rows of the grid (1: a road).
-        width: columns of the grid; cells are numbered row by row.
-        num_goals: G.
-        momentum: how far straight on a driver aims, in steps made before.
-        pull: how far towards the goal a driver aims, in cells.
-        spread: standard deviation of a step about its aim, in cells.
-        roughness: standard deviation of the log popularity of cells.
-        switch: chance at each step that a goal is drawn anew.
-        seed: of goals and popularities.
+    A driver aims `momentum` times the last step straight on and `pull` cells towards a goal, and
+    steps `spread` cells (standard deviation) about that. `roughness` is the standard deviation of
+    the log popularity of cells, `switch` the chance that a goal is drawn anew.
     """
 
     height: int = 1
@@ -52,7 +44,7 @@ class TripSettings:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        """`ValueError` for a source that cannot be."""
+        """Refuse a source that cannot be."""
         if min(self.height, self.width) < 1 or not 2 <= self.num_cells <= _MOST_SYMBOLS:
             raise ValueError(
                 f"a grid of {self.height} x {self.width} cells: use 2 to {_MOST_SYMBOLS} cells"
@@ -66,19 +58,18 @@ class TripSettings:
 
     @property
     def num_cells(self) -> int:
-        """V."""
+        """Return V."""
         return self.height * self.width
 
 
 class Trips:
-    """The source: rows, and the exact distributions behind them."""
+    """The source: rows, and the exact distributions behind them.
+
+    `steps` ``[G, V, V, V]`` is the distribution of the next cell by goal, cell before and cell;
+    `goals` ``[G, G]``; `settled` ``[G, V, V]`` is the settled chain.
+    """
 
     def __init__(self, settings: TripSettings) -> None:
-        """Builds the chain of trips.
-
-        `steps` ``[G, V, V, V]`` is the distribution of the next cell by goal, cell before and
-        cell; `goals` ``[G, G]``; `settled` ``[G, V, V]`` is the settled chain.
-        """
         self.num_symbols = settings.num_cells
         self.steps = _steps(settings)
         num_goals = settings.num_goals
@@ -90,39 +81,36 @@ class Trips:
         self.settled: Floats = joint / joint.sum()
 
     def _onward(self, joint: Floats) -> Floats:
-        """One step of distributions ``[..., G, V, V]`` of goal, cell before and cell."""
+        """Move distributions ``[..., G, V, V]`` of goal, cell before and cell one step on."""
         moved = np.einsum("...gpc,gh->...hpc", joint, self.goals)
         moved_on: Floats = np.einsum("...gpc,gpcn->...gcn", moved, self.steps, optimize=True)
         return moved_on
 
     def rows(self, num_rows: int, length: int, rng: np.random.Generator) -> _Ints:
-        """Independent rows ``[R, L]`` of the settled chain, L >= 2."""
+        """Return independent rows ``[R, L]`` of the settled chain, L >= 2."""
         start = rng.choice(self.settled.size, num_rows, p=self.settled.ravel())
         goal, before, cell = np.unravel_index(start, self.settled.shape)
         ids = np.empty((num_rows, length), np.int64)
         ids[:, 0], ids[:, 1] = before, cell
-        for place in range(2, length):
+        for index in range(2, length):
             goal = _draw(self.goals[goal], rng)
-            ids[:, place] = _draw(self.steps[goal, ids[:, place - 2], ids[:, place - 1]], rng)
+            ids[:, index] = _draw(self.steps[goal, ids[:, index - 2], ids[:, index - 1]], rng)
         return ids
 
     def beliefs(self, ids: _Ints) -> Floats:
-        """Distribution ``[R, L, G]`` of the goal behind each symbol.
-
-        Given the row up to it, from place 1 on; zero before.
-        """
+        """Return distributions ``[R, L, G]`` of the goal given the row so far, from index 1 on."""
         beliefs = np.zeros((*ids.shape, len(self.goals)))
         belief = self.settled[:, ids[:, 0], ids[:, 1]].T
-        for place in range(1, ids.shape[1]):
-            if place > 1:
-                likely = self.steps[:, ids[:, place - 2], ids[:, place - 1], ids[:, place]].T
+        for index in range(1, ids.shape[1]):
+            if index > 1:
+                likely = self.steps[:, ids[:, index - 2], ids[:, index - 1], ids[:, index]].T
                 belief = belief @ self.goals * likely
             belief = belief / belief.sum(-1, keepdims=True)
-            beliefs[:, place] = belief
+            beliefs[:, index] = belief
         return beliefs
 
     def floor(self, ids: _Ints) -> Floats:
-        """Distribution ``[R, L, V]`` of each symbol given those before it (0 before place 2)."""
+        """Return distributions ``[R, L, V]`` of symbols given those before (0 before index 2)."""
         distributions = np.zeros((*ids.shape, self.num_symbols))
         ahead = self.beliefs(ids)[:, 1:-1] @ self.goals
         steps = self.steps[:, ids[:, :-2], ids[:, 1:-1]]
@@ -130,7 +118,7 @@ class Trips:
         return distributions
 
     def blind(self, ids: _Ints, starts: _Ints, length: int) -> Floats:
-        """Distributions ``[R, W, N, V]`` of N = `length` symbols from `starts` ``[R, W]`` >= 2 on.
+        """Return distributions ``[R, W, N, V]`` of N = `length` symbols from `starts` >= 2 on.
 
         Each is given the symbols before its window alone.
         """
@@ -149,21 +137,21 @@ class Trips:
 def _steps(settings: TripSettings) -> Floats:
     rng = np.random.default_rng(settings.seed)
     num_cells = settings.num_cells
-    places = np.stack(np.divmod(np.arange(num_cells), settings.width), -1).astype(np.float64)
+    cells = np.stack(np.divmod(np.arange(num_cells), settings.width), -1).astype(np.float64)
     popularity = rng.normal(size=num_cells) * settings.roughness
-    goals = places[rng.choice(num_cells, settings.num_goals, replace=False)]
-    before, cell = places[None, :, None], places[None, None]
+    goals = cells[rng.choice(num_cells, settings.num_goals, replace=False)]
+    before, cell = cells[None, :, None], cells[None, None]
     way = goals[:, None, None] - cell
     way = way / np.maximum(1, np.linalg.norm(way, axis=-1, keepdims=True))
     aim = cell + settings.momentum * (cell - before) + settings.pull * way
-    distance = ((aim[..., None, :] - places) ** 2).sum(-1)
+    distance = ((aim[..., None, :] - cells) ** 2).sum(-1)
     weights: Floats = np.exp(popularity - distance / (2 * settings.spread**2))
     weights /= weights.sum(-1, keepdims=True)
     return weights
 
 
 def _draw(distributions: Floats, rng: np.random.Generator) -> _Ints:
-    """One symbol of each distribution ``[R, V]``."""
+    """Draw one symbol of each distribution ``[R, V]``."""
     cdf = distributions.cumsum(-1)
     level = rng.random(len(distributions)) * cdf[:, -1]
     below: _Ints = (cdf <= level[:, None]).sum(-1)

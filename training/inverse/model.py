@@ -2,10 +2,9 @@
 
 A C-PTP slot is one more row of the same model, after the tokens of its context and the earlier
 slots of its window; its input is the embedding of the uniform that picked a token, where an
-ordinary row's is the embedding of the token. So a window's rows are those of a plain causal model
-on ``[tokens before the start, u, u, ...]``, which is what the tests hold it against. Many windows
-of a row share the states of its tokens: attention looks at those and at the window's own states by
-separate products under one softmax.
+ordinary row's is the embedding of the token: a window's rows are those of a plain causal model on
+``[tokens before the start, u, u, ...]``. Many windows of a row share the states of its tokens:
+attention looks at those and at the window's own states by separate products under one softmax.
 
 Letters: B rows, W windows of a row, N inputs of a window, S tokens of a row, D width, H heads,
 E head size, M states of a window, V vocabulary.
@@ -41,7 +40,7 @@ class ModelSettings:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        """`ValueError` where heads do not divide the width into even sizes."""
+        """Refuse heads that do not divide the width into even sizes."""
         if self.heads < 1:
             raise ValueError(f"{self.heads} heads: use 1 or more")
         if self.width % (2 * self.heads):
@@ -52,25 +51,31 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """States of rows' tokens, layer by layer (W = 1), and which of them each window sees.
-
-    The latter is an additive mask ``[B, 1, W, 1, S]``.
-    """
+    """States of rows' tokens, layer by layer (W = 1), and an additive mask ``[B, 1, W, 1, S]``."""
 
     states: list[State]
     mask: Tensor
+
+    @classmethod
+    def of(cls, states: list[State], starts: Tensor) -> Past:
+        """Return what windows at `starts` ``[B, W]`` see: the tokens before their start."""
+        seen = torch.arange(states[0][0].shape[3]) < starts[..., None]
+        mask = torch.zeros(seen.shape).masked_fill_(~seen, -torch.inf)
+        return cls(states, mask[:, None, :, None])
 
 
 class Steps:
     """Preallocated states of windows that are fed one input at a time."""
 
-    def __init__(self, layers: int, shape: tuple[int, int, int, int, int]) -> None:
-        """Room for states of `shape` ``[B, W, H, M, E]`` in every layer."""
-        self.states = [(torch.empty(shape), torch.empty(shape)) for _ in range(layers)]
+    def __init__(self, settings: ModelSettings, sizes: tuple[int, int, int]) -> None:
+        """Reserve states of (B, W, M) inputs in every layer."""
+        rows, windows, length = sizes
+        room = (rows, windows, settings.heads, length, settings.width // settings.heads)
+        self.states = [(torch.empty(room), torch.empty(room)) for _ in range(settings.layers)]
         self.filled = 0
 
     def with_new(self, layer: int, new: State) -> State:
-        """Stores the states of one input; all of this layer's states so far."""
+        """Store the states of one input; return all of this layer's states so far."""
         so_far = []
         for room, fresh in zip(self.states[layer], new, strict=True):
             room[..., self.filled : self.filled + 1, :] = fresh
@@ -93,13 +98,13 @@ class _TransformerBlock(nn.Module):
         self.down = nn.Linear(inner, width, bias=False)
 
     def inputs(self, x: Tensor, rotary: State) -> tuple[Tensor, State]:
-        """Queries ``[B, W, H, N, E]`` and the states of inputs ``[B, W, N, D]``."""
+        """Return queries ``[B, W, H, N, E]`` and the states of inputs ``[B, W, N, D]``."""
         parts = self.qkv(self.attention_norm(x)).unflatten(-1, (3, self.heads, -1))
         q, k, v = parts.permute(3, 0, 1, 4, 2, 5)
         return _rotate(q, rotary), (_rotate(k, rotary), v)
 
     def outputs(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """The layer's result from attention's ``[B, W, H, N, E]``."""
+        """Return the layer's result from attention's ``[B, W, H, N, E]``."""
         x = x + self.out(mixed.transpose(2, 3).flatten(-2))
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, -1)
         change: Tensor = self.down(F.silu(gate) * up)
@@ -110,7 +115,7 @@ class SlotTransformer(nn.Module):
     """The model; `uniforms` embeds slots, everything else is an ordinary causal LM."""
 
     def __init__(self, settings: ModelSettings, vocab_size: int) -> None:
-        """Fresh weights from the settings' seed."""
+        """Draw fresh weights from the settings' seed."""
         super().__init__()
         self.settings = settings
         with torch.random.fork_rng(devices=[]):
@@ -125,36 +130,24 @@ class SlotTransformer(nn.Module):
         self.uniforms.match(self.tokens.weight)
 
     def embed_uniforms(self, u: Tensor) -> Tensor:
-        """Slot inputs ``[..., D]`` of u ``[...]``."""
+        """Return slot inputs ``[..., D]`` of u ``[...]``."""
         warp = torch.ones(u.numel(), 2)
         embedded: Tensor = self.uniforms(u.flatten(), warp)
         return embedded.view(*u.shape, -1)
 
     def context(self, ids: Tensor) -> tuple[Tensor, list[State]]:
-        """Hidden states ``[B, S, D]`` of rows of tokens, and their states."""
+        """Return hidden states ``[B, S, D]`` of rows of tokens, and their states."""
         x = self.tokens(ids)[:, None]
         hidden, states = self(x, torch.arange(ids.shape[1]).expand(x.shape[:-1]))
         return hidden[:, 0], states
 
-    def slots(self, inputs: Tensor, starts: Tensor, past: Past) -> Tensor:
-        """Hidden states ``[B, W, N, D]`` of whole windows of inputs.
-
-        They follow the tokens before `starts` ``[B, W]``.
-        """
-        positions = starts[..., None] + torch.arange(inputs.shape[2])
-        hidden: Tensor = self(inputs, positions, past)[0]
-        return hidden
-
     def forward(
         self, x: Tensor, positions: Tensor, past: Past | None = None, steps: Steps | None = None
     ) -> tuple[Tensor, list[State]]:
-        """Final hidden states and states of inputs.
+        """Return final hidden states of inputs ``[B, W, N, D]``, and their states.
 
-        Args:
-            x: ``[B, W, N, D]``.
-            positions: int64 ``[B, W, N]``.
-            past: tokens that all inputs of a window see (None: there are none).
-            steps: keeps states from call to call; N is then 1.
+        Inputs of a window see the `past`; `steps` keep states from call to call, for one input
+        each.
         """
         rotary = _rotary(positions, self.settings.width // self.settings.heads)
         outputs = []
@@ -172,37 +165,10 @@ class SlotTransformer(nn.Module):
         return self.norm(x), outputs
 
 
-class OpenWindows:
-    """Windows that grow by one input a call."""
-
-    def __init__(self, model: SlotTransformer, past: Past, starts: Tensor, length: int) -> None:
-        """Windows at `starts` ``[B, W]`` that take up to `length` inputs."""
-        self.model, self.past, self.starts = model, past, starts
-        sizes, (rows, windows) = model.settings, starts.shape
-        room = (rows, windows, sizes.heads, length, sizes.width // sizes.heads)
-        self.steps = Steps(sizes.layers, room)
-
-    def feed(self, inputs: Tensor) -> Tensor:
-        """Logits ``[B, W, V]`` after one more input ``[B, W, D]`` of every window."""
-        positions = (self.starts + self.steps.filled)[..., None]
-        hidden, _ = self.model(inputs[:, :, None], positions, self.past, self.steps)
-        logits: Tensor = self.model.head(hidden[:, :, 0])
-        return logits
-
-
-def past_of(states: list[State], starts: Tensor) -> Past:
-    """What windows at `starts` ``[B, W]`` see of rows' states: the tokens before their start."""
-    places = torch.arange(states[0][0].shape[3])
-    seen = places < starts[..., None]
-    mask = torch.zeros(seen.shape).masked_fill_(~seen, -torch.inf)
-    return Past(states, mask[:, None, :, None])
-
-
 def _attend(query: Tensor, own: State, past: tuple[Tensor, Tensor, Tensor] | None) -> Tensor:
-    """Attention of the last N inputs of windows: ``[B, W, H, N, E]`` queries.
+    """Attend with queries ``[B, W, H, N, E]`` of the last N inputs of windows.
 
-    `own` states are seen causally; of `past` keys and values ``[B, 1, H, S, E]`` what its
-    mask says.
+    `own` states are seen causally, keys and values ``[B, 1, H, S, E]`` of the `past` by its mask.
     """
     keys, values = own
     num_rows, num_windows, heads, rows, size = query.shape
@@ -230,7 +196,7 @@ def _attend(query: Tensor, own: State, past: tuple[Tensor, Tensor, Tensor] | Non
 
 
 def _rotary(positions: Tensor, size: int) -> State:
-    """Cosines and sines ``[B, W, 1, N, E]``."""
+    """Return cosines and sines ``[B, W, 1, N, E]``."""
     rates = _ROPE_BASE ** -(torch.arange(0, size, 2) / size)
     angles = positions[:, :, None, :, None] * torch.cat([rates, rates])
     return angles.cos(), angles.sin()

@@ -3,11 +3,10 @@
 By slot n, on the same held-out windows: the perplexity of the AR model given the tokens before, of
 C-PTP given the context and the window's earlier *uniforms* (drawn from its own intervals, averaged
 over draws), and the source's two bounds (`training.inverse.data`). The mean of -log p over draws
-bounds the -log likelihood of C-PTP as a sampler from above (Jensen), so its perplexities are on the
-safe side; Theorem 2 of PTP (arXiv 2512.21323) says that nothing is lost at the optimum.
-
-Acceptance: C-PTP drafts 16 tokens in one call for uniforms that the AR model then picks its own
-tokens with; a draft counts as long as all up to it are the AR model's.
+bounds the -log likelihood of C-PTP as a sampler from above (Jensen); Theorem 2 of PTP (arXiv
+2512.21323) says that nothing is lost at the optimum. Acceptance: C-PTP drafts in one call for
+uniforms that the AR model then picks its own tokens with; a draft counts as long as all up to it
+are the AR model's.
 
 Letters: B rows, W windows of a row, N tokens of a window, V vocabulary.
 """
@@ -24,7 +23,7 @@ from torch import Tensor
 
 from training.inverse.data import Trips
 from training.inverse.model import SlotTransformer
-from training.inverse.windows import Read, TextWindows, draw_text, of_places, picked
+from training.inverse.windows import Read, TextWindows, at_indices, draw_text, picked
 
 SLOTS = (1, 2, 4, 8, 16)
 EVAL_SEED = 20_512
@@ -33,10 +32,9 @@ _ROWS_AT_A_TIME = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """How much held-out text a report looks at.
+    """Held-out rows of `length` symbols, with `windows` windows of `slots` tokens in each.
 
-    Rows of `length` symbols, `windows` windows of `slots` tokens in each, `draws` sets of uniforms
-    for each window.
+    There are `draws` sets of uniforms for each window.
     """
 
     rows: int
@@ -46,7 +44,7 @@ class HeldOut:
     draws: int
 
     def text(self, trips: Trips) -> list[TextWindows]:
-        """The same windows every time, some rows at a time."""
+        """Return the same windows every time, some rows at a time."""
         sizes = {"length": self.length, "windows": self.windows, "slots": self.slots}
         rng = np.random.default_rng(EVAL_SEED)
         whole = draw_text(trips, rng, rows=self.rows, **sizes)
@@ -56,16 +54,16 @@ class HeldOut:
 
 @torch.no_grad()
 def ar_nats(model: SlotTransformer, text: list[TextWindows]) -> Tensor:
-    """-log p of windows' tokens given the tokens before them: ``[all windows, N]``."""
+    """Return -log p ``[all windows, N]`` of windows' tokens given the tokens before them."""
     nats = [_nats(Read(model, windows).window_logits(), windows) for windows in text]
     return torch.cat(nats).flatten(0, 1)
 
 
 @torch.no_grad()
 def c_ptp_nats(model: SlotTransformer, text: list[TextWindows], draws: int) -> Tensor:
-    """-log p of windows' tokens given the uniforms before them: ``[all windows, N]``.
+    """Return -log p ``[all windows, N]`` of windows' tokens given the uniforms before them.
 
-    Averaged over `draws` sets of uniforms from the model's own intervals.
+    It is averaged over `draws` sets of uniforms from the model's own intervals.
     """
     generator = torch.Generator().manual_seed(EVAL_SEED)
     nats = []
@@ -80,11 +78,11 @@ def c_ptp_nats(model: SlotTransformer, text: list[TextWindows], draws: int) -> T
 
 
 def source_nats(trips: Trips, text: list[TextWindows]) -> tuple[Tensor, Tensor]:
-    """The two bounds on the same windows: floor and blind, each ``[all windows, N]``."""
+    """Return the two bounds on the same windows: floor and blind, each ``[all windows, N]``."""
     floors, blinds = [], []
     for windows in text:
         distributions = torch.from_numpy(trips.floor(windows.ids.numpy()))
-        floors.append(_nats(of_places(distributions, windows.places).log(), windows))
+        floors.append(_nats(at_indices(distributions, windows.indices).log(), windows))
         blinds.append(_nats(_blind(trips, windows), windows))
     return torch.cat(floors).flatten(0, 1), torch.cat(blinds).flatten(0, 1)
 
@@ -93,59 +91,55 @@ def source_nats(trips: Trips, text: list[TextWindows]) -> tuple[Tensor, Tensor]:
 def acceptance(
     target: SlotTransformer, draft: SlotTransformer, trips: Trips, text: list[TextWindows]
 ) -> tuple[list[float], list[float]]:
-    """P(the first n drafts are the AR model's own picks) for n = 1 … N.
+    """Return P(the first n drafts are the AR model's own picks) for n = 1 … N.
 
-    Of C-PTP's drafts, and of the best independent predictor's (blind distributions, each token
-    picked by its own u).
+    The first are of C-PTP's drafts, the others of the best independent predictor's (blind
+    distributions, each token picked by its own u).
     """
     coupled, independent = [], []
     for windows in text:
         u = windows.noise  # as good as any uniforms
         truth = Read(target, windows).rolled(u)
-        coupled.append(_leading(Read(draft, windows).drafted(u) == truth))
-        independent.append(_leading(picked(_blind(trips, windows), u) == truth))
+        coupled.append(Read(draft, windows).drafted(u) == truth)
+        independent.append(picked(_blind(trips, windows), u) == truth)
     return _survival(coupled), _survival(independent)
 
 
 def compare(
     ar: SlotTransformer, c_ptp: SlotTransformer, trips: Trips, held_out: HeldOut
 ) -> dict[str, Any]:
-    """All figures, as they stand in ``inverse.json``."""
+    """Return all figures, as they stand in ``inverse.json``."""
     text = held_out.text(trips)
     floor, blind = source_nats(trips, text)
     ar_found, c_found = ar_nats(ar, text), c_ptp_nats(c_ptp, text, held_out.draws)
     coupled, independent = acceptance(ar, c_ptp, trips, text)
-    excess = c_found - ar_found
-    error = _error(excess, held_out)
-    by_slot = {
-        str(n): {
-            "ar": _ppl(ar_found[:, n - 1]),
-            "c_ptp": _ppl(c_found[:, n - 1]),
-            "ratio": round(excess[:, n - 1].mean().exp().item(), 5),
-            "ratio_error": round(_error(excess[:, n - 1 : n], held_out), 5),
-            "floor": _ppl(floor[:, n - 1]),
-            "blind": _ppl(blind[:, n - 1]),
-        }
-        for n in SLOTS
-        if n <= held_out.slots
-    }
-    return {
-        "windows": len(excess),
-        "draws": held_out.draws,
-        "parameters": _sizes(c_ptp),
-        "perplexity": {
-            "ar": _ppl(ar_found),
-            "c_ptp": _ppl(c_found),
+
+    def figures(columns: slice) -> dict[str, float]:
+        found, truth = c_found[:, columns], ar_found[:, columns]
+        excess = found - truth
+        # over rows: a row's windows overlap
+        rows = excess.double().view(held_out.rows, -1).mean(1)
+        return {
+            "ar": _ppl(truth),
+            "c_ptp": _ppl(found),
             "ratio": round(excess.mean().exp().item(), 5),
-            "ratio_error": round(error, 5),
-            "floor": _ppl(floor),
-            "blind": _ppl(blind),
-            "all_slots": {
-                "ar": [_ppl(column) for column in ar_found.T],
-                "c_ptp": [_ppl(column) for column in c_found.T],
-            },
-        },
-        "slots": by_slot,
+            "ratio_error": round(rows.std().item() / held_out.rows**0.5, 5),
+            "floor": _ppl(floor[:, columns]),
+            "blind": _ppl(blind[:, columns]),
+        }
+
+    all_slots = {
+        name: [_ppl(column) for column in found.T]
+        for name, found in (("ar", ar_found), ("c_ptp", c_found))
+    }
+    extra = sum(p.numel() for p in c_ptp.uniforms.parameters())  # AR does not use them
+    shared = sum(p.numel() for p in c_ptp.parameters()) - extra
+    return {
+        "windows": len(c_found),
+        "draws": held_out.draws,
+        "parameters": {"shared": shared, "uniforms": extra},
+        "perplexity": {**figures(slice(None)), "all_slots": all_slots},
+        "slots": {str(n): figures(slice(n - 1, n)) for n in SLOTS if n <= held_out.slots},
         "acceptance": {
             "survival": coupled,
             "leading": round(sum(coupled), 4),
@@ -155,42 +149,26 @@ def compare(
     }
 
 
-def _sizes(model: SlotTransformer) -> dict[str, int]:
-    """Parameters both models have, and those of the uniforms' embedding, which AR does not use."""
-    extra = sum(p.numel() for p in model.uniforms.parameters())
-    return {"shared": sum(p.numel() for p in model.parameters()) - extra, "uniforms": extra}
-
-
 def _nats(logits: Tensor, windows: TextWindows) -> Tensor:
-    """-log p of the windows' tokens ``[B, W, N]`` under logits ``[B, W, N, V]``."""
+    """Return -log p of the windows' tokens ``[B, W, N]`` under logits ``[B, W, N, V]``."""
     tokens = windows.tokens
     flat = F.cross_entropy(logits.flatten(0, 2), tokens.flatten(), reduction="none")
     return flat.view(tokens.shape)
 
 
 def _blind(trips: Trips, windows: TextWindows) -> Tensor:
-    """Log distributions ``[B, W, N, V]`` of the best independent predictor."""
+    """Return log distributions ``[B, W, N, V]`` of the best independent predictor."""
     length = windows.noise.shape[2]
     distributions = trips.blind(windows.ids.numpy(), windows.starts.numpy(), length)
     return torch.from_numpy(distributions).log()
 
 
-def _leading(right: Tensor) -> Tensor:
-    """Whether all up to each of a window's tokens are right: ``[B, W, N]``."""
-    return right.long().cumprod(-1)
-
-
-def _survival(leading: list[Tensor]) -> list[float]:
-    shares = torch.cat(leading).flatten(0, 1).double().mean(0).tolist()
+def _survival(right: list[Tensor]) -> list[float]:
+    """Return the share of windows that are right up to each token, of ``[B, W, N]`` masks."""
+    leading = torch.cat(right).flatten(0, 1).long().cumprod(-1)
+    shares = leading.double().mean(0).tolist()
     return [round(share, 5) for share in shares]
 
 
 def _ppl(nats: Tensor) -> float:
     return round(nats.double().mean().exp().item(), 5)
-
-
-def _error(excess: Tensor, held_out: HeldOut) -> float:
-    """Standard error of the mean of ``[all windows, n]``, over rows: a row's windows overlap."""
-    rows = excess.double().view(held_out.rows, -1).mean(1)
-    error: float = rows.std().item() / held_out.rows**0.5
-    return error

@@ -1,8 +1,9 @@
 """Inverse autoregressive training: C-PTP from scratch on unlabelled text, beside an AR model.
 
-Two models of the same size see the same rows in the same steps (`training.inverse.job`), one after
-the other. ``OUTPUT/inverse.json`` then compares them (`training.inverse.report`); resumable state
-lives in ``OUTPUT/.training``.
+Two models of the same size see the same rows in the same steps, one after the other. The AR model
+learns the next token of every row. C-PTP learns that too, since a window's first token has its
+distribution from there, and the tokens of windows from uniforms of its own distributions
+(`training.inverse.windows`). ``OUTPUT/inverse.json`` then compares them.
 Source: PTP, arXiv 2512.21323, section 3 (inverse autoregressive training).
 """
 
@@ -10,53 +11,131 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from training.inverse.data import Trips, TripSettings
-from training.inverse.job import MODELS, InverseJob, RunSettings, loop_of
 from training.inverse.model import ModelSettings, SlotTransformer
-from training.inverse.report import compare
-from training.loop import TrainingProgress, saved_progress
-from training.recipe import RECIPES, Recipe, customised, read_recipe
+from training.inverse.report import SLOTS, HeldOut, ar_nats, c_ptp_nats, compare
+from training.inverse.windows import Read, TextWindows, draw_text
+from training.loop import Piece, TrainingProgress, fingerprint_of, muon_and_adamw, saved_progress
+from training.recipe import FREE, Count, LoopTable, NotNegative, Rate, Recipe, Seed, Share
 from training.reporter import Reporter
+from training.run import deadline_after, train_job
 from training.workers import spawn, worker
 
-RECIPE = RECIPES / "ptp-inverse.toml"
+_ModelName = Literal["ar", "c-ptp"]
+MODELS: tuple[_ModelName, ...] = get_args(_ModelName)
+
+
+class RunSettings(LoopTable):
+    """[run]: `rows` a step (over all workers) of `length` symbols, with windows of slots.
+
+    The first of a window's `slots` is the context's. The comparison has `final_rows` held-out rows
+    and `final_draws` sets of uniforms for each window.
+    """
+
+    rows: Count = 16
+    length: Count = 128
+    windows: Count = 8
+    slots: Count = 16
+    warmup_steps: NotNegative = 50
+    decay: Share = 0.5
+    muon_lr: Rate = 0.01
+    adamw_lr: Rate = 0.003
+    seed: Seed = 1
+    workers: Count = 2
+    eval_steps: Count = 250
+    eval_rows: Count = 32
+    final_rows: Count = 512
+    final_draws: Count = 4
+
+    def held_out(self, *, final: bool) -> HeldOut:
+        """Return the held-out windows of the comparison, or of an evaluation on the way."""
+        rows, draws = (self.final_rows, self.final_draws) if final else (self.eval_rows, 1)
+        sizes = {"length": self.length, "windows": self.windows, "slots": self.slots}
+        return HeldOut(rows=rows, draws=draws, **sizes)
 
 
 class InverseRecipe(Recipe):
-    """What both models learn from, their sizes, and how they are trained."""
+    """The source that both models learn from, their sizes, and their training."""
 
     source: TripSettings
     model: ModelSettings
     run: RunSettings
 
 
-def main(
-    recipe: Path | None,
-    output: Path,
-    *,
-    num_steps: int | None = None,
-    resume: bool = True,
-    progress: str = "auto",
-) -> Path:
-    """Trains both models of a recipe and compares them; returns the path of ``inverse.json``.
+class InverseJob:
+    """One of the two models on the source's rows."""
 
-    Args:
-        recipe: None is ``training/recipes/ptp-inverse.toml``.
-        output: folder of the report; ``output/.training`` holds resumable state.
-        num_steps: of each model; None keeps the recipe's.
-        resume: see `train_both`; so is `progress`.
-        progress: see `train_both`.
+    def __init__(
+        self,
+        name: _ModelName,
+        model: SlotTransformer,
+        trips: Trips,
+        tables: dict[str, Any],
+        reporter: Reporter,
+    ) -> None:
+        """Take a recipe's tables; the AR model's embedding of uniforms is frozen: never used."""
+        self.name, self.trained, self.trips, self.reporter = name, model, trips, reporter
+        self.run = InverseRecipe.of(tables).run
+        free = {key for key in tables["run"] if key in FREE or key.startswith("eval_")}
+        section = {key: value for key, value in tables["run"].items() if key not in free}
+        self.fingerprint = fingerprint_of(name, tables["source"], tables["model"], section)
+        self._held_out = self.run.held_out(final=False).text(trips)
+        model.uniforms.requires_grad_(name == "c-ptp")
 
-    Raises:
-        ValueError: an impossible recipe, or a checkpoint of another recipe.
-    """
-    tables = customised(read_recipe(recipe or RECIPE), num_steps=num_steps)
-    train_both(tables, output, resume=resume, progress=progress)
-    return output / "inverse.json"
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Return Muon for the matrices of the layers, AdamW for all else."""
+        return muon_and_adamw(self.trained, self.trained.layers.parameters(), self.run)
+
+    def text(self, step: int) -> TextWindows:
+        """Return this worker's part of a step's rows, the same for both models."""
+        run, (rank, world) = self.run, worker()
+        rng = np.random.default_rng([run.seed, step])
+        sizes = {"rows": run.rows, "length": run.length}
+        whole = draw_text(self.trips, rng, **sizes, windows=run.windows, slots=run.slots)
+        return whole.part(slice(rank, None, world))
+
+    def pieces(self, progress: TrainingProgress) -> Iterator[Piece]:
+        """Yield the loss of this worker's rows: every token of a row, and every slot's of C-PTP."""
+        windows = self.text(progress.step)
+        read = Read(self.trained, windows)
+        targets = windows.ids[:, 1:]
+        loss = _summed(read.text_logits(), targets)
+        count = targets.numel()
+        if self.name == "c-ptp":
+            carried = read.explained().u[..., :-1]
+            loss = loss + _summed(read.slot_logits(carried), windows.tokens[..., 1:])
+            count += carried.numel()
+        yield loss, count, count
+
+    def evaluate(self, progress: TrainingProgress) -> None:
+        """Report held-out perplexity by slot (first worker only)."""
+        if worker()[0]:
+            return
+        if self.name == "ar":
+            nats = ar_nats(self.trained, self._held_out)
+        else:
+            nats = c_ptp_nats(self.trained, self._held_out, 1)
+        values = [round(value, 4) for value in nats.mean(0).exp().tolist()]
+        shown = [f"{values[n - 1]:.3f} at {n}" for n in SLOTS if n <= len(values)]
+        line = f"perplexity {nats.mean().exp():.3f}; by slot {', '.join(shown)}"
+        self.reporter.evaluation(progress, line, {"perplexity_by_slot": values})
+
+    def export(self, folder: Path) -> None:
+        """Write nothing: the comparison of both models is what a run leaves."""
+
+
+def _summed(logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="sum")
 
 
 def train_both(
@@ -67,43 +146,28 @@ def train_both(
     progress: str = "auto",
     stop_after_s: float | None = None,
 ) -> dict[str, TrainingProgress]:
-    """`main` on a recipe already read; returns where each model's run stands.
+    """Train both models of a recipe and compare them; return where each model's run stands.
 
-    Args:
-        tables: a recipe, as in ``training/recipes/ptp-inverse.toml``.
-        output: folder of the report.
-        resume: continue from the last checkpoint; False starts over.
-        progress: ``auto``, ``rich``, ``plain`` or ``none``.
-        stop_after_s: stop early (after a checkpoint) once this many seconds of training passed.
-
-    Raises:
-        ValueError: an impossible recipe, or a checkpoint of another recipe.
+    Options are those of `training.run.TrainingOptions`.
     """
-    recipe = InverseRecipe.of(tables)
-    state = output / ".training"
+    recipe, state = InverseRecipe.of(tables), output / ".training"
     if not resume and state.exists():
         shutil.rmtree(state)
     state.mkdir(parents=True, exist_ok=True)
-    spawn(recipe.run.workers, _train, tables, output, progress, stop_after_s)
+    spawn(recipe.run.workers, _train, tables, output, progress, deadline_after(stop_after_s))
     return {name: saved_progress(state / f"{name}.pt") for name in MODELS}
 
 
-def _train(tables: dict[str, Any], output: Path, progress: str, stop_after_s: float | None) -> None:
-    """Both models, one after the other, then the comparison (in every worker)."""
+def _train(tables: dict[str, Any], output: Path, progress: str, deadline: float | None) -> None:
+    """Train both models, one after the other, then compare them (in every worker)."""
     recipe = InverseRecipe.of(tables)
-    run, trips = recipe.run, Trips(recipe.source)
-    deadline = None if stop_after_s is None else time.monotonic() + stop_after_s
+    trips = Trips(recipe.source)
     models = {name: SlotTransformer(recipe.model, trips.num_symbols) for name in MODELS}
-    first = worker()[0] == 0
     for name, model in models.items():
-        log = output / ".training" / f"{name}.jsonl"
-        with Reporter(progress if first else "none", name, log if first else None) as reporter:
-            job = InverseJob(name, model, trips, run, reporter)
-            path = output / ".training" / f"{name}.pt"
-            if not loop_of(job, tables, path).train(deadline):
-                return
-    if first:
-        compared = compare(models["ar"], models["c-ptp"], trips, run.held_out(final=True))
-        report = {**compared, "recipe": tables}
-        text = json.dumps(report, indent=2) + "\n"
+        build = partial(InverseJob, name, model, trips, tables)
+        if not train_job(name, output, build, progress=progress, deadline=deadline):
+            return
+    if worker()[0] == 0:
+        compared = compare(models["ar"], models["c-ptp"], trips, recipe.run.held_out(final=True))
+        text = json.dumps({**compared, "recipe": tables}, indent=2) + "\n"
         (output / "inverse.json").write_text(text, encoding="utf-8")

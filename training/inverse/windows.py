@@ -1,17 +1,13 @@
-"""Windows of inverse autoregressive training.
+"""Windows of inverse autoregressive training: uniforms built slot by slot from a model's own law.
 
-Uniforms built slot by slot from a model's own distributions.
+There is no teacher. A window's first token has its distribution from the last row of the context.
+That distribution's interval of the token that really came holds the token's u; given this u a slot
+predicts the second token's distribution, whose interval holds the second u, and so on (PTP, arXiv
+2512.21323, section 3). Building takes N - 1 one-slot steps for all windows of a batch at once,
+without gradient; edges of intervals carry none.
 
-There is no teacher. A window's first token has its distribution from the last row of the context,
-as ever. That distribution's interval of the token that really came holds the token's u; given this
-u a slot says the distribution of the second token, whose interval holds the second u, and so on
-(PTP, arXiv 2512.21323,
-section 3: inverse autoregressive training, C-PTP only). Each distribution thus depends on the
-uniforms before it, and building takes one one-slot step a token: N - 1 steps for all windows of a
-batch at once, without gradient, on preallocated states. The edges of intervals carry no gradient.
-
-Letters: B rows, W windows of a row, N tokens of a window, S + 1 tokens of a row, D width,
-V vocabulary.
+Letters: B rows, W windows of a row, N tokens of a window, S + 1 tokens of a row, D width, V
+vocabulary.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ from torch import Tensor
 from decoders.core.sampling import pick
 from training.adapter.windows import edges
 from training.inverse.data import Trips
-from training.inverse.model import OpenWindows, Past, SlotTransformer, past_of
+from training.inverse.model import Past, SlotTransformer, Steps
 
 _FIRST_START = 2  # the source's distributions are known from the third symbol on
 
@@ -35,8 +31,8 @@ _FIRST_START = 2  # the source's distributions are known from the third symbol o
 class TextWindows:
     """Rows of text with windows.
 
-    `ids` ``[B, S + 1]``, where their windows start ``[B, W]``, and the place of each u within its
-    token's interval, `noise` in [0, 1) ``[B, W, N]`` float64.
+    `ids` ``[B, S + 1]``, `starts` of windows ``[B, W]``, and `noise` in [0, 1) ``[B, W, N]``
+    float64: where each u lies within its token's interval.
     """
 
     ids: Tensor
@@ -44,33 +40,32 @@ class TextWindows:
     noise: Tensor
 
     @property
-    def places(self) -> Tensor:
-        """Places ``[B, W, N]`` of the windows' tokens in their rows."""
+    def indices(self) -> Tensor:
+        """Return indices ``[B, W, N]`` of the windows' tokens in their rows."""
         return self.starts[..., None] + torch.arange(self.noise.shape[2])
 
     @property
     def tokens(self) -> Tensor:
-        """The windows' tokens ``[B, W, N]``."""
-        return of_places(self.ids, self.places)
+        """Return the windows' tokens ``[B, W, N]``."""
+        return at_indices(self.ids, self.indices)
 
     def part(self, rows: slice) -> TextWindows:
-        """Some of the rows."""
+        """Return some of the rows."""
         return TextWindows(self.ids[rows], self.starts[rows], self.noise[rows])
 
 
-def of_places(values: Tensor, places: Tensor) -> Tensor:
-    """``[B, W, N, ...]``: of ``[B, S, ...]`` what stands at `places` ``[B, W, N]``."""
+def at_indices(values: Tensor, indices: Tensor) -> Tensor:
+    """Return ``[B, W, N, ...]``: values ``[B, S, ...]`` at `indices` ``[B, W, N]``."""
     rows = torch.arange(len(values), device=values.device)
-    return values[rows[:, None, None], places]
+    return values[rows[:, None, None], indices]
 
 
 def draw_text(
     trips: Trips, rng: np.random.Generator, *, rows: int, length: int, windows: int, slots: int
 ) -> TextWindows:
-    """Fresh rows of `length` predicted symbols with `windows` windows of `slots` tokens each.
+    """Return fresh rows of `length` predicted symbols, with windows of `slots` tokens each.
 
-    Raises:
-        ValueError: a window does not fit into a row.
+    A window that does not fit into a row raises `ValueError`.
     """
     num_starts = length + 2 - slots - _FIRST_START
     if num_starts < 1 or slots < 2:
@@ -98,21 +93,17 @@ class _DrawnUniforms:
 def explain(
     first: Tensor, tokens: Tensor, noise: Tensor, follow: Callable[[Tensor], Tensor]
 ) -> _DrawnUniforms:
-    """Draws each token's u from its interval of the distribution that earlier uniforms lead to.
+    """Draw each token's u from its interval of the distribution that earlier uniforms lead to.
 
-    Args:
-        first: logits ``[..., V]`` of the first token.
-        tokens: int64 ``[..., N]``.
-        noise: float64 ``[..., N]`` in [0, 1), the place of u within its interval.
-        follow: takes the next u ``[...]``, returns the next token's logits ``[..., V]``.
+    `first` are logits ``[..., V]`` of the first of the tokens ``[..., N]``; `noise` says where u
+    lies within its interval; `follow` takes the next u ``[...]`` and returns the next token's
+    logits.
     """
     warp = torch.ones(*tokens.shape[:-1], 2)
     us: list[Tensor] = []
     distributions: list[Tensor] = []
-    logits = first
     for n in range(tokens.shape[-1]):
-        if n:
-            logits = follow(us[-1])
+        logits = follow(us[-1]) if n else first
         left, mass = edges(logits, tokens[..., n], warp, 0)
         us.append((left + mass * noise[..., n]).clamp(0, 1 - 2**-53))
         distributions.append(logits)
@@ -120,89 +111,81 @@ def explain(
 
 
 def roll(first: Tensor, u: Tensor, follow: Callable[[Tensor], Tensor]) -> Tensor:
-    """The tokens ``[..., N]`` that `u` ``[..., N]`` picks, each given the tokens before.
+    """Return the tokens ``[..., N]`` that `u` picks, each given the tokens before.
 
-    Args:
-        first: logits ``[..., V]`` of the first token.
-        u: float64.
-        follow: takes the token just picked ``[...]``, returns the next token's logits.
+    `first` are logits ``[..., V]`` of the first token; `follow` takes the token just picked and
+    returns the next token's logits.
     """
     tokens: list[Tensor] = []
-    logits = first
     for n in range(u.shape[-1]):
-        if n:
-            logits = follow(tokens[-1])
-        tokens.append(picked(logits, u[..., n]))
+        tokens.append(picked(follow(tokens[-1]) if n else first, u[..., n]))
     return torch.stack(tokens, -1)
 
 
 def picked(logits: Tensor, u: Tensor) -> Tensor:
-    """Tokens ``[...]`` that `u` ``[...]`` picks from the distributions of `logits` ``[..., V]``."""
+    """Return tokens ``[...]`` that `u` picks from the distributions of `logits` ``[..., V]``."""
     distributions = logits.float().softmax(-1).flatten(0, -2)
     return pick(distributions, u.flatten()).view(u.shape)
 
 
 class Read:
-    """Rows read by a model once, with all their windows ready to go on.
-
-    Attributes:
-        hidden: ``[B, S, D]``, of the rows' tokens but the last.
-        past: what the windows see of them.
-    """
+    """Rows read by a model once (`hidden` ``[B, S, D]``, but the last), with windows to go on."""
 
     def __init__(self, model: SlotTransformer, windows: TextWindows) -> None:
-        """Runs the rows; gradients are kept where they are on."""
+        """Run the rows; gradients are kept where they are on."""
         self.model, self.windows = model, windows
         self.hidden, states = model.context(windows.ids[:, :-1])
-        self.past: Past = past_of(states, windows.starts)
+        self.past = Past.of(states, windows.starts)
 
     def text_logits(self) -> Tensor:
-        """Logits ``[B, S, V]`` of every token of the rows but the first, given those before."""
+        """Return logits ``[B, S, V]`` of the rows' tokens but the first, given those before."""
         logits: Tensor = self.model.head(self.hidden)
         return logits
 
     def window_logits(self) -> Tensor:
-        """Logits ``[B, W, N, V]`` of the windows' tokens, given all *tokens* before (AR)."""
-        logits: Tensor = self.model.head(of_places(self.hidden, self.windows.places - 1))
+        """Return logits ``[B, W, N, V]`` of windows' tokens, given all *tokens* before (AR)."""
+        logits: Tensor = self.model.head(at_indices(self.hidden, self.windows.indices - 1))
         return logits
 
     def first_logits(self) -> Tensor:
-        """Logits ``[B, W, V]`` of the windows' first tokens."""
+        """Return logits ``[B, W, V]`` of the windows' first tokens."""
         before = self.windows.starts[..., None] - 1
-        logits: Tensor = self.model.head(of_places(self.hidden, before)[:, :, 0])
+        logits: Tensor = self.model.head(at_indices(self.hidden, before)[:, :, 0])
         return logits
 
     @torch.no_grad()
     def explained(self) -> _DrawnUniforms:
-        """Uniforms of the windows' tokens from the model's own intervals."""
-        steps = self._open()
-        return explain(
-            self.first_logits(),
-            self.windows.tokens,
-            self.windows.noise,
-            lambda u: steps.feed(self.model.embed_uniforms(u)),
-        )
+        """Return uniforms of the windows' tokens from the model's own intervals."""
+        feed = self._follow(self.model.embed_uniforms)
+        return explain(self.first_logits(), self.windows.tokens, self.windows.noise, feed)
 
     @torch.no_grad()
     def rolled(self, u: Tensor) -> Tensor:
-        """Tokens ``[B, W, N]`` of ordinary (AR) sampling with uniforms `u` ``[B, W, N]``."""
-        steps = self._open()
-        return roll(self.first_logits(), u, lambda tokens: steps.feed(self.model.tokens(tokens)))
+        """Return tokens ``[B, W, N]`` of ordinary (AR) sampling with uniforms `u`."""
+        return roll(self.first_logits(), u, self._follow(self.model.tokens))
 
     def slot_logits(self, u: Tensor) -> Tensor:
-        """Logits ``[B, W, N, V]`` of the N tokens after the one of the first u, in one call.
-
-        `u` is ``[B, W, N]``.
-        """
-        inputs = self.model.embed_uniforms(u)
-        logits: Tensor = self.model.head(self.model.slots(inputs, self.windows.starts, self.past))
+        """Return logits ``[B, W, N, V]`` of the N tokens after the one of the first u."""
+        starts = self.windows.starts
+        positions = starts[..., None] + torch.arange(u.shape[2])
+        hidden, _ = self.model(self.model.embed_uniforms(u), positions, self.past)
+        logits: Tensor = self.model.head(hidden)
         return logits
 
     def drafted(self, u: Tensor) -> Tensor:
-        """Tokens ``[B, W, N]`` that C-PTP proposes for uniforms `u` ``[B, W, N]``."""
+        """Return tokens ``[B, W, N]`` that C-PTP proposes for uniforms `u`."""
         rest = self.slot_logits(u[..., :-1])
         return picked(torch.cat([self.first_logits()[:, :, None], rest], 2), u)
 
-    def _open(self) -> OpenWindows:
-        length = self.windows.noise.shape[2]
-        return OpenWindows(self.model, self.past, self.windows.starts, length)
+    def _follow(self, embed: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """Return a function that feeds every window one more input, for logits ``[B, W, V]``."""
+        starts, length = self.windows.starts, self.windows.noise.shape[2]
+        steps = Steps(self.model.settings, (*starts.shape, length))
+
+        def feed(inputs: Tensor) -> Tensor:
+            positions = (starts + steps.filled)[..., None]
+            hidden, _ = self.model(embed(inputs)[:, :, None], positions, self.past, steps)
+            logits: Tensor = self.model.head(hidden[:, :, 0])
+            return logits
+
+        return feed

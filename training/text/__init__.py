@@ -1,4 +1,1 @@
-"""Rows of token ids: corpora, chats, sampled completions.
-
-Imports the shared files of training.
-"""
+"""Rows of token ids: corpora, chats, sampled completions."""

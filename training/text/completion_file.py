@@ -1,4 +1,4 @@
-"""What completions are sampled, and the JSONL file that keeps them: one line each, as they end."""
+"""Plans of sampled completions, and the JSONL file that keeps them: one line each, as they end."""
 
 from __future__ import annotations
 
@@ -16,18 +16,9 @@ from training.text.data import Row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionPlan:
-    """How many completions are sampled, and how.
+    """The number of completions of all prompts and temperatures, and their sampling.
 
-    Attributes:
-        num_completions: of all prompts and temperatures together.
-        max_new_tokens: of a completion, its stop token included.
-        temperatures: completions are spread over them evenly; 0 is greedy.
-        top_p: mass of the nucleus; 1 is off.
-        seed: decides which texts are drawn.
-        batch_size: sequences at a time; a matter of speed alone.
-
-    Raises:
-        ValueError: on a value out of range.
+    The stop token is one of `max_new_tokens`; completions are spread evenly over the temperatures.
     """
 
     num_completions: int = 2000
@@ -49,7 +40,7 @@ class CompletionPlan:
             self.sampling(temperature, frozenset())
 
     def sampling(self, temperature: float, stops: frozenset[int]) -> Sampling:
-        """What the scheduler is told for the completions of one temperature."""
+        """Return the scheduler's settings for the completions of one temperature."""
         return Sampling(
             temperature=temperature,
             top_p=self.top_p,
@@ -69,19 +60,19 @@ class Completion:
     tokens: tuple[int, ...]
 
     def row(self) -> Row:
-        """The prompt is context, the completion is learnt."""
+        """Return a row that learns the completion; the prompt is context."""
         learn = [False] * len(self.prompt) + [True] * len(self.tokens)
         return Row([*self.prompt, *self.tokens], learn)
 
     def line(self) -> str:
-        """The completion as a line of the file."""
+        """Return the completion as a line of the file."""
         return json.dumps(dataclasses.asdict(self), separators=(",", ":")) + "\n"
 
 
 def completion_path(
     folder: Path, teacher: str, prompts: Sequence[tuple[int, ...]], plan: CompletionPlan
 ) -> Path:
-    """Where the completions are kept: another file for whatever decides other ones."""
+    """Return the file of completions: another one for whatever decides other completions."""
     settings = dataclasses.asdict(plan)
     del settings["batch_size"]
     text = json.dumps([teacher, prompts, settings], sort_keys=True)
@@ -89,25 +80,23 @@ def completion_path(
 
 
 def read_completions(path: Path) -> dict[int, Completion]:
-    """The completions of a file by number; a last line torn by a kill is left out."""
+    """Return the completions of a file by number; a last line torn by a kill is left out."""
     if not path.exists():
         return {}
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    entries = [json.loads(line) for line in lines if line.endswith("\n")]
-    made = [
-        Completion(
-            number=fields["number"],
-            temperature=fields["temperature"],
-            prompt=tuple(fields["prompt"]),
-            tokens=tuple(fields["tokens"]),
-        )
-        for fields in entries
-    ]
-    return {completion.number: completion for completion in made}
+    found = {}
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        if line.endswith("\n"):
+            fields = json.loads(line)
+            ids = {name: tuple(fields[name]) for name in ("prompt", "tokens")}
+            temperature = fields["temperature"]
+            found[fields["number"]] = Completion(
+                number=fields["number"], temperature=temperature, **ids
+            )
+    return found
 
 
 def write_completions(path: Path, completions: Iterable[Completion]) -> None:
-    """Replaces the file by one of these completions."""
+    """Replace the file by one of these completions."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     scratch.write_text("".join(c.line() for c in completions), encoding="utf-8")

@@ -1,6 +1,6 @@
 """Completions sampled from the teacher by the repository's own baseline, as training rows.
 
-Which text a prompt gets depends on the sampling's seed and on the prompt's ids. To draw different
+The text of a prompt depends on the sampling's seed and on the prompt's ids. To draw different
 texts from equal prompts the scheduler is given each completion's number in place of the prompt's
 first id, and `_NumberedAR` puts the id back before the model sees it; all else, uniforms, merged
 calls and the cut at a stop token, is as in any run.
@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
+import torch
 
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Request, Steps
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
+from decoders.core.hf.checkpoint import weights_sha256
 from decoders.core.hf.model import HFModel, stop_ids
 from decoders.core.types import Outcome, Sampling
 from training.text.completion_file import (
@@ -35,7 +36,7 @@ from training.text.completion_file import (
 )
 from training.text.data import Row
 from training.text.pool import PoolSource, prompt_hash
-from training.workers import worker
+from training.workers import wait_for_all, worker
 
 Ids = tuple[int, ...]
 
@@ -44,17 +45,24 @@ Ids = tuple[int, ...]
 class Teacher:
     """The model that completions are sampled from.
 
-    Attributes:
-        name: what tells its weights from others', e.g. their SHA-256.
-        open: loads it; called only if completions are missing.
+    `name` tells its weights from others', e.g. their SHA-256; `open` loads it, and is called only
+    if completions are missing.
     """
 
     name: str
     open: Callable[[], HFModel]
 
+    @classmethod
+    def at(cls, path: str, device: torch.device) -> Teacher:
+        """Return the model of a checkpoint, in float32."""
+        return cls(
+            name=weights_sha256(path) or path,
+            open=lambda: HFModel.load(path, dtype=torch.float32, device=device),
+        )
+
 
 class OnPolicySource(PoolSource):
-    """Completions that the teacher itself wrote; its prompts are context and are not learnt."""
+    """Completions of the teacher; its prompts are context and are not learnt."""
 
     def __init__(
         self,
@@ -66,16 +74,19 @@ class OnPolicySource(PoolSource):
         folder: Path,
         prompts: Sequence[Sequence[int]] | None = None,
         rows_per_step: int = 16,
-        on_completion: Callable[[int, int], None] | None = None,
     ) -> None:
         """Sample the completions, or take them from `folder`; see `sample`.
 
-        Prompts (None: the BOS token alone) that leave no room for a completion are passed over.
-
-        Raises:
-            ValueError: no prompt is left, or completions that cannot differ.
+        Prompts (None: the BOS token alone) that leave no room for a completion are passed over; it
+        is a `ValueError` where none is left, or completions cannot differ.
         """
-        offered = [_bos_prompt(tokenizer)] if prompts is None else list(map(tuple, prompts))
+        if prompts is None:
+            if tokenizer.bos_token_id is None:
+                raise ValueError(
+                    "the tokenizer has no BOS token to start completions from; give prompts"
+                )
+            prompts = [[tokenizer.bos_token_id]]
+        offered = [tuple(prompt) for prompt in prompts]
         room = max_tokens - plan.max_new_tokens
         fitting = [prompt for prompt in offered if 1 <= len(prompt) <= room]
         if not fitting:
@@ -83,7 +94,7 @@ class OnPolicySource(PoolSource):
                 f"none of {len(offered)} prompts fits: max_tokens {max_tokens} less max_new_tokens "
                 f"{plan.max_new_tokens} leaves {max(room, 0)} tokens; lower max_new_tokens"
             )
-        completions = sample(teacher, tokenizer, fitting, plan, folder, on_completion)
+        completions = sample(teacher, tokenizer, fitting, plan, folder)
         super().__init__(
             (completion.row() for completion in completions),
             kind="on-policy",
@@ -110,11 +121,7 @@ class CompletionsSource(PoolSource):
         rows_per_step: int = 16,
         seed: int = 0,
     ) -> None:
-        """Reads the files that `path` names; rows longer than `max_tokens` are passed over.
-
-        Raises:
-            ValueError: no such file, one of another format, or ids outside of the vocabulary.
-        """
+        """Read the files that `path` names; rows longer than `max_tokens` are passed over."""
         pattern = Path(path).expanduser()
         files = sorted(pattern.parent.glob(pattern.name))
         if not files:
@@ -155,24 +162,12 @@ def sample(
     prompts: Sequence[Ids],
     plan: CompletionPlan,
     folder: Path,
-    on_completion: Callable[[int, int], None] | None = None,
 ) -> list[Completion]:
-    """All completions of a plan in the order of their numbers.
+    """Return all completions of a plan in the order of their numbers.
 
-    They are kept in `folder`, in a file named after all that decides them, a line each as they end:
-    what is there is not sampled again, and a run that was stopped goes on where it was. In a group
-    of workers the first one samples; the others wait for it.
-
-    Args:
-        teacher: model to sample from.
-        tokenizer: of the teacher; its end token ends a completion, as the model's own do.
-        prompts: token ids, at least one each; used in turn, as often as needed.
-        plan: what to sample.
-        folder: where the file is; made if missing.
-        on_completion: called with (done, total) after every completion.
-
-    Raises:
-        ValueError: greedy completions alone, and more of them than prompts.
+    They are kept in a file of `folder` named after all that decides them, a line each as they end:
+    a run that was stopped goes on where it was. In a group of workers the first one samples.
+    Prompts take turns; greedy completions alone, and more of them than prompts, raise `ValueError`.
     """
     distinct, total = list(dict.fromkeys(prompts)), plan.num_completions
     if not any(plan.temperatures) and total > len(distinct):
@@ -181,38 +176,20 @@ def sample(
             f"is {total}: lower it, give more prompts, or add a temperature above 0"
         )
     path = completion_path(folder, teacher.name, distinct, plan)
-    rank, world = worker()
-    if rank == 0:
-        _fill(path, teacher, tokenizer, distinct, plan, on_completion)
-    if world > 1:
-        dist.barrier()
+    done = read_completions(path)
+    if worker()[0] == 0 and len(done) < total:
+        write_completions(path, done.values())  # without a torn last line
+        with path.open("a", encoding="utf-8") as file:
+
+            def keep(completion: Completion) -> None:
+                done[completion.number] = completion
+                file.write(completion.line())
+                file.flush()
+
+            _sample_missing(teacher.open(), tokenizer, distinct, plan, done, keep)
+    wait_for_all()
     done = read_completions(path)
     return [done[number] for number in range(total)]
-
-
-def _fill(
-    path: Path,
-    teacher: Teacher,
-    tokenizer: Any,
-    prompts: Sequence[Ids],
-    plan: CompletionPlan,
-    on_completion: Callable[[int, int], None] | None,
-) -> None:
-    """Samples what the file lacks, and appends it."""
-    done = read_completions(path)
-    if len(done) == plan.num_completions:
-        return
-    write_completions(path, done.values())  # without a torn last line
-    with path.open("a", encoding="utf-8") as file:
-
-        def keep(completion: Completion) -> None:
-            done[completion.number] = completion
-            file.write(completion.line())
-            file.flush()
-            if on_completion is not None:
-                on_completion(len(done), plan.num_completions)
-
-        _sample_missing(teacher.open(), tokenizer, prompts, plan, done, keep)
 
 
 def _sample_missing(
@@ -223,7 +200,7 @@ def _sample_missing(
     done: Mapping[int, Completion],
     keep: Callable[[Completion], None],
 ) -> None:
-    """Samples what `done` lacks: above temperature 0, greedily, then what goes on from samples."""
+    """Sample what `done` lacks: above temperature 0, greedily, then what goes on from samples."""
     stops = stop_ids(model, tokenizer)
     jobs, continued = _jobs(prompts, plan)
     for temperature in sorted(set(plan.temperatures), reverse=True):
@@ -239,7 +216,7 @@ def _sample_missing(
 def _jobs(
     prompts: Sequence[Ids], plan: CompletionPlan
 ) -> tuple[dict[int, tuple[float, Ids]], list[int]]:
-    """Temperature and prompt by number, and the numbers that go on from sampled completions.
+    """Return temperature and prompt by number, and numbers that go on from sampled completions.
 
     Prompts take turns; each meets the temperatures in turn, its neighbours another one than it.
     """
@@ -247,19 +224,22 @@ def _jobs(
     continued: list[int] = []
     greedy: set[Ids] = set()
     for number in range(plan.num_completions):
-        turn, place = divmod(number, len(prompts))
-        temperature = plan.temperatures[(turn + place) % len(plan.temperatures)]
-        if temperature == 0 and prompts[place] in greedy:
+        turn, index = divmod(number, len(prompts))
+        temperature, prompt = (
+            plan.temperatures[(turn + index) % len(plan.temperatures)],
+            prompts[index],
+        )
+        if temperature == 0 and prompt in greedy:
             continued.append(number)
             continue
         if temperature == 0:
-            greedy.add(prompts[place])
-        jobs[number] = (temperature, prompts[place])
+            greedy.add(prompt)
+        jobs[number] = (temperature, prompt)
     return jobs, continued
 
 
 def _beginning(sampled: Sequence[Completion], plan: CompletionPlan, number: int) -> Ids:
-    """A prompt and a random beginning of its completion, at most half as long as one may be."""
+    """Return a prompt and a random beginning of its completion, at most half of the longest."""
     rng = random.Random(f"beginning {plan.seed} {number}")
     chosen = rng.choice(sampled)
     longest = min(len(chosen.tokens) - 1, plan.max_new_tokens // 2)  # a stop token begins nothing
@@ -273,7 +253,6 @@ def _run(
     batch_size: int,
     keep: Callable[[Completion], None],
 ) -> None:
-    """Completes prompts by number; each completion is kept as it ends."""
     if not prompts:
         return
     numbers = list(prompts)
@@ -281,14 +260,9 @@ def _run(
     def finish(index: int, outcome: Outcome) -> None:
         if isinstance(outcome, Exception):
             raise outcome
-        keep(
-            Completion(
-                number=numbers[index],
-                temperature=sampling.temperature,
-                prompt=prompts[numbers[index]],
-                tokens=outcome.tokens,
-            )
-        )
+        number, tokens, temperature = numbers[index], outcome.tokens, sampling.temperature
+        prompt = prompts[number]
+        keep(Completion(number=number, temperature=temperature, prompt=prompt, tokens=tokens))
 
     decoder = _NumberedAR(firsts={number: prompt[0] for number, prompt in prompts.items()})
     keys = [(number, *prompt[1:]) for number, prompt in prompts.items()]
@@ -297,21 +271,15 @@ def _run(
 
 @dataclass(frozen=True, kw_only=True)
 class _NumberedAR(Autoregressive):
-    """AR from prompts whose first id is a number, which stands for the id that `firsts` gives it.
+    """AR from prompts whose first id is a number, which stands for an id of `firsts`.
 
-    Not a strategy but a means to draw several texts from one prompt; it is not registered.
+    It draws several texts from one prompt, and is not registered.
     """
 
     firsts: Mapping[int, int]
 
     def steps(self, request: Request) -> Steps:
-        """AR's steps from the prompt that is meant."""
+        """Run AR from the prompt that is meant."""
         number, *rest = request.prompt_ids
         meant = (self.firsts[number], *rest)
         return super().steps(dataclasses.replace(request, prompt_ids=meant))
-
-
-def _bos_prompt(tokenizer: Any) -> Ids:
-    if tokenizer.bos_token_id is None:
-        raise ValueError("the tokenizer has no BOS token to start completions from; give prompts")
-    return (tokenizer.bos_token_id,)

@@ -1,9 +1,8 @@
-"""Tokenised batches for zoo training: conversations cut into length-sorted groups without masks.
+"""Rows of token ids, and groups of them that are run together.
 
-A row is one conversation and starts at position 0, as it does at decode time. Rows of one group
-have about one length and are padded on the right, where a causal model needs no attention mask.
-Loss falls on answer tokens alone. Which examples a step sees depends on (seed, step) only, so a
-resumed run sees what an uninterrupted one would.
+A row is one text and starts at position 0, as it does at decode time. Rows of one group have about
+one length and are padded on the right, where a causal model needs no attention mask. Loss falls on
+learnt tokens alone. Which examples a step sees depends on (seed, step) only.
 
 Letters: B rows, T positions.
 """
@@ -12,20 +11,22 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from specbench_tasks.generators import generate
 from specbench_tasks.task import Example
 from training.text.tokenizer import ASSISTANT, END, PAD, USER, words_of
+from training.workers import worker
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Token ids of one conversation; `learn[t]` says whether predicting ``ids[t]`` is trained.
+    """Token ids of one text; `learn[t]` says whether predicting ``ids[t]`` is trained.
 
     `temperature` is what the answer was sampled at, where windows shall be trained at just that.
     """
@@ -33,19 +34,6 @@ class Row:
     ids: list[int]
     learn: list[bool]
     temperature: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """One group of rows.
-
-    `ids` (B, T) int64; `places` (M,) flat positions whose next token is trained; `targets` (M,)
-    those next tokens.
-    """
-
-    ids: torch.Tensor
-    places: torch.Tensor
-    targets: torch.Tensor
 
 
 class Encoder:
@@ -59,18 +47,16 @@ class Encoder:
         self._cache: dict[str, list[int]] = {}
 
     def text(self, text: str) -> list[int]:
-        """Ids of ``" " + text``, equal to the tokenizer's."""
+        """Return ids of ``" " + text``, equal to the tokenizer's."""
         ids: list[int] = []
         for word in words_of(f" {text}"):
-            known = self._cache.get(word)
-            if known is None:
-                known = self.tokenizer.encode(word, add_special_tokens=False)
-                self._cache[word] = known
-            ids += known
+            if word not in self._cache:
+                self._cache[word] = self.tokenizer.encode(word, add_special_tokens=False)
+            ids += self._cache[word]
         return ids
 
     def row(self, example: Example) -> Row:
-        """The chat format of an example: answers (with their end token) are trained."""
+        """Return an example in the chat format: answers (with their end token) are trained."""
         ids: list[int] = []
         learn: list[bool] = []
         for turn, response in zip(example.conversation.turns, example.responses, strict=True):
@@ -81,16 +67,16 @@ class Encoder:
         return Row(ids, learn)
 
     def repeated(self, rng: random.Random, length: int, first_id: int) -> Row:
-        """Random tokens said twice; the second time is trained. It teaches copying early."""
+        """Return random tokens said twice; the second time is trained. It teaches copying early."""
         once = [rng.randrange(first_id, len(self.tokenizer)) for _ in range(length)]
         ids = [self.user, *once, self.assistant, *once, self.end]
         return Row(ids, [False] * (length + 2) + [True] * (length + 1))
 
 
 def step_rows(
-    encoder: Encoder, counts: dict[str, int], num_repeated: int, seed: int, step: int
+    encoder: Encoder, counts: Mapping[str, int], num_repeated: int, seed: int, step: int
 ) -> list[Row]:
-    """The rows of one step: `counts` examples per family and some repeated random sequences."""
+    """Return the rows of one step: examples per family, and some repeated random sequences."""
     number = seed * 10_000_000 + step
     rows = [
         encoder.row(example)
@@ -104,9 +90,9 @@ def step_rows(
 
 
 def groups(rows: Iterable[Row], max_tokens: int) -> Iterator[list[Row]]:
-    """Rows of rising length, cut into groups of at most `max_tokens` padded tokens."""
+    """Yield rows by rising length in groups of at most `max_tokens` padded tokens."""
     group: list[Row] = []
-    for row in rows:
+    for row in sorted(rows, key=lambda row: len(row.ids)):
         if group and len(row.ids) * (len(group) + 1) > max_tokens:
             yield group
             group = []
@@ -115,19 +101,21 @@ def groups(rows: Iterable[Row], max_tokens: int) -> Iterator[list[Row]]:
         yield group
 
 
-def group_rows(rows: list[Row], pad: int, max_tokens: int) -> list[Batch]:
-    """Sorts rows by length and makes a batch of each of their `groups`."""
-    ordered = sorted(rows, key=lambda row: len(row.ids))
-    return [_batch(group, pad) for group in groups(ordered, max_tokens)]
+def worker_groups(rows: Iterable[Row], max_tokens: int) -> Iterator[list[Row]]:
+    """Yield `groups` of this worker's rows: every n-th, so that long ones are spread evenly."""
+    rank, world = worker()
+    return groups(sorted(rows, key=lambda row: len(row.ids))[rank::world], max_tokens)
 
 
-def _batch(rows: list[Row], pad: int) -> Batch:
+def padded(rows: Sequence[Row], pad: int = 0) -> Tensor:
+    """Return the ids ``[B, T]`` of rows, filled up on the right."""
     width = max(len(row.ids) for row in rows)
-    ids = [row.ids + [pad] * (width - len(row.ids)) for row in rows]
-    places, targets = [], []
-    for index, row in enumerate(rows):
-        for position in range(1, len(row.ids)):
-            if row.learn[position]:
-                places.append(index * width + position - 1)
-                targets.append(row.ids[position])
-    return Batch(ids=torch.tensor(ids), places=torch.tensor(places), targets=torch.tensor(targets))
+    return torch.tensor([row.ids + [pad] * (width - len(row.ids)) for row in rows])
+
+
+def learnt(rows: Sequence[Row]) -> Tensor:
+    """Return a mask ``[B, T]`` of the learnt tokens of rows, their first ones excepted."""
+    width = max(len(row.ids) for row in rows)
+    return torch.tensor(
+        [[False, *row.learn[1:]] + [False] * (width - len(row.ids)) for row in rows]
+    )

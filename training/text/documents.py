@@ -1,4 +1,4 @@
-"""Documents and conversations as training rows: what a record may hold, and what of it is learnt.
+"""Documents and conversations as training rows.
 
 A record (a row of a file or a dataset) holds one of these fields, tried in order:
 
@@ -40,17 +40,10 @@ def read_records(
     columns: Mapping[str, str],
     use: Callable[[Document], T],
 ) -> Iterator[T]:
-    """What `use` makes of every record's document or conversation, in order.
+    """Yield `use(document)` of every record's document or conversation, in order.
 
-    Args:
-        records: records with the numbers that errors call them by.
-        where: what errors call the table, e.g. ``"data.jsonl, line"``.
-        columns: `_FIELDS` to the names that the table has for them.
-        use: its `ValueError`s get the record's place in front.
-
-    Raises:
-        ValueError: an unknown field in `columns`, a record without any field, a cell of a wrong
-            kind.
+    Errors, those of `use` included, name the table (`where`, e.g. ``"data.jsonl, line"``) and the
+    record's number. `columns` maps fields to the names that the table has for them.
     """
     if unknown := sorted(set(columns) - set(_FIELDS)):
         raise ValueError(f"unknown field {unknown[0]!r} in columns; use {', '.join(_FIELDS)}")
@@ -66,13 +59,11 @@ def read_records(
 
 
 def rows_of(document: Document, tokenizer: Any, max_tokens: int) -> list[Row]:
-    """Rows of at most `max_tokens` tokens; none where nothing is left to learn.
+    """Return rows of at most `max_tokens` tokens; none where nothing is left to learn.
 
     A document is cut into consecutive rows, each opened by the special token that the tokenizer
-    puts before a text, if it does; a conversation loses what does not fit.
-
-    Raises:
-        ValueError: the chat template refuses the conversation.
+    puts before a text, if it does; a conversation loses what does not fit. A chat template that
+    refuses a conversation is a `ValueError`.
     """
     if not isinstance(document, str):
         if not tokenizer.chat_template:
@@ -86,11 +77,7 @@ def rows_of(document: Document, tokenizer: Any, max_tokens: int) -> list[Row]:
 
 
 def prompt_of(document: Document, tokenizer: Any) -> list[int]:
-    """Token ids of a document, or of a conversation up to its first answer, as a prompt.
-
-    Raises:
-        ValueError: the chat template refuses the conversation.
-    """
+    """Return the ids of a document, or of a conversation up to its first answer, as a prompt."""
     if isinstance(document, str):
         return _opening(tokenizer) + _encode(tokenizer, document)
     users = (i for i, message in enumerate(document) if message["role"] == "user")
@@ -98,9 +85,6 @@ def prompt_of(document: Document, tokenizer: Any) -> list[int]:
     if tokenizer.chat_template:
         return _rendered(asked, tokenizer, add_generation_prompt=True)
     return prompt_of(_joined(asked), tokenizer)
-
-
-# ---------------------------------------------------------------- records
 
 
 def _document(
@@ -119,9 +103,9 @@ def _document(
         if not responses:
             return [{"role": "user", "content": turn} for turn in turns]
         pairs = itertools.zip_longest(turns, responses)
-        said = [text for pair in pairs for text in pair if text is not None]
+        texts = [text for pair in pairs for text in pair if text is not None]
         roles = itertools.cycle(("user", "assistant"))
-        return [{"role": role, "content": text} for role, text in zip(roles, said, strict=False)]
+        return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
     if isinstance(cells["text"], str):
         return cells["text"]
     if cells["text"] is not None:
@@ -142,11 +126,8 @@ def _texts(field: str, cell: Any) -> list[str]:
     return list(texts)
 
 
-# ---------------------------------------------------------------- token ids
-
-
 def _chat_row(messages: list[Message], tokenizer: Any, max_tokens: int) -> Row:
-    """One conversation; the tokens of its answers are learnt.
+    """Return one conversation as a row; the tokens of its answers are learnt.
 
     An answer starts where its prompt's ids end, as far as they agree with the conversation's (a
     template may render the past otherwise, e.g. without its reasoning), and ends with the
@@ -164,9 +145,9 @@ def _chat_row(messages: list[Message], tokenizer: Any, max_tokens: int) -> Row:
         fallbacks.append(_num_common(through, ids))
     learn = [False] * len(ids)
     for start, limit, fallback in zip(starts, [*starts[1:], len(ids)], fallbacks, strict=True):
-        ends = (place + 1 for place in range(start, limit) if ids[place] == tokenizer.eos_token_id)
-        for place in range(max(start, 1), next(ends, fallback)):
-            learn[place] = True
+        ends = (index + 1 for index in range(start, limit) if ids[index] == tokenizer.eos_token_id)
+        for index in range(max(start, 1), next(ends, fallback)):
+            learn[index] = True
     return Row(ids[:max_tokens], learn[:max_tokens])
 
 
@@ -190,13 +171,13 @@ def _encode(tokenizer: Any, text: str) -> list[int]:
 
 
 def _opening(tokenizer: Any) -> list[int]:
-    """The BOS token, where the tokenizer puts one before a text by itself."""
+    """Return the BOS token, where the tokenizer puts one before a text by itself."""
     bos = tokenizer.bos_token_id
     return [bos] if bos is not None and tokenizer.encode("a")[0] == bos else []
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Whole lines of `text`, about `BLOCK_CHARACTERS` at a time."""
+    """Yield whole lines of `text`, about `BLOCK_CHARACTERS` at a time."""
     if len(text) <= BLOCK_CHARACTERS:
         yield text
         return
@@ -212,10 +193,11 @@ def _blocks(text: str) -> Iterator[str]:
 
 
 def _learnt_whole(ids: list[int]) -> Row:
-    return Row(ids, [place > 0 for place in range(len(ids))])
+    return Row(ids, [index > 0 for index in range(len(ids))])
 
 
 def _num_common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many ids two sequences begin with in common."""
-    pairs = zip(one, other, strict=False)
-    return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+    """Return how many ids two sequences begin with in common."""
+    return len(
+        list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    )

@@ -1,8 +1,9 @@
-"""A fixed pool of training rows: split off what is held out, shuffle the rest, deal it to steps."""
+"""A fixed pool of training rows: a part is held out, the rest is shuffled and dealt to steps."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 from array import array
 from collections import Counter
@@ -11,12 +12,9 @@ from typing import Any
 
 from training.text.data import Row
 
-_HELD_OUT_SHARE = 20
-"""One different row in this many is held out ..."""
-_MIN_HELD_OUT = 4
-"""... but at least these ..."""
-_MIN_ROWS = 2 * _MIN_HELD_OUT
-"""... of at least these, and at most half of all."""
+_HELD_OUT_SHARE = 20  # one different row in this many is held out ...
+_MIN_HELD_OUT = 4  # ... but at least these ...
+_MIN_ROWS = 2 * _MIN_HELD_OUT  # ... of at least these, and at most half of all
 
 
 class PoolSource:
@@ -36,13 +34,10 @@ class PoolSource:
         seed: int,
         key: Callable[[Row], int] | None = None,
     ) -> None:
-        """Reads all rows; those that teach nothing are left out and counted.
+        """Read all rows; those that teach nothing are left out and counted.
 
         Rows of one `key` (a number below 2**64; None: `row_hash`) are on the same side, and one of
-        them is held out.
-
-        Raises:
-            ValueError: fewer than `_MIN_ROWS` different rows, or no rows per step.
+        them is held out. Fewer than 8 different rows, or no rows per step, raise `ValueError`.
         """
         if rows_per_step < 1:
             raise ValueError(f"rows_per_step is {rows_per_step}; it must be 1 or above")
@@ -77,20 +72,20 @@ class PoolSource:
         }
 
     def rows(self, step: int) -> list[Row]:
-        """`rows_per_step` training rows; a step may end one round and begin the next."""
+        """Return the training rows of a step, which may end one round and begin the next."""
         first, size = step * self._rows_per_step, len(self._training)
-        places = (divmod(first + index, size) for index in range(self._rows_per_step))
-        return [_unpack(self._training[self._order(round)[place]]) for round, place in places]
+        dealt = (divmod(first + index, size) for index in range(self._rows_per_step))
+        return [_unpack(self._training[self._order(round)[index]]) for round, index in dealt]
 
     def held_out(self, num: int) -> list[Row]:
-        """The first `num` different held-out rows, by hash; all of them if there are fewer."""
+        """Return the first `num` different held-out rows, by hash; all if there are fewer."""
         return [_unpack(packed) for packed in self._held_out[:num]]
 
     def frequent(self, num: int) -> list[int]:
-        """The `num` token ids that training rows shall predict most often (ties: lower ids)."""
+        """Return the `num` token ids that training rows learn most often (ties: lower ids)."""
         counts: Counter[int] = Counter()
         for ids, learn, _ in self._training:
-            counts.update(token for token, learnt in zip(ids, learn, strict=True) if learnt)
+            counts.update(itertools.compress(ids, learn))
         ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         return [token for token, _ in ranked[:num]]
 
@@ -105,18 +100,26 @@ class PoolSource:
 _Packed = tuple["array[int]", bytes, float | None]
 
 
+def stored_completions(source: Any, what: str) -> PoolSource:
+    """Return a source of completions; `what` is trained on no other kind (`ValueError`)."""
+    kind = source.facts["kind"]
+    if not isinstance(source, PoolSource) or kind != "completions":
+        raise ValueError(f"{what} trains on data of kind 'completions', not {kind!r}")
+    return source
+
+
 def row_hash(row: Row) -> int:
-    """A number below 2**64 that only rows of the same token ids share."""
+    """Return a number below 2**64 that only rows of the same token ids share."""
     return int.from_bytes(hashlib.blake2b(array("i", row.ids).tobytes(), digest_size=8).digest())
 
 
 def prompt_hash(row: Row) -> int:
-    """A number below 2**64 that rows of one prompt share: the tokens before the first learnt."""
+    """Return a number below 2**64 that rows of one prompt (before the first learnt token) share."""
     return row_hash(Row(row.ids[: row.learn.index(True)], []))
 
 
 def _held_out_bound(hashes: list[int], name: str) -> int:
-    """Rows whose hash lies below this are held out (`hashes`: distinct, ascending)."""
+    """Return the bound of held-out rows' hashes (`hashes`: distinct, ascending)."""
     if len(hashes) < _MIN_ROWS:
         raise ValueError(
             f"{name} gives {len(hashes)} different rows to learn from; at least {_MIN_ROWS} are "

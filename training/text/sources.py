@@ -1,4 +1,4 @@
-"""Where rows of training text come from: the zoo's grammars, a file, a dataset, or the teacher.
+"""Sources of training text: the zoo's grammars, a file, a dataset, or the teacher.
 
 `source_of` builds a source from a recipe's [data] table:
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,21 +33,9 @@ from training.text.data import Encoder, Row, step_rows
 from training.text.documents import prompt_of
 from training.text.tokenizer import SPECIALS
 
-__all__ = [
-    "CompletionPlan",
-    "CompletionsSource",
-    "DatasetSource",
-    "OnPolicySource",
-    "Source",
-    "Teacher",
-    "TextSource",
-    "ZooSource",
-    "source_of",
-]
-
-_HELD_OUT_SEED = 31_337
-"""Of the zoo's held-out rows: other ones than evaluation, measuring and the test set draw."""
+_HELD_OUT_SEED = 31_337  # other rows than evaluation, measuring and the test set draw
 _NUMBER = (int, float)
+_TYPES = {int: "a whole number", float: "a number", str: "a text", dict: "a table"}
 _POOL = {"max_tokens": int, "rows_per_step": int, "seed": int}
 _PROMPTS: dict[str, dict[str, Any]] = {
     "zoo": {"counts": dict, "seed": int},
@@ -73,51 +61,46 @@ _REQUIRED = {"zoo": "counts", "text": "path", "dataset": "path", "completions": 
 
 
 class Source(Protocol):
-    """Where rows of text come from. Rows depend on (seed, step) alone."""
+    """A source of rows, which depend on (seed, step) alone."""
 
     def rows(self, step: int) -> list[Row]:
-        """The rows of one training step, all workers' together."""
+        """Return the rows of one training step, all workers' together."""
 
     def held_out(self, num: int) -> list[Row]:
-        """The first `num` of the rows never trained on; all of them if there are fewer."""
+        """Return the first `num` of the rows never trained on; all if there are fewer."""
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a log says: kind, sizes, hash of the content."""
+        """Return kind, sizes, and a hash of the content."""
 
 
 class ZooSource:
     """Fresh conversations of the zoo's grammars at every step; held out is their test split."""
 
     def __init__(self, encoder: Encoder, counts: Mapping[str, int], seed: int) -> None:
-        """`counts` are rows per step and family; held-out rows are of families that have some.
-
-        Raises:
-            ValueError: an unknown family, no rows, or counts that are none.
-        """
+        """Take rows per step and family; an unknown family, or no rows, raise `ValueError`."""
         if unknown := sorted(set(counts) - set(FAMILIES)):
             raise ValueError(f"unknown family {unknown[0]!r} in counts; use {', '.join(FAMILIES)}")
         self._encoder, self._seed = encoder, seed
         numbers = counts.values()
-        if not all(isinstance(number, int) and number >= 0 for number in numbers) or not any(
-            numbers
-        ):
+        whole = all(isinstance(number, int) and number >= 0 for number in numbers)
+        if not whole or not any(numbers):
             raise ValueError(f"counts are {dict(counts)}; give whole numbers of rows, not all 0")
         self._counts = {family: count for family, count in counts.items() if count}
 
     def rows(self, step: int) -> list[Row]:
-        """As many rows as the counts say."""
+        """Return as many rows as the counts say."""
         return step_rows(self._encoder, self._counts, 0, self._seed, step)
 
     def held_out(self, num: int) -> list[Row]:
-        """`num` rows of the test split, the families in turn."""
+        """Return `num` rows of the test split, the families in turn."""
         streams = [generate(family, "test", _HELD_OUT_SEED) for family in self._counts]
         turns = itertools.islice(itertools.cycle(streams), num)
         return [self._encoder.row(next(stream)) for stream in turns]
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The hash is of the first step's rows."""
+        """Return kind, counts, and a hash of the first step's rows."""
         ids = str([row.ids for row in self.rows(0)])
         return {
             "kind": "zoo",
@@ -128,9 +111,6 @@ class ZooSource:
         }
 
 
-# ---------------------------------------------------------------- recipes
-
-
 def source_of(
     section: Mapping[str, Any],
     *,
@@ -138,21 +118,11 @@ def source_of(
     max_length: int,
     folder: Path,
     teacher: Teacher | None = None,
-    on_completion: Callable[[int, int], None] | None = None,
 ) -> Source:
-    """The source that a recipe's [data] table describes: `kind` and the options of that kind.
+    """Return the source that a recipe's [data] table describes: `kind` and options of that kind.
 
-    Args:
-        section: the table, see the top of this file.
-        tokenizer: of the model that is trained.
-        max_length: the longest row that can be trained: the default of max_tokens, and its bound.
-        folder: of the training run; completions are kept there.
-        teacher: the model that ``on-policy`` samples from.
-        on_completion: called with (done, total) while it does.
-
-    Raises:
-        ValueError: an unknown kind or option, one that is missing or of a wrong type or value, or
-            what the source itself raises.
+    `max_length` is the longest row that can be trained; completions sampled from the `teacher` are
+    kept in `folder`. An unknown kind or option, or a wrong value, raises `ValueError`.
     """
     kind, options = _checked(section, _DATA, "[data]")
     if kind == "zoo":
@@ -172,23 +142,14 @@ def source_of(
     if teacher is None:
         raise ValueError("kind 'on-policy' samples from a teacher, and there is none here")
     plan = _plan(options)
-    wanted = options.pop("prompts", None)
-    prompts = None if wanted is None else _prompts(wanted, tokenizer, plan.num_completions)
-    return OnPolicySource(
-        teacher,
-        tokenizer=tokenizer,
-        plan=plan,
-        folder=folder,
-        prompts=prompts,
-        on_completion=on_completion,
-        **options,
-    )
+    if (asked := options.pop("prompts", None)) is not None:
+        options["prompts"] = _prompts(asked, tokenizer, plan.num_completions)
+    return OnPolicySource(teacher, tokenizer=tokenizer, plan=plan, folder=folder, **options)
 
 
 def _checked(
     section: Mapping[str, Any], allowed: Mapping[str, Mapping[str, Any]], where: str
 ) -> tuple[str, dict[str, Any]]:
-    """A table's kind and its options, of the right types."""
     kind = section.get("kind")
     if not isinstance(kind, str) or kind not in allowed:
         raise ValueError(f"kind is {kind!r} in {where}; use one of {', '.join(allowed)}")
@@ -201,18 +162,11 @@ def _checked(
             )
         if not isinstance(value, types[name]) or isinstance(value, bool):
             wanted = types[name] if isinstance(types[name], tuple) else (types[name],)
-            raise ValueError(
-                f"{name} is {value!r} in {where}; it must be {' or '.join(map(_spoken, wanted))}"
-            )
+            named = " or ".join(_TYPES.get(each, "a list") for each in wanted)
+            raise ValueError(f"{name} is {value!r} in {where}; it must be {named}")
     if kind in _REQUIRED and _REQUIRED[kind] not in options:
         raise ValueError(f"kind {kind!r} in {where} needs {_REQUIRED[kind]}")
     return kind, options
-
-
-def _spoken(kind: type) -> str:
-    return {int: "a whole number", float: "a number", str: "a text", dict: "a table"}.get(
-        kind, "a list"
-    )
 
 
 def _zoo(options: Mapping[str, Any], tokenizer: Any) -> ZooSource:
@@ -225,7 +179,7 @@ def _zoo(options: Mapping[str, Any], tokenizer: Any) -> ZooSource:
 
 
 def _plan(options: dict[str, Any]) -> CompletionPlan:
-    """Takes what makes a `CompletionPlan` out of the options of an on-policy source."""
+    """Take a `CompletionPlan` out of the options of an on-policy source."""
     plan = {f.name: options.pop(f.name) for f in fields(CompletionPlan) if f.name in options}
     if "temperatures" in plan:
         temperatures = plan["temperatures"]
@@ -237,7 +191,7 @@ def _plan(options: dict[str, Any]) -> CompletionPlan:
 
 
 def _prompts(asked: str | Mapping[str, Any], tokenizer: Any, num: int) -> list[list[int]]:
-    """The prompts that a recipe's `prompts` names; at least `num` of the zoo's."""
+    """Return the prompts that a recipe names; at least `num` of the zoo's."""
     table = {"kind": "text", "path": asked} if isinstance(asked, str) else asked
     kind, options = _checked(table, _PROMPTS, "prompts of [data]")
     if kind == "zoo":
@@ -245,12 +199,10 @@ def _prompts(asked: str | Mapping[str, Any], tokenizer: Any, num: int) -> list[l
         num_steps = -(-num // source.facts["rows_per_step"])
         rows = [row for step in range(num_steps) for row in source.rows(step)]
         return [row.ids[: row.learn.index(True)] for row in rows]
-    columns = options.get("columns", {})
 
     def use(document: Any) -> list[int]:
         return prompt_of(document, tokenizer)
 
     if kind == "text":
-        return list(read_file(options["path"], columns, use, by_line=True))
-    config, split = options.get("config"), options.get("split", "train")
-    return list(read_dataset(options["path"], config, split, columns, options.get("limit"), use))
+        return list(read_file(options["path"], options.get("columns", {}), use, by_line=True))
+    return list(read_dataset(options.pop("path"), use, **options))

@@ -11,17 +11,16 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from specbench_tasks.generators import generate
-from specbench_tasks.task import FAMILIES, Example
+from specbench_tasks.task import FAMILIES
 
 USER, ASSISTANT, END, PAD = "<|user|>", "<|assistant|>", "<|end|>", "<|pad|>"
 SPECIALS = (PAD, END, USER, ASSISTANT)
+# text is cut before BPE: words with their leading space, single digits, punctuation
 _SPLIT_PATTERN = r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+"
-"""How text is cut before BPE: words with their leading space, single digits, punctuation."""
 _PYTHON_PATTERN = re.compile(r" ?[^\W\d_]+|\d| ?[^\s\w]+|\s+")
 
 _CHAT_TEMPLATE = (
@@ -45,21 +44,14 @@ _CHAT_TEMPLATE = (
 
 
 def words_of(text: str) -> list[str]:
-    """The pieces that the tokenizer's pre-tokenizer cuts `text` into (generator text only)."""
+    """Return the pieces that the pre-tokenizer cuts `text` into (generator text only)."""
     return _PYTHON_PATTERN.findall(text)
 
 
-def _texts_of(example: Example) -> Iterable[str]:
-    """Every text of an example as the chat template shows it: with a leading space."""
-    for text in (*example.conversation.turns, *example.responses):
-        yield f" {text}"
-
-
 def build_tokenizer(num_examples: int, num_merges: int, seed: int) -> Any:
-    """A `transformers` fast tokenizer made from training examples of all families.
+    """Return a `transformers` fast tokenizer made from `num_examples` examples of each family.
 
-    `num_examples` are drawn per family; words seen at all become tokens. Same arguments, same
-    tokenizer.
+    Words seen at all become tokens. Same arguments, same tokenizer.
     """
     from tokenizers import Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast
@@ -67,8 +59,8 @@ def build_tokenizer(num_examples: int, num_merges: int, seed: int) -> Any:
     counts: Counter[str] = Counter()
     for family in FAMILIES:
         for example in itertools.islice(generate(family, "train", seed), num_examples):
-            for text in _texts_of(example):
-                counts.update(words_of(text))
+            for text in (*example.conversation.turns, *example.responses):
+                counts.update(words_of(f" {text}"))  # as the chat template shows it
     vocab, merges = _vocabulary(counts, num_merges)
     core = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=True))
     core.pre_tokenizer = _pre_tokenizer()
@@ -87,7 +79,7 @@ def build_tokenizer(num_examples: int, num_merges: int, seed: int) -> Any:
 
 
 def saved_tokenizer(folder: Path) -> Any:
-    """The tokenizer that an earlier stage of the run saved."""
+    """Return the tokenizer that an earlier stage of the run saved."""
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(folder)
@@ -107,7 +99,7 @@ def _pre_tokenizer() -> Any:
 def _vocabulary(
     counts: Counter[str], num_merges: int
 ) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Ids for specials, bytes, merge products and whole words (in byte-level spelling)."""
+    """Return ids for specials, bytes, merge products and whole words (in byte-level spelling)."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

@@ -1,4 +1,1 @@
-"""Trains the zoo's target and draft.
-
-Imports text and the shared files of training.
-"""
+"""Training the embedded target and its draft."""

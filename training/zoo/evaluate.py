@@ -13,24 +13,17 @@ import torch
 
 from specbench_tasks.generators import generate
 from specbench_tasks.scorers import PRIMARY, corpus_scores
-from specbench_tasks.task import Example
 from training.text.data import Encoder
 
-EVAL_SEED = 4_711
-MAX_NEW_TOKENS = 140
-"""More than the longest answer of any generator."""
-
-
-def _eval_examples(family: str, num: int) -> list[Example]:
-    """`num` held-out examples for watching training (other ones than the zoo's test set)."""
-    return list(itertools.islice(generate(family, "test", EVAL_SEED), num))
+_EVAL_SEED = 4_711
+_MAX_NEW_TOKENS = 140  # more than the longest answer of any generator
 
 
 @torch.no_grad()
 def _greedy_answers(
-    model: Any, encoder: Encoder, prompts: Sequence[list[int]], max_new_tokens: int = MAX_NEW_TOKENS
+    model: Any, encoder: Encoder, prompts: Sequence[list[int]], max_new_tokens: int
 ) -> list[list[int]]:
-    """Greedy continuations of `prompts` (token ids) up to and without the end token."""
+    """Return greedy continuations of `prompts` (token ids) up to and without the end token."""
     if not prompts:
         return []
     width = max(map(len, prompts))
@@ -44,20 +37,20 @@ def _greedy_answers(
         eos_token_id=encoder.end,
         pad_token_id=encoder.pad,
     )
-    answers = []
-    for row in out[:, width:].tolist():
-        stop = next((i for i, token in enumerate(row) if token in (encoder.end, encoder.pad)), None)
-        answers.append(row[:stop])
-    return answers
+    ends = (encoder.end, encoder.pad)
+    return [
+        list(itertools.takewhile(lambda token: token not in ends, row))
+        for row in out[:, width:].tolist()
+    ]
 
 
 def chat_answers(
     model: Any,
     encoder: Encoder,
     turns: Sequence[Sequence[str]],
-    max_new_tokens: int = MAX_NEW_TOKENS,
+    max_new_tokens: int = _MAX_NEW_TOKENS,
 ) -> list[list[str]]:
-    """Greedy answers to every turn of conversations; later turns see the model's own answers."""
+    """Return greedy answers to every turn of conversations; later turns see these answers."""
     histories: list[list[int]] = [[] for _ in turns]
     answers: list[list[str]] = [[] for _ in turns]
     for depth in range(max(map(len, turns))):
@@ -73,13 +66,13 @@ def chat_answers(
 
 
 def family_scores(
-    model: Any, encoder: Encoder, family: str, num: int, max_new_tokens: int = MAX_NEW_TOKENS
+    model: Any, encoder: Encoder, family: str, num: int, max_new_tokens: int
 ) -> tuple[dict[str, float], list[tuple[str, str]]]:
-    """Scores on `num` held-out examples, and (prompt, answer) pairs to look at.
+    """Return scores on `num` held-out examples, and (prompt, answer) pairs to look at.
 
-    ``exact`` is added where answers are determined. Turn-2 histories hold the model's own turn 1.
+    ``exact`` is added where answers are determined.
     """
-    examples = _eval_examples(family, num)
+    examples = list(itertools.islice(generate(family, "test", _EVAL_SEED), num))
     turns = [example.conversation.turns for example in examples]
     answers = chat_answers(model, encoder, turns, max_new_tokens)
     flat = [text for texts in answers for text in texts]

@@ -1,59 +1,196 @@
-"""The job that makes the zoo: tokenizer, target and draft, from one recipe, resumable.
+"""Tokenizer, target and draft of the zoo, from one recipe, resumable: ``bench train zoo``.
 
-`main` is what ``bench train zoo`` calls. Training state lives in ``OUTPUT/.training``; finished
-models land in ``OUTPUT/target`` and ``OUTPUT/draft`` as ordinary Hugging Face checkpoints.
+Finished models land in ``OUTPUT/target`` and ``OUTPUT/draft`` as Hugging Face checkpoints.
 """
 
 from __future__ import annotations
 
 import shutil
-import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+import torch.nn.functional as F
 
-from training.loop import TrainingProgress, saved_progress
+from specbench_tasks.task import FAMILIES
+from training.forward import fresh_llama, hidden_states
+from training.loop import Piece, TrainingProgress, fingerprint_of, muon_and_adamw, saved_progress
 from training.plots import plot_exactness
-from training.recipe import Recipe, read_recipe
+from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, RecipeTable, Seed, Share
 from training.reporter import Reporter
+from training.run import deadline_after, device_of, train_job
+from training.text.data import Encoder, Row, learnt, padded, step_rows, worker_groups
 from training.text.tokenizer import build_tokenizer, saved_tokenizer
 from training.workers import spawn, worker
-from training.zoo.job import ZooJob
+from training.zoo.evaluate import family_scores
 
-MODELS = ("target", "draft")
+
+class _TokenizerTable(RecipeTable):
+    """[tokenizer]: see `training.text.tokenizer.build_tokenizer`."""
+
+    num_examples: Count
+    num_merges: NotNegative
+    seed: Seed
+
+
+class _DataTable(RecipeTable):
+    """[data]: rows per step and family; `adaptive`: more for families that still fail."""
+
+    seed: Seed
+    max_tokens: Count
+    adaptive: bool
+    counts: dict[str, NotNegative]
+
+
+class _RunTable(RecipeTable):
+    """[run]: of both models, see `LoopTable`; `eval_prompts` are per family."""
+
+    workers: Count
+    eval_steps: Count
+    eval_prompts: Count
+    eval_max_new_tokens: Count
+    checkpoint_minutes: float
+
+
+class SizeTable(RecipeTable):
+    """[target] and [draft]: sizes, length and rates of a model.
+
+    `num_repeated` random sequences per step fade out over `repeated_steps` steps.
+    """
+
+    width: Count
+    layers: Count
+    heads: Count
+    intermediate: Count
+    num_steps: Count
+    warmup_steps: NotNegative
+    decay: Share
+    muon_lr: Rate
+    adamw_lr: Rate
+    num_repeated: NotNegative
+    repeated_steps: NotNegative
+    seed: Seed
 
 
 class ZooRecipe(Recipe):
-    """Each table's values are checked by what they are for."""
+    """A recipe of `training.zoo.train`."""
 
-    tokenizer: dict[str, Any]
-    data: dict[str, Any]
-    run: dict[str, Any]
-    target: dict[str, Any]
-    draft: dict[str, Any]
+    tokenizer: _TokenizerTable
+    data: _DataTable
+    run: _RunTable
+    target: SizeTable
+    draft: SizeTable
 
 
-def main(
-    recipe: Path,
-    output: Path,
-    resume: bool = True,
-    progress: str = "auto",
-    device: str = "cpu",
-) -> dict[str, TrainingProgress]:
-    """Trains what `recipe` says into `output`; finished models are left alone on resume.
+class ZooJob:
+    """One model on fresh conversations of the grammars."""
 
-    Args:
-        recipe: TOML file, see ``training/recipes/zoo.toml``.
-        output: folder of the zoo; ``output/.training`` holds resumable state.
-        resume: continue from the last checkpoint; False starts over.
-        progress: ``auto``, ``rich``, ``plain`` or ``none``.
-        device: a torch device; anything but ``cpu`` uses one worker.
+    def __init__(
+        self,
+        tables: dict[str, Any],
+        name: str,
+        tokenizer: Any,
+        device: torch.device,
+        reporter: Reporter,
+    ) -> None:
+        recipe = ZooRecipe.of(tables)
+        self.sizes: SizeTable = getattr(recipe, name)
+        self.name, self.data, self.asked, self.device = name, recipe.data, recipe.run, device
+        self.run = LoopTable(
+            **{key: getattr(self.sizes, key) for key in ("num_steps", "warmup_steps", "decay")},
+            adamw_lr=self.sizes.adamw_lr,
+            eval_steps=recipe.run.eval_steps,
+            checkpoint_minutes=recipe.run.checkpoint_minutes,
+        )
+        self.tokenizer, self.encoder, self.reporter = tokenizer, Encoder(tokenizer), reporter
+        self.trained = build_model(self.sizes, len(tokenizer), self.encoder).to(device)
+        section = {key: value for key, value in tables[name].items() if key != "num_steps"}
+        run = {key: value for key, value in tables["run"].items() if key != "checkpoint_minutes"}
+        self.fingerprint = fingerprint_of(tables["tokenizer"], tables["data"], section, run)
 
-    Raises:
-        ValueError: an incomplete recipe, or a checkpoint of another recipe.
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Return Muon for the matrices of the layers, AdamW for embeddings and norms."""
+        matrices = self.trained.model.layers.parameters()
+        return muon_and_adamw(self.trained, matrices, self.sizes, weight_decay=0.01)
+
+    def pieces(self, progress: TrainingProgress) -> Iterator[Piece]:
+        """Yield losses of this worker's groups of a step."""
+        step, sizes = progress.step, self.sizes
+        fade = 1 - step / sizes.repeated_steps if sizes.repeated_steps else 0.0
+        repeated = round(sizes.num_repeated * max(0.0, fade))
+        rows = step_rows(self.encoder, progress.counts, repeated, self.data.seed, step)
+        for group in worker_groups(rows, self.data.max_tokens):
+            loss, num = rows_loss(
+                self.trained, group, self.encoder.pad, torch.bfloat16, self.device
+            )
+            yield loss, num, len(group) * len(group[-1].ids)
+
+    def evaluate(self, progress: TrainingProgress) -> None:
+        """Score every family (shared out over the workers) and adapt the mix."""
+        rank, world = worker()
+        asked = self.asked.eval_prompts, self.asked.eval_max_new_tokens
+        mine = {
+            family: family_scores(self.trained, self.encoder, family, *asked)
+            for family in FAMILIES[rank::world]
+        }
+        gathered: list[Any] = [mine]
+        if world > 1:
+            gathered = [None] * world
+            dist.all_gather_object(gathered, mine)
+        found = {family: value for part in gathered for family, value in part.items()}
+        scores: dict[str, dict[str, float]] = {family: found[family][0] for family in FAMILIES}
+        shown = [
+            f"{family} {row['score']:.2f}" + (f"/{row['exact']:.2f}" if "exact" in row else "")
+            for family, row in scores.items()
+        ]
+        record = {"scores": scores, "counts": progress.counts}
+        self.reporter.evaluation(progress, f"score/exact: {', '.join(shown)}", record)
+        self.reporter.look(progress, {family: found[family][1][:3] for family in FAMILIES})
+        if self.data.adaptive:
+            shares = {family: row.get("exact", row["score"]) for family, row in scores.items()}
+            progress.counts = adapted_counts(self.data.counts, shares)
+
+    def export(self, output: Path) -> None:
+        """Write a Hugging Face checkpoint in bfloat16 with its tokenizer, in its own folder."""
+        folder = output / self.name
+        # Tied weights are shared tensors; a copy keeps the fp32 master untouched.
+        fresh = build_model(self.sizes, len(self.tokenizer), self.encoder)
+        fresh.load_state_dict(self.trained.state_dict())
+        fresh.to(torch.bfloat16).save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def build_model(sizes: SizeTable, vocab_size: int, encoder: Encoder) -> Any:
+    """Return a fresh `LlamaForCausalLM` of a recipe's [target] or [draft], from its seed."""
+    ids = {"bos_token_id": None, "eos_token_id": encoder.end, "pad_token_id": encoder.pad}
+    return fresh_llama(sizes, vocab_size=vocab_size, max_position_embeddings=1024, **ids)
+
+
+def rows_loss(
+    model: Any, rows: list[Row], pad: int, dtype: torch.dtype, device: torch.device
+) -> tuple[torch.Tensor, int]:
+    """Return summed cross-entropy (nats) of the rows' learnt tokens, and how many they are."""
+    ids, targets = padded(rows, pad).to(device), learnt(rows).to(device)
+    states = hidden_states(model, ids, dtype)
+    logits = states[:, :-1][targets[:, 1:]] @ model.lm_head.weight.to(dtype).T
+    chosen = ids[targets]
+    return F.cross_entropy(logits.float(), chosen, reduction="sum"), len(chosen)
+
+
+def adapted_counts(base: dict[str, int], scores: dict[str, float]) -> dict[str, int]:
+    """Return rows per family for the next stretch: the same total, weighted by what still fails.
+
+    A family's weight is ``base * (0.4 + 1 - score)``, and each keeps at least two rows.
     """
-    return train_zoo(read_recipe(recipe), output, resume, progress, device)
+    weights = {family: base[family] * (1.4 - scores[family]) for family in base}
+    factor = sum(base.values()) / sum(weights.values())
+    return {family: max(2, round(weight * factor)) for family, weight in weights.items()}
+
+
+MODELS = ("target", "draft")
 
 
 def train_zoo(
@@ -64,42 +201,32 @@ def train_zoo(
     device: str = "cpu",
     stop_after_s: float | None = None,
 ) -> dict[str, TrainingProgress]:
-    """`main` on a recipe already read; returns where each model's run stands.
+    """Train the models of a recipe into `output`; return where each model's run stands.
 
-    `stop_after_s`: stop early (after a checkpoint) once this many seconds of training passed.
+    Options are those of `training.run.TrainingOptions`; finished models are left alone on resume.
     """
-    recipe = ZooRecipe.of(tables)
-    state = output / ".training"
+    recipe, state = ZooRecipe.of(tables), output / ".training"
     if not resume and state.exists():
         shutil.rmtree(state)
     state.mkdir(parents=True, exist_ok=True)
     if not (state / "tokenizer").exists():
-        build_tokenizer(**recipe.tokenizer).save_pretrained(state / "tokenizer")
-    workers = int(recipe.run["workers"]) if device == "cpu" else 1
-    spawn(workers, _run_models, tables, output, progress, device, stop_after_s)
-    _publish_log(state / "target.jsonl", output)
-    return {name: saved_progress(state / f"{name}.pt") for name in MODELS}
-
-
-def _publish_log(log: Path, output: Path) -> None:
-    """Copies the target's log beside the models and plots it, once it holds an evaluation."""
+        build_tokenizer(**recipe.tokenizer.model_dump()).save_pretrained(state / "tokenizer")
+    workers = recipe.run.workers if device == "cpu" else 1
+    deadline = deadline_after(stop_after_s)
+    spawn(workers, _train_models, tables, output, progress, device, deadline)
+    log = state / "target.jsonl"
     if log.exists() and '"scores"' in log.read_text(encoding="utf-8"):
         shutil.copyfile(log, output / "training_log.jsonl")
         plot_exactness(log, output / "training.png")
+    return {name: saved_progress(state / f"{name}.pt") for name in MODELS}
 
 
-def _run_models(
-    recipe: dict[str, Any], output: Path, progress: str, device: str, stop_after_s: float | None
+def _train_models(
+    tables: dict[str, Any], output: Path, progress: str, device: str, deadline: float | None
 ) -> None:
     tokenizer = saved_tokenizer(output / ".training" / "tokenizer")
-    deadline = None if stop_after_s is None else time.monotonic() + stop_after_s
+    counts = dict(tables["data"]["counts"])
     for name in MODELS:
-        log = output / ".training" / f"{name}.jsonl"
-        first = worker()[0] == 0
-        reporter = Reporter(progress if first else "none", name, log if first else None)
-        run = ZooJob(recipe, name, tokenizer, output, torch.device(device), reporter)
-        with reporter:
-            if not run.loop.train(deadline):
-                return
-        if worker()[0] == 0:
-            run.export()
+        build = partial(ZooJob, tables, name, tokenizer, device_of(device))
+        if not train_job(name, output, build, progress=progress, deadline=deadline, counts=counts):
+            return

@@ -1,11 +1,12 @@
-"""What the step viewer shows: the timed answers of a run, prompt by prompt.
+"""Data of the step viewer: the timed answers of a run, prompt by prompt.
 
 One repeat of every prompt, in which all decoders were measured right after one another. The index
-of all prompts is read when the page opens; the answers to a prompt, when somebody looks at them.
+of all prompts is read when the page opens, the answers to a prompt when it is looked at. Data are
+JSON, deflated and in base64, in which no tag of HTML begins whatever a model wrote.
 
 An answer has, where they are known and not all 0 (one entry a step; see `StepColumns`)::
 
-    d         which decoder, by its place in the index
+    d         the decoder's index
     tokens    ids; `emitted` says how many each step gave
     calls     target calls, `draft` calls of the draft model
     drafted   accepted, undrafted, depth, rejected (ids), decided (passes): as they are recorded
@@ -18,7 +19,10 @@ An answer has, where they are known and not all 0 (one entry a step; see `StepCo
 
 from __future__ import annotations
 
+import base64
 import itertools
+import json
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,13 +35,12 @@ from bench.records.prompts import PROMPTS, read_prompts
 from bench.records.record import SampleRecord, StepColumns
 from bench.records.run_folder import Run
 from bench.records.vocabulary import VOCABULARY, answered_ids, pieces_of
-from bench.report.page.chunks import pack
-from bench.report.style import RED, colours
+from bench.report.figures.style import RED, colours
 from bench.stats.summary import decoder_order, family_order
 from bench.text import portable, printable
 
 MOST_BYTES = 11_000_000
-"""Of all answers together; what is more is left out, family by family in turn."""
+"""Limit for all answers; more are left out, family by family in turn."""
 _MOST_TEXT = 4_000
 """Characters of a prompt that are shown, from its beginning and its end."""
 _COLUMNS = ("drafted", "accepted", "undrafted", "depth", "rejected", "decided")
@@ -46,7 +49,7 @@ _Decoders = Mapping[str, SampleRecord]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Viewer:
-    """What the page holds: the index and the pieces of text, packed, and a chunk per prompt."""
+    """The page's data: the index and the pieces of text, packed, and a chunk per prompt."""
 
     index: str
     pieces: str
@@ -56,7 +59,7 @@ class Viewer:
 
 
 def viewer(run: Run) -> Viewer | None:
-    """Everything the step viewer is given; None where no prompt was timed."""
+    """Return everything the step viewer is given; None where no prompt was timed."""
     order = decoder_order(run.plan, run.records, run.status.wrong)
     answers = chosen_answers(run.records)
     if not answers:
@@ -69,7 +72,8 @@ def viewer(run: Run) -> Viewer | None:
         )
         for name in names
     }
-    fitting = _within(packed, {name: _family(answers[name]) for name in names}, MOST_BYTES)
+    first = {name: next(iter(answers[name].values())) for name in names}
+    fitting = _within(packed, {name: first[name].family for name in names}, MOST_BYTES)
     pieces, problem = _pieces(run.path)
     records = [record for name in fitting for record in answers[name].values()]
     texts, lost = _texts(run.path, fitting, pieces)
@@ -78,8 +82,8 @@ def viewer(run: Run) -> Viewer | None:
         "prompts": [
             {
                 "name": printable(name),
-                "family": printable(_family(answers[name])),
-                "repeat": _any(answers[name]).repeat,
+                "family": printable(first[name].family),
+                "repeat": first[name].repeat,
                 "text": texts.get(name),
             }
             for name in fitting
@@ -96,7 +100,7 @@ def viewer(run: Run) -> Viewer | None:
 
 
 def chosen_answers(records: Iterable[SampleRecord]) -> dict[str, _Decoders]:
-    """Prompt -> decoder -> its timed answer, of the first repeat with the fewest errors."""
+    """Return prompt -> decoder -> timed answer, of the first repeat with the fewest errors."""
     repeats: defaultdict[str, defaultdict[int, dict[str, SampleRecord]]]
     repeats = defaultdict(lambda: defaultdict(dict))
     for record in records:
@@ -108,8 +112,12 @@ def chosen_answers(records: Iterable[SampleRecord]) -> dict[str, _Decoders]:
     }
 
 
+def _num_errors(answers: _Decoders) -> int:
+    return sum(record.error is not None for record in answers.values())
+
+
 def answer_data(record: SampleRecord, decoder: int) -> dict[str, Any]:
-    """One answer as JSON data, see above."""
+    """Return one answer as JSON data, see above."""
     steps = record.steps
     if record.error is not None or record.tokens is None or steps is None:
         return {"d": decoder, "error": portable(record.failure or "no steps were recorded")}
@@ -125,7 +133,7 @@ def answer_data(record: SampleRecord, decoder: int) -> dict[str, Any]:
     data |= {name: getattr(steps, name) for name in _COLUMNS if any(getattr(steps, name))}
     if record.drafters:
         names = [printable(name) for name in record.drafters]
-        told = [dict.fromkeys(names[place] for place in places) for places in steps.source]
+        told = [dict.fromkeys(names[i] for i in drafters) for drafters in steps.source]
         data["by"] = [" + ".join(each) for each in told]
     ends_s, estimated = step_ends_s(record, steps)
     if ends_s and record.total_s is not None:
@@ -136,11 +144,17 @@ def answer_data(record: SampleRecord, decoder: int) -> dict[str, Any]:
     return data
 
 
-def step_ends_s(record: SampleRecord, steps: StepColumns) -> tuple[Sequence[float], bool]:
-    """Seconds from the request's start to the end of each step, and whether these are estimated.
+def pack(data: Any) -> str:
+    """Return JSON data as a chunk, which ``DecompressionStream("deflate")`` reads."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
 
-    Records of before they were kept have the first one and the last: the steps in between are
-    spread evenly. Nothing is known of answers in a batch.
+
+def step_ends_s(record: SampleRecord, steps: StepColumns) -> tuple[Sequence[float], bool]:
+    """Return seconds from the request's start to the end of each step, and whether estimated.
+
+    Older records have the first and the last alone: the steps in between are spread evenly. Nothing
+    is known of answers in a batch.
     """
     if steps.ended_s:
         return steps.ended_s, False
@@ -151,20 +165,8 @@ def step_ends_s(record: SampleRecord, steps: StepColumns) -> tuple[Sequence[floa
     return [record.ttft_s + each_s * step for step in range(later + 1)], later > 0
 
 
-def _num_errors(answers: _Decoders) -> int:
-    return sum(record.error is not None for record in answers.values())
-
-
-def _any(answers: _Decoders) -> SampleRecord:
-    return next(iter(answers.values()))
-
-
-def _family(answers: _Decoders) -> str:
-    return _any(answers).family
-
-
 def _decoders(order: Sequence[str], run: Run) -> list[dict[str, Any]]:
-    """Names with the colours that the figures give them, and what they guarantee."""
+    """Return names with the colours of the figures, and guarantees."""
     wrong = run.status.wrong
     good = [name for name in order if name not in wrong]
     palette = colours(good) | dict.fromkeys(wrong, RED)
@@ -180,7 +182,7 @@ def _decoders(order: Sequence[str], run: Run) -> list[dict[str, Any]]:
 
 
 def _within(packed: Mapping[str, str], families: Mapping[str, str], most: int) -> list[str]:
-    """The prompts whose chunks fit into `most` bytes: all of them, or the families in turn."""
+    """Return the prompts whose chunks fit into `most` bytes: all, or the families in turn."""
     if sum(map(len, packed.values())) <= most:
         return list(packed)
     queues = {
@@ -198,7 +200,7 @@ def _within(packed: Mapping[str, str], families: Mapping[str, str], most: int) -
 
 
 def _pieces(run_dir: Path) -> tuple[Callable[[int], str], str | None]:
-    """`pieces_of`, or ids and what is the matter with the file: the numbers do not need it."""
+    """Return `pieces_of`, or ids and the reason: the numbers do not need it."""
     try:
         return pieces_of(run_dir), None
     except BenchError:
@@ -208,7 +210,7 @@ def _pieces(run_dir: Path) -> tuple[Callable[[int], str], str | None]:
 def _texts(
     run_dir: Path, names: Sequence[str], pieces: Callable[[int], str]
 ) -> tuple[dict[str, str], str | None]:
-    """The texts of prompts, their middle left out where they are long; or why there are none."""
+    """Return the texts of prompts, shortened, or why there are none."""
     if not (run_dir / PROMPTS).is_file():
         return {}, None
     try:

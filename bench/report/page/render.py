@@ -1,7 +1,7 @@
-"""The pages themselves: templates filled with findings, figures and answers.
+"""Pages and Markdown: templates filled with findings, figures and answers.
 
-It asks nothing of the network and runs no code but its own, which its content security policy pins
-by hash: a tag in a record, were it ever to get through the escaping, would do nothing.
+A page asks nothing of the network and runs no code but its own, which its content security policy
+pins by hash: a tag in a record, were it ever to get through the escaping, would do nothing.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import re
 from collections.abc import Sequence
 from importlib.resources import files
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from bench.report.figures.style import FAINT, INK, PAPER
 from bench.report.findings import Findings
 from bench.report.page.answers import viewer
-from bench.report.style import FAINT, INK, PAPER
+from bench.text import markdown
 
 _FOLDER = files("bench.report.page")
 _BASICS = ("page.js", "tables.js")
@@ -26,7 +27,7 @@ _BASICS = ("page.js", "tables.js")
 def render_page(
     findings: Findings, figures: Sequence[tuple[str, str, str]], left_out: Sequence[str]
 ) -> str:
-    """The HTML of a run; `figures` are (name, caption, SVG), `left_out` says which are not."""
+    """Return the HTML of a run; `figures` are (name, caption, SVG), `left_out` names the others."""
     return _fill(
         "page.html.jinja",
         ("page.css", "viewer.css"),
@@ -39,29 +40,39 @@ def render_page(
 
 
 def render_joint(figure: tuple[str, str] | None, **context: object) -> str:
-    """The HTML of several runs; the figure is (caption, SVG)."""
+    """Return the HTML of several runs; the figure is (caption, SVG)."""
     shown = figure and (figure[0], inline_svg(figure[1], "speedup"))
     styles, code = ("page.css",), (*_BASICS, "open.js")
     return _fill("joint.html.jinja", styles, code, figure=shown, **context)
 
 
 def render_index(**context: object) -> str:
-    """The HTML of a folder of runs."""
+    """Return the HTML of a folder of runs."""
     return _fill("index.html.jinja", ("page.css",), (*_BASICS, "search.js", "open.js"), **context)
 
 
-def _fill(template: str, styles: Sequence[str], code: Sequence[str], **context: object) -> str:
-    """A template of this folder with its style and, in the order in which it is run, its code."""
-    own = '"use strict";\n' + "\n".join(map(_text, code))
+def render_markdown(template: str, **context: object) -> str:
+    """Return a Markdown template filled in; its filter ``md`` makes text of records harmless."""
+    return _template(template, autoescape=False).render(**context)
+
+
+def _template(name: str, *, autoescape: bool) -> Template:
     environment = Environment(
         loader=FunctionLoader(_text),
-        autoescape=True,
+        autoescape=autoescape,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    return environment.get_template(template).render(
+    environment.filters["md"] = markdown
+    return environment.get_template(name)
+
+
+def _fill(template: str, styles: Sequence[str], code: Sequence[str], **context: object) -> str:
+    """Fill a template with its style and, in the order in which it is run, its code."""
+    own = '"use strict";\n' + "\n".join(map(_text, code))
+    return _template(template, autoescape=True).render(
         policy=_policy(own),
         style=Markup("\n".join(map(_text, styles))),
         code=Markup(own),
@@ -70,7 +81,7 @@ def _fill(template: str, styles: Sequence[str], code: Sequence[str], **context: 
 
 
 def inline_svg(svg: str, name: str) -> Markup:
-    """An SVG to stand in the page: its colours and font follow the page, its ids are its own."""
+    """Fit an SVG into the page: its colours and font follow the page, its ids are its own."""
     svg = svg[svg.index("<svg") :]
     for colour, swap in ((INK, "currentColor"), (FAINT, "var(--line)"), (PAPER, "var(--paper)")):
         svg = svg.replace(colour, swap)
@@ -83,7 +94,7 @@ def inline_svg(svg: str, name: str) -> Markup:
 
 
 def _policy(code: str) -> str:
-    """Nothing is loaded, and only this code is run."""
+    """Allow this code alone, and nothing to be loaded."""
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode("ascii")
     allowed = {
         "default-src": "'none'",

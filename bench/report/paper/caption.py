@@ -1,15 +1,15 @@
-"""The caption of a paper's table: what is estimated, from what, on what, and what to beware of."""
+"""The caption of a paper's table: estimands, setting, and warnings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
-from bench.report import tables
-from bench.report.conclusion import not_slower
 from bench.report.paper.layout import COLUMNS, Layout
 from bench.report.paper.table import NEEDED, Grid, eligible
-from bench.report.setting import hardware, model_of
+from bench.report.tables import table as tables
+from bench.report.tables.conclusion import not_slower
+from bench.report.tables.setting import hardware, model_of
 from bench.report.together import NamedRun
 from bench.stats.summary import ALL
 from bench.stats.summary_row import rows_of
@@ -19,12 +19,13 @@ from bench.text import latex as escaped
 
 
 def caption_of(members: Sequence[NamedRun], layout: Layout, made: Grid) -> str:
-    """What is estimated, with which model, what is bold and what is lossy, as LaTeX."""
+    """Return as LaTeX the estimands, the model, and what is bold and what is lossy."""
     rows = [row for member in members for row in rows_of(member.summary, ALL)]
-    words = []
-    for name in made.columns:
-        more = name in made.spread and name not in NEEDED
-        words.append(COLUMNS[name].caption + (" with its 95\\,\\% interval" if more else ""))
+    with_interval = made.spread - {*NEEDED}
+    words = [
+        COLUMNS[name].caption + " with its 95\\,\\% interval" * (name in with_interval)
+        for name in made.columns
+    ]
     bold = ""
     if layout.bold == "best":
         of = " of a run" if len(members) > 1 else ""
@@ -53,19 +54,17 @@ def _tied(member: NamedRun, layout: Layout, several: bool) -> str:
 
 
 def _floors(members: Sequence[NamedRun]) -> str:
-    """The A/A floor of every run that has one."""
-    said = []
-    for member in members:
-        floor = member.floor
+    floors = []
+    for label, floor in ((member.label, member.floor) for member in members):
         if floor.value is not None:
             ends = "" if floor.low is None else f" {tables.interval(floor.low, floor.high)}"
-            of = f" ({escaped(member.label)})" if len(members) > 1 else ""
-            said.append(factor(floor.value, f"{ends}{of}"))
-    return f" AR against a second AR in the same run: {', '.join(said)}." if said else ""
+            of = f" ({escaped(label)})" if len(members) > 1 else ""
+            floors.append(factor(floor.value, f"{ends}{of}"))
+    return f" AR against a second AR in the same run: {', '.join(floors)}." if floors else ""
 
 
 def _qualified(members: Sequence[NamedRun], layout: Layout) -> str:
-    """What a reader must know of decoders without a guarantee, and of runs that are not VALID."""
+    """Warn of decoders without a guarantee, and of runs that are not VALID."""
     lossy, untold, wrong = (
         dict.fromkeys(
             layout.labels.get(row.decoder, row.decoder)
@@ -87,7 +86,7 @@ def _qualified(members: Sequence[NamedRun], layout: Layout) -> str:
 
 
 def _setting(members: Sequence[NamedRun]) -> str:
-    """How a caption begins: the model, prompts, sampling and machine, or that they stand by run."""
+    """Name the model, prompts, sampling and machine, or that they stand by run."""
     each = [[model_of(member.side), *_conditions(member)] for member in members]
     common = [part for part in each[0] if all(part in parts for parts in each)]
     if len(members) == 1:
@@ -104,7 +103,6 @@ def _setting(members: Sequence[NamedRun]) -> str:
 
 
 def _conditions(member: NamedRun) -> list[str]:
-    """Prompts, repeats, temperature, batch size, dtype and machine, as far as they are known."""
     rows, side = rows_of(member.summary, ALL), member.side
     config = side.config
     counts = [

@@ -1,15 +1,16 @@
-"""What runs are built on, as BibTeX: their decoders, models and data, and this harness.
+"""BibTeX entries of what runs are built on: their decoders, models and data, and this harness.
 
-``references.bib`` holds every entry that is known; a paper is given those of its runs. A hub's
-model or data set without an entry gets one that names it; what is local or one's own is missing.
+``references.bib`` holds every known entry. A hub's model or data set without one gets an entry that
+names it; what is local or one's own is missing.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 
 from bench.report.together import NamedRun
@@ -42,13 +43,13 @@ _REFINEMENT = {
     "quota": ("ghazvininejad2019mask", "nie2025large"),
     "threshold": ("ghazvininejad2019mask", "wu2025fastdllm"),
 }
-"""What `idlm` in mode `refine` rests on, by the rule that commits tokens."""
+"""Sources of `idlm` in mode `refine`, by the rule that commits tokens."""
 _LOOPS = {
     "assisted": _SPECULATION,
     "lookup": ("saxena2023prompt",),
     "early-exit": ("elhoushi2024layerskip",),
 }
-"""What a loop of `hf` rests on beside its library, by its kind."""
+"""Sources of a loop of `hf` beside its library, by its kind."""
 _MODELS = {
     "zoo": HARNESS,
     "smollm2": "allal2025smollm2",
@@ -69,15 +70,15 @@ _KEY = re.compile(r"@\w+\{([^,\s]+),")
 
 @cache
 def entries() -> dict[str, str]:
-    """Every known entry by its key."""
+    """Return every known entry by its key."""
     text = (files("bench.report.paper") / "references.bib").read_text(encoding="utf-8")
-    found = [(match[1], match.start()) for match in _KEY.finditer(text)]
-    ends = [start for _, start in found[1:]] + [len(text)]
-    return {key: text[start:end].strip() for (key, start), end in zip(found, ends, strict=True)}
+    starts = [match.start() for match in _KEY.finditer(text)]
+    each = [text[start:end].strip() for start, end in pairwise([*starts, len(text)])]
+    return {re.split("[{,]", entry, maxsplit=2)[1]: entry for entry in each}
 
 
 def of_decoder(cell: str, options: Mapping[str, str]) -> tuple[str, ...]:
-    """Keys for a decoder as it was configured; none for one's own."""
+    """Return the keys of a decoder as it was configured; none for one's own."""
     name = cell.split("@")[0]
     if name == "idlm" and options.get("mode") == "refine":
         return _REFINEMENT.get(options.get("commit", ""), _REFINEMENT["cmlm"])
@@ -86,7 +87,7 @@ def of_decoder(cell: str, options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def of_model(name: object) -> tuple[str, ...]:
-    """The key for a model; none for a folder that nothing is known of."""
+    """Return the key of a model; none for an unknown folder."""
     text = portable(str(name)) if name else ""
     own = text.rpartition("/")[2].lower()
     known = next((key for start, key in _MODELS.items() if own.startswith(start)), None)
@@ -97,7 +98,7 @@ def of_model(name: object) -> tuple[str, ...]:
 
 
 def of_tasks(tasks: object) -> tuple[str, ...]:
-    """Keys for the prompts; none for a file of one's own."""
+    """Return the keys of the prompts; none for a file of one's own."""
     source, _, what = str(tasks or "").partition("=")
     if source == "specbench":
         return _SPECBENCH
@@ -111,7 +112,7 @@ def _hub_key(name: str) -> str:
 
 
 def bibliography(members: Sequence[NamedRun]) -> tuple[str, list[str]]:
-    """The entries of what the runs used, and the names of what has none."""
+    """Return the entries for the runs, and the names of what has none."""
     keys: dict[str, None] = {HARNESS: None}
     missing: list[str] = []
     hub: dict[str, str] = {}
@@ -122,27 +123,23 @@ def bibliography(members: Sequence[NamedRun]) -> tuple[str, list[str]]:
             if cell.split("@")[0] not in _DECODERS:
                 missing.append(f"decoder {portable(cell)}")
         adapters = config.get("adapters") or {}
-        models = [config.get("model"), config.get("draft"), *adapters.values()]
-        used = [("model", name, of_model(name)) for name in models if name]
-        used.append(("tasks", config.get("tasks"), of_tasks(config.get("tasks"))))
+        models = (config.get("model"), config.get("draft"), *adapters.values())
+        used = [("model", str(name), of_model(name)) for name in models if name]
+        if tasks := config.get("tasks"):
+            used.append(("tasks", str(tasks), of_tasks(tasks)))
         for kind, name, own in used:
             keys |= dict.fromkeys(own)
-            text = str(name).partition("=")[2] if kind == "tasks" else str(name)
+            text = name.partition("=")[2] if kind == "tasks" else name
             hub |= {key: _hub_entry(key, text) for key in own if key.startswith("hub_")}
-            if name and not own:
-                missing.append(f"{kind} {portable(str(name))}")
+            if not own:
+                missing.append(f"{kind} {portable(name)}")
     missing = list(dict.fromkeys(missing))
     lines = [f"% no entry is known for {latex(name)}: add yours" for name in missing]
-    return "\n".join([*lines, *_printed(keys, hub)]) + "\n", missing
-
-
-def _printed(keys: Iterable[str], hub: Mapping[str, str]) -> list[str]:
-    known = entries() | dict(hub)
-    return [f"{known[key]}\n" for key in keys]
+    known = entries() | hub
+    return "\n".join([*lines, *(f"{known[key]}\n" for key in keys)]) + "\n", missing
 
 
 def _hub_entry(key: str, name: str) -> str:
-    """An entry that names a model or data set of the hub, and its owner."""
     owner = name.partition("/")[0]
     return (
         f"@misc{{{key},\n  title = {{{{{latex(name)}}}}},\n  author = {{{{{latex(owner)}}}}},\n"

@@ -1,4 +1,4 @@
-"""What a venue sets, and what the user wants of table and figures."""
+"""A venue's measures, and the user's choices of table and figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from bench.errors import UsageError, did_you_mean
-from bench.report.tables import number
+from bench.report.tables.table import number
 from bench.text import percent
 
 WIDTHS: Mapping[str, float] = {
@@ -31,7 +31,7 @@ class Column(NamedTuple):
     best: Literal["most", "least"] = "most"
 
     def text(self, value: float | None) -> str:
-        """A value as it is printed; shares without their unit."""
+        """Return a value as it is printed; shares without their unit."""
         is_share = self.scale == 100
         return percent(value, "") if is_share else number(value, self.spec, self.scale)
 
@@ -54,15 +54,15 @@ COLUMNS: Mapping[str, Column] = {
     "quality": Column("Quality", "quality in per cent", ".1f", 100),
     "identical_to_ar": Column("Same", "answers identical to AR's in per cent", ".1f", 100),
 }
-"""What ``--columns`` may name."""
+"""The columns of ``--columns``."""
 USUAL = ("speedup", "tokens_per_call", "acceptance_length", "time_per_token_s", "quality")
 EXPENDABLE = ("time_per_token_s", "acceptance_length")
-"""What a narrow column does without, in this order, rather than in small type."""
+"""Left out of a narrow column, in this order, rather than set in small type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What a paper wants: `columns` None are the usual ones, as many as fit in readable type."""
+    """A paper's choices: `columns` None are the usual ones, as many as fit in readable type."""
 
     venue: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -73,11 +73,7 @@ class Layout:
 def parse_layout(
     venue: str, labels: Sequence[str], columns: str | None, bold: Literal["best", "none"]
 ) -> Layout:
-    """A layout from what was typed: labels as DECODER=TEXT, columns with commas between them.
-
-    Raises:
-        BenchError: exit 2 for a label of another form and a column that is none.
-    """
+    """Parse labels DECODER=TEXT and comma-separated columns (exit 2 for a bad one)."""
     named = [label.partition("=") for label in labels]
     for label, (name, _, text) in zip(labels, named, strict=True):
         if not (name and text.strip()):

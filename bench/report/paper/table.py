@@ -1,7 +1,7 @@
 """The table of a paper: booktabs, numbers in siunitx columns, intervals beside them.
 
-A group of rows per run, one line with its name above each where there are several. It is set in
-the largest type in which it fits the venue's column, which is computed here, in Times.
+A group of rows per run, under its name where there are several. It is set in the largest type in
+which it fits the venue's column, which is computed here, in Times.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from bench.errors import UsageError
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
-from bench.report.conclusion import not_slower
 from bench.report.paper.layout import COLUMNS, EXPENDABLE, USUAL, WIDTHS, Layout
+from bench.report.tables.conclusion import not_slower
 from bench.report.together import NamedRun
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
@@ -42,14 +42,22 @@ class Entry(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """The entries by run and row, the first of each being the decoder's name.
-
-    `spread` holds the columns whose intervals are printed.
-    """
+    """The entries by run and row, the decoder's name first; `spread` columns print intervals."""
 
     columns: tuple[str, ...]
     groups: list[tuple[str, list[list[Entry]]]]
     spread: frozenset[str]
+
+    def entries(self, column: str) -> list[Entry]:
+        """Return all of a column."""
+        index = 1 + self.columns.index(column)
+        return [row[index] for _, rows in self.groups for row in rows]
+
+    def digits(self, column: str) -> tuple[int, int]:
+        """Return the most digits of a column before and after the point."""
+        texts = [entry.text for entry in self.entries(column) if entry.text != UNKNOWN]
+        parts = [tuple(map(len, text.partition("."))) for text in texts] or [(1, 0, 0)]
+        return max(before for before, _, _ in parts), max(after for *_, after in parts)
 
 
 def grid(
@@ -58,12 +66,12 @@ def grid(
     columns: Sequence[str],
     spread: Collection[str] = _INTERVALS,
 ) -> Grid:
-    """The table over all families; the best of a run in a column is bold, or nothing is.
+    """Return the table over all families; the best of a run in a column is bold, or nothing is.
 
-    The best is what prints best among decoders that guarantee something of their answers, ar among
-    them; equal prints are all best, unless all are equal. A time is the best where its decoder is
-    shown to be the fastest, a quality where no other's interval reaches it. Intervals of `spread`
-    are printed where a row has one.
+    The best prints best among decoders that guarantee something, ar among them; equal prints are
+    all best, unless all are equal. A time is the best where its decoder is shown to be the fastest,
+    a quality where no other's interval reaches it. Intervals of `spread` are printed where a row
+    has one.
     """
     groups = []
     for member in members:
@@ -71,17 +79,14 @@ def grid(
         best = {
             name: _best(member, rows, name) if layout.bold == "best" else None for name in columns
         }
-        made = [
+        entries = [
             [Entry(name_of(row, layout)), *(_entry(row, c, best[c], spread) for c in columns)]
             for row in rows
         ]
-        groups.append((member.label, made))
-    there = {
-        column
-        for place, column in enumerate(columns, start=1)
-        if any(row[place].interval for _, rows in groups for row in rows)
-    }
-    return Grid(tuple(columns), groups, frozenset(there))
+        groups.append((member.label, entries))
+    made = Grid(tuple(columns), groups, frozenset())
+    there = {name for name in columns if any(entry.interval for entry in made.entries(name))}
+    return made._replace(spread=frozenset(there))
 
 
 def _entry(row: SummaryRow, column: str, best: str | None, spread: Collection[str]) -> Entry:
@@ -112,18 +117,18 @@ def _best(member: NamedRun, rows: Sequence[SummaryRow], column: str) -> str | No
 
 
 def _above(best: SummaryRow, other: SummaryRow) -> bool:
-    """Whether a quality is above another's whole interval; of an unknown interval it is not."""
+    """Return whether a quality is above another's whole interval; unknown ones are not."""
     low, high = best.quality_low, other.quality_high
     return low is not None and high is not None and low > high
 
 
 def eligible(row: SummaryRow) -> bool:
-    """Whether a decoder's numbers can be called the best: it guarantees something."""
+    """Return whether a decoder can be called the best: it guarantees something."""
     return row.decoder == BASELINE or row.guarantee not in (None, NO_GUARANTEE, WRONG)
 
 
 def name_of(row: SummaryRow, layout: Layout) -> str:
-    """A decoder as the paper calls it, one that is wrong named so."""
+    """Return a decoder's name in the paper, with WRONG where it is."""
     name = layout.labels.get(row.decoder, row.decoder)
     return f"{name} ({WRONG})" if row.guarantee == WRONG else name
 
@@ -132,19 +137,16 @@ def name_of(row: SummaryRow, layout: Layout) -> str:
 
 
 def wanted(members: Sequence[NamedRun], layout: Layout) -> tuple[str, ...]:
-    """The columns asked for, or the usual ones; times of several runs stand in no one column."""
+    """Return the columns asked for, or the usual ones; of several runs without times."""
     if layout.columns is not None:
         return layout.columns
     return tuple(name for name in USUAL if len(members) == 1 or not name.endswith("_s"))
 
 
 def fitted(members: Sequence[NamedRun], layout: Layout) -> tuple[Grid, tuple[float, float]]:
-    """The table, and the type and space in which it fits the venue's column.
+    """Return the table, and the type and space in which it fits the venue's column (else exit 2).
 
-    Before a column is left out its neighbours' intervals are, but for those of speed-ups.
-
-    Raises:
-        BenchError: the columns asked for do not fit (exit 2).
+    A column loses its interval before its neighbour is left out, but for those of speed-ups.
     """
     room = WIDTHS[layout.venue] * POINTS * _SPARE
     choices = [wanted(members, layout)]
@@ -166,34 +168,23 @@ def fitted(members: Sequence[NamedRun], layout: Layout) -> tuple[Grid, tuple[flo
 
 
 def width_of(made: Grid, size: float, space: float) -> float:
-    """Width of the table in TeX's points, set in Times.
+    """Return the table's width in TeX's points, set in Times.
 
     A siunitx column reserves room for the most digits before and after the point.
     """
-    from bench.report.figures import text_width
+    from bench.report.figures.canvas import text_width
 
-    def widest(texts: Sequence[str], *, bold: bool = False) -> float:
-        return max((text_width(text, size, bold=bold) for text in texts), default=0.0)
+    def widest(*texts: str) -> float:
+        return max(text_width(text, size) for text in texts)
 
-    rows = [row for _, group in made.groups for row in group]
-    total = widest(["Decoder", *(row[0].text for row in rows)])
-    for place, column in enumerate(made.columns, start=1):
-        before, after = _digits(made, place)
-        whole = widest(["0" * before + ("." + "0" * after if after else "")])
+    total = widest("Decoder", *(row[0].text for _, rows in made.groups for row in rows))
+    for column in made.columns:
+        before, after = made.digits(column)
+        whole = widest("0" * before + ("." + "0" * after if after else ""))
         if column in made.spread:
-            whole += widest(["\u00a0"]) + widest([row[place].interval for row in rows])
-        total += 2 * space + max(whole, widest([COLUMNS[column].heading]))
+            whole += widest("\u00a0") + widest(*(e.interval for e in made.entries(column)))
+        total += 2 * space + max(whole, widest(COLUMNS[column].heading))
     return total
-
-
-def _digits(made: Grid, place: int) -> tuple[int, int]:
-    """The most digits of a column before and after the point."""
-    texts = [row[place].text for _, rows in made.groups for row in rows]
-    parts = [text.partition(".") for text in texts if text != UNKNOWN]
-    return (
-        max((len(whole) for whole, _, _ in parts), default=1),
-        max((len(rest) for _, _, rest in parts), default=0),
-    )
 
 
 # ---------------------------------------------------------------- as LaTeX
@@ -205,11 +196,7 @@ def latex(
     caption: Callable[[Grid], str],
     note: Callable[[str], None] = lambda _: None,
 ) -> str:
-    """The table in its environment, its caption above it; it fits the venue's column.
-
-    Raises:
-        BenchError: see `fitted`.
-    """
+    """Return the table in its environment, its caption above it; exit 2 where it cannot fit."""
     made, (size, space) = fitted(members, layout)
     _tell_left_out(made, wanted(members, layout), layout.venue, note)
     width = WIDTHS[layout.venue] * POINTS
@@ -224,9 +211,9 @@ def latex(
         r"\sisetup{mode=text,reset-text-series=false,group-digits=none}",
         rf"\fontsize{{{size:g}}}{{{1.2 * size:g}}}\selectfont",
         rf"\setlength{{\tabcolsep}}{{{space:g}pt}}",
-        rf"\begin{{tabular}}{{@{{}}l{''.join(_shapes(made))}@{{}}}}",
+        rf"\begin{{tabular}}{{@{{}}l{''.join(_shape(made, name) for name in made.columns)}@{{}}}}",
         r"\toprule",
-        " & ".join(["Decoder", *_headings(made)]) + r" \\",
+        " & ".join(["Decoder", *(_heading(made, name) for name in made.columns)]) + r" \\",
         *_body(made),
         r"\bottomrule",
         r"\end{tabular}",
@@ -248,26 +235,18 @@ def _tell_left_out(
         note(f"left out, as a column of {venue} is narrow: {', '.join([*left_out, *bare])}")
 
 
-def _shapes(made: Grid) -> list[str]:
-    """The column types: numbers stand by their points, intervals to the right of them."""
-    shapes = []
-    for place, column in enumerate(made.columns, start=1):
-        before, after = _digits(made, place)
-        interval = "@{~}l" if column in made.spread else ""
-        shapes.append(f"S[table-format={before}.{after}]{interval}")
-    return shapes
+def _shape(made: Grid, column: str) -> str:
+    """Return a column type: numbers stand by their points, intervals to the right of them."""
+    before, after = made.digits(column)
+    return f"S[table-format={before}.{after}]" + "@{~}l" * (column in made.spread)
 
 
-def _headings(made: Grid) -> list[str]:
-    names = [(column, escaped(COLUMNS[column].heading)) for column in made.columns]
-    return [
-        rf"\multicolumn{{2}}{{c}}{{{name}}}" if column in made.spread else f"{{{name}}}"
-        for column, name in names
-    ]
+def _heading(made: Grid, column: str) -> str:
+    name = escaped(COLUMNS[column].heading)
+    return rf"\multicolumn{{2}}{{c}}{{{name}}}" if column in made.spread else f"{{{name}}}"
 
 
 def _body(made: Grid) -> list[str]:
-    """Rows by run, each with its name above where there are several."""
     lines, wide = [], 1 + len(made.columns) + len(made.spread)
     for label, rows in made.groups:
         lines.append(r"\midrule")

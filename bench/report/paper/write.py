@@ -8,20 +8,43 @@ it and compiles. The same records give the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 
 from bench.errors import UsageError, did_you_mean
 from bench.records.files import write_files
+from bench.records.frames import csv_bytes
 from bench.report.paper.caption import caption_of
 from bench.report.paper.citations import bibliography
 from bench.report.paper.layout import WIDTHS, Layout
-from bench.report.paper.skeleton import skeleton
 from bench.report.paper.table import latex
 from bench.report.paper.texts import checklist, reproducibility
 from bench.report.together import NamedRun, decoders_of
-from bench.report.write import csv_bytes
+
+_BLOCKS: Mapping[str, tuple[str, str]] = {
+    "icml": ("twocolumn,10pt", "letterpaper,textwidth=6.75in,textheight=9in,columnsep=0.25in"),
+    "acl": ("twocolumn,11pt", "a4paper,margin=2.5cm,columnsep=0.6cm"),
+    "neurips": ("10pt", "letterpaper,textwidth=5.5in,textheight=9in"),
+    "iclr": ("10pt", "letterpaper,textwidth=5.5in,textheight=9in"),
+    "tmlr": ("10pt", "letterpaper,textwidth=6.5in,textheight=9in"),
+    "arxiv": ("11pt", "letterpaper,margin=1in"),
+}
+"""Options of the class and of geometry, by venue: style files cannot be shipped."""
+_FIGURES: Mapping[str, str] = {
+    "speedup": r"Speed-up over autoregressive decoding, with 95\,\% intervals.",
+    "tokens_per_step": r"Tokens per step after the first, with 95\,\% intervals.",
+    "quality": r"Quality of the answers, with 95\,\% intervals.",
+}
+_FIGURE = r"""\begin{figure}[t]
+\centering
+\includegraphics{$name}
+\caption{$caption}
+\label{fig:$name}
+\end{figure}
+"""
 
 
 def write_paper(
@@ -30,23 +53,23 @@ def write_paper(
     layout: Layout,
     note: Callable[[str], None] = lambda _: None,
 ) -> list[Path]:
-    """Write table, figures with their CSVs, texts, references, a skeleton; returns the files.
+    """Write table, figures with their CSVs, texts, references, a skeleton; return the files.
 
-    `note` is told what was left out for want of room, and what has no BibTeX entry.
+    `note` is told of columns without room, and of names without BibTeX entries.
 
     Raises:
         BenchError: a label is for no decoder of the runs or the columns asked for do not fit
             (exit 2), or it cannot be written (1).
     """
+    there = decoders_of(members)
     for name in layout.labels:
-        if name not in (there := decoders_of(members)):
+        if name not in there:
             runs = " and ".join(member.name for member in members)
             line = f"--label {name}: {runs} has no such decoder; {did_you_mean(name, there)}"
             raise UsageError(line)
     references, missing = bibliography(members)
     if missing:
         note(f"no BibTeX entry is known for {', '.join(missing)}: add yours to references.bib")
-
     texts = {
         "main.tex": latex(members, layout, partial(caption_of, members, layout), note),
         "reproducibility.tex": reproducibility(members, layout.venue),
@@ -54,21 +77,37 @@ def write_paper(
         "references.bib": references,
     }
     figures = _figures(members, layout)
-    texts["paper.tex"] = skeleton(layout.venue, figures)
-    files = {name: text.encode() for name, text in texts.items()}
-    return write_files(folder, figures | files)
+    texts["paper.tex"] = _skeleton(layout.venue, figures)
+    return write_files(folder, figures | {name: text.encode() for name, text in texts.items()})
 
 
 def _figures(members: Sequence[NamedRun], layout: Layout) -> dict[str, bytes]:
-    """Speed-up, tokens per step and quality, each where it is known."""
-    from bench.report import dots, figures  # matplotlib: only where something is drawn
+    """Draw speed-up, tokens per step and quality, each where it is known."""
+    from bench.report.figures import canvas, dots  # matplotlib: only where something is drawn
 
-    files: dict[str, bytes] = {}
+    made: dict[str, bytes] = {}
     shown = {"speedup": dots.SPEEDUP, "tokens_per_step": dots.TOKENS, "quality": dots.QUALITY}
     for name, what in shown.items():
         drawn = dots.dots_figure(members, what, WIDTHS[layout.venue], layout.labels)
         if drawn is not None:
-            figure, data = drawn
-            files[f"{name}.pdf"] = figures.render(figure)["pdf"]
-            files[f"{name}.csv"] = csv_bytes(data)
-    return files
+            made[f"{name}.pdf"] = canvas.render(drawn[0])["pdf"]
+            made[f"{name}.csv"] = csv_bytes(drawn[1])
+    return made
+
+
+def _skeleton(venue: str, made: Collection[str]) -> str:
+    """Return a paper that compiles and takes in everything; figures are those among `made`."""
+    names = [name for name in _FIGURES if f"{name}.pdf" in made]
+    options, geometry = _BLOCKS[venue]
+    references = ", ".join(rf"\ref{{fig:{name}}}" for name in names)
+    word = "Figure" if len(names) == 1 else "Figures"
+    text = (files("bench.report.paper") / "skeleton.tex").read_text(encoding="utf-8")
+    return Template(text).substitute(
+        venue=venue,
+        options=options,
+        geometry=geometry,
+        figures_named=f"; see {word}~{references}" if names else "",
+        figures="".join(
+            Template(_FIGURE).substitute(name=name, caption=_FIGURES[name]) for name in names
+        ),
+    )

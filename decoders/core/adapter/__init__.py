@@ -1,4 +1,1 @@
-"""Gated adapters with slots: what makes a model its own parallel predictor.
-
-Imports the contract.
-"""
+"""Gated adapters with slots: what makes a model its own parallel predictor."""

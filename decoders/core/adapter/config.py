@@ -1,4 +1,4 @@
-"""What an adapter is: its variant, sizes and training range, as ``adapter.json`` keeps them."""
+"""The facts of an adapter, as ``adapter.json`` keeps them: variant, sizes and training range."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ HEADS: tuple[Variant, ...] = get_args(HeadsVariant)
 CONFIG_FILE, WEIGHTS_FILE = "adapter.json", "adapter.safetensors"
 _OF_HEADS = ("variant", "num_slots", "layers", "width", "rank", "code", "base", "measured")
 _OF_SOME = ("num_heads", "exit_layer")
+_ANCHORED = "an anchored o-ptp adapter"
+_OF_DYADIC = "conditioned or embedding_hidden"
+_WITH_TOKENS = "0 for refine (its passes have no base row to begin from), anchored and standalone"
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterConfig:
-    """All that is not a weight.
+    """All of an adapter that is not a weight. Fields marked * are not in the paper.
 
     Attributes:
         variant: ``o-ptp``: the slot that carries u_k predicts token k; ``c-ptp``: it predicts the
-            distribution of token k + 1. In both others a slot at a token's own place carries a
+            distribution of token k + 1. In both others a slot at a token's own position carries a
             mask, or in ``refine`` that token, and predicts the distribution of the token after it:
             ``isd`` slots see earlier ones, ``refine`` slots see their whole block. ``medusa`` has
             no slots but heads on the last hidden state, ``eagle`` a decoder layer that reads it,
@@ -44,24 +47,22 @@ class AdapterConfig:
         alpha: the delta is scaled by alpha / r.
         code: how u is embedded.
         embedding_hidden: middle width of the embedding's network (0: one linear layer).
-        conditioned: whether the embedding is told temperature and top-p.
-        anchored: whether the first slot of a branch also carries the embedding of the token before
-            it (not in the paper; the base row's input, so it starts from what that row computes).
-        standalone: whether a branch does without the base row of the token before it, which its
-            first slot stands for (`anchored`): proposing then takes slots alone. Not in the paper.
-        numbered: whether slots carry a learned embedding of their number in the branch (not in the
-            paper, which leaves the order to the positions).
-        enter: the decoder layer at which slots enter, counted from 0. Above 0, a slot begins as the
-            hidden state there of the base row before its branch, times a learned scale for its
-            number, plus its embedding, and the layers below have no delta. Not in the paper.
+        conditioned: temperature and top-p are inputs of the embedding.
+        anchored*: the first slot of a branch also carries the embedding of the token before it.
+        standalone*: a branch does without the base row of the token before it, which its first slot
+            stands for (`anchored`): proposing then takes slots alone.
+        numbered*: slots carry a learned embedding of their number in the branch.
+        enter*: the decoder layer at which slots enter, from 0. Above 0, a slot begins as the hidden
+            state there of the base row before its branch, times a learned scale for its number,
+            plus its embedding, and the layers below have no delta.
         temperatures: lowest and highest temperature of training.
         top_ps: the nucleus sizes of training.
         top_k: of training.
-        greedy: whether blank slots were trained on greedy continuations.
+        greedy: blank slots were trained on greedy continuations.
         num_heads: attention heads of a draft layer; 0 for all others.
         exit_layer: how many decoder layers run before an exit; 0 for all others.
         order: order in which a distribution is accumulated by `pick`.
-        base: what is known of the base model (architecture, hash of its weights).
+        base: facts of the base model (architecture, hash of its weights).
         measured: the held-out report: per-slot accuracy, survival, calibration.
     """
 
@@ -89,55 +90,41 @@ class AdapterConfig:
     measured: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """`ValueError` for a value this version does not know."""
-        _demand(self.variant in VARIANTS, "variant", self.variant, ", ".join(VARIANTS))
-        _demand(self.code in CODES, "code", self.code, ", ".join(CODES))
-        _demand(self.order == "vocabulary", "order", self.order, "vocabulary")
-        _demand(self.num_slots >= 1, "num_slots", self.num_slots, "1 or above")
-        _demand(self.width >= 1, "width", self.width, "1 or above")
-        _demand(self.embedding_hidden >= 0, "embedding_hidden", self.embedding_hidden, "0 or above")
+        heads, numbers = self.variant in HEADS, self.num_heads
+        even = numbers >= 1 and self.width % (2 * numbers) == 0
+        of_dyadic = self.conditioned or self.embedding_hidden
+        anchored = self.anchored and self.variant == "o-ptp"
+        no_late = self.variant == "refine" or self.anchored or self.standalone
+        parts = f"a number that cuts the width of {self.width} into even parts"
+        rules = [
+            (self.variant in VARIANTS, "variant", ", ".join(VARIANTS)),
+            (self.code in CODES, "code", ", ".join(CODES)),
+            (self.order == "vocabulary", "order", "vocabulary"),
+            (self.num_slots >= 1, "num_slots", "1 or above"),
+            (self.width >= 1, "width", "1 or above"),
+            (self.embedding_hidden >= 0, "embedding_hidden", "0 or above"),
+            (self.code == "dyadic" or not of_dyadic, "code", f"dyadic for {_OF_DYADIC}"),
+            (anchored or not self.standalone, "standalone", f"false, unless it is {_ANCHORED}"),
+            (self.enter >= 0, "enter", "0 (with the tokens) or above"),
+            (not (self.enter and no_late), "enter", _WITH_TOKENS),
+            (self.rank >= 0, "rank", "1 or above, or 0 for full rank"),
+            (not (heads and self.layers), "layers", "empty where there are heads"),
+            (self.rank >= 1 or not heads, "rank", "1 or above where there are heads"),
+            (even or self.variant != "eagle", "num_heads", parts),
+            (not numbers or self.variant == "eagle", "num_heads", "0 without a draft layer"),
+            (self.exit_layer >= 1 or self.variant != "exit", "exit_layer", "1 or above"),
+            (not self.exit_layer or self.variant == "exit", "exit_layer", "0 without an exit"),
+            (not self.masked or self.code == "constant", "code", f"constant for {self.variant}"),
+        ]
+        for holds, name, allowed in rules:
+            _demand(holds, name, getattr(self, name), allowed)
         for name, shape in self.layers.items():
             fits = len(shape) == 2 and min(shape) >= 1
             _demand(fits, f"layers.{name}", shape, "two sizes of 1 or above")
-        plain = self.code != "dyadic" and (self.conditioned or self.embedding_hidden)
-        _demand(not plain, "code", self.code, "dyadic for conditioned or embedding_hidden")
-        alone = self.standalone and not (self.anchored and self.variant == "o-ptp")
-        _demand(not alone, "standalone", True, "false, unless it is an anchored o-ptp adapter")
-        _demand(self.enter >= 0, "enter", self.enter, "0 (with the tokens) or above")
-        late = self.enter and (self.variant == "refine" or self.anchored or self.standalone)
-        _demand(
-            not late,
-            "enter",
-            self.enter,
-            "0 for refine (its passes have no base row to begin from), anchored and standalone",
-        )
-        _demand(self.rank >= 0, "rank", self.rank, "1 or above, or 0 for full rank")
-        if self.variant in HEADS:
-            _demand(not self.layers, "layers", dict(self.layers), "empty where there are heads")
-            _demand(self.rank >= 1, "rank", self.rank, "1 or above where there are heads")
-        of_layer = self.variant == "eagle"
-        divides = self.num_heads >= 1 and self.width % (2 * self.num_heads) == 0
-        _demand(
-            divides if of_layer else self.num_heads == 0,
-            "num_heads",
-            self.num_heads,
-            f"a number that cuts the width of {self.width} into even parts"
-            if of_layer
-            else "0 where there is no draft layer",
-        )
-        leaves = self.variant == "exit"
-        _demand(
-            self.exit_layer >= 1 if leaves else self.exit_layer == 0,
-            "exit_layer",
-            self.exit_layer,
-            "1 or above" if leaves else "0 where there is no exit",
-        )
-        code = "constant" if self.masked else self.code
-        _demand(self.code == code, "code", self.code, f"constant where slots are {self.variant}")
 
     @property
     def masked(self) -> bool:
-        """Whether slots, if there are any, carry a mask and no uniform."""
+        """True if slots, where there are any, carry a mask and no uniform."""
         return self.variant in MASKED_VARIANTS
 
     @property
@@ -146,7 +133,7 @@ class AdapterConfig:
         return self.alpha / self.rank if self.rank else 1.0
 
     def to_json(self) -> str:
-        """As it stands in ``adapter.json``."""
+        """Return the text of ``adapter.json``."""
         fields = {"format": FORMAT, **dataclasses.asdict(self)}
         if not self.enter:
             del fields["enter"]  # as in files older than it
@@ -160,11 +147,7 @@ class AdapterConfig:
 
     @classmethod
     def from_json(cls, text: str) -> AdapterConfig:
-        """Read `to_json`'s text back.
-
-        Raises:
-            ValueError: for another format, a missing or an unknown field.
-        """
+        """Read `to_json`'s text back; `ValueError` for another format or other fields."""
         values = json.loads(text)
         if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
             raise ValueError(f"it is not an adapter configuration of format {FORMAT}")

@@ -1,26 +1,22 @@
-"""`DraftLayer`: one decoder layer on the last hidden state of a causal LM that drafts its tokens.
+"""`DraftLayer`: a decoder layer on the last hidden state of a causal LM that drafts its tokens.
 
-A row joins the state behind a token's place with the embedding of the token that was picked there,
-and gives what the model's last state would be one place on: the model's own frozen head reads the
-next token off it, and the layer itself goes on from it. Attention runs over the rows of the text,
-which were made of the model's states, and over the drafts' own.
-
-Source: EAGLE (Li et al., arXiv 2401.15077); it goes on from its own states as in EAGLE-3
-(arXiv 2503.01840). Norms before products have no weights: those of the products hold them.
+A row joins the state behind a position with the embedding of the token picked there, and gives the
+model's last state one position on: the model's frozen head reads the next token off it, and the
+layer goes on from it. Source: EAGLE (arXiv 2401.15077), on its own states as EAGLE-3 (2503.01840).
+Norms before products have no weights: those of the products hold them.
 Letters: N rows, D hidden width, H heads, E width of a head, T entries, V vocabulary.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.core.adapter.config import AdapterConfig
-from decoders.core.adapter.hidden import HiddenAdapter
+from decoders.core.adapter.module import HiddenAdapter, spread
 
 _THETA = 10_000.0
 
@@ -28,47 +24,31 @@ _THETA = 10_000.0
 class DraftLayer(HiddenAdapter):
     """The weights: the join, attention, a gated MLP and the last norm."""
 
-    variant = "eagle"
+    variant, sized = "eagle", "feed"
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
-        """Fresh weights.
-
-        Raises:
-            ValueError: a configuration of another kind.
-        """
+        """Make fresh weights; `ValueError` for a configuration of another kind."""
         super().__init__(config)
         width, inner = config.width, config.rank
         generator = torch.Generator().manual_seed(seed)
-
-        def matrix(num_out: int, num_in: int) -> nn.Parameter:
-            bound = 1 / math.sqrt(num_in)
-            return nn.Parameter(
-                torch.rand(num_out, num_in, generator=generator) * 2 * bound - bound
-            )
-
-        self.join = matrix(width, 2 * width)
-        self.attention = matrix(3 * width, width)
-        self.attention_out = matrix(width, width)
-        self.feed = matrix(2 * inner, width)
-        self.feed_out = matrix(width, inner)
+        self.join = spread(generator, width, 2 * width)
+        self.attention = spread(generator, 3 * width, width)
+        self.attention_out = spread(generator, width, width)
+        self.feed = spread(generator, 2 * inner, width)
+        self.feed_out = spread(generator, width, inner)
         self.scale = nn.Parameter(torch.ones(width))
 
     @classmethod
-    def sizes_of(cls, state: Mapping[str, Tensor]) -> tuple[int, ...]:
-        """Widths of the MLP and of the model, by the weights."""
-        return tuple(state["feed"].shape)
-
-    @classmethod
-    def sizes_said(cls, config: AdapterConfig) -> tuple[int, ...]:
-        """The same by a configuration."""
+    def shape_of(cls, config: AdapterConfig) -> tuple[int, ...]:
+        """Return the widths of the MLP, gate and value, and of the model."""
         return 2 * config.rank, config.width
 
     def enter(self, states: Tensor, embedded: Tensor) -> Tensor:
-        """Rows ``[..., D]`` of states and embedded tokens, both ``[..., D]``."""
+        """Join states and embedded tokens, both ``[..., D]``, as rows ``[..., D]``."""
         return F.linear(torch.cat([_normed(states), _normed(embedded)], -1), self.join)
 
     def project(self, rows: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values ``[..., H, N, E]`` of rows ``[..., N, D]`` at places ``[N]``."""
+        """Return queries, keys and values ``[..., H, N, E]`` of rows ``[..., N, D]``."""
         num_heads = self.config.num_heads
         projected = F.linear(_normed(rows), self.attention)
         split = (*rows.shape[:-1], 3, num_heads, rows.shape[-1] // num_heads)
@@ -78,7 +58,7 @@ class DraftLayer(HiddenAdapter):
         return _rotated(query, cos, sin), _rotated(key, cos, sin), value
 
     def leave(self, rows: Tensor, attended: Tensor) -> Tensor:
-        """States ``[..., N, D]`` of rows and what they attended to ``[..., H, N, E]``."""
+        """Return states ``[..., N, D]`` of rows and what they attended to ``[..., H, N, E]``."""
         rows = rows + F.linear(attended.transpose(-3, -2).flatten(-2), self.attention_out)
         gate, up = F.linear(_normed(rows), self.feed).chunk(2, -1)
         rows = rows + F.linear(F.silu(gate) * up, self.feed_out)
@@ -86,7 +66,7 @@ class DraftLayer(HiddenAdapter):
 
 
 class DraftCache:
-    """A draft layer at work on one sequence: keys and values of the text, and of drafts behind."""
+    """The keys and values of a draft layer's text, and of drafts behind it, in one sequence."""
 
     def __init__(
         self,
@@ -95,7 +75,7 @@ class DraftCache:
         head: Callable[[Tensor], Tensor],
         capacity: int,
     ) -> None:
-        """`capacity`: T at most; `embed` and `head` are the model's own."""
+        """Make room for `capacity` entries; `embed` and `head` are the model's own."""
         self._layer, self._embed, self._head = layer, embed, head
         num_heads, weight = layer.config.num_heads, layer.join
         shape = (2, num_heads, capacity, layer.config.width // num_heads)
@@ -103,11 +83,11 @@ class DraftCache:
         self._length = 0
         self._parents: list[int] = []
         self._seen: list[list[bool]] = []
-        """Which rows behind the text each of them sees."""
+        """The rows behind the text that each of them sees."""
 
     @torch.inference_mode()
     def feed(self, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Rows of text, drafts forgotten; logits ``[1, V]`` and state ``[1, D]`` of the last."""
+        """Append text and forget drafts: logits ``[1, V]`` and state ``[1, D]`` of the last row."""
         self._parents, self._seen = [], []
         start, num_rows = self._length, len(tokens)
         mask = None
@@ -121,37 +101,34 @@ class DraftCache:
     def draft(
         self, states: Tensor, tokens: Sequence[int], parents: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """Rows of drafts: logits ``[N, V]`` and states ``[N, D]`` of all.
-
-        `parents` are earlier rows of drafts, -1 is the end of the text.
-        """
+        """Append drafts: logits ``[N, V]`` and states ``[N, D]``; parent -1: the text's end."""
         first = len(self._parents)
-        places = []
+        positions = []
         for parent in parents:
             seen = [] if parent < 0 else self._seen[parent]
             row = len(self._parents)
             self._parents.append(parent)
             self._seen.append([*seen, *[False] * (row - len(seen)), True])
-            places.append(self._length + sum(self._seen[-1]) - 1)
+            positions.append(self._length + sum(self._seen[-1]) - 1)
         stop = len(self._parents)
         mask = torch.ones(len(tokens), self._length + stop, dtype=torch.bool)
         mask[:, self._length :] = torch.tensor(
             [seen + [False] * (stop - len(seen)) for seen in self._seen[first:]]
         )
-        out = self._run(states, tokens, places, self._length + first, mask)
+        out = self._run(states, tokens, positions, self._length + first, mask)
         return self._head(out).float(), out
 
     def _run(
         self,
         states: Tensor,
         tokens: Sequence[int],
-        places: Sequence[int],
+        positions: Sequence[int],
         start: int,
         mask: Tensor | None,
     ) -> Tensor:
         layer, device = self._layer, self._entries.device
         rows = layer.enter(states, self._embed(torch.tensor(tokens, device=device)))
-        query, key, value = layer.project(rows, torch.tensor(list(places), device=device))
+        query, key, value = layer.project(rows, torch.tensor(list(positions), device=device))
         stop = start + len(tokens)
         self._entries[0, :, start:stop], self._entries[1, :, start:stop] = key, value
         keys, values = self._entries[:, :, :stop]
@@ -165,7 +142,6 @@ def _normed(rows: Tensor) -> Tensor:
 
 
 def _rotation(positions: Tensor, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines ``[N, E]`` of rotary places."""
     steps = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width
     angles = positions[:, None].float() / _THETA**steps
     angles = torch.cat([angles, angles], -1)

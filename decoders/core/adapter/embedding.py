@@ -1,10 +1,8 @@
-"""How a uniform u in [0, 1) becomes a slot's input embedding (PTP, arXiv 2512.21323, appendix).
+"""Embed a uniform u in [0, 1) as a slot's input (PTP, arXiv 2512.21323, appendix).
 
-`dyadic` writes u as fixed-point bits, each -1 or 1, beside cosines of multiples of pi * u; bits and
-cosines go through a small network. `float-bits` (the bit pattern of the float32) and
-`interpolation` (three anchors) are the codes of the authors' checkpoints. `constant` ignores u: the
-control, an independent predictor. Greedy decoding has no u: a slot is then *blank*, a learned
-vector of its own.
+`dyadic` feeds fixed-point bits, each -1 or 1, and cosines of multiples of pi * u to a small
+network. `float-bits` and `interpolation` (three anchors) are the codes of the authors' checkpoints;
+`constant` ignores u: the control. Without u (greedy) a slot is *blank*, a learned vector.
 
 Letters: K slots, F features, D hidden width.
 """
@@ -26,18 +24,10 @@ NUM_ANCHORS = 3
 
 
 class UniformEmbedding(nn.Module):
-    """Embeds uniforms, and the warp where `conditioned`, as vectors of the hidden width.
-
-    Args:
-        code: one of `CODES`.
-        width: D.
-        hidden: width of the network's middle layer (0: one linear layer); `dyadic` only.
-        conditioned: temperature and top-p are features too, so that one adapter serves many warps;
-            `dyadic` only.
-    """
+    """Embeds uniforms, and temperature and top-p where `conditioned`, as ``[K, D]``."""
 
     def __init__(self, code: Code, width: int, *, hidden: int = 0, conditioned: bool = False):
-        """Fresh weights from torch's generator; `match` scales them to the model."""
+        """Draw fresh weights, of a network with `hidden` middle features (0: one linear layer)."""
         super().__init__()
         self.code, self.conditioned = code, conditioned
         self.blank = nn.Parameter(torch.randn(width) * width**-0.5)
@@ -66,15 +56,7 @@ class UniformEmbedding(nn.Module):
                 last.bias.mul_(target / scale)
 
     def forward(self, u: Tensor, warp: Tensor) -> Tensor:
-        """Embed slots.
-
-        Args:
-            u: ``[K]`` float64 in [0, 1), or `NO_UNIFORM` (-1).
-            warp: ``[K, 2]`` float32, temperature and top-p of the distribution u belongs to.
-
-        Returns:
-            ``[K, D]`` in the dtype of the weights.
-        """
+        """Embed `u` ``[K]`` float64 or `NO_UNIFORM`, `warp` ``[K, 2]`` temperature and top-p."""
         if self.code == "constant":
             return self.blank.expand(len(u), -1)
         known = u.clamp(min=0)  # a blank slot's result is thrown away below
@@ -87,12 +69,12 @@ class UniformEmbedding(nn.Module):
 
     def _features(self, u: Tensor, warp: Tensor) -> Tensor:
         if self.code == "float-bits":
-            places = torch.arange(31, -1, -1, device=u.device, dtype=torch.int32)
+            shifts = torch.arange(31, -1, -1, device=u.device, dtype=torch.int32)
             pattern = u.float().view(torch.int32)
-            return ((pattern[:, None] >> places) & 1).float()
-        places = torch.arange(NUM_BITS - 1, -1, -1, device=u.device)
+            return ((pattern[:, None] >> shifts) & 1).float()
+        shifts = torch.arange(NUM_BITS - 1, -1, -1, device=u.device)
         level = (u * 2**NUM_BITS).long()
-        bits = ((level[:, None] >> places) & 1).float() * 2 - 1
+        bits = ((level[:, None] >> shifts) & 1).float() * 2 - 1
         waves = torch.arange(1, NUM_COSINES + 1, device=u.device) * math.pi
         parts = [bits, torch.cos(u[:, None].float() * waves)]
         if self.conditioned:
@@ -100,10 +82,9 @@ class UniformEmbedding(nn.Module):
         return torch.cat(parts, -1)
 
     def _interpolate(self, u: Tensor) -> Tensor:
-        """Piecewise linear between the anchors, which stand at 0, 1/2 and 1."""
-        place = u * (NUM_ANCHORS - 1)
-        low = place.long().clamp(max=NUM_ANCHORS - 2)
-        share = (place - low).to(self.anchors.dtype)[:, None]
+        position = u * (NUM_ANCHORS - 1)
+        low = position.long().clamp(max=NUM_ANCHORS - 2)
+        share = (position - low).to(self.anchors.dtype)[:, None]
         return self.anchors[low] * (1 - share) + self.anchors[low + 1] * share
 
 

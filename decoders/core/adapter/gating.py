@@ -1,7 +1,6 @@
-"""Which linear layers of a model are gated, and how an adapter is put in their place.
+"""Find and wrap the linear layers of a model; an active adapter computes in their place.
 
-Each linear layer of a module is wrapped once; while nothing is active the wrapper is the layer
-itself, or what `rest` put there. What is computed in its place is in `weights`.
+While a pass runs in tiles (`decoders.core.hf.tiles`), a layer sees one shape only.
 """
 
 from __future__ import annotations
@@ -14,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from decoders.core.adapter.tile import tiled
-
 Forward = Callable[[int, Tensor], Tensor]
+Run = Callable[[Tensor], Tensor]
+_PREFIX, _ROWS = 3, 5
+_tile_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,30 +35,29 @@ class Layer:
 
 
 def text_model(module: Any) -> Any:
-    """The part of a causal LM that makes hidden states of text, whatever stands around it.
+    """Return the part of a causal LM that makes hidden states of text.
 
-    Only a few differ from the base model: OPT's is within it, an image tower's stands beside it.
+    OPT's is within the base model, an image tower's stands beside it.
     """
     found = module.get_decoder()
     return module.base_model if found is module else found
 
 
 def linear_layers(module: Any) -> dict[str, nn.Module]:
-    """Every plain linear layer of a causal LM's text model (GPT-2's `Conv1D` is one); not the head.
+    """Return the plain linear layers of a text model (GPT-2's `Conv1D` too), not the head.
 
-    Layers of a class derived from `nn.Linear` compute something else: they are left as they are.
+    Layers of a class derived from `nn.Linear` compute something else.
     """
     return {name: layer for name, layer in _text_layers(module) if _is_plain(layer)}
 
 
 def other_linear(module: Any) -> str | None:
-    """The class of a linear layer of the text model that is not plain; None where all are."""
+    """Name the class of a linear layer that is not plain; None where all are."""
     linear = (layer for _, layer in _text_layers(module) if isinstance(layer, nn.Linear))
     return next((type(layer).__name__ for layer in linear if not _is_plain(layer)), None)
 
 
 def _text_layers(module: Any) -> Iterator[tuple[str, nn.Module]]:
-    """Modules by name that are parts of the text model: no image tower's, and not the head."""
     text = {id(part) for part in text_model(module).modules()}
     head = module.get_output_embeddings()
     for name, part in module.named_modules():
@@ -67,16 +66,14 @@ def _text_layers(module: Any) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _is_plain(layer: nn.Module) -> bool:
-    """Whether it is a product with a weight and no more, packed (`hf.quantized`) or not."""
     packed = getattr(layer, "packs_linear", False)
     return packed or type(layer) is nn.Linear or type(layer).__name__ in ("Conv1D", "FalconLinear")
 
 
 def layer_shapes(module: Any, enter: int = 0) -> dict[str, tuple[int, int]]:
-    """(in, out) of every layer that `linear_layers` finds in decoder layers from `enter` on.
+    """Return (in, out) of the plain linear layers in decoder layers from `enter` on.
 
-    Raises:
-        ValueError: `enter` is not the number of a decoder layer, or linear layers are not plain.
+    `ValueError` where there is no such layer, or linear layers are not plain.
     """
     count = len(decoder_layers(module)) if enter else 1
     if enter >= count:
@@ -94,16 +91,12 @@ def layer_shapes(module: Any, enter: int = 0) -> dict[str, tuple[int, int]]:
 
 
 def depth_of(name: str) -> int:
-    """The number of the decoder layer that a linear layer of this name is in (0: in none)."""
+    """Return the number of the decoder layer that a linear layer is in (0: in none)."""
     return next((int(part) for part in name.split(".") if part.isdigit()), 0)
 
 
 def decoder_layers(module: Any) -> nn.ModuleList:
-    """The decoder layers of a causal LM, in order.
-
-    Raises:
-        ValueError: an architecture whose decoder layers are not found.
-    """
+    """Return the decoder layers of a causal LM, in order; `ValueError` where they are not found."""
     count = module.config.get_text_config().num_hidden_layers
     for part in text_model(module).modules():
         if isinstance(part, nn.ModuleList) and len(part) == count:
@@ -117,7 +110,6 @@ def _layer(name: str, layer: nn.Module) -> Layer:
 
 
 def _weight(layer: nn.Module) -> Tensor:
-    """The weight ``[in, out]`` as a view."""
     weight = layer.weight
     assert isinstance(weight, Tensor)
     return weight.t() if isinstance(layer, nn.Linear) else weight
@@ -126,20 +118,12 @@ def _weight(layer: nn.Module) -> Tensor:
 class GatedModule:
     """A module whose linear layers are wrapped; `active` puts an adapter to work.
 
-    Attributes:
-        groups: indices of the layers that share an input, in the order they are called.
-        layers: every linear layer but the head.
-        side_by_side: whether the weights of a group stand next to one another.
+    `groups` has indices of the layers that share an input, in call order; `layers` all but the
+    head.
     """
 
     def __init__(self, module: Any, *, side_by_side: bool = False) -> None:
-        """Wrap the layers of a transformers causal LM in place.
-
-        Args:
-            module: the model.
-            side_by_side: move the weights of layers that share an input next to one another,
-                ``[in, sum of out]``; the layers keep views of them.
-        """
+        """Wrap a causal LM in place; `side_by_side` joins weights of one input, ``[in, out]``."""
         layers = linear_layers(module)
         self.side_by_side = side_by_side
         self.groups = _shared_inputs(module, list(layers.values()))
@@ -160,12 +144,12 @@ class GatedModule:
         return forward
 
     def rest(self, forward: Forward) -> None:
-        """While nothing is active, layer `index` of `layers` computes ``forward(index, x)``."""
+        """Let layer `index` of `layers` compute ``forward(index, x)`` while nothing is active."""
         self._resting = forward
 
     @contextmanager
     def plain(self) -> Iterator[None]:
-        """While inside, every layer computes what it did before it was wrapped."""
+        """Let every layer compute what it did before it was wrapped."""
         resting, self._resting = self._resting, None
         try:
             yield
@@ -174,7 +158,7 @@ class GatedModule:
 
     @contextmanager
     def active(self, forward: Forward) -> Iterator[None]:
-        """While inside, layer `index` of `layers` computes ``forward(index, x)``."""
+        """Let layer `index` of `layers` compute ``forward(index, x)`` inside."""
         assert self._active is None, "an adapter is active already"
         self._active = forward
         try:
@@ -185,11 +169,7 @@ class GatedModule:
 
 @torch.no_grad()
 def _join(layers: Sequence[nn.Module]) -> None:
-    """Move the weights of some layers into one tensor ``[in, sum of out]``.
-
-    In float32 its rows lie one after another, in half precision its columns: the faster way round
-    for a CPU's products of few rows (docs/log.md).
-    """
+    """Lay joined float32 by rows, half precision by columns: faster on a CPU (docs/log.md)."""
     weights = [_weight(layer) for layer in layers]
     joined = torch.cat(weights, 1)
     if joined.dtype != torch.float32:
@@ -202,7 +182,6 @@ def _join(layers: Sequence[nn.Module]) -> None:
 
 @torch.no_grad()
 def _shared_inputs(module: Any, layers: Sequence[nn.Module]) -> list[list[int]]:
-    """Indices of layers in call order, grouped where they are fed the very same tensor."""
     groups: list[list[int]] = []
     fed: list[Tensor] = []  # kept, so that no address is used twice
 
@@ -223,3 +202,53 @@ def _shared_inputs(module: Any, layers: Sequence[nn.Module]) -> list[list[int]]:
         for hook in hooks:
             hook.remove()
     return groups
+
+
+@torch.no_grad()
+def fed_other_rows(module: Any, names: Sequence[str]) -> str | None:
+    """Name the first layer whose input ``[…, in]`` has other rows than a call's tokens.
+
+    Latents of the whole cache or one expert's rows: no gate can tell which of them are slots.
+    """
+    strange: list[str] = []
+
+    def noting(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        def hook(_module: nn.Module, args: tuple[Tensor, ...]) -> None:
+            if args[0].numel() // args[0].shape[-1] != _ROWS:
+                strange.append(name)
+
+        return hook
+
+    ids = torch.arange(_PREFIX + _ROWS, device=module.device)[None]
+    cache = module(ids[:, :_PREFIX], use_cache=True).past_key_values
+    hooks = [module.get_submodule(name).register_forward_pre_hook(noting(name)) for name in names]
+    try:
+        module(ids[:, _PREFIX:], past_key_values=cache, use_cache=True)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return strange[0] if strange else None
+
+
+@contextmanager
+def tiles_of(rows: int) -> Iterator[None]:
+    """Let `by_tiles` cut what it is given into tiles of so many rows."""
+    global _tile_rows
+    before, _tile_rows = _tile_rows, rows
+    try:
+        yield
+    finally:
+        _tile_rows = before
+
+
+def by_tiles(run: Run, x: Tensor) -> Tensor:
+    """Return ``run(x)`` of rows ``[R, D]`` or ``[1, R, …]``, by tiles inside `tiles_of`."""
+    dim = 0 if x.dim() == 2 else 1
+    if _tile_rows is None or x.shape[dim] <= _tile_rows:
+        return run(x)
+    return torch.cat([run(part) for part in x.split(_tile_rows, dim)], dim)  # type: ignore[no-untyped-call]
+
+
+def tiled(run: Run) -> Run:
+    """Make `run` go by tiles."""
+    return lambda x: by_tiles(run, x)

@@ -1,17 +1,10 @@
-"""`DraftHeads`: further heads on the last hidden state of a causal LM, which predict later tokens.
-
-Medusa-1 (Cai et al. 2024, arXiv 2401.10774): head h predicts the token h + 2 places on from the
-hidden state whose own logits are of the next token. A head is a residual block, at first the
-identity, before the model's own frozen head. Here the block has a width of its own (`rank`), so
-that it can be small, and the model's head is shared by all and not stored again.
+"""Residual blocks on hidden states, read by the model's own head; at first they are the identity.
 
 Letters: R rows, H heads, D hidden width, M width of a block, V vocabulary.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -20,55 +13,68 @@ from torch import Tensor, nn
 
 from decoders.core.adapter.config import CONFIG_FILE, HEADS, AdapterConfig
 from decoders.core.adapter.draft_layer import DraftLayer
-from decoders.core.adapter.exit_block import ExitBlock
-from decoders.core.adapter.hidden import HiddenAdapter
-from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter.module import HiddenAdapter, SlotAdapter, spread
 
 
 class DraftHeads(HiddenAdapter):
-    """The blocks ``h + up silu(down h + bias)`` of all heads."""
+    """Blocks ``h + up silu(down h + bias)`` on the last hidden state, one a head.
 
-    variant = "medusa"
+    Head h predicts the token h + 2 positions on: Medusa-1 (Cai et al. 2024, arXiv 2401.10774).
+    """
+
+    variant, sized = "medusa", "down"
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
-        """Fresh blocks that change nothing (`up` is 0): each head says what the model's own says.
-
-        Raises:
-            ValueError: a configuration of slots.
-        """
+        """Make fresh blocks that change nothing; `ValueError` for another configuration."""
         super().__init__(config)
-        num_heads, rank, width = config.num_slots, config.rank, config.width
-        generator = torch.Generator().manual_seed(seed)
-        bound = 1 / math.sqrt(width)
-        down = torch.rand(num_heads, rank, width, generator=generator) * 2 * bound - bound
-        self.down = nn.Parameter(down)
+        num_heads, rank, width = self.shape_of(config)
+        self.down = spread(torch.Generator().manual_seed(seed), num_heads, rank, width)
         self.bias = nn.Parameter(torch.zeros(num_heads, rank))
         self.up = nn.Parameter(torch.zeros(num_heads, width, rank))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """What the model's head is to read for each of H: ``[R, H, D]`` of states ``[R, D]``."""
+        """Return what the head reads for each of H: ``[R, H, D]`` of states ``[R, D]``."""
         inner = F.linear(hidden, self.down.flatten(0, 1), self.bias.flatten())
         inner = F.silu(inner).view(len(hidden), *self.bias.shape)
         added = torch.bmm(inner.transpose(0, 1), self.up.transpose(1, 2))
         return hidden[:, None] + added.transpose(0, 1)
 
     @classmethod
-    def sizes_of(cls, state: Mapping[str, Tensor]) -> tuple[int, ...]:
-        """Heads, width of a block and of the model, by the weights."""
-        return tuple(state["down"].shape)
-
-    @classmethod
-    def sizes_said(cls, config: AdapterConfig) -> tuple[int, ...]:
-        """The same by a configuration."""
+    def shape_of(cls, config: AdapterConfig) -> tuple[int, ...]:
+        """Return heads, width of a block and of the model."""
         return config.num_slots, config.rank, config.width
 
 
-def read_adapter(folder: str | Path) -> SlotAdapter | HiddenAdapter:
-    """Read an adapter's folder, whichever kind it holds.
+class ExitBlock(HiddenAdapter):
+    """A block ``h + up silu(down norm(h) + bias)`` behind a model's first layers.
 
-    Raises:
-        ValueError: in one line for a folder that is missing, incomplete or malformed.
+    It leaves through the model's norm and head, as LayerSkip does (Elhoushi et al. 2024, arXiv
+    2404.16710); here the block alone is trained, as Kangaroo's adapter (arXiv 2404.18911).
     """
+
+    variant, sized = "exit", "down"
+
+    def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
+        """Make a fresh block that changes nothing; `ValueError` for another configuration."""
+        super().__init__(config)
+        rank, width = self.shape_of(config)
+        self.down = spread(torch.Generator().manual_seed(seed), rank, width)
+        self.bias = nn.Parameter(torch.zeros(rank))
+        self.up = nn.Parameter(torch.zeros(width, rank))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return what the model's last norm reads, ``[..., D]`` of states ``[..., D]``."""
+        normed = F.rms_norm(hidden, hidden.shape[-1:], eps=1e-6)
+        return hidden + F.linear(F.silu(F.linear(normed, self.down, self.bias)), self.up)
+
+    @classmethod
+    def shape_of(cls, config: AdapterConfig) -> tuple[int, ...]:
+        """Return the widths of the block and of the model."""
+        return config.rank, config.width
+
+
+def read_adapter(folder: str | Path) -> SlotAdapter | HiddenAdapter:
+    """Read an adapter's folder, whichever kind it holds; `ValueError` where it cannot be."""
     file = Path(folder).expanduser() / CONFIG_FILE
     try:
         config = AdapterConfig.from_json(file.read_text(encoding="utf-8"))

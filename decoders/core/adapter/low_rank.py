@@ -1,8 +1,6 @@
-"""Gated linear layers whose slots add a low-rank product to the model's own: two reads less.
+"""Gated linear layers whose slots add a low-rank product to the model's own.
 
-Where weights are larger than a CPU's cache, reading them is what a call costs. Merged weights are
-read beside the base's; the factors of an adapter are small (`weights` has the other ways).
-
+Where weights exceed a CPU's cache, reading them is what a call costs, and factors are small.
 Letters: B sequences, N rows of a sequence, S slot rows of a call, R ranks of a group, summed.
 """
 
@@ -14,24 +12,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decoders.core.adapter.gating import Forward, GatedModule
-from decoders.core.adapter.tile import by_tiles
-from decoders.core.adapter.weights import Group, GroupedWeights, open_gate
+from decoders.core.adapter.gating import GatedModule, by_tiles
+from decoders.core.adapter.weights import AddedWeights, Delta, Group, GroupedWeights
 
 Factors = tuple[Tensor | None, Tensor]
 """A ``[r, in]`` and B ``[out, r]``, B scaled by alpha / r; or None and a delta ``[out, in]``."""
 
 
-class LowRankWeights(GroupedWeights):
-    """Layers that share an input take one product of all rows; slots add one of the group's delta.
+class LowRankWeights(AddedWeights):
+    """One product per group for all rows, one of the group's delta for slots, added in place.
 
-    The deltas of a group stand side by side: A ``[in, R]``, then B ``[R, sum out]``, each layer's
-    block by itself and zeros elsewhere. For decoding alone: what is added is added in place.
+    A ``[in, R]`` stand side by side, B are blocks of ``[R, sum out]``. For decoding alone.
     """
 
     def __init__(self, gated: GatedModule, factors: Mapping[str, Factors]) -> None:
-        """Weights of a module that stand side by side; `factors` by layer name, in its dtype."""
-        super().__init__(gated, GroupedWeights.base_weight(gated))
+        """Take factors by layer name, in the dtype of a module whose weights stand side by side."""
+        self._base = GroupedWeights.base(gated)
         self._deltas: dict[int, _Delta | None] = {}
         for indices in gated.groups:
             pairs = [factors.get(gated.layers[index].name) for index in indices]
@@ -46,36 +42,8 @@ class LowRankWeights(GroupedWeights):
         deltas = {id(delta): delta for delta in self._deltas.values() if delta is not None}
         return sum(part.nbytes for delta in deltas.values() for part in delta.parts)
 
-    def everywhere(self, index: int, x: Tensor) -> Tensor:
-        """All rows are slots."""
-        return self._added(index, x, lambda delta, x, y: delta.add(x, y))
-
-    def tail(self, first: int, num_rows: int) -> Forward:
-        """One sequence whose rows from `first` on are slots; `num_rows` is not needed here."""
-        del num_rows
-        return lambda index, x: self._added(
-            index, x, lambda delta, x, y: delta.add(x[first:], y[first:])
-        )
-
-    def scattered(self, base: Tensor, slots: Tensor, *, bucketed: bool = False) -> Forward:
-        """Several sequences: flat indices of the base rows and of the slots.
-
-        If `bucketed`, the delta of all rows is computed and that of base rows multiplied by 0:
-        shapes depend on how many rows there are alone.
-        """
-        if bucketed:
-            gate = open_gate(base, slots)
-            return lambda index, x: self._added(
-                index, x, lambda delta, x, y: y.add_(by_tiles(delta.of_rows, x) * gate.to(y.dtype))
-            )
-        return lambda index, x: self._added(
-            index, x, lambda delta, x, y: y.index_add_(0, slots, delta.of_rows(x[slots]))
-        )
-
-    def _added(
-        self, index: int, x: Tensor, add: Callable[[_Delta, Tensor, Tensor], object]
-    ) -> Tensor:
-        """A layer's output of rows ``[B, N, in]``, after `add` (rows ``[B N, in]`` to outputs)."""
+    def run(self, index: int, x: Tensor, add: Callable[[Delta, Tensor, Tensor], object]) -> Tensor:
+        """See `AddedWeights.run`; the first layer of a group runs it."""
 
         def run(group: Group) -> Tensor:
             y = group.everywhere(x)
@@ -84,12 +52,12 @@ class LowRankWeights(GroupedWeights):
                 add(delta, x.reshape(-1, x.shape[-1]), y.view(-1, y.shape[-1]))
             return y
 
-        return self._part(index, run)
+        return self._base.part(index, run)
 
 
 @dataclass(frozen=True, slots=True)
 class _Delta:
-    """What slots of a group add: ``x low high``, or ``x high`` where `low` is None."""
+    """The delta of a group: ``x low high``, or ``x high`` without `low`."""
 
     low: Tensor | None
     high: Tensor
@@ -98,7 +66,6 @@ class _Delta:
     def of(
         cls, pairs: Sequence[Factors | None], shapes: Sequence[tuple[int, int]], like: Tensor
     ) -> _Delta:
-        """Of the layers of a group, whose factors (None: it has none) stand in order."""
         if any(pair is not None and pair[0] is None for pair in pairs):  # one is of full rank
             whole = [
                 like.new_zeros(shape)
@@ -116,13 +83,10 @@ class _Delta:
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
-        """The tensors it holds."""
         return (self.high,) if self.low is None else (self.low, self.high)
 
     def of_rows(self, x: Tensor) -> Tensor:
-        """Of rows ``[S, in]``: ``[S, sum out]``."""
-        return (x if self.low is None else x @ self.low) @ self.high
+        return by_tiles(lambda x: (x if self.low is None else x @ self.low) @ self.high, x)
 
     def add(self, x: Tensor, y: Tensor) -> None:
-        """To the outputs ``[S, sum out]`` of rows ``[S, in]``, in place."""
         y.addmm_(x if self.low is None else x @ self.low, self.high)

@@ -1,10 +1,7 @@
-"""Slots that enter a module above its first layer: the hooks that let them in.
+"""Hooks that let slots enter a module above its first layer, below which they compute nothing.
 
-Below the layer where they enter, slots have nothing to compute. A call of one sequence leaves their
-rows out there, if the layers are called in a known way; else they run along, and are replaced.
-
-Letters: B sequences, N rows of a call, P token rows of it (slots follow them), S slots, D width,
-T cache entries that are seen.
+A call of one sequence leaves their rows out there, if the layers are called in a known way; else
+they run along, and are replaced. Letters: P token rows of a call, S slots, D width.
 """
 
 from __future__ import annotations
@@ -23,19 +20,15 @@ _KEYWORDS = {
     *("attention_mask", "position_embeddings", "position_ids", "past_key_values", "use_cache"),
     *("cache_position", "output_attentions"),
 }
-"""What a decoder layer may be told beside hidden states, to be told it of fewer rows."""
+"""Arguments of a decoder layer, beside hidden states, that can be cut to fewer rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class LateSlots:
-    """Slots of a call that enter above the first layer.
+    """Slots of a call that enter above the first layer, embedded as ``[S, D]``.
 
-    Attributes:
-        adapter: whose `entering` it is.
-        rows: int64 ``[S]``, the slots' flat rows.
-        before: int64 ``[S]``, flat rows of the tokens before their branches.
-        number: int64 ``[S]``, each slot's number in its branch.
-        embedded: ``[S, D]``.
+    `rows` ``[S]`` are their flat rows, `before` those of the tokens before their branches, `number`
+    their numbers in the branch.
     """
 
     adapter: SlotAdapter
@@ -50,16 +43,16 @@ class LateSlots:
         return self.adapter.config.enter
 
     def slots(self, hidden: Tensor) -> Tensor:
-        """Hidden states ``[S, D]`` of the slots, by those of all or of token rows ``[.., D]``."""
+        """Return hidden states ``[S, D]`` of the slots, by those of token rows ``[.., D]``."""
         before = hidden.reshape(-1, hidden.shape[-1]).index_select(0, self.before)
         return self.adapter.entering(self.embedded, self.number, before)
 
 
 class LateSlotHooks:
-    """Hooks on a module's layers that let the late slots of the running call in."""
+    """Hooks that let the late slots of the running call in."""
 
     def __init__(self, module: Any) -> None:
-        """Nothing is hooked before `open`."""
+        """Hook nothing before `open`."""
         self._module = module
         self._opened: set[int] = set()
         self._late: LateSlots | None = None
@@ -68,7 +61,7 @@ class LateSlotHooks:
         self._narrow = False
 
     def open(self, layer: int) -> None:
-        """Slots may enter at a decoder layer from now on (0: with the tokens, without hooks)."""
+        """Let slots enter at a decoder layer from now on (0: with the tokens)."""
         if not layer or layer in self._opened:
             return
         layers = decoder_layers(self._module)
@@ -84,13 +77,7 @@ class LateSlotHooks:
         num_tokens: int = 0,
         see: Callable[[int], None] | None = None,
     ) -> None:
-        """Announces the next run of the module.
-
-        Args:
-            late: its slots that enter late; None: there are none.
-            num_tokens: P, of a call of one sequence.
-            see: makes the cache ready for so many rows of that call; None: rows cannot be left out.
-        """
+        """Announce late slots behind P tokens; `see` readies the cache for rows of a sequence."""
         self._late, self._num_tokens, self._see = late, num_tokens, see
         self._narrow = False
 
@@ -132,7 +119,6 @@ class LateSlotHooks:
 
 
 def _of_first(name: str, part: Any, count: int, spared: int) -> Any:
-    """What a layer is told of the first `count` rows, `spared` ones being left out at the end."""
     if name == "attention_mask" and part is not None:
         return part[:, :, :count, : part.shape[3] - spared]
     if name == "position_embeddings" and part is not None:

@@ -1,10 +1,7 @@
-"""`SlotAdapter`: what turns a causal LM into its own parallel predictor.
+"""Trained adapters and their folders; `SlotAdapter` makes a causal LM its own parallel predictor.
 
-A slot is a row without a token of its own. Its input is an embedded uniform (PTP), a learned vector
-(a mask) or, in a block that is refined, a token that is not final. It runs through base weights + a
-gated low-rank delta, while token rows run through the base weights alone. So target and parallel
-student are one model with one KV cache. Saved as safetensors + JSON.
-
+Slots run through base weights + a gated low-rank delta, token rows through the base weights alone:
+target and parallel student are one model with one KV cache.
 Source: PTP (arXiv 2512.21323), gated LoRA; Hu et al. 2021 (LoRA).
 Letters: K slots, D hidden width, r rank.
 """
@@ -12,36 +9,92 @@ Letters: K slots, D hidden width, r rank.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from decoders.core.adapter.config import CONFIG_FILE, HEADS, WEIGHTS_FILE, AdapterConfig
+from decoders.core.adapter.config import (
+    CONFIG_FILE,
+    HEADS,
+    WEIGHTS_FILE,
+    AdapterConfig,
+    HeadsVariant,
+)
 from decoders.core.adapter.embedding import UniformEmbedding
-from decoders.core.adapter.fed_rows import fed_other_rows
-from decoders.core.adapter.gating import layer_shapes
+from decoders.core.adapter.gating import fed_other_rows, layer_shapes
 
 
-class SlotAdapter(nn.Module):
-    """The trainable part: slot embedding, and A, B (or a full-rank delta) of every layer."""
+class StoredAdapter(nn.Module):
+    """Trained weights in a folder: ``adapter.json`` and ``adapter.safetensors``."""
+
+    config: AdapterConfig
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
-        """Fresh weights that leave the base model's output unchanged (B = 0)."""
+        """Keep the configuration; subclasses make fresh weights by `seed`."""
         super().__init__()
         self.config = config
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of trained weights."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights."""
+        return sum(parameter.nbytes for parameter in self.parameters())
+
+    def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+        """Write configuration and weights, cast to `dtype`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / CONFIG_FILE).write_text(self.config.to_json(), encoding="utf-8")
+        state = {name: value.to(dtype).contiguous() for name, value in self.state_dict().items()}
+        save_file(state, folder / WEIGHTS_FILE)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read a folder, in float32 on the CPU; `ValueError` in one line where it cannot be."""
+        folder = Path(folder).expanduser()
+        for name in (CONFIG_FILE, WEIGHTS_FILE):
+            if not (folder / name).is_file():
+                raise ValueError(
+                    f"adapter {str(folder)!r}: there is no {name}; give a folder written by "
+                    "`bench train ptp`, `bench train idlm` or `bench import`"
+                )
+        try:
+            config = AdapterConfig.from_json((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+            state = load_file(folder / WEIGHTS_FILE)
+            cls._check(config, state)
+            adapter = cls(config)
+            adapter.load_state_dict({name: value.float() for name, value in state.items()})
+        except (ValueError, TypeError, KeyError, RuntimeError, OSError, SafetensorError) as error:
+            line = " ".join(str(error).split())
+            raise ValueError(f"adapter {str(folder)!r} cannot be loaded: {line}") from error
+        return adapter.eval().requires_grad_(False)
+
+    @classmethod
+    def _check(cls, config: AdapterConfig, state: Mapping[str, Tensor]) -> None:
+        raise NotImplementedError
+
+
+class SlotAdapter(StoredAdapter):
+    """The slot embedding, and A, B (or a full-rank delta) of every layer."""
+
+    def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
+        """Make fresh weights that leave the base model's output unchanged (B = 0)."""
+        super().__init__(config)
         generator = torch.Generator().manual_seed(seed)
         low, high = nn.ParameterDict(), nn.ParameterDict()
         for name, (num_in, num_out) in config.layers.items():
             if not config.rank:
                 high[_key(name)] = nn.Parameter(torch.zeros(num_out, num_in))
                 continue
-            bound = 1 / math.sqrt(num_in)
-            a = torch.rand(config.rank, num_in, generator=generator) * 2 * bound - bound
-            low[_key(name)] = nn.Parameter(a)
+            low[_key(name)] = spread(generator, config.rank, num_in)
             high[_key(name)] = nn.Parameter(torch.zeros(num_out, config.rank))
         self.lora_a, self.lora_b = low, high
         with torch.random.fork_rng(devices=[]):
@@ -59,6 +112,11 @@ class SlotAdapter(nn.Module):
         if config.enter:
             self.carried = nn.Parameter(torch.ones(config.num_slots))
 
+    @classmethod
+    def _check(cls, config: AdapterConfig, state: Mapping[str, Tensor]) -> None:
+        if config.variant in HEADS:
+            raise ValueError(f"it holds heads ({config.variant}), and slots are needed here")
+
     def embed(
         self,
         u: Tensor,
@@ -67,14 +125,13 @@ class SlotAdapter(nn.Module):
         anchors: Tensor | None,
         shown: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """Slot inputs ``[K, D]`` in the dtype of the weights.
+        """Embed slots as inputs ``[K, D]`` in the dtype of the weights.
 
         Args:
             u: ``[K]`` float64 in [0, 1), or `NO_UNIFORM`.
             warp: ``[K, 2]`` float32, temperature and top-p.
             number: int64 ``[K]``, each slot's number in its branch, from 0.
-            anchors: ``[K, D]``, embedding of the token before each slot's branch; only the first
-                slot of a branch uses it, and only if the adapter is `anchored`.
+            anchors: ``[K, D]``, embedding of the token before each slot's branch.
             shown: embeddings of tokens ``[K, D]`` and which slots show theirs, bool ``[K]``.
         """
         embedded: Tensor = self.embedding(u, warp)
@@ -89,29 +146,13 @@ class SlotAdapter(nn.Module):
         return embedded
 
     def entering(self, embedded: Tensor, number: Tensor, before: Tensor) -> Tensor:
-        """Hidden states ``[K, D]`` of slots at the layer where they enter.
-
-        Args:
-            embedded: ``[K, D]``, of `embed`.
-            number: int64 ``[K]``, each slot's number in its branch, from 0.
-            before: ``[K, D]``, hidden states there of the base rows before the slots' branches.
-        """
+        """Return states ``[K, D]`` of slots where they enter, by those `before` their branches."""
         assert self.carried is not None, "the slots of this adapter enter with the tokens"
         scale = self.carried[number.clamp(max=len(self.carried) - 1)]
         return before * scale[:, None].to(before.dtype) + embedded
 
-    @property
-    def num_parameters(self) -> int:
-        """How many weights are trained."""
-        return sum(parameter.numel() for parameter in self.parameters())
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the weights."""
-        return sum(parameter.nbytes for parameter in self.parameters())
-
     def factors(self, dtype: torch.dtype) -> dict[str, tuple[Tensor | None, Tensor]]:
-        """A ``[r, in]`` (None: full rank) and scaled B ``[out, r]`` of every layer, cast."""
+        """Return A ``[r, in]`` (None: full rank) and scaled B ``[out, r]`` of every layer, cast."""
         pairs: dict[str, tuple[Tensor | None, Tensor]] = {}
         for name in self.config.layers:
             key = _key(name)
@@ -121,10 +162,7 @@ class SlotAdapter(nn.Module):
         return pairs
 
     def check_fits(self, module: Any) -> None:
-        """`ValueError` unless the module has exactly the layers this adapter was made for.
-
-        Each must be fed the rows of a call, by which the gate is open or closed.
-        """
+        """Raise `ValueError` unless a module has just these layers, fed a call's own rows."""
         shapes = layer_shapes(module, self.config.enter)
         for name, shape in self.config.layers.items():
             if shapes.get(name) != tuple(shape):
@@ -146,40 +184,51 @@ class SlotAdapter(nn.Module):
                 "which no gate can tell apart; use medusa, eagle, exit or no adapter"
             )
 
-    def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-        """Write ``adapter.json`` and ``adapter.safetensors``, weights cast to `dtype`."""
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / CONFIG_FILE).write_text(self.config.to_json(), encoding="utf-8")
-        state = {name: value.to(dtype).contiguous() for name, value in self.state_dict().items()}
-        save_file(state, folder / WEIGHTS_FILE)
+
+class HiddenAdapter(StoredAdapter):
+    """Weights of one `variant` on hidden states; the configuration gives the shape of `sized`."""
+
+    variant: ClassVar[HeadsVariant]
+    sized: ClassVar[str]
+
+    def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
+        """Keep the configuration; `ValueError` for another variant."""
+        super().__init__(config)
+        self._check_variant(config)
 
     @classmethod
-    def load(cls, folder: str | Path) -> SlotAdapter:
-        """Read an adapter folder, in float32 on the CPU.
+    def shape_of(cls, config: AdapterConfig) -> tuple[int, ...]:
+        """Return the shape of the parameter `sized`."""
+        raise NotImplementedError
 
-        Raises:
-            ValueError: in one line for a folder that is missing, incomplete or malformed.
-        """
-        folder = Path(folder).expanduser()
-        for name in (CONFIG_FILE, WEIGHTS_FILE):
-            if not (folder / name).is_file():
-                raise ValueError(
-                    f"adapter {str(folder)!r}: there is no {name}; give a folder written by "
-                    "`bench train ptp`, `bench train idlm` or `bench import`"
-                )
-        try:
-            config = AdapterConfig.from_json((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-            if config.variant in HEADS:
-                raise ValueError(f"it holds heads ({config.variant}), and slots are needed here")
-            adapter = cls(config)
-            state = load_file(folder / WEIGHTS_FILE)
-            adapter.load_state_dict({name: value.float() for name, value in state.items()})
-        except (ValueError, TypeError, RuntimeError, SafetensorError) as error:
-            line = " ".join(str(error).split())
-            raise ValueError(f"adapter {str(folder)!r} cannot be loaded: {line}") from error
-        return adapter.eval().requires_grad_(False)
+    @classmethod
+    def _check(cls, config: AdapterConfig, state: Mapping[str, Tensor]) -> None:
+        cls._check_variant(config)
+        sizes, stored = cls.shape_of(config), tuple(state[cls.sized].shape)
+        if sizes != stored:
+            raise ValueError(f"its sizes are {sizes}, its weights' {stored}")
+
+    @classmethod
+    def _check_variant(cls, config: AdapterConfig) -> None:
+        if config.variant not in HEADS:
+            raise ValueError(f"an adapter of variant {config.variant} has slots, not heads")
+        if config.variant != cls.variant:
+            raise ValueError(f"it is of variant {config.variant}, and {cls.variant} is needed here")
+
+    def check_fits(self, width: int) -> None:
+        """Raise `ValueError` unless a model's hidden states have the width of training."""
+        if width != self.config.width:
+            noun = {"medusa": "heads were", "eagle": "draft layer was", "exit": "exit was"}
+            raise ValueError(
+                f"the {noun[self.variant]} made for a model {self.config.width} wide, not {width}"
+            )
+
+
+def spread(generator: torch.Generator, *shape: int) -> nn.Parameter:
+    """Draw weights ``[…, in]`` evenly within one over the root of `in`."""
+    bound = 1 / math.sqrt(shape[-1])
+    return nn.Parameter(torch.rand(*shape, generator=generator) * 2 * bound - bound)
 
 
 def _key(name: str) -> str:
-    """A layer's name as a parameter's: dots are not allowed there."""
     return name.replace(".", "/")

@@ -1,19 +1,8 @@
-"""An adapter in PEFT's format: `peft` loads its factors, a file of ours beside them its slots.
+"""An adapter in PEFT's format: its factors are a LoRA, ``slots.*`` hold what PEFT has not.
 
-=============================  =================================================================
-``adapter_config.json``        a LoRA of PEFT, of the *activated* kind
-``adapter_model.safetensors``  its A and B, by PEFT's names
-``slots.json``                 the adapter's configuration, as in ``adapter.json``
-``slots.safetensors``          what feeds slots: embedding of u, numbers of slots
-=============================  =================================================================
-
-Activated LoRA (aLoRA, arXiv 2504.12397) leaves the base weights alone up to an offset from the end
-of a sequence and adds B A behind it: our gate, where slots are the last rows. Whoever runs the
-model in PEFT gives slots as the last of ``inputs_embeds``, and their number as ``alora_offsets``.
-The invocation token, by which PEFT finds that offset in a text, is one that no text holds, so that
-token rows stay the base model's own. PEFT itself is not needed here.
-
-Letters: r rank.
+Activated LoRA (aLoRA, arXiv 2504.12397) adds B A behind an offset from the end of a sequence: our
+gate, where slots are the last of ``inputs_embeds`` and their number is ``alora_offsets``. The
+invocation token, by which PEFT finds that offset in a text, is one that no text holds.
 """
 
 from __future__ import annotations
@@ -41,11 +30,10 @@ _PREFIX = "base_model.model."
 
 
 def to_peft(folder: Path, output: Path) -> list[Path]:
-    """Write an adapter's folder in PEFT's format; returns the files.
+    """Write an adapter's folder in PEFT's format; return the files.
 
-    Raises:
-        ValueError: in one line, for a folder that cannot be read, an adapter that PEFT has no
-            place for, or an output that is in use or cannot be written.
+    `ValueError` for a folder or output that cannot be used, or an adapter that PEFT has no format
+    for.
     """
     adapter = SlotAdapter.load(folder)
     _refuse(adapter.config)
@@ -66,7 +54,7 @@ def to_peft(folder: Path, output: Path) -> list[Path]:
 
 
 def parted(adapter: SlotAdapter, dtype: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The factors by PEFT's names, A ``[r, in]`` and B ``[out, r]``, and all other weights."""
+    """Part weights into PEFT's factors, A ``[r, in]`` and B ``[out, r]``, and all others."""
     state = {name: value.to(dtype).contiguous() for name, value in adapter.state_dict().items()}
     factors = {}
     for layer in adapter.config.layers:
@@ -77,7 +65,7 @@ def parted(adapter: SlotAdapter, dtype: torch.dtype) -> tuple[dict[str, Tensor],
 
 
 def factors_hash(factors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of names and values, whatever the file they lie in."""
+    """Hash names and values, whatever file they lie in."""
     digest = hashlib.sha256()
     for name in sorted(factors):
         digest.update(name.encode())
@@ -99,7 +87,6 @@ def _refuse(config: AdapterConfig) -> None:
 
 
 def _peft_config(config: AdapterConfig) -> dict[str, Any]:
-    """What `peft.LoraConfig` reads; GPT-2's transposed layers it recognises by itself."""
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",

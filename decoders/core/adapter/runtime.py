@@ -1,4 +1,4 @@
-"""An adapter at work in a model: the inputs of slots, and the gated forward of their calls.
+"""The inputs of an adapter's slots, and the gated forward of their calls.
 
 Letters: B calls, N rows of the widest, S slots, D hidden width.
 """
@@ -70,13 +70,10 @@ class AttachedAdapter:
         bucketed: bool = False,
         firsts: Sequence[int] | None = None,
     ) -> LateSlots | None:
-        """The slots of calls, of inputs ``[B, N, D]``, if they enter late; None: with the tokens.
+        """Return the slots of calls with inputs ``[B, N, D]``, if they enter late; else None.
 
-        If `bucketed`, the last one is repeated until their number is a power of two. `firsts` are
-        the calls' first flat rows; None: multiples of N.
-
-        Raises:
-            ValueError: slots without the token rows that they would begin from.
+        If `bucketed`, the last is repeated up to a power of two. `firsts`: the calls' first flat
+        rows.
         """
         if not self.config.enter:
             return None
@@ -111,7 +108,7 @@ class AttachedAdapter:
         )
 
     def one(self, slots: Slots, embedded: Tensor) -> tuple[Tensor, Forward]:
-        """Inputs ``[1, N, D]`` of a call whose tokens are embedded, and its gated forward."""
+        """Return inputs ``[1, N, D]`` of a call with embedded tokens, and its gated forward."""
         rows = self._embed([slots])[None]
         num_tokens = embedded.shape[1]
         if not num_tokens:
@@ -127,11 +124,7 @@ class AttachedAdapter:
         bucketed: bool = False,
         firsts: Sequence[int] | None = None,
     ) -> tuple[Tensor, Forward]:
-        """Inputs of calls padded to one width ``[B, N, D]``, whose tokens are embedded already.
-
-        If `bucketed`, the shapes in the gated forward are rounded up to powers of two. `firsts` are
-        the calls' first flat rows; None: multiples of N.
-        """
+        """Return inputs ``[B, N, D]`` of padded calls with embedded tokens, and their forward."""
         firsts = firsts or range(0, len(calls) * embedded.shape[1], embedded.shape[1])
         flat = embedded.reshape(-1, embedded.shape[-1])
         is_slot = torch.zeros(len(flat), dtype=torch.bool)
@@ -143,22 +136,18 @@ class AttachedAdapter:
         return flat.view(embedded.shape), self._weights.scattered(base, slots, bucketed=bucketed)
 
     def _embed(self, parts: Sequence[Slots]) -> Tensor:
-        """Inputs ``[S, D]`` of the slots of several calls, in order."""
         if len(parts) == 1:
             return self._embed_one(parts[0])
         return torch.cat([self._embed_one(part) for part in parts])
 
     def _embed_one(self, slots: Slots) -> Tensor:
-        """Inputs ``[S, D]`` of one call's slots; uniforms are looked up at one of `NUM_LEVELS`.
-
-        Finer bits seldom decide a pick, and a table is much faster than the embedding's network.
-        """
+        """Round u to `NUM_LEVELS`: finer bits seldom decide a pick, and a table is fast."""
         levels = [NUM_LEVELS if u == NO_UNIFORM else int(u * NUM_LEVELS) for u in slots.uniforms]
         embedded = self._table(slots.warp).index_select(0, self._indices(levels))
         firsts = list(itertools.accumulate(slots.sizes, initial=0))[:-1]
-        if shown := [slot for slot, token in enumerate(slots.slot_tokens) if token != MASKED]:
-            tokens = self._tokens(self._indices([slots.slot_tokens[slot] for slot in shown]))
-            embedded.index_copy_(0, self._indices(shown), tokens)
+        if showing := [slot for slot, token in enumerate(slots.slot_tokens) if token != MASKED]:
+            tokens = self._tokens(self._indices([slots.slot_tokens[slot] for slot in showing]))
+            embedded.index_copy_(0, self._indices(showing), tokens)
         if self._numbers is not None:
             last = len(self._numbers) - 1
             numbers = [min(n, last) for size in slots.sizes for n in range(size)]
@@ -173,7 +162,6 @@ class AttachedAdapter:
         return torch.tensor(numbers).to(self._device, non_blocking=True)
 
     def _table(self, warp: tuple[float, float]) -> Tensor:
-        """Embedded uniforms ``[NUM_LEVELS + 1, D]`` of a warp: the levels' middles, the blank."""
         if warp not in self._tables:
             u = torch.arange(NUM_LEVELS, dtype=torch.float64) + 0.5
             u = torch.cat([u / NUM_LEVELS, torch.tensor([NO_UNIFORM], dtype=torch.float64)])

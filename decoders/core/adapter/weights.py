@@ -1,14 +1,12 @@
 """The weights of gated linear layers: base rows see the base alone, slot rows base + adapter.
 
-``y = W x + b + g (alpha / r) B A x`` with g = 0 for base rows and 1 for slots (gated LoRA). Ways
-of computing the same numbers:
+``y = W x + b + g (alpha / r) B A x`` with g = 0 for base rows and 1 for slots (gated LoRA):
 
-* *merged*: slot rows go through ``W + (alpha / r) B A``, base rows through W, both laid out beside
-  one another. Fastest where the weights are small, at three times the weight memory.
-* *unmerged*: W for all rows, then the low-rank delta on slot rows. Layers that read the same input
-  (q, k, v; gate, up) share one product with their stacked A.
-* `low_rank.LowRankWeights`: as unmerged, with W side by side as well; the fastest on a CPU where
-  the weights are large.
+* *merged*: slot rows go through ``W + (alpha / r) B A``, laid out beside W. Fastest where the
+  weights are small, at three times the weight memory.
+* *unmerged*: W for all rows, then the delta on slot rows. Layers that share an input share one
+  product with their stacked A.
+* `low_rank.LowRankWeights`: as unmerged, with W side by side as well: a CPU's large weights.
 
 Letters: B sequences, N rows of a sequence, S slot rows of a call, r rank.
 """
@@ -18,28 +16,27 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 
-from decoders.core.adapter.gating import Forward, GatedModule, Layer
-from decoders.core.adapter.tile import by_tiles
+from decoders.core.adapter.gating import Forward, GatedModule, Layer, by_tiles
 
 PAIRED_ROWS = 64
 """Most base rows, or slots, of a call that runs as one batched product (measured: docs/log.md)."""
 
 
 class Deltas:
-    """An adapter's low-rank factors laid out for a module: stacked A per group, scaled B per layer.
+    """An adapter's factors laid out for a module: stacked A per group, scaled B per layer.
 
-    A layer without factors (`factors` lacks its name) is left alone; a factor pair ``(None, D)`` is
-    a full-rank delta ``[out, in]``.
+    A pair ``(None, D)`` is a full-rank delta ``[out, in]``.
     """
 
     def __init__(
         self, gated: GatedModule, factors: Mapping[str, tuple[Tensor | None, Tensor]]
     ) -> None:
-        """`factors`: by layer name, A ``[r, in]`` and B ``[out, r]``, B scaled by alpha / r."""
+        """Stack A ``[r, in]``; B ``[out, r]`` is scaled by alpha / r."""
         self.gated = gated
         self._factors = [factors.get(layer.name) for layer in gated.layers]
         self._group_of: dict[int, tuple[int, int]] = {}
@@ -64,11 +61,11 @@ class Deltas:
         return sum(tensor.nbytes for tensor in (*factors, *stacks))
 
     def __contains__(self, index: int) -> bool:
-        """Whether a layer has a delta."""
+        """Tell whether a layer has a delta."""
         return self._factors[index] is not None
 
     def merged(self, index: int) -> Tensor:
-        """``W + B A`` of a layer as ``[in, out]``, computed in the factors' precision."""
+        """Return ``W + B A`` of a layer as ``[in, out]``, in the factors' precision."""
         layer, pair = self.gated.layers[index], self._factors[index]
         if pair is None:
             return layer.weight
@@ -76,11 +73,10 @@ class Deltas:
         delta = high if low is None else high @ low
         return layer.weight.to(delta.dtype) + delta.t()
 
-    def delta(self, index: int, x: Tensor) -> Tensor | None:
-        """``B A x`` ``[S, out]`` of rows ``[S, in]``; a group shares the product with its A."""
+    def delta(self, index: int, x: Tensor) -> Tensor:
+        """Return ``B A x`` ``[S, out]`` of rows ``[S, in]``; a group shares the product with A."""
         pair = self._factors[index]
-        if pair is None:
-            return None
+        assert pair is not None
         if pair[0] is None:
             return by_tiles(lambda tile: tile @ pair[1].t(), x)
         number, start = self._group_of[index]
@@ -95,14 +91,10 @@ class Deltas:
 
 
 class GroupedWeights:
-    """One weight a layer; layers that share an input stand side by side and take one product.
-
-    For base rows alone, the model's own weights (`base`): every decoder's calls then run through
-    the same products, laid out alike, as those with slots do.
-    """
+    """One weight a layer; layers that share an input stand side by side and take one product."""
 
     def __init__(self, gated: GatedModule, weight: Callable[[list[int]], Tensor]) -> None:
-        """`weight`: that of the layers of some indices, side by side ``[in, sum out]``."""
+        """Take the weights of layers by their indices, side by side ``[in, sum out]``."""
         self._groups: list[Group] = []
         self._member: dict[int, tuple[Group, int]] = {}
         for indices in gated.groups:
@@ -114,45 +106,37 @@ class GroupedWeights:
                 sizes=[layer.shape[1] for layer in members],
             )
             self._groups.append(group)
-            self._member |= {index: (group, place) for place, index in enumerate(indices)}
+            self._member |= {index: (group, member) for member, index in enumerate(indices)}
 
     @classmethod
-    def base(cls, gated: GatedModule) -> GroupedWeights:
-        """The model's own, as views: of a `GatedModule` whose weights stand side by side."""
-        return cls(gated, cls.base_weight(gated))
-
-    @staticmethod
-    def base_weight(gated: GatedModule) -> Callable[[list[int]], Tensor]:
-        """Finds the weights of a group of layers, side by side ``[in, sum out]``."""
-        return lambda indices: _joined_view([gated.layers[index] for index in indices])
+    def base(cls, gated: GatedModule) -> Self:
+        """View a model's own weights, which stand side by side."""
+        return cls(gated, lambda indices: _side_by_side([gated.layers[i] for i in indices]))
 
     def weight(self, index: int) -> Tensor:
-        """A layer's, ``[in, out]``."""
-        group, place = self._member[index]
-        return group.slots.split(group.sizes, 1)[place]  # type: ignore[no-untyped-call,no-any-return]
+        """Return a layer's weight ``[in, out]``."""
+        group, member = self._member[index]
+        return group.slots.split(group.sizes, 1)[member]  # type: ignore[no-untyped-call,no-any-return]
 
     def everywhere(self, index: int, x: Tensor) -> Tensor:
-        """All rows by these weights."""
-        return self._part(index, lambda group: group.everywhere(x))
+        """Run all rows through these weights."""
+        return self.part(index, lambda group: group.everywhere(x))
 
-    def _part(self, index: int, run: Callable[[Group], Tensor]) -> Tensor:
-        """A layer's part of its group's output, computed when the first of the group is called."""
-        group, place = self._member[index]
+    def part(self, index: int, run: Callable[[Group], Tensor]) -> Tensor:
+        """Return a layer's part of what `run` gives when its group's first is called."""
+        group, member = self._member[index]
         if len(group.sizes) == 1:
             return run(group)
-        if not place:
+        if not member:
             group.parts = run(group).split(group.sizes, -1)  # type: ignore[no-untyped-call]
-        part = group.parts[place]
-        if place == len(group.sizes) - 1:
+        part = group.parts[member]
+        if member == len(group.sizes) - 1:
             group.parts = ()  # kept, it would be an output of a compiled graph
         return part
 
 
 class MergedWeights(GroupedWeights):
-    """W + B A of every layer, once; serves the merged way and training with the gate open.
-
-    Base rows and slots of a call are the two halves of one batched product.
-    """
+    """W + B A of every layer, once; for decoding, and for training with the gate open."""
 
     def __init__(self, deltas: Deltas, dtype: torch.dtype) -> None:
         """Merge in the factors' precision, then cast to `dtype`."""
@@ -169,25 +153,24 @@ class MergedWeights(GroupedWeights):
         return sum((1 if group.plain else 2) * group.slots.nbytes for group in self._groups)
 
     def tail(self, first: int, num_rows: int) -> Forward:
-        """One sequence of `num_rows` rows; those from `first` on are slots."""
+        """Gate one sequence of `num_rows` rows; those from `first` on are slots."""
         rows = _tail(first, num_rows, self._groups[0].slots.device)
-        return lambda index, x: self._part(index, lambda group: group.gated(x, rows))
+        return lambda index, x: self.part(index, lambda group: group.gated(x, rows))
 
     def scattered(self, base: Tensor, slots: Tensor, *, bucketed: bool = False) -> Forward:
-        """Several sequences: flat indices of the base rows (padding too) and of the slots.
+        """Gate several sequences by flat indices of base rows (padding too) and slots.
 
-        If `bucketed`, shapes depend on how many there are rounded up to powers of two alone.
+        If `bucketed`, shapes depend on their numbers rounded up to powers of two alone.
         """
         rows = _Rows.of(base, slots, bucketed=bucketed)
-        return lambda index, x: self._part(index, lambda group: group.gated(x, rows))
+        return lambda index, x: self.part(index, lambda group: group.gated(x, rows))
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows of a call by kind, as flat indices.
+    """The rows of a call: `taken` has base rows, then slots, filled up where `paired`.
 
-    `taken` puts base rows first and slots after them, both filled up to one number where `paired`;
-    `back` finds a row of the call in what was taken.
+    `back` finds a row of the call in `taken`.
     """
 
     taken: Tensor
@@ -197,32 +180,27 @@ class _Rows:
 
     @classmethod
     def of(cls, base: Tensor, slots: Tensor, *, bucketed: bool = False) -> _Rows:
-        """Order base rows and slots; pairs are filled up with copies of row 0."""
         most, num_rows = max(len(base), len(slots)), len(base) + len(slots)
         most = power_of_two(most) if bucketed else most
         paired = bucketed or most <= PAIRED_ROWS
-        places = torch.arange(2 * most if paired else num_rows, device=base.device)
+        order = torch.arange(2 * most if paired else num_rows, device=base.device)
         first_slot = most if paired else len(base)
-        taken, back = torch.zeros_like(places), places.new_empty(num_rows)
+        taken, back = torch.zeros_like(order), order.new_empty(num_rows)
         for rows, first in ((base, 0), (slots, first_slot)):
             taken[first : first + len(rows)] = rows
-            back[rows] = places[first : first + len(rows)]
+            back[rows] = order[first : first + len(rows)]
         return cls(taken, back, first_slot, paired)
 
 
 @functools.lru_cache(maxsize=1024)
 def _tail(first: int, num_rows: int, device: torch.device) -> _Rows:
-    """One sequence's rows, slots from `first` on; the same few shapes come again and again."""
     rows = torch.arange(num_rows, device=device)
     return _Rows.of(rows[:first], rows[first:])
 
 
 @dataclass(slots=True)
 class Group:
-    """Layers of one input: weights side by side ``[in, sum out]``, their last output.
-
-    Where it is `plain`, slots have the weights of base rows: no layer of it has a delta.
-    """
+    """Layers of one input; where it is `plain`, no layer has a delta."""
 
     members: Sequence[Layer]
     slots: Tensor
@@ -234,10 +212,7 @@ class Group:
 
     @property
     def both(self) -> Tensor:
-        """Base weights and merged ones ``[2, in, sum out]``; made when they are first asked for.
-
-        Base rows beside slots need them, training does not.
-        """
+        """Base weights and merged ones ``[2, in, sum out]``; training needs none."""
         if self._both is None:
             base = torch.cat([layer.weight for layer in self.members], 1)
             self._both = torch.stack((base, self.slots))
@@ -245,17 +220,12 @@ class Group:
         return self._both
 
     def everywhere(self, x: Tensor) -> Tensor:
-        """`slots` for every row ``[B, N, in]``."""
+        """Use `slots` for every row ``[B, N, in]``."""
         y = by_tiles(lambda tile: tile @ self.slots, x)
         return y if self.bias is None else y + self.bias
 
     def gated(self, x: Tensor, rows: _Rows) -> Tensor:
-        """Each row ``[B, N, in]`` by the weights of its kind.
-
-        Few rows are one batched product of both kinds: reading the weights is what costs, and two
-        products would read one after the other. Many rows cost arithmetic, which filling up adds
-        to, so these are two products.
-        """
+        """Run each row ``[B, N, in]`` by its kind: few rows as one batched product."""
         if self.plain:
             return self.everywhere(x)
         taken = x.reshape(-1, x.shape[-1]).index_select(0, rows.taken)
@@ -268,8 +238,7 @@ class Group:
         return y if self.bias is None else y + self.bias
 
 
-def _joined_view(layers: Sequence[Layer]) -> Tensor:
-    """Weights that stand side by side, as one view ``[in, sum out]``."""
+def _side_by_side(layers: Sequence[Layer]) -> Tensor:
     first, width = layers[0].weight, sum(layer.shape[1] for layer in layers)
     joined = first.as_strided((first.shape[0], width), first.stride())
     dense = joined.is_contiguous() or joined.t().is_contiguous()
@@ -278,7 +247,6 @@ def _joined_view(layers: Sequence[Layer]) -> Tensor:
 
 
 def _joined_bias(layers: Sequence[Layer]) -> Tensor | None:
-    """Biases one after another, zeros where a layer has none; None where none has one."""
     if all(layer.bias is None for layer in layers):
         return None
     parts = [
@@ -288,69 +256,79 @@ def _joined_bias(layers: Sequence[Layer]) -> Tensor | None:
     return torch.cat(parts)
 
 
-class UnmergedWeights:
-    """W for all rows, the delta for slots."""
+class Delta(Protocol):
+    """The delta of a layer, or of layers that share an input."""
 
-    def __init__(self, deltas: Deltas) -> None:
-        """`deltas` in the dtype of the module."""
-        self.deltas = deltas
-        self.layers = deltas.gated.layers
+    def of_rows(self, x: Tensor) -> Tensor:
+        """Return ``B A x`` ``[S, out]`` of rows ``[S, in]``."""
+
+    def add(self, x: Tensor, y: Tensor) -> object:
+        """Add it to the outputs ``[S, out]`` of rows ``[S, in]``, in place."""
+
+
+class AddedWeights:
+    """W for all rows, the delta for slots; a subclass says how a layer runs."""
+
+    def run(self, index: int, x: Tensor, add: Callable[[Delta, Tensor, Tensor], object]) -> Tensor:
+        """Return a layer's output ``[B, N, out]``, after `add` on rows ``[B N, in]`` and it."""
+        raise NotImplementedError
 
     def everywhere(self, index: int, x: Tensor) -> Tensor:
-        """All rows are slots."""
-        y = self.layers[index].plain(x)
-        delta = self.deltas.delta(index, x.reshape(-1, x.shape[-1]))
-        return y if delta is None else y + delta.view_as(y)
+        """Treat all rows as slots."""
+        return self.run(index, x, lambda delta, x, y: delta.add(x, y))
 
     def tail(self, first: int, num_rows: int) -> Forward:
-        """One sequence whose rows from `first` on are slots; `num_rows` is not needed here."""
+        """See `MergedWeights.tail`; `num_rows` is not needed here."""
         del num_rows
-
-        def forward(index: int, x: Tensor) -> Tensor:
-            y = self.layers[index].plain(x)
-            delta = self.deltas.delta(index, x.view(-1, x.shape[-1])[first:])
-            if delta is not None:
-                y.view(-1, y.shape[-1])[first:] += delta
-            return y
-
-        return forward
+        return lambda index, x: self.run(
+            index, x, lambda delta, x, y: delta.add(x[first:], y[first:])
+        )
 
     def scattered(self, base: Tensor, slots: Tensor, *, bucketed: bool = False) -> Forward:
-        """Several sequences: flat indices of the base rows and of the slots.
+        """Gate several sequences by flat indices.
 
         If `bucketed`, the delta of all rows is computed and that of base rows multiplied by 0:
-        shapes depend on how many rows there are alone.
+        shapes depend on the number of rows alone.
         """
         if bucketed:
-            return self._weighted(base, slots)
-
-        def forward(index: int, x: Tensor) -> Tensor:
-            y = self.layers[index].plain(x)
-            delta = self.deltas.delta(index, x.reshape(-1, x.shape[-1]).index_select(0, slots))
-            if delta is not None:
-                y.view(-1, y.shape[-1]).index_add_(0, slots, delta)
-            return y
-
-        return forward
-
-    def _weighted(self, base: Tensor, slots: Tensor) -> Forward:
-        gate = open_gate(base, slots)
-
-        def forward(index: int, x: Tensor) -> Tensor:
-            y = self.layers[index].plain(x)
-            delta = self.deltas.delta(index, x.reshape(-1, x.shape[-1]))
-            return y if delta is None else y + (delta * gate.to(delta.dtype)).view_as(y)
-
-        return forward
+            gate = torch.zeros(len(base) + len(slots), 1, device=slots.device)
+            gate[slots] = 1.0
+            return lambda index, x: self.run(
+                index, x, lambda delta, x, y: y.add_(delta.of_rows(x) * gate.to(y.dtype))
+            )
+        return lambda index, x: self.run(
+            index, x, lambda delta, x, y: y.index_add_(0, slots, delta.of_rows(x[slots]))
+        )
 
 
-def open_gate(base: Tensor, slots: Tensor) -> Tensor:
-    """1 for slots and 0 for base rows, ``[B N, 1]``, from their flat indices."""
-    gate = torch.zeros(len(base) + len(slots), 1, device=slots.device)
-    gate[slots] = 1.0
-    return gate
+class UnmergedWeights(AddedWeights):
+    """Layers one by one, with deltas in the dtype of the module; serves training too."""
+
+    def __init__(self, deltas: Deltas) -> None:
+        """Take the deltas of a module's layers."""
+        self.deltas, self.layers = deltas, deltas.gated.layers
+        self._own = [_LayerDelta(deltas, index) for index in range(len(self.layers))]
+
+    def run(self, index: int, x: Tensor, add: Callable[[Delta, Tensor, Tensor], object]) -> Tensor:
+        """See `AddedWeights.run`."""
+        y = self.layers[index].plain(x)
+        if index in self.deltas:
+            add(self._own[index], x.reshape(-1, x.shape[-1]), y.view(-1, y.shape[-1]))
+        return y
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerDelta:
+    deltas: Deltas
+    index: int
+
+    def of_rows(self, x: Tensor) -> Tensor:
+        return self.deltas.delta(self.index, x)
+
+    def add(self, x: Tensor, y: Tensor) -> None:
+        y += self.deltas.delta(self.index, x)
 
 
 def power_of_two(number: int) -> int:
-    """The smallest power of two that is not below a number of at least 1."""
+    """Return the smallest power of two that is not below a number."""
     return 1 << (number - 1).bit_length()

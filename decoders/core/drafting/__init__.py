@@ -1,4 +1,1 @@
-"""What decoders share that draft, propose, refine and verify.
-
-Imports the contract and `adapter.config`.
-"""
+"""Parts of decoders that draft, propose, refine and verify."""

@@ -1,11 +1,8 @@
-"""How many slots each branch of a propose-and-verify call gets (Partial Quadratic Decoding).
+"""Allot slots to the branches of a propose-and-verify call (Partial Quadratic Decoding).
 
-A call verifies n drafts and proposes what comes next from n + 1 places at once: branch m is the one
-that counts if exactly the first m drafts stand. Slots are rows, rows cost time, and only one branch
-will be used, so they go where they are likely to be needed.
-
-Source: PTP (arXiv 2512.21323), Partial Quadratic Decoding; the value of b slots is the expected
-useful length E[min(G, b)], see `Survival`.
+A call verifies n drafts and proposes behind n + 1 rows at once: branch m counts if exactly the
+first m drafts stand. Slots are rows, rows cost time, and one branch will be used.
+Source: PTP (arXiv 2512.21323); the value of b slots is E[min(G, b)], see `Survival`.
 """
 
 from __future__ import annotations
@@ -21,8 +18,8 @@ import numpy as np
 class Survival:
     """P(the first g proposals of a branch stand) for g = 1, 2, …, non-increasing.
 
-    The expected number of leading proposals that stand out of b is E[min(G, b)], which is the sum
-    of the first b of them: `values[b]`.
+    E[min(G, b)], the expected leading proposals that stand out of b, is the sum of the first b of
+    them: `values[b]`.
     """
 
     chances: tuple[float, ...]
@@ -30,12 +27,12 @@ class Survival:
 
     @classmethod
     def of(cls, chances: Sequence[float]) -> Survival:
-        """From probabilities, made non-increasing where an estimate was noisy."""
+        """Make probabilities non-increasing where an estimate was noisy."""
         falling = tuple(itertools.accumulate((min(1.0, max(0.0, c)) for c in chances), min))
         return cls(falling, (0.0, *itertools.accumulate(falling)))
 
     def scaled(self, power: float) -> Survival:
-        """Where proposals stand more rarely (above 1) or more often (below 1) than usual."""
+        """Let proposals stand more rarely (above 1) or more often (below 1) than usual."""
         # g proposals that always stood so far may fall too
         return Survival.of(
             [min(chance, 0.995**g) ** power for g, chance in enumerate(self.chances, 1)]
@@ -43,7 +40,7 @@ class Survival:
 
     @property
     def mean_chance(self) -> float:
-        """How often a proposal stands whose predecessors stood."""
+        """Chance that a proposal stands whose predecessors stood."""
         if not self.chances:
             return 0.0
         return self.values[-1] / (1.0 + self.values[-1] - self.chances[-1])
@@ -52,11 +49,10 @@ class Survival:
 def best_length(
     survival: Survival, longest: int, num_unused_slots: int, row_cost: float, given: int = 2
 ) -> int:
-    """How many slots a proposal should have that is verified in a call of its own.
+    """Choose the slots of a proposal that a call of its own verifies: most tokens per cost.
 
-    Maximises tokens per cost of a round of two calls: the `given` tokens that they give themselves
-    and the proposals that stand; every slot is a row, and every proposal a row of the verifying
-    call. May be `num_unused_slots`: none pays.
+    A round of two calls gives `given` tokens and the proposals that stand; every slot is a row, and
+    every proposal a row of the verifying call. `num_unused_slots` if none pays.
     """
     most = max(num_unused_slots, min(longest, len(survival.chances) + num_unused_slots))
     return max(
@@ -69,7 +65,7 @@ def best_length(
 
 
 def branch_chances(confidences: Sequence[float]) -> list[float]:
-    """P(exactly the first m drafts stand) for m = 0 … n, from each draft's own chance to stand."""
+    """Return P(exactly the first m drafts stand) for m = 0 … n, by each draft's own chance."""
     chances, stand = [], 1.0
     for confidence in confidences:
         chances.append(stand * (1 - confidence))
@@ -86,21 +82,13 @@ def allocate(
     num_unused_slots: int,
     row_cost: float,
 ) -> list[int]:
-    """Slots of every branch: the most expected proposals that stand per unit of call cost.
+    """Allot slots to branches: the most expected proposals that stand per unit of call cost.
 
     Slots are bought one after another, the best expected return per row first, up to the point
     where ``(1 + sum_m chances[m] * value(B_m)) / (1 + row_cost * rows)`` is highest or the budget
-    is spent. A branch of B slots proposes B - num_unused_slots tokens. As the leading slots return
-    nothing, a branch is judged by its best average (the concave envelope of its value), so that
-    whole branches are bought in the right order; the last one may be cut short by the budget.
-
-    Args:
-        chances: of each branch, see `branch_chances`.
-        survival: of proposals.
-        budget: most slots of all branches together.
-        longest: most slots of a branch.
-        num_unused_slots: slots at the head of a branch that propose nothing of use (1 in O-PTP).
-        row_cost: what one more row adds to a call, in calls of one row.
+    is spent. As the `num_unused_slots` at the head of a branch (1 in O-PTP) return nothing, a
+    branch is judged by its best average (the concave envelope of its value), so that whole branches
+    are bought in order; the last one may be cut short by the budget.
     """
     num_branches, most = len(chances), min(longest - num_unused_slots, len(survival.chances))
     if most <= 0:

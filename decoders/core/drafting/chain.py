@@ -1,6 +1,5 @@
-"""Tokens drafted one by one by a model of its own: what `spec` and `exit` share.
+"""Draft tokens one by one in a session of a model: what `spec` and `exit` share.
 
-They differ in whose session drafts.
 Source: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318).
 """
 
@@ -22,26 +21,20 @@ class ModelDrafter(Drafter):
     """Drafts of `Request.draft`, whose cache is rolled back with the target's."""
 
     def __init__(self, request: Request, rule: Verification, k: int, stop: float) -> None:
-        """Begin with an empty cache.
-
-        Args:
-            request: whose draft session drafts.
-            rule: how drafts are verified, which decides whether their distributions are kept.
-            k: most tokens drafted per step.
-            stop: a draft less probable than this, in the draft model, is the last of its step.
-        """
+        """Draft up to `k` tokens; one less probable than `stop` is the last of its step."""
         assert request.draft is not None
         self._session, self._k, self._stop = request.draft, k, stop
-        self._sampling = request.sampling
         self._keeps_probs = not rule.by_picks(request.sampling)
+        self._output: Output = "argmax" if stop else "picks"
+        if self._keeps_probs or (stop and not request.sampling.greedy):
+            self._output = "probs"
         self._drafts: list[int] = []
 
     def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
-        """Draft tokens with their distributions.
+        """Draft tokens with their distributions, after the text that the draft's cache lacks.
 
-        The first call also feeds what the draft's cache lacks. The last draft is never fed: after
-        full acceptance it is caught up together with the bonus token, so that no draft call is
-        wasted.
+        The last draft is never fed: after full acceptance it is caught up together with the bonus
+        token.
         """
         drafts, probs = list[int](), dict[int, Tensor]()
         while len(drafts) < min(self._k, most):
@@ -67,18 +60,8 @@ class ModelDrafter(Drafter):
         self._session.truncate(min(self._session.length, start + stood))
         self._drafts = []
 
-    @property
-    def _output(self) -> Output:
-        """The form in which drafts are read: with their distributions where these are needed."""
-        if self._keeps_probs:
-            return "probs"
-        if not self._stop:
-            return "picks"
-        return "argmax" if self._sampling.greedy else "probs"
-
 
 def _probability(result: CallResult) -> float:
-    """Of the draft that a call gave."""
     if result.probs is None:
         return result.confidences[-1]
     return float(result.probs[-1, result.picks[-1]])

@@ -1,8 +1,6 @@
-"""`Drafter`: proposes what may come next in one answer, and is told what the target made of it.
+"""`Drafter`: proposes tokens that may follow one answer, and observes the target's verdict.
 
-`decoders.core.drafting.loop` verifies what it proposes. A drafter that runs no model defines
-`propose`; one that does defines `draft`, which yields calls. A chain is a tree without branches.
-
+A drafter that runs no model defines `propose`; one that does defines `draft`, which yields calls.
 Letters: N rows, D hidden width.
 """
 
@@ -23,15 +21,10 @@ Drafts = Sequence[int] | DraftTree
 
 
 class Text:
-    """The committed text of one answer: the prompt, and all tokens that are final.
-
-    Attributes:
-        tokens: all of them; the last one has not been fed to the target.
-        num_prompt: how many are the prompt's.
-    """
+    """The committed text of one answer: `tokens`, of which the last was not fed to the target."""
 
     def __init__(self, request: Request) -> None:
-        """The prompt alone."""
+        """Begin with the prompt alone."""
         self.tokens, self.num_prompt = list(request.prompt_ids), len(request.prompt_ids)
         self._budget = request.sampling.max_new_tokens
 
@@ -59,14 +52,14 @@ class Text:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verdict:
-    """What a verifying call made of a tree of drafts.
+    """The outcome of a verifying call.
 
     Attributes:
-        tree: what was verified; nothing in the prompt's call.
+        tree: the drafts; none in the prompt's call.
         path: its rows that stand, from row 0 on.
         token: the target's own, behind them.
         result: the call's.
-        is_prompt: whether it is the prompt's call.
+        is_prompt: it is the prompt's call.
     """
 
     tree: DraftTree
@@ -77,33 +70,29 @@ class Verdict:
 
     @property
     def accepted(self) -> int:
-        """How many drafts stand."""
+        """Number of drafts that stand."""
         return len(self.path) - 1
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The tokens that became final: the accepted drafts, and the target's own behind them."""
+        """The tokens that became final: accepted drafts, and the target's own behind them."""
         return (*(self.tree.tokens[row] for row in self.path[1:]), self.token)
 
     @property
     def states(self) -> Tensor:
-        """Hidden states ``[N, D]`` behind which the last N tokens of the text stand.
-
-        Only where the drafter asked for them (`Drafter.hidden`).
-        """
+        """Hidden states ``[N, D]`` behind the last N tokens of the text, where asked for."""
         assert self.result.hidden is not None
         return self.result.hidden if self.is_prompt else self.result.hidden[[*self.path]]
 
 
 class Drafter:
-    """The drafts of one answer. Base of all drafters; a subclass defines `propose` or `draft`.
+    """The drafts of one answer; a subclass defines `propose` or `draft`.
 
     Attributes:
         hidden: how many of the prompt's last hidden states it asks for; above 0 `Verdict.states`
             are given in every turn.
-        branches: whether its trees may branch. If not, a call verifies a chain.
-        judges_prompt: whether the first token is drawn as the token behind drafts is, rather than
-            as AR draws it.
+        branches: its trees may branch; if not, a call verifies a chain.
+        judges_prompt: the first token is drawn as the token behind drafts is, not as AR draws it.
     """
 
     hidden: int = 0
@@ -111,12 +100,7 @@ class Drafter:
     judges_prompt: bool = False
 
     def propose(self, text: Text, most: int) -> Drafts:
-        """Propose tokens that may follow the text; none is allowed.
-
-        Args:
-            text: what is committed.
-            most: how many tokens in a row can still be of use.
-        """
+        """Propose tokens that may follow the text, of which `most` in a row can be of use."""
         raise NotImplementedError(f"{type(self).__name__} must define propose or draft")
 
     def draft(self, text: Text, most: int) -> Generator[Call, CallResult, Drafts]:
@@ -125,10 +109,7 @@ class Drafter:
         return self.propose(text, most)
 
     def carry(self, text: Text, tree: DraftTree) -> Mapping[str, Any]:
-        """Add arguments to the call that verifies `tree`: slots that make the next drafts.
-
-        The prompt's call, whose tree has no drafts, may carry some too.
-        """
+        """Add arguments to the call that verifies `tree`: slots that make the next drafts."""
         return {}
 
     def observe(self, text: Text, verdict: Verdict) -> None:

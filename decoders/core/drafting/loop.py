@@ -1,9 +1,7 @@
 """The one loop of all decoders whose drafts the target verifies: draft, verify, commit, emit.
 
-A turn is one call of the target over the last committed token and the drafts behind it. It decides
-how many drafts stand, adds a token of its own, and may carry what the next draft is made from. The
+A turn is one call of the target over the last committed token and the drafts behind it; the
 prompt's call is a turn without drafts.
-
 Source: Leviathan et al. 2023 (arXiv 2211.17192); trees of drafts: SpecInfer (arXiv 2305.09781).
 """
 
@@ -23,8 +21,8 @@ class DraftAndVerify(Decoder):
     """A decoder that is a `Drafter` and a rule of verification; a subclass defines `drafter`.
 
     Attributes:
-        combines: whether its drafter can draft beside another's (`decoders/hybrid.py`): it neither
-            carries slots in the verifying call nor needs each of its drafts verified.
+        combines: its drafter can draft beside another's (`decoders/hybrid.py`): it carries no slots
+            in the verifying call, and not all of its drafts need be verified.
     """
 
     combines: ClassVar[bool] = True
@@ -36,7 +34,7 @@ class DraftAndVerify(Decoder):
 
     @property
     def verification(self) -> Verification:
-        """The rule that drafts are verified by: the option ``verify``, else `coupled`."""
+        """The rule that verifies drafts: the option ``verify``, else `coupled`."""
         return Verification(rule=vars(self).get("verify", "coupled"))
 
     @property
@@ -67,7 +65,6 @@ class DraftAndVerify(Decoder):
 
 
 def _emit(verdict: Verdict, branches: bool) -> Emit:
-    """End a step."""
     tree = verdict.tree
     return Emit(
         tokens=(*tree.first, *verdict.tokens),
@@ -84,7 +81,7 @@ def _emit(verdict: Verdict, branches: bool) -> Emit:
 def _verifying(
     request: Request, drafter: Drafter, rule: Verification, tree: DraftTree, text: Text
 ) -> Call:
-    """The call that verifies a tree; the prompt's call feeds the prompt and verifies nothing."""
+    """Make the call that verifies a tree; the prompt's call verifies nothing."""
     prompt, sampling, asked = request.prompt_ids, request.sampling, dict[str, Any]()
     if text.output or drafter.judges_prompt:
         asked["output"] = rule.output(sampling, branches=drafter.branches)

@@ -1,8 +1,6 @@
-"""Proposals of a slot adapter: which slots a call carries, and what their predictions are worth.
+"""Make the slots of a call and weigh their proposals, for decoders that verify them (PTP).
 
-Shared by the decoders that verify what slots propose (PTP, arXiv 2512.21323).
-
-Letters: B_m slots of branch m, n drafts.
+Source: PTP (arXiv 2512.21323). Letters: B_m slots of branch m, n drafts.
 """
 
 from __future__ import annotations
@@ -12,17 +10,17 @@ from collections.abc import Sequence
 
 from decoders.core.decoder import Request
 from decoders.core.drafting.allocation import Survival, best_length
-from decoders.core.drafting.mask_slots import places_after
+from decoders.core.drafting.mask_slots import positions_after
 from decoders.core.types import NO_UNIFORM, CallResult, Slots
 
 NOT_GREEDY = 0.5
-"""What slots carry at temperature 0 if the adapter was never trained on greedy text."""
+"""Uniform of slots at temperature 0 if the adapter was never trained on greedy text."""
 
 _MOST_SLOTS = 64
-"""Of one branch: it must fit behind the longest answer in the cache."""
+"""Most slots of a branch: it must fit behind the longest answer in the cache."""
 
 _PRIOR_TESTS = 12.0
-"""What is known of proposals in general counts as much as so many of an answer's own."""
+"""Weight of the usual survival of proposals, in tests of an answer's own."""
 
 _NOT_CALIBRATED = (1.0, 0.0)
 _GUESS = 0.85  # chance of a further proposal to stand where none was measured
@@ -37,8 +35,7 @@ class Proposer:
             called so.
         num_unused_slots: slots at the head of a branch that propose nothing of use. In O-PTP the
             first slot predicts the token that the row before it gives exactly, where there is one.
-        survival: of proposals: as measured on held-out text, drawn towards how this answer's have
-            fared so far.
+        survival: of proposals: as measured on held-out text, drawn towards this answer's own.
         drafts: the last proposal.
         chances: each draft's own chance to stand, calibrated.
     """
@@ -52,15 +49,10 @@ class Proposer:
         alone: bool = False,
         exact_row: bool = True,
     ) -> None:
-        """Proposals for a request in its adapter's own form.
+        """Prepare proposals for a request, of `num_slots` at most (0: as the adapter was trained).
 
-        Args:
-            request: whose adapter, sampling and uniforms they have.
-            adapter: its name.
-            num_slots: most slots of a branch; 0 is as many as the adapter was trained with.
-            alone: a standalone adapter's slots are called without the token before them.
-            exact_row: the row of that token, where there is one, gives the next token exactly; a
-                draft model's only guesses it.
+        `alone` calls a standalone adapter's slots without the token before them; `exact_row` means
+        that this token's row gives the next token exactly, where a draft model's only guesses it.
         """
         assert request.adapter is not None
         config, sampling = request.adapter, request.sampling
@@ -86,13 +78,13 @@ class Proposer:
         self.chances: list[float] = []
 
     def take(self, result: CallResult, branch: slice = slice(None)) -> None:
-        """The predictions of some read slots are the new proposal."""
+        """Make the predictions of some read slots the new proposal."""
         self.drafts = result.slot_picks[branch]
         confidences = result.slot_confidences[branch]
         self.chances = [_calibrated(c, *self._calibration) for c in confidences]
 
     def observe(self, num_drafts: int, accepted: int) -> None:
-        """So many of the drafts stood: the next proposals will fare like these."""
+        """Let the next proposals fare like these drafts, of which `accepted` stood."""
         self._stood += accepted
         self._tested += accepted + (accepted < num_drafts)
         usual = min(self._usual.mean_chance, 0.99)
@@ -100,7 +92,7 @@ class Proposer:
         self.survival = self._usual.scaled(math.log(max(seen, 0.05)) / math.log(max(usual, 0.05)))
 
     def worthwhile(self, most: int, row_cost: float) -> tuple[int, ...]:
-        """The drafts to verify, at most `most`: while one more row brings more than it costs."""
+        """Return the drafts to verify: while one more row gains more than it costs."""
         stand, gain = 1.0, 1.0
         for count, chance in enumerate(self.chances[:most]):
             stand *= chance
@@ -110,10 +102,7 @@ class Proposer:
         return self.drafts[: max(0, most)]
 
     def one_branch(self, room: int, anchor: int, output: int, row_cost: float) -> Slots | None:
-        """Slots after token `anchor` for output positions from `output` on.
-
-        As many as pay; `room` tokens can still be used; None where no proposal would be.
-        """
+        """Make as many slots after `anchor` as pay, `room` of use; None where none pays."""
         best = best_length(
             self.survival, self.longest, self.num_unused_slots, row_cost, self._given
         )
@@ -121,7 +110,7 @@ class Proposer:
         return self.branches([count], [anchor], output) if count > self.num_unused_slots else None
 
     def branches(self, sizes: Sequence[int], anchors: Sequence[int], output: int) -> Slots:
-        """Slots of branches that start one output position after another, the first at `output`."""
+        """Make branches of slots, one output position after another, the first at `output`."""
         uniforms: list[float] = []
         read: list[int] = []
         for m, size in enumerate(sizes):
@@ -141,17 +130,16 @@ class Proposer:
         )
 
     def positions(self, start: int, num_tokens: int, slots: Slots | None) -> tuple[int, ...] | None:
-        """Of a call of `num_tokens` tokens at `start` and one branch after the last of them.
+        """Return positions of `num_tokens` tokens at `start` and one branch behind them.
 
         None in O-PTP, whose slots stand where a call puts them anyway, unless they are alone.
         """
         if slots is None or (self._config.variant == "o-ptp" and not self.alone):
             return None
-        return places_after(start, num_tokens, slots)
+        return positions_after(start, num_tokens, slots)
 
 
 def _survival(measured: Sequence[float] | None, num_unused_slots: int, longest: int) -> Survival:
-    """Return the survival of proposals; `measured` is that of slots, unused ones included."""
     if not measured:
         return Survival.of([_GUESS**g for g in range(1, longest + 1)])
     head = measured[num_unused_slots - 1] if num_unused_slots else 1.0
@@ -159,6 +147,5 @@ def _survival(measured: Sequence[float] | None, num_unused_slots: int, longest: 
 
 
 def _calibrated(confidence: float, slope: float, offset: float) -> float:
-    """sigmoid(slope * logit(confidence) + offset)."""
     c = min(max(confidence, 1e-6), 1 - 1e-6)
     return 1 / (1 + math.exp(-slope * math.log(c / (1 - c)) - offset))

@@ -1,8 +1,4 @@
-"""How a block of masks is filled over several passes: which predictions are kept, which revised.
-
-A pass predicts every position of the block at once. Its predictions fill masks (`commit`) and may
-revise tokens that stand already (`revise`); the last pass fills what is left, or leaves it to the
-next block (`tail`).
+"""Fill a block of masks over several passes: which predictions are kept, which revised.
 
 * commit ``cmlm``: fill every mask, then mask the least sure of *all* positions again, so many as
   the schedule leaves (mask-predict, Ghazvininejad et al. 2019, arXiv 1904.09324). ``quota``: fill
@@ -12,19 +8,17 @@ next block (`tail`).
 * revise ``edit``: a token that the pass would replace, and is sure enough to, is replaced
   (LLaDA-2.1); ``remask``: it becomes a mask again, to be filled by a later pass.
 
-Schedules count the answer's positions alone: a block may reach past the first stop token, shown or
-predicted, and the stop tokens there are easy and would use up the first passes.
-
-With prefix ``running`` (as WeDLM commits prefixes) the tokens from the block's beginning up to its
-first mask are final as soon as they are known: the next pass is fed them as tokens and is about the
-rest, so that the target's own distribution gives the token after them. With ``block`` none is final
-before all are.
+Schedules count positions up to the first stop token alone: later ones are easy and would use up the
+first passes. The last pass fills what is left, or leaves it to the next block (`tail`). With prefix
+``running`` (as WeDLM commits prefixes) tokens up to the block's first mask are final as soon as
+they are known and fed as tokens; with ``block`` none is final before all are.
 
 Letters: B positions of a block, T passes.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -41,7 +35,7 @@ Tail = Literal["fill", "defer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How blocks are refined: options of `decoders.idlm.Refinement` under their names there."""
+    """Options of refinement, under their names in `decoders.idlm.Refinement`."""
 
     max_passes: int = 1
     commit: Commit = "quota"
@@ -55,7 +49,7 @@ class Rules:
 
 
 def masks_left(num: int, done: int, passes: int, schedule: Schedule) -> int:
-    """How many of `num` positions are masks after `done` of T = `passes` passes.
+    """Return how many of `num` positions are masks after `done` of T = `passes` passes.
 
     ``linear``: num (T - t) / T; ``cosine``: num cos(pi t / 2T), which fills few at first (MaskGIT);
     both rounded down.
@@ -69,16 +63,16 @@ class MaskBlock:
     """A block on its way: B positions, of which the first is never predicted by a slot.
 
     Attributes:
-        shown: the token of every position, or `MASKED`.
+        slot_tokens: the token of every position, or `MASKED`.
         start: how many positions are final and of no concern to the next pass.
         passes: how many there were.
-        decided: the pass that gave every position its token (0: none did, the target itself).
-        finished: whether there will be no more.
+        decided: the pass that gave every position its token (0: the target itself, or none).
+        finished: there will be no more passes.
     """
 
     def __init__(self, size: int, rules: Rules, stop_ids: Collection[int] = ()) -> None:
-        """B = `size` masks; tokens after one of `stop_ids` are of no use."""
-        self.shown = [MASKED] * size
+        """Begin with B = `size` masks; tokens after one of `stop_ids` are of no use."""
+        self.slot_tokens = [MASKED] * size
         self.start = self.passes = 0
         self.decided = [0] * size
         self.finished = False
@@ -89,85 +83,79 @@ class MaskBlock:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """What is known from the first position on without a gap."""
-        known = self.shown.index(MASKED) if MASKED in self.shown else len(self.shown)
-        return tuple(self.shown[:known])
+        """The tokens from the first position on up to the first mask."""
+        return tuple(itertools.takewhile(lambda token: token != MASKED, self.slot_tokens))
 
     def begin(self, token: int) -> None:
-        """The token of the first position that is not final yet, which is exact."""
-        self.shown[self.start] = token
+        """Set the first position that is not final yet to its exact token."""
+        self.slot_tokens[self.start] = token
         self.decided[self.start] = 0
 
     def take(self, picks: Sequence[int], confidences: Sequence[float]) -> None:
-        """A pass predicted all positions after the first it was about."""
+        """Take a pass's predictions of all positions after the first it was about."""
         self.passes += 1
         read = dict(enumerate(zip(picks, confidences, strict=True), self.start + 1))
-        open_places = [place for place in read if self.shown[place] == MASKED]
+        open_indices = [index for index in read if self.slot_tokens[index] == MASKED]
         is_last = self.passes == self._most
         fills_rest = is_last and self._rules.tail == "fill"
         revised = self._revise(read, fills_rest)
         fills_all = fills_rest or self._rules.commit == "cmlm"
-        for place in open_places if fills_all else self._fillable(read, open_places):
-            self.shown[place], self._sureness[place] = read[place]
-            self.decided[place] = self.passes
+        for index in open_indices if fills_all else self._fillable(read, open_indices):
+            self.slot_tokens[index], self._sureness[index] = read[index]
+            self.decided[index] = self.passes
         if self._rules.commit == "cmlm" and not is_last:
-            for place in self._least_sure():
-                self.shown[place] = MASKED
+            for index in self._least_sure():
+                self.slot_tokens[index] = MASKED
         is_done = self._rules.early_exit and not revised and not self._lacks_a_token()
         self.finished = is_last or is_done
         if self.finished or self._rules.prefix == "running":
             self.start = len(self.tokens)
-            self.finished |= self.start == len(self.shown)
+            self.finished |= self.start == len(self.slot_tokens)
 
     def _revise(self, read: dict[int, tuple[int, float]], fills_rest: bool) -> bool:
-        """Edit or mask again what the pass is sure to predict otherwise; whether there was any."""
         rules = self._rules
         if rules.revise == "none" or (fills_rest and rules.revise == "remask"):
             return False
         wrong = [
-            place
-            for place, (token, confidence) in read.items()
-            if self.shown[place] not in (MASKED, token) and confidence >= rules.edit_threshold
+            index
+            for index, (token, confidence) in read.items()
+            if self.slot_tokens[index] not in (MASKED, token) and confidence >= rules.edit_threshold
         ]
-        for place in wrong:
-            token, confidence = read[place]
-            self.shown[place] = token if rules.revise == "edit" else MASKED
-            self.decided[place] = self.passes
-            self._sureness[place] = confidence
+        for index in wrong:
+            token, confidence = read[index]
+            self.slot_tokens[index] = token if rules.revise == "edit" else MASKED
+            self.decided[index] = self.passes
+            self._sureness[index] = confidence
         return bool(wrong)
 
     def _fillable(
-        self, read: dict[int, tuple[int, float]], open_places: list[int]
+        self, read: dict[int, tuple[int, float]], open_indices: list[int]
     ) -> Sequence[int]:
-        """The masks of the answer that this pass fills; at least one, if the target gives none."""
         rules = self._rules
-        filled = list(self.shown)
-        for place in open_places:
-            filled[place] = read[place][0]
+        filled = list(self.slot_tokens)
+        for index in open_indices:
+            filled[index] = read[index][0]
         num = self._answer_length(filled[1:])
-        masked = [place for place in open_places if place <= num]
-        surest_first = sorted(masked, key=lambda place: -read[place][1])
+        masked = [index for index in open_indices if index <= num]
+        surest_first = sorted(masked, key=lambda index: -read[index][1])
         count = 1 if rules.prefix == "block" else 0
         if rules.commit != "threshold":
             left = masks_left(num, self.passes, self._most, rules.schedule)
             count = max(count, len(masked) - left)
         if rules.commit != "quota":
-            sure = sum(read[place][1] >= rules.threshold for place in masked)
+            sure = sum(read[index][1] >= rules.threshold for index in masked)
             count = max(count, sure)
         return surest_first[:count]
 
     def _least_sure(self) -> Sequence[int]:
-        """The positions that mask-predict masks again: least sure when they were last filled."""
-        num = self._answer_length(self.shown[1:])
+        num = self._answer_length(self.slot_tokens[1:])
         count = masks_left(num, self.passes, self._most, self._rules.schedule)
-        places = range(self.start + 1, num + 1)
-        return sorted(places, key=lambda place: (self._sureness[place], -place))[:count]
+        indices = range(self.start + 1, num + 1)
+        return sorted(indices, key=lambda index: (self._sureness[index], -index))[:count]
 
     def _answer_length(self, tokens: Sequence[int]) -> int:
-        """How many of `tokens` are the answer's: up to the first stop token, if there is one."""
-        ends = (place for place, token in enumerate(tokens, 1) if token in self._stop_ids)
+        ends = (index for index, token in enumerate(tokens, 1) if token in self._stop_ids)
         return next(ends, len(tokens))
 
     def _lacks_a_token(self) -> bool:
-        """Whether a mask is left before the first stop token."""
-        return MASKED in self.shown[: self._answer_length(self.shown)]
+        return MASKED in self.slot_tokens[: self._answer_length(self.slot_tokens)]

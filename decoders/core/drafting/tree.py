@@ -1,19 +1,11 @@
 """A tree of drafts in one call: its rows, its mask, its shape, and how it is verified.
 
 Row 0 is the last token of the answer; every other row continues its parent, sees its ancestors
-alone and stands as far behind the committed text as it is deep. So the target says of every row
-what follows it, and of all paths the one that stands is kept.
-
-Verified *coupled*, the path is followed that the target's own picks take: AR's very tokens for the
-same uniforms, whatever drew the drafts. Verified *strictly*, siblings are tested one after another
-against the distribution they were drawn from (recursive rejection): the target's own distribution
-with other numbers than AR's, and only where that distribution is known.
+alone and stands as far behind the committed text as it is deep.
 
 Sources: SpecInfer (arXiv 2305.09781), tree masks and multi-step speculative sampling; drawing
 without replacement: Jeon et al. 2024 (arXiv 2402.14160). Shape: the likeliest paths first, as in
-EAGLE-2 (arXiv 2406.16858).
-Letters: N rows, D depths, V vocabulary; p the target's distribution after a row, q the one its
-children were drawn from.
+EAGLE-2 (arXiv 2406.16858). Letters: N rows, D depths, V vocabulary.
 """
 
 from __future__ import annotations
@@ -35,8 +27,8 @@ class DraftTree:
     Attributes:
         tokens: of the rows.
         parents: row of each row's parent, `masks.ROOT` for row 0.
-        probs: distributions ``[V]`` that a row's drafts were drawn from, by row; a row that is left
-            out has drafts that are certain. Read where drafts are verified by rejection.
+        probs: distributions ``[V]`` that a row's drafts were drawn from, by row; drafts of other
+            rows are certain. Read where drafts are verified by rejection.
         read: rows that the call reads; None: all. Drafts are always among them, and come first.
         first: tokens that drafting committed: they are final, and part of the text.
         sources: the drafter of every row, where several drafted; or nothing.
@@ -48,7 +40,7 @@ class DraftTree:
     sources: Sequence[str] = ()
 
     def __init__(self, last: int) -> None:
-        """A tree without a draft; `last` is the last token of the answer."""
+        """Begin without a draft, behind the `last` token of the answer."""
         self.tokens, self.parents = [last], [masks.ROOT]
         self._children: list[dict[int, int]] = [{}]
 
@@ -60,7 +52,6 @@ class DraftTree:
         return tree
 
     def __len__(self) -> int:
-        """N."""
         return len(self.tokens)
 
     @property
@@ -70,45 +61,45 @@ class DraftTree:
 
     @property
     def num_drafts(self) -> int:
-        """How many rows are drafts."""
+        """Number of rows that are drafts."""
         return sum(map(len, self._children))
 
     def append(self, token: int, parent: int) -> int:
-        """A row that continues `parent` and is no draft: nothing follows a path into it."""
+        """Add a row that continues `parent` and is no draft: nothing follows a path into it."""
         self.tokens.append(token)
         self.parents.append(parent)
         self._children.append({})
         return len(self.tokens) - 1
 
     def draft(self, token: int, parent: int) -> int:
-        """The row of a draft after `parent`, which is there already or made."""
+        """Return the row of a draft after `parent`, added where it is new."""
         row = self._children[parent].get(token)
         if row is None:
             row = self._children[parent][token] = self.append(token, parent)
         return row
 
     def add(self, continuation: Sequence[int]) -> None:
-        """Drafts one after another from row 0 on; those that begin alike share rows."""
+        """Add drafts one after another from row 0 on; those that begin alike share rows."""
         row = 0
         for token in continuation:
             row = self.draft(token, row)
 
     def children(self, row: int) -> dict[int, int]:
-        """Rows of the drafts after a row by their tokens, in the order they were made in."""
+        """Return rows of the drafts after a row by their tokens, in the order they were made in."""
         return self._children[row]
 
     @property
     def mask(self) -> Tensor:
-        """Which rows see which, bool ``[N, N]``."""
+        """The mask of the call, bool ``[N, N]``: row i sees row j."""
         return masks.tree(self.parents)
 
     def positions(self, start: int) -> list[int]:
-        """Places of the rows where row 0 stands at `start`."""
+        """Return the positions of the rows where row 0 stands at `start`."""
         return [start + depth for depth in self.depths]
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """How many rows lie above each row."""
+        """Number of rows above each row."""
         return masks.depths(self.parents)
 
     @property
@@ -117,17 +108,14 @@ class DraftTree:
         return max(self.depths[: self.num_drafts + 1])
 
     def path(self, picks: Sequence[int]) -> list[int]:
-        """The rows from the first on that the target's picks follow (coupled verification).
-
-        `picks` are the target's after each row that drafts may follow, the first ones.
-        """
+        """Return the rows from the first on that the target's picks follow."""
         rows = [0]
         while (child := self._children[rows[-1]].get(picks[rows[-1]])) is not None:
             rows.append(child)
         return rows
 
     def below(self, row: int) -> tuple[int, ...]:
-        """The tokens of the first drafts that go on after `row`."""
+        """Return the tokens of the first drafts that go on after `row`."""
         tokens = []
         while self._children[row]:
             token, row = next(iter(self._children[row].items()))
@@ -136,7 +124,7 @@ class DraftTree:
 
 
 def likeliest_paths(chances: Sequence[Sequence[float]], most: int) -> list[tuple[int, int, int]]:
-    """Shape of a tree whose candidates depend on the depth alone: its likeliest rows.
+    """Shape a tree by its likeliest rows, where candidates depend on the depth alone.
 
     Args:
         chances: for each depth the chances of its candidates, descending; a row's chance is the
@@ -169,14 +157,7 @@ def likeliest_paths(chances: Sequence[Sequence[float]], most: int) -> list[tuple
 
 
 def draw_candidates(probs: Tensor, most: int, uniforms: Uniforms, output: int) -> list[int]:
-    """Tokens drawn without replacement, for an output position; fewer where no mass is left.
-
-    Args:
-        probs: q, ``[V]``.
-        most: how many.
-        uniforms: of the sequence; candidate c has its own of the ``draw`` stream.
-        output: the position.
-    """
+    """Draw up to `most` tokens without replacement from q ``[V]``, each by a uniform of its own."""
     left, drawn = probs.double().clone(), []
     for candidate in range(most):
         if not left.sum() > 0:
@@ -197,32 +178,25 @@ def verify_strict(
     uniforms: Uniforms,
     output: int,
 ) -> tuple[list[int], int]:
-    """Recursive rejection: the path that stands, and the token after it.
+    """Verify by recursive rejection: the path that stands, and the token after it.
 
     The children of a row are tested in their order. Child x stands with probability min(1, p(x) /
     q(x)); where it falls p becomes max(0, p - q), normalised, and q loses x, as whoever drew the
     next child had to do without it. Where all fell the token is drawn from what is left of p. The
-    output follows the target's distribution exactly if the children of every row were drawn by
-    `draw_candidates` from the q of that row, and how many a row has was decided by nothing that
-    was drawn at their depth or deeper.
-
-    Args:
-        tree: the drafts.
-        target_probs: p after every row, ``[N, V]``.
-        draft_probs: q by row, ``[V]``, of all rows that have children.
-        uniforms: of the sequence.
-        output: output position of the first drafts.
+    output follows the target's distribution p (``[N, V]``, after every row) exactly if the children
+    of every row were drawn by `draw_candidates` from the q ``[V]`` of that row, and how many a row
+    has was decided by nothing that was drawn at their depth or deeper.
 
     Sources: SpecInfer (arXiv 2305.09781), Algorithm 3; without replacement: arXiv 2402.14160.
     """
     path = [0]
     while True:
-        left, place = target_probs[path[-1]].double(), output + len(path) - 1
+        left, position = target_probs[path[-1]].double(), output + len(path) - 1
         children = tree.children(path[-1])
         offered = draft_probs[path[-1]].double().clone() if children else left
         for candidate, (token, child) in enumerate(children.items()):
             offered = offered / offered.sum()
-            if uniforms.at("accept", place, candidate) * offered[token] < left[token]:
+            if uniforms.at("accept", position, candidate) * offered[token] < left[token]:
                 path.append(child)
                 break
             residual = (left - offered).clamp(min=0)
@@ -230,5 +204,5 @@ def verify_strict(
                 left = residual / residual.sum()
             offered = offered.index_fill(0, torch.tensor(token, device=offered.device), 0.0)
         else:
-            u = [uniforms.at("recover", place)]
+            u = [uniforms.at("recover", position)]
             return path, int(pick(left[None], torch.tensor(u, dtype=torch.float64).to(left.device)))

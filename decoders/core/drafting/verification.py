@@ -1,7 +1,4 @@
-"""How a decoder lets the target decide on its drafts, exactly or with lenience.
-
-Letters: p the target's distribution of a place, q the distribution its draft was drawn from.
-"""
+"""Rules by which the target decides on drafts, exactly or with lenience."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ Exact = Literal["rejection", "coupled"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What of a draft's fate is asked of the verifying call, and read off its result.
+    """The rule by which the verifying call decides on drafts (p is the target's, q the draft's).
 
     Attributes:
         rule: ``rejection``: speculative sampling, the target's distribution (greedy: its very
@@ -40,19 +37,19 @@ class Verification:
             object.__setattr__(self, "rule", "rejection")
 
     def by_picks(self, sampling: Sampling) -> bool:
-        """Whether the target's picks alone decide, so that no distribution has to be kept."""
+        """Tell whether the target's picks alone decide, so that no distribution has to be kept."""
         greedy = self.rule == "rejection" and sampling.greedy
         return greedy or self.rule in ("coupled", "none")
 
     def output(self, sampling: Sampling, *, branches: bool = False) -> Output:
-        """What the verifying call's rows are read as, those of a tree or of a chain."""
+        """Return the form in which the verifying call's rows are read."""
         if self.by_picks(sampling):
             return "picks"
         return "probs" if branches else "acceptance"
 
     @property
     def acceptance_rule(self) -> AcceptanceRule:
-        """For a call that is read as an acceptance."""
+        """The rule of a call that is read as an acceptance."""
         return AcceptanceRule(
             lenience=self.lenience if self.rule == "relaxed" else 1.0,
             top=self.top if self.rule == "topk" else 0,
@@ -63,7 +60,7 @@ class Verification:
     ) -> tuple[Sequence[int], int]:
         """Read off a call which rows of a tree stand, and the token that follows them.
 
-        `output` is the output position of its first drafts, `uniforms` are of the sequence.
+        `output` is the output position of the first drafts.
         """
         if result.acceptance is not None:
             return range(result.acceptance.accepted + 1), result.acceptance.token

@@ -1,4 +1,1 @@
-"""Drives decoders: merges calls, reads logits out, cuts and counts.
-
-Imports the contract and `adapter.config`; never drafting or testing.
-"""
+"""Drives decoders: merges calls, reads logits out, cuts and counts."""

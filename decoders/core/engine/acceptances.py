@@ -1,4 +1,4 @@
-"""Verdicts on drafts: speculative sampling of merged calls, and how near the distributions were.
+"""Verify the drafts of merged calls by speculative sampling, and compare the distributions.
 
 Letters: R rows read, B sequences, K drafts (padded to the longest), V vocabulary.
 """
@@ -26,17 +26,11 @@ if TYPE_CHECKING:
 
 
 def read_acceptances(
-    logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
+    logits: Tensor, readouts: Sequence[Readout], sampling: Sampling
 ) -> list[CallResult]:
-    """Rejection sampling of merged calls' drafts, from the logits ``[sum R, V]`` of all their rows.
-
-    Args:
-        logits: of every call's K + 1 read rows.
-        readouts: one a call.
-        sizes: rows of each.
-        sampling: whose warp is the target's distribution.
-    """
+    """Verify merged calls' drafts by the logits ``[sum R, V]`` of their K + 1 read rows each."""
     distribution, device = warp(logits, sampling), logits.device
+    sizes = [len(readout.outputs) for readout in readouts]
     counts = [size - 1 for size in sizes]
     most = max(counts)
     if most == 0:  # nothing drafted anywhere: the bonus token alone
@@ -46,7 +40,7 @@ def read_acceptances(
         return [CallResult(acceptance=Acceptance(0, token)) for token in picks]
     drafts = [list(r.call.drafts) + [0] * (most - len(r.call.drafts)) for r in readouts]
     drafts_on_device = torch.tensor(drafts, device=device)
-    target_distribution = _pad_rows(torch.split(distribution, list(sizes)), most + 1)
+    target_distribution = _pad_rows(torch.split(distribution, sizes), most + 1)
     draft_distribution = _pad_rows(
         [_draft_distribution(r.call, distribution) for r in readouts], most
     )
@@ -75,21 +69,19 @@ def read_acceptances(
 
 
 def _relaxed(
-    logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], drafts: Tensor
+    logits: Tensor, readouts: Sequence[Readout], sizes: list[int], drafts: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
-    """`verify_rejection`'s lenience ``[B, 1]`` and certain ``[B, K]``; None where all is exact."""
     rules = [readout.call.acceptance_rule for readout in readouts]
     if all(rule == EXACT for rule in rules):
         return None, None
     most = drafts.shape[1]
-    raw = _pad_rows(torch.split(logits, list(sizes)), most + 1)[:, :-1]
+    raw = _pad_rows(torch.split(logits, sizes), most + 1)[:, :-1]
     ranks = (raw > raw.gather(-1, drafts.unsqueeze(-1))).sum(-1)
     lenience = torch.tensor([[rule.lenience] for rule in rules], device=logits.device)
     return lenience, ranks < torch.tensor([[rule.top] for rule in rules], device=logits.device)
 
 
 def _draft_distribution(call: Call, like: Tensor) -> Tensor:
-    """The distributions ``[K, V]`` that a call's drafts were drawn from."""
     if not call.drafts:
         return like[:0]
     if call.draft_probs is None:
@@ -98,7 +90,7 @@ def _draft_distribution(call: Call, like: Tensor) -> Tensor:
 
 
 def _pad_rows(distributions: Sequence[Tensor], length: int) -> Tensor:
-    """Distributions of unequal length, padded with zero rows to ``[B, length, V]``."""
+    """Stack distributions as ``[B, length, V]``, padded with zero rows."""
     if all(len(distribution) == length for distribution in distributions):
         return torch.stack(list(distributions))
     padded = distributions[0].new_zeros(len(distributions), length, distributions[0].shape[-1])
@@ -110,7 +102,7 @@ def _pad_rows(distributions: Sequence[Tensor], length: int) -> Tensor:
 def _padded_uniforms(
     readouts: Sequence[Readout], stream: Stream, length: int, device: torch.device
 ) -> Tensor:
-    """Uniforms ``[B, length]`` float64 of each call's first `length` read rows, padded with 0."""
+    """Return uniforms ``[B, length]`` of each call's first read rows, padded with 0."""
     rows = []
     for readout in readouts:
         values = [readout.uniforms.at(stream, output) for output in readout.outputs[:length]]

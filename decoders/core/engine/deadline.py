@@ -1,9 +1,8 @@
-"""The time an answer may take: counted for the scheduler, by the clock of whoever has one.
+"""The time limit of answers, by the clock of whoever has one.
 
-No clock is read on the way of a call. `Deadline.due` is a plain flag that a timer raises now and
-then (`bench.machine.deadline` has one); only then are running answers looked at. A decoder that
-never comes back between two yields is interrupted where it stands by `OutOfTime`, which the timer
-raises inside it; no `except Exception` of its own swallows that.
+No clock is read on the way of a call: a timer raises the flag `Deadline.due`
+(`bench.machine.deadline`), and only then running answers are looked at. A decoder that never comes
+back between two yields is interrupted by `OutOfTime`, which no `except Exception` swallows.
 """
 
 from __future__ import annotations
@@ -25,12 +24,9 @@ class OutOfTime(BaseException):
 
 
 class Deadline:
-    """When each running answer began, and whether it is out of time. By itself there is no limit.
+    """When each running answer began, and whether it is out of time.
 
-    Attributes:
-        limit_s: seconds an answer may take.
-        due: raised from outside when running answers should be looked at.
-        inside: start of the answer whose decoder runs at this moment, None between decoders.
+    `inside` is the start of the answer whose decoder runs at this moment, None between decoders.
     """
 
     def __init__(
@@ -40,7 +36,7 @@ class Deadline:
         *,
         always_due: bool = False,
     ) -> None:
-        """`now` reads a clock in seconds; `always_due` where no timer raises the flag."""
+        """Limit answers by `now`, in seconds; `always_due` where no timer raises the flag."""
         self.limit_s = limit_s
         self.due = self._always_due = always_due
         self.inside: float | None = None
@@ -49,10 +45,7 @@ class Deadline:
         self._in_a_row = 0
 
     def guard(self, job: RunningSequence, turn: Callable[[*_Ts], None], *args: *_Ts) -> None:
-        """Run a turn of a job's decoder; one that is interrupted ends the answer.
-
-        The first turn of a job begins its time.
-        """
+        """Run a turn of a job's decoder, the first of which begins its time."""
         began = self._began.get(job)
         if began is None:
             began = self._began[job] = self._now()
@@ -66,7 +59,7 @@ class Deadline:
             self.inside = None
 
     def stop_the_latest(self, active: Sequence[RunningSequence]) -> None:
-        """End one answer that is out of time, if any is: that of most calls since its last token.
+        """End one answer that is out of time, if any: that of most calls since its last token.
 
         The others may only have waited for it: when it has `ended` their time starts anew.
         """
@@ -78,7 +71,7 @@ class Deadline:
             max(late, key=lambda job: job.idle_calls).fail(self._error())
 
     def ended(self, job: RunningSequence) -> None:
-        """Forget a job; count answers without an end, of which one that ends starts the count."""
+        """Forget a job, and count the answers in a row that had no end."""
         self._began.pop(job, None)
         if not isinstance(job.outcome, TimeoutError):
             self._in_a_row = 0
@@ -87,13 +80,13 @@ class Deadline:
         self._began = dict.fromkeys(self._began, self._now())
 
     def refuses(self) -> TimeoutError | None:
-        """Why no further answer should be begun, if so (`MOST_TIMEOUTS`)."""
+        """Explain why no further answer should be begun, if so (`MOST_TIMEOUTS`)."""
         if self._in_a_row < MOST_TIMEOUTS:
             return None
         return TimeoutError(f"not asked: {self._in_a_row} answers before had no end either")
 
     def forget(self) -> None:
-        """What was asked before did not count."""
+        """Start the count of answers without an end anew."""
         self._in_a_row = 0
 
     def _error(self) -> TimeoutError:

@@ -1,7 +1,4 @@
-"""Forward passes of calls of any length: a long prompt is fed in chunks, and counts as one call.
-
-Letters: R rows read, V vocabulary.
-"""
+"""Forward passes of calls of any length: a long prompt runs in chunks, and counts as one call."""
 
 from __future__ import annotations
 
@@ -18,10 +15,7 @@ PREFILL_CHUNK = 512  # rows a prompt is fed at a time
 
 
 def forward(calls: Sequence[Call]) -> Tensor:
-    """Logits ``[sum R, V]``; long prompts run in chunks that count as the one call they are.
-
-    What a session kept of an earlier text (`Session.kept`) is not run again.
-    """
+    """Return logits ``[sum R, V]``; what a session kept of an earlier text is not run again."""
     model: Model = calls[0].session.model
     if any(call.session.kept for call in calls):
         starts = [(call.session, call.session.length) for call in calls]
@@ -41,10 +35,7 @@ def forward(calls: Sequence[Call]) -> Tensor:
 
 
 def _without_kept(call: Call) -> Call:
-    """The call from the first token on that is not in the cache; one row is left, and all reads.
-
-    The session forgets what it kept, and stands behind what was taken of it.
-    """
+    """Skip the first tokens that the session kept in the cache; one row is left, and all reads."""
     session, tokens = call.session, call.tokens
     kept, session.kept = session.kept, ()
     branches = 1 if call.slots is None else max(1, len(call.slots.sizes))
@@ -64,7 +55,6 @@ def _without_kept(call: Call) -> Call:
 
 
 def _is_causal(call: Call, fed: int) -> bool:
-    """Whether the first rows see just what is before them, and all others see them."""
     if call.mask is None:
         return True
     causal = masks.causal(call.num_rows)
@@ -72,10 +62,7 @@ def _is_causal(call: Call, fed: int) -> bool:
 
 
 def _feed_head(call: Call) -> Call:
-    """Feed all but the last chunk of a long call; the rest of it, read as the call asks.
-
-    A mask must be causal in the rows that are fed, and hide none of them from later rows.
-    """
+    """Feed all but the last chunk of a long call, whose mask must be causal there."""
     tokens, positions, session, mask = call.tokens, call.positions, call.session, call.mask
     first_read = min(call.read, default=len(tokens) - 1)
     fed = 0

@@ -1,8 +1,4 @@
-"""The models that decoders run on, and what a decoder needs of them.
-
-Kept apart from the scheduler, which only drives: who plans a run asks here before it
-begins.
-"""
+"""The models that decoders run on, and what a decoder needs of them."""
 
 from __future__ import annotations
 
@@ -37,7 +33,7 @@ class Models:
                 model.reserve(num_rows, num_tokens + _SLACK_ROWS)
 
     def drafting(self, decoder: Decoder) -> Model | None:
-        """The model it drafts in, if any: the draft model, or the target up to an exit."""
+        """Return the model that a decoder drafts in: the draft, or the target up to an exit."""
         for part in decoder.parts:
             if "draft" in part.needs:
                 return self.draft
@@ -47,12 +43,12 @@ class Models:
 
     @property
     def num_graphs(self) -> int:
-        """Graphs that were compiled of the models so far; 0 where none is compiled."""
+        """Graphs that were compiled of the models so far."""
         return sum(getattr(model, "num_graphs", 0) for model in self._loaded())
 
     @contextmanager
     def uncompiled(self) -> Iterator[None]:
-        """While inside, compiled models run their plain modules, and no graph is made."""
+        """Run the plain modules of compiled models, and make no graph."""
         with ExitStack() as stack:
             for model in self._loaded():
                 stack.enter_context(getattr(model, "uncompiled", nullcontext)())
@@ -63,7 +59,7 @@ class Models:
 
 
 def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, AdapterConfig]:
-    """The adapters of a decoder called `name`; `ValueError` where models will not do."""
+    """Return a decoder's adapters by name; `ValueError` where models will not do."""
     adapters = {}
     for part in decoder.parts:
         if "draft" in part.needs:
@@ -75,7 +71,7 @@ def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, Adapt
 
 
 def check_draft(name: str, models: Models) -> None:
-    """`ValueError` unless there is a draft model of the target's vocabulary."""
+    """Raise `ValueError` unless there is a draft model of the target's vocabulary."""
     if models.draft is None:
         raise ValueError(f"decoder {name!r} needs a draft model and none was given; pass --draft")
     if models.draft.vocab_size != models.target.vocab_size:
@@ -86,7 +82,7 @@ def check_draft(name: str, models: Models) -> None:
 
 
 def find_adapter(decoder: Decoder, name: str, models: Models) -> AdapterConfig:
-    """The adapter a decoder asks for; `ValueError` where its model has none of that name."""
+    """Return a decoder's adapter; `ValueError` where its model has none of that name."""
     model = models.target if decoder.adapter_of == "target" else models.draft
     attached = {} if model is None else model.adapters
     if name not in attached:

@@ -1,14 +1,13 @@
-"""From the logits of a merged call to what each sequence asked for, all rows at once.
+"""Read out of a merged call's logits what each sequence asked for, all rows at once.
 
-Rows are grouped by the form wanted; each group is warped, picked or verified in one go on the
-device, and its integers reach the host in one copy. Probabilities and logits stay on the device.
-
-Letters: R rows read, V vocabulary.
+Rows of one form are warped, picked or verified together, and their integers reach the host in one
+copy. Probabilities and logits stay on the device. Letters: R rows read, V vocabulary.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -25,14 +24,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Readout:
-    """Rows of one call that are read in one form.
+    """Rows of one call that are read in one form: its tokens' or its `slots`'.
 
-    Attributes:
-        call: whose rows they are.
-        uniforms: of its sequence.
-        output: the form.
-        outputs: output position that each row predicts (negative inside the prompt).
-        slots: whether they are the call's slots.
+    `outputs` are the output positions that they predict (negative inside the prompt).
     """
 
     call: Call
@@ -43,7 +37,7 @@ class Readout:
 
 
 def readouts(call: Call, uniforms: Uniforms, prompt_length: int) -> tuple[Readout, ...]:
-    """The read tokens of a call that has not run yet, and its read slots if it has any."""
+    """Return a call's read tokens, and its read slots if it has any, before it runs."""
     positions, shift = call.row_positions(), 1 - prompt_length
     outputs = [positions[row] + shift for row in call.read]
     tokens = Readout(call, uniforms, call.output, outputs)
@@ -54,56 +48,49 @@ def readouts(call: Call, uniforms: Uniforms, prompt_length: int) -> tuple[Readou
     return tokens, Readout(call, uniforms, call.slots.output, outputs, slots=True)
 
 
-def read_out(
-    logits: Tensor, readouts: Sequence[Readout], sampling: Sampling
-) -> Sequence[CallResult]:
-    """Results of merged calls' readouts from their logits ``[sum R, V]``, in the same order."""
-    sizes = [len(readout.outputs) for readout in readouts]
+Readouts = Sequence[Readout]
+
+
+def read_out(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequence[CallResult]:
+    """Return the results of merged calls' readouts by their logits ``[sum R, V]``, in order."""
     if any(_barred(readout) for readout in readouts):
-        return _read_out_barred(logits, readouts, sizes, sampling)
-    return _read_forms(logits, readouts, sizes, sampling)
+        return _read_barred(logits, readouts, sampling)
+    return _read_forms(logits, readouts, sampling)
 
 
 def _barred(readout: Readout) -> frozenset[int]:
-    """The ids its rows never predict."""
     slots = readout.call.slots
     return slots.barred if slots is not None and readout.slots else frozenset()
 
 
-def _read_out_barred(
-    logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
-) -> Sequence[CallResult]:
-    """Results where ids are barred: their logits become -inf, their mass is told."""
+def _read_barred(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequence[CallResult]:
+    """Bar ids by -inf logits, and report their mass."""
     masses: dict[int, tuple[float, ...]] = {}
-    parts = list(torch.split(logits, list(sizes)))
+    parts = list(_split_rows(logits, readouts))
     for number, readout in enumerate(readouts):
         if barred := _barred(readout):
             ids = torch.tensor(sorted(barred), device=logits.device)
             mass = torch.softmax(parts[number], -1)[:, ids].sum(-1)
             masses[number] = tuple(mass.tolist())
             parts[number] = parts[number].index_fill(-1, ids, float("-inf"))
-    results = _read_forms(torch.cat(parts), readouts, sizes, sampling)
+    results = _read_forms(torch.cat(parts), readouts, sampling)
     return [
         dataclasses.replace(result, slot_barred=masses[number]) if number in masses else result
         for number, result in enumerate(results)
     ]
 
 
-def _read_forms(
-    logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
-) -> Sequence[CallResult]:
-    """Results form by form, all rows of one form at once."""
+def _read_forms(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequence[CallResult]:
     forms = {readout.output for readout in readouts}
     if len(forms) == 1:
-        return _READERS[forms.pop()](logits, readouts, sizes, sampling)
-    parts = torch.split(logits, list(sizes))
+        return _READERS[forms.pop()](logits, readouts, sampling)
+    parts = _split_rows(logits, readouts)
     results: dict[int, CallResult] = {}
     for output in sorted(forms):
         members = [i for i, readout in enumerate(readouts) if readout.output == output]
         group = _READERS[output](
             torch.cat([parts[i] for i in members]),
             [readouts[i] for i in members],
-            [sizes[i] for i in members],
             sampling,
         )
         results.update(zip(members, group, strict=True))
@@ -111,7 +98,7 @@ def _read_forms(
 
 
 def joined(tokens: CallResult, slots: CallResult) -> CallResult:
-    """One result of a call's read tokens and its read slots."""
+    """Join the results of a call's read tokens and its read slots."""
     return dataclasses.replace(
         tokens,
         slot_picks=slots.picks,
@@ -122,9 +109,9 @@ def joined(tokens: CallResult, slots: CallResult) -> CallResult:
 
 
 def not_a_number(result: CallResult, vocab_size: int) -> bool:
-    """Whether logits behind a result were NaN or infinite: then tokens are V, confidences NaN.
+    """Tell whether NaN or infinite logits are behind a result: tokens are V then, confidences NaN.
 
-    Reads integers and floats that are on the host anyway. Raw logits are the decoder's to check.
+    It reads numbers that are on the host anyway. Raw logits are the decoder's to check.
     """
     if result.acceptance is not None and result.acceptance.token >= vocab_size:
         return True
@@ -137,7 +124,6 @@ def not_a_number(result: CallResult, vocab_size: int) -> bool:
 
 
 def _uniforms(readouts: Sequence[Readout], stream: Stream, device: torch.device) -> Tensor:
-    """Uniforms ``[sum R]`` float64 of all read rows."""
     values = [
         # a row inside the prompt that is read for its hidden state picks no token
         0.0 if r.call.hidden and output < 0 else r.uniforms.at(stream, output)
@@ -152,49 +138,38 @@ def _draw(distribution: Tensor, readouts: Sequence[Readout]) -> list[int]:
     return picks
 
 
-def _read_picks(
-    logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
-) -> list[CallResult]:
+def _read_picks(logits: Tensor, readouts: Readouts, sampling: Sampling) -> list[CallResult]:
     if sampling.greedy:
         picks: list[int] = likeliest(logits).tolist()
     else:
         picks = _draw(warp(logits, sampling), readouts)
-    return [CallResult(picks=part) for part in _split(picks, sizes)]
+    return [CallResult(picks=part) for part in _split(picks, readouts)]
 
 
-def _read_draws(
-    logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
-) -> list[CallResult]:
+def _read_draws(logits: Tensor, readouts: Readouts, sampling: Sampling) -> list[CallResult]:
     if sampling.greedy:
-        return _read_argmax(logits, readouts, sizes, sampling)
+        return _read_argmax(logits, readouts, sampling)
     distribution = warp(logits, sampling)
     drawn = pick(distribution, _uniforms(readouts, "draw", distribution.device))
-    return _weighed(drawn, distribution, readouts, sizes)
+    return _weighed(drawn, distribution, readouts)
 
 
-def _read_argmax(
-    logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
-) -> list[CallResult]:
+def _read_argmax(logits: Tensor, readouts: Readouts, sampling: Sampling) -> list[CallResult]:
     distribution = torch.softmax(logits, dim=-1)
-    return _weighed(distribution.argmax(-1), distribution, readouts, sizes)
+    return _weighed(distribution.argmax(-1), distribution, readouts)
 
 
-def _weighed(
-    tokens: Tensor, distribution: Tensor, readouts: Sequence[Readout], sizes: Sequence[int]
-) -> list[CallResult]:
-    """Results of tokens ``[R]`` of distributions ``[R, V]``, with confidences.
-
-    One copy to the host.
-    """
+def _weighed(tokens: Tensor, distribution: Tensor, readouts: Readouts) -> list[CallResult]:
+    """Return tokens ``[R]`` of distributions ``[R, V]`` with confidences, in one copy."""
     kinds = {_confidence(readout) for readout in readouts}
     assert len(kinds) == 1, f"one decoder asks for confidences of kinds {sorted(kinds)}"
-    shown = tokens.clamp(max=distribution.shape[-1] - 1)  # V stands for NaN, and is no index
-    confidences = confidence_of(distribution, shown, kinds.pop())
+    known = tokens.clamp(max=distribution.shape[-1] - 1)  # V stands for NaN, and is no index
+    confidences = confidence_of(distribution, known, kinds.pop())
     both: list[list[float]] = torch.stack((tokens.double(), confidences.double())).tolist()
-    picks = _split([int(token) for token in both[0]], sizes)
+    picks = _split([int(token) for token in both[0]], readouts)
     return [
         CallResult(picks=tokens_of, confidences=confidences_of)
-        for tokens_of, confidences_of in zip(picks, _split(both[1], sizes), strict=True)
+        for tokens_of, confidences_of in zip(picks, _split(both[1], readouts), strict=True)
     ]
 
 
@@ -204,7 +179,7 @@ def _confidence(readout: Readout) -> Confidence:
 
 
 def confidence_of(distribution: Tensor, tokens: Tensor, kind: Confidence) -> Tensor:
-    """How sure distributions ``[R, V]`` are of tokens ``[R]``, by a kind of `Slots.confidence`."""
+    """Return how sure distributions ``[R, V]`` are of tokens ``[R]`` (`Slots.confidence`)."""
     if kind == "neg_entropy":
         return torch.exp(torch.xlogy(distribution, distribution).sum(-1))
     prob = distribution.gather(-1, tokens[:, None]).squeeze(-1)
@@ -213,32 +188,24 @@ def confidence_of(distribution: Tensor, tokens: Tensor, kind: Confidence) -> Ten
     return prob - distribution.scatter(-1, tokens[:, None], 0.0).amax(-1)
 
 
-def _read_probs(
-    logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
-) -> list[CallResult]:
+def _read_probs(logits: Tensor, readouts: Readouts, sampling: Sampling) -> list[CallResult]:
     distribution = warp(logits, sampling)
     picks = likeliest(logits).tolist() if sampling.greedy else _draw(distribution, readouts)
-    return [
-        CallResult(picks=part, probs=probs)
-        for part, probs in zip(
-            _split(picks, sizes), torch.split(distribution, list(sizes)), strict=True
-        )
-    ]
+    parts = zip(_split(picks, readouts), _split_rows(distribution, readouts), strict=True)
+    return [CallResult(picks=part, probs=probs) for part, probs in parts]
 
 
-def _read_logits(
-    logits: Tensor, readouts: Sequence[Readout], sizes: Sequence[int], sampling: Sampling
-) -> list[CallResult]:
-    return [CallResult(logits=part) for part in torch.split(logits, list(sizes))]
+def _read_logits(logits: Tensor, readouts: Readouts, sampling: Sampling) -> list[CallResult]:
+    return [CallResult(logits=part) for part in _split_rows(logits, readouts)]
 
 
-def _split(values: Sequence[T], sizes: Sequence[int]) -> list[tuple[T, ...]]:
-    """Cut a flat list into tuples of the given sizes."""
-    parts, start = [], 0
-    for size in sizes:
-        parts.append(tuple(values[start : start + size]))
-        start += size
-    return parts
+def _split_rows(rows: Tensor, readouts: Readouts) -> Sequence[Tensor]:
+    return torch.split(rows, [len(readout.outputs) for readout in readouts])
+
+
+def _split(values: Sequence[T], readouts: Readouts) -> list[tuple[T, ...]]:
+    left = iter(values)
+    return [tuple(itertools.islice(left, len(readout.outputs))) for readout in readouts]
 
 
 _READERS = {

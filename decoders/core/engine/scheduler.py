@@ -1,11 +1,7 @@
-"""Drives decoders: one sequence at a time (latency) or many (throughput).
+"""Drive decoders, one sequence at a time (latency) or many (throughput).
 
-A decoder is a coroutine of one sequence that yields `Call`s. The scheduler holds B of them, merges
-pending calls of the same model and width bucket into one forward pass, warps, picks and verifies
-all merged rows at once, and sends the results back. Alone, a call runs at once. The cut at EOS and
-budget, the clipping of `accepted` and all counting happen here, once, for every decoder.
-
-Letters: B sequences, N rows of a call, R rows read, K drafts, V vocabulary.
+Pending calls of the same model and width bucket are merged into one forward pass, all merged rows
+warped, picked and verified at once, and the results sent back. Alone, a call runs at once.
 """
 
 from __future__ import annotations
@@ -21,21 +17,20 @@ from decoders.core.engine.deadline import Deadline
 from decoders.core.engine.forward import forward
 from decoders.core.engine.models import Models, check_models
 from decoders.core.engine.readout import Readout, joined, read_out, readouts
-from decoders.core.engine.self_driven import answer_group
-from decoders.core.engine.sequence import RunningSequence
+from decoders.core.engine.sequence import RunningSequence, as_exception
 from decoders.core.model import Session
 from decoders.core.types import Call, CallResult, Generation, Outcome, Sampling
 
 Forward = Callable[[Sequence[Call]], Tensor]
+_Ask = Callable[[Sequence[Answer]], None]
 _ReadOut = Callable[[Tensor, Sequence[Readout], Sampling], Sequence[CallResult]]
 
 
 class Scheduler:
     """Runs one decoder over prompts, at most `batch_size` at a time.
 
-    A sequence's tokens do not depend on what it is batched with: uniforms are positional, and every
-    distribution is a function of the sequence alone (up to float rounding of differently shaped
-    kernels).
+    A sequence's tokens do not depend on what it is batched with, up to the rounding of differently
+    shaped kernels: uniforms are positional, and distributions functions of the sequence alone.
     """
 
     def __init__(
@@ -49,24 +44,13 @@ class Scheduler:
         steps: Callable[[Request], Steps] | None = None,
         forward: Forward = forward,
         read_out: _ReadOut = read_out,
-        answer: Callable[[Sequence[Answer]], None] | None = None,
+        answer: _Ask | None = None,
     ) -> None:
-        """Of one decoder; no session is opened before `run`.
+        """Check that the models fit the decoder; no session is opened before `run`.
 
-        Args:
-            decoder: what answers.
-            models: what it runs on.
-            sampling: how all answers are drawn.
-            batch_size: B at most.
-            deadline: limits the time of an answer; None: nothing does.
-            steps: runs in the place of the decoder's own, as `forward` and `read_out` run in the
-                place of the engine's, so that an instrument may stand around each.
-            forward: logits of merged calls.
-            read_out: from logits to what each sequence asked for.
-            answer: in the place of `SelfDriven.answer`, likewise.
-
-        Raises:
-            ValueError: the decoder needs a model or an adapter that is missing or unfit.
+        `steps`, `forward`, `read_out` and `answer` run in the place of the decoder's or the
+        engine's own, so that an instrument may stand around each. `ValueError` for a missing or
+        unfit model or adapter.
         """
         self._adapters = check_models(decoder, models, decoder.name)
         self._models, self._sampling, self._batch_size = models, sampling, batch_size
@@ -81,10 +65,10 @@ class Scheduler:
             self._batches = decoder.batches
 
     def prefill_prefix(self, prompt: Sequence[int], num_tokens: int) -> None:
-        """Fill caches with a prompt's first tokens, as the turn before it left them there.
+        """Fill caches with a prompt's first tokens, untimed, as the turn before it left them there.
 
         The next `run`, of that prompt alone, does not run them again where the decoder's first call
-        begins with them. It is the same for every decoder, and no part of what is timed.
+        begins with them.
         """
         if self._answer is not None or not num_tokens:
             return
@@ -102,7 +86,6 @@ class Scheduler:
         self._kept = target, draft
 
     def _capacity(self, prompts: Sequence[Sequence[int]]) -> int:
-        """Cache entries of the longest prompt and its answer."""
         longest = max((len(prompt) for prompt in prompts), default=0)
         return min(longest + self._sampling.max_new_tokens, self._models.target.max_length)
 
@@ -114,17 +97,13 @@ class Scheduler:
         on_emit: Callable[[int, int], None] | None = None,
         on_finish: Callable[[int, Outcome], None] | None = None,
     ) -> list[Outcome]:
-        """Generate an answer to every prompt; outcomes in the prompts' order.
+        """Answer every prompt; outcomes are in the prompts' order, whatever one of them does.
 
         Args:
             prompts: token ids, at least one each.
             seeds: a seed for each prompt; None: the sampling's for all.
             on_emit: called with a prompt's index and the step's number (from 0) at every `Emit`.
             on_finish: called with a prompt's index and outcome when it ended.
-
-        Returns:
-            A `Generation` per prompt, or the exception its decoder (or its call) raised: whatever
-            one sequence does, the others are answered.
         """
         if self._kept is None:
             num_rows = min(self._batch_size, max(len(prompts), 1))
@@ -169,13 +148,24 @@ class Scheduler:
                 if refused is not None:
                     finish(index, refused)
                     continue
-                job = self._begin(index, prompt, sampling, on_emit)
+                kept, self._kept = self._kept, None
+                job = RunningSequence(
+                    index,
+                    prompt,
+                    self._steps,
+                    sampling,
+                    target=self._models.target,
+                    draft=self._draft,
+                    adapters=self._adapters,
+                    on_emit=on_emit,
+                    sessions=kept,
+                )
                 active.append(job)
                 if self._answer is None:
                     deadline.guard(job, job.advance, None)
             if self._answer is not None and active:
                 for group in [active] if self._batches else [[job] for job in active]:
-                    answer_group(self._answer, group, deadline)
+                    _answer_group(self._answer, group, deadline)
             elif deadline.due:
                 deadline.stop_the_latest(active)
             runnable = [job for job in active if job.pending is not None]
@@ -183,35 +173,13 @@ class Scheduler:
                 group = runnable if len(runnable) == 1 else _next_group(runnable)
                 self._execute(group)
 
-    def _begin(
-        self,
-        index: int,
-        prompt: Sequence[int],
-        sampling: Sampling,
-        on_emit: Callable[[int, int], None] | None,
-    ) -> RunningSequence:
-        kept, self._kept = self._kept, None
-        return RunningSequence(
-            index,
-            prompt,
-            self._steps,
-            sampling,
-            target=self._models.target,
-            draft=self._draft,
-            adapters=self._adapters,
-            on_emit=on_emit,
-            sessions=kept,
-        )
-
     def _drop_kept(self) -> None:
-        """Close sessions of a prompt that was not begun."""
         kept, self._kept = self._kept, None
         for session in kept or ():
             if session is not None:
                 session.model.close(session)
 
     def _close(self, job: RunningSequence) -> None:
-        """End a sequence and give its cache rows back, whatever happens on the way."""
         try:
             self._deadline.guard(job, job.end)
         finally:
@@ -219,11 +187,7 @@ class Scheduler:
             self._deadline.ended(job)
 
     def _execute(self, group: Sequence[RunningSequence]) -> None:
-        """Run the pending calls of a group as one forward pass and send the results.
-
-        Where a merged pass fails its calls run again one by one: those whose fault it was not go
-        on.
-        """
+        """Run calls as one pass; where it fails, one by one, so that the innocent go on."""
         calls = [job.pending for job in group if job.pending is not None]
         before = [_state(call.session) for call in calls] if len(calls) > 1 else []
         try:
@@ -246,7 +210,6 @@ class Scheduler:
             self._deadline.guard(job, job.take, result)
 
     def _refusal(self, prompt: Sequence[int]) -> Exception | None:
-        """Why a prompt is not begun, if so."""
         allowed = self._models.target.max_length - self._sampling.max_new_tokens
         if 1 <= len(prompt) <= allowed:
             return self._deadline.refuses()
@@ -268,15 +231,12 @@ def generate(
 
 
 def width_bucket(num_rows: int) -> int:
-    """Bucket of a call's width; calls merge within one: 1, 2-4, 5-8, 9-16, 17-32 and so on."""
+    """Return a call's width bucket: 1, 2-4, 5-8, 9-16, 17-32 and so on."""
     return 0 if num_rows == 1 else max(2, (num_rows - 1).bit_length())
 
 
 def _next_group(active: Sequence[RunningSequence]) -> list[RunningSequence]:
-    """Which pending calls run next: prompts first, then the fullest group, aged against starvation.
-
-    Waiting for the fullest group lets sequences in different phases fall into step.
-    """
+    """Choose prompts first, then the fullest group, aged: other phases fall into step."""
     groups: dict[tuple[bool, int, int], list[RunningSequence]] = {}
     for job in active:
         call = job.pending
@@ -299,7 +259,6 @@ def _state(session: Session) -> tuple[int, int, int, int]:
 
 
 def _results(calls: Sequence[Call], parts: Sequence[CallResult]) -> Sequence[CallResult]:
-    """One result a call from the results of its read tokens and its read slots."""
     if len(parts) != len(calls):
         left = iter(parts)
         parts = [
@@ -309,3 +268,30 @@ def _results(calls: Sequence[Call], parts: Sequence[CallResult]) -> Sequence[Cal
         dataclasses.replace(part, hidden=call.session.hidden) if call.hidden else part
         for call, part in zip(calls, parts, strict=True)
     ]
+
+
+def _answer_group(ask: _Ask, group: Sequence[RunningSequence], deadline: Deadline) -> None:
+    """Give every sequence of a group its outcome; the time of the first is that of all."""
+    first = group[0]
+    deadline.guard(first, _answer_all, ask, group)
+    for job in group:
+        if job.outcome is None:  # the group is out of time
+            assert isinstance(first.outcome, TimeoutError)
+            job.fail(first.outcome)
+
+
+def _answer_all(ask: _Ask, group: Sequence[RunningSequence]) -> None:
+    """Ask once for all; where that fails, those without an answer are asked one by one."""
+    try:
+        ask(group)
+    except (Exception, SystemExit) as error:
+        if len(group) == 1:
+            group[0].fail(as_exception(error))
+            return
+        for job in [job for job in group if job.outcome is None]:
+            job.restart()
+            _answer_all(ask, [job])
+        return
+    for job in group:
+        if job.outcome is None:
+            job.fail(RuntimeError("decoder returned before EOS or budget; go on until cut"))

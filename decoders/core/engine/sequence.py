@@ -1,9 +1,7 @@
-"""One sequence on its way: its coroutine, the call it waits for, what it has emitted.
+"""One sequence on its way: its coroutine, the call it waits for, and its counted emits.
 
-To a decoder that runs its models itself (`SelfDriven`) it is the `Answer`, and has no coroutine.
-
-The cut at EOS and budget, the clipping of `accepted` and all counting happen here. Whatever a
-decoder yields or raises ends its own answer at most.
+To a `SelfDriven` decoder it is the `Answer`, and has no coroutine. Whatever a decoder yields or
+raises ends its own answer at most.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ _MAX_IDLE_CALLS = 100_000  # without a token; every honest decoder is far below
 
 
 class RunningSequence:
-    """One running sequence: its coroutine, its pending call, and what it has emitted so far."""
+    """One running sequence: its coroutine, its pending call, and its emits so far."""
 
     def __init__(
         self,
@@ -47,9 +45,9 @@ class RunningSequence:
         on_emit: Callable[[int, int], None] | None,
         sessions: tuple[Session, Session | None] | None = None,
     ) -> None:
-        """Opens a session of every model; `index` is the prompt's, for who is told of it.
+        """Open a session of every model, unless empty `sessions` are given.
 
-        `steps` begins the coroutine of the decoder. `sessions` are open already, and empty.
+        `steps` begins the coroutine of the decoder; `index` is the prompt's.
         """
         self.index = index
         self.uniforms = Uniforms(sampling.seed, prompt)
@@ -85,18 +83,18 @@ class RunningSequence:
 
     @property
     def ended(self) -> bool:
-        """Whether it has an outcome."""
+        """True once it has an outcome."""
         return self.outcome is not None
 
     def ran(self, role: Role, num_rows: int) -> None:
-        """See `Answer.ran`; what runs after the end is no work of this answer."""
+        """See `Answer.ran`; passes after the end are not counted."""
         if self.outcome is None:
-            place = 0 if role == "target" else 2
-            self._ran[place] += 1
-            self._ran[place + 1] += num_rows
+            index = 0 if role == "target" else 2
+            self._ran[index] += 1
+            self._ran[index + 1] += num_rows
 
     def passed(self) -> None:
-        """See `Answer.passed`; who times the passes of a loop stands here."""
+        """See `Answer.passed`; instruments of passes stand here."""
 
     def emit(self, emit: Emit) -> None:
         """See `Answer.emit`."""
@@ -123,7 +121,7 @@ class RunningSequence:
             self.fail(as_exception(error))
 
     def take(self, result: CallResult) -> None:
-        """Go on with the result of the pending call, unless there were no numbers behind it."""
+        """Go on with the result of the pending call, unless its logits were no numbers."""
         if not_a_number(result, self._vocab_size):
             assert self.pending is not None
             role = "target" if self.pending.session is self._target else "draft"
@@ -141,10 +139,7 @@ class RunningSequence:
         self.pending, self.outcome = None, _standing(self._steps, error)
 
     def end(self) -> None:
-        """End the coroutine.
-
-        A decoder that fails while it ends has failed: what it answered before is no answer.
-        """
+        """End the coroutine; a decoder that fails while it ends has failed."""
         try:
             if self._steps is not None:
                 self._steps.close()
@@ -159,7 +154,6 @@ class RunningSequence:
             self._draft.model.close(self._draft)
 
     def _check_call(self, item: object) -> None:
-        """What was yielded is a call of this sequence and its ids, and there are not too many."""
         if not isinstance(item, Call):
             raise TypeError(f"decoder yielded {item!r:.60}; yield a Call or an Emit")
         if item.session is not self._target and item.session is not self._draft:
@@ -217,11 +211,10 @@ class RunningSequence:
             )
 
     def _cut(self, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], StopReason | None]:
-        """What of an emit counts: up to the first stop id, and within the budget."""
         left = self._sampling.max_new_tokens - len(self._tokens)
-        for place, token in enumerate(tokens[:left]):
+        for index, token in enumerate(tokens[:left]):
             if token in self._sampling.stop_ids:
-                return tokens[: place + 1], "eos"
+                return tokens[: index + 1], "eos"
         return tokens[:left], "length" if len(tokens) >= left else None
 
     def _counts(self) -> tuple[int, int, int, int]:
@@ -235,7 +228,6 @@ class RunningSequence:
 
 
 def _check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], vocab_size: int) -> None:
-    """Once an answer, what a decoder emitted: `ValueError` where it is no token or no count."""
     for token in tokens:
         if type(token) is not int or not 0 <= token < vocab_size:
             raise ValueError(f"decoder emitted {token!r:.40}; ids are integers below {vocab_size}")
@@ -253,18 +245,14 @@ def _check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], vocab_siz
 
 
 def as_exception(error: BaseException) -> Exception:
-    """A decoder's error as an outcome; one that calls `sys.exit` ends its answer, not the run."""
+    """Turn a decoder's error into an outcome; `sys.exit` ends its answer, not the run."""
     if isinstance(error, Exception):
         return error
     return RuntimeError(f"decoder raised {error!r}").with_traceback(error.__traceback__)
 
 
 def _standing(steps: object, error: Exception) -> Exception:
-    """The error, its traceback led by the lines at which a waiting coroutine stands.
-
-    So what goes wrong with a call is found where that was yielded. A coroutine that raised the
-    error itself waits no longer, and its lines are there already.
-    """
+    """Lead an error's traceback by the lines at which a waiting coroutine stands."""
     frames = []
     while isinstance(steps, GeneratorType) and steps.gi_frame is not None:
         frames.append(steps.gi_frame)
@@ -278,7 +266,6 @@ def _standing(steps: object, error: Exception) -> Exception:
 def _compared(
     emit: Emit, num_tokens: int, accepted: int
 ) -> tuple[int, float, float] | tuple[None, None, None]:
-    """A step's `tested`, `overlap` and `alpha`; None where distributions were not compared."""
     acceptance = emit.acceptance
     if acceptance is None:
         return None, None, None

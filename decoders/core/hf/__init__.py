@@ -1,5 +1,1 @@
-"""Models of the transformers library: loading, KV cache, attention masks.
-
-The one folder of the core that imports transformers. Imports the contract and adapter; never
-drafting or testing.
-"""
+"""Models of the transformers library, which no other folder of the core imports."""

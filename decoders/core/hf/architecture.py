@@ -1,8 +1,6 @@
-"""What must be known of a transformers module to run it on a cache and masks of our own.
+"""Find out how a transformers module runs on a cache and masks of our own, or refuse it.
 
-Read from its config and found by running two tokens; an architecture that cannot be run this way
-is refused here, in one line. Duck-typed: nothing is imported from transformers.
-
+Facts are read from its config and found by running two tokens.
 Letters: H key-value heads, D head dimension, V vocabulary.
 """
 
@@ -17,15 +15,24 @@ import torch
 from torch import Tensor, nn
 
 from decoders.core.adapter.gating import text_model
+from decoders.core.hf.attention import NAME
 from decoders.core.hf.cache import PlaneShape
 from decoders.core.hf.checkpoint import first_line, is_of_memory
-from decoders.core.hf.grouped_attention import NAME
 from decoders.core.hf.local_layers import is_local
 
 _ADVICE = (
     "choose a model with a plain KV cache and full or sliding attention, "
     "e.g. Llama, Qwen, Mistral, Gemma, GPT-NeoX or GPT-2"
 )
+_PROCESSORS = (
+    *("repetition_penalty", "no_repeat_ngram_size", "bad_words_ids", "sequence_bias"),
+    *("suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id"),
+    *("min_length", "min_new_tokens", "exponential_decay_length_penalty", "guidance_scale"),
+    *("min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "penalty_alpha", "num_beams"),
+)
+"""Settings of transformers' generation that change logits, or how tokens are chosen, beside the
+temperature, top-k and top-p that a run sets itself."""
+_NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, 1.0, [], {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +41,11 @@ class Architecture:
 
     Attributes:
         planes: (H, D) of the keys of layer 0, its values, the keys of layer 1, …
-        devices: where each of them is made.
+        devices: where each plane is made.
         windows: how far back each kind of layer sees (None: everything).
-        vocab_size: V.
-        max_length: the longest sequence the model was made for, and that keeps its rope's
-            frequencies.
-        reads_hidden: whether logits are exactly the head applied to the base model's output.
-        sdpa: whether attention is torch's own, which needs no mask for a causal prefill.
+        max_length: the longest sequence the model was made for, and that keeps rope's frequencies.
+        reads_hidden: logits are exactly the head applied to the base model's output.
+        sdpa: attention is torch's own, which needs no mask for a causal prefill.
     """
 
     planes: tuple[PlaneShape, ...]
@@ -53,15 +58,12 @@ class Architecture:
 
     @classmethod
     def of(cls, module: Any, cache: Any) -> Architecture:
-        """Study a module with an empty, growing cache of transformers.
-
-        Raises:
-            ValueError: where it cannot be run with explicit positions, ready masks and a cache
-                that is indexed by position.
-        """
+        """Study a module with an empty cache of transformers; `ValueError` where it cannot run."""
         _refuse_other_memories(module)
         config = module.config.get_text_config()
-        max_length = _max_length(config)
+        length = getattr(config, "max_position_embeddings", None)
+        if not isinstance(length, int):
+            raise ValueError(f"{config.model_type} names no max_position_embeddings; {_ADVICE}")
         local = is_local(module)
         windows = {"global": None, "local": config.window_size} if local else _windows(config)
         planes, devices = _planes(module, windows, cache)
@@ -71,36 +73,34 @@ class Architecture:
             devices=devices,
             windows=windows,
             vocab_size=vocab_size,
-            max_length=max_length,
+            max_length=min(length, changed_frequencies(config) or length),
             reads_hidden=reads_hidden,
             sdpa=config._attn_implementation in ("sdpa", NAME),
         )
 
 
 def main_device(module: Any) -> torch.device:
-    """Where a module's inputs go: its own device, or that of the first part that is placed on one.
+    """Return the device of a module's inputs: its own, or that of the first part that computes.
 
-    Of a module placed by ``device_map``, what lies on the disk has no device, and what lies in a
-    CPU's memory beside GPUs is computed on the first of these.
+    Parts in a CPU's memory beside GPUs compute on the first of these.
     """
-    places = list(dict.fromkeys(getattr(module, "hf_device_map", {}).values()))
-    if len(places) < 2:
+    devices = list(dict.fromkeys(getattr(module, "hf_device_map", {}).values()))
+    if len(devices) < 2:
         device: torch.device = module.device
         return device
-    computing = [place for place in places if place not in ("cpu", "disk")]
+    computing = [device for device in devices if device not in ("cpu", "disk")]
     first = computing[0] if computing else "cpu"
     return torch.device("cuda", first) if isinstance(first, int) else torch.device(first)
 
 
 def token_ids(value: int | Sequence[int] | None) -> frozenset[int]:
-    """An id, several or none, as configs and tokenizers give them."""
+    """Return an id, several or none as a set, as configs and tokenizers give them."""
     if value is None:
         return frozenset()
     return frozenset([value] if isinstance(value, int) else value)
 
 
 def _refuse_other_memories(module: Any) -> None:
-    """`ValueError` for models that keep something else of a text than keys by position."""
     name, config = type(module).__name__, module.config.get_text_config()
     takes = inspect.signature(text_model(module).forward).parameters
     if getattr(module, "_is_stateful", False) or "state" in takes:
@@ -114,19 +114,8 @@ def _refuse_other_memories(module: Any) -> None:
     raise ValueError(f"{name} {why}; {_ADVICE}")
 
 
-def _max_length(config: Any) -> int:
-    length = getattr(config, "max_position_embeddings", None)
-    if not isinstance(length, int):
-        raise ValueError(f"{config.model_type} names no max_position_embeddings; {_ADVICE}")
-    return min(length, changed_frequencies(config) or length)
-
-
 def changed_frequencies(config: Any) -> int | None:
-    """The length beyond which rope gives every row, cached ones too, other frequencies.
-
-    transformers then computes the whole text again: no cache can be kept across it. None where rope
-    is of no such kind (`dynamic` rope changes beyond `max_position_embeddings`).
-    """
+    """Return the length beyond which longrope gives every row other frequencies."""
     rope = getattr(config, "rope_parameters", None) or {}
     kinds = [rope] if "rope_type" in rope else [kind for kind in rope.values() if kind]
     changes = [
@@ -160,7 +149,6 @@ def _windows(config: Any) -> dict[str, int | None]:
 def _planes(
     module: Any, windows: dict[str, int | None], cache: Any
 ) -> tuple[tuple[PlaneShape, ...], tuple[torch.device, ...]]:
-    """Run two tokens with our kind of mask and positions; shapes and devices of what got cached."""
     name = type(module).__name__
     base = text_model(module)
     if "position_ids" not in inspect.signature(base.forward).parameters:
@@ -188,11 +176,7 @@ def _planes(
 
 @torch.inference_mode()
 def _study_head(module: Any) -> tuple[int, bool]:
-    """V, and whether the logits are exactly the head applied to the base model's output.
-
-    Not so with soft caps or scaled logits. The head's output is scaled up in this one run, so that
-    a soft cap cannot hide in small numbers.
-    """
+    """Scale the head's output up: a soft cap cannot hide in small numbers."""
     base, head = text_model(module), module.get_output_embeddings()
     seen: dict[str, Tensor] = {}
 
@@ -218,3 +202,25 @@ def _study_head(module: Any) -> tuple[int, bool]:
         and torch.equal(logits, seen["scaled"].to(logits.device))
     )
     return int(logits.shape[-1]), exact
+
+
+def notes_of(module: Any) -> tuple[str, ...]:
+    """Note what of a generation config is not applied, and where rope ends a text."""
+    config = module.config.get_text_config()
+    notes = []
+    generation = getattr(module, "generation_config", None)
+    given = {name: getattr(generation, name, None) for name in _PROCESSORS}
+    applied = [f"{name}={value}" for name, value in given.items() if value not in _NEUTRAL]
+    if applied:
+        notes.append(
+            f"its generation config asks for {', '.join(applied)}, which no decoder here applies: "
+            "answers differ from those of generate() by that"
+        )
+    length = changed_frequencies(config)
+    if length is not None and length < config.max_position_embeddings:
+        notes.append(
+            f"prompt and answer have {length:,} tokens at most, though the model takes "
+            f"{config.max_position_embeddings:,}: beyond, its rope (longrope) has other "
+            "frequencies for all tokens, cached ones too"
+        )
+    return tuple(notes)

@@ -1,27 +1,42 @@
-"""Additive attention masks of merged calls, sliding windows folded in. Torch only.
+"""Attention of calls: additive masks with sliding windows, and few rows with shared heads.
 
 A mask is 0 where a row sees an entry and the lowest finite number elsewhere: -inf could turn a row
-into NaN, and a boolean mask is silently wrong under transformers' eager attention. Every row,
-padding included, sees at least one entry.
+into NaN. Every row, padding included, sees at least one entry.
 
-Letters: B sequences, N rows of the widest call, T cache entries seen, C capacity.
+On a CPU the query heads of a key-value head, laid behind one another as rows, are one product that
+reads each entry once; torch's kernels repeat them (docs/log.md).
+
+Letters: B sequences, N rows of the widest call, T cache entries seen, C capacity, H query heads,
+K key-value heads, D head dimension.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from decoders.core import masks
 from decoders.core.types import Call
 
 Masks = Tensor | dict[str, Tensor | None] | None
-"""None (causal or a single row), one mask for all layers, or one per kind of layer."""
+"""One mask for all layers, or one per kind; None: causal, or a single row."""
 
 TEMPLATE_ROWS = 64
 """The widest call after a prefix whose causal mask is a view of a ready template."""
+
+NAME = "sdpa_grouped"
+"""Name of grouped attention in a module's configuration."""
+_SPECIAL = ("softcap", "position_bias", "cache", "s_aux")
+"""Options that only some architectures give: theirs is left to transformers."""
+GROUPED_ROWS = 16
+"""Wider calls have rows enough for a product of their own."""
 
 
 class MaskBuilder:
@@ -35,7 +50,7 @@ class MaskBuilder:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        """`windows` names the kinds of layers and how far back each sees (None: everything)."""
+        """Take the kinds of layers in `windows` and how far back each sees (None: everything)."""
         self._windows = windows
         self._capacity = capacity
         self._dtype = dtype
@@ -48,14 +63,16 @@ class MaskBuilder:
         return added.masked_fill_(~visible, torch.finfo(self._dtype).min)
 
     def per_kind(self, mask: Tensor | None) -> Masks:
-        """The same mask for every kind of layer (right where no window can matter)."""
+        """Repeat a mask for every kind of layer (right where no window can matter)."""
         return mask if len(self._windows) == 1 else dict.fromkeys(self._windows, mask)
 
     def after(self, start: int, num_rows: int, mask: Tensor | None) -> Tensor:
-        """The mask ``[1, 1, N, T]`` of one call after `start` entries, windows aside."""
+        """Return the mask ``[1, 1, N, T]`` of one call after `start` entries, windows aside."""
         if num_rows <= TEMPLATE_ROWS:
             if self._template is None:
-                self._template = self._make_template()
+                rows = torch.arange(TEMPLATE_ROWS, device=self._device)
+                columns = torch.arange(2 * self._capacity, device=self._device) - self._capacity
+                self._template = self.additive(columns[None, :] <= rows[:, None])
             # Row i of the template sees columns up to C + i: column C is the call's first row.
             view = self._template[:num_rows].narrow(1, self._capacity - start, start + num_rows)
             if mask is None and self._device.type == "cpu":
@@ -70,22 +87,10 @@ class MaskBuilder:
         added[:, start:] = self.additive(mask.to(self._device))
         return added[None, None]
 
-    def _make_template(self) -> Tensor:
-        rows = torch.arange(TEMPLATE_ROWS, device=self._device)
-        columns = torch.arange(2 * self._capacity, device=self._device) - self._capacity
-        return self.additive(columns[None, :] <= rows[:, None])
-
     def visible(self, calls: Sequence[Call], starts: Tensor, width: int, seen: int) -> Tensor:
-        """Which entries each row sees, windows aside. Padding rows are causal.
+        """Return what each row sees, windows aside: bool ``[B, N, T]``; padding rows are causal.
 
-        Args:
-            calls: the merged calls.
-            starts: int64 ``[B]``, their committed lengths.
-            width: N.
-            seen: T.
-
-        Returns:
-            bool ``[B, N, T]``.
+        `starts` are the calls' committed lengths ``[B]``, `width` is N and `seen` T.
         """
         columns = torch.arange(seen, device=self._device) - starts[:, None]  # 0: first row's own
         rows = torch.arange(width, device=self._device)
@@ -100,21 +105,80 @@ class MaskBuilder:
         index = columns.clamp(0, width - 1)[:, None, :].expand(-1, width, -1)
         return (columns < 0)[:, None, :] | (inside[:, None, :] & blocks.gather(2, index))
 
-    def windowed(self, visible: Tensor, positions: Tensor, placed: Tensor) -> Masks:
-        """Fold the windows in: a row sees entries less than a window before its position.
+    def windowed(self, visible: Tensor, positions: Tensor, stored: Tensor) -> Masks:
+        """Fold windows into `visible` ``[B, N, T]``: additive ``[B, 1, N, T]`` per kind of layer.
 
-        Args:
-            visible: bool ``[B, N, T]``.
-            positions: int64 ``[B, N]`` of the rows.
-            placed: int64 ``[B, T]``, positions of the cache entries.
-
-        Returns:
-            additive ``[B, 1, N, T]``, one per kind of layer if there are several.
+        `positions` are those of the rows ``[B, N]``, `stored` those of the entries ``[B, T]``.
         """
         masks: dict[str, Tensor | None] = {}
         for kind, window in self._windows.items():
             near = visible
             if window is not None:
-                near = visible & (positions[:, :, None] - placed[:, None, :] < window)
+                near = visible & (positions[:, :, None] - stored[:, None, :] < window)
             masks[kind] = self.additive(near)[:, None]
         return masks if len(masks) > 1 else next(iter(masks.values()))
+
+
+def grouped_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Attend as transformers' scaled dot product does, with the rows of a group as one.
+
+    `query` is ``[B, H, N, D]``, `key` and `value` ``[B, K, T, D]``, the mask additive ``[B or 1, 1
+    or H, N, T]``. Returns ``[B, N, H, D]``, and no weights.
+    """
+    num_heads, num_rows = query.shape[1:3]
+    num_groups = num_heads // key.shape[1]
+    alone = attention_mask is None and num_rows > 1  # causal: the kernel knows how
+    special = any(options.get(name) is not None for name in _SPECIAL) or options.get("dropout")
+    by_head = attention_mask is not None and attention_mask.shape[1] > 1
+    if num_groups == 1 or num_rows > GROUPED_ROWS or alone or special or by_head:
+        given: tuple[Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, **options
+        )
+        return given
+    rows = query.reshape(query.shape[0], key.shape[1], num_groups * num_rows, query.shape[-1])
+    if attention_mask is not None:
+        attention_mask = attention_mask[..., : key.shape[2]].repeat(1, 1, num_groups, 1)
+    out = nn.functional.scaled_dot_product_attention(
+        rows, key, value, attn_mask=attention_mask, scale=scaling
+    )
+    return out.view(query.shape).transpose(1, 2).contiguous(), None
+
+
+def group_attention(module: Any) -> None:
+    """Let a causal LM group its rows: on a CPU, by torch's kernel, with shared heads."""
+    config = module.config.get_text_config()
+    shared = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    if module.device.type != "cpu" or config._attn_implementation != "sdpa":
+        return
+    if shared < config.num_attention_heads:
+        module.set_attn_implementation(NAME)
+
+
+def ungroup_attention(module: Any) -> None:
+    """Give a causal LM transformers' own attention back."""
+    if module.config.get_text_config()._attn_implementation == NAME:
+        module.set_attn_implementation("sdpa")
+
+
+@contextmanager
+def own_attention(module: Any) -> Iterator[None]:
+    """Run transformers' own attention in a causal LM."""
+    grouped = module.config.get_text_config()._attn_implementation == NAME
+    ungroup_attention(module)
+    try:
+        yield
+    finally:
+        if grouped:
+            module.set_attn_implementation(NAME)
+
+
+AttentionInterface.register(NAME, grouped_attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)

@@ -1,27 +1,28 @@
-"""A preallocated KV cache that calls write in place. Torch only; `model.py` hands it on.
+"""A preallocated KV cache that calls write in place.
 
 A *plane* is the keys or the values of one layer, ``[B, H, C, D]``; planes of one shape share one
-allocation, so that the views a call needs of all layers cost a few operations, not a few a layer.
-
-Letters: B cache rows (sequences), H key-value heads, C entries of a row (capacity and one scrap
-entry that padding is written to), D head dimension, N rows of a call, T entries that are read.
+allocation: views of all layers cost a few operations. Letters: B cache rows, H key-value heads,
+C entries of a row (and one scrap entry for padding), D head dimension, N rows, T entries read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.cache_utils import Cache
 
 PlaneShape = tuple[int, int]
 """(H, D) of a plane."""
 
 
-class KVStore:
-    """Keys and values of every layer, and the place where the running call writes and reads.
+class KVStore(Cache):
+    """Keys and values of every layer, as a cache of transformers.
 
-    One call announces its place (`at` or `scattered`) and then every layer calls `update` once.
+    A call announces its entries (`at`, `scattered` or `packed`), then every layer calls `update`
+    once.
     """
 
     def __init__(
@@ -35,17 +36,11 @@ class KVStore:
         devices: Sequence[torch.device] | None = None,
         separate: bool = False,
     ) -> None:
-        """Allocate zeros.
+        """Allocate zeros for `planes` (keys of layer 0, values of layer 0, …), each on its device.
 
-        Args:
-            planes: shapes in the order keys of layer 0, values of layer 0, keys of layer 1, …
-            num_rows: B.
-            capacity: C - 1.
-            dtype: of keys and values.
-            device: of what calls announce.
-            devices: of each plane, if its layer is placed elsewhere; None: all on `device`.
-            separate: one allocation a plane, as `torch.compile` wants it (no aliased inputs).
+        `separate`: one allocation a plane, as `torch.compile` wants it (no aliased inputs).
         """
+        super().__init__(layers=[])
         self.num_rows = num_rows
         self.scrap = capacity
         self.start = self.stop = 0
@@ -71,7 +66,7 @@ class KVStore:
                 for index in group:
                     self._group_of[index] = number
         self._row_bases = [[base.narrow(1, r, 1) for base in self._bases] for r in range(num_rows)]
-        self._planes = self._views(lambda base: base)
+        self._planes = self._views(self._bases, lambda base: base)
         if separate and device.type == "cuda":  # CUDA graphs may then write to them in place
             for plane in self._planes:
                 torch._dynamo.mark_static_address(plane)
@@ -86,38 +81,26 @@ class KVStore:
         """Bytes of all planes."""
         return sum(base.nbytes for base in self._bases)
 
-    def _views(self, view: Callable[[Tensor], Tensor]) -> Sequence[Tensor]:
-        """One view ``[B', H, …, D]`` per plane from one operation per allocation."""
+    def _views(self, bases: Sequence[Tensor], view: Callable[[Tensor], Tensor]) -> Sequence[Tensor]:
         if self._order is None:
-            return view(self._bases[0]).unbind(0)
-        parts = [part for base in self._bases for part in view(base).unbind(0)]
-        return [parts[place] for place in self._order]
+            return view(bases[0]).unbind(0)
+        parts = [part for base in bases for part in view(base).unbind(0)]
+        return [parts[plane] for plane in self._order]
 
     def at(self, row: int, start: int, stop: int) -> None:
-        """The next call writes entries `start` to `stop` of one row and reads 0 to `stop`."""
+        """Let the next call write entries `start` to `stop` of one row and read 0 to `stop`."""
         self.start, self.stop = start, stop
         bases = self._row_bases[row]
-        if self._order is None:
-            base = bases[0]
-            self._into = base.narrow(3, start, stop - start).unbind(0)
-            self._reads = base.narrow(3, 0, stop).unbind(0)
-            return
-        into = [part for b in bases for part in b.narrow(3, start, stop - start).unbind(0)]
-        reads = [part for b in bases for part in b.narrow(3, 0, stop).unbind(0)]
-        self._into = [into[place] for place in self._order]
-        self._reads = [reads[place] for place in self._order]
+        self._into = self._views(bases, lambda base: base.narrow(3, start, stop - start))
+        self._reads = self._views(bases, lambda base: base.narrow(3, 0, stop))
 
     def scattered(
         self, rows: Tensor, entries: Tensor, stop: int, first: int | None, *, late: bool = False
     ) -> None:
-        """The next call writes `entries` of several rows and reads entries 0 to `stop` of them.
+        """Let the next call write `entries` ``[B', N]`` of `rows` ``[B']``, and read to `stop`.
 
-        Args:
-            rows: int64 ``[B']``, cache rows.
-            entries: int64 ``[B', N]``, where each row of the call goes; `scrap` for padding.
-            stop: T.
-            first: `rows` are `first`, `first` + 1, …: they are read as a view (None: copied).
-            late: make the views inside `update`, so that a compiled graph contains them.
+        Rows that count up from `first` are read as a view (None: copied); `late` makes the views
+        inside `update`, so that a compiled graph contains them.
         """
         self.start, self.stop = 0, stop
         self._into = None
@@ -137,15 +120,12 @@ class KVStore:
         self._reads = None
         if first is not None and not late:
             count = len(rows)
-            self._reads = self._views(lambda base: base.narrow(1, first, count).narrow(3, 0, stop))
+            self._reads = self._views(
+                self._bases, lambda base: base.narrow(1, first, count).narrow(3, 0, stop)
+            )
 
     def packed(self, rows: Tensor, entries: Tensor) -> None:
-        """The next call writes one entry for each of its rows, of any cache rows; it reads planes.
-
-        Args:
-            rows: int64 ``[N]``, the cache row of each.
-            entries: int64 ``[N]``, where it goes there; `scrap` for padding.
-        """
+        """Let the next call write one entry for each of its rows ``[N]``, and read planes."""
         self.start, self.stop = 0, self.scrap + 1
         self._into = self._reads = self._read_rows = None
         self._indices = []
@@ -155,30 +135,44 @@ class KVStore:
             self._indices.append(index.view(-1).to(base.device))
         self._span = (0, self.num_rows)
 
-    def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
         """Store a layer's new states ``[B', H, N, D]``; return all it sees, ``[B', H, T, D]``."""
-        place = 2 * layer
+        plane = 2 * layer_idx
         into, reads = self._into, self._reads
         if into is not None and reads is not None:
-            into[place].copy_(keys)
-            into[place + 1].copy_(values)
-            return reads[place], reads[place + 1]
-        self._scatter(place, keys)
-        self._scatter(place + 1, values)
+            into[plane].copy_(key_states)
+            into[plane + 1].copy_(value_states)
+            return reads[plane], reads[plane + 1]
+        self._scatter(plane, key_states)
+        self._scatter(plane + 1, value_states)
         if reads is not None:
-            return reads[place], reads[place + 1]
-        return self._read(place), self._read(place + 1)
+            return reads[plane], reads[plane + 1]
+        return self._read(plane), self._read(plane + 1)
 
-    def _scatter(self, place: int, states: Tensor) -> None:
-        index = self._indices[self._group_of[place]]
+    # transformers reads the sizes of the running call when it is given no mask
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return how many entries the running call comes after."""
+        return self.start
+
+    get_query_offset = get_seq_length
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """Return T, and the first entry seen."""
+        return self.stop, 0
+
+    def _scatter(self, plane: int, states: Tensor) -> None:
+        index = self._indices[self._group_of[plane]]
         dim = states.shape[-1]
-        self._planes[place].view(-1, dim).index_copy_(0, index, states.reshape(-1, dim))
+        self._planes[plane].view(-1, dim).index_copy_(0, index, states.reshape(-1, dim))
 
-    def _read(self, place: int) -> Tensor:
-        plane = self._planes[place].narrow(2, 0, self.stop)
+    def _read(self, plane: int) -> Tensor:
+        entries = self._planes[plane].narrow(2, 0, self.stop)
         if self._read_rows is not None:
-            return plane.index_select(0, self._read_rows[self._group_of[place]])
-        return plane.narrow(0, *self._span)
+            return entries.index_select(0, self._read_rows[self._group_of[plane]])
+        return entries.narrow(0, *self._span)
 
     def move_row(self, source: int, row: int, length: int) -> None:
         """Copy the first `length` entries of row `source` to `row`."""

@@ -1,4 +1,4 @@
-"""Where checkpoints are: local folders and hub ids, their errors, and the hash of the weights."""
+"""Find checkpoints (local folders and hub ids), explain their errors, and hash their weights."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SAMPLED = "sampled:"
-"""What the hash of weights begins with where only a part of them was read."""
+"""Prefix of the hash of weights of which only a part was read."""
 GGUF = "gguf:"
-"""What it begins with where the weights were converted from a GGUF file: it is that file's hash."""
+"""Prefix of the hash of a GGUF file, for weights that were converted from it."""
 SOURCE = "source.json"
-"""What a folder that was converted from a GGUF file says of it."""
+"""File of a converted folder that names its GGUF file."""
 CONVERTED = 1
 """Format of such folders; raised when a conversion would come out differently."""
 _OF_MEMORY = re.compile(r"out of memory|allocate memory|enough memory", re.IGNORECASE)
@@ -30,16 +30,10 @@ _MOST_HEADER_BYTES = 10**8  # the format's own limit
 
 
 def find_checkpoint(path_or_id: str | Path, what: str, *needed: str) -> str:
-    """Check a local folder before its name is taken for that of a hub model.
+    """Return the path of a local folder, or the hub id, of a "model" or "tokenizer" (`what`).
 
-    Args:
-        path_or_id: a folder written by `save_pretrained`, or a hub id.
-        what: "model" or "tokenizer", for the message.
-        needed: files of which the folder must hold one.
-
-    Raises:
-        ValueError: in one line for a folder that is missing or holds none of them, or a model's
-            that has an adapter of PEFT, or its weights in a pickle.
+    `ValueError` for a folder that is missing, has none of the files `needed`, or holds a PEFT
+    adapter or weights in a pickle.
     """
     given = str(path_or_id)
     folder = Path(given).expanduser()
@@ -61,7 +55,6 @@ def find_checkpoint(path_or_id: str | Path, what: str, *needed: str) -> str:
 
 
 def _refuse_other_weights(given: str, folder: Path) -> None:
-    """`ValueError` for a folder with an adapter of PEFT, or whose weights are a pickle."""
     if (folder / _ADAPTER).is_file():
         if (folder / "config.json").is_file():
             raise ValueError(f"model {given!r}: that folder has an adapter of PEFT; {MERGE_IT}")
@@ -78,13 +71,13 @@ def _refuse_other_weights(given: str, folder: Path) -> None:
 
 
 def is_local(given: str) -> bool:
-    """Whether a name can only be that of a local folder, be it there or not."""
+    """Tell whether a name can only be that of a local folder, be it there or not."""
     is_path = given.startswith((".", "/", "~")) or given.count("/") > 1
     return is_path or Path(given).expanduser().exists()
 
 
 def unavailable(path_or_id: str | Path, what: str, error: Exception) -> ValueError:
-    """The one line for a checkpoint that could not be read, or is neither here nor on the hub."""
+    """Explain in one line why a checkpoint could not be read, here or from the hub."""
     if Path(path_or_id).expanduser().is_dir():
         return ValueError(f"{what} {str(path_or_id)!r} cannot be loaded: {first_line(error)}")
     if "model.safetensors" in str(error):  # it is there, and its weights are not
@@ -99,30 +92,24 @@ def unavailable(path_or_id: str | Path, what: str, error: Exception) -> ValueErr
 
 
 def first_line(error: Exception) -> str:
-    """What an error of a library says, as far as it fits into a line of ours."""
+    """Return the first line of a library's error."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def is_of_memory(error: Exception) -> bool:
-    """Whether there was no room for weights: nothing is wrong with their files."""
+    """Tell whether memory was short: nothing is wrong with the files then."""
     return isinstance(error, MemoryError) or bool(_OF_MEMORY.search(str(error)))
 
 
 def weights_sha256(path: str | Path, limit_bytes: int = 2**30) -> str | None:
-    """SHA-256 over a checkpoint's weight files in name order; None where none are found.
+    """Hash a checkpoint's weight files in name order; None where none are found.
 
-    A folder converted from a GGUF file has that file's hash: it is the same on every machine. Over
-    `limit_bytes` a sample of every file is hashed (`_sample_of`), and the digest begins with
-    `SAMPLED`: two such digests may be held against each other, and against no whole one.
-
-    Args:
-        path: a folder, or the id of a hub model that was downloaded.
-        limit_bytes: up to here every byte is read.
+    A folder converted from a GGUF file has that file's hash. Over `limit_bytes` a sample of every
+    file is hashed, and the digest begins with `SAMPLED`: it compares with no whole one.
     """
     folder = _folder_of(path)
-    made_from = _source_sha256(folder)
-    if made_from is not None:
-        return f"{GGUF}{made_from}"
+    if (source := folder / SOURCE).is_file():
+        return GGUF + str(json.loads(source.read_text(encoding="utf-8"))["sha256"])
     files = _weight_files(folder)
     if not files:
         return None
@@ -134,16 +121,8 @@ def weights_sha256(path: str | Path, limit_bytes: int = 2**30) -> str | None:
     return digest.hexdigest() if whole else SAMPLED + digest.hexdigest()
 
 
-def _source_sha256(folder: Path) -> str | None:
-    """SHA-256 of the GGUF file that a folder was converted from; None where it was not."""
-    file = folder / SOURCE
-    if not file.is_file():
-        return None
-    return str(json.loads(file.read_text(encoding="utf-8"))["sha256"])
-
-
 def count_weights(path: str | Path) -> int | None:
-    """How many weights a checkpoint holds, by its files' headers; None where none are found."""
+    """Count a checkpoint's weights by its files' headers; None where none are found."""
     total = 0
     for file in _weight_files(_folder_of(path)):
         with file.open("rb") as stream:
@@ -158,7 +137,6 @@ def count_weights(path: str | Path) -> int | None:
 
 
 def _folder_of(path: str | Path) -> Path:
-    """The folder of a checkpoint: for a hub id, the one it was downloaded to."""
     folder = Path(path).expanduser()
     if folder.is_dir():
         return folder
@@ -172,7 +150,6 @@ def _folder_of(path: str | Path) -> Path:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a model, without copies in another layout beside them."""
     return sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))
 
 
@@ -183,11 +160,7 @@ def _all_of(file: Path) -> Iterator[bytes]:
 
 
 def _sample_of(file: Path) -> Iterator[bytes]:
-    """Name, size, header (names, shapes and places of all tensors), and evenly spaced stretches.
-
-    The first and the last are the file's ends. Ends alone would not do: fine-tuning often leaves
-    embeddings and the last norm as they were.
-    """
+    """Sample evenly: fine-tuning often leaves embeddings and the last norm as they were."""
     size = file.stat().st_size
     yield f"{file.name} {size}\n".encode()
     with file.open("rb") as stream:
@@ -196,20 +169,3 @@ def _sample_of(file: Path) -> Iterator[bytes]:
         for number in range(_STRETCHES):
             stream.seek(max(0, size - _STRETCH_BYTES) * number // (_STRETCHES - 1))
             yield stream.read(_STRETCH_BYTES)
-
-
-def check_heads(source: str, shards: int) -> None:
-    """`ValueError` unless the attention heads of a model can be cut into so many equal parts."""
-    from transformers import AutoConfig
-
-    try:
-        config = AutoConfig.from_pretrained(source, trust_remote_code=False).get_text_config()
-    except Exception as error:
-        raise unavailable(source, "model", error) from error
-    num_heads = config.num_attention_heads
-    shared = getattr(config, "num_key_value_heads", None) or num_heads
-    if num_heads % shards or shared % shards:
-        raise ValueError(
-            f"model {source!r}: its {num_heads} attention heads over {shared} key-value heads "
-            f"cannot be cut into {shards} equal parts; use a number that divides both"
-        )

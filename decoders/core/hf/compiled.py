@@ -1,9 +1,6 @@
-"""A model's module through `torch.compile`: a graph of its own for every shape of call.
+"""A module through `torch.compile`: a graph of its own for every shape of call, without guards.
 
-The caller names the shape of each call; everything that a graph was specialised on must follow from
-that name. So no guard is evaluated when a graph is called (they cost more than the kernels they
-protect in a small model), and a graph that does not hold the whole module is refused rather than
-stitched together. On a GPU every graph is a CUDA graph.
+Everything that a graph was specialised on must follow from the shape's name.
 """
 
 from __future__ import annotations
@@ -25,26 +22,14 @@ class CompiledModule:
     def __init__(
         self, run: Callable[..., Tensor], *, device: torch.device, backend: str = "inductor"
     ) -> None:
-        """Nothing is compiled yet.
-
-        Args:
-            run: the module with keyword arguments; it returns one tensor.
-            device: of the module.
-            backend: of `torch.compile`.
-        """
-        self._run, self._backend = run, backend
+        """Compile `run` of keyword arguments later; it returns one tensor."""
+        self._run, self.backend = run, backend
         self._on_gpu = device.type == "cuda"
         self._graphs: dict[Hashable, Callable[..., Tensor]] = {}
         self.num_graphs = 0
 
     def __call__(self, shape: Hashable, fed: Mapping[str, Any]) -> Tensor:
-        """Run a call of a shape; a new shape is compiled and warmed up on this very call.
-
-        On a GPU the result is overwritten by the next call.
-
-        Raises:
-            ValueError: the module cannot be one graph.
-        """
+        """Run a call of a shape, compiled when it is new; on a GPU the next call overwrites it."""
         graph = self._graphs.get(shape)
         if graph is None:
             graph = self._graphs[shape] = self._made(fed)
@@ -53,7 +38,7 @@ class CompiledModule:
         return graph(**fed)
 
     def forget(self) -> None:
-        """Drop all graphs: the tensors that they were specialised on are no longer there."""
+        """Drop all graphs: their tensors are no longer there."""
         self._graphs.clear()
 
     def _begin(self) -> None:
@@ -61,9 +46,8 @@ class CompiledModule:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
     def _made(self, fed: Mapping[str, Any]) -> Callable[..., Tensor]:
-        """A graph of the shape of `fed`, compiled and warm."""
         options: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
-        if self._on_gpu and self._backend == "inductor":
+        if self._on_gpu and self.backend == "inductor":
             options["triton.cudagraphs"] = True
 
         def run(**fed: Any) -> Tensor:
@@ -72,7 +56,7 @@ class CompiledModule:
         # torch keeps graphs by code object and, told to check nothing, takes any that it has
         alone = FunctionType(run.__code__.replace(), run.__globals__, closure=run.__closure__)
         graph: Callable[..., Tensor] = torch.compile(
-            alone, fullgraph=True, dynamic=False, backend=self._backend, options=options
+            alone, fullgraph=True, dynamic=False, backend=self.backend, options=options
         )
         try:
             # never the plain module under a graph's name

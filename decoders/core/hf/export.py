@@ -5,7 +5,7 @@
     ids = model.generate(**inputs, max_new_tokens=64, custom_generate=spec)
 
 `generate` prepares prompts, budget, stop ids and sampling; the decoder answers on the user's own
-module with our cache. What a decoder cannot honour is refused, never left out.
+module with our cache. Whatever a decoder cannot honour is refused, never left out.
 
 Letters: B sequences, T tokens of the widest prompt or answer.
 """
@@ -44,38 +44,33 @@ _output: Any = GenerateDecoderOnlyOutput  # wants a LongTensor, which no annotat
 _CUTS = (MaxLengthCriteria, EosTokenCriteria)
 
 
-def transformers_generate(
-    decoder: str,
-    *,
-    draft: Any = None,
-    adapters: Mapping[str, str | Path] | None = None,
-    seed: int | None = None,
-) -> TransformersGenerate:
-    """A decoder as what `custom_generate` of transformers takes.
-
-    Args:
-        decoder: a spec as on the command line, such as ``ptp`` or ``spec:k=4``.
-        draft: the draft model it needs: a module of transformers, a folder or a hub id.
-        adapters: folders of the adapters it needs, by the name that its option says.
-        seed: of its draws; None: every call takes one from torch's global generator, which
-            `transformers.set_seed` sets. The n-th of equal prompts of a batch has the seed + n.
-
-    Raises:
-        ValueError: for an unknown decoder or option, or where it needs what was not given.
-    """
-    return TransformersGenerate(decoder, draft, dict(adapters or {}), seed)
-
-
 class TransformersGenerate:
-    """Made by `transformers_generate`; holds the models it last ran on.
+    """A decoder as a loop that `custom_generate` of transformers takes.
 
-    Linear layers of a module that has an adapter are wrapped in place; they compute what they did.
+    It holds the models it last ran on; adapters wrap linear layers of a module in place.
     """
 
     def __init__(
-        self, decoder: str, draft: Any, adapters: Mapping[str, str | Path], seed: int | None
+        self,
+        decoder: str,
+        *,
+        draft: Any = None,
+        adapters: Mapping[str, str | Path] | None = None,
+        seed: int | None = None,
     ) -> None:
-        """See `transformers_generate`; models are opened when there is a module."""
+        """Make a decoder; models are opened when there is a module.
+
+        Args:
+            decoder: a spec as on the command line, such as ``ptp`` or ``spec:k=4``.
+            draft: the draft model it needs: a module of transformers, a folder or a hub id.
+            adapters: folders of the adapters it needs, by the name that its option says.
+            seed: of its draws; None: every call takes one from torch's global generator, which
+                `transformers.set_seed` sets. The n-th of equal prompts of a batch has the seed + n.
+
+        Raises:
+            ValueError: for an unknown decoder or option, or where it needs what was not given.
+        """
+        adapters = dict(adapters or {})
         self._decoder = build(parse_spec(decoder))
         if isinstance(self._decoder, SelfDriven):
             raise ValueError(f"{decoder} is a loop of transformers already: use it there")
@@ -103,24 +98,20 @@ class TransformersGenerate:
     ) -> Any:
         """Answer as `generate` does: ids ``[B, T]``, prompts included, filled up on the right.
 
-        Of `inputs` the mask and the cache are looked at. They have no names in the signature: what
-        a custom loop names there, and the library's own does not, `generate` leaves unprepared.
-
-        Raises:
-            ValueError: for processors, criteria or a cache that the decoder cannot honour, and
-                whatever the decoder raises.
+        Mask and cache are read from `inputs`: `generate` prepares no argument that a custom loop
+        alone names. `ValueError` for what the decoder cannot honour.
         """
         cache, mask = inputs.get("past_key_values"), inputs.get("attention_mask")
         if cache is not None and cache.get_seq_length():
             raise ValueError(f"{self._decoder.name} begins with an empty cache of its own")
         sampling = self._sampling(generation_config, input_ids.shape[1], logits_processor)
         texts = input_ids.tolist()
-        shown = [[1] * len(ids) for ids in texts]
+        kept = [[1] * len(ids) for ids in texts]
         if mask is not None:
-            shown = mask.tolist()
+            kept = mask.tolist()
         prompts = [
             [token for token, is_shown in zip(ids, row, strict=True) if is_shown]
-            for ids, row in zip(texts, shown, strict=True)
+            for ids, row in zip(texts, kept, strict=True)
         ]
         criteria = [asked for asked in stopping_criteria if not isinstance(asked, _CUTS)]
         answers = self._answers(model, prompts, sampling, criteria)
@@ -140,8 +131,6 @@ class TransformersGenerate:
         sampling: Sampling,
         criteria: Sequence[Any],
     ) -> list[list[int]]:
-        """The answers' ids."""
-
         def asked(request: Request) -> Steps:
             return _asked(self._decoder.steps(request), request, criteria)
 
@@ -164,7 +153,6 @@ class TransformersGenerate:
         return answers
 
     def _sampling(self, config: Any, num_prompt: int, processors: Sequence[Any]) -> Sampling:
-        """What a prepared generation config asks for."""
         beyond = [type(asked).__name__ for asked in processors if not _is_of(asked, config)]
         if (config.num_beams or 1) > 1:
             beyond.append(f"num_beams={config.num_beams}")
@@ -189,7 +177,6 @@ class TransformersGenerate:
         )
 
     def _open(self, model: Any) -> Models:
-        """The models around a module, made when it is a new one."""
         if self._models is None or self._module is not model:
             target = _wrapped(model)
             draft = None if self._draft is None else self._open_draft(target)
@@ -207,8 +194,10 @@ class TransformersGenerate:
         return _wrapped(self._draft)
 
 
+transformers_generate = TransformersGenerate
+
+
 def _is_of(processor: Any, config: Any) -> bool:
-    """Whether a processor is one that `generate` made of a generation config's own sampling."""
     option = _WARPERS.get(type(processor))
     own = option is not None and getattr(processor, option) == getattr(config, option)
     return bool(config.do_sample) and own
@@ -223,7 +212,6 @@ class _Stopped(Exception):
 
 
 def _asked(steps: Steps, request: Request, criteria: Sequence[Any]) -> Steps:
-    """A decoder's steps, with the criteria asked after every one that did not end the answer."""
     tokens: list[int] = []
     result: CallResult | None = None
     while True:
@@ -237,7 +225,6 @@ def _asked(steps: Steps, request: Request, criteria: Sequence[Any]) -> Steps:
 
 
 def _wrapped(module: Any) -> HFModel:
-    """A module of the user's as a model: its mode and what of it is trained stay as they are."""
     was_training = module.training
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     model = HFModel(module, grouped=False)

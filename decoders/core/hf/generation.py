@@ -1,9 +1,6 @@
-"""A loop of transformers as a decoder's: `generate()` runs, and what happens in it is told.
+"""A loop of transformers as a decoder's: `generate()` runs, and its passes and tokens are reported.
 
-Forward passes are counted where they run: a hook stands on the body of the target, and of the
-draft model. Tokens are emitted where transformers hands them to a streamer (or asks its stopping
-criteria, which is all that a custom loop is sure to do), so a step is a turn of its loop.
-
+Hooks count forward passes; a streamer (or the stopping criteria of a custom loop) ends steps.
 Letters: B sequences, N rows of a pass, T tokens of the widest prompt.
 """
 
@@ -21,9 +18,9 @@ from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaLis
 
 from decoders.core.adapter.gating import text_model
 from decoders.core.decoder import Answer, Role
-from decoders.core.hf.custom import CustomLoop
-from decoders.core.hf.library import library_copy
-from decoders.core.hf.quiet import no_warnings
+from decoders.core.hf.copies import library_copy
+from decoders.core.hf.custom import Loop
+from decoders.core.hf.loading import no_warnings
 from decoders.core.types import Emit, Sampling
 
 _settings: Any = GenerationConfig  # untyped
@@ -35,16 +32,16 @@ def run_generate(
     *,
     assistant: Mapping[str, Any] | None = None,
     verifies: bool = False,
-    custom: CustomLoop | None = None,
+    custom: Loop | None = None,
 ) -> None:
     """Answer by transformers' `generate` on the target's own module, all sequences as one batch.
 
     Args:
-        answers: what is asked; their samplings differ in the seed alone.
-        options: what the generation config says beside sampling, budget and stop ids.
-        assistant: the generation config of the draft model, which then drafts; None: none does.
-        verifies: whether its passes carry drafts, which are then told.
-        custom: what runs in the place of the library's own loops.
+        answers: their samplings differ in the seed alone.
+        options: of the generation config, beside sampling, budget and stop ids.
+        assistant: the generation config of the draft model; None: none drafts.
+        verifies: passes carry drafts.
+        custom: a loop in the place of the library's own.
     """
     request = answers[0].request
     module = request.target.model.library_module
@@ -59,7 +56,9 @@ def run_generate(
     with ExitStack() as stack:
         stack.enter_context(no_warnings())
         if request.draft is not None:
-            helper = _apart(request.draft.model.library_module, module)
+            helper = request.draft.model.library_module
+            if helper is module:
+                helper = library_copy(helper)
             helper.generation_config = _settings(**(assistant or {}))
             given["assistant_model"] = helper
             stack.enter_context(_hooked(helper, "draft", course))
@@ -70,24 +69,15 @@ def run_generate(
             module.generate(**given, streamer=_Streamer(course))
         else:
             criteria = StoppingCriteriaList([_Criterion(course)])
-            course.finish(custom.run(module, **given, stopping_criteria=criteria))
+            course.finish(custom(module, **given, stopping_criteria=criteria))
 
 
 def _config(sampling: Sampling, options: Mapping[str, Any]) -> Any:
-    """The generation config of a sampling, which leaves nothing to the model's own.
-
-    No token is padding: where one is, an assistant is not shown it, be it part of the text or not.
-    """
-    drawn: dict[str, Any] = {"do_sample": False}
-    if not sampling.greedy:
-        drawn = {
-            "do_sample": True,
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-        }
+    """No token is padding: an assistant would not be shown it where it is part of the text."""
+    drawn = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p")}
     return _settings(
-        **drawn,
+        do_sample=not sampling.greedy,
+        **({} if sampling.greedy else drawn),
         **options,
         max_new_tokens=sampling.max_new_tokens,
         eos_token_id=sorted(sampling.stop_ids) or None,
@@ -96,21 +86,14 @@ def _config(sampling: Sampling, options: Mapping[str, Any]) -> Any:
 
 
 def _padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Prompts ``[B, T]``, filled up on the left, and which of it are tokens of theirs."""
     width = max(map(len, prompts))
     ids = [[0] * (width - len(prompt)) + list(prompt) for prompt in prompts]
-    shown = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-    return torch.tensor(ids, device=device), torch.tensor(shown, device=device)
-
-
-def _apart(helper: Any, module: Any) -> Any:
-    """The draft model's module; another one of the same weights where the target drafts itself."""
-    return helper if helper is not module else library_copy(helper)
+    mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
 
 @contextmanager
 def _seeded(answers: Sequence[Answer], device: torch.device) -> Iterator[None]:
-    """Draws of torch's global generator as the seeds and prompts say; it is put back in the end."""
     firsts = [answer.request.uniforms.at("draw", 0) for answer in answers]
     digest = hashlib.blake2b(repr(firsts).encode(), digest_size=7).digest()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -120,7 +103,6 @@ def _seeded(answers: Sequence[Answer], device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _hooked(module: Any, role: Role, course: _Course) -> Iterator[None]:
-    """Tell of every pass of a module's body; of fewer layers than it has is one that drafts."""
     body = text_model(module)
     config = body.config
     num_layers = config.num_hidden_layers
@@ -144,7 +126,7 @@ def _hooked(module: Any, role: Role, course: _Course) -> Iterator[None]:
 
 
 class _Course:
-    """What has happened in a loop so far."""
+    """The steps of a loop so far."""
 
     def __init__(self, answers: Sequence[Answer], width: int, *, verifies: bool) -> None:
         self._answers, self._verifies = answers, verifies
@@ -155,7 +137,6 @@ class _Course:
         self._cached = 0
 
     def ran(self, role: Role, fed: Tensor, cache: Any) -> None:
-        """A pass over `fed` ``[B, N]`` (or its embeddings ``[B, N, D]``) after what is cached."""
         num_rows = fed.shape[1]
         whole = not self._num_passes[role] and num_rows >= self._width
         self._num_passes[role] += 1
@@ -167,12 +148,10 @@ class _Course:
             self._cached = 0 if cache is None else int(cache.get_seq_length())
 
     def passed(self) -> None:
-        """The pass is over."""
         for answer in self._answers:
             answer.passed()
 
     def step(self, tokens: Sequence[Sequence[int]]) -> None:
-        """The loop went on by `tokens`, as many for every sequence."""
         if not self._num_passes["target"]:
             raise RuntimeError("the loop gave tokens without a forward pass of the target's body")
         drafts = self._drafts()
@@ -190,16 +169,10 @@ class _Course:
         self._width += len(tokens[0])
 
     def grown(self, ids: Tensor) -> None:
-        """The loop holds ``[B, T]`` tokens now, prompts included."""
         if ids.shape[1] > self._width:
             self.step(ids[:, self._width :].tolist())
 
     def finish(self, ids: Any) -> None:
-        """A custom loop is through; what it has not shown on the way is a last step.
-
-        Raises:
-            ValueError: for what is no text that begins with the prompt.
-        """
         ids = getattr(ids, "sequences", ids)
         num_prompt = self._lengths[0]
         whole = isinstance(ids, Tensor) and ids.dim() == 2 and len(ids) == len(self._answers)
@@ -212,7 +185,6 @@ class _Course:
         self.grown(ids)
 
     def _drafts(self) -> list[int]:
-        """What of the target's last pass was drafts: all it was fed beyond the text so far."""
         if self._fed is None:
             return []
         num_drafts = self._cached + self._fed.shape[1] - self._width
@@ -226,13 +198,11 @@ class _Streamer:
         self._course, self._begun = course, False
 
     def put(self, value: Tensor) -> None:
-        """Prompts first, then what a turn of the loop gave."""
         if self._begun:
             self._course.step(value.tolist() if value.dim() == 2 else value[:, None].tolist())
         self._begun = True
 
-    def end(self) -> None:
-        """Everything has been put."""
+    def end(self) -> None: ...
 
 
 class _Criterion(StoppingCriteria):
@@ -242,7 +212,6 @@ class _Criterion(StoppingCriteria):
         self._course = course
 
     def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
-        """See `StoppingCriteria`."""
         del scores
         self._course.grown(input_ids)
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)

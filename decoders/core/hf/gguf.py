@@ -1,9 +1,6 @@
-"""GGUF files (llama.cpp's format) as checkpoint folders that transformers loads like any other.
+"""GGUF files (llama.cpp's format) as checkpoint folders, each written whole or not at all.
 
-transformers reads a GGUF file tensor by tensor; what it leaves out is put right here, from the
-file's own metadata: weights are dequantised (so they can be saved and trained on), the special ids
-are set, and text is cut up before byte-pair encoding as the file says. A folder is written whole or
-not at all.
+The file's metadata says what transformers leaves out: special ids, and how text is cut up.
 """
 
 from __future__ import annotations
@@ -20,8 +17,8 @@ from typing import Any
 
 import torch
 
-from decoders.core.hf.checkpoint import CONVERTED, SOURCE
-from decoders.core.hf.quiet import no_bars
+from decoders.core.hf.checkpoint import CONVERTED, SOURCE, first_line
+from decoders.core.hf.loading import no_bars
 
 _INSTALL = "pip install 'decoding-bench[gguf]' (the packages gguf and accelerate)"
 
@@ -31,7 +28,7 @@ _CUT_DIGITS = "smollm"
 
 
 def sha256_of(file: Path, on_bytes: Callable[[int], None] | None = None) -> str:
-    """SHA-256 of a file; `on_bytes` is told how many bytes each piece had."""
+    """Hash a file; `on_bytes` is called with the size of each piece."""
     digest = hashlib.sha256()
     with file.open("rb") as stream:
         while chunk := stream.read(2**22):
@@ -42,16 +39,9 @@ def sha256_of(file: Path, on_bytes: Callable[[int], None] | None = None) -> str:
 
 
 def convert(file: Path, folder: Path, sha256: str) -> Path:
-    """Write the model and tokenizer of a GGUF file into `folder`, in float32.
+    """Write the model and tokenizer of a GGUF file into a new `folder`, in float32.
 
-    Args:
-        file: the GGUF file.
-        folder: must not exist; it appears when everything is written.
-        sha256: of the file; the folder's `SOURCE` says it.
-
-    Raises:
-        ValueError: in one line: a missing package, a file that is no GGUF, is cut off, or holds
-            tensors or an architecture that cannot be read, or a disk that is full.
+    `ValueError` for a missing package, a file that cannot be read, or a full disk.
     """
     metadata = _metadata(file)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -70,14 +60,13 @@ def convert(file: Path, folder: Path, sha256: str) -> Path:
                 f"no room for the converted {file.name} in {folder.parent} ({error.strerror}); "
                 "free some space, or choose another place with DECODING_BENCH_CACHE"
             ) from error
-        raise ValueError(f"{file.name} cannot be converted: {_one_line(error)}") from error
+        raise ValueError(f"{file.name} cannot be converted: {first_line(error)}") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return folder
 
 
 def _metadata(file: Path) -> dict[str, Any]:
-    """Plain values of a file's metadata by key; tensors are only checked to be there."""
     try:
         with file.open("rb") as stream:
             magic = stream.read(len(_MAGIC))
@@ -95,7 +84,7 @@ def _metadata(file: Path) -> dict[str, Any]:
         fields = {name: field.contents() for name, field in reader.fields.items()}
     except Exception as error:  # of a damaged file the reader raises whatever its bytes lead to
         raise ValueError(
-            f"{file} is damaged or cut off ({_one_line(error)}); fetch it again"
+            f"{file} is damaged or cut off ({first_line(error)}); fetch it again"
         ) from error
     return fields
 
@@ -113,7 +102,7 @@ def _write(file: Path, folder: Path, metadata: Mapping[str, Any]) -> None:
         raise
     except Exception as error:  # the readers raise anything from KeyError to NotImplementedError
         raise ValueError(
-            f"{file} cannot be loaded by transformers: {_one_line(error)}; take a file of a "
+            f"{file} cannot be loaded by transformers: {first_line(error)}; take a file of a "
             "supported architecture and quantisation, or a folder of save_pretrained"
         ) from error
     _set_special_ids(module, tokenizer, metadata)
@@ -131,7 +120,6 @@ def _write(file: Path, folder: Path, metadata: Mapping[str, Any]) -> None:
 
 
 def _set_special_ids(module: Any, tokenizer: Any, metadata: Mapping[str, Any]) -> None:
-    """Begin, end and padding as the file says, in the model's configs and the tokenizer."""
     names = {"bos": "bos_token_id", "eos": "eos_token_id", "padding": "pad_token_id"}
     for short, name in names.items():
         value = metadata.get(f"tokenizer.ggml.{short}_token_id")
@@ -141,8 +129,3 @@ def _set_special_ids(module: Any, tokenizer: Any, metadata: Mapping[str, Any]) -
         setattr(module.generation_config, name, int(value))
         token = tokenizer.convert_ids_to_tokens(int(value))
         setattr(tokenizer, name.removesuffix("_id"), token)
-
-
-def _one_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

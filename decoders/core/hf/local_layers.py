@@ -1,9 +1,7 @@
-"""GPT-Neo on masks of ours. Its layers mask by themselves, in every sequence of a call alike.
+"""GPT-Neo on masks of ours: its layers mask by themselves, in every sequence of a call alike.
 
-Each layer holds a table of what a row sees, causal or of a window, and takes the last rows of the
-longest text for those that are fed: wrong for the others of a merged call, and too short for drafts
-past the last position. Where the model is given a mask for each kind of layer, these are used in
-the tables' place; given none, it runs as transformers made it.
+Its tables take the last rows of the longest text for those that are fed. Masks for each kind of
+layer replace them; without, the model runs as transformers made it.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ _NO_END = 2**24
 
 
 def is_local(module: Any) -> bool:
-    """Whether a causal LM is of this kind."""
+    """Tell whether a causal LM is of this kind."""
     return bool(module.config.model_type == "gpt_neo")
 
 

@@ -1,15 +1,10 @@
 """Linear layers whose weights are 8 or 4 bits wide, by torch's own CPU kernels.
 
-Weights alone: activations stay in the model's dtype, and every product gives it back.
-
 * ``int8``: one scale for each output, symmetric: ``w = q s``, q in -127 to 127.
 * ``int4``: a scale and a zero for each output and `GROUP` inputs: ``w = (q - 8) s + z``, q in 0 to
   15. A layer whose sizes the kernel does not take (an odd vocabulary, say) is int8 instead.
 
-Calls of few rows read packed weights, which is what their time goes to. Wide ones (prompts) cost
-arithmetic: there int8 is unpacked for a product of the usual kind; torch has no fast way for int4.
-
-Letters: M rows, K inputs, N outputs.
+Wide calls (prompts) unpack int8; torch has no fast way for int4. Letters: K inputs, N outputs.
 """
 
 from __future__ import annotations
@@ -36,14 +31,9 @@ _OUTPUTS = 16
 
 
 class QuantizedLinear(nn.Linear):
-    """A linear layer of packed weights.
+    """A linear layer of packed weights; its `weight` has the shape and holds no numbers.
 
-    It is an `nn.Linear` to whoever looks for one; its `weight` has the shape and holds no numbers.
-
-    Attributes:
-        width: of the weights.
-        packed: int8 ``[N, K]``, or as torch's int4 kernel wants them.
-        scales: ``[N]``, or scales and zeros ``[K / GROUP, N, 2]``.
+    `scales` are ``[N]``, or scales and zeros ``[K / GROUP, N, 2]``.
     """
 
     packed: Tensor
@@ -51,7 +41,7 @@ class QuantizedLinear(nn.Linear):
     packs_linear = True  # see `gating.linear_layers`
 
     def __init__(self, weight: Tensor, bias: Tensor | None, width: Width) -> None:
-        """Of a weight ``[N, K]``."""
+        """Pack a weight ``[N, K]``."""
         nn.Module.__init__(self)
         self.out_features, self.in_features = weight.shape
         self.width = width if fits_int4(weight) else "int8"
@@ -67,7 +57,7 @@ class QuantizedLinear(nn.Linear):
         return self.packed.nbytes + self.scales.nbytes
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., N]`` of ``[..., K]``."""
+        """Map ``[..., K]`` to ``[..., N]``."""
         rows = x.reshape(-1, x.shape[-1])
         if self.width == "int8":
             if len(rows) > PACKED_ROWS:
@@ -81,7 +71,7 @@ class QuantizedLinear(nn.Linear):
         return y if self.bias is None else y + self.bias
 
     def unpacked(self) -> Tensor:
-        """The weights ``[N, K]`` that the packed ones stand for; of int4 slowly."""
+        """Return the weights ``[N, K]`` that the packed ones stand for; of int4 slowly."""
         if self.width == "int8":
             return self.packed.to(self.scales.dtype) * self.scales[:, None]
         one = torch.eye(self.in_features, dtype=self.scales.dtype)
@@ -90,7 +80,7 @@ class QuantizedLinear(nn.Linear):
 
 
 def fits_int4(weight: Tensor) -> bool:
-    """Whether the int4 kernel takes a weight ``[N, K]``."""
+    """Tell whether the int4 kernel takes a weight ``[N, K]``."""
     return weight.shape[0] % _OUTPUTS == 0 and weight.shape[1] % GROUP == 0
 
 
@@ -116,13 +106,7 @@ def _int4(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def quantize(module: Any, width: Width) -> None:
-    """Put packed layers in the place of a causal LM's linear layers and of its head.
-
-    An embedding that was tied to the head stays as it is.
-
-    Raises:
-        ValueError: the module is not on a CPU, or has linear layers of another kind.
-    """
+    """Pack a causal LM's linear layers and head, no tied embedding; or `ValueError`."""
     if module.device.type != "cpu":
         raise ValueError(
             f"--quantize {width} runs on a CPU alone (torch's packed kernels); leave it out, or "
@@ -141,12 +125,12 @@ def quantize(module: Any, width: Width) -> None:
 
 
 def packed_bytes(module: Any) -> int:
-    """Bytes of all packed layers of a module."""
+    """Return the bytes of all packed layers of a module."""
     return sum(layer.weight_bytes for layer in _packed_layers(module))
 
 
 def num_packed(module: Any) -> int:
-    """How many weights the packed layers of a module stand for."""
+    """Count the weights that the packed layers of a module stand for."""
     return sum(layer.in_features * layer.out_features for layer in _packed_layers(module))
 
 

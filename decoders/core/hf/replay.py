@@ -1,9 +1,5 @@
 """One call of a model again and again without the Python around it: how fast it could be.
 
-What the module was fed in a real call is kept, and its work on just that is captured: as a CUDA
-graph on a GPU, else through `torch.compile`. A replay writes the same cache entries and gives the
-same logits.
-
 Letters: N rows of the call, V vocabulary.
 """
 
@@ -28,7 +24,7 @@ _COMPILERS = ("g++", "clang++", "c++")
 
 
 def missing_compiler() -> str | None:
-    """Why `torch.compile` cannot make code for a CPU here; None: it can."""
+    """Explain why `torch.compile` cannot make code for a CPU here; None: it can."""
     given = os.environ.get("CXX")
     wanted = (given,) if given else _COMPILERS
     if any(shutil.which(name) for name in wanted):
@@ -38,14 +34,9 @@ def missing_compiler() -> str | None:
 
 @torch.inference_mode()
 def capture(model: HFModel, calls: Sequence[Call], backend: str = "inductor") -> Replay:
-    """Make calls once as ever, and return their work alone.
+    """Run calls that read all of their rows, and return their work: a graph, or compiled.
 
-    It holds as long as the model's cache is not allocated anew. The calls read all of their rows.
-
-    Args:
-        model: theirs.
-        calls: as `HFModel.forward` takes them; they are committed.
-        backend: of `torch.compile`, on a CPU.
+    It holds as long as the model's cache is not allocated anew.
     """
     module, base = model.module, text_model(model.module)
     hidden = model.architecture.reads_hidden
@@ -74,8 +65,6 @@ def capture(model: HFModel, calls: Sequence[Call], backend: str = "inductor") ->
 
 
 def _inferring(run: Replay) -> Replay:
-    """Warmed up, and without autograd."""
-
     @torch.inference_mode()
     def replay() -> Tensor:
         return run()
@@ -86,7 +75,6 @@ def _inferring(run: Replay) -> Replay:
 
 
 def _graph(work: Replay) -> Replay:
-    """A CUDA graph of it; the logits it returns are overwritten by the next replay."""
     side: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

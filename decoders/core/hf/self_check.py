@@ -1,11 +1,8 @@
-"""A model's logits against transformers' own, asked before it is used: no wrong one runs unnoticed.
+"""Compare a model's logits with transformers' own before it is used: no wrong one runs unnoticed.
 
-Prompts of made-up ids are fed in the ways that decoders feed them, and alone, without cache, mask
-or positions, to transformers' forward. How much rounding is usual is shown by that forward itself,
-of a prompt cut short. In half precision a router may send a row to another expert: there the median
-row counts.
-
-Letters: N rows compared, V vocabulary.
+Prompts are fed as decoders feed them, and to transformers' forward alone, whose logits of a prompt
+cut short show how much rounding is usual. In half precision a router may send a row to another
+expert: there the median row counts.
 """
 
 from __future__ import annotations
@@ -21,13 +18,13 @@ from decoders.core.hf.model import HFModel
 
 _LENGTH, _BLOCK = 12, 5
 _BOUNDS = {torch.float32: (1.0, 1e-3), torch.float16: (0.5, 0.1), torch.bfloat16: (0.5, 0.2)}
-"""Which quantile of the rows' errors may be how large; errors are shares of the logits' spread."""
+"""A quantile of the rows' errors, and its bound as a share of the logits' spread."""
 _USUAL = 4
-"""How many times the rounding of transformers' own forward an error may be."""
+"""The largest error, in multiples of the rounding of transformers' own forward."""
 _MOST_WORK = 2e11
 """Weights times tokens that a CPU computes in a few seconds: no longer prompt is compared."""
 _GPU_WORK = 1000
-"""How many times as much a GPU does."""
+"""The same work of a GPU, in multiples of a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +37,7 @@ class _Answer:
 
 
 def self_check(model: HFModel) -> list[str]:
-    """Compare a model that has no open session with transformers' own forward of its module.
-
-    Returns:
-        What was not compared, a line each.
+    """Compare a model that has no open session; return what was not compared, a line each.
 
     Raises:
         ValueError: in one line that names the architecture and the first difference.
@@ -58,23 +52,26 @@ def self_check(model: HFModel) -> list[str]:
             f"{type(model.module).__name__} fails in calls as decoders make them "
             f"({type(error).__name__}: {first_line(error)}); choose another model"
         ) from error
-    window = _widest(model)
-    if window and window < model.max_length and not _window(model):
+    window, compared = _windows(model)
+    if window and window < model.max_length and not compared:
         return [f"not compared with transformers' own forward beyond its window of {window:,}"]
     return []
 
 
 def _compare(model: HFModel) -> None:
     quantile, bound = _BOUNDS[model.dtype]
+    dtype = model.facts["dtype"]
     tokens = _ids(model, min(_LENGTH, model.max_length), 0)
     own = {tuple(tokens): model.own_logits(tokens, len(tokens))}
     if own[tuple(tokens)].isnan().any():
         raise ValueError(
             f"{type(model.module).__name__} gives no numbers (NaN) by transformers' own forward in "
-            f"{_name(model)}: its weights are damaged, or it overflows; try --dtype bfloat16 or "
+            f"{dtype}: its weights are damaged, or it overflows; try --dtype bfloat16 or "
             "float32"
         )
-    bound = max(bound, _USUAL * _rounding(model, tokens, own[tuple(tokens)], quantile))
+    short = max(1, len(tokens) - 3)  # the rounding of a prompt cut short is usual
+    usual = _errors(model.own_logits(tokens[:short], short), own[tuple(tokens)][:short])
+    bound = max(bound, _USUAL * usual.quantile(quantile).item())
     for answer in _answers(model, tokens):
         key, num_rows = tuple(answer.tokens), len(answer.logits)
         if key not in own:
@@ -84,38 +81,21 @@ def _compare(model: HFModel) -> None:
             raise ValueError(
                 f"{type(model.module).__name__} gives other logits for {answer.how} than "
                 f"transformers' own forward, by {error:.2g} of their spread (rounding in "
-                f"{_name(model)} is below {bound:.2g}): nothing measured on it would be right; "
+                f"{dtype} is below {bound:.2g}): nothing measured on it would be right; "
                 "choose another model"
             )
 
 
-def _name(model: HFModel) -> str:
-    return str(model.dtype).removeprefix("torch.")
-
-
-def _rounding(model: HFModel, tokens: list[int], whole: Tensor, quantile: float) -> float:
-    """That quantile of the errors of transformers' own forward where a prompt is cut short."""
-    short = max(1, len(tokens) - 3)
-    errors = _errors(model.own_logits(tokens[:short], short), whole[:short])
-    return errors.quantile(quantile).item()
-
-
-def _widest(model: HFModel) -> int:
-    """The widest sliding window of a model's layers; 0: none slides."""
-    return max((window or 0 for window in model.architecture.windows.values()), default=0)
-
-
-def _window(model: HFModel) -> int:
-    """The window beyond which a model is compared; 0: there is none, or it would take long."""
-    window = _widest(model)
+def _windows(model: HFModel) -> tuple[int, int]:
+    """Return the widest window, and the one that is compared; 0: none, or it would take long."""
+    window = max((window or 0 for window in model.architecture.windows.values()), default=0)
     most = _MOST_WORK * (1 if model.device.type == "cpu" else _GPU_WORK)
     fits = window + _BLOCK <= model.max_length and window * model.num_parameters <= most
-    return window if fits else 0
+    return window, window if fits else 0
 
 
 def _answers(model: HFModel, tokens: list[int]) -> Iterator[_Answer]:
-    """Each way of feeding, in turn: with prompts as long as `tokens`, and beyond a window."""
-    window = _window(model)
+    _, window = _windows(model)
     model.reserve(3, max(len(tokens), window + _BLOCK))
     yield _fed(model, "a prompt alone", tokens, len(tokens))
     if len(tokens) > _BLOCK:
@@ -127,7 +107,6 @@ def _answers(model: HFModel, tokens: list[int]) -> Iterator[_Answer]:
 
 
 def _fed(model: HFModel, how: str, tokens: list[int], num_rows: int) -> _Answer:
-    """The last rows as one call, behind the others."""
     session = model.open()
     if before := tokens[:-num_rows]:
         model.forward([session.call(before)])
@@ -137,7 +116,6 @@ def _fed(model: HFModel, how: str, tokens: list[int], num_rows: int) -> _Answer:
 
 
 def _merged(model: HFModel, tokens: list[int]) -> Iterator[_Answer]:
-    """Prompts of unequal lengths in one call, one of them in a cache that holds most of it."""
     sessions = [model.open() for _ in range(3)]
     prompts = [tokens, _ids(model, len(tokens) - 1, 1), _ids(model, 3, 2)]
     counts = [len(tokens), 2, 3]
@@ -154,7 +132,7 @@ def _merged(model: HFModel, tokens: list[int]) -> Iterator[_Answer]:
 
 
 def _errors(logits: Tensor, expected: Tensor) -> Tensor:
-    """Root mean square difference of each row as a share of the spread of `expected`, ``[N]``."""
+    """Return root mean square differences as shares of the expected spread, ``[N]``."""
     difference = (logits - expected).masked_fill(logits == expected, 0)  # of infinities, too
     spread = expected.masked_fill(~expected.isfinite(), 0).std(-1)
     return difference.pow(2).mean(-1).sqrt() / spread.clamp(min=torch.finfo(torch.float32).tiny)

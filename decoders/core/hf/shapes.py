@@ -1,7 +1,4 @@
-"""Models of a known shape with random weights: what a call costs does not depend on their values.
-
-Configurations as their publishers give them; nothing is downloaded.
-"""
+"""Models of a published shape with random weights: cost does not depend on their values."""
 
 from __future__ import annotations
 
@@ -16,41 +13,18 @@ from transformers.initialization import no_init_weights
 from decoders.core.hf.model import Attention, HFModel
 from decoders.core.hf.quantized import Width
 
+_COLUMNS = (
+    *("model_type", "hidden_size", "intermediate_size", "num_hidden_layers"),
+    *("num_attention_heads", "num_key_value_heads", "head_dim"),
+    *("vocab_size", "max_position_embeddings", "tie_word_embeddings"),
+)
+_ROWS = {
+    "smollm2-135m": ("llama", 576, 1536, 30, 9, 3, 64, 49152, 8192, True),
+    "llama-1b": ("llama", 2048, 8192, 16, 32, 8, 64, 128256, 131072, True),
+    "qwen3-8b": ("qwen3", 4096, 12288, 36, 32, 8, 128, 151936, 40960, False),
+}
 SHAPES: Mapping[str, Mapping[str, Any]] = {
-    "smollm2-135m": {
-        "model_type": "llama",
-        "hidden_size": 576,
-        "intermediate_size": 1536,
-        "num_hidden_layers": 30,
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-        "vocab_size": 49152,
-        "max_position_embeddings": 8192,
-        "tie_word_embeddings": True,
-    },
-    "llama-1b": {
-        "model_type": "llama",
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "vocab_size": 128256,
-        "max_position_embeddings": 131072,
-        "tie_word_embeddings": True,
-    },
-    "qwen3-8b": {
-        "model_type": "qwen3",
-        "hidden_size": 4096,
-        "intermediate_size": 12288,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "vocab_size": 151936,
-        "max_position_embeddings": 40960,
-        "tie_word_embeddings": False,
-    },
+    name: dict(zip(_COLUMNS, row, strict=True)) for name, row in _ROWS.items()
 }
 """SmolLM2-135M, Llama-3.2-1B and Qwen3-8B."""
 _MODELS: Any = AutoModelForCausalLM  # its `from_config` has no types
@@ -58,11 +32,7 @@ _SPREAD = 0.02
 
 
 def config_of(shape: str | Path) -> Any:
-    """The configuration of a name in `SHAPES`, or of a folder with a config.json.
-
-    Raises:
-        ValueError: in one line where there is none.
-    """
+    """Return the configuration of a name in `SHAPES` or of a folder; `ValueError` for others."""
     if str(shape) in SHAPES:
         return AutoConfig.for_model(**SHAPES[str(shape)])
     if not (Path(shape) / "config.json").is_file():
@@ -72,7 +42,7 @@ def config_of(shape: str | Path) -> Any:
 
 
 def count_weights(config: Any) -> int:
-    """How many weights a model of a configuration has, tied ones counted once."""
+    """Count the weights of a model of a configuration, tied ones once."""
     with torch.device("meta"), no_init_weights():
         module = _MODELS.from_config(config)
     module.tie_weights()
@@ -87,11 +57,7 @@ def random_model(
     attn_implementation: Attention | None = None,
     quantized: Width | None = None,
 ) -> HFModel:
-    """A model of a configuration with seeded random weights; norms are one, biases zero.
-
-    Raises:
-        ValueError: for an architecture that `HFModel` cannot run.
-    """
+    """Make a model with seeded random weights; norms are one, biases zero."""
     with torch.device(device), no_init_weights():
         module = _MODELS.from_config(config, dtype=dtype, attn_implementation=attn_implementation)
     module.tie_weights()

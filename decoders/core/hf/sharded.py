@@ -1,12 +1,7 @@
 """A causal LM whose weights are cut over several processes: one leads, the others follow its calls.
 
-The processes are those of ``torchrun``; transformers cuts the weights (its tensor parallel plans)
-and joins partial results inside of every forward pass, so all processes must run the same passes in
-the same order. Decoders, sampling, clocks and files are the leader's alone: it tells the others of
-every call before it runs it, and they run it on their part of the weights and of the KV cache. What
-the leader tells is small, Python objects sent through the process group.
-
-Letters: see `decoders.core.hf.model`.
+All processes run the same passes in the same order, in which transformers joins partial results
+(its tensor parallel plans). Decoders, sampling, clocks and files are the leader's alone.
 """
 
 from __future__ import annotations
@@ -23,14 +18,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from decoders.core.adapter.hidden import HiddenAdapter
-from decoders.core.adapter.module import SlotAdapter
 from decoders.core.hf.model import Attention, HFModel
 from decoders.core.model import Session
 from decoders.core.types import Call
 
 _WAIT = datetime.timedelta(days=1)
-"""How long a follower waits for the leader, who may be scoring or writing."""
+"""Time that a follower waits for the leader, who may be scoring or writing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +35,16 @@ class Ranks:
 
     @classmethod
     def of_environment(cls) -> Ranks:
-        """As torchrun says in ``RANK`` and ``WORLD_SIZE``; one process where it says nothing."""
+        """Read ``RANK`` and ``WORLD_SIZE`` of torchrun; one process where it says nothing."""
         return cls(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
 
     @property
     def leads(self) -> bool:
-        """Whether this process is the one that decodes."""
+        """True of the process that decodes."""
         return self.rank == 0
 
     def join(self, device: torch.device) -> torch.device:
-        """Join the process group; returns the device of this process.
-
-        On a GPU each process takes the one of its number on its machine.
-        """
+        """Join the process group and return this process's device: the GPU of its local number."""
         on_gpu = device.type == "cuda"
         if on_gpu:
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
@@ -65,43 +55,40 @@ class Ranks:
         return device
 
 
-def tell(message: object) -> None:
-    """The leader says something to all others."""
+def send(message: object) -> None:
+    """Send a message of the leader to all others."""
     dist.broadcast_object_list([message], src=0, device=torch.device("cpu"))
 
 
-def heard() -> Any:
-    """What the leader says next."""
-    told: list[Any] = [None]
-    dist.broadcast_object_list(told, src=0, device=torch.device("cpu"))
-    return told[0]
+def receive() -> Any:
+    """Receive the leader's next message."""
+    received: list[Any] = [None]
+    dist.broadcast_object_list(received, src=0, device=torch.device("cpu"))
+    return received[0]
 
 
 def follow(models: Sequence[ShardedModel]) -> None:
-    """Run every call of the leader until it says that it has ended."""
+    """Run every call of the leader until it ends."""
     by_name = {model.name: model for model in models}
-    while (message := heard()) is not None:
+    while (message := receive()) is not None:
         name, what, arguments = message
         by_name[name].obey(what, arguments)
 
 
 def dismiss() -> None:
-    """The leader has ended, well or not: its followers may end, too."""
+    """End the leader, well or not, and let its followers end."""
     if dist.is_initialized():
         with contextlib.suppress(RuntimeError):  # one that was interrupted as well is gone
-            tell(None)
+            send(None)
         dist.destroy_process_group()
 
 
 class ShardedModel(HFModel):
-    """An `HFModel` of which this process holds a part of the weights, and of the KV cache.
-
-    Attributes:
-        name: what leader and followers call it.
-    """
+    """An `HFModel` of which this process holds a part; `name` is what processes call it."""
 
     name: str
     _ranks: Ranks
+    cut = ("cut over processes", "--tensor-parallel")
 
     @classmethod
     def load_part(
@@ -114,11 +101,7 @@ class ShardedModel(HFModel):
         device: torch.device,
         attn_implementation: Attention | None = None,
     ) -> Self:
-        """This process's part of a checkpoint; all processes must load together.
-
-        Raises:
-            ValueError: as `HFModel.load`, and where the heads cannot be shared out evenly.
-        """
+        """Load this process's part together with all others; errors as `HFModel.load`."""
         model = cls.load(
             path_or_id,
             dtype=dtype,
@@ -131,39 +114,22 @@ class ShardedModel(HFModel):
 
     @property
     def facts(self) -> dict[str, str | int]:
-        """What a run records of it: that of the whole model, and into how many parts it is cut."""
+        """The facts of the whole model, and the number of its parts."""
         return {**super().facts, "shards": self._ranks.count}
 
     @property
     def library_module(self) -> Any:
-        """None to be had: a loop of transformers would run in one process alone.
-
-        Raises:
-            ValueError: always.
-        """
+        """Refused (`ValueError`): a loop of transformers would run in one process alone."""
         raise ValueError(
             "loops of transformers (hf) do not run on a model that is cut over processes; leave "
             "out --tensor-parallel, or the decoder"
         )
 
-    def attach(
-        self, name: str, adapter: SlotAdapter | HiddenAdapter, *, merged: bool | None = None
-    ) -> None:
-        """No adapter fits a part of the weights.
-
-        Raises:
-            ValueError: always.
-        """
-        raise ValueError(
-            "adapters do not work on a model that is cut over processes; leave out "
-            "--tensor-parallel, or the decoder"
-        )
-
-    # What is done on all processes: the leader tells, then all do it.
+    # done on all processes: the leader announces, then all do it
 
     def _announce(self, what: str, *arguments: object) -> None:
         if self._ranks.leads:
-            tell((self.name, what, arguments))
+            send((self.name, what, arguments))
 
     def reserve(self, num_rows: int, capacity: int) -> None:
         """See `Model.reserve`."""
@@ -196,7 +162,7 @@ class ShardedModel(HFModel):
         return super().own_logits(tokens, num_rows)
 
     def obey(self, what: str, arguments: tuple[Any, ...]) -> None:
-        """A follower does what the leader does."""
+        """Do on a follower what the leader does."""
         if what == "forward":
             (calls,) = arguments
             self.forward([self._unpacked(*packed) for packed in calls])
@@ -213,6 +179,5 @@ class ShardedModel(HFModel):
 
 
 def _packed(call: Call) -> tuple[int, int, dict[str, Any]]:
-    """What of a call decides which rows are run: its place, and what is fed."""
     names = ("tokens", "read", "positions", "mask", "hidden")
     return call.session.row, call.session.length, {name: getattr(call, name) for name in names}

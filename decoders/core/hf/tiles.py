@@ -1,19 +1,14 @@
-"""Row-invariant numerics: what a row computes depends on its own content and context alone.
+"""Row-invariant numerics: a row's result depends on its own content and context alone.
 
-In half precision a call of five rows rounds otherwise than a call of one: another shape is another
-kernel, which adds up in another order. Here every product has one shape, whatever a call looks
-like:
+In half precision another shape is another kernel, which rounds otherwise. Here every product has
+one shape, whatever a call looks like:
 
-* all rows of all calls stand behind one another, padded to a multiple of N (the tile); linear
-  layers, norms and the head see N rows at a time (`decoders.core.adapter.tile`);
-* attention takes the N rows of a tile against `BLOCK` cache entries at a time and goes on from
-  block to block by the running maximum (online softmax: Milakov & Gimelshein 2018, arXiv
-  1805.02867). A block that a row does not see changes none of its bits (it is multiplied by 1, and
-  0 is added), so neither the cache's fill nor the rows of other sequences matter;
+* rows of all calls stand behind one another, padded to a multiple of N (the tile); linear layers,
+  norms and the head see N rows at a time (`adapter.gating.tiled`);
+* attention goes on from `BLOCK` cache entries to the next by the running maximum (online softmax:
+  Milakov & Gimelshein 2018, arXiv 1805.02867). A block that a row does not see changes none of its
+  bits, so neither the cache's fill nor the rows of other sequences matter;
 * the entries that a row of a tree sees are laid straight, as they would stand without the tree.
-
-What is left, element by element, does not add up anything. That the rest holds on a machine is
-measured before it is used (`bench.plan.numerics`).
 
 Letters: N rows of a tile, H query heads, K key-value heads, D head dimension, E entries of a block.
 """
@@ -31,11 +26,11 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from decoders.core import masks
-from decoders.core.adapter.tile import tiled, tiles_of
+from decoders.core.adapter.gating import tiled, tiles_of
 from decoders.core.types import Call
 
 NAME = "tiles"
-"""What the configuration of a module says while it runs in tiles."""
+"""Name of tiled attention in a module's configuration."""
 BLOCK = 256
 """E: entries that a product of attention reads."""
 _UNFIT = ("position_bias", "s_aux")
@@ -48,11 +43,8 @@ _LENGTH_ROPES = ("dynamic", "longrope")
 class Block:
     """Cache entries that rows of one tile see.
 
-    Attributes:
-        tile: its number.
-        row: of the cache.
-        entries: E of them in the order of the context, or the first of E that stand in order.
-        seen: how many each of the N rows sees, none where it is not above 0.
+    `entries` are E in the order of the context, or the first of E that stand in order; `seen` says
+    how many each of the N rows sees (none where it is not above 0).
     """
 
     tile: int
@@ -61,7 +53,7 @@ class Block:
     seen: list[int]
 
     def of(self, plane: Tensor) -> Tensor:
-        """Its states ``[K, E, D]`` of a plane ``[B, K, C, D]``."""
+        """Select its states ``[K, E, D]`` of a plane ``[B, K, C, D]``."""
         if isinstance(self.entries, int):
             return plane[self.row].narrow(1, self.entries, BLOCK)
         return plane[self.row].index_select(1, self.entries.to(plane.device))
@@ -84,12 +76,12 @@ def pack(calls: Sequence[Call], tile: int) -> Packed:
         for order, counts in _contexts(call):
             by_tile: dict[int, dict[int, int]] = {}
             for row, count in counts.items():
-                number, place = divmod(num_rows + row, tile)
-                by_tile.setdefault(number, {})[place] = call.session.length + count
+                number, offset = divmod(num_rows + row, tile)
+                by_tile.setdefault(number, {})[offset] = call.session.length + count
             for number, seen in by_tile.items():
                 for first in range(0, max(seen.values()), BLOCK):
                     entries = _entries(first, call.session.length, order)
-                    sees = [seen.get(place, 0) - first for place in range(tile)]
+                    sees = [seen.get(offset, 0) - first for offset in range(tile)]
                     blocks.append(Block(number, call.session.row, entries, sees))
         num_rows += call.num_rows
     blocks.sort(key=lambda block: block.tile)
@@ -97,10 +89,7 @@ def pack(calls: Sequence[Call], tile: int) -> Packed:
 
 
 def _contexts(call: Call) -> Iterator[tuple[Sequence[int], Mapping[int, int]]]:
-    """Orders of a call's own rows, and how many of an order each row sees: a branch of a tree each.
-
-    Rows that see just what is before them are one context.
-    """
+    """Yield orders of a call's own rows, and how many of each order every row sees."""
     every = range(call.num_rows)
     if call.mask is None:
         yield every, {row: row + 1 for row in every}
@@ -120,10 +109,7 @@ def _contexts(call: Call) -> Iterator[tuple[Sequence[int], Mapping[int, int]]]:
 
 
 def _entries(first: int, start: int, order: Sequence[int]) -> int | Tensor:
-    """Entries `first` to `first` + E of a context: `start` of text, then rows of a call in order.
-
-    Behind them stands what nobody sees.
-    """
+    """Return entries `first` to `first` + E: `start` of text, rows in order, then unseen ones."""
     if first + BLOCK <= start or isinstance(order, range) or order == list(range(len(order))):
         return first
     own = range(start, start + len(order))
@@ -136,13 +122,7 @@ _running: Sequence[Block] = ()
 
 @contextmanager
 def running(configs: Sequence[Any], tile: int, blocks: Sequence[Block]) -> Iterator[None]:
-    """While inside, a prepared module runs in tiles, and attention reads these blocks.
-
-    Args:
-        configs: what `prepare` returned of the module.
-        tile: N.
-        blocks: of the running calls.
-    """
+    """Run a module that `prepare` readied in tiles of N rows, with attention over these blocks."""
     global _running
     before, _running = _running, blocks
     plain = [config._attn_implementation for config in configs]
@@ -167,20 +147,10 @@ def tiled_attention(
     softcap: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of the running calls, tile by tile and block by block.
+    """Attend in the running calls, tile by tile and block by block.
 
-    Args:
-        module: the attention layer.
-        query: ``[1, H, R, D]``, R a multiple of N.
-        key: the layer's plane, ``[B, K, C, D]``.
-        value: as `key`.
-        attention_mask: additive, ``[blocks, 1, N, E]``.
-        scaling: of the products; None: one over the root of D.
-        softcap: bounds the products, if given.
-        **options: of transformers.
-
-    Returns:
-        ``[1, R, H, D]``, and no weights.
+    `query` is ``[1, H, R, D]`` (R a multiple of N), `key` and `value` planes ``[B, K, C, D]``, the
+    mask additive ``[blocks, 1, N, E]``. Returns ``[1, R, H, D]``, and no weights.
     """
     del module, options
     tile, num_shared = attention_mask.shape[2], key.shape[1]
@@ -216,38 +186,29 @@ def _attend(scores: Tensor, values: Tensor, before: _Attended | None) -> _Attend
 
 
 def _mean(attended: _Attended | None, num_heads: int, tile: int) -> Tensor:
-    """What a tile's rows read, ``[N, H, D]``."""
     assert attended is not None, "a tile without rows"
     mixed = attended[2] / attended[1]
     return mixed.view(num_heads, tile, -1).transpose(0, 1)
 
 
 def prepare(module: Any) -> list[Any]:
-    """Let norms and head of a module run in tiles; linear layers do so where they are gated.
-
-    Returns:
-        The configurations that its layers ask for their attention.
+    """Let norms and head of a module run in tiles; return the configurations of its layers.
 
     Raises:
         ValueError: in one line where a row depends on the rows beside it.
     """
     config = module.config.get_text_config()
-    name = type(module).__name__
-    if any((getattr(config, each, None) or 0) > 1 for each in _EXPERTS):
-        raise ValueError(
-            f"{name} routes rows to experts, whose products have as many rows as were routed "
-            "there: it has no row-invariant numerics; use --numerics fast"
-        )
-    if not module._supports_attention_backend:
-        raise ValueError(
-            f"{name} attends by code of its own, which takes no tiles: it has no row-invariant "
-            "numerics; use --numerics fast"
-        )
     kind = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
-    if kind in _LENGTH_ROPES:
+    why = None
+    if any((getattr(config, each, None) or 0) > 1 for each in _EXPERTS):
+        why = "routes rows to experts, whose products have as many rows as were routed there"
+    elif not module._supports_attention_backend:
+        why = "attends by code of its own, which takes no tiles"
+    elif kind in _LENGTH_ROPES:
+        why = f"rotates by the length of a call (rope {kind})"
+    if why is not None:
         raise ValueError(
-            f"{name} rotates by the length of a call (rope {kind}): it has no row-invariant "
-            "numerics; use --numerics fast"
+            f"{type(module).__name__} {why}: it has no row-invariant numerics; use --numerics fast"
         )
     head = module.get_output_embeddings()
     for part in module.modules():

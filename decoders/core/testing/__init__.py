@@ -1,4 +1,1 @@
-"""Models with known distributions, and the tests that decoders are held to.
-
-Imports the contract and engine.
-"""
+"""Models with known distributions, and the tests that decoders are held to."""

@@ -1,19 +1,17 @@
-"""One-sample goodness of fit.
+"""Test whether drawn answers follow a distribution whose every probability is known.
 
-Do drawn answers follow a distribution whose every probability is known?
-
-An answer falls into a *cell*: a likely whole answer, or a prefix too rare to look behind. What is
-rarer still is pooled in the rest. Pearson's chi-square over the cells is judged beside its power:
-of all distributions at total-variation distance x over the cells, those that shift every cell by
-the same factor have the least noncentrality, 4 n x², so the distance that is caught there is caught
-everywhere. Holm (1979) corrects over several tests. scipy does the distributions.
-
+An answer falls into a *cell*: a likely whole answer, or a prefix too rare to look behind; rarer
+ones are the rest. Pearson's chi-square over cells is judged beside its power: of all distributions
+at total-variation distance x over the cells, those that shift every cell by the same factor have
+the least noncentrality, 4 n x², so the distance that is caught there is caught everywhere.
+The distribution is enumerated with the target alone, whatever way a decoder draws (`Draws`).
 Letters: n draws, d degrees of freedom, V vocabulary.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -21,6 +19,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
+
+from decoders.core.decoder import Decoder
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import Scheduler
+from decoders.core.model import Model
+from decoders.core.sampling import warp
+from decoders.core.types import Generation, Outcome, Sampling
 
 Answer = tuple[int, ...]
 Outcomes = Answer | Literal["rest", "impossible"]
@@ -35,7 +40,7 @@ _MIN_EXPANDED = 50
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Exact probabilities of cells; `possible` says which tokens may follow an expanded prefix."""
+    """Exact probabilities of cells, and which tokens may follow an expanded prefix."""
 
     cells: Mapping[Answer, float]
     possible: Mapping[Answer, NDArray[np.bool_]]
@@ -46,7 +51,7 @@ class Distribution:
         return max(0.0, 1.0 - math.fsum(self.cells.values()))
 
     def cell_of(self, answer: Answer) -> Outcomes:
-        """Where an answer falls; ``impossible`` if the distribution gives it no mass at all."""
+        """Return an answer's cell, ``rest``, or ``impossible`` where it has no mass at all."""
         for length in range(len(answer) + 1):
             prefix = answer[:length]
             if prefix in self.cells:
@@ -65,13 +70,9 @@ def enumerate_distribution(
     num_draws: int,
     stop_ids: Collection[int] = (),
 ) -> Distribution:
-    """The distribution of answers of `num_tokens` tokens, as fine as `num_draws` draws can test.
+    """Enumerate answers of up to `num_tokens` tokens, as fine as `num_draws` draws can test.
 
-    Args:
-        next_distribution: exact probabilities ``[V]`` of the token after a prefix of the answer.
-        num_tokens: length of an answer that no stop id ends earlier.
-        num_draws: n.
-        stop_ids: tokens that end an answer.
+    `next_distribution` gives probabilities ``[V]`` after a prefix; `stop_ids` end an answer.
     """
     cells: dict[Answer, float] = {}
     possible: dict[Answer, NDArray[np.bool_]] = {}
@@ -102,10 +103,10 @@ class Fit:
 
 
 def fit(distribution: Distribution, counts: Mapping[Outcomes, int]) -> Fit:
-    """Pearson's chi-square of draws (counted by cell) against their distribution.
+    """Test draws, counted by cell, by Pearson's chi-square.
 
-    Cells that expect too few draws join the rest, and a rest that still does joins the rarest
-    cell. A single impossible answer rejects.
+    Cells that expect too few draws join the rest, and such a rest joins the rarest cell. A single
+    impossible answer rejects.
     """
     num_draws = sum(counts.values())
     cells = sorted((mass, counts.get(cell, 0)) for cell, mass in distribution.cells.items())
@@ -127,10 +128,7 @@ def fit(distribution: Distribution, counts: Mapping[Outcomes, int]) -> Fit:
 
 
 def detectable_distance(dof: int, num_draws: int, alpha: float) -> float:
-    """The total-variation distance over the cells that is caught with probability `POWER`.
-
-    At level `alpha`, whatever the direction; 1 where nothing is certain to be caught.
-    """
+    """Return the total-variation distance that is caught with probability `POWER` at `alpha`."""
     if not (dof and num_draws):
         return 1.0
     threshold = stats.chi2.isf(alpha, dof)
@@ -143,9 +141,71 @@ def detectable_distance(dof: int, num_draws: int, alpha: float) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values adjusted by Holm's method: reject those below the family's level."""
+    """Adjust p-values by Holm's method (1979): reject those below the family's level."""
     order = np.argsort(p_values)
     scaled = [p_values[i] * (len(p_values) - rank) for rank, i in enumerate(order)]
     adjusted = np.empty(len(p_values))
     adjusted[order] = np.minimum(1.0, np.maximum.accumulate(scaled)) if scaled else []
     return [float(value) for value in adjusted]
+
+
+class Draws:
+    """Answers of `sampling.max_new_tokens` tokens to one prompt, counted by cell."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        models: Models,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        num_draws: int,
+    ) -> None:
+        """Enumerate the distribution of short answers: every draw is a prefill."""
+        self.counts: Counter[Outcomes] = Counter()
+        self.distribution = exact_distribution(models.target, prompt, sampling, num_draws)
+        self._decoder, self._models = decoder, models
+        self._prompt, self._sampling, self._num_draws = prompt, sampling, num_draws
+
+    def draw(
+        self, first_seed: int, batch_size: int, on_draw: Callable[[], None] = lambda: None
+    ) -> None:
+        """Draw and count under seeds from `first_seed` on; raise what an answer raised."""
+
+        def count(_index: int, outcome: Outcome) -> None:
+            if not isinstance(outcome, Generation):
+                raise outcome
+            self.counts[self.distribution.cell_of(outcome.tokens)] += 1
+            on_draw()
+
+        scheduler = Scheduler(self._decoder, self._models, self._sampling, batch_size)
+        seeds = range(first_seed, first_seed + self._num_draws)
+        scheduler.run([self._prompt] * self._num_draws, seeds=seeds, on_finish=count)
+
+    @property
+    def fit(self) -> Fit:
+        """The test of what was drawn so far."""
+        return fit(self.distribution, self.counts)
+
+
+def exact_distribution(
+    target: Model, prompt: Sequence[int], sampling: Sampling, num_draws: int
+) -> Distribution:
+    """Enumerate answers under `sampling`, as fine as `num_draws` draws can test."""
+    Models(target=target).ensure(1, len(prompt) + sampling.max_new_tokens)
+    session = target.open()
+
+    def next_distribution(prefix: Answer) -> NDArray[np.float64]:
+        # the prompt's last token is fed again: a call has a row at least
+        session.truncate(min(session.length, len(prompt) - 1))
+        tokens = (*prompt, *prefix)[session.length :]
+        logits = target.forward([session.call(tokens, output="logits")])
+        distribution: NDArray[np.float64] = warp(logits, sampling)[0].double().cpu().numpy()
+        distribution /= distribution.sum()
+        return distribution
+
+    try:
+        return enumerate_distribution(
+            next_distribution, sampling.max_new_tokens, num_draws, sampling.stop_ids
+        )
+    finally:
+        target.close(session)

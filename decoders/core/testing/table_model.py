@@ -1,14 +1,10 @@
 """A next-token table with exact distributions: the oracle model of tests and contract checks.
 
-The distribution of the next token depends on the last `order` visible tokens through a seeded table
-of logits, so every probability can be enumerated. It honours what a cached transformer honours
-(committed prefix, positions, masks, slots, truncate, keep), at no cost. An attached adapter is a
-parallel student that is right but for a stated share of its predictions. Where its slots carry no
-uniform it takes the likeliest tokens for those it is not shown.
-
-Its hidden state ``[R, D]`` is an invention: the last D = `order` tokens of the context, as numbers,
-and -1 for those that are not there. Heads read the context off it, follow it by the likeliest
-tokens, and err as slots do; so does a draft layer, whose own states are contexts as well.
+Logits are a seeded function of the last `order` visible tokens, so every probability can be
+enumerated; prefix, positions, masks, slots, truncate and keep work as in a cached transformer. An
+adapter is a parallel student that errs in a stated share of its predictions; slots without a
+uniform take the likeliest tokens. The hidden state ``[R, D]`` is an invention: the last D = `order`
+tokens as numbers, -1 for missing ones, from which heads and draft layers read the context.
 
 Letters: V vocabulary, N rows of a call.
 """
@@ -25,14 +21,14 @@ import torch
 from torch import Tensor
 
 from decoders.core.adapter.config import HEADS, MASKED_VARIANTS, AdapterConfig, Variant
-from decoders.core.model import Session
+from decoders.core.model import Session, SessionRows
 from decoders.core.sampling import pick, warp
 from decoders.core.types import MASKED, NO_UNIFORM, Call, Sampling, Slots
 
 _EARLY_AGREEMENT = 0.6
 
 
-class TableModel:
+class TableModel(SessionRows):
     """A `Model` whose logits are a fixed random function of the last `order` tokens.
 
     Args:
@@ -56,6 +52,7 @@ class TableModel:
         max_length: int = 4096,
     ) -> None:
         """See the class."""
+        super().__init__()
         self.vocab_size = vocab_size
         self.max_length = max_length
         self.device = torch.device("cpu")
@@ -64,12 +61,9 @@ class TableModel:
         self._seed, self._order, self._scale = seed, order, scale
         self._agree_with, self._agreement = agree_with, agreement
         self._distributions: dict[tuple[int, ...], Tensor] = {}
-        self._capacity = 0
-        self._sessions: list[Session | None] = []
         self._tokens: list[list[tuple[int, int]]] = []  # per cache row: (position, token)
         self.adapters: dict[str, AdapterConfig] = {}
         self._errors: dict[str, float] = {}
-        self._exits: dict[str, TableModel] = {}
         self._picked: dict[tuple[tuple[int, ...], float, tuple[float, float]], int] = {}
         self._library: Any = None
 
@@ -94,22 +88,13 @@ class TableModel:
             self._exits[name] = _Early(self, error)
 
     def adapter_bytes(self, name: str) -> int:
-        """A table's student weighs nothing."""
+        """See `Model.adapter_bytes`."""
         assert name in self.adapters, f"{name!r} is not attached"
         return 0
 
     def cache_bytes(self) -> int:
-        """A table has no cache to speak of."""
+        """See `Model.cache_bytes`."""
         return 0
-
-    def holds(self, num_rows: int, capacity: int) -> bool:
-        """See `Model.holds`."""
-        own = num_rows <= len(self._sessions) and capacity <= self._capacity
-        return own and all(early.holds(num_rows, capacity) for early in self._exits.values())
-
-    def early(self, name: str) -> TableModel:
-        """See `Model.early`: a table that is right about this one but for a share of contexts."""
-        return self._exits[name]
 
     @property
     def library_module(self) -> Any:
@@ -127,34 +112,14 @@ class TableModel:
 
     def reserve(self, num_rows: int, capacity: int) -> None:
         """See `Model.reserve`."""
-        assert not any(self._sessions), "reserve while a session is open"
-        self._capacity = capacity
-        self._sessions = [None] * num_rows
+        super().reserve(num_rows, capacity)
         self._tokens = [[] for _ in range(num_rows)]
-        for early in self._exits.values():
-            early.reserve(num_rows, capacity)
 
-    def open(self) -> Session:
-        """See `Model.open`."""
-        assert None in self._sessions, f"all {len(self._sessions)} cache rows are taken"
-        row = self._sessions.index(None)
-        session = Session(self, row, self._capacity)
-        self._sessions[row] = session
-        return session
-
-    def close(self, session: Session) -> None:
-        """See `Model.close`."""
-        last = max(row for row, owner in enumerate(self._sessions) if owner is not None)
-        mover = self._sessions[last]
-        self._sessions[last] = None
-        if mover is not None and mover is not session:
-            self._tokens[session.row] = self._tokens[last]
-            self._tokens[last] = []
-            self._sessions[session.row] = mover
-            mover.row = session.row
+    def _move_row(self, source: int, row: int, length: int) -> None:
+        self._tokens[row], self._tokens[source] = self._tokens[source], []
 
     def logits(self, context: Sequence[int]) -> Tensor:
-        """The logits ``[V]`` after `context` (only its last `order` tokens matter)."""
+        """Return the logits ``[V]`` after `context` (only its last `order` tokens matter)."""
         key = tuple(context[-self._order :]) if self._order else ()
         if key not in self._distributions:
             digest = hashlib.blake2b(repr((self._seed, key)).encode(), digest_size=8).digest()
@@ -167,7 +132,7 @@ class TableModel:
         return self._distributions[key]
 
     def forward(self, calls: Sequence[Call]) -> Tensor:
-        """See `Model.forward`: logits ``[sum R, V]``."""
+        """See `Model.forward`."""
         self.num_forwards += 1
         rows = [row for call in calls for row in self._run(call)]
         return torch.stack(rows) if rows else torch.empty(0, self.vocab_size)
@@ -186,7 +151,6 @@ class TableModel:
         return logits
 
     def _hidden(self, contexts: Sequence[Sequence[int]]) -> Tensor:
-        """The invented hidden states ``[R, D]`` after contexts."""
         rows = [[-1] * self._order + list(context) for context in contexts]
         return torch.tensor([row[len(row) - self._order :] for row in rows], dtype=torch.float32)
 
@@ -211,7 +175,7 @@ class TableModel:
         return TableDrafter(self, name)
 
     def drafted(self, name: str, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Logits ``[N, V]`` and states ``[N, D]`` of a draft layer's rows."""
+        """Return logits ``[N, V]`` and states ``[N, D]`` of a draft layer's rows."""
         contexts = [
             [*(int(known) for known in state if known >= 0), token]
             for state, token in zip(states.tolist(), tokens, strict=True)
@@ -223,26 +187,25 @@ class TableModel:
         return torch.stack(logits), self._hidden(contexts)
 
     def errs(self, context: Sequence[int], what: str, error: float) -> bool:
-        """Whether a student called `what` is wrong after a context, as in a share of all."""
+        """Tell whether a student called `what` is wrong after a context, as in a share of all."""
         seen = list(context[-self._order :]) if self._order else []
         return self._chance(repr((self._seed, seen, what))) < error
 
     @staticmethod
     def _chance(key: str) -> float:
-        """A number in [0, 1) that looks random and is a function of the key."""
+        """Hash a key to a number in [0, 1)."""
         digest = hashlib.blake2b(key.encode(), digest_size=4).digest()
         return int.from_bytes(digest, "little") / 2**32
 
     def _predict(self, slots: Slots, slot: int, rows: _Rows) -> Tensor:
-        """A slot's logits: the picks of the uniforms it sees, followed from its context."""
         context = rows.context(len(rows.fed) + slot)
         if self.adapters[slots.adapter].standalone:  # the first slot stands for the token before
             ends = itertools.accumulate(slots.sizes)
             branch = next(m for m, end in enumerate(ends) if slot < end)
             context = [*context, slots.anchors[branch]]
         token = 0
-        for u, shown in rows.carried(slot):
-            token = self._pick(context, u, slots.warp) if shown == MASKED else shown
+        for u, slot_token in rows.carried(slot):
+            token = self._pick(context, u, slots.warp) if slot_token == MASKED else slot_token
             context = [*context, token]
         chance = self._chance(repr((self._seed, context, slots.uniforms[slot])))
         wrong = chance < self._errors[slots.adapter]
@@ -252,7 +215,6 @@ class TableModel:
         return self.logits(context).roll(int(wrong) * (self.vocab_size // 2))
 
     def _pick(self, context: Sequence[int], u: float, warped: tuple[float, float]) -> int:
-        """What u picks after `context`; the likeliest token for a blank slot."""
         key = (tuple(context[-self._order :]) if self._order else (), u, warped)
         if key not in self._picked:
             distribution = self.logits(context).unsqueeze(0)
@@ -270,7 +232,7 @@ class TableModel:
 
 
 class _Early(TableModel):
-    """What an exit of a table says: the table's logits, moved to other tokens where it errs."""
+    """An exit of a table: the table's logits, moved to other tokens where it errs."""
 
     def __init__(self, whole: TableModel, error: float) -> None:
         super().__init__(whole.vocab_size, max_length=whole.max_length)
@@ -285,7 +247,7 @@ class TableDrafter:
     """A `RunningLayer` without a cache: its states are contexts, and rows follow their parents."""
 
     def __init__(self, model: TableModel, name: str) -> None:
-        """Of a draft layer attached as `name`."""
+        """Run a draft layer attached as `name`."""
         self._model, self._name = model, name
         self._states: list[Tensor] = []
         self._end: Tensor | None = None
@@ -309,7 +271,7 @@ class TableDrafter:
 
 
 class _Rows:
-    """What each row of a call sees."""
+    """The rows of a call, and the tokens that each sees."""
 
     def __init__(self, call: Call, cache: list[tuple[int, int]]) -> None:
         self._call, self._cache = call, cache
@@ -321,19 +283,19 @@ class _Rows:
         return other <= row if self._seen is None else bool(self._seen[row][other])
 
     def context(self, row: int) -> list[int]:
-        """The tokens a row sees, in the order of their positions."""
+        """Return the tokens a row sees, in the order of their positions."""
         seen = [fed for other, fed in enumerate(self.fed) if self._sees(row, other)]
         return [token for _, token in sorted(self._cache + seen)]
 
     def carried(self, slot: int) -> list[tuple[float, int]]:
-        """Uniform and shown token of the slots that a slot sees, up to its own place, in order."""
+        """Return uniform and token of the slots that a slot sees, up to its position, in order."""
         slots, first = self._call.slots, len(self.fed)
         assert slots is not None
         own = self._positions[first + slot]
         seen = [
-            (place, u, slots.slot_tokens[other] if slots.slot_tokens else MASKED)
+            (position, u, slots.slot_tokens[other] if slots.slot_tokens else MASKED)
             for other, u in enumerate(slots.uniforms)
-            if (place := self._positions[first + other]) <= own
+            if (position := self._positions[first + other]) <= own
             and self._sees(first + slot, first + other)
         ]
-        return [(u, shown) for _, u, shown in sorted(seen)]
+        return [(u, slot_token) for _, u, slot_token in sorted(seen)]

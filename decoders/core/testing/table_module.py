@@ -1,9 +1,7 @@
 """A next-token table as a module of transformers, so that its `generate` runs on exact laws.
 
-It sees what a decoder-only model sees: token ids, a padding mask, and a cache. What it caches as
-keys are the tokens themselves, so that cropping the cache forgets them.
-
-Letters: B sequences, N rows of a call, T cache positions, V vocabulary.
+It caches the tokens themselves as keys, so that cropping the cache forgets them.
+Letters: B sequences, N rows of a call, V vocabulary.
 """
 
 from __future__ import annotations
@@ -51,9 +49,9 @@ class _Body(nn.Module):
         law, num_rows = self._laws[num_layers - 1], input_ids.shape[1]
         rows = []
         for number, tokens in enumerate(seen.tolist()):
-            shown = [1] * len(tokens) if attention_mask is None else attention_mask[number].tolist()
+            mask = [1] * len(tokens) if attention_mask is None else attention_mask[number].tolist()
             for end in range(len(tokens) - num_rows + 1, len(tokens) + 1):
-                rows.append(law(list(itertools.compress(tokens[:end], shown))))
+                rows.append(law(list(itertools.compress(tokens[:end], mask))))
         hidden = torch.stack(rows).view(*input_ids.shape, -1)
         return BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=past_key_values)
 
@@ -66,7 +64,7 @@ class TableModule(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-
     _supports_cache_class = True
 
     def __init__(self, whole: Law, early: Law, *, vocab_size: int, max_length: int) -> None:
-        """`whole` gives logits ``[V]`` after a context, `early` those of the exit layer."""
+        """Take functions of a context to logits ``[V]``, `early` for the exit layer."""
         sizes: dict[str, Any] = {
             "vocab_size": vocab_size,
             "num_hidden_layers": 2,
@@ -91,7 +89,7 @@ class TableModule(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-
         **_: Any,
     ) -> CausalLMOutputWithPast:
         """See the class."""
-        del position_ids, use_cache  # places are those of the cache
+        del position_ids, use_cache  # the cache knows the positions
         out = self.model(input_ids, attention_mask=attention_mask, past_key_values=past_key_values)
         logits = out.last_hidden_state[:, -logits_to_keep or None :]
         return CausalLMOutputWithPast(logits=logits, past_key_values=out.past_key_values)

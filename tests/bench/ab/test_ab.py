@@ -21,11 +21,11 @@ from bench.compare.compare import compare
 from bench.compare.gate import Gate
 from bench.compare.judge import Comparison
 from bench.errors import BenchError, Exit
-from bench.machine.clock import FakeClock
 from bench.machine.env import ROOT
 from bench.records.environment import Environment, environment_of
 from bench.records.run_folder import load_run
 from bench.stats.side import load_side
+from tests.fake_clock import FakeClock
 
 CONFIG = {
     "model": "tables",

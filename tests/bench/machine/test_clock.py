@@ -4,7 +4,8 @@ import gc
 
 import pytest
 
-from bench.machine.clock import FakeClock, Stopwatch, WallClock
+from bench.machine.clock import Stopwatch, WallClock
+from tests.fake_clock import FakeClock
 
 
 def test_first_and_total_run_from_the_start() -> None:

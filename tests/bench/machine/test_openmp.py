@@ -7,9 +7,9 @@ from types import ModuleType
 
 import pytest
 
-from bench.ab.doctor import waiting_threads
+from bench.ab.doctor import Check
 from bench.machine.env import VARIABLES
-from bench.machine.openmp import SPIN_COUNT, WAIT_POLICY, shorten_spinning
+from bench.machine.openmp import SPIN_COUNT, WAIT_POLICY, shorten_spinning, spinning
 
 
 @pytest.fixture
@@ -56,12 +56,12 @@ def test_every_command_sets_it_before_torch_is_imported() -> None:
 
 def test_a_run_records_it_and_the_doctor_tells_it(unset: pytest.MonkeyPatch) -> None:
     assert {WAIT_POLICY, SPIN_COUNT} <= set(VARIABLES)
-    assert waiting_threads().advice == (
+    assert Check("waiting threads", *spinning()).advice == (
         "export GOMP_SPINCOUNT=10000: spinning threads slow calls beside other load"
     )
     unset.setenv(SPIN_COUNT, "10000")
-    assert waiting_threads().good
+    assert Check("waiting threads", *spinning()).good
     unset.setenv(WAIT_POLICY, "passive")
-    assert not waiting_threads().good
+    assert not Check("waiting threads", *spinning()).good
     unset.setenv(WAIT_POLICY, "active")
-    assert waiting_threads().good
+    assert Check("waiting threads", *spinning()).good

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from bench.errors import BenchError
-from bench.machine.clock import FakeClock
 from bench.measure.cost import Subject, measure_cost
 from bench.measure.probes import Probe, make_probes
 from bench.progress import Silent
@@ -15,6 +14,7 @@ from bench.records.cost import CALLS, CURVE, MACHINE, Calls, CostCell, CostFacts
 from bench.records.environment import Environment
 from bench.stats.cost_curve import load_cost
 from decoders.core.model import Session
+from tests.fake_clock import FakeClock
 
 GRID = Grid(rows=(1, 4), sequences=(1, 2), contexts=(20, 50), rounds=6, longest_s=10.0)
 WORK = Work(weight_bytes=10**6, token_bytes=1000, row_flops=10, pair_flops=1)

@@ -13,16 +13,15 @@ import pytest
 from rich.console import Console
 
 from bench.errors import BenchError
-from bench.measure.phases import PhaseClock, RowCounter, chosen_groups, phased_scheduler
+from bench.measure.phases import PhaseClock, chosen_groups, phased_scheduler
 from bench.plan.make import make_plan
 from bench.plan.select import choose_decoders
 from bench.records.phases import PHASES, PHASES_FILE, PhasedAnswer, read_phases
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
-from bench.report.explain import explain
-from bench.report.explained import print_explanation
 from bench.report.findings import Findings
-from bench.report.speed_tables import instrument_bias_note, split
+from bench.report.tables.times import instrument_bias_note, split
+from bench.report.texts.explain import explain, print_explanation
 from bench.report.write import write_report
 from bench.stats.decompose import Split, decompositions, splits
 from decoders.core.decoder import Answer, SelfDriven
@@ -147,14 +146,14 @@ def test_every_call_is_charged_to_what_it_is_for(
 
 
 def test_rows_that_fill_merged_calls_up_are_counted_apart() -> None:
-    model, counter = HFModel(fresh("llama")), RowCounter()
+    model, clock = HFModel(fresh("llama")), PhaseClock(Ticks())
     model.reserve(3, 20)
     sessions = [model.open() for _ in range(3)]
     for tokens in ([[5, 6, 7, 8], [9], [10, 11]], [[12], [13], [14]]):
         calls = [session.call(each) for session, each in zip(sessions, tokens, strict=True)]
-        with counter.of(calls):
+        with clock.counting(calls):
             model.forward(calls)
-    assert (counter.rows, counter.padded) == (7 + 3, 3 + 2)
+    assert (clock.rows, clock.padded_rows) == (7 + 3, 3 + 2)
 
 
 def test_the_table_has_a_column_of_padding_where_answers_ran_in_groups() -> None:
@@ -596,6 +595,7 @@ def test_the_time_of_what_verifies_nothing_is_called_by_another_word(
     assert "verifying" not in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_old_run_is_explained_and_says_what_is_missing(synthetic_run: Write) -> None:
     path = synthetic_run(quality=0)
     text = explained(path)

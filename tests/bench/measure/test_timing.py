@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from bench.machine.clock import FakeClock
 from bench.machine.load import Load
 from bench.machine.memory import PeakMemory
 from bench.measure import timing as runner_module
@@ -27,6 +26,7 @@ from bench.stats.validity import judge
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Sampling
 from tests.conftest import Characters
+from tests.fake_clock import FakeClock
 
 pytestmark = pytest.mark.usefixtures("quick")
 

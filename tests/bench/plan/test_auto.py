@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from bench.errors import BenchError
-from bench.plan.auto import resolved
-from bench.plan.select import choose_decoders
+from bench.plan.select import choose_decoders, resolve_auto
 from bench.records.cost import CostCell, write_choices
 from bench.settings.config import load_config
 from tests.made_up_cost import seconds, write_cost_folder
@@ -36,7 +35,7 @@ def test_the_cost_of_a_row_is_read_off_the_curve_at_the_runs_batch_size(cost, ba
 def test_how_many_drafts_is_what_a_run_said_by_cell_or_by_name(cost):
     write_choices(cost, {"spec": 5, "spec@long": 9})
     config = config_of("spec:k=auto,spec@long:k=auto,spec@other:k=auto", cost)
-    chosen = resolved(config, lambda note: None).decoders
+    chosen = resolve_auto(config, lambda note: None).decoders
     assert chosen is not None
     ks = {cell: options["k"] for cell, options in chosen.items()}
     assert ks == {"spec": "5", "spec@long": "9", "spec@other": "5"}

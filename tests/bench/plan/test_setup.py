@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError
+from bench.plan.devices import open_device
 from bench.plan.select import choose_decoders
-from bench.plan.setup import open_device
 from bench.records.vocabulary import vocabulary
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError
-from bench.records.failures import ERRORS, ErrorLog, error_line, place_of
+from bench.records.failures import ERRORS, ErrorLog, error_line, position_of
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
 from decoders.core import registry
@@ -110,8 +110,8 @@ def raised(error: Exception) -> Exception:
 
 def test_an_error_from_elsewhere_has_no_place(longest: Path) -> None:
     decoder = decoder_of(longest, "Longest")
-    assert place_of(raised(ValueError("of the harness")), decoder) is None
-    assert place_of(ValueError("never raised"), decoder) is None
+    assert position_of(raised(ValueError("of the harness")), decoder) is None
+    assert position_of(ValueError("never raised"), decoder) is None
 
 
 def test_a_decoder_that_inherits_is_found_in_the_file_it_inherits_from(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_decoder_that_inherits_is_found_in_the_file_it_inherits_from(tmp_path:
     decoder = decoder_of(own, "Own")
     with pytest.raises(AttributeError) as caught:
         next(decoder.steps(None))  # type: ignore[arg-type]
-    assert str(place_of(caught.value, decoder)).startswith("ar.py:")
+    assert str(position_of(caught.value, decoder)).startswith("ar.py:")
 
 
 def test_an_error_is_one_line() -> None:

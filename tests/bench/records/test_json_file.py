@@ -41,6 +41,8 @@ def test_a_file_of_an_unknown_schema_is_one_line_that_names_both(
     ("name", "data", "said"),
     [
         ("run.json", {"num_records": "many"}, "its num_records cannot be read"),
+        ("run.json", {"num_records": "9"}, "its num_records cannot be read: it must be a whole"),
+        ("run.json", {"drift": True}, "its drift cannot be read: it must be a number"),
         ("run.json", {"reasons": "broken"}, "its reasons cannot be read"),
         ("run.json", {"differences": [{"cell": 3}]}, "its differences cannot be read (at 0.cell)"),
         ("manifest.json", {"cells": []}, "its blocks are missing"),

@@ -12,7 +12,7 @@ import pytest
 
 from bench.errors import BenchError
 from bench.records.environment import Environment
-from bench.records.files import SAMPLES, SampleWriter, read_lines, write_json, write_text
+from bench.records.files import SAMPLES, SampleWriter, write_json, write_text
 from bench.records.plan import Plan, PlannedPrompt, read_plan
 from bench.records.record import SampleRecord, StepColumns
 from bench.records.run_folder import (
@@ -25,6 +25,7 @@ from bench.records.run_folder import (
 )
 from bench.records.status import RunStatus
 from decoders.core.types import Generation, StepEvent
+from tests.lines import read_lines
 
 Make = Callable[..., SampleRecord]
 

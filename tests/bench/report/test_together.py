@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.report.setting import model_of
+from bench.report.tables.setting import model_of
 from bench.report.together import (
     decoders_of,
     differences,

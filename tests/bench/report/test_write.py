@@ -17,10 +17,11 @@ from rich.console import Console
 
 from bench.errors import BenchError
 from bench.records.run_folder import load_run
-from bench.report import gallery
+from bench.report.figures import gallery
+from bench.report.figures.style import PAPER
 from bench.report.findings import Findings
-from bench.report.style import PAPER
-from bench.report.tables import ACCEPTED, EMITTED, Table, TableCell
+from bench.report.tables.main import ACCEPTED, EMITTED
+from bench.report.tables.table import Table, TableCell
 from bench.report.write import print_summary, write_report
 from tests.bench.conftest import write_run
 
@@ -171,6 +172,7 @@ def test_markdown_tables_escape_bars_and_mark_bold() -> None:
     assert table.to_markdown().splitlines() == ["| a | b |", "| --- | ---: |", "| x\\|y | **2** |"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_interrupted_run_is_reported_as_far_as_it_got(synthetic_run: Write) -> None:
     path = synthetic_run(status={}, quality=0)
     lines = (path / "samples.jsonl").read_text().splitlines(keepends=True)
@@ -187,6 +189,7 @@ def test_an_interrupted_run_is_reported_as_far_as_it_got(synthetic_run: Write) -
     assert not (path / "figures" / "quality_speed.png").exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_repair_line_of_a_terminal_works_from_where_its_reader_stands(
     synthetic_run: Write,
 ) -> None:
@@ -208,6 +211,7 @@ def test_a_run_without_records_gives_an_empty_report(synthetic_run: Write) -> No
     assert "nothing is measured yet" in printed(path)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_errors_and_reasons_stand_in_the_report_and_the_terminal(synthetic_run: Write) -> None:
     status = {"status": "complete", "verdict": "INVALID", "reasons": ["a broken invariant"]}
     path = synthetic_run(status=status, quality=0)
@@ -383,6 +387,7 @@ def test_one_decoder_beside_ar_has_no_rivals(synthetic_run: Write) -> None:
     assert Findings(load_run(synthetic_run({"spec": 3.0}))).rivals is None
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_terminal_says_what_a_wide_interval_needs(synthetic_run: Write) -> None:
     text = " ".join(printed(synthetic_run(conversations=6, repeats=1, quality=0)).split())
     (needed,) = re.findall(r"Wide intervals: ±5 % needs (\d+) more prompts for (\w+)", text)
@@ -460,6 +465,7 @@ def test_a_wrong_decoder_is_kept_out_of_figures_and_a_line_says_so(wrong_run: Pa
     assert "Left out: spec is WRONG." in (wrong_run / "report.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("cut", [0, 50])
 def test_lost_records_are_damage_and_what_was_written_of_them_is_kept(
     counted_run: Path, tmp_path: Path, cut: int

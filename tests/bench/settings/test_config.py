@@ -1,7 +1,6 @@
 """Defaults, files and the command line make one configuration, which a file rebuilds."""
 
 import os
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.errors import BenchError
-from bench.settings import toml
 from bench.settings.config import RunConfig, load_config, parse_adapters
 
 
@@ -142,15 +140,6 @@ def test_adapters_are_name_and_path() -> None:
         parse_adapters(["ptp"])
     with pytest.raises(BenchError, match="two adapters are called 'ptp'"):
         parse_adapters(["ptp=a", "ptp=b"])
-
-
-def test_toml_is_read_back_as_it_was_written() -> None:
-    data = {"a": 1, "b": [1.5, "x"], "c": {"d e": {"f": True}, "g": "ü\n\"'"}, "none": None}
-    assert tomllib.loads(toml.dumps(data)) == {
-        "a": 1, "b": [1.5, "x"], "c": {"g": "ü\n\"'", "d e": {"f": True}},
-    }  # fmt: skip
-    with pytest.raises(TypeError, match="TOML cannot hold"):
-        toml.dumps({"a": object()})
 
 
 def test_a_file_names_its_id_column_and_a_dataset_its_id(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from bench.report.findings import Findings
 from bench.report.write import write_report
 from bench.settings import protocol
 from bench.settings.config import load_config
-from bench.settings.published import published
+from bench.settings.protocol import published
 from tests.conftest import Characters
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -138,6 +138,7 @@ def test_every_reference_has_a_source_and_plausible_rows() -> None:
             assert 1 <= length < 10
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_report_prints_it_beneath_the_runs_own_rows(synthetic_run: Write) -> None:
     path = synthetic_run(quality=0)
     write_report(path, "specbench-a100-7b")

@@ -115,6 +115,7 @@ def list_run(tmp_path: Path) -> Callable[[float], Path]:
     return write
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_report_holds_unverified_lists_against_their_ceiling(
     list_run: Callable[[float], Path],
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from bench.records.cost import CostFacts, Grid, Measured, Work
 from bench.records.environment import Environment, Models
 from bench.records.phases import PhasedAnswer
-from bench.report.limits import limit_lines
+from bench.report.texts.cost import limit_lines
 from bench.stats.cost_curve import Cost, CostCurve
 from bench.stats.limit import ar_limit, mean_context, mismatch, operating_points
 from tests.bench.conftest import make_record

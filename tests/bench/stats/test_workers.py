@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench.records.record import SampleRecord, StepColumns
-from bench.report.worker_tables import by_machine, by_worker
+from bench.report.tables.speed import by_machine, by_worker
 from bench.stats import times
 from bench.stats.workers import drifts, machines, workers
 

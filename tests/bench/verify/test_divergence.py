@@ -57,7 +57,7 @@ def test_equal_answers_part_nowhere() -> None:
 
 def test_an_answer_that_stops_early_is_no_near_tie() -> None:
     found = parted([0], [0, 1], Sampling())
-    assert (found.by, found.place, found.near_tie) == ("length", 1, False)
+    assert (found.by, found.num_equal, found.near_tie) == ("length", 1, False)
 
 
 @pytest.mark.parametrize(("gap", "dtypes"), [(5e-4, 3), (0.01, 2), (0.1, 1), (0.5, 0)])
@@ -145,7 +145,7 @@ def test_the_tie_is_looked_for_where_the_answers_part_and_nowhere_else(place: in
         target = Tied(len(prompt) + place + moved)
         found = examine(target, prompt, answer, expected, Sampling(), "float32")
         assert found is not None
-        assert (found.place, found.near_tie) == (place, moved == 0)
+        assert (found.num_equal, found.near_tie) == (place, moved == 0)
 
 
 @pytest.mark.parametrize("place", [0, 2])

@@ -16,7 +16,7 @@ def comparison(num: int, parted: int, *, distance: float = 1e-4, length: int = 2
     """`num` answers of `length` tokens, `parted` of which left AR's after 5."""
     places = [5] * parted
     found = [
-        Divergence(place=place, by="logits", distance=distance, margin=1e-3) for place in places
+        Divergence(num_equal=place, by="logits", distance=distance, margin=1e-3) for place in places
     ]
     return EqualityCheck(
         decoder="x",
@@ -104,7 +104,7 @@ def test_the_curve_ends_with_the_longest_answer() -> None:
 
 
 def test_in_row_invariant_numerics_a_near_tie_is_wrong() -> None:
-    near = Divergence(place=1, by="logits", distance=0.0, margin=MARGINS["invariant"])
+    near = Divergence(num_equal=1, by="logits", distance=0.0, margin=MARGINS["invariant"])
     check = EqualityCheck(decoder="mine", sampling=Sampling(), precision="invariant")
     check.equal_tokens, check.parted = [1, 8], [("a", near)]
     floor = EqualityCheck(decoder="ar", sampling=Sampling(), precision="invariant")

@@ -151,13 +151,13 @@ def test_calls_of_another_shape_that_differ_beyond_rounding_leave_ar_open() -> N
     floor = EqualityCheck(decoder="ar", sampling=Sampling(max_new_tokens=8), precision="float32")
     floor.equal_tokens += [8, 8]
     assert floor.shapes().outcome == "passed"
-    near = Divergence(place=2, by="logits", distance=1e-5, margin=1e-3)
+    near = Divergence(num_equal=2, by="logits", distance=1e-5, margin=1e-3)
     floor.equal_tokens.append(2)
     floor.parted.append(("a", near))
     assert floor.shapes().outcome == "passed"
     assert "1 near-ties" in floor.shapes().text
     floor.equal_tokens.append(3)
-    floor.parted.append(("b", Divergence(place=3, by="logits", distance=0.5, margin=1e-3)))
+    floor.parted.append(("b", Divergence(num_equal=3, by="logits", distance=0.5, margin=1e-3)))
     finding = floor.shapes()
     assert finding.outcome == "open"
     assert "1 differ beyond rounding: token 3 of b" in finding.text

@@ -48,7 +48,7 @@ def test_the_exit_code_is_that_of_the_worst_decoder_wherever_it_stands() -> None
 
     def code(*subjects: Examination, interrupted: bool = False) -> Exit:
         report = VerifyReport(
-            examined=subjects, notes=(), places=(), curves=(), facts={}, interrupted=interrupted
+            examined=subjects, notes=(), lengths=(), curves=(), facts={}, interrupted=interrupted
         )
         return report.exit_code
 
@@ -63,5 +63,5 @@ def test_the_exit_code_is_that_of_the_worst_decoder_wherever_it_stands() -> None
 def test_past_the_longest_answer_the_printed_curve_says_nothing() -> None:
     console = Console(width=100, record=True, file=io.StringIO())
     curves = [("x, T = 0", [1.0, 0.9996, None])]
-    VerifyReport(examined=(), notes=(), places=(4, 16, 64), curves=curves, facts={}).print(console)
+    VerifyReport(examined=(), notes=(), lengths=(4, 16, 64), curves=curves, facts={}).print(console)
     assert console.export_text().split()[-6:] == ["0", "100.0", "%", "99.9", "%", "-"]

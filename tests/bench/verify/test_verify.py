@@ -351,7 +351,7 @@ def test_everything_printed_is_whole_on_a_narrow_terminal() -> None:
     examined = Examination(decoder=name, lossless=True, findings=[finding])
     curves = [(f"{name}, T = 0.8", [1.0] * len(CURVE))]
     console = Console(width=80, record=True)
-    VerifyReport(examined=[examined], notes=[], places=CURVE, curves=curves, facts={}).print(
+    VerifyReport(examined=[examined], notes=[], lengths=CURVE, curves=curves, facts={}).print(
         console
     )
     text = console.export_text()

@@ -15,7 +15,6 @@ from bench.workers.messages import (
     Done,
     Failed,
     Hello,
-    Opened,
     Opening,
     Ping,
     Request,
@@ -48,7 +47,7 @@ class Scripted:
                 return worker, None
             return worker, Hello(node=self._nodes.popleft(), pid=1, cores=(0, 1))
         if isinstance(request, Opening):
-            return worker, Opened()
+            return worker, Done()
         assert isinstance(request, Work)
         if worker in self._dead:
             self._dead.discard(worker)
@@ -118,7 +117,7 @@ def test_what_a_worker_cannot_do_ends_the_run_with_its_line() -> None:
     class Refusing(Scripted):
         def wait(self) -> tuple[str, Answer | None]:
             worker, answer = super().wait()
-            return worker, Failed(message="no room", exit_code=5) if answer == Opened() else answer
+            return worker, Failed(message="no room", exit_code=5) if answer == Done() else answer
 
     told = Told()
     with pytest.raises(BenchError, match="worker w0: no room") as raised:

@@ -24,10 +24,9 @@ from bench.records.status import write_status
 from bench.settings.config import load_config
 from bench.settings.spread import Kind, WorkerConfig, spread_of
 from bench.stats.validity import VALID
-from bench.workers import team
+from bench.workers import spread as spreading
 from bench.workers.messages import ScorePrompts, TimeBlock
-from bench.workers.spread import cores_of
-from bench.workers.team import open_executor
+from bench.workers.spread import cores_of, open_executor
 from tests import unreported as bench_run
 from tests.bench.workers.in_process import InProcess
 from tests.conftest import RecordedProgress
@@ -66,7 +65,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def use(*arguments: Any, **values: Any) -> InProcess:
         executor = InProcess(*arguments, **values)
-        monkeypatch.setattr(team, "open_executor", lambda *_: executor)
+        monkeypatch.setattr(spreading, "open_executor", lambda *_: executor)
         return executor
 
     return use
@@ -332,6 +331,7 @@ class Killing(RecordedProgress):
             os.kill(self.killed, signal.SIGKILL)
 
 
+@pytest.mark.slow
 @needs_cores
 def test_a_worker_killed_amid_its_block_costs_that_block_alone(tmp_path: Path) -> None:
     alone = bench_run.run(config(repeats=6), tmp_path / "alone", RecordedProgress(), open_here)

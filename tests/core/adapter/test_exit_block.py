@@ -3,7 +3,7 @@
 import torch
 
 from decoders.core.adapter.config import AdapterConfig
-from decoders.core.adapter.exit_block import ExitBlock
+from decoders.core.adapter.heads import ExitBlock
 
 WIDTH, RANK = 6, 4
 

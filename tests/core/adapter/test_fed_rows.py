@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM
 
-from decoders.core.adapter.fed_rows import fed_other_rows
-from decoders.core.adapter.gating import layer_shapes
+from decoders.core.adapter.gating import fed_other_rows, layer_shapes
 from tests.architectures.catalogue import save
 from tests.tiny_models import MODELS, fresh, slot_adapter
 

@@ -20,7 +20,7 @@ def block_of(size: int, **rules: Any) -> MaskBlock:
 
 def taken(block: MaskBlock, picks: Sequence[int], confidences: Sequence[float]) -> list[int]:
     block.take(picks, confidences)
-    return block.shown
+    return block.slot_tokens
 
 
 # Schedules.
@@ -59,7 +59,7 @@ def test_without_a_number_there_are_as_many_passes_as_tokens_to_predict(size: in
     while not block.finished:
         block.take(range(20, 19 + size), [0.5] * (size - 1))
         passes += 1
-        assert block.shown.count(M) == max(0, size - 1 - passes)
+        assert block.slot_tokens.count(M) == max(0, size - 1 - passes)
     assert passes == max(1, size - 1)
 
 
@@ -84,7 +84,7 @@ def test_a_quota_counts_the_answer_and_not_the_stop_tokens_behind_it() -> None:
 def test_an_answer_may_grow_past_a_stop_token_that_was_only_predicted() -> None:
     block = block_of(5, max_passes=3, commit="threshold")
     taken(block, [1, 9, 9, 9], [0.9, 0.2, 0.9, 0.9])
-    assert block.shown == [100, 1, M, M, M]
+    assert block.slot_tokens == [100, 1, M, M, M]
     assert taken(block, [1, 2, 3, 9], [0.9, 0.9, 0.9, 0.9]) == [100, 1, 2, 3, 9]
 
 
@@ -177,7 +177,7 @@ def test_a_block_ends_early_once_nothing_is_masked_and_nothing_was_revised() -> 
     block = block_of(3, **rules)
     block.take([1, 2], [0.95, 0.1])
     block.take([4, 2], [0.95, 0.95])  # an edit: another pass is due
-    assert (block.shown, block.finished) == ([100, 4, 2], False)
+    assert (block.slot_tokens, block.finished) == ([100, 4, 2], False)
     block.take([4, 2], [0.95, 0.95])
     assert (block.finished, block.passes) == (True, 3)
     patient = block_of(3, early_exit=False, **rules)
@@ -189,7 +189,7 @@ def test_a_block_ends_early_once_nothing_is_masked_and_nothing_was_revised() -> 
 def test_masks_after_a_stop_token_do_not_matter() -> None:
     block = block_of(5, max_passes=8, commit="threshold")
     block.take([1, 9, 3, 4], [0.2, 0.95, 0.1, 0.1])
-    assert (block.shown, block.finished) == ([100, M, 9, M, M], False)
+    assert (block.slot_tokens, block.finished) == ([100, M, 9, M, M], False)
     block.take([1, 9, 3, 4], [0.95, 0.95, 0.1, 0.1])
     assert block.finished
     assert block.tokens == (100, 1, 9)

@@ -3,8 +3,6 @@
 What does not run is refused in one line with the reason.
 """
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 import transformers
@@ -14,7 +12,6 @@ from decoders.ar import Autoregressive
 from decoders.core.adapter.gating import decoder_layers, layer_shapes
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
-from decoders.core.hf.architecture import _max_length
 from decoders.core.hf.model import HFModel
 from decoders.core.hf.self_check import self_check
 from decoders.core.types import Generation, Sampling
@@ -199,8 +196,10 @@ def test_what_keeps_something_else_than_keys_by_position_is_refused(config, valu
 
 
 def test_a_model_that_names_no_length_is_refused():
-    with pytest.raises(ValueError, match="strange names no max_position_embeddings; choose a mod"):
-        _max_length(SimpleNamespace(model_type="strange"))
+    module = module_of("LlamaConfig", **SHORT)
+    vars(module.config)["max_position_embeddings"] = None
+    with pytest.raises(ValueError, match="llama names no max_position_embeddings; choose a model"):
+        HFModel(module)
 
 
 def test_a_model_without_positions_is_refused(monkeypatch):

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from decoders.core.adapter.config import AdapterConfig
-from decoders.core.adapter.exit_block import ExitBlock
-from decoders.core.adapter.heads import read_adapter
+from decoders.core.adapter.heads import ExitBlock, read_adapter
 from decoders.core.hf.model import HFModel
 from decoders.core.types import NO_UNIFORM, Slots
 from tests.tiny_models import WIDTH, exit_block, fresh, slot_adapter
@@ -113,10 +112,10 @@ def test_a_call_without_compiling_is_of_both_models() -> None:
     model.attach("exit", exit_block())
     early = model.early("exit")
     with contextlib.suppress(RuntimeError), model.uncompiled():
-        assert not early._compiling
+        assert not early._runner.compiling
         raise RuntimeError
-    assert early._compiling
-    assert model._compiling
+    assert early._runner.compiling
+    assert model._runner.compiling
     model.reserve(1, 20)
     early.forward([early.open().call([5])])
     assert model.num_graphs == 1

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from decoders.core.hf import grouped_attention
-from decoders.core.hf.grouped_attention import GROUPED_ROWS, NAME
+from decoders.core.hf import attention
+from decoders.core.hf.attention import GROUPED_ROWS, NAME
 from decoders.core.hf.model import HFModel
 from tests.tiny_models import fresh
 
@@ -49,7 +49,7 @@ def test_numbers_are_those_of_transformers(heads, rows):
     given = states(heads, rows, 40)
     mask = ragged(rows, 40)
     expected = sdpa_attention_forward(*given, mask, scaling=0.3)[0]
-    got, weights = grouped_attention.grouped_attention(*given, mask, scaling=0.3)
+    got, weights = attention.grouped_attention(*given, mask, scaling=0.3)
     assert weights is None
     assert got.shape == expected.shape
     assert (got - expected).abs().max() < 1e-6
@@ -59,7 +59,7 @@ def test_numbers_are_those_of_transformers(heads, rows):
 def test_without_a_mask_rows_are_causal(rows):
     given = states((6, 2), rows, rows if rows > 1 else 40)
     expected = sdpa_attention_forward(*given, None, scaling=None)[0]
-    assert (grouped_attention.grouped_attention(*given, None)[0] - expected).abs().max() < 1e-6
+    assert (attention.grouped_attention(*given, None)[0] - expected).abs().max() < 1e-6
 
 
 def test_a_narrow_call_reads_each_shared_head_once(monkeypatch):
@@ -71,7 +71,7 @@ def test_a_narrow_call_reads_each_shared_head_once(monkeypatch):
         return plain(query, key, *arguments, **options)
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", noted)
-    grouped_attention.grouped_attention(*states((6, 2), 3, 40), ragged(3, 40))
+    attention.grouped_attention(*states((6, 2), 3, 40), ragged(3, 40))
     assert shapes == [((2, 2, 9, 8), (2, 2, 40, 8))]
 
 

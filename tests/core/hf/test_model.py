@@ -355,9 +355,9 @@ def test_bytes_are_those_of_weights_and_cache():
     assert tied.cache_bytes() == 0
     tied.reserve(3, 50)
     assert tied.cache_bytes() == 2 * 2 * 3 * 2 * 51 * 8 * 4  # one scrap entry a row
-    again = tied._store
+    again = tied._layout
     tied.reserve(3, 50)
-    assert tied._store is again
+    assert tied._layout is again
     tied.reserve(1, 20)
     assert tied.cache_bytes() == 2 * 2 * 1 * 2 * 21 * 8 * 4
 
@@ -398,8 +398,10 @@ def test_the_window_of_these_models_matters(name, attention):
     assert WINDOW in made.architecture.windows.values()
     tokens = ids(63, 30)
     expected = cold(made, tokens)
-    made._window = 0  # forget it: ready masks then bypass the module's own window
-    made._masks._windows = dict.fromkeys(made.architecture.windows)
+    layout = made._layout
+    assert layout is not None
+    layout.window = 0  # forget it: ready masks then bypass the module's own window
+    layout.masks._windows = dict.fromkeys(made.architecture.windows)
     (session,) = opened(made, tokens[:10])
     assert gap(feed(session, tokens[10:]), expected[10:]) > 100 * TOLERANCE
 

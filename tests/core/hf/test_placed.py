@@ -15,7 +15,6 @@ from decoders.core.engine.scheduler import generate
 from decoders.core.hf.architecture import main_device
 from decoders.core.hf.cache import KVStore
 from decoders.core.hf.model import HFModel
-from decoders.core.hf.placed import PlacedModel
 from decoders.core.registry import build, parse_spec
 from decoders.core.types import Sampling
 from tests.command_line import bench
@@ -40,8 +39,8 @@ def in_one_place(folder: Path, device: str = "cpu") -> HFModel:
     return HFModel.load(folder, dtype=torch.float32, device=device)
 
 
-def placed(folder: Path, places: Any = ON_DISK) -> PlacedModel:
-    return PlacedModel.load_placed(folder, device_map=places, dtype=torch.float32)
+def placed(folder: Path, places: Any = ON_DISK) -> HFModel:
+    return HFModel.load(folder, device_map=places, dtype=torch.float32)
 
 
 @pytest.mark.parametrize("spec", DECODERS)
@@ -111,6 +110,7 @@ OPTIONS = ("--limit", 2, "--repeats", 1, "--quality-limit", 1, "--max-new-tokens
 QUIET = ("--progress", "none", "--dtype", "float32")
 
 
+@pytest.mark.slow
 def test_a_run_records_it_and_has_the_answers_of_the_plain_one(tmp_path: Path) -> None:
     model = save_checkpoint(tmp_path / "model")
     where = tmp_path / "places.json"

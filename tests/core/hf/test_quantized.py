@@ -230,6 +230,7 @@ def test_other_devices_are_refused() -> None:
         quantize(fresh("llama-gqa").to("meta"), "int4")
 
 
+@pytest.mark.slow
 def test_a_run_records_it_and_compares_with_its_like_alone(tmp_path: Path) -> None:
     model = save_checkpoint(tmp_path / "model")
     run: tuple[Any, ...]

@@ -40,7 +40,7 @@ def test_a_model_of_few_positions_passes():
 
 
 def wrong_layers(model):
-    model._gated.rest(lambda index, x: 0.5 * model._gated.layers[index].plain(x))
+    model._runner.gated.rest(lambda index, x: 0.5 * model._runner.gated.layers[index].plain(x))
 
 
 def not_causal(masks):
@@ -71,7 +71,7 @@ def wrong_masks(fault):
 
         def reserved(*sizes):
             reserve(*sizes)
-            fault(model._masks)
+            fault(model._layout.masks)
 
         model.reserve = reserved
 
@@ -100,7 +100,9 @@ def test_a_wrong_model_is_refused_by_name_with_what_differed(name, fault, how, d
 
 def test_logits_that_are_no_numbers_are_refused():
     model = made("llama")
-    model._gated.rest(lambda index, x: model._gated.layers[index].plain(x) * float("nan"))
+    model._runner.gated.rest(
+        lambda index, x: model._runner.gated.layers[index].plain(x) * float("nan")
+    )
     with pytest.raises(ValueError, match="by nan of their spread"):
         self_check(model)
 
@@ -131,7 +133,7 @@ def test_a_forward_that_fails_is_one_line():
     def fails(*_args, **_named):
         raise RuntimeError("sizes differ\nand more")
 
-    model._plain.forward = fails
+    model._runner._body.forward = fails
     with pytest.raises(ValueError, match=r"^LlamaForCausalLM fails in calls .*sizes differ\)"):
         self_check(model)
 

@@ -17,7 +17,7 @@ from transformers import (
 
 from bench.plan.numerics import holds
 from decoders.core import masks
-from decoders.core.adapter import tile as adapter_tile
+from decoders.core.adapter import gating
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf import tiles
@@ -253,7 +253,7 @@ ATTEND = tiles._attend
 def test_outside_of_a_pass_nothing_runs_in_tiles() -> None:
     model = plain("llama", "float32")
     model.in_tiles(TILE)
-    assert adapter_tile._rows is None
+    assert gating._tile_rows is None
     shapes = []
     hook = model.module.model.norm.register_forward_hook(
         lambda _m, a, _o: shapes.append(a[0].shape)

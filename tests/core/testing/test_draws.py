@@ -9,7 +9,7 @@ from decoders.ar import Autoregressive
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.hf.model import HFModel
-from decoders.core.testing.draws import Draws, exact_distribution
+from decoders.core.testing.goodness import Draws, exact_distribution
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Sampling
 from tests.enumeration import enumerated_distribution

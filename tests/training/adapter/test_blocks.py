@@ -18,7 +18,7 @@ from decoders.core.types import MASKED, NO_UNIFORM
 from tests.tiny_models import fresh, slot_adapter
 from tests.training.adapter.test_student import gap, gated_by_hooks
 from training.adapter.blocks import BlockRules
-from training.adapter.objectives import LOSSES, predictions, run
+from training.adapter.objectives import loss_of, predictions, run
 from training.adapter.student import Student
 from training.adapter.windows import Windows, WindowSampling, draw_windows
 from training.text.data import Row
@@ -83,7 +83,7 @@ def test_blocks_hide_and_predict_as_defined(own: float) -> None:
             hidden[everything] += 1
             assert everything or shown[0] == expected[0]
             assert all(got in (MASKED, token) for got, token in zip(shown, expected, strict=True))
-            assert windows.place[b, where].tolist() == [*range(start + 1, start + 1 + size)]
+            assert windows.index[b, where].tolist() == [*range(start + 1, start + 1 + size)]
             assert windows.depth[b, where].tolist() == [*range(1, size + 1)]
             mine = blocks.own[b, where].tolist()
             assert not mine[0]
@@ -112,7 +112,7 @@ def test_a_block_goes_on_behind_a_stop_but_not_behind_text_that_was_cut() -> Non
 
 
 def test_slots_stay_within_the_models_room() -> None:
-    stood = [blocks_of(seed, room=22).place[0] - 1 for seed in range(20)]
+    stood = [blocks_of(seed, room=22).index[0] - 1 for seed in range(20)]
     assert max(int(places.max()) for places in stood) == 21
 
 
@@ -241,7 +241,7 @@ def test_the_loss_is_the_cross_entropy_of_masked_tokens_and_reaches_the_whole_ad
             outcome.logits.detach(), outcome.usable.nonzero().tolist(), strict=True
         )
     )
-    loss = LOSSES["one-hot"](student, outcome, 0)
+    loss = loss_of(student, outcome, "one-hot")
     assert loss.item() == pytest.approx(expected, rel=1e-5)
     loss.backward()  # type: ignore[no-untyped-call]
     for name, parameter in student.adapter.named_parameters():
@@ -276,5 +276,5 @@ def test_blocks_beyond_a_sliding_window_are_refused() -> None:
 
 def test_slots_of_blocks_carry_no_uniform() -> None:
     student, windows = student_of("llama"), blocks_of()
-    u = torch.full(windows.place.shape, NO_UNIFORM, dtype=torch.float64)
+    u = torch.full(windows.index.shape, NO_UNIFORM, dtype=torch.float64)
     assert torch.equal(student.embed(u, windows), student.embed(u + 1.5, windows))

@@ -28,14 +28,14 @@ from tests.command_line import bench
 from tests.tiny_recipe import RUN, SIZES
 from tests.training.adapter.test_train import Given, job_of, silent
 from training.adapter.blocks import BlockRules
-from training.adapter.job import AdapterJob, optimizers
-from training.adapter.masked_report import RefineReport, StrideReport
+from training.adapter.job import AdapterJob
 from training.adapter.objectives import predictions, run
 from training.adapter.recipe import AdapterRecipe, RunTable
 from training.adapter.student import Student
-from training.adapter.train import main, train_adapter
+from training.adapter.train import train_adapter
 from training.adapter.windows import WindowSampling
-from training.loop import Loop, Schedule, TrainingProgress
+from training.cli import train_kind
+from training.loop import Loop, TrainingProgress
 from training.recipe import RECIPES, ZOO, read_recipe
 from training.text.data import Row
 
@@ -123,8 +123,9 @@ def job_on(
     adapter = SlotAdapter(config, seed=3)
     adapter.embedding.match(module.get_input_embeddings().weight)
     table = RunTable(
-        num_steps=80, muon_lr=0.02, adamw_lr=0.01, slots_per_row=24, eval_rows=24,
-        eval_temperature=1.0, eval_top_p=1.0, **options,
+        num_steps=80, warmup_steps=5, decay=0.7, muon_lr=0.02, adamw_lr=0.01, slots_per_row=24,
+        eval_rows=24, eval_temperature=1.0, eval_top_p=1.0, eval_steps=1000,
+        checkpoint_minutes=1000, **options,
     )  # fmt: skip
     blocks = BlockRules(stops=frozenset({STOP}), room=64) if variant == "refine" else None
     source, told = Given(rows, 8, num_held_out=24), silent(folder)
@@ -133,13 +134,7 @@ def job_on(
 
 def learned(job: AdapterJob, folder: Path) -> Any:
     """The held-out report after training."""
-    table = job.settings
-    moves = optimizers(job.student.adapter, muon_lr=table.muon_lr, adamw_lr=table.adamw_lr)
-    schedule = Schedule(num_steps=table.num_steps, warmup_steps=5, decay=0.7)
-    Loop(
-        job, moves, schedule, folder / "adapter.pt", "", job.reporter,
-        eval_steps=1000, checkpoint_minutes=1000,
-    ).train(None)  # fmt: skip
+    Loop(job, folder / "adapter.pt").train(None)
     return job.report
 
 
@@ -161,8 +156,8 @@ def test_strides_learn_the_distributions_of_their_base(tmp_path: Path) -> None:
     rows = [Row(row, [False] + [True] * 11) for row in ids.tolist()]
     job = job_on(module, rows, "isd", tmp_path, objective="kl")
     before, after = job.held_out(), learned(job, tmp_path)
-    assert isinstance(before, StrideReport)
-    assert isinstance(after, StrideReport)
+    assert before.tokens_per_call is not None
+    assert after.tokens_per_call is not None
     gains = [b - a for a, b in zip(before.accuracy[:5], after.accuracy[:5], strict=True) if a and b]
     assert len(gains) == 5
     assert min(gains) > 0.03
@@ -179,7 +174,7 @@ def test_blocks_learn_from_what_they_show_and_where_an_answer_ends(tmp_path: Pat
         rows.append(Row([10, 11, *[symbol] * 4, STOP], [False] * 2 + [True] * 5))
     job = job_on(small_model(), rows, "refine", tmp_path)
     after = learned(job, tmp_path)
-    assert isinstance(after, RefineReport)
+    assert after.by_ratio is not None
     hidden, shown = after.accuracy[0], after.by_ratio["0.25"]
     assert hidden is not None
     assert shown is not None
@@ -317,19 +312,18 @@ def test_the_command_trains_masks_and_refuses_recipes_of_another_kind(
 def test_every_kind_has_its_recipes_and_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with pytest.raises(ValueError, match="trains ptp; use `bench train ptp`"):
+        train_kind("isd", recipe=RECIPES / "ptp.toml", output=tmp_path)
     called: list[tuple[dict[str, Any], Path]] = []
     monkeypatch.setattr(
         "training.adapter.train.train_adapter",
         lambda tables, out, **_: called.append((tables, out)),
     )
     for kind in ("refine", "isd"):
-        chosen: Any = kind
-        assert main(None, None, kind=chosen) == ZOO / kind
+        assert train_kind(kind) == ZOO / kind
         folder = Path("results") / "adapters" / f"model-{kind}"
-        assert main(None, None, kind=chosen, model="some/model") == folder
+        assert train_kind(kind, model="some/model") == folder
     kinds = [tables["data"]["kind"] for tables, _ in called]
     assert kinds == ["zoo", "on-policy"] * 2
     variants = [tables["adapter"]["variant"] for tables, _ in called]
     assert variants == ["refine"] * 2 + ["isd"] * 2
-    with pytest.raises(ValueError, match="trains ptp; use `bench train ptp`"):
-        main(RECIPES / "ptp.toml", tmp_path, kind="isd")

@@ -21,13 +21,11 @@ from decoders.core.hf.model import HFModel, stop_ids
 from decoders.core.types import Sampling
 from decoders.isd import StridedDecoding
 from training.adapter import lean_job
-from training.adapter.best import Best
-from training.adapter.lean_loss import GREEDY_TEMPERATURE, ShortHead, taught_loss
+from training.adapter.lean_job import GREEDY_TEMPERATURE, ShortHead, taught_loss
 from training.adapter.recipe import AdapterRecipe
 from training.adapter.report import HeldOutReport
-from training.adapter.train import build_job, train_adapter
-from training.adapter.warm_start import begin_from
-from training.loop import TrainingProgress
+from training.adapter.train import begin_from, build_job, train_adapter
+from training.loop import Best, TrainingProgress
 from training.reporter import Reporter
 from training.text.completion_file import Completion, write_completions
 from training.text.completions import CompletionsSource
@@ -231,8 +229,8 @@ def test_slots_are_taught_at_the_temperature_of_their_text_and_weigh_less_furthe
     code = "constant" if variant == "isd" else "dyadic"
     lean["adapter"] |= {"variant": variant, "code": code, "enter": int(variant != "o-ptp")}
     reporter = Reporter("none", "x", tmp_path / "x.jsonl")
-    job, _ = build_job(AdapterRecipe.of(lean), tmp_path, torch.device("cpu"), reporter)
-    names = ("places_of", "explain_places", "taught_loss")
+    job = build_job(AdapterRecipe.of(lean), tmp_path, torch.device("cpu"), reporter)
+    names = ("ask_teacher", "explain", "taught_loss")
     asked, explained, taught = (Spy(monkeypatch, name) for name in names)
     rows = {tuple(row.ids): row for row in job.source.rows(0)}
     assert len({row.temperature for row in rows.values()}) > 1
@@ -354,7 +352,7 @@ def test_ptp_begins_as_the_isd_adapter_it_is_given(
         "variant": "c-ptp", "code": "dyadic", "num_slots": 5, "initial": str(tmp_path / "isd"),
     }  # fmt: skip
     reporter = Reporter("none", "x", tmp_path / "x.jsonl")
-    job, _ = build_job(AdapterRecipe.of(lean), tmp_path, torch.device("cpu"), reporter)
+    job = build_job(AdapterRecipe.of(lean), tmp_path, torch.device("cpu"), reporter)
     begun = job.student.adapter
     state, given = begun.state_dict(), initial.state_dict()
     for name in given:

@@ -70,7 +70,7 @@ def windows_of(
 
 
 def uniforms(windows: Windows) -> Tensor:
-    u = torch.rand(windows.place.shape, generator=torch.Generator().manual_seed(9)).double()
+    u = torch.rand(windows.index.shape, generator=torch.Generator().manual_seed(9)).double()
     u[:, ::5] = NO_UNIFORM
     return u
 

@@ -119,8 +119,8 @@ def fed_by_training(
 ) -> tuple[Tensor, list[int], Tensor]:
     """Inputs, places and logits of the slots `where` of the first row."""
     _, cache = student.context(windows.ids)
-    u = torch.full(windows.place.shape, NO_UNIFORM, dtype=torch.float64)
-    embedded, places = student.embed(u, windows), (windows.place - 1).clamp(min=0)
+    u = torch.full(windows.index.shape, NO_UNIFORM, dtype=torch.float64)
+    embedded, places = student.embed(u, windows), (windows.index - 1).clamp(min=0)
     states = student.slots(cache, embedded, places, windows.mask())
     return embedded[0, where], places[0, where].tolist(), student.logits(states[0, where])
 

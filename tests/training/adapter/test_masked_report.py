@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from tests.training.adapter.test_report import LENGTH, judged_windows
-from training.adapter.masked_report import RefineReport, StrideReport, tokens_per_call
-from training.adapter.report import SlotTally
+from training.adapter.report import HeldOutReport, SlotTally, tokens_per_call
 
 
 def simulated(chances: list[float], num_rounds: int = 200_000) -> float:
@@ -69,12 +68,15 @@ def tally_of(*windows: list[bool]) -> SlotTally:
 
 
 def test_a_report_of_strides_survives_json_and_says_what_they_gain() -> None:
-    report = StrideReport.of_strides(
-        tally_of([True, False, True], [True] * 3), tally_of([False]), tally_of([True] * LENGTH)
+    report = HeldOutReport.of(
+        tally_of([True, False, True], [True] * 3),
+        tally_of([True] * LENGTH),
+        opened=tally_of([False]),
     )
-    values = json.loads(json.dumps(dataclasses.asdict(report), allow_nan=False))
+    values = json.loads(json.dumps(report.measured(), allow_nan=False))
     assert values["tokens_per_call"] == {"4": {"sampled": 2.333, "open": 1.0, "greedy": 4.0}}
     assert report.accuracy[:3] == [1.0, 0.5, 1.0]
+    assert report.open_accuracy is not None
     assert report.open_accuracy[:2] == [0.0, None]
     assert report.greedy_survival == [1.0] * LENGTH
     assert report.summary() == (
@@ -84,14 +86,14 @@ def test_a_report_of_strides_survives_json_and_says_what_they_gain() -> None:
 
 
 def test_a_report_of_blocks_survives_json_and_says_how_good_they_are() -> None:
-    report = RefineReport.of_blocks(
+    report = HeldOutReport.of(
         tally_of([True, False], [True, True, True]),
-        {0.25: tally_of([True, True, True, False]), 0.5: SlotTally(LENGTH)},
+        by_ratio={0.25: tally_of([True, True, True, False]), 0.5: SlotTally(LENGTH)},
     )
-    values = json.loads(json.dumps(dataclasses.asdict(report), allow_nan=False))
+    values = json.loads(json.dumps(report.measured(), allow_nan=False))
     assert values["by_ratio"] == {"0.25": 0.75, "0.5": None}
     assert values["accuracy"][:3] == [1.0, 0.5, 1.0]
     assert report.summary() == (
-        "fully masked: leading correct 2.00, accuracy by place 1.00 0.50 1.00; "
+        "fully masked: leading correct 2.00, accuracy by position 1.00 0.50 1.00; "
         "by share of masks: 0.750 at 0.25"
     )

@@ -28,7 +28,7 @@ from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.sampling import pick, warp
 from decoders.core.types import NO_UNIFORM, Sampling
-from training.adapter.objectives import LOSSES, ObjectiveName, Outcome, predictions, run
+from training.adapter.objectives import ObjectiveName, Outcome, loss_of, predictions, run
 from training.adapter.student import Student
 from training.adapter.windows import LEAST_MASS, Windows, WindowSampling, draw_windows
 from training.text.data import Row
@@ -187,7 +187,7 @@ def teacher_at(outcome: Outcome) -> Tensor:
     """``[M, V]``: the untouched model's logits for the token that each counting slot predicts."""
     found = outcome.usable.nonzero().tolist()
     return torch.stack(
-        [teacher_logits()[b][int(outcome.windows.place[b, q]) - 1] for b, q in found]
+        [teacher_logits()[b][int(outcome.windows.index[b, q]) - 1] for b, q in found]
     )
 
 
@@ -212,7 +212,7 @@ def test_the_one_hot_loss_is_the_cross_entropy_of_each_window_alone(
         for distribution, (_, _, target) in zip(logits, expected, strict=True)
     ]
     by_hand = -sum(math.log(chance) for chance in chances)
-    got = LOSSES["one-hot"](student, outcome, top_k)
+    got = loss_of(student, outcome, "one-hot")
     assert got.item() == pytest.approx(by_hand, rel=1e-4)
 
 
@@ -235,7 +235,7 @@ def test_what_is_learned_from_another_teacher_is_what_that_teacher_picks() -> No
     taught = run(student_of("o-ptp", teacher=other), windows, 0)
     own = run(student_of("o-ptp"), windows, 0)
     greedy = windows.greedy[taught.usable]
-    before = (windows.place - 1)[taught.usable]
+    before = (windows.index - 1)[taught.usable]
     rows = taught.usable.nonzero()[:, 0]
     for index in greedy.nonzero().flatten().tolist():
         distribution = teacher_logits()[int(rows[index])][int(before[index])]
@@ -267,7 +267,7 @@ def test_divergences_are_those_of_the_distributions_and_greedy_slots_learn_the_a
             expected += float(
                 kl_divergence(*(distributions if objective == "kl" else distributions[::-1]))
             )
-    got = LOSSES[objective](student, outcome, TOP_K)
+    got = loss_of(student, outcome, objective)
     assert got.item() == pytest.approx(expected, rel=1e-4)
 
 
@@ -287,11 +287,11 @@ def test_the_overlap_loss_is_the_chance_of_rejection_at_the_windows_temperatures
             temperature = float(windows.warp[b, q, 0])  # no nucleus, no top-k
             distributions = ((row / temperature).softmax(-1) for row in (teacher[m], logits[m]))
             expected += 1 - overlap_of(*distributions)
-    got = LOSSES["overlap"](student, outcome, TOP_K)
+    got = loss_of(student, outcome, "overlap")
     assert got.item() == pytest.approx(expected, rel=1e-4)
     certain = windows.greedy[outcome.usable]
     same = dataclasses.replace(outcome, logits=teacher_at(outcome) + 3.0)
-    plain = LOSSES["overlap"](student, same, TOP_K) - F.cross_entropy(
+    plain = loss_of(student, same, "overlap") - F.cross_entropy(
         same.logits[certain], same.logits[certain].argmax(-1), reduction="sum"
     )
     assert plain.item() == pytest.approx(0, abs=1e-3)
@@ -325,8 +325,8 @@ def test_a_student_that_says_what_the_teacher_says_has_no_divergence(
     student = student_of("c-ptp")
     outcome = run(student, windows_of("c-ptp", WindowSampling()), 0)
     same = dataclasses.replace(outcome, logits=teacher_at(outcome) + 3.0)  # a shift is no change
-    assert LOSSES[objective](student, same, 0).item() == pytest.approx(0, abs=1e-3)
-    assert LOSSES[objective](student, outcome, 0).item() > 1
+    assert loss_of(student, same, objective).item() == pytest.approx(0, abs=1e-3)
+    assert loss_of(student, outcome, objective).item() > 1
 
 
 @pytest.mark.parametrize("gated", [True, False])
@@ -338,7 +338,7 @@ def test_gradients_reach_every_part_of_the_adapter_and_nothing_else(
     student = student_of(by_objective.get(objective, "c-ptp"), gated=gated)
     variant = student.adapter.config.variant
     outcome = run(student, windows_of(variant), TOP_K)
-    LOSSES[objective](student, outcome, TOP_K).backward()  # type: ignore[no-untyped-call]
+    loss_of(student, outcome, objective).backward()  # type: ignore[no-untyped-call]
     for name, parameter in student.adapter.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().max() > 1e-6, name
@@ -371,7 +371,7 @@ def test_a_c_ptp_slot_draws_from_its_own_warped_distribution(seed: int) -> None:
     kinds = set()
     for m, (b, q) in enumerate(outcome.usable.nonzero().tolist()):
         settings, greedy = windows.warp[b, q].tolist(), bool(windows.greedy[b, q])
-        token = rows()[b].ids[int(windows.place[b, q])]
+        token = rows()[b].ids[int(windows.index[b, q])]
         if greedy:
             right = int(near[m].argmax()) == int(teacher[m].argmax())
             confidence, counts = near[m].softmax(-1).max(), True
@@ -408,6 +408,6 @@ def test_windows_in_which_nothing_counts_give_a_loss_of_zero() -> None:
     outcome = run(student, nothing, 0)
     assert not outcome.usable.any()
     for name in LOSS_NAMES:
-        assert LOSSES[name](student, outcome, 0).item() == 0
+        assert loss_of(student, outcome, name).item() == 0
     judged = predictions(student, outcome, 0)
     assert len(judged.right) == len(judged.confidence) == len(judged.counts) == 0

@@ -60,9 +60,9 @@ def windows_of(seed: int = 0, rows: list[Row] = ROWS, **options: Any) -> Windows
 
 def inputs(student: Student, windows: Windows) -> tuple[Tensor, Tensor]:
     """Slot inputs ``[B, Q, D]`` (some blank) and positions ``[B, Q]``."""
-    u = torch.rand(windows.place.shape, generator=torch.Generator().manual_seed(9)).double()
+    u = torch.rand(windows.index.shape, generator=torch.Generator().manual_seed(9)).double()
     u[:, ::5] = NO_UNIFORM
-    return student.embed(u, windows), (windows.place - 1).clamp(min=0)
+    return student.embed(u, windows), (windows.index - 1).clamp(min=0)
 
 
 def run(student: Student, windows: Windows) -> Tensor:
@@ -138,7 +138,7 @@ def test_slots_of_all_windows_at_once_equal_each_window_alone(name: str, variant
     for b, row in enumerate(ROWS):
         for index in range(int(windows.number[b].max()) + 1):
             where = windows.number[b] == index
-            start, place = int(windows.start[b, where][0]), int(windows.place[b, where][0])
+            start, place = int(windows.start[b, where][0]), int(windows.index[b, where][0])
             assert place == start + (variant == "c-ptp")
             alone = cold(module, student.adapter, row.ids[:start], embedded[b, where], place - 1)
             assert gap(got[b, where], alone) < TOLERANCE

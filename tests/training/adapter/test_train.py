@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
 import math
 import shutil
@@ -23,13 +22,14 @@ from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
 from tests.command_line import bench
 from tests.tiny_recipe import ADAPTER, RUN, SIZES
-from training.adapter.job import AdapterJob, optimizers
+from training.adapter.job import AdapterJob
 from training.adapter.recipe import AdapterRecipe, RunTable
 from training.adapter.report import HeldOutReport
 from training.adapter.student import Student
-from training.adapter.train import build_job, main, train_adapter
+from training.adapter.train import build_job, train_adapter
 from training.adapter.windows import WindowSampling
-from training.loop import Loop, Schedule, TrainingProgress, update
+from training.cli import train_kind
+from training.loop import Loop, TrainingProgress, update
 from training.recipe import RECIPES, ZOO, customised, read_recipe, with_settings
 from training.reporter import Reporter
 from training.text.data import Row, groups
@@ -55,7 +55,7 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
 
 
 def job_of(recipe: dict[str, Any], folder: Path) -> AdapterJob:
-    return build_job(AdapterRecipe.of(recipe), folder, torch.device("cpu"), silent(folder))[0]
+    return build_job(AdapterRecipe.of(recipe), folder, torch.device("cpu"), silent(folder))
 
 
 def silent(folder: Path) -> Reporter:
@@ -180,7 +180,8 @@ def test_two_workers_share_the_rows_and_their_losses_add_up(
         job.trained.zero_grad()
         found: list[tuple[float, int, int]] = []
         for rank in ranks:
-            monkeypatch.setattr("training.adapter.job.worker", lambda rank=rank: rank)
+            for module in ("training.adapter.job", "training.text.data"):
+                monkeypatch.setattr(f"{module}.worker", lambda rank=rank: rank)
             for loss, num, slots in job.pieces(TrainingProgress()):
                 loss.backward()  # type: ignore[no-untyped-call]
                 found.append((loss.item(), num, slots))
@@ -245,17 +246,13 @@ class Fixed:
         adapter = SlotAdapter(config, seed=3)
         adapter.embedding.match(module.get_input_embeddings().weight)
         table = RunTable(
-            num_steps=60, muon_lr=0.02, adamw_lr=0.01, slots_per_row=24, eval_rows=64,
-            eval_temperature=1.0, eval_top_p=1.0,
+            num_steps=60, warmup_steps=5, decay=0.7, muon_lr=0.02, adamw_lr=0.01,
+            slots_per_row=24, eval_rows=64, eval_temperature=1.0, eval_top_p=1.0,
+            eval_steps=1000, checkpoint_minutes=1000,
         )  # fmt: skip
         source, told = Given(self.rows, 8, num_held_out=64), silent(folder)
         job = AdapterJob(Student(module, adapter), source, WindowSampling(), table, told, 0)
-        moves = optimizers(adapter, muon_lr=table.muon_lr, adamw_lr=table.adamw_lr)
-        schedule = Schedule(num_steps=table.num_steps, warmup_steps=5, decay=0.7)
-        Loop(
-            job, moves, schedule, folder / f"{code}.pt", "", told,
-            eval_steps=1000, checkpoint_minutes=1000,
-        ).train(None)  # fmt: skip
+        Loop(job, folder / f"{code}.pt").train(None)
         assert job.report is not None
         return job.report
 
@@ -280,8 +277,7 @@ def test_a_step_without_anything_to_learn_moves_nothing(
     job = job_of(recipe, tmp_path)
     job.source = Given([Row([5, 6, 7], [False] * 3)] * 2, 2)
     before = {name: value.clone() for name, value in job.trained.state_dict().items()}
-    moves = optimizers(job.student.adapter, muon_lr=0.1, adamw_lr=0.1)
-    loss, _ = update(job.pieces(TrainingProgress()), job.trained, moves)
+    loss, _ = update(job.pieces(TrainingProgress()), job.trained, job.optimizers())
     assert math.isnan(loss)
     assert same(before, job.trained.state_dict())
 
@@ -395,8 +391,8 @@ def test_an_adapter_may_learn_another_models_picks(
     config = LlamaForCausalLM.from_pretrained(home / "zoo").config
     LlamaForCausalLM(config).save_pretrained(tmp_path / "teacher")
     recipe["model"]["teacher"] = str(tmp_path / "teacher")
-    job, base = build_job(AdapterRecipe.of(recipe), tmp_path, torch.device("cpu"), silent(tmp_path))
-    assert base["weights_sha256"] != base["teacher_sha256"] is not None
+    job = job_of(recipe, tmp_path)
+    assert job.base["weights_sha256"] != job.base["teacher_sha256"] is not None
     ids = torch.tensor([[5, 6, 7]])
     hidden, _ = job.student.context(ids)
     expected = LlamaForCausalLM.from_pretrained(tmp_path / "teacher")(ids).logits
@@ -487,11 +483,11 @@ def test_the_shipped_recipes_are_complete_and_build(name: str, tmp_path: Path) -
         tables["data"] |= {"num_completions": 8, "max_new_tokens": 3, "max_tokens": 512}
         tables["data"]["prompts"] = {"kind": "zoo", "counts": {"translation": 1}}
     recipe = AdapterRecipe.of(tables)
-    job, base = build_job(recipe, tmp_path, torch.device("cpu"), silent(tmp_path))
-    assert base["architecture"] == "LlamaForCausalLM"
+    job = build_job(recipe, tmp_path, torch.device("cpu"), silent(tmp_path))
+    assert job.base["architecture"] == "LlamaForCausalLM"
     assert job.student.adapter.config.num_slots == recipe.adapter.num_slots
     assert job.source.rows(0)
-    assert dataclasses.asdict(job.sampling)["temperatures"] == recipe.sampling.temperatures
+    assert job.sampling.temperatures == recipe.sampling.temperatures
 
 
 # ---------------------------------------------------------------- the command
@@ -541,9 +537,9 @@ def test_another_model_has_its_own_recipe_and_folder(
         lambda tables, out, **_: called.append((tables, out)),
     )
     given = str(home / "letters")
-    assert main(None, None, model=given) == Path("results") / "adapters" / "letters"
-    assert main(None, None) == ZOO / "ptp"
-    assert main(None, tmp_path, num_steps=4) == tmp_path
+    assert train_kind("ptp", model=given) == Path("results") / "adapters" / "letters"
+    assert train_kind("ptp") == ZOO / "ptp"
+    assert train_kind("ptp", output=tmp_path, num_steps=4) == tmp_path
     assert [tables["data"]["kind"] for tables, _ in called] == ["on-policy", "zoo", "zoo"]
     assert called[0][0]["model"]["path"] == given
     assert called[2][0]["run"]["num_steps"] == 4

@@ -23,7 +23,7 @@ from training.adapter.windows import (
     LEAST_MASS,
     Windows,
     WindowSampling,
-    carried_places,
+    carried,
     draw_windows,
     edges,
     explain,
@@ -78,7 +78,7 @@ def test_windows_run_from_a_trained_token_to_the_end_of_its_answer(variant: Vari
                 assert 1 <= len(where) <= full
                 assert cut or len(where) == full
                 for j, q in enumerate(where):
-                    assert windows.place[b, q] == start + shift + j
+                    assert windows.index[b, q] == start + shift + j
                     assert windows.depth[b, q] == shift + j
             free = 11 - sum(map(len, of_row))
             assert free == (0 if of_row else 11)
@@ -96,7 +96,7 @@ def test_a_row_that_starts_with_a_trained_token_keeps_it_as_context() -> None:
 def test_starts_are_drawn_evenly_over_the_trained_tokens() -> None:
     row = Row(list(range(12)), [False] * 2 + [True] * 10)
     windows = windows_of(0, [row], num_slots=4000, length=1)
-    counts = Counter(windows.place[0].tolist())
+    counts = Counter(windows.index[0].tolist())
     assert set(counts) == set(range(2, 12))
     assert all(320 < count < 480 for count in counts.values())
 
@@ -118,7 +118,7 @@ def test_padding_is_neutral_and_rows_are_filled_up_on_the_right() -> None:
     windows = windows_of(pad=22, aligned=True)
     padding = windows.number < 0
     assert padding[3].all()
-    for field in (windows.place, windows.depth, windows.greedy, windows.start):
+    for field in (windows.index, windows.depth, windows.greedy, windows.start):
         assert not field[padding].any()
     assert (windows.warp[padding] == 1).all()
     for ids, row in zip(windows.ids.tolist(), ROWS, strict=True):
@@ -128,7 +128,7 @@ def test_padding_is_neutral_and_rows_are_filled_up_on_the_right() -> None:
 def test_the_generator_decides_everything() -> None:
     sampling = WindowSampling(temperatures=(0.5, 1.5), top_ps=(0.5, 0.9), greedy=0.3)
     first, same, other = (windows_of(seed, sampling=sampling) for seed in (1, 1, 2))
-    for name in ("place", "depth", "number", "warp", "greedy", "noise"):
+    for name in ("index", "depth", "number", "warp", "greedy", "noise"):
         assert torch.equal(getattr(first, name), getattr(same, name))
         assert not torch.equal(getattr(first, name), getattr(other, name))
     assert first.noise.dtype == torch.float64
@@ -165,7 +165,7 @@ def test_each_window_has_one_distribution_drawn_as_asked() -> None:
 def test_the_mask_follows_the_definition(seed: int, variant: Variant) -> None:
     windows = windows_of(seed, variant=variant, aligned=seed % 2 == 1)
     seen = windows.mask()
-    num_rows, num_slots = windows.place.shape
+    num_rows, num_slots = windows.index.shape
     width = windows.ids.shape[1]
     assert seen.shape == (num_rows, num_slots, width + num_slots)
     for b in range(num_rows):
@@ -173,7 +173,7 @@ def test_the_mask_follows_the_definition(seed: int, variant: Variant) -> None:
         for q in range(num_slots):
             if q in window_of:
                 where = window_of[q]
-                start = int(windows.place[b, where[0]]) - int(variant != "o-ptp")
+                start = int(windows.index[b, where[0]]) - int(variant != "o-ptp")
                 expected = {*range(start), *(width + k for k in where if k <= q)}
             else:
                 expected = {0}
@@ -243,6 +243,13 @@ def test_edges_take_a_distribution_for_each_token() -> None:
 DISTRIBUTIONS = WindowSampling(temperatures=(0.6, 1.4), top_ps=(0.7, 1.0), top_k=15, greedy=0.4)
 
 
+def explain_by(windows: Windows, logits: Tensor, top_k: int, variant: Variant) -> Any:
+    """Uniforms and targets from logits ``[B, Q, V]`` before each carried token."""
+    tokens = windows.ids.gather(1, carried(windows, variant))
+    left, mass = edges(logits, tokens, windows.warp, top_k)
+    return explain(windows, logits.argmax(-1), left, mass, variant)
+
+
 def explained(seed: int, variant: Variant) -> tuple[Windows, Tensor, Any]:
     """Windows on random text and logits ``[B, Q, V]`` that like the text in most places."""
     rng = np.random.default_rng(seed)
@@ -256,9 +263,9 @@ def explained(seed: int, variant: Variant) -> tuple[Windows, Tensor, Any]:
     by_place = 1.5 * torch.randn(3, 14, VOCAB, generator=torch.Generator().manual_seed(seed))
     liked = torch.rand(3, 14, generator=torch.Generator().manual_seed(seed + 1)) < 0.6
     by_place.scatter_add_(2, windows.ids[..., None], 4.0 * liked[..., None])
-    carried = (windows.place - int(variant != "o-ptp")).clamp(min=0)
-    logits = by_place.gather(1, carried[..., None].expand(-1, -1, VOCAB))  # teacher of that token
-    return windows, logits, explain(windows, logits, DISTRIBUTIONS.top_k, variant)
+    before = (windows.index - int(variant != "o-ptp")).clamp(min=0)
+    logits = by_place.gather(1, before[..., None].expand(-1, -1, VOCAB))  # teacher of that token
+    return windows, logits, explain_by(windows, logits, DISTRIBUTIONS.top_k, variant)
 
 
 def check_explained(seed: int, variant: Variant) -> tuple[int, int]:
@@ -274,25 +281,25 @@ def check_explained(seed: int, variant: Variant) -> tuple[int, int]:
             alive = True
             for q in where:
                 text = windows.ids[b].tolist()
-                place, carried = int(windows.place[b, q]), int(windows.place[b, q]) - shift
+                index, before = int(windows.index[b, q]), int(windows.index[b, q]) - shift
                 temperature, top_p = windows.warp[b, q].tolist()
                 sampling = Sampling(temperature=temperature, top_k=DISTRIBUTIONS.top_k, top_p=top_p)
                 distribution = warp(logits[b, q][None], sampling)
                 top = int(logits[b, q].argmax())
                 greedy = bool(windows.greedy[b, q])
                 agrees = (
-                    text[carried] == top
+                    text[before] == top
                     if greedy
-                    else bool(distribution[0, text[carried]] > LEAST_MASS)
+                    else bool(distribution[0, text[before]] > LEAST_MASS)
                 )
                 # O-PTP may still learn a greedy token that the text does not have
                 counts = alive and (agrees or (greedy and variant == "o-ptp"))
                 assert bool(got.usable[b, q]) == counts
                 assert got.u[b, q] == NO_UNIFORM if greedy else 0 <= got.u[b, q] < 1
-                learned = top if greedy and variant == "o-ptp" else text[place]
+                learned = top if greedy and variant == "o-ptp" else text[index]
                 assert not counts or int(got.target[b, q]) == learned
                 if counts and not greedy:  # what is carried is the u of the carried token
-                    assert int(pick(distribution, got.u[b, q][None])) == text[carried]
+                    assert int(pick(distribution, got.u[b, q][None])) == text[before]
                 usable, ended = usable + counts, ended + (alive and not agrees)
                 alive = alive and agrees
     return usable, ended
@@ -309,8 +316,8 @@ def test_a_token_that_no_float64_can_reach_is_not_explained() -> None:
     row = Row([0, 1, 2], [False, True, True])
     windows = windows_of(0, [row], num_slots=40, length=2)
     logits = torch.tensor([50.0, 0.0, 50.0]).expand(1, 40, 3)
-    assert edges(logits, windows.ids.gather(1, windows.place), windows.warp, 0)[1].min() > 0
-    usable = explain(windows, logits, 0, "o-ptp").usable
+    assert edges(logits, windows.ids.gather(1, windows.index), windows.warp, 0)[1].min() > 0
+    usable = explain_by(windows, logits, 0, "o-ptp").usable
     # token 1 is out of reach; token 2 counts where a window starts at it
     assert torch.equal(usable, windows.start == 2)
 
@@ -331,15 +338,15 @@ def test_windows_move_to_a_device_whole() -> None:
 def test_the_carried_token_is_the_predicted_or_the_one_before(variant: Variant) -> None:
     windows = windows_of(variant=variant, aligned=True)
     real = windows.number >= 0
-    carried = carried_places(windows, variant)
-    assert torch.equal(carried[real], (windows.place - int(variant != "o-ptp"))[real])
-    assert not carried[~real].any()
+    found = carried(windows, variant)
+    assert torch.equal(found[real], (windows.index - int(variant != "o-ptp"))[real])
+    assert not found[~real].any()
 
 
 def test_noise_places_u_within_the_interval_of_its_token() -> None:
     windows, logits, got = explained(0, "o-ptp")
     left, mass = edges(
-        logits, windows.ids.gather(1, windows.place), windows.warp, DISTRIBUTIONS.top_k
+        logits, windows.ids.gather(1, windows.index), windows.warp, DISTRIBUTIONS.top_k
     )
     counts = got.usable & ~windows.greedy
     share = ((got.u - left) / mass)[counts]

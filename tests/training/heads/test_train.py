@@ -13,8 +13,7 @@ from torch import Tensor
 
 from decoders.ar import Autoregressive
 from decoders.core.adapter.draft_layer import DraftLayer
-from decoders.core.adapter.exit_block import ExitBlock
-from decoders.core.adapter.heads import DraftHeads
+from decoders.core.adapter.heads import DraftHeads, ExitBlock
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.hf.checkpoint import weights_sha256
@@ -54,8 +53,7 @@ def tables(home: Path) -> dict[str, Any]:
 
 def job_of(tables: dict[str, Any], folder: Path) -> Any:
     reporter = Reporter("none", "heads", None)
-    job, _ = build_job(HeadsRecipe.of(tables), folder, torch.device("cpu"), reporter, str)
-    return job
+    return build_job(HeadsRecipe.of(tables), folder, torch.device("cpu"), reporter, str)
 
 
 def test_a_head_learns_the_token_as_far_on_as_it_is_asked_to() -> None:

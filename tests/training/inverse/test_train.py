@@ -21,14 +21,14 @@ import torch
 from torch import Tensor
 
 from decoders.core.sampling import pick
+from tests.command_line import bench
 from training.inverse.data import Trips, TripSettings
-from training.inverse.job import InverseJob, RunSettings, loop_of
 from training.inverse.model import ModelSettings, SlotTransformer
 from training.inverse.report import HeldOut, acceptance, ar_nats, c_ptp_nats, compare, source_nats
-from training.inverse.train import RECIPE, InverseRecipe, main, train_both
+from training.inverse.train import InverseJob, InverseRecipe, train_both
 from training.inverse.windows import Read, TextWindows, draw_text, explain, picked, roll
-from training.loop import TrainingProgress
-from training.recipe import read_recipe
+from training.loop import Loop, TrainingProgress
+from training.recipe import RECIPES, read_recipe
 from training.reporter import Reporter
 
 TOLERANCE = 2e-5
@@ -137,7 +137,7 @@ def test_a_source_with_too_many_symbols_is_refused() -> None:
 def test_every_window_fits_into_its_row_and_all_starts_occur() -> None:
     windows = text(rows=40, windows=20)
     assert set(windows.starts.flatten().tolist()) == set(range(2, 11))
-    assert windows.places.max() == windows.ids.shape[1] - 1 == 14
+    assert windows.indices.max() == windows.ids.shape[1] - 1 == 14
     b, w = 5, 7
     start = int(windows.starts[b, w])
     assert windows.tokens[b, w].tolist() == windows.ids[b, start : start + 5].tolist()
@@ -201,12 +201,12 @@ def test_a_window_sees_neither_its_own_tokens_nor_later_uniforms() -> None:
 def test_the_text_is_read_as_by_a_plain_pass() -> None:
     windows = text()
     read = Read(model(), windows)
-    places = windows.places
+    indices = windows.indices
     for b in range(3):
         expected = alone(model().tokens(windows.ids[b, :-1]))
         assert torch.allclose(read.text_logits()[b], expected, atol=TOLERANCE)
         found = read.window_logits()[b]
-        assert torch.allclose(found, expected[places[b] - 1], atol=TOLERANCE)
+        assert torch.allclose(found, expected[indices[b] - 1], atol=TOLERANCE)
 
 
 def test_odd_widths_are_refused() -> None:
@@ -294,9 +294,9 @@ def test_roll_feeds_back_what_it_picked() -> None:
 
 
 def job_of(folder: Path, name: Any = "c-ptp", **run: Any) -> InverseJob:
-    settings = RunSettings(**{**RECIPE_OF_TESTS["run"], **run})
+    tables = {**RECIPE_OF_TESTS, "run": {**RECIPE_OF_TESTS["run"], **run}}
     fresh = SlotTransformer(SIZES, trips().num_symbols)
-    return InverseJob(name, fresh, trips(), settings, reporter(folder))
+    return InverseJob(name, fresh, trips(), tables, reporter(folder))
 
 
 def test_the_loss_counts_every_token_and_every_slot(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_the_loss_counts_every_token_and_every_slot(tmp_path: Path) -> None:
     ((plain, fewer, _),) = job_of(tmp_path, "ar").pieces(TrainingProgress())
     assert fewer == 4 * 12
     job = job_of(tmp_path)
-    read = Read(job.model, job.text(0))
+    read = Read(job.trained, job.text(0))
     distributions = read.explained().logits[:, :, 1:].log_softmax(-1)
     targets = job.text(0).tokens[..., 1:, None]
     slots = -distributions.gather(-1, targets).sum()
@@ -317,8 +317,8 @@ def test_gradients_reach_every_parameter_of_c_ptp_and_none_of_the_unused(tmp_pat
         job = job_of(tmp_path, name)
         for loss, *_ in job.pieces(TrainingProgress()):
             loss.backward()  # type: ignore[no-untyped-call]
-        without = {key for key, p in job.model.named_parameters() if p.grad is None}
-        uniforms = {key for key, _ in job.model.named_parameters() if key.startswith("uniforms.")}
+        without = {key for key, p in job.trained.named_parameters() if p.grad is None}
+        uniforms = {key for key, _ in job.trained.named_parameters() if key.startswith("uniforms.")}
         blank = {"uniforms.blank"}  # the slot of greedy decoding
         assert without - blank == (uniforms - blank if name == "ar" else set())
 
@@ -330,7 +330,7 @@ def test_both_models_see_the_same_rows_and_start_from_the_same_weights(tmp_path:
     assert not torch.equal(one.text(0).ids, one.text(3).ids)
     assert all(
         torch.equal(a, b)
-        for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True)
+        for a, b in zip(one.trained.parameters(), other.trained.parameters(), strict=True)
     )
 
 
@@ -341,7 +341,7 @@ def test_workers_share_a_step_out_without_gap_or_overlap(
     whole = job.text(1)
     parts = []
     for rank in range(2):
-        monkeypatch.setattr("training.inverse.job.worker", lambda rank=rank: (rank, 2))
+        monkeypatch.setattr("training.inverse.train.worker", lambda rank=rank: (rank, 2))
         parts.append(job.text(1))
     assert [len(part.ids) for part in parts] == [2, 2]
     for name in ("ids", "starts", "noise"):
@@ -383,7 +383,10 @@ def test_a_checkpoint_of_another_recipe_is_refused_and_a_longer_run_goes_on(tmp_
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"run": {"num_steps": 1, "step": 2}}, "unknown key run.step; use rows, length, windows, .*"),
+    (
+        {"run": {"num_steps": 1, "step": 2}},
+        "unknown key run.step; use num_steps, .*rows, length, .*",
+    ),
     ({"source": {"hight": 1}}, "unknown key source.hight; use height, width, .*, seed"),
     ({"data": {}}, "unknown key data; use source, model, run"),
     ({"run": {}}, "run.num_steps is missing; add it"),
@@ -409,7 +412,7 @@ def test_a_recipe_needs_all_its_tables_its_own_or_those_of_the_one_it_extends(
     path = tmp_path / "r.toml"
     path.write_text("[run]\nnum_steps = 1\n[model]\n", encoding="utf-8")
     with pytest.raises(ValueError, match="source is missing; add it"):
-        main(path, tmp_path)
+        InverseRecipe.of(read_recipe(path))
     under = tmp_path / "under.toml"
     under.write_text("[source]\nwidth = 9\n[run]\nrows = 3\n", encoding="utf-8")
     path.write_text(f'extends = "under.toml"\n{path.read_text()}', encoding="utf-8")
@@ -418,7 +421,7 @@ def test_a_recipe_needs_all_its_tables_its_own_or_those_of_the_one_it_extends(
 
 
 def test_the_recipe_here_is_about_a_million_parameters_over_at_most_32_symbols() -> None:
-    recipe = InverseRecipe.of(read_recipe(RECIPE))
+    recipe = InverseRecipe.of(read_recipe(RECIPES / "ptp-inverse.toml"))
     source = Trips(recipe.source)
     found = SlotTransformer(recipe.model, source.num_symbols)
     assert source.num_symbols <= 32
@@ -493,24 +496,26 @@ def test_uniforms_bring_later_slots_below_what_any_independent_predictor_can_do(
     }
     recipe = InverseRecipe.of(tables)
     source, fresh = Trips(recipe.source), SlotTransformer(recipe.model, 4)
-    job = InverseJob("c-ptp", fresh, source, recipe.run, reporter(tmp_path))
-    loop_of(job, tables, tmp_path / "c-ptp.pt").train(None)
+    job = InverseJob("c-ptp", fresh, source, tables, reporter(tmp_path))
+    Loop(job, tmp_path / "c-ptp.pt").train(None)
     found = recipe.run.held_out(final=True).text(source)
-    nats = c_ptp_nats(job.model, found, 2).mean(0)
+    nats = c_ptp_nats(job.trained, found, 2).mean(0)
     floor, blind = (bound.mean(0) for bound in source_nats(source, found))
     assert (nats < math.log(4)).all()
     gained = (blind - nats)[1:] / (blind - floor)[1:]
     assert (gained > 0.4).all(), gained  # 0 is the best independent predictor, 1 the source itself
 
 
-def test_main_writes_the_report_of_a_recipe(tmp_path: Path) -> None:
+def test_the_command_writes_the_report_of_a_recipe(tmp_path: Path) -> None:
     lines = []
     for name, section in RECIPE_OF_TESTS.items():
         lines += [f"[{name}]", *(f"{key} = {value}" for key, value in section.items())]
     path = tmp_path / "recipe.toml"
     path.write_text("\n".join(lines), encoding="utf-8")
-    written = main(path, tmp_path / "out", num_steps=2, progress="none")
-    report = json.loads(written.read_text(encoding="utf-8"))
+    options = ("--recipe", path, "-o", tmp_path / "out", "--num-steps", 2, "--progress", "none")
+    done = bench("train", "inverse", *options)
+    assert done.code == 0, done.err
+    report = json.loads(Path(done.out.strip()).read_text(encoding="utf-8"))
     assert report["recipe"]["run"]["num_steps"] == 2
     assert report["windows"] == 18
     assert len(report["acceptance"]["survival"]) == 4

@@ -20,19 +20,12 @@ from specbench_tasks import generators
 from specbench_tasks.task import FAMILIES
 from tests.specbench_tasks.published import write_csv
 from training.text.completion_file import Completion, CompletionPlan
-from training.text.completions import sample
+from training.text.completions import OnPolicySource, Teacher, sample
+from training.text.corpora import DatasetSource, TextSource
 from training.text.data import Encoder, Row
 from training.text.documents import prompt_of, rows_of
 from training.text.pool import PoolSource, row_hash
-from training.text.sources import (
-    DatasetSource,
-    OnPolicySource,
-    Source,
-    Teacher,
-    TextSource,
-    ZooSource,
-    source_of,
-)
+from training.text.sources import Source, ZooSource, source_of
 
 ROOT = Path(__file__).parents[3]
 STORIES = ROOT.parent / "shared" / "models" / "stories260K"
@@ -541,29 +534,32 @@ def test_completions_are_sampled_once_and_a_changed_setting_samples_anew(
 
 
 def test_a_stopped_sampling_goes_on_where_it_was(
-    module: Any, teacher: Teacher, tmp_path: Path
+    teacher: Teacher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = CompletionPlan(
         num_completions=12, max_new_tokens=10, temperatures=(0.0, 1.0), batch_size=4
     )
     whole = sample(teacher, ENDS, [(1,)], plan, tmp_path / "whole")
 
-    def stop(done: int, total: int) -> None:
-        assert total == 12
-        if done == 5:
-            raise KeyboardInterrupt
+    written: list[int] = []
+    line, most = Completion.line, [5]
 
+    def counted(completion: Completion) -> str:
+        if len(written) == most[0]:
+            raise KeyboardInterrupt
+        written.append(completion.number)
+        return line(completion)
+
+    monkeypatch.setattr(Completion, "line", counted)
     with pytest.raises(KeyboardInterrupt):
-        sample(teacher, ENDS, [(1,)], plan, tmp_path / "parts", stop)
+        sample(teacher, ENDS, [(1,)], plan, tmp_path / "parts")
     (file,) = (tmp_path / "parts").iterdir()
     assert len(file.read_text().splitlines()) == 5
     file.write_text(file.read_text() + '{"number":5,"temp')
-    seen: list[int] = []
-    parts = sample(
-        teacher, ENDS, [(1,)], plan, tmp_path / "parts", lambda done, total: seen.append(done)
-    )
-    assert parts == whole
-    assert seen == list(range(6, 13))
+    most[0] = 100
+    assert sample(teacher, ENDS, [(1,)], plan, tmp_path / "parts") == whole
+    assert len(written) == 5 + 5 + 7  # sampled, written again without the torn line, sampled
+    assert sorted(written[5:]) == list(range(12))
 
 
 def test_of_several_workers_the_first_samples_and_the_others_wait(
@@ -575,10 +571,11 @@ def test_of_several_workers_the_first_samples_and_the_others_wait(
     def wait() -> None:
         with monkeypatch.context() as first:
             first.setattr("training.text.completions.worker", lambda: (0, 1))
+            first.setattr("training.text.completions.wait_for_all", lambda: None)
             waiting.append(ask(teacher, tmp_path / "group"))
 
     monkeypatch.setattr("training.text.completions.worker", lambda: (1, 2))
-    monkeypatch.setattr("torch.distributed.barrier", wait)
+    monkeypatch.setattr("training.text.completions.wait_for_all", wait)
     never = Teacher(name="tiny", open=lambda: pytest.fail("opened by the second worker"))
     assert ask(never, tmp_path / "group") == wanted
     assert waiting == [wanted]

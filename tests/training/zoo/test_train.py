@@ -12,15 +12,14 @@ import torch
 from specbench_tasks.generators import generate
 from specbench_tasks.task import FAMILIES
 from training.forward import hidden_states
-from training.loop import Loop, Schedule
-from training.recipe import read_recipe
-from training.text.data import Encoder, group_rows, step_rows
+from training.loop import Loop
+from training.recipe import LoopTable, read_recipe
+from training.text.data import Encoder, groups, learnt, padded, step_rows
 from training.text.tokenizer import END, build_tokenizer
-from training.zoo.job import adapted_counts, build_model
-from training.zoo.train import MODELS, ZooRecipe, main, train_zoo
+from training.zoo.train import MODELS, SizeTable, ZooRecipe, adapted_counts, build_model, train_zoo
 
 ZOO_TOML = Path(__file__).parents[3] / "training" / "recipes" / "zoo.toml"
-SIZE = {
+SIZE: dict[str, Any] = {
     "width": 32,
     "layers": 2,
     "heads": 2,
@@ -105,7 +104,7 @@ def test_a_system_message_opens_the_first_turn(tokenizer: Any) -> None:
 
 
 def test_the_lean_forward_pass_equals_transformers(tokenizer: Any) -> None:
-    model = build_model(SIZE, len(tokenizer), Encoder(tokenizer))
+    model = build_model(SizeTable(**SIZE), len(tokenizer), Encoder(tokenizer))
     ids = torch.randint(0, len(tokenizer), (3, 40), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         want = model.model(ids).last_hidden_state
@@ -116,14 +115,14 @@ def test_the_lean_forward_pass_equals_transformers(tokenizer: Any) -> None:
 def test_batches_learn_answers_and_end_tokens_only(tokenizer: Any) -> None:
     encoder = Encoder(tokenizer)
     rows = step_rows(encoder, dict.fromkeys(FAMILIES, 2), 3, seed=1, step=0)
-    batches = group_rows(rows, encoder.pad, max_tokens=300)
-    assert sum(batch.ids.shape[0] for batch in batches) == len(rows) == 15
-    assert all(batch.ids.numel() <= 300 or batch.ids.shape[0] == 1 for batch in batches)
-    for batch in batches:
-        assert torch.equal(batch.ids.flatten()[batch.places + 1], batch.targets)
-        assert encoder.pad not in batch.targets
-        assert encoder.user not in batch.targets
-    assert sum((batch.targets == encoder.end).sum() for batch in batches) >= 15
+    batches = [(padded(group, encoder.pad), learnt(group)) for group in groups(rows, 300)]
+    assert sum(len(ids) for ids, _ in batches) == len(rows) == 15
+    assert all(ids.numel() <= 300 or len(ids) == 1 for ids, _ in batches)
+    targets = torch.cat([ids[learn] for ids, learn in batches])
+    assert len(targets) == sum(sum(row.learn) for row in rows)
+    assert encoder.pad not in targets
+    assert encoder.user not in targets
+    assert (targets == encoder.end).sum() >= 15
 
 
 def test_a_stopped_and_a_killed_run_both_resume_to_the_same_weights(
@@ -191,36 +190,35 @@ def test_a_checkpoint_of_another_recipe_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_incomplete_recipe_says_which_section_is_missing(tmp_path: Path) -> None:
-    path = tmp_path / "recipe.toml"
-    path.write_text("[tokenizer]\nseed = 1\n", encoding="utf-8")
+    without = {name: table for name, table in RECIPE.items() if name != "data"}
     with pytest.raises(ValueError, match=r"^recipe: data is missing; add it$"):
-        main(path, tmp_path)
+        train_zoo(without, tmp_path)
+    with pytest.raises(ValueError, match=r"^recipe: unknown key target.size; use width, layers"):
+        train_zoo({**RECIPE, "target": {**SIZE, "size": 1}}, tmp_path)
     with pytest.raises(ValueError, match="unknown key drafts; use tokenizer, data, run, target, "):
         train_zoo({**RECIPE, "drafts": {}}, tmp_path)
-    assert list(tmp_path.iterdir()) == [path]
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_shipped_recipe_is_complete() -> None:
     recipe = ZooRecipe.of(read_recipe(ZOO_TOML))
-    assert set(recipe.data["counts"]) == set(FAMILIES)
+    assert set(recipe.data.counts) == set(FAMILIES)
 
 
-def test_a_recipe_may_extend_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_may_extend_another(tmp_path: Path) -> None:
     (tmp_path / "zoo.toml").write_bytes(ZOO_TOML.read_bytes())
     path = tmp_path / "short.toml"
     path.write_text('extends = "zoo.toml"\n[target]\nnum_steps = 1\n', encoding="utf-8")
-    whole, trained = read_recipe(ZOO_TOML), []
-    monkeypatch.setattr("training.zoo.train.train_zoo", lambda tables, *_: trained.append(tables))
-    main(path, tmp_path)
-    assert trained == [{**whole, "target": {**whole["target"], "num_steps": 1}}]
+    whole = read_recipe(ZOO_TOML)
+    assert read_recipe(path) == {**whole, "target": {**whole["target"], "num_steps": 1}}
 
 
 def test_the_rate_warms_up_stays_and_decays() -> None:
-    schedule = Schedule(num_steps=100, warmup_steps=10, decay=0.2)
-    assert schedule.scale(0) == pytest.approx(0.1)
-    assert schedule.scale(50) == 1
-    assert schedule.scale(90) == pytest.approx(0.5)
-    assert schedule.scale(99) == pytest.approx(0.05)
+    run = LoopTable(num_steps=100, warmup_steps=10, decay=0.2, adamw_lr=1)
+    assert run.rate_scale(0) == pytest.approx(0.1)
+    assert run.rate_scale(50) == 1
+    assert run.rate_scale(90) == pytest.approx(0.5)
+    assert run.rate_scale(99) == pytest.approx(0.05)
 
 
 def test_families_that_fail_get_more_rows() -> None:

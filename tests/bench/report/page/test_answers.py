@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import itertools
 import json
 import re
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,14 +16,17 @@ import pytest
 
 from bench.records.record import SampleRecord
 from bench.records.run_folder import Run, load_run
+from bench.report.figures.style import colours
 from bench.report.page import answers
-from bench.report.page.answers import chosen_answers, step_ends_s, viewer
-from bench.report.page.chunks import pack, unpack
-from bench.report.style import colours
+from bench.report.page.answers import chosen_answers, pack, step_ends_s, viewer
 from tests.bench.report.page.runs import rewrite, without
 
 Make = Callable[..., SampleRecord]
 Write = Callable[..., Path]
+
+
+def unpack(chunk: str) -> Any:
+    return json.loads(zlib.decompress(base64.b64decode(chunk)))
 
 
 def handed_over(run: Run) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]], dict[str, str]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.report.paper.skeleton import skeleton
+from bench.report.paper.write import _skeleton as skeleton
 
 _FILES = ("article.cls", "geometry.sty", "times.sty", "booktabs.sty", "siunitx.sty", "graphicx.sty")
 

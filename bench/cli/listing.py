@@ -1,0 +1,250 @@
+"""``bench ls`` as data and as tables, and the prompts of ``bench show-prompts``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from bench.errors import BenchError
+from bench.plan.named_models import MODELS, folder_of
+from bench.records.plan import read_plan
+from bench.records.run_folder import read_config
+from bench.records.status import read_status
+from bench.report.page.history import num_records_of, run_folders, run_verdict
+from bench.stats.validity import VALID
+from decoders.core import registry
+from decoders.core.decoder import Decoder
+from decoders.core.types import DecoderSpec
+from specbench_tasks.registry import TaskSet, list_tasks
+from specbench_tasks.task import GoldAnswer
+
+T = TypeVar("T")
+Facts = Mapping[str, Any]
+_MAX_TEXT = 600
+"""Characters of a turn or reference that `show_prompts` prints at most."""
+_ANY_WIDTH = 1_000_000
+_UNBROKEN = ("decoder", "task", "status", "verdict", "records")
+"""Columns that are never broken over lines."""
+
+
+def facts_of(kind: str, parent: Path) -> list[Facts]:
+    """Return decoders, models, tasks, or runs under `parent` as JSON data; unknown is null."""
+    match kind:
+        case "decoders":
+            return [_decoder(name) for name in registry.names()]
+        case "models":
+            return [_model(model) for model in MODELS]
+        case "tasks":
+            return [_task(info) for info in list_tasks()]
+        case _:
+            return [_run(folder) for folder in run_folders(parent)]
+
+
+def table_of(kind: str, parent: Path) -> Table:
+    """Return the same as a table."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in _COLUMNS[kind]:
+        table.add_column(heading, overflow="fold", no_wrap=heading in _UNBROKEN)
+    for facts in facts_of(kind, parent):
+        cells = [column(facts) for column in _COLUMNS[kind].values()]
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
+    return table
+
+
+def print_table(table: Table, console: Console) -> None:
+    """Print a listing: folded to a terminal's width, and as wide as needed where it is piped."""
+    if not console.is_terminal:
+        wide = console.options.update(width=_ANY_WIDTH)
+        console.width = Measurement.get(console, wide, table).maximum
+    console.print(table)
+
+
+# ---------------------------------------------------------------- facts
+
+
+def _decoder(name: str) -> Facts:
+    """Return required and other options apart, or ``error`` where it cannot be loaded."""
+    try:
+        cls = registry.resolve(DecoderSpec(name=name))
+    except (ImportError, ValueError) as error:
+        return {"decoder": name, "error": str(error)}
+    fields = {field.name: field.default for field in dataclasses.fields(cls)}
+    return {
+        "decoder": name,
+        "does": (cls.__doc__ or "").strip().partition("\n")[0],
+        "lossless": lossless(cls),
+        "needs": needs(cls),
+        "required": [k for k, v in fields.items() if v is dataclasses.MISSING],
+        "options": {k: v for k, v in fields.items() if v is not dataclasses.MISSING},
+    }
+
+
+def lossless(cls: type[Decoder]) -> str:
+    """Return whether a decoder keeps the target's distribution, in a word."""
+    fact: object = cls.lossless
+    if isinstance(fact, property):
+        return "yes" if fact is vars(Decoder)["lossless"] else "by options"
+    return "yes" if fact else "no"
+
+
+def needs(cls: type[Decoder]) -> list[str]:
+    """Return a decoder's needs beside the target, an adapter with its default name."""
+    asked: object = cls.needs
+    if isinstance(asked, property):
+        return [] if asked is vars(Decoder)["needs"] else ["by options"]
+    assert isinstance(asked, tuple)
+    names = {field.name: field.default for field in dataclasses.fields(cls)}
+    return [f"{need} {names[need]}".strip() if need == "adapter" else need for need in asked]
+
+
+def _task(info: Any) -> Facts:
+    return {
+        "task": info.name,
+        "families": list(info.families),
+        "conversations": info.num_conversations,
+        "source": info.source,
+        "licence": info.licence,
+    }
+
+
+def _model(model: Any) -> Facts:
+    folder = folder_of(model)
+    return {
+        "model": model.name,
+        **{key: getattr(model, key) for key in ("about", "parameters", "licence", "hub_id")},
+        "package": f"{model.package}=={model.version}",
+        **{key: getattr(model, key) for key in ("file", "sha256")},
+        "stop_ids": list(model.stop_ids),
+        "folder": str(folder) if folder.is_dir() else None,
+    }
+
+
+def _run(folder: Path) -> Facts:
+    status, plan = _readable(read_status, folder), _readable(read_plan, folder)
+    config = _readable(read_config, folder) or {}
+    named = ("model", "quantize", "tasks")
+    return {
+        "run": folder.name,
+        "path": str(folder),
+        "status": (status and status.status) or "unfinished",
+        "verdict": run_verdict(folder, status),
+        **{key: str(config[key]) if config.get(key) else None for key in named},
+        "decoders": [planned.cell for planned in plan.cells] if plan else [],
+        "records": num_records_of(folder),
+    }
+
+
+def _readable(read: Callable[[Path], T], folder: Path) -> T | None:
+    """Return None for a damaged file: one run never fails a listing."""
+    try:
+        return read(folder)
+    except BenchError:
+        return None
+
+
+# ---------------------------------------------------------------- columns
+
+
+def _does(facts: Facts) -> str | Text:
+    if "error" in facts:
+        return Text(f"cannot be loaded: {facts['error']}", style="red")
+    return str(facts["does"])
+
+
+def _options(facts: Facts) -> str:
+    if "error" in facts:
+        return ""
+    pairs = [f"{key}={value}" for key, value in facts["options"].items()]
+    return "\n".join([*facts["required"], *pairs]) or "-"
+
+
+def _families(facts: Facts) -> str:
+    families = facts["families"]
+    return "all six" if len(families) > 1 else "".join(families) or "as given"
+
+
+def _packed_model(facts: Facts) -> str:
+    name = facts["model"] or "-"
+    return f"{name} ({facts['quantize']})" if facts["quantize"] else name
+
+
+_COLUMNS: Mapping[str, Mapping[str, Callable[[Facts], str | Text]]] = {
+    "decoders": {
+        "decoder": lambda f: f["decoder"],
+        "what it does": _does,
+        "lossless": lambda f: f.get("lossless", ""),
+        "needs": lambda f: "" if "error" in f else ", ".join(f["needs"]) or "-",
+        "options": _options,
+    },
+    "models": {
+        "model": lambda f: f["model"],
+        "what it is": lambda f: f["about"],
+        "weights": lambda f: f"{f['parameters'] / 1e6:.0f}M",
+        "licence": lambda f: f["licence"],
+        "here": lambda f: "yes" if f["folder"] else f"bench fetch {f['model']}",
+        "from": lambda f: f"{f['package']} or {f['hub_id']}",
+    },
+    "tasks": {
+        "task": lambda f: f["task"],
+        "families": _families,
+        "conversations": lambda f: (
+            "as given" if f["conversations"] is None else str(f["conversations"])
+        ),
+        "source": lambda f: f["source"],
+        "licence": lambda f: f["licence"],
+    },
+    "runs": {
+        "run": lambda f: f["run"],
+        "status": lambda f: f["status"],
+        "verdict": lambda f: Text(f["verdict"], style="" if f["verdict"] == VALID else "red"),
+        "model": _packed_model,
+        "tasks": lambda f: f["tasks"] or "-",
+        "decoders": lambda f: ", ".join(f["decoders"]) or "-",
+        "records": lambda f: str(f["records"]),
+    },
+}
+
+
+# ---------------------------------------------------------------- prompts
+
+
+def show_prompts(task_set: TaskSet, console: Console, limit: int | None = None) -> None:
+    """Print every turn of (at most `limit`) timed conversations, with its reference."""
+    for note in task_set.notes:
+        console.print(Text(note, style="dim"))
+    chosen = task_set.timing[:limit]
+    for conversation in chosen:
+        console.print(Text(f"{conversation.id}  {conversation.family}", style="bold"))
+        if conversation.system is not None:
+            console.print(Text(f"  system: {_shortened(conversation.system)}", style="dim"))
+        pairs = zip(conversation.turns, conversation.references, strict=True)
+        for turn, (text, reference) in enumerate(pairs, start=1):
+            console.print(Text(f"  #{turn} {_shortened(text)}"))
+            console.print(Text(f"     = {_reference(reference)}", style="green"))
+        console.print()
+    counts = Counter(c.family for c in task_set.timing)
+    per_family = ", ".join(f"{family} {counts[family]}" for family in task_set.families)
+    line = (
+        f"{task_set.name}: {len(chosen)} of {len(task_set.timing)} timed conversations shown "
+        f"({per_family}); {len(task_set.quality)} for quality"
+    )
+    console.print(Text(line, style="dim"))
+
+
+def _reference(reference: GoldAnswer | None) -> str:
+    if reference is None:
+        return "no reference"
+    parts = [_shortened(answer) for answer in reference.answers]
+    return " | ".join([*parts, *(f"{c.kind}: {c.value}" for c in reference.constraints)])
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}… ({len(text)} characters)"

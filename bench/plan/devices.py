@@ -1,0 +1,75 @@
+"""Devices of a run: its own, several under ``--device-map``, or the processes of torchrun.
+
+Under ``--tensor-parallel`` all processes are started with the same command. Rank 0 is the run; the
+others load their part of the models, run its calls (`decoders.core.hf.sharded`) and write nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+from bench.errors import UnavailableError, UsageError
+from bench.settings.config import RunConfig
+
+_EXAMPLE = '{"model.embed_tokens": 0, "model.layers.0": "cpu", …}'
+
+
+def open_device(name: str | None) -> torch.device:
+    """Return the device named, by default CUDA (`UsageError`, `UnavailableError`: not there)."""
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError as error:
+        raise UsageError(f"{name!r} is no device; use cpu, cuda or cuda:N") from error
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"device {name!r} is not supported; use cpu or cuda")
+    num_gpus = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= num_gpus:
+        line = f"device {name!r} is not there: {num_gpus} CUDA devices found; use --device cpu"
+        raise UnavailableError(line)
+    return device
+
+
+def check_devices(config: RunConfig) -> None:
+    """Raise `UsageError` where an option does not go with several devices or processes."""
+    cut = config.tensor_parallel > 1
+    given = {"--compile": config.compile, "--quantize": config.quantize, "--tensor-parallel": cut}
+    for option, value in (("--device-map", config.device_map), ("--tensor-parallel", cut)):
+        for other in (name for name in given if given[name] and name != option):
+            if value:
+                raise UsageError(f"{other} does not go with {option}; leave one of them out")
+
+
+def join_ranks(config: RunConfig, device: torch.device) -> torch.device:
+    """Join the process group where models are cut; return this process's device (`UsageError`)."""
+    num = config.tensor_parallel
+    if num == 1:
+        return device
+    from decoders.core.hf.sharded import Ranks
+
+    ranks = Ranks.of_environment()
+    if ranks.count != num:
+        raise UsageError(
+            f"--tensor-parallel {num} needs as many processes and there are {ranks.count}; start "
+            f"it as `torchrun --nproc-per-node {num} -m bench …`"
+        )
+    return ranks.join(device)
+
+
+def device_map(given: str) -> str | dict[str, str | int]:
+    """Return a map of parts to devices: its name, or its file's content (`UsageError`)."""
+    if not given.endswith(".json"):
+        return given
+    try:
+        placed = json.loads(Path(given).expanduser().read_text(encoding="utf-8"))
+    except OSError as error:
+        line = f"--device-map {given}: {error.strerror}; give a name or a file that is there"
+        raise UsageError(line) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"--device-map {given} is no JSON ({error}); write {_EXAMPLE}") from error
+    kinds = {type(device) for device in placed.values()} if isinstance(placed, dict) else {None}
+    if not placed or not kinds <= {str, int}:
+        raise UsageError(f"--device-map {given} names no places of parts; write {_EXAMPLE}")
+    return dict(placed)

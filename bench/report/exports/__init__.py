@@ -1,0 +1,1 @@
+"""A run's numbers in the formats of other tools."""

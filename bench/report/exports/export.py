@@ -1,0 +1,131 @@
+"""`bench export`: a run's numbers in the formats of other tools, from its folder alone.
+
+A decoder that claims to be lossless and is not is in no summary.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.errors import UnavailableError, UsageError
+from bench.records.files import write_files
+from bench.records.frames import csv_bytes, parquet_bytes
+from bench.report.exports import ci, hub
+from bench.report.exports.answers import answers
+from bench.report.exports.eval_results import eval_results
+from bench.report.exports.trackers import (
+    MLFLOW_URI,
+    PROJECT,
+    TRACKIO_DIR,
+    TrackedRun,
+    to_mlflow,
+    to_trackio,
+    tracked_runs,
+)
+from bench.report.findings import Findings
+
+_REPO = re.compile(r"[\w.-]+/[\w.-]+")
+_OPTIONS = {
+    "project": "--project",
+    "repo": "--repo",
+    "licence": "--license",
+    "benchmarks": "--benchmark",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """Options of single formats; None or empty where they were not given.
+
+    `project` is of trackers, `repo` of ``hub`` (which uploads there) and ``eval-results`` (which
+    link to it), `licence` of ``hub``, `benchmarks` (``FAMILY=OWNER/DATASET[#TASK]``) of
+    ``eval-results``.
+    """
+
+    project: str | None = None
+    repo: str | None = None
+    licence: str | None = None
+    benchmarks: Sequence[str] = ()
+
+    def refuse_for(self, kind: str) -> None:
+        """Refuse (exit 2) options that a format does not take."""
+        for name, option in _OPTIONS.items():
+            kinds = [other for other, each in FORMATS.items() if name in each.options]
+            if getattr(self, name) and kind not in kinds:
+                line = f"{option} is for --to {' and '.join(kinds)}, not for {kind}"
+                raise UsageError(f"{line}; leave it out")
+        if self.repo and not _REPO.fullmatch(self.repo):
+            line = f"--repo {self.repo!r} is not OWNER/NAME of a dataset of the Hugging Face hub"
+            raise UsageError(line)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """A format: `files` by name, or a `tracker` whose store an environment `variable` names.
+
+    Files with fixed names (`apart`) get a folder of their own; `options` are those of `Choices`.
+    """
+
+    files: Callable[[Findings, Choices], dict[str, bytes]] | None = None
+    tracker: Callable[[Sequence[TrackedRun], str, Path | None], str] | None = None
+    variable: str = ""
+    apart: bool = False
+    options: tuple[str, ...] = ()
+
+
+FORMATS: Mapping[str, Format] = {
+    "pytest-benchmark": Format(files=lambda findings, _: ci.pytest_benchmark(findings)),
+    "github-action-benchmark": Format(files=lambda findings, _: ci.github_action(findings)),
+    "csv": Format(
+        files=lambda findings, _: {"answers.csv": csv_bytes(answers(findings.run.records), None)}
+    ),
+    "parquet": Format(
+        files=lambda findings, _: {"answers.parquet": parquet_bytes(answers(findings.run.records))}
+    ),
+    "mlflow": Format(tracker=to_mlflow, variable=MLFLOW_URI, options=("project",)),
+    "trackio": Format(tracker=to_trackio, variable=TRACKIO_DIR, options=("project",)),
+    "hub": Format(
+        files=lambda findings, given: hub.dataset(findings, given.licence, given.repo),
+        apart=True,
+        options=("repo", "licence"),
+    ),
+    "eval-results": Format(
+        files=lambda findings, given: eval_results(findings, given.benchmarks, given.repo),
+        apart=True,
+        options=("repo", "benchmarks"),
+    ),
+}
+
+
+def export(
+    findings: Findings, kind: str, folder: Path | None = None, choices: Choices | None = None
+) -> list[str]:
+    """Write a run in one format; return its files, and where else it is seen.
+
+    `folder` is None: ``export`` in the run's folder; for a tracker, the store that its environment
+    names goes before that.
+
+    Raises:
+        BenchError: an option is not for the format (exit 2), nothing was measured or a package is
+            missing (5), a store or the hub refuses or it cannot be written (1).
+    """
+    choices, form = choices or Choices(), FORMATS[kind]
+    choices.refuse_for(kind)
+    if not findings.run.records:
+        raise UnavailableError(f"{findings.name} has no answers to export")
+    own = findings.run.path / "export"
+    if form.tracker is not None:
+        if folder is None and not os.environ.get(form.variable):
+            folder = own / kind
+        return [form.tracker(tracked_runs(findings), choices.project or PROJECT, folder)]
+    assert form.files is not None
+    folder = folder or (own / kind if form.apart else own)
+    files = write_files(folder, form.files(findings, choices))
+    seen = [str(file) for file in files]
+    if kind == "hub" and choices.repo is not None:
+        seen.append(hub.upload(folder, files, choices.repo, f"Run {findings.name}"))
+    return seen

@@ -1,0 +1,111 @@
+"""Panels of figures, rows of decoders, ticks at round numbers, texts beside points."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal
+
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
+
+from bench.report.figures.style import WIDTH
+
+_WHOLE = [1, 2, 5, 10]
+"""Steps between ticks that read as whole per cents."""
+
+
+def panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
+    """Make a grid of at most four panels a row, each `height` inches high, with shared axes."""
+    columns = min(4, count)
+    rows = math.ceil(count / columns)
+    size = (WIDTH * max(columns, 3) / 4, height * rows + 0.35)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
+    for index, axes in enumerate(grid):
+        axes.set_visible(index < count)
+        axes.tick_params(labelsize=8, labelbottom=index + columns >= count)
+    return figure, grid[:count]
+
+
+def row_of_panels(
+    count: int, height: float, *, rows: bool = False, apart: float = 0.02
+) -> tuple[Figure, list[Axes]]:
+    """Make panels side by side, together as wide as a text column; `rows` shares their y axis.
+
+    `apart` is the gap between them as a share of a panel's width.
+    """
+    figure = Figure(figsize=(WIDTH, height), layout=ConstrainedLayoutEngine(wspace=apart))
+    grid = list(figure.subplots(1, count, sharey=rows, squeeze=False).flat)
+    for axes in grid:
+        axes.tick_params(labelsize=8)
+    return figure, grid
+
+
+def wrapped(name: str) -> list[str]:
+    """Return the lines of a decoder's name beside its row."""
+    return textwrap.wrap(name, 26)
+
+
+def name_rows(
+    axes: Axes, decoders: Sequence[str], marks: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Name decoders down the side, the first on top; long names wrap, and marks stand beneath."""
+    names = [
+        "\n".join([*wrapped(name), *([marks[name]] if name in marks else [])]) for name in decoders
+    ]
+    axes.set_yticks(range(len(decoders)), names)
+    axes.set_ylim(len(decoders) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
+def annotate_point(
+    axes: Axes,
+    text: str,
+    point: tuple[float, float],
+    gap: float,
+    size: float = 9,
+    side: Literal["left", "right"] = "left",
+    **style: Any,
+) -> None:
+    """Write text beside a point, `gap` points to the right; `side` is the text's end there."""
+    style |= {"va": "center", "ha": side, "fontsize": size}
+    axes.annotate(text, point, (gap, 0), textcoords="offset points", **style)
+
+
+def whole(axis: Axis, most: int) -> None:
+    """Set at most so many ticks, at whole numbers."""
+    axis.set_major_locator(MaxNLocator(most, integer=True))
+
+
+def log_ticks(axis: Axis) -> None:
+    """Label 1, 2 and 5 of each decade of a logarithmic axis; of many decades the first alone."""
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(NullLocator())
+
+
+def percents(axis: Axis, most: int) -> None:
+    """Set at most so many ticks, at whole per cents of fractions."""
+    axis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axis.set_major_locator(MaxNLocator(most, steps=_WHOLE))
+
+
+def points(axis: Axis) -> None:
+    """Label fractions as signed percentage points."""
+    axis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{100 * value:+.0f}" if value else "0")
+    )
+    axis.set_major_locator(MaxNLocator(5, steps=_WHOLE))
+
+
+def dodged(index: int, count: int, width: float) -> float:
+    """Return the offset of one of `count` decoders from their middle, within +- `width`."""
+    return width * (2 * index / (count - 1) - 1) if count > 1 else 0.0

@@ -1,0 +1,135 @@
+"""Style, keys, footnotes and files of all figures.
+
+Figures are built without pyplot, so no backend and no state are involved, and saved without dates:
+the same records give the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import textwrap
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.textpath import text_to_path
+
+from bench.report.figures.style import STYLE, Look, footnotes
+from bench.stats.summary import ALL, family_order
+
+Drawn = tuple[Figure, pd.DataFrame]
+"""A figure and the numbers in it."""
+_MEASURED_AT = 100
+_KEY_ROW = 0.19
+"""Inches of a row of names above a figure."""
+_LETTER, _SYMBOL = 0.082, 0.35
+"""Inches of a letter and of a marker with its gaps there."""
+
+
+def styled(size: float = 9) -> AbstractContextManager[None]:
+    """Apply `bench.report.figures.style` to figures made inside, in type of `size` points."""
+    return mpl.rc_context(dict(STYLE) | {"font.size": size})  # type: ignore[arg-type]
+
+
+def render(figure: Figure) -> dict[str, bytes]:
+    """Return a figure as png (200 dpi), pdf and svg, without dates."""
+    undated: dict[str, dict[str, object]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
+    files = {}
+    with styled():
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # laid out once, the same in every format
+        _round_positions(figure)
+        for kind in ("png", "pdf", "svg"):
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=kind, dpi=200, metadata=undated.get(kind))
+            files[kind] = buffer.getvalue()
+    return files
+
+
+def _round_positions(figure: Figure) -> None:
+    """Round positions: the layout's last bits differ from one process to the next."""
+    for axes in figure.axes:
+        left, bottom, width, height = (round(end, 6) for end in axes.get_position().bounds)
+        axes.set_position((left, bottom, width, height))
+    for text in figure.texts:
+        x, y = text.get_position()
+        text.set_position((round(x, 6), round(y, 6)))
+
+
+def annotate(figure: Figure, summary: pd.DataFrame, *, hollow: bool) -> None:
+    """Write footnotes under a figure: hollow markers (with `hollow`), and WRONG decoders."""
+    notes = footnotes(summary, hollow=hollow)
+    if not notes:
+        return
+    width, height = figure.get_size_inches()
+    wide = int(17 * width)
+    lines = [(line, colour) for text, colour in notes for line in textwrap.wrap(text, wide)]
+    room = 0.04 + 0.15 * len(lines)
+    total, below = height + room, room
+    if label := figure.get_supxlabel():  # the layout leaves no room for one that was moved
+        figure.supxlabel(label, y=room / total, fontsize=9)
+        below += 0.2
+    figure.set_size_inches(width, total)
+    engine = figure.get_layout_engine()
+    assert isinstance(engine, ConstrainedLayoutEngine)
+    engine.set(rect=(0, below / total, 1, 1 - below / total))
+    for row, (line, colour) in enumerate(reversed(lines)):
+        y = (0.04 + 0.15 * row) / total
+        figure.text(0.01, y, line, fontsize=8, color=colour, va="bottom")
+
+
+def key(figure: Figure, decoders: Sequence[str], look: Look) -> None:
+    """Write decoders' names with their markers above a figure, which grows by their rows."""
+    names = look.names(decoders)
+    handles = [
+        Line2D([], [], ls="", ms=6, label=name, **look.marker(decoder))
+        for decoder, name in zip(decoders, names, strict=True)
+    ]
+    width, height = figure.get_size_inches()
+    columns = _columns([_LETTER * len(name) + _SYMBOL for name in names], float(width))
+    figure.set_size_inches(width, height + _KEY_ROW * math.ceil(len(names) / columns))
+    figure.legend(
+        handles=handles,
+        loc="outside upper left",
+        ncols=columns,
+        frameon=False,
+        handletextpad=0.1,
+        columnspacing=1.0,
+        borderpad=0.1,
+    )
+
+
+def _columns(widths: Sequence[float], width: float) -> int:
+    """Return the most columns in which entries, downwards, fit."""
+    for columns in range(len(widths), 1, -1):
+        if sum(max(column) for column in np.array_split(widths, columns)) < width:
+            return columns
+    return 1
+
+
+def text_width(text: str, points: float, *, bold: bool = False) -> float:
+    """Return the width of a text of `points` in Times, in the same unit."""
+    font = FontProperties(
+        family="STIXGeneral", weight="bold" if bold else "normal", size=_MEASURED_AT
+    )
+    width, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
+    return float(width) * points / _MEASURED_AT
+
+
+def overall(summary: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Return columns of the summary over all families, a row per decoder."""
+    chosen: pd.DataFrame = summary.loc[summary["family"] == ALL, ["decoder", *columns]]
+    return chosen
+
+
+def several_families(column: pd.Series) -> list[str]:
+    """Return families in their order, then all together, which alone stands for a single one."""
+    families = [f for f in family_order(column) if f != ALL] + [ALL]
+    return families[-1:] if len(families) == 2 else families

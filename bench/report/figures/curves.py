@@ -1,0 +1,242 @@
+"""Curves: drafts by position, waits, speed-up by length, entropy, passes, seconds of a call."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from bench.records.plan import BASELINE
+from bench.report.figures.axes import (
+    dodged,
+    log_ticks,
+    panels,
+    percents,
+    points,
+    row_of_panels,
+    whole,
+)
+from bench.report.figures.canvas import Drawn, key, several_families, styled
+from bench.report.figures.style import FAINT, GREY, INK, Look, colours
+from bench.stats.cost_curve import Cost
+from bench.stats.latency import BETWEEN, FIRST
+from bench.stats.limit import OperatingPoint
+from bench.stats.parallel_counters import curves as settings_of
+from bench.stats.summary import ALL
+
+_FEWEST_STEPS = 20
+"""Steps that came so far: a share of fewer is left out of the drawing, and stays in the data."""
+_MOST_POSITIONS = 16
+_ACCEPTANCE = (
+    ("joint", "joint: drafts\n1 to j all accepted", "share of steps"),
+    ("conditional", "conditional: draft j, where\nall before it are", "share of drafts j"),
+    ("decay", "change along the step\n(below 0: suffix decay)", "points above position 1"),
+)
+_VARIES = 1.5
+"""Length of long answers over that of short ones from which on lengths are shown."""
+_FEWEST = 3
+"""Families, or decoders of blocks, that make a curve."""
+_LINES = ("#0b3c5d", "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7", "#999933")
+
+
+def acceptance_figure(acceptance: pd.DataFrame, summary: pd.DataFrame) -> Drawn | None:
+    """Draw joint and conditional acceptance by position, and the latter's change from its start.
+
+    Joint acceptance falls with j by itself; that the conditional does is the drafts' doing.
+    """
+    chosen = acceptance["decoder"].isin(summary["decoder"]) & (acceptance["family"] == ALL)
+    data = acceptance[chosen].drop(columns="family").reset_index(drop=True)
+    if (data["reached"] < _FEWEST_STEPS).all():
+        return None
+    first = data[data["position"] == 1].set_index("decoder")["conditional"]
+    data["decay"] = data["conditional"] - data["decoder"].map(first)
+    drawn = data[(data["reached"] >= _FEWEST_STEPS) & (data["position"] <= _MOST_POSITIONS)]
+    look, last = Look.of(summary), int(drawn["position"].max())
+    figure, grid = row_of_panels(len(_ACCEPTANCE), 2.5)
+    for (column, title, label), axes in zip(_ACCEPTANCE, grid, strict=True):
+        for decoder, mine in drawn.groupby("decoder", sort=False):
+            style: dict[str, Any] = {"color": look.palette[str(decoder)], "ms": 3.5, "lw": 1.3}
+            axes.plot(mine["position"], mine[column], "-o", **style)
+        axes.set_title(title, fontsize=9)
+        axes.set_ylabel(label, fontsize=8)
+        axes.grid(visible=True, axis="y")
+        axes.set_xticks(range(1, last + 1) if last <= 8 else [1, *range(4, last + 1, 4)])
+    for axes in grid[:2]:
+        percents(axes.yaxis, 5)
+        axes.set_ylim(0, 1.04)
+    grid[2].axhline(0, color=GREY, lw=1)
+    points(grid[2].yaxis)
+    grid[2].set_ylim(min(-0.1, 1.25 * drawn["decay"].min()), max(0.1, 1.25 * drawn["decay"].max()))
+    key(figure, list(drawn["decoder"].unique()), Look(look.palette, {}))
+    figure.supxlabel("position j of a draft in its step", fontsize=9)
+    return figure, data
+
+
+def latency_figure(latency: pd.DataFrame, summary: pd.DataFrame) -> Drawn | None:
+    """Draw the share of waits for the first token, and for the next chunk, that were no longer.
+
+    `latency` is `bench.stats.latency.latency_table`'s.
+    """
+    data = latency[latency["decoder"].isin(summary["decoder"])].reset_index(drop=True)
+    if data.empty:
+        return None
+    look = Look.of(summary)
+    waits = [wait for wait in (BETWEEN, FIRST) if (data["wait"] == wait).any()]
+    figure, grid = row_of_panels(len(waits), 2.8, rows=True)
+    for wait, axes in zip(waits, grid, strict=True):
+        for decoder, mine in data[data["wait"] == wait].groupby("decoder", sort=False):
+            style: dict[str, Any] = {"color": look.palette[str(decoder)], "lw": 1.5}
+            style |= {"ls": (0, (3, 1.5)) if decoder in look.marks else "-"}
+            x, y = 1e3 * mine["seconds"], mine["percentile"] / 100
+            axes.plot(x, y, drawstyle="steps-post", **style)
+        axes.set_title(f"time to {wait}" if wait == FIRST else f"time {wait}", fontsize=9)
+        axes.set_xlabel("ms")
+        axes.grid(visible=True)
+        axes.set_ylim(0, 1.01)
+        axes.set_xscale("log")
+        log_ticks(axes.xaxis)
+    percents(grid[0].yaxis, 5)
+    grid[0].set_yticks([0, 0.25, 0.5, 0.75, 0.9, 0.99])
+    grid[0].set_ylabel("share that waited no longer")
+    key(figure, list(data["decoder"].unique()), look)
+    return figure, data
+
+
+def speedup_by_length_figure(lengths: pd.DataFrame, summary: pd.DataFrame) -> Drawn | None:
+    """Draw speed-ups in groups of prompts by the length of ar's answers.
+
+    `lengths` is `bench.stats.lengths.by_length`'s.
+    """
+    data = lengths[lengths["decoder"].isin(summary["decoder"])].reset_index(drop=True)
+    if data.empty or data["ar_tokens"].max() < _VARIES * data["ar_tokens"].min():
+        return None
+    look, decoders = Look.of(summary), list(data["decoder"].unique())
+    groups = data.drop_duplicates("ar_tokens").sort_values("ar_tokens")
+    positions = {tokens: index for index, tokens in enumerate(groups["ar_tokens"])}
+    figure, (axes,) = row_of_panels(1, 2.9)
+    for index, decoder in enumerate(decoders):
+        mine, colour = data[data["decoder"] == decoder], look.palette[decoder]
+        x = mine["ar_tokens"].map(positions) + dodged(index, len(decoders), 0.3)
+        axes.plot(x, mine["speedup"], color=colour, lw=0.9, alpha=0.6)
+        axes.vlines(x, mine["speedup_low"], mine["speedup_high"], color=colour, lw=1.4)
+        axes.plot(x, mine["speedup"], ls="", ms=5, **look.marker(decoder))
+    axes.axhline(1, color=GREY, lw=1)
+    ends = zip(groups["shortest"], groups["longest"], strict=True)
+    names = [f"{low:g}" if low == high else f"{low:g} to {high:g}" for low, high in ends]
+    axes.set_xticks(range(len(names)), names)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("length of ar's answer, tokens")
+    axes.set_ylabel("times as fast as ar")
+    axes.set_title("Speed-up by length")
+    key(figure, decoders, look)
+    return figure, data
+
+
+def entropy_figure(summary: pd.DataFrame) -> Drawn | None:
+    """Draw tokens per forward by family, in the order of the mean entropy of ar's distributions."""
+    of_ar = summary[(summary["decoder"] == BASELINE) & (summary["family"] != ALL)]
+    of_ar = of_ar.dropna(subset=["base_entropy"]).sort_values("base_entropy", kind="stable")
+    entropy = of_ar.set_index("family")["base_entropy"].astype(float)
+    chosen = summary["family"].isin(entropy.index) & (summary["decoder"] != BASELINE)
+    data = summary.loc[chosen, ["decoder", "family", "tpf"]].dropna()
+    if len(entropy) < _FEWEST or data.empty:
+        return None
+    data["entropy"] = data["family"].map(entropy)
+    data = data.sort_values(["decoder", "entropy"], kind="stable").reset_index(drop=True)
+    look, families = Look.of(summary), list(entropy.index)
+    decoders = [name for name in summary["decoder"].unique() if name in set(data["decoder"])]
+    figure, (axes,) = row_of_panels(1, 3.0)
+    for position in range(len(families)):
+        axes.axvspan(position - 0.42, position + 0.42, color=FAINT, alpha=0.25, lw=0)
+    for index, decoder in enumerate(decoders):
+        mine = data[data["decoder"] == decoder]
+        x = mine["family"].map(families.index) + dodged(index, len(decoders), 0.34)
+        axes.plot(x, mine["tpf"], ls="", ms=5.5, **look.marker(decoder))
+    axes.axhline(1, color=GREY, lw=1)
+    names = [f"{str(name).replace('_', ' ')}\n{value:.2g}" for name, value in entropy.items()]
+    axes.set_xticks(range(len(names)), names)
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("mean entropy of ar's next-token distributions along its answers, nats")
+    axes.set_ylabel("tokens per forward (ar is 1)")
+    key(figure, decoders, look)
+    return figure, data
+
+
+def passes_figure(summary: pd.DataFrame) -> Drawn | None:
+    """Draw quality against passes per block, a panel per family; ar is the grey line.
+
+    Cells of one decoder whose labels differ in a number at their end are a curve, which begins with
+    a decoder of a single pass.
+    """
+    data = summary[["decoder", "family", "passes_per_block", "quality"]].dropna()
+    if data["decoder"].nunique() < _FEWEST:
+        return None
+    families, look = several_families(data["family"]), Look.of(summary)
+    baseline = summary[summary["decoder"] == BASELINE].set_index("family")["quality"]
+    decoders = list(data["decoder"].unique())
+    first = data.loc[data["passes_per_block"] == 1, "decoder"].unique()[:1]
+    figure, grid = panels(len(families), 1.5)
+    for family, axes in zip(families, grid, strict=True):
+        mine = data[data["family"] == family].sort_values("passes_per_block", kind="stable")
+        for cells in settings_of(decoders).values():
+            if len(cells) > 1:
+                line = mine[mine["decoder"].isin([*first, *cells])]
+                style: dict[str, Any] = {"color": look.palette[cells[0]], "lw": 0.9, "alpha": 0.7}
+                axes.plot(line["passes_per_block"], line["quality"], **style)
+        for row in mine.to_dict("records"):
+            axes.plot(row["passes_per_block"], row["quality"], ms=4, **look.marker(row["decoder"]))
+        axes.axhline(float(baseline.get(family, float("nan"))), color=GREY, lw=1.2)
+        axes.set_title(family.replace("_", " "), fontsize=9)
+        axes.set_ylim(0, 1.04)
+        percents(axes.yaxis, 4)
+        whole(axes.xaxis, 4)
+    key(figure, decoders, look)
+    figure.supxlabel("passes per block (grey line: ar)", fontsize=9)
+    figure.supylabel("quality", fontsize=9)
+    return figure, data.reset_index(drop=True)
+
+
+def cost_figure(cost: Cost, calls: Sequence[OperatingPoint] = ()) -> Drawn:
+    """Draw call time against rows: by context for one sequence, by sequences at the shortest one.
+
+    Dashed: the roofline. `calls` are decoders' own, of one sequence.
+    """
+    table = cost.table[cost.table["seconds"].notna()]
+    shortest = table["context"].min()
+    with styled():
+        figure, (left, right) = row_of_panels(2, 3.4, rows=True)
+        _draw_costs(left, table[table["sequences"] == table["sequences"].min()], "context")
+        _draw_costs(right, table[table["context"] == shortest], "sequences")
+        left.set_title("1 sequence, by context (tokens)", fontsize=9)
+        right.set_title(f"context {shortest}, by sequences", fontsize=9)
+        palette = colours([call.decoder for call in calls])
+        for call in calls:
+            x, y = call.rows, 1e3 * call.seconds
+            left.plot(x, y, "o", ms=5, color=palette[call.decoder])
+            style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7.5, "color": INK}
+            left.annotate(call.decoder, (x, y), (4, -8), **style)
+        ticks = sorted(int(rows) for rows in table["rows"].unique())
+        for axes in (left, right):
+            axes.legend(frameon=False, fontsize=7.5, handlelength=1.2, loc="upper left")
+            axes.set_xticks(ticks, [str(rows) for rows in ticks])
+            axes.minorticks_off()
+        log_ticks(left.yaxis)
+        figure.supxlabel("rows a sequence (dashed: roofline)", fontsize=9)
+        figure.supylabel("ms a call", fontsize=9)
+    return figure, table.reset_index(drop=True)
+
+
+def _draw_costs(axes: Axes, table: pd.DataFrame, by: str) -> None:
+    axes.set(xscale="log", yscale="log")
+    axes.grid(visible=True)
+    for (value, lines), colour in zip(table.groupby(by), itertools.cycle(_LINES), strict=False):
+        lines = lines.sort_values("rows")
+        known = lines[lines["low"].notna()]
+        roof = 1e3 * lines[["memory_s", "compute_s"]].max(axis=1)
+        axes.plot(lines["rows"], 1e3 * lines["seconds"], lw=1.3, color=colour, label=f"{value}")
+        axes.vlines(known["rows"], 1e3 * known["low"], 1e3 * known["high"], color=colour, lw=0.8)
+        axes.plot(lines["rows"], roof, ls=(0, (3, 2)), lw=0.9, color=colour, alpha=0.7)

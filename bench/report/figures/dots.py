@@ -1,0 +1,291 @@
+"""One number by decoder as a dot with its interval: of a run, of several runs, at a glance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from bench.records.plan import BASELINE
+from bench.report.figures.axes import annotate_point, name_rows, percents, row_of_panels, wrapped
+from bench.report.figures.canvas import Drawn, overall, styled
+from bench.report.figures.style import FAINT, GREY, INK, WIDTH, Look, colours, interval_of, lossy
+from bench.report.tables.table import number, without_wrong
+from bench.report.together import NamedRun, decoders_of
+from bench.stats.intervals import Estimate
+from bench.stats.summary import ALL
+from bench.text import UNKNOWN, factor, percent
+
+_ROW = 0.042
+"""Inches of a decoder's row for each point of the type."""
+_LINE = 0.0145
+"""Inches of a line of a name per point of type; a mark may stand beneath."""
+_TITLE, _AXIS = 0.2, 0.5
+"""Inches of a panel's title and of the axis below all."""
+_SLIDE = 3.83
+"""Inches: 16:9 beside the width of figures; fewer decoders take less, many more."""
+_NUMBER = 42.0
+"""Points from an overview panel's axis to the right end of its numbers."""
+_APART = 0.18
+"""Between an overview panel's numbers and the next panel, as a share of a panel's width."""
+_WIDE = 1.7
+"""Width of an overview panel with its numbers, in widths of its axis."""
+
+
+class Number(NamedTuple):
+    """A column of the summary as figures show it; a line at `neutral` means: no difference."""
+
+    column: str
+    label: str
+    text: Callable[[float | None], str] = number
+    neutral: float | None = None
+    share: bool = False
+
+    @property
+    def columns(self) -> list[str]:
+        """The number and the ends of its interval."""
+        return [f"{self.column}{end}" for end in ("", "_low", "_high")]
+
+
+class _Rows(NamedTuple):
+    """A panel: a run's summary and noise floor."""
+
+    name: str
+    label: str
+    summary: pd.DataFrame
+    floor: Estimate
+
+
+SPEEDUP = Number("speedup", "speed-up over ar", factor, 1.0)
+TOKENS = Number("acceptance_length", "tokens per step after the first", neutral=1.0)
+QUALITY = Number("quality", "quality", percent, share=True)
+_OVERVIEW = (
+    SPEEDUP,
+    TOKENS._replace(label="accepted tokens/step"),
+    QUALITY,
+    Number("identical_to_ar", "identical to ar", percent, share=True),
+)
+
+
+def dots_figure(
+    members: Sequence[NamedRun],
+    metric: Number,
+    width: float,
+    labels: Mapping[str, str] | None = None,
+    size: float = 8,
+) -> Drawn | None:
+    """Draw one number by decoder, a panel per run, lossy decoders last and hollow, WRONG ones not.
+
+    Args:
+        members: runs; panels have titles where there are several.
+        metric: the number.
+        width: of the figure, in inches.
+        labels: names to print instead of decoders' own.
+        size: of the type, in points.
+
+    Returns:
+        None where no decoder has the number.
+    """
+    runs = [_Rows(each.name, each.label, each.summary, each.floor) for each in members]
+    return _dots(runs, metric, colours(decoders_of(members)), width, labels or {}, size)
+
+
+def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Drawn | None:
+    """Draw speed-ups over the baseline with the A/A floor, the fastest on top, lossy ones last."""
+    metric = SPEEDUP._replace(label="times as fast as ar, end to end (geometric mean of prompts)")
+    palette = Look.of(summary).palette
+    drawn = _dots([_Rows("", "", summary, floor)], metric, palette, WIDTH, {}, 9)
+    if drawn is None:
+        return None
+    figure, data = drawn
+    axes = figure.axes[0]
+    axes.set_title("Speed-up by decoder")
+    style: dict[str, Any] = {"fontsize": 8, "fontweight": "normal", "color": GREY}
+    band = ", grey band: A/A noise floor" if floor.low is not None else ""
+    axes.set_title(f"line: {BASELINE}{band}", loc="right", **style)
+    data = data.merge(overall(summary, ["prompts"]), on="decoder")
+    return figure, data[["decoder", *metric.columns, "prompts", "guarantee"]]
+
+
+def overview_figure(summary: pd.DataFrame) -> Drawn | None:
+    """Draw speed-up, tokens per step, quality and identity, a row per decoder.
+
+    A panel with nobody but the baseline is left out; so is the figure where no decoder was compared
+    with the baseline.
+    """
+    columns = [*(name for metric in _OVERVIEW[:3] for name in metric.columns), "identical_to_ar"]
+    data = overall(summary, ["guarantee", *columns])
+    others = data[data["decoder"] != BASELINE]
+    if others["speedup"].isna().all():
+        return None
+    look = Look.of(summary)
+    data = _lossy_last(data, look.marks)
+    metrics = [metric for metric in _OVERVIEW if others[metric.column].notna().any()]
+    height = max(min(_SLIDE, 0.5 * len(data) + 0.8), 0.3 * len(data) + 1.1)
+    figure, grid = row_of_panels(len(metrics), height, rows=True, apart=_APART)
+    for metric, axes in zip(metrics, grid, strict=True):
+        _draw_overview(axes, data, metric, look)
+    name_rows(grid[0], list(data["decoder"]))
+    return figure, data
+
+
+def _lossy_last(data: pd.DataFrame, marks: Mapping[str, str]) -> pd.DataFrame:
+    data = data.sort_values("decoder", key=lambda names: names.isin(marks), kind="stable")
+    return data.reset_index(drop=True)
+
+
+def _draw_point(
+    axes: Axes, row: Mapping[Any, Any], y: int, metric: Number, look: Look, size: float
+) -> None:
+    """Draw a number at height `y`, with its interval."""
+    value, low, high = (row.get(name, math.nan) for name in metric.columns)
+    axes.plot([low, high], [y, y], color=look.palette[row["decoder"]], lw=1.8)
+    axes.plot(value, y, ms=size, clip_on=False, **look.marker(row["decoder"]))
+
+
+def _draw_overview(axes: Axes, data: pd.DataFrame, metric: Number, look: Look) -> None:
+    reach = data[[name for name in metric.columns if name in data]]
+    top = 1.0 if metric.share else max(1.0, float(reach.max().max()))
+    axes.set_xlim(0, top * _WIDE)
+    for value in data.loc[data["decoder"] == BASELINE, metric.column].dropna():
+        axes.axvline(value, color=INK, lw=0.7, alpha=0.5)
+    for y, row in enumerate(data.to_dict("records")):
+        axes.plot([0, top], [y, y], color=FAINT, lw=0.5, zorder=0)
+        _draw_point(axes, row, y, metric, look, 6)
+        text = metric.text(row[metric.column])
+        colour = GREY if text == UNKNOWN else INK
+        annotate_point(axes, text, (top, y), _NUMBER, 8, "right", color=colour)
+    emitted = metric.column == TOKENS.column and bool(look.marks)
+    axes.set_title(metric.label + "\n(hollow: emitted)" * emitted, fontsize=8.5)
+    if metric.share:
+        percents(axes.xaxis, 2)
+        axes.set_xticks([0, 0.5, 1])
+    else:
+        ticks = MaxNLocator(4, integer=True).tick_values(0, top)
+        axes.set_xticks([tick for tick in ticks if tick <= top])
+    axes.spines["bottom"].set_bounds(0, top)
+
+
+def _dots(
+    runs: Sequence[_Rows],
+    metric: Number,
+    palette: Mapping[str, str],
+    width: float,
+    labels: Mapping[str, str],
+    size: float,
+) -> Drawn | None:
+    found = [(run, _chosen(run.summary, metric)) for run in runs]
+    found = [(run, data) for run, data in found if len(data)]
+    if not found:
+        return None
+    titled = len(runs) > 1
+    heights = [_height(data["decoder"], labels) * size + titled * _TITLE for _, data in found]
+    with styled(size):
+        figure = Figure(figsize=(width, sum(heights) + _AXIS), layout="constrained")
+        ratios = {"height_ratios": heights}
+        grid = figure.subplots(len(found), 1, sharex=True, squeeze=False, gridspec_kw=ratios)
+        for axes, (run, data) in zip(grid[:, 0], found, strict=True):
+            _draw(axes, data, metric, Look(palette, lossy(run.summary)), labels, size)
+            if metric.column == SPEEDUP.column and None not in (run.floor.low, run.floor.high):
+                axes.axvspan(run.floor.low, run.floor.high, color=GREY, alpha=0.35, lw=0)
+            if titled:
+                axes.set_title(run.label, fontsize=size)
+        together = pd.concat([data for _, data in found])
+        within = interval_of(together, metric.column, ", ")
+        figure.supxlabel(f"{metric.label}{within}", fontsize=size)
+        _scale(grid[-1, 0], together, metric)
+        _make_room(figure)
+    named = [data.assign(run=run.name) for run, data in found]
+    return figure, pd.concat(named, ignore_index=True)[["run", *together.columns]]
+
+
+def _height(decoders: Iterable[str], labels: Mapping[str, str]) -> float:
+    """Return the inches that rows take per point of type; long names wrap."""
+    names = [wrapped(labels.get(name, name)) for name in decoders]
+    return len(names) * max(_ROW, _LINE * (1 + max(map(len, names))))
+
+
+def _chosen(summary: pd.DataFrame, metric: Number) -> pd.DataFrame:
+    """Return the rows to draw, from the top: the largest first, lossy ones last."""
+    columns = ["decoder", "family", *metric.columns, "guarantee"]
+    data = without_wrong(summary).reindex(columns=columns)
+    data = data[data["family"] == ALL].drop(columns="family").dropna(subset=[metric.column])
+    if metric.neutral is not None:
+        data = data[data["decoder"] != BASELINE]
+    return _lossy_last(
+        data.sort_values(metric.column, ascending=False, kind="stable"), lossy(summary)
+    )
+
+
+def _draw(
+    axes: Axes,
+    data: pd.DataFrame,
+    metric: Number,
+    look: Look,
+    labels: Mapping[str, str],
+    size: float,
+) -> None:
+    def bare(value: float) -> str:
+        return percent(value, "") if metric.share else number(value)
+
+    for y, row in enumerate(data.to_dict("records")):
+        value, low, high = (float(row[name]) for name in metric.columns)
+        hollow = row["decoder"] in look.marks
+        if metric.neutral is not None:
+            style: dict[str, Any] = {"lw": 1, "ls": ":"} if hollow else {"lw": 5, "alpha": 0.3}
+            style |= {"color": look.palette[row["decoder"]], "solid_capstyle": "butt"}
+            axes.plot([metric.neutral, value], [y, y], **style)
+        _draw_point(axes, row, y, metric, look, 5.5)
+        ends = "" if math.isnan(low + high) else f" [{bare(low)}, {bare(high)}]"
+        right = np.nanmax([value, high, metric.neutral or value])
+        annotate_point(axes, f"{metric.text(value)}{ends}", (right, y), 5, size - 1)
+    num_exact = int((~data["decoder"].isin(look.marks)).sum())
+    if 0 < num_exact < len(data):
+        axes.axhline(num_exact - 0.5, color=FAINT, lw=0.8, ls=(0, (4, 3)))
+    if metric.neutral is not None:
+        axes.axvline(metric.neutral, color=INK, lw=1)
+    names = [labels.get(name, name) for name in data["decoder"]]
+    marks = {
+        labels.get(name, name): mark.split(",")[0] if metric.share else mark
+        for name, mark in look.marks.items()
+    }
+    name_rows(axes, names, marks)
+    axes.tick_params(labelsize=size)
+
+
+def _scale(axes: Axes, data: pd.DataFrame, metric: Number) -> None:
+    """Span what is drawn, with ticks there alone, and room for texts at the right."""
+    ends = data[metric.columns].to_numpy(float)
+    values = [*ends[~np.isnan(ends)], *([] if metric.neutral is None else [metric.neutral])]
+    low, high = min(values), max(values)
+    span = max(high - low, 0.02)
+    axes.set_xlim(low - 0.06 * span, low + 1.1 * span)
+    if metric.share:
+        axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low - 0.06 * span, high)
+    axes.set_xticks(
+        [tick for tick in ticks if -0.06 * span <= tick - low <= high - low + 0.02 * span]
+    )
+
+
+def _make_room(figure: Figure) -> None:
+    """Move the right end of the axis until the texts beside points end within the figure."""
+    texts = [text for axes in figure.axes for text in axes.texts]
+    for text in texts:
+        text.set_in_layout(False)
+    axes = figure.axes[0]
+    for _ in range(8):
+        figure.draw_without_rendering()
+        over = max(text.get_window_extent().x1 for text in texts)
+        over += 0.02 * figure.dpi - figure.bbox.x1
+        if over <= 0:
+            return
+        low, high = axes.get_xlim()
+        room = max(axes.bbox.width - over, 0.2 * axes.bbox.width)
+        axes.set_xlim(low, high + 1.1 * (high - low) * over / room)

@@ -1,0 +1,188 @@
+"""The list of a report's figures: name, caption, and why a run may lack one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pandas as pd
+
+from bench.records.plan import WRONG
+from bench.report.figures.bars import (
+    acceptance_length_figure,
+    memory_figure,
+    time_split_figure,
+    tokens_per_call_figure,
+)
+from bench.report.figures.canvas import Drawn, annotate, styled
+from bench.report.figures.curves import (
+    acceptance_figure,
+    entropy_figure,
+    latency_figure,
+    passes_figure,
+    speedup_by_length_figure,
+)
+from bench.report.figures.dots import overview_figure, speedup_figure
+from bench.report.figures.pareto import quality_speed_figure
+from bench.report.figures.style import interval_of
+from bench.report.findings import Findings
+from bench.report.tables.table import without_wrong
+from bench.stats.intervals import LEVEL
+from bench.stats.lengths import by_length
+
+_Draw = Callable[[Findings, pd.DataFrame], Drawn | None]
+
+
+class _Entry(NamedTuple):
+    """A figure: its file name, its caption, why a run has none, and its function.
+
+    `draw` takes the findings, and the summary less WRONG decoders. With `hollow` a footnote
+    explains hollow markers, which rows do not name.
+    """
+
+    name: str
+    caption: str
+    without: str
+    draw: _Draw
+    hollow: bool = False
+
+
+def _of_summary(draw: Callable[[pd.DataFrame], Drawn | None]) -> _Draw:
+    """Draw from the summary alone."""
+    return lambda findings, summary: draw(summary)
+
+
+_WITH = f" with {LEVEL} intervals"
+_BAND = " The grey band is the A/A noise floor."
+"""Parts of captions that hold only where intervals, or a noise floor, are drawn."""
+_ENTRIES = (
+    _Entry(
+        "overview",
+        f"The run at a glance: speed-up, tokens per step and quality{_WITH}, and the share of "
+        "answers with ar's very tokens. The thin line is ar.",
+        "no decoder was timed against ar",
+        _of_summary(overview_figure),
+        hollow=True,
+    ),
+    _Entry(
+        "speedup",
+        f"Speed-up over ar by decoder: geometric mean over prompts{_WITH}.{_BAND}",
+        "no decoder was timed against ar",
+        lambda findings, summary: speedup_figure(summary, findings.floor),
+    ),
+    _Entry(
+        "quality_speed",
+        f"Quality against speed-up{_WITH}: up and right is better. On the dashed line, the "
+        "Pareto front, are the decoders that no faster one equals in quality; qualities that the "
+        "intervals cannot tell apart count as equal.",
+        "no decoder was both timed against ar and scored",
+        _of_summary(quality_speed_figure),
+    ),
+    _Entry(
+        "tokens_per_call",
+        "Tokens per target call by family, prefill included.",
+        "nothing was timed",
+        _of_summary(tokens_per_call_figure),
+    ),
+    _Entry(
+        "acceptance_length",
+        "How many tokens a step emits; the dashed line is the mean.",
+        "no decoder but ar was timed",
+        lambda findings, summary: acceptance_length_figure(
+            findings.lengths[findings.lengths["decoder"].isin(summary["decoder"])], summary
+        ),
+    ),
+    _Entry(
+        "acceptance_by_position",
+        "Which drafts are accepted, by their position in the step: all up to there (joint), this "
+        "one where those before it were (conditional), and the change of the latter from the first "
+        "position on. Below 0 later drafts are worse (suffix decay); above 0 they are accepted "
+        "more often than the first, as only steps on easy text get that far. Positions that fewer "
+        "than 20 steps reached are not drawn.",
+        "no decoder drafted tokens, or in too few steps",
+        lambda findings, summary: acceptance_figure(findings.acceptance, summary),
+    ),
+    _Entry(
+        "speedup_by_length",
+        f"Speed-up in groups of prompts by the length of ar's answer{_WITH}. "
+        "Answers of one length are in one group. Groups also differ in their families: length "
+        "need not be the cause.",
+        "answers of ar make one group: they differ too little in length, are too few, or were "
+        "timed in batches",
+        lambda findings, summary: speedup_by_length_figure(
+            by_length(findings.run.records, list(summary["decoder"].unique())), summary
+        ),
+    ),
+    _Entry(
+        "latency",
+        "How long readers wait, of all answers: share of waits that were no longer. A chunk is "
+        "what a step emits. Dashed: lossy.",
+        "no answer was timed alone, with its steps",
+        lambda findings, summary: latency_figure(findings.latency, summary),
+    ),
+    _Entry(
+        "time_split",
+        "Where the time of a token goes, from the second pass.",
+        "there was no second pass",
+        lambda findings, summary: time_split_figure(findings.splits, summary),
+    ),
+    _Entry(
+        "memory",
+        "The most memory an answer needed: weights, adapter and caches that the decoder uses (on "
+        "CUDA all that was allocated).",
+        "no memory was measured",
+        _of_summary(memory_figure),
+    ),
+    _Entry(
+        "entropy",
+        "Tokens per forward by family, against how unsure ar is of its next token there.",
+        "fewer than three families have the entropy of ar's tokens, which the quality pass asks",
+        _of_summary(entropy_figure),
+    ),
+    _Entry(
+        "passes",
+        "Quality against how often a block was predicted; the grey line is ar.",
+        "fewer than three decoders predict blocks and were scored",
+        _of_summary(passes_figure),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Figures by file name, each with its data; what they show; and a line per one left out."""
+
+    drawn: Mapping[str, Drawn]
+    captions: Mapping[str, str]
+    left_out: Sequence[str]
+
+
+def draw_all(findings: Findings) -> Gallery:
+    """Draw every figure there is data for; WRONG decoders are left out, as a line under each says.
+
+    The first figure of a report comes first.
+    """
+    summary = without_wrong(findings.summary)
+    drawn: dict[str, Drawn] = {}
+    with styled():
+        for entry in _ENTRIES:
+            if (made := entry.draw(findings, summary)) is not None:
+                annotate(made[0], findings.summary, hollow=entry.hollow)
+                drawn[entry.name] = made
+    entries = [entry for entry in _ENTRIES if entry.name in drawn]
+    return Gallery(
+        drawn=drawn,
+        captions={entry.name: _caption(entry, findings, drawn[entry.name][1]) for entry in entries},
+        left_out=[f"{e.name} ({e.without})" for e in _ENTRIES if e.name not in drawn],
+    )
+
+
+def _caption(entry: _Entry, findings: Findings, data: pd.DataFrame) -> str:
+    """Return the caption less what is not drawn, and the decoders left out."""
+    columns = [str(name).removesuffix("_low") for name in data if str(name).endswith("_low")]
+    drawn = any(interval_of(data, column, " ") for column in columns)
+    text = entry.caption if drawn else entry.caption.replace(_WITH, "")
+    lines = [text if findings.floor.low is not None else text.replace(_BAND, "")]
+    lines += [f"Left out: {cell} is {WRONG}." for cell in findings.wrong]
+    return " ".join(lines)

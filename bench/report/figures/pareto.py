@@ -1,0 +1,176 @@
+"""Quality against speed: who is on the Pareto front, and the crowd at the top enlarged."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.transforms import Bbox, Transform
+
+from bench.report.figures.axes import percents, row_of_panels
+from bench.report.figures.canvas import Drawn, key, overall
+from bench.report.figures.style import GREY, INK, Look, interval_of
+
+_NEAR = 0.05
+"""Below the best quality: decoders in this region differ in speed more than in quality."""
+_CROWDED = 3.0
+"""How many times as high as its region the whole must be for an enlargement to show more."""
+_LEAST = 0.02
+"""The least quality an axis spans: less is a hair, and no difference to be seen."""
+_TOP = 1.0
+_COLUMNS = [f"{name}{end}" for name in ("speedup", "quality") for end in ("", "_low", "_high")]
+_GAPS = (9.0, 14.0, 26.0, 38.0, 54.0, 72.0)
+"""Pixels between a point and its name; from the third on a line joins them."""
+_LEADER = "leader"
+_ANGLES = (0, 30, -30, 180, 150, -150, 60, -60, 90, -90, 120, -120)
+
+
+def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
+    """Draw quality against speed-up, both with intervals; up and to the right is better.
+
+    The line is the Pareto front: of decoders whose qualities cannot be told apart the fastest is on
+    it alone. Where some decoders are near the best quality and others far below, a second panel
+    enlarges the former. Names stand at their points, or above the figure where they have no room.
+    """
+    data = overall(summary, [*_COLUMNS, "guarantee"]).dropna(subset=["speedup", "quality"])
+    if data.empty:
+        return None
+    known = data.reset_index(drop=True)
+    columns = {name: known[name].fillna(known[name.partition("_")[0]]) for name in _COLUMNS}
+    data = known.assign(**columns)  # without an interval it is the number alone
+    rows = data.to_dict("records")
+    front = [not any(_beats(other, mine) for other in rows) for mine in rows]
+    data["front"] = front
+    near = data["quality"] >= data["quality"].max() - _NEAR
+    low = data["quality_low"]
+    region = max(_TOP - low[near].min(), _LEAST)
+    split = near.sum() > 1 and _TOP - low.min() > _CROWDED * region
+    figure, grid = row_of_panels(1 + split, 3.9)
+    look, within = Look.of(summary), interval_of(data, "quality", ", ")
+    for axes in grid:
+        _draw_points(axes, data, look)
+        axes.set_ylabel(f"quality (mean of families{within})")
+    _frame(grid[0], data)
+    if split:
+        _frame(grid[1], data[near])
+        _show_region(*grid)
+    grid[0].set_title("Quality against speed")
+    within = interval_of(data, "speedup", ", ")
+    figure.supxlabel(f"times as fast as ar, end to end{within}", fontsize=9)
+    figure.draw_without_rendering()
+    named = [data[~near], data[near]] if split else [data]
+    if not all(_name(axes, part, look) for axes, part in zip(grid, named, strict=True)):
+        for axes in grid:
+            leaders = [line for line in axes.lines if line.get_gid() == _LEADER]
+            for artist in [*axes.texts, *leaders]:
+                artist.remove()
+        key(figure, list(data["decoder"]), look)
+    return figure, known.assign(front=front)
+
+
+def _beats(other: Mapping[Any, Any], mine: Mapping[Any, Any]) -> bool:
+    """Whether another decoder is as fast and not shown to be worse, and ahead in one of them."""
+    if other["speedup"] < mine["speedup"] or _better(mine, other):
+        return False
+    return bool(other["speedup"] > mine["speedup"] or _better(other, mine))
+
+
+def _better(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
+    """Whether a quality is higher than another by more than the interval of their difference.
+
+    Its half-width is the square-and-add one of two independent estimates (Newcombe 1998).
+    """
+    ends = (one["quality"] - one["quality_low"], other["quality_high"] - other["quality"])
+    return bool(one["quality"] - other["quality"] > math.hypot(*ends))
+
+
+def _draw_points(axes: Axes, data: pd.DataFrame, look: Look) -> None:
+    front = data[data["front"]].sort_values("speedup")
+    style: dict[str, Any] = {"color": GREY, "lw": 0.9, "ls": (0, (4, 3)), "zorder": 1}
+    steps = np.repeat(front[["speedup", "quality"]].to_numpy(), 2, axis=0)
+    axes.plot(steps[:-1, 0], steps[1:, 1], **style)
+    for decoder, *values in data[["decoder", *_COLUMNS]].itertuples(index=False, name=None):
+        (x, left, right), (y, bottom, top) = values[:3], values[3:]
+        colour = look.palette[decoder]
+        axes.plot([left, right], [y, y], color=colour, lw=1.2)
+        axes.plot([x, x], [bottom, top], color=colour, lw=1.2)
+        axes.plot(x, y, ms=7, zorder=3, **look.marker(decoder))
+    axes.grid(visible=True)
+
+
+def _frame(axes: Axes, data: pd.DataFrame) -> None:
+    """Limit axes to the given decoders with their intervals and room for names."""
+    values = data[_COLUMNS].to_numpy(dtype=float)
+    left, right = np.min(values[:, :3]), np.max(values[:, :3])
+    spare = 0.13 * (right - left or 1.0)
+    axes.set_xlim(left - spare, right + spare)
+    bottom, top = np.min(values[:, 3:]), np.max(values[:, 3:])
+    bottom = min(bottom, top - _LEAST)
+    spare = 0.13 * (top - bottom)
+    # a share has no more than 100 %, of which a point may stand out
+    axes.set_ylim(bottom - spare, min(top + spare, _TOP + spare / 2))
+    percents(axes.yaxis, 6)
+    if top - bottom < _NEAR:
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+
+
+def _show_region(whole: Axes, enlarged: Axes) -> None:
+    """Frame in the whole what is enlarged, and the enlargement alike."""
+    (left, right), (bottom, top) = enlarged.get_xlim(), enlarged.get_ylim()
+    box = Rectangle((left, bottom), right - left, top - bottom, fill=False, ec=INK, lw=0.8)
+    whole.add_patch(box)
+    enlarged.set_title("The frame, enlarged", fontweight="normal", fontsize=9)
+    for side in enlarged.spines.values():
+        side.set(visible=True, color=INK, linewidth=0.8)
+
+
+def _name(axes: Axes, named: pd.DataFrame, look: Look) -> bool:
+    """Name points where a name covers no other name and nothing drawn; False without room."""
+    taken = [box for line in axes.lines for box in _boxes(axes.transData, line.get_xydata())]
+    rows = named[["decoder", "speedup", "quality"]].itertuples(index=False, name=None)
+    for (decoder, *data), text in zip(rows, look.names(named["decoder"]), strict=True):
+        x, y = data
+        style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8.5}
+        name = axes.annotate(text, (x, y), (0.5, 0.5), textcoords="axes fraction", **style)
+        name.set_in_layout(False)
+        point, size = axes.transData.transform(data), name.get_window_extent()
+        boxes = ((gap, _around(point, size, gap, angle)) for gap in _GAPS for angle in _ANGLES)
+        free = [
+            (gap, box)
+            for gap, box in boxes
+            if axes.bbox.count_contains(box.get_points()) == 2 and not box.count_overlaps(taken)
+        ]
+        if not free:
+            return False
+        gap, box = free[0]
+        middle = box.get_points().mean(axis=0)
+        name.set_position(tuple(axes.transAxes.inverted().transform(middle)))
+        taken.append(box.padded(4, 1))
+        if gap > _GAPS[1]:
+            x, y = axes.transData.inverted().transform([point, middle]).T
+            axes.plot(x, y, color=look.palette[decoder], lw=0.7, zorder=0, gid=_LEADER)
+    return True
+
+
+def _boxes(transform: Transform, data: Any) -> list[Bbox]:
+    """Return what a line covers, in pixels: a box per segment, or of a single point's marker."""
+    ends = transform.transform(data)
+    if len(ends) == 1:
+        return [Bbox([ends[0], ends[0]]).padded(6)]
+    return [Bbox(np.sort(pair, axis=0)).padded(2) for pair in itertools.pairwise(ends)]
+
+
+def _around(point: Any, size: Bbox, gap: float, angle: int) -> Bbox:
+    """Return the box whose nearest edge lies `gap` from the point in a direction (degrees)."""
+    across, up = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+    x = point[0] + across * (gap + size.width / 2)
+    y = point[1] + up * (gap + size.height / 2)
+    return Bbox.from_bounds(x - size.width / 2, y - size.height / 2, size.width, size.height)

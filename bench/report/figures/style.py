@@ -1,0 +1,133 @@
+"""How figures look: ink, type, one colour per decoder, hollow for lossy."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
+from bench.stats.intervals import LEVEL
+from bench.stats.summary import ALL
+from bench.text import percent
+
+INK = "#1b1f24"
+"""Text and axes; the HTML report swaps it for the page's own colour, like the next two."""
+FAINT = "#c9ced6"
+PAPER = "#ffffff"
+GREY = "#7d8590"
+RED = "#c02a1f"
+_FIXED = {
+    "ar": GREY,
+    "spec": "#0072b2",
+    "lookup": "#56b4e9",
+    "ptp": "#d55e00",
+    "nar": "#cc79a7",
+    "idlm": "#009e73",
+}
+_SPARE = ("#e69f00", "#7b68c8", "#999933", "#b0356f", "#44aa99", "#8c564b", "#d4a6c8")
+STYLE: Mapping[str, object] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9,
+    "text.color": INK,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.5,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "figure.facecolor": PAPER,
+    "axes.facecolor": "none",
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "bench",
+    "text.parse_math": False,  # names of decoders are text, whatever they hold
+}
+WIDTH = 6.8
+"""Inches: a text column, or half a slide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How decoders are drawn: a colour each, and the words at those that guarantee nothing."""
+
+    palette: Mapping[str, str]
+    marks: Mapping[str, str]
+
+    @classmethod
+    def of(cls, summary: pd.DataFrame) -> Look:
+        """Return the look of all decoders of a summary."""
+        return cls(colours(list(summary["decoder"].unique())), lossy(summary))
+
+    def marker(self, decoder: str) -> dict[str, Any]:
+        """Return `Axes.plot`'s arguments for a point, a ring where the decoder is lossy."""
+        colour = self.palette[decoder]
+        ring = {"mfc": PAPER, "mew": 1.5} if decoder in self.marks else {"mfc": colour}
+        return {"marker": "o", "mec": colour, **ring}
+
+    def bar(self, decoder: str) -> dict[str, Any]:
+        """Return `Axes.bar`'s arguments, an outline where the decoder is lossy."""
+        colour = self.palette[decoder]
+        return {"facecolor": "none" if decoder in self.marks else colour, "edgecolor": colour}
+
+    def names(self, decoders: Iterable[str]) -> list[str]:
+        """Mark lossy decoders among the names."""
+        return [f"{name} (lossy)" if name in self.marks else name for name in decoders]
+
+
+def interval_of(data: pd.DataFrame, column: str, before: str) -> str:
+    """Name the intervals of a column, after `before`; empty where none has a width."""
+    drawn = (data[f"{column}_low"] < data[f"{column}_high"]).any()
+    return f"{before}{LEVEL} interval" if drawn else ""
+
+
+def lossy(summary: pd.DataFrame) -> dict[str, str]:
+    """Describe the decoders that guarantee nothing: ``lossy, quality 58 %``."""
+    rows = summary[(summary["family"] == ALL) & (summary["guarantee"] == NO_GUARANTEE)]
+    return {
+        str(decoder): "lossy" if pd.isna(quality) else f"lossy, quality {percent(quality)}"
+        for decoder, quality in zip(rows["decoder"], rows["quality"], strict=True)
+    }
+
+
+def footnotes(summary: pd.DataFrame, *, hollow: bool = True) -> list[tuple[str, str]]:
+    """Explain hollow markers and list WRONG decoders, each line with its colour."""
+    marks = {name: what.removeprefix("lossy").strip(", ") for name, what in lossy(summary).items()}
+    marked = "; ".join(f"{name}: {what}" if what else name for name, what in marks.items())
+    left_out = dict.fromkeys(summary.loc[summary["guarantee"] == WRONG, "decoder"])
+    return [(f"hollow: lossy, no guarantee ({marked})", GREY)] * (hollow and bool(marked)) + [
+        (f"left out: {name} is {WRONG}: it claims to be lossless and is not", RED)
+        for name in left_out
+    ]
+
+
+def colours(decoders: Sequence[str]) -> dict[str, str]:
+    """Give each decoder one colour: a built-in name's own, spare ones (in order) to all others.
+
+    A label of a built-in has the name's colour where neither the name itself nor another label is
+    there before it.
+    """
+    taken: dict[str, str] = {}
+    names = {BASELINE, *(decoder.split("@")[0] for decoder in decoders)}
+    spare = itertools.cycle(
+        [*_SPARE, *(colour for name, colour in _FIXED.items() if name not in names)]
+    )
+    plain = {_FIXED[decoder] for decoder in decoders if decoder in _FIXED}
+    for decoder in decoders:
+        own = _FIXED.get(decoder.split("@")[0])
+        if own is None or (decoder not in _FIXED and own in {*plain, *taken.values()}):
+            own = next(spare)
+        taken[decoder] = own
+    return taken

@@ -1,0 +1,192 @@
+"""Figures of a sweep: one number of every decoder along one axis, a panel per other setting."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from bench.records.plan import BASELINE, WRONG
+from bench.report.figures.axes import panels
+from bench.report.figures.canvas import Drawn, annotate, key, styled
+from bench.report.figures.style import GREY, Look, colours, lossy
+from bench.stats.intervals import LEVEL
+from bench.stats.validity import VALID
+
+_MOST_PANELS = 8
+_STEP_OCTAVES = 0.045
+_STEP = 0.008
+"""Distance of decoders at one value: doublings, or a share of the axis."""
+_WRAPPED = 24
+"""Characters of a panel's title in one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """A figure of a sweep: its file, the axis it goes along, the number it shows.
+
+    `scale` multiplies the number; `doubling` says that the axis counts in powers of two; a thin
+    line stands at `level`. With `cell` it is of that decoder alone.
+    """
+
+    name: str
+    axis: str
+    axis_label: str
+    column: str
+    label: str
+    caption: str
+    with_baseline: bool = False
+    doubling: bool = False
+    scale: float = 1.0
+    level: float | None = None
+    cell: str | None = None
+
+
+HEADLINES = (
+    Curve(
+        name="speedup_by_batch_size",
+        axis="batch_size",
+        axis_label="sequences at once",
+        column="speedup",
+        label="speed-up over ar",
+        caption=f"Speed-up over ar of the same run against batch size, with {LEVEL} intervals: "
+        "where a decoder falls below the line, it no longer pays.",
+        doubling=True,
+        level=1.0,
+    ),
+    Curve(
+        name="tokens_by_temperature",
+        axis="temperature",
+        axis_label="temperature",
+        column="acceptance_length",
+        label="tokens per step",
+        caption=f"Tokens that a step emits after the first, against temperature, with {LEVEL} "
+        "intervals: accepted ones where a decoder verifies.",
+        level=1.0,
+    ),
+    Curve(
+        name="time_by_length",
+        axis="max_new_tokens",
+        axis_label="tokens an answer may have",
+        column="time_per_token_s",
+        label="ms per token",
+        caption="Time of a token, prefill included, against output length. Without a KV cache "
+        "(ar@LABEL:cache=false) it grows with the text.",
+        with_baseline=True,
+        doubling=True,
+        scale=1e3,
+    ),
+)
+
+
+def other_curves(axes: Sequence[str]) -> list[Curve]:
+    """Return speed-up along every other axis; along a decoder's option of that decoder alone."""
+    known = {curve.axis for curve in HEADLINES}
+    return [
+        Curve(
+            name=f"speedup_by_{axis.replace('.', '_').replace('@', '_')}",
+            axis=axis,
+            axis_label=axis.replace("_", " "),
+            column="speedup",
+            label="speed-up over ar",
+            caption=f"Speed-up over ar of the same run against {axis.replace('_', ' ')}, with "
+            f"{LEVEL} intervals.",
+            level=1.0,
+            cell=axis.rpartition(".")[0] or None,
+        )
+        for axis in axes
+        if axis not in known
+    ]
+
+
+def curve_figure(frame: pd.DataFrame, curve: Curve, axes: Sequence[str]) -> Drawn | None:
+    """Draw a line per decoder along the curve's axis, a panel per combination of the other axes.
+
+    `frame` is `bench.report.texts.sweep.frame`'s. Decoders that are WRONG are left out. Panels
+    beyond the first eight are not drawn; their numbers are in the data.
+    """
+    if curve.axis not in axes:
+        return None
+    groups = _groups(
+        _chosen(frame, curve), curve.axis, [axis for axis in axes if axis != curve.axis]
+    )
+    if not groups:
+        return None
+    data = pd.concat([rows for _, rows in groups], ignore_index=True)
+    decoders = list(data["decoder"].unique())
+    look = Look(colours(decoders), lossy(frame))
+    with styled():
+        figure, grid = panels(min(len(groups), _MOST_PANELS), 2.4)
+        for (title, rows), panel in zip(groups, grid, strict=False):
+            for index, decoder in enumerate(decoders):
+                mine = rows[rows["decoder"] == decoder]
+                x = _dodged(mine[curve.axis].astype(float), index - (len(decoders) - 1) / 2, curve)
+                style: dict[str, Any] = {"color": look.palette[decoder], "lw": 1.2, "ms": 4.5}
+                panel.plot(x, curve.scale * mine[curve.column], **style, **look.marker(decoder))
+                if f"{curve.column}_low" in mine:
+                    ends = (curve.scale * mine[f"{curve.column}_{end}"] for end in ("low", "high"))
+                    panel.vlines(x, *ends, color=look.palette[decoder], lw=1, alpha=0.6)
+            if curve.level is not None:
+                panel.axhline(curve.level, color=GREY, lw=1)
+            panel.set_title(title, fontsize=8)
+            if curve.doubling:
+                panel.set_xscale("log", base=2)
+            panel.minorticks_off()
+            ticks = sorted(set(rows[curve.axis].astype(float)))
+            panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            panel.set_ylim(bottom=0)
+        key(figure, decoders, look)
+        figure.supxlabel(curve.axis_label, fontsize=9)
+        figure.supylabel(curve.label, fontsize=9)
+        noted = frame["decoder"].isin(decoders) | (frame["guarantee"] == WRONG)
+        annotate(figure, frame[noted], hollow=True)
+    return figure, data
+
+
+def _dodged(values: pd.Series[float], steps: float, curve: Curve) -> pd.Series[float]:
+    """Move one decoder's points by so many steps, so that intervals do not overlap."""
+    if curve.doubling:
+        return values * float(2 ** (_STEP_OCTAVES * steps))
+    return values + _STEP * steps * (float(values.max()) - float(values.min()))
+
+
+def _chosen(frame: pd.DataFrame, curve: Curve) -> pd.DataFrame:
+    """Return the rows of whole runs that have the curve's number and a number on its axis."""
+    if curve.column not in frame or "decoder" not in frame:
+        return frame.iloc[:0]
+    whole = frame["verdict"].isin([VALID, WRONG])  # of a run that is WRONG the others stand
+    chosen = frame[whole & (frame["guarantee"] != WRONG)]
+    if curve.cell is not None:
+        chosen = chosen[chosen["decoder"] == curve.cell]
+    elif not curve.with_baseline:
+        chosen = chosen[chosen["decoder"] != BASELINE]
+    chosen = chosen.assign(**{curve.axis: pd.to_numeric(chosen[curve.axis], errors="coerce")})
+    return chosen.dropna(subset=[curve.axis, curve.column])
+
+
+def _groups(data: pd.DataFrame, axis: str, others: list[str]) -> list[tuple[str, pd.DataFrame]]:
+    """Group points that differ on the axis alone, each titled by the other axes' values."""
+    names = data[others].map(_text)
+    values = pd.Series(list(names.itertuples(index=False, name=None)), data.index, dtype=object)
+    made = {}
+    for shared in dict.fromkeys(values):
+        rows = data[[value == shared for value in values]].sort_values(axis, kind="stable")
+        if rows[axis].nunique() > 1:
+            first = ["point", "decoder", axis, *others]
+            made[shared] = rows[[*first, *(c for c in rows.columns if c not in first)]]
+    varies = [names[axis].nunique() > 1 for axis in others]
+    return [(_title(others, shared, varies), rows) for shared, rows in made.items()]
+
+
+def _title(names: Sequence[str], values: Sequence[str], varies: Sequence[bool]) -> str:
+    """Name the values that set a panel apart, wrapped."""
+    parts = zip(names, values, varies, strict=True)
+    text = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value, own in parts if own)
+    return textwrap.fill(text, _WRAPPED)
+
+
+def _text(value: Any) -> str:
+    return "" if pd.isna(value) else f"{value:g}" if isinstance(value, int | float) else str(value)

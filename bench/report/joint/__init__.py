@@ -1,4 +1,0 @@
-"""One report of several runs.
-
-No torch here.
-"""

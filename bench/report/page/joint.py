@@ -1,0 +1,262 @@
+"""`bench report RUN RUN …`: one page, one Markdown file, tables and a figure of several runs.
+
+Nothing is pooled: every number is one run's own. A pure function of the run folders and of where
+the report lies beside them: writing twice gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from bench.errors import Exit, UsageError
+from bench.records.files import write_files
+from bench.records.frames import csv_bytes
+from bench.records.plan import BASELINE, MANIFEST, NO_GUARANTEE, WRONG
+from bench.records.status import STATUS
+from bench.report.figures.style import WIDTH, interval_of
+from bench.report.page.render import render_joint, render_markdown
+from bench.report.tables import main
+from bench.report.tables import table as tables
+from bench.report.tables.conclusion import conclusion
+from bench.report.tables.table import Table, TableCell
+from bench.report.together import NamedRun, decoders_of, differences, facts_of, same_machine
+from bench.stats.intervals import LEVEL
+from bench.stats.summary import ALL
+from bench.stats.summary_row import SummaryRow, rows_of
+from bench.stats.validity import EXIT_CODES, VALID, from_here
+from bench.text import UNKNOWN, latex, markdown, percent, portable
+
+Members = Sequence[NamedRun]
+
+
+def write_joint(members: Members, folder: Path) -> list[Path]:
+    """Write report.html, report.md, summary.csv, tables/ and figures/; return them.
+
+    Raises:
+        BenchError: the folder is a run's own (exit 2), or the files cannot be written (1).
+    """
+    from bench.report.figures import canvas, dots  # matplotlib: only where something is drawn
+
+    if any((folder / name).is_file() for name in (MANIFEST, STATUS)):
+        line = f"{folder} is a run's own folder: give another --folder"
+        raise UsageError(line)
+    drawn = dots.dots_figure(members, dots.SPEEDUP, WIDTH, size=9)
+    shown = matrices(members)
+    context: dict[str, object] = {
+        "title": f"{len(members)} runs: {', '.join(member.name for member in members)}",
+        "sections": [_section(member, i, folder) for i, member in enumerate(members, start=1)],
+        "matrices": list(shown.values()),
+        "unlike": unlike(members),
+        "alike": alike(members),
+        "machines": _machines(members),
+    }
+    made = {"summary.csv": csv_bytes(_frame(members))}
+    for name, table in shown.items():
+        made[f"tables/{name}.md"] = f"{table.to_markdown()}\n\n{markdown(table.note)}\n".encode()
+        made[f"tables/{name}.tex"] = f"% {latex(table.note)}\n{table.to_latex()}".encode()
+    figure = None
+    if drawn is not None:
+        rendered = canvas.render(drawn[0])
+        figure = (_caption(members), rendered["svg"].decode())
+        made |= {f"figures/speedup.{kind}": data for kind, data in rendered.items()}
+        made["figures/data/speedup.csv"] = csv_bytes(drawn[1])
+    caption = figure and figure[0]
+    made["report.md"] = render_markdown("joint.md.j2", caption=caption, **context).encode()
+    made["report.html"] = render_joint(figure, **context).encode()
+    return write_files(folder, made)
+
+
+def _section(member: NamedRun, number: int, folder: Path) -> dict[str, Any]:
+    """Return one run's own part; `link` leads to its own report, if any."""
+    side = member.side
+    wrong = [r.decoder for r in rows_of(member.summary, ALL) if r.guarantee == WRONG]
+    lines = [
+        *(f"Reason: {line}" for line in side.reasons),
+        *(f"Warning: {line}" for line in side.status.warnings),
+        *(f"Left out of the figure: {name}, which is {WRONG}." for name in wrong),
+    ]
+    reports = [side.path / name for name in ("report.html", "report.md")]
+    own = next((file.resolve() for file in reports if file.is_file()), None)
+    return {
+        "id": f"run-{number}",
+        "name": member.name,
+        "label": member.label,
+        "verdict": side.verdict,
+        "conclusion": conclusion(member.summary, member.pairs),
+        "headline": tables.mark_wrong(main.headline(member.summary, side.verdict), wrong),
+        "floor_sentence": main.floor_sentence(member.floor),
+        "caveats": [portable(line) for line in lines],
+        "link": own and quote(Path(os.path.relpath(own, folder.resolve())).as_posix()),
+    }
+
+
+def _caption(members: Members) -> str:
+    within = interval_of(pd.concat([m.summary for m in members]), "speedup", " with ")
+    lines = [
+        f"Speed-up over {BASELINE} of the same run, geometric mean over prompts"
+        f"{within and f'{within}s'}."
+    ]
+    if any(member.floor.low is not None for member in members):
+        lines.append("The grey bands are the runs' A/A noise floors.")
+    kinds = {str(kind) for member in members for kind in member.summary["guarantee"]}
+    if NO_GUARANTEE in kinds:
+        lines.append("Hollow: lossy, no guarantee.")
+    if WRONG in kinds:
+        lines.append(f"Decoders that are {WRONG} are left out.")
+    return " ".join(lines)
+
+
+def _frame(members: Members) -> pd.DataFrame:
+    """Return the rows over all families of every run, each with its run, model and machine."""
+    frames = []
+    for member in members:
+        rows = member.summary[member.summary["family"] == ALL].drop(columns="family")
+        own = {"run": member.name, "model": member.label, "comparability_key": member.side.key}
+        rows = pd.DataFrame(own, index=rows.index).join(rows)
+        frames.append(rows.dropna(axis="columns", how="all"))
+    return pd.concat(frames, ignore_index=True)
+
+
+def print_joint(members: Members, console: Console) -> Exit:
+    """Print speed-ups by decoder and run, and the differences; return the worst verdict's code."""
+    table = matrices(members)["speedup"]
+    printed = RichTable(box=None, pad_edge=False, header_style="bold")
+    for column, heading in enumerate(table.headings):
+        side: Literal["left", "right"] = "right" if column else "left"
+        printed.add_column(Text(heading), justify=side, vertical="bottom", overflow="fold")
+    for row in table.rows:
+        style = ["bold red" if cell.bad else "bold" * cell.bold for cell in row]
+        printed.add_row(*(Text(c.text, style=s) for c, s in zip(row, style, strict=True)))
+    console.print(Text(table.title, style="bold"))
+    console.print(printed)
+    for key, values in differences(members):
+        console.print(Text(f"{key}: {', '.join(value or '-' for value in values)}", style="dim"))
+    console.print(Text(_machines(members), style="dim"))
+    for run in (member.side for member in members if member.side.verdict != VALID):
+        why = "; ".join(from_here(line, run.path) for line in run.reasons)
+        console.print(Text(f"! {run.name} is {run.verdict}: {why}", style="bold red"))
+    return max(EXIT_CODES.get(member.side.verdict, Exit.INVALID) for member in members)
+
+
+# ---------------------------------------------------------------- tables
+
+
+def matrices(members: Members) -> dict[str, Table]:
+    """Return speed-up, tokens per step, quality and identity with ar: decoders × runs."""
+    bases = "; ".join(
+        f"{member.label}: {'; '.join(dict.fromkeys(map(main.basis, rows)))}"
+        for member in members
+        for rows in [[r for r in rows_of(member.summary, ALL) if r.decoder != BASELINE]]
+    )
+    made = {
+        "speedup": (
+            f"Speed-up [{LEVEL}]",
+            f"Against {BASELINE} of the same run: geometric mean over prompts of paired, "
+            f"end-to-end time per token, {LEVEL} t-interval over conversations; bold where it "
+            f"excludes 1. {_machines(members)} {bases}.",
+            tables.speed,
+        ),
+        "tokens_per_step": (
+            f"Accepted tokens per step [{LEVEL}]",
+            "Emitted tokens / steps, both after the first step, pooled within a run; jackknife "
+            "interval over conversations. *: emitted only, nothing verifies them. These are "
+            "counts and no times.",
+            _step,
+        ),
+        "quality": (
+            f"Quality % [{LEVEL}]",
+            "Mean of the families' own scores over held-out prompts. Runs that scored other "
+            "numbers of prompts, or sampled otherwise, differ by that too.",
+            tables.quality,
+        ),
+        "identical_to_ar": (
+            "Identical to ar %",
+            "Share of answers with the very tokens of ar of the same run; '-' where a decoder "
+            "promises ar's distribution and not its tokens.",
+            lambda row: TableCell(percent(row.identical_to_ar, "")),
+        ),
+    }
+    shown = {name: _matrix(members, *each) for name, each in made.items()}
+    return {
+        name: table
+        for name, table in shown.items()
+        if any(cell.text != UNKNOWN for row in table.rows for cell in row[1:])
+    }
+
+
+def _matrix(
+    members: Members, title: str, note: str, make: Callable[[SummaryRow], TableCell]
+) -> Table:
+    rows = [{row.decoder: row for row in rows_of(member.summary, ALL)} for member in members]
+    return Table(
+        title=title,
+        note=note,
+        headings=("decoder", *(member.label for member in members)),
+        rows=tuple(
+            (TableCell(_named(decoder, rows)), *(_cell(each.get(decoder), make) for each in rows))
+            for decoder in decoders_of(members)
+        ),
+    )
+
+
+def _named(decoder: str, rows: Sequence[Mapping[str, SummaryRow]]) -> str:
+    """Name a decoder, with a word where it guarantees nothing, or nobody knows what."""
+    kinds = {each[decoder].guarantee for each in rows if decoder in each}
+    if NO_GUARANTEE in kinds:
+        return f"{decoder} (lossy)"
+    return f"{decoder} (guarantee unknown)" if kinds == {None} else decoder
+
+
+def _cell(row: SummaryRow | None, make: Callable[[SummaryRow], TableCell]) -> TableCell:
+    if row is None:
+        return TableCell(UNKNOWN)
+    cell = make(row)
+    return cell if row.guarantee != WRONG else TableCell(f"{cell.text} {WRONG}", bad=True)
+
+
+def _step(row: SummaryRow) -> TableCell:
+    cell = tables.step_length(row)
+    if tables.kind_of_step(row) == "accepted" or cell.text == UNKNOWN:
+        return cell
+    value, gap, ends = cell.text.partition(" [")
+    return replace(cell, text=f"{value}*{gap}{ends}")
+
+
+def _machines(members: Members) -> str:
+    """Say whether times could be held against each other, and that they are not."""
+    if same_machine(members):
+        kind = "The runs share their kind of machine and setup (comparability key), not a session"
+    else:
+        kind = "The runs are of different machines or setups, or of unknown ones"
+    return f"{kind}: times are not pooled, and none is compared with another run's."
+
+
+def unlike(members: Members) -> Table | None:
+    """Return the runs' known differences, a row a fact; None where there are none."""
+    facts = differences(members)
+    if not facts:
+        return None
+    return Table(
+        title="What differs",
+        note="Hashes are of weights. A commit 'with uncommitted changes' cannot be gone back to.",
+        headings=("fact", *(member.name for member in members)),
+        rows=tuple(
+            (TableCell(key), *(TableCell(value or UNKNOWN) for value in values))
+            for key, values in facts
+        ),
+    )
+
+
+def alike(members: Members) -> list[tuple[str, str]]:
+    """Return the facts that all runs share, as (key, value)."""
+    return [(k, str(v[0])) for k, v in facts_of(members) if len(set(v)) == 1]

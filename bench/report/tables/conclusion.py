@@ -1,0 +1,185 @@
+"""What a run shows, in sentences: the fastest decoder, and the differences it can tell apart.
+
+A decoder is called the fastest where its paired interval over every other one excludes 1 and the
+difference exceeds the A/A floor; otherwise those that cannot be told apart are named.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import pandas as pd
+
+from bench.records.plan import BASELINE, NO_GUARANTEE, SAME_TOKENS, WRONG
+from bench.report.tables.speed import floor_note, prompts_needed_note
+from bench.report.tables.table import (
+    guarantee_label,
+    interval,
+    is_number,
+    kind_of_step,
+    number,
+    speed,
+    without_wrong,
+)
+from bench.stats.intervals import LEVEL, Estimate
+from bench.stats.summary import ALL, Pairs
+from bench.stats.summary_row import SummaryRow, rows_of
+from bench.text import UNKNOWN, counted, factor, percent
+
+
+def conclusion(summary: pd.DataFrame, pairs: Pairs | None) -> str:
+    """Conclude over all families; without `pairs` nobody is called the fastest.
+
+    Decoders with a guarantee come first, then lossy ones with their quality.
+    """
+    rows = [row for row in rows_of(summary, ALL) if is_number(row.speedup)]
+    others = [row for row in rows if row.decoder != BASELINE]
+    exact = [row for row in others if row.guarantee not in (None, NO_GUARANTEE, WRONG)]
+    lossy = [row for row in others if row.guarantee == NO_GUARANTEE]
+    unknown = ", ".join(row.decoder for row in others if row.guarantee is None)
+    sentences = [_of_exact(exact, pairs)] if exact else []
+    sentences += [_of_lossy(lossy, rows_of(summary, ALL))] if lossy else []
+    sentences += [f"Not recorded is what these guarantee: {unknown}."] if unknown else []
+    sentences += [
+        f"{row.decoder} claims to be lossless and is not."
+        for row in others
+        if row.guarantee == WRONG
+    ]
+    return " ".join(sentences) or f"Nothing was compared with {BASELINE}."
+
+
+def _of_exact(rows: Sequence[SummaryRow], pairs: Pairs | None) -> str:
+    faster = [
+        r for r in rows if (r.speedup_low or 0) > 1 and r.estimate("speedup").exceeds(r.floor)
+    ]
+    best = _fastest(faster or rows)
+    if not faster:
+        text = f"{best.decoder} measures {_times(best)}"
+        if len(rows) > 1:
+            text = f"the highest of {len(rows)} estimates is {best.decoder}'s, {_times(best)}"
+        return f"No decoder with a guarantee is shown to be faster than {BASELINE}: {text}."
+    keeps = "its very tokens" if best.guarantee == SAME_TOKENS else "its distribution"
+    text = f"{best.decoder} is {_times(best)} and keeps {keeps}"
+    if len(rows) == 1:
+        return f"{text}."
+    if pairs is None:
+        return f"{text}; which of {len(rows)} with a guarantee is the fastest is not recorded."
+    tied = not_slower(best, [row for row in rows if row is not best], pairs, best.floor)
+    if not tied:
+        return f"{text}: the fastest of {len(rows)} with a guarantee."
+    names = ", ".join([best.decoder, *tied])
+    alike = f"the best {len(tied) + 1} cannot be told apart ({names})"
+    return f"{text}; of {len(rows)} with a guarantee {alike}."
+
+
+def not_slower(
+    best: SummaryRow, others: Iterable[SummaryRow], pairs: Pairs | None, floor: Estimate
+) -> list[str]:
+    """Return the others that are not shown to be slower than the best; all without `pairs`."""
+    over = {other: (pairs or {}).get((best.decoder, other.decoder), Estimate()) for other in others}
+    return [
+        other.decoder
+        for other, pair in over.items()
+        if not (pair.exceeds(floor) and (pair.low or 0) > 1)
+    ]
+
+
+def _of_lossy(rows: Sequence[SummaryRow], everyone: Sequence[SummaryRow]) -> str:
+    best = _fastest(rows)
+    text = f"{best.decoder}, which guarantees nothing, is {_times(best)}"
+    if is_number(best.quality):
+        text += f" at quality {percent(best.quality, '')} %"
+        for row in everyone:
+            if row.decoder == BASELINE and is_number(row.quality):
+                text += f" ({BASELINE}: {percent(row.quality, '')} %)"
+    return f"{text}."
+
+
+def _fastest(rows: Sequence[SummaryRow]) -> SummaryRow:
+    return max(rows, key=lambda row: row.speedup or 0.0)
+
+
+def _times(row: SummaryRow) -> str:
+    """Format ``2.52 times as fast as ar (95 % interval [2.14, 2.97], 28 prompts)``."""
+    aside = counted(row.pairs or 0, "prompt" if row.batch_size in (None, 1) else "group")
+    if (ends := interval(row.speedup_low, row.speedup_high)) != UNKNOWN:
+        aside = f"{LEVEL} interval {ends}, {aside}"
+    return f"{number(row.speedup)} times as fast as {BASELINE} ({aside})"
+
+
+def sentence(row: SummaryRow) -> str:
+    """Describe a decoder in one line: guarantee, speed-up, counters, quality."""
+    text = f"{row.decoder} (guarantee: {guarantee_label(row)})"
+    if row.guarantee == WRONG:
+        text = f"{row.decoder} is {WRONG} (it claims to be lossless and is not)"
+    text += f": {speed(row).text} vs ar end to end"
+    if aside := "; ".join(filter(None, (floor_note(row), prompts_needed_note(row)))):
+        text += f" ({aside})"
+    speedup = row.estimate("speedup")
+    if speedup.low is not None and not speedup.exceeds(row.floor):
+        why = "it is within the A/A noise" if speedup.differs_from_one else "the interval covers 1"
+        text += f" (no difference shown: {why})"
+    text += (
+        f", {number(row.tokens_per_call)} tokens per target call, "
+        f"{number(row.acceptance_length)} {kind_of_step(row)} tokens per step of "
+        f"{number(row.calls_per_step)} calls"
+    )
+    if row.quality is not None:
+        text += f", quality {percent(row.quality, '')} %"
+    if row.identical_to_ar is not None:
+        text += f", ids identical to ar's in {percent(row.identical_to_ar, '')} %"
+    return f"{text}, {row.errors} error(s)." if row.errors else f"{text}."
+
+
+# ---------------------------------------------------------------- resolution
+
+
+def resolution(summary: pd.DataFrame) -> str:
+    """State the smallest differences from ar that intervals show; empty where there is none.
+
+    Half the interval [low, high] of a speed-up is the factor ``sqrt(high / low)``, as it is an
+    interval of logarithms: around a decoder that differs by less, one as wide holds 1. Of a quality
+    it is half the interval, in points.
+    """
+    rows = rows_of(without_wrong(summary), ALL)
+    speeds = {row: width for row in rows if (width := speed_width(row)) is not None}
+    qualities = {row: width for row in rows if (width := quality_width(row)) is not None}
+    units = "prompts" if all(row.batch_size in (None, 1) for row in rows) else "groups of prompts"
+    parts = []
+    if speeds:
+        num = _range_of([row.pairs for row in speeds])
+        widths = _widths(speeds, factor)
+        parts.append(f"in speed below {widths} cannot be told apart with {num} {units}")
+    if qualities:
+        num = _range_of([row.quality_prompts for row in qualities])
+        widths = _widths(qualities, lambda width: f"{percent(width, '')} points")
+        parts.append(f"in quality below {widths} cannot be told apart with {num} held-out prompts")
+    return f"Resolution: differences from {BASELINE} {'; '.join(parts)}." if parts else ""
+
+
+def speed_width(row: SummaryRow) -> float | None:
+    """Return half the interval of a speed-up, a factor; None where there is none."""
+    low, high = row.speedup_low, row.speedup_high
+    if row.decoder == BASELINE or low is None or high is None or low <= 0:
+        return None
+    return math.sqrt(high / low)
+
+
+def quality_width(row: SummaryRow) -> float | None:
+    """Return half the interval of a quality; None where it is unknown, or all scores are one."""
+    low, high = row.quality_low, row.quality_high
+    return None if low is None or high is None or low == high else (high - low) / 2
+
+
+def _widths(widths: Mapping[SummaryRow, float], text: Callable[[float], str]) -> str:
+    """Format ``1.08x (spec) to 1.26x (idlm)``; where all are alike, one width."""
+    least, most = min(widths, key=widths.__getitem__), max(widths, key=widths.__getitem__)
+    first, last = text(widths[least]), text(widths[most])
+    return first if first == last else f"{first} ({least.decoder}) to {last} ({most.decoder})"
+
+
+def _range_of(counts: Sequence[int | None]) -> str:
+    known = [count for count in counts if count is not None] or [0]
+    least, most = min(known), max(known)
+    return str(least) if least == most else f"{least} to {most}"

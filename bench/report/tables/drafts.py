@@ -1,0 +1,127 @@
+"""Tables of drafts: acceptance by position and by drafter, rounds and passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import pandas as pd
+
+from bench.records.record import SampleRecord
+from bench.report.tables.main import entropies
+from bench.report.tables.table import (
+    Columns,
+    Table,
+    TableCell,
+    by_family,
+    is_number,
+    number,
+    step_length,
+    verifies,
+)
+from bench.stats.counters import Tally, accepted_by_drafter, group_by, timed
+from bench.stats.intervals import LEVEL
+from bench.stats.summary import ALL
+from bench.stats.summary_row import rows_of
+from bench.text import percent
+
+_MOST_POSITIONS = 16
+_ROUNDS: Columns = {
+    "decoder": lambda r: r.decoder,
+    "tokens per forward": lambda r: number(r.tpf),
+    "rows per token": lambda r: number(r.rows_per_token),
+    "cold %": lambda r: percent(r.cold_rounds, ""),
+    "all accepted %": lambda r: percent(r.accepted_rounds, ""),
+    "one rejected %": lambda r: percent(r.rejected_rounds, ""),
+    "overlap": lambda r: number(r.overlap, ".3f"),
+    "alpha": lambda r: number(r.alpha_all, ".3f"),
+    "passes per block": lambda r: number(r.passes_per_block),
+    "p95": lambda r: number(r.passes_per_block_p95, ".0f"),
+}
+
+
+def acceptance(table: pd.DataFrame) -> Table | None:
+    """Make the table of joint and conditional acceptance by position over all families."""
+    overall = table[table["family"] == ALL].astype({"position": int})
+    positions = sorted(overall["position"].unique())[:_MOST_POSITIONS]
+    rows = [
+        (decoder, kind, mine.set_index("position"))
+        for decoder, mine in overall.groupby("decoder", sort=False)
+        for kind in ("joint", "conditional")
+    ]
+    columns: Columns = {
+        "decoder": lambda row: str(row[0]),
+        "probability": lambda row: row[1],
+        "n": lambda row: str(row[2].loc[1, "steps"]),
+    }
+
+    def probability(row: tuple[str, str, pd.DataFrame], position: int) -> str:
+        return number(row[2][row[1]].get(position), ".3f")
+
+    for position in positions:
+        columns[str(position)] = partial(probability, position=position)
+    note = (
+        "Conditional: P(draft j accepted | drafts before it accepted), among steps that drafted at "
+        "least j; joint: P(drafts 1..j all accepted), the product of the conditionals up to j, so "
+        "that drafts of unequal length count as far as they go; '-': no step got that far. n (of "
+        "position 1) counts steps; counts for every position and family: "
+        "tables/acceptance_by_position.csv."
+    )
+    return Table.of("Draft acceptance by position", note, columns, rows)
+
+
+def by_drafter(records: Sequence[SampleRecord]) -> Table | None:
+    """Make the table of accepted drafts per step, of decoders in which several draft."""
+    columns: Columns = {
+        "decoder": lambda row: row[0],
+        "drafter": lambda row: row[1],
+        "accepted per step": lambda row: number(row[2]),
+    }
+    rows = [
+        (decoder, drafter, num / Tally.pool(timed(mine)).later_steps)
+        for decoder, mine in group_by(records, lambda record: record.decoder).items()
+        for drafter, num in sorted(accepted_by_drafter(mine).items())
+    ]
+    note = "Drafts that stood / steps after the prefill's; the target adds a token to each step."
+    return Table.of("Accepted drafts by drafter", note, columns, rows)
+
+
+def rounds(summary: pd.DataFrame) -> Table | None:
+    """Make the table of rounds, distributions and passes, of decoders that have any."""
+    note = (
+        "Shares of steps after prefill: nothing verified, all drafts accepted, one rejected. "
+        "Overlap: mean over tested drafts of the common mass of their distribution and ar's; "
+        "alpha: mean over emitted tokens of min(1, ar / draft). Passes: how often a block was "
+        "predicted. '-': not defined for it."
+    )
+    rows = [
+        row
+        for row in rows_of(summary, ALL)
+        if is_number(row.cold_rounds) or is_number(row.passes_per_block)
+    ]
+    return Table.of("Rounds and passes", note, _ROUNDS, rows)
+
+
+def step_lengths(summary: pd.DataFrame, timed: str) -> list[Table]:
+    """Make the tables of accepted, and of emitted, tokens per step by family, with the entropy."""
+    verifying, known = verifies(summary), entropies(summary)
+    made = []
+    for name, chosen, aside in (
+        ("Accepted", verifying, ""),
+        ("Emitted", ~verifying, "; of decoders that verify nothing"),
+    ):
+        note = (
+            f"Tokens emitted by steps after prefill / such steps, pooled; {LEVEL} jackknife "
+            f"interval over conversations{aside}. {timed} First row: mean entropy of ar's next "
+            "token along its answers; the lower, the easier a draft."
+        )
+        if not chosen.any():
+            continue
+        table = by_family(summary[chosen], f"{name} tokens per step by family", note, step_length)
+        if known:
+            texts = (number(known.get(family), ".2g") for family in table.headings[1:])
+            first = (TableCell("ar's entropy, nats"), *map(TableCell, texts))
+            table = replace(table, rows=(first, *table.rows))
+        made.append(table)
+    return made

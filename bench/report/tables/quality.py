@@ -1,0 +1,223 @@
+"""Tables of quality by family: scores, likelihood, repetition, agreement with ar, ceilings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+
+from bench.records.plan import BASELINE, WRONG
+from bench.records.run_folder import Run
+from bench.records.vocabulary import pieces_of
+from bench.report.tables import table as tables
+from bench.report.tables.table import Table, TableCell, by_family, is_number, number, of_cells
+from bench.stats.ceilings import holds, mean_ceiling, on_lists
+from bench.stats.counters import group_by
+from bench.stats.intervals import LEVEL
+from bench.stats.parallel_counters import (
+    LOOP_EXCESS,
+    LOOP_SHARE,
+    accuracy_under_parallelism,
+    curves,
+    degradation,
+)
+from bench.stats.summary import ALL, family_order
+from bench.stats.summary_row import SummaryRow, rows_of
+from bench.text import UNKNOWN, change, percent
+from specbench_tasks.task import LISTS
+
+_NO_CEILING = "none"
+"""The ceiling of who predicts nothing in parallel without verifying it."""
+
+
+def by_families(summary: pd.DataFrame, sizes: str) -> Table | None:
+    """Make the table of quality by family, or None where nothing was scored."""
+    scored = summary.dropna(subset=["quality"])
+    if scored.empty:
+        return None
+    metrics = dict(zip(scored["family"], scored["quality_metric"], strict=True))
+    named = ", ".join(f"{family}: {metric}" for family, metric in metrics.items())
+    note = (
+        f"Per cent, from the untimed pass over held-out prompts ({named}); {LEVEL} t-interval over "
+        f"conversations. {' '.join([f'{sizes} prompts.', *shortfalls(summary)])}"
+    )
+    return by_family(summary, "Quality by family", note, tables.quality)
+
+
+def shortfalls(summary: pd.DataFrame) -> list[str]:
+    """State whose quality rests on other prompts than ar's, or is unknown over all families.
+
+    Quality is taken of the answers there are: a decoder that fails on hard prompts seems better.
+    """
+    scored: dict[str, dict[str, int]] = {}
+    for row in rows_of(summary[summary["family"] != ALL], None):
+        counts = scored.setdefault(row.decoder, {})
+        if is_number(row.quality):
+            counts[row.family] = row.quality_prompts or 0
+    families = family_order(family for counts in scored.values() for family in counts)
+    baseline = scored.get(BASELINE, {})
+    lines = []
+    unscored = [f for f in family_order(set(summary["family"]) - {ALL}) if f not in families]
+    if unscored and families:
+        lines.append(f"No gold answers in {', '.join(unscored)}: agreement with ar says how near.")
+    for decoder, counts in scored.items():
+        if missing := ", ".join(family for family in families if family not in counts):
+            lines.append(
+                f"{decoder} has no quality over all families: nothing scored in {missing}."
+            )
+        pairs = [(family, counts.get(family, 0), baseline.get(family, 0)) for family in families]
+        unequal = [f"{family} {mine} (ar {ars})" for family, mine, ars in pairs if mine != ars]
+        if unequal and BASELINE in scored:
+            line = f"Quality of {decoder} does not rest on as many prompts as ar's"
+            lines.append(f"{line}: {', '.join(unequal)}.")
+    return lines
+
+
+def agreement(summary: pd.DataFrame) -> Table | None:
+    """Make the table of agreement with ar's answers, where some differ; it needs no gold answer."""
+    others = summary[(summary["decoder"] != BASELINE) & summary["shared_with_ar"].notna()]
+    if (others["shared_with_ar"] == 1).all():
+        return None
+    note = (
+        "Of the timed answers: ar's tokens before the first difference, % / answers that are "
+        "ar's, %. It needs no gold answer. '-': answers are draws of their own (above temperature "
+        "0, not coupled to ar's)."
+    )
+    return by_family(
+        others,
+        "Agreement with ar by family",
+        note,
+        lambda r: f"{percent(r.shared_with_ar, '')} / {percent(r.identical_to_ar, '')}",
+    )
+
+
+def lost_quality(summary: pd.DataFrame) -> Table | None:
+    """Make the table of the quality lost against ar, in points and relatively."""
+    rows = rows_of(summary, None)
+    baseline = {row.family: row.quality for row in rows if row.decoder == BASELINE}
+    others = summary[(summary["decoder"] != BASELINE) & summary["quality"].notna()]
+    if not any(map(is_number, baseline.values())) or others.empty:
+        return None
+
+    def lost(row: SummaryRow) -> str:
+        reference = baseline.get(row.family)
+        if row.quality is None or reference is None:
+            return UNKNOWN
+        relative = degradation(row.quality, reference)
+        text = change(row.quality - reference, "")
+        return text if relative is None else f"{text} ({change(0 - relative / 100)})"
+
+    note = "Quality less ar's, in points of per cent, and relative to ar's."
+    return by_family(others, "Quality against ar by family", note, lost)
+
+
+def repetition(summary: pd.DataFrame) -> Table | None:
+    """Make the table of repeated 3-grams, loops in red; None where they were not counted."""
+    counted = summary[summary["repeated_trigrams"].notna()]
+    if counted.empty:
+        return None
+    note = (
+        "3-grams that stand earlier in the same answer, % of all. Loops: above "
+        f"{100 * LOOP_SHARE:.0f} %, or more than {100 * LOOP_EXCESS:.0f} points above ar's."
+    )
+
+    def share(row: SummaryRow) -> TableCell:
+        text = percent(row.repeated_trigrams, "")
+        return TableCell(f"{text} (loops)", bad=True) if row.loops else TableCell(text)
+
+    return by_family(counted, "Repetition by family", note, share)
+
+
+def looping(summary: pd.DataFrame) -> list[str]:
+    """Name decoders whose answers loop: what is accepted of them is easy to draft."""
+    lines, rows = [], rows_of(summary, ALL)
+    of_ar = next((row.repeated_trigrams for row in rows if row.decoder == BASELINE), None)
+    for row in rows:
+        if row.loops and row.repeated_trigrams is not None:
+            line = f"{row.decoder} loops: {100 * row.repeated_trigrams:.0f} % of its 3-grams"
+            aside = "" if of_ar is None else f" (ar {100 * of_ar:.0f} %)"
+            lines.append(f"{line} stand earlier in the same answer{aside}; that is easy to draft.")
+    return lines
+
+
+def text(summary: pd.DataFrame) -> Table | None:
+    """Make the table of likelihood, entropy, repetition and agreement, in one cell each."""
+    scored = summary[summary["base_nll"].notna()]
+    if scored.empty:
+        return None
+    note = (
+        "Of the answers of the quality pass: mean negative log-likelihood of a token under the "
+        "target / mean entropy of its distributions there, both in nats / tokens that repeat the "
+        "one before them, % / tokens that are the target's likeliest, %. A loop is likely: read "
+        "the first with the third."
+    )
+
+    def cell(row: SummaryRow) -> str:
+        shares = (percent(share, "") for share in (row.repetition, row.base_agreement))
+        return " / ".join((number(row.base_nll), number(row.base_entropy), *shares))
+
+    return by_family(scored, "What the target says of the answers", note, cell)
+
+
+def area(summary: pd.DataFrame) -> Table | None:
+    """Make the table of accuracy under parallelism, of methods run with several settings."""
+    scored = summary[summary["quality"].notna() & summary["tpf"].notna()]
+    scored = scored[scored["guarantee"] != WRONG]
+    methods = curves(str(cell) for cell in scored["decoder"].unique())
+    if all(len(cells) == 1 for cells in methods.values()):
+        return None
+    areas: dict[tuple[str, str], TableCell | str] = {}
+    for family in scored["family"].unique():
+        rows = {row.decoder: row for row in rows_of(scored, str(family))}
+        accuracy = {name: 100 * (row.quality or 0.0) for name, row in rows.items()}
+        for method, cells in methods.items():
+            points = [(rows[cell].tpf or 0.0, accuracy[cell]) for cell in cells if cell in rows]
+            areas[method, str(family)] = UNKNOWN
+            if BASELINE in accuracy:
+                best = max(accuracy.values())
+                found = accuracy_under_parallelism(points, best, accuracy[BASELINE])
+                if found is not None:
+                    starred = "*" * bool(found.num_dropped)
+                    areas[method, str(family)] = f"{found.value:.1f}{starred}"
+    note = (
+        "AUP (d3LLM, arXiv 2601.07568): area under quality (per cent) against tokens per forward "
+        "over a method's settings, quality below the best of the run discounted by "
+        "exp(-3 (1 - quality / best)). Settings are cells whose names differ in the number at "
+        "their end. Those that lose over 5 points of ar's quality are left out (*), where d3LLM "
+        "takes the slowest setting's; '-': fewer than two are left."
+    )
+    return of_cells(areas, "Accuracy under parallelism", note)
+
+
+def ceilings(run: Run, summary: pd.DataFrame) -> Table | None:
+    """Make the table of right lists and ceilings; None where they do not hold or nobody has one."""
+    filled = group_by(on_lists(run.records), lambda record: f"{record.decoder} {record.family}")
+    if not filled or not holds(run.config):
+        return None
+    piece = pieces_of(run.path)
+    note = (
+        "Right lists, % / the most that is possible, %, where items that one pass decides are "
+        "drawn independently, each from the task's own distribution of its place. By the passes "
+        "recorded of each answer that is a list. Choosing which items to keep by confidence, or "
+        "revising them, may exceed it; so may a model that always gives the same right answer. "
+        f"{_NO_CEILING}: nothing is kept that the target did not verify."
+    )
+
+    def cell(row: SummaryRow) -> str:
+        answers = filled.get(f"{row.decoder} {row.family}")
+        most = _NO_CEILING if answers is None else percent(mean_ceiling(answers, piece), "")
+        return f"{percent(row.quality, '')} / {most}"
+
+    lists = summary[summary["family"].isin(LISTS)]
+    table = by_family(lists, "Lists against the ceiling of independent prediction", note, cell)
+    rows = tuple(row[:-1] for row in table.rows)  # no ceiling spans families
+    return replace(table, headings=table.headings[:-1], rows=rows)
+
+
+def ceiling_caveat(run: Run) -> list[str]:
+    """State why there is no table of ceilings where one might be looked for."""
+    if holds(run.config) or not on_lists(run.records):
+        return []
+    return [
+        "No ceilings of lists: they are of drawing at --temperature 1, --top-p 1 and --top-k 0."
+    ]

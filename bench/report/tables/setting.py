@@ -1,0 +1,88 @@
+"""Where a run comes from: model, prompts, decoders, precision, machine and date."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from bench.records.environment import Environment
+from bench.records.status import RunStatus
+from bench.text import counted, portable
+
+
+class Measured(Protocol):
+    """A run, or a stored reference: configuration, machine and end."""
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The resolved configuration."""
+
+    @property
+    def env(self) -> Environment:
+        """The machine, the software and the models."""
+
+    @property
+    def status(self) -> RunStatus:
+        """When it was started, and how it ended."""
+
+
+def setting(run: Measured, decoders: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the head of a report as (key, value); unrecorded facts are left out."""
+    device = (run.env.device or run.config.get("device"), hardware(run))
+    rows = {
+        "model": model_of(run),
+        "tasks": _tasks(run.config),
+        "decoders": ", ".join(decoders),
+        "dtype": run.env.dtype or run.config.get("dtype"),
+        "device": ", ".join(str(part) for part in device if part),
+        "threads": run.env.torch.threads,
+        "date": _date(run.status.started_utc),
+    }
+    return [(key, portable(str(value))) for key, value in rows.items() if value]
+
+
+def model_of(run: Measured) -> str:
+    """Return the target's name, size and packing: a hub's id as it is, of a folder its name."""
+    source = str(run.config.get("model") or "an unnamed model")
+    local = Path(source).is_absolute() or source.startswith((".", "~")) or Path(source).is_dir()
+    name = Path(source).name if local else source
+    facts = run.env.models.target or {}
+    size, width = facts.get("parameters"), facts.get("quantized")
+    parts = [f"{width} weights"] if width else []
+    if isinstance(size, int):
+        count = f"{size / 1e9:.1f}B" if size >= 1e9 else f"{size / 1e6:.1f}M"
+        parts.insert(0, f"{count} parameters")
+    return f"{name} ({', '.join(parts)})" if parts else name
+
+
+def hardware(run: Measured) -> str | None:
+    """Return the GPU, or the processor with its cores."""
+    machine = run.env.machine
+    if run.env.gpu_name or not machine.cpu:
+        return run.env.gpu_name
+    cores = machine.affinity or machine.logical_cores
+    return f"{machine.cpu}, {cores} cores" if cores else machine.cpu
+
+
+def _tasks(config: Mapping[str, Any]) -> str | None:
+    """Describe the prompts' source, and how their answers were drawn and repeated."""
+    if not config.get("tasks"):
+        return None
+    temperature, most = config.get("temperature"), config.get("max_new_tokens")
+    repeats = config.get("repeats")
+    parts = [str(config["tasks"])]
+    if temperature is not None:
+        parts.append("greedy" if temperature == 0 else f"temperature {temperature:g}")
+    parts += [f"at most {most} new tokens"] if most else []
+    parts += [counted(repeats, "repeat")] if repeats else []
+    return ", ".join(parts)
+
+
+def _date(started: str | None) -> str | None:
+    """Format ``2026-11-24 22:00 UTC``; a text that is no time is left as it is."""
+    try:
+        return started and f"{datetime.fromisoformat(started):%Y-%m-%d %H:%M} UTC"
+    except ValueError:
+        return started

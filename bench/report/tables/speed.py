@@ -1,0 +1,183 @@
+"""Tables of speed-ups: every estimator, decoders against one another, workers and machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import pandas as pd
+
+from bench.records.plan import BASELINE, SECOND_BASELINE
+from bench.report.tables.table import (
+    SESSIONS,
+    Columns,
+    Table,
+    TableCell,
+    against_floor,
+    by_family,
+    estimated,
+    interval,
+    number,
+    speed,
+)
+from bench.stats.intervals import LEVEL, Estimate
+from bench.stats.speedups import PRECISION, Speedups
+from bench.stats.summary import ALL, Pairs
+from bench.stats.summary_row import SummaryRow, rows_of
+from bench.stats.workers import Part
+from bench.text import UNKNOWN, change
+
+_WITHIN = f"±{100 * PRECISION:.0f} %"
+_BOOTSTRAP = f"{LEVEL} bootstrap (from 8 conversations on)"
+_FAMILY_TABLES = {
+    "speedup": (
+        "geometric mean",
+        f"Geometric mean over prompts of paired ratios, {LEVEL} t-interval",
+    ),
+    "speedup_total": (
+        "ratio of totals",
+        f"Ar's seconds per token over all answers / the decoder's, {_BOOTSTRAP}",
+    ),
+    "specbench_compat": (
+        "specbench_compat",
+        f"Spec-Bench's unpaired ratio of mean tokens per second of questions, {_BOOTSTRAP}",
+    ),
+}
+"""Columns of the summary, each with its name and definition."""
+_ESTIMATORS: Columns = {
+    "decoder": lambda r: r.decoder,
+    f"geometric mean [{LEVEL} t]": speed,
+    f"its bootstrap [{LEVEL}]": lambda r: interval(
+        r.speedup_bootstrap_low, r.speedup_bootstrap_high
+    ),
+    "intervals": lambda r: _agreement(r.intervals_disagree),
+    f"ratio of totals [{LEVEL}]": partial(speed, column="speedup_total"),
+    f"specbench_compat [{LEVEL}]": partial(speed, column="specbench_compat"),
+    f"prompts needed for {_WITHIN}": lambda r: number(r.prompts_needed, ".0f"),
+}
+_FEWEST_RIVALS = 2
+"""With one decoder beside ar, the main table says it all."""
+
+
+def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
+    """Make the table of every estimator over all families, ar's second arm as the last row."""
+    note = (
+        "End to end, over ar. Geometric mean (the headline): of paired per-prompt ratios, "
+        "Student's t on their logs, and the bootstrap of the same, both clustered by "
+        "conversation; they disagree where only one excludes 1 or an end differs by over a "
+        "quarter of the half-width. Ratio of totals: ar's seconds per token over all answers / "
+        "the decoder's. specbench_compat: mean over questions of the decoder's tokens per "
+        "second / mean of ar's, unpaired, as Spec-Bench does. Prompts: how many more would "
+        f"narrow the headline's interval to {_WITHIN}. {SESSIONS}"
+    )
+    rows = [row for row in rows_of(summary, ALL) if row.decoder != BASELINE]
+    table = Table.of("Speed-up by estimator", note, _ESTIMATORS, rows)
+    if table is None:
+        return None
+    texts = (
+        f"{SECOND_BASELINE} (A/A)",
+        estimated(second_arm.geometric),
+        interval(second_arm.resampled.low, second_arm.resampled.high),
+        _agreement(second_arm.disagree),
+        estimated(second_arm.totals),
+        estimated(second_arm.specbench),
+        number(second_arm.needed, ".0f"),
+    )
+    return replace(table, rows=(*table.rows, tuple(map(TableCell, texts))))
+
+
+def _agreement(disagree: bool | None) -> str:
+    return UNKNOWN if disagree is None else "disagree" if disagree else "agree"
+
+
+def pairwise_speedups(pairs: Pairs, floor: Estimate) -> Table | None:
+    """Make the table of every decoder over every other one; None for fewer than two besides ar."""
+    decoders = list(dict.fromkeys(name for pair in pairs for name in pair))
+    if sum(decoder != BASELINE for decoder in decoders) < _FEWEST_RIVALS:
+        return None
+    note = (
+        "How many times as fast the row's decoder is as the column's: geometric mean over "
+        f"prompts of paired ratios of time per emitted token, end to end, {LEVEL} t-interval "
+        "over conversations; bold where it excludes 1 and the A/A floor is exceeded. Of "
+        f"decoders with other guarantees or other quality this compares speed alone. {SESSIONS}"
+    )
+
+    def cell(row: str, column: str) -> TableCell | str:
+        return UNKNOWN if row == column else against_floor(pairs[row, column], floor)
+
+    columns: Columns = {"decoder": str, **{d: partial(cell, column=d) for d in decoders}}
+    return Table.of("Decoders against one another", note, columns, decoders)
+
+
+def by_families(summary: pd.DataFrame, sizes: str) -> list[Table]:
+    """Make a table by family per estimator; the headline's has A/A floors as its last row."""
+    tables = []
+    for column, (name, definition) in _FAMILY_TABLES.items():
+        note = (
+            f"{definition} over conversations; end to end; bold where it excludes 1 and the A/A "
+            f"floor is exceeded. {SESSIONS} {sizes} prompts."
+        )
+        cell = partial(speed, column=column)
+        tables.append(by_family(summary, f"Speed-up by family ({name})", note, cell))
+    floors = {row.family: TableCell(estimated(row.floor)) for row in rows_of(summary, None)}
+    cells = (floors.get(family, TableCell(UNKNOWN)) for family in tables[0].headings[1:])
+    last = (TableCell(f"{SECOND_BASELINE} (A/A)"), *cells)
+    return [replace(tables[0], rows=(*tables[0].rows, last)), *tables[1:]]
+
+
+def needs(summary: pd.DataFrame) -> str:
+    """State how many prompts would narrow the wide intervals, the widest first; or nothing."""
+    wide = {row.decoder: row.prompts_needed for row in rows_of(summary, ALL) if row.prompts_needed}
+    if not wide:
+        return ""
+    first, *others = sorted(wide, key=lambda decoder: -wide[decoder])
+    more = "".join(f", {wide[decoder]} for {decoder}" for decoder in others)
+    return f"Wide intervals: {_WITHIN} needs {wide[first]} more prompts for {first}{more}."
+
+
+def prompts_needed_note(row: SummaryRow) -> str:
+    """State how many prompts a wide interval needs; empty where it is narrow or unknown."""
+    return f"needs {row.prompts_needed} more prompts for {_WITHIN}" if row.prompts_needed else ""
+
+
+def floor_note(row: SummaryRow) -> str:
+    """State the A/A floor beside one speed-up; empty where it is unknown."""
+    return "" if row.aa_speedup is None else f"A/A {estimated(row.floor)}"
+
+
+def by_worker(parts: Sequence[Part]) -> Table | None:
+    """Make the table of workers, or None where there are none."""
+    note = (
+        "Each worker apart, before pooling: both sides of a ratio ran in one worker, so its own "
+        "pace divides out. A/A: ar's second arm against its first. Drift: how much longer a token "
+        "of ar took in the last third of a worker's blocks than in the first."
+    )
+    return _by_part("worker", parts, note)
+
+
+def by_machine(parts: Sequence[Part]) -> Table | None:
+    """Make the table of a merged run's machines, or None where there is one only."""
+    note = (
+        "Parts of this run were measured on different machines: counters are pooled, times and "
+        "speed-ups hold within a machine only, and stand here alone."
+    )
+    return _by_part("machine", parts, note)
+
+
+def _by_part(kind: str, parts: Sequence[Part], note: str) -> Table | None:
+    columns: Columns = {
+        kind: lambda part: part.name,
+        "node": lambda part: part.node or UNKNOWN,
+        "blocks": lambda part: str(part.num_blocks),
+        "A/A": lambda part: TableCell(estimated(part.floor), bad=part.floor.differs_from_one),
+        "drift %": lambda part: change(part.drift, ""),
+    }
+
+    def speedup(part: Part, decoder: str) -> TableCell:
+        return against_floor(part.speedups[decoder], part.floor)
+
+    for decoder in parts[0].speedups if parts else ():
+        columns[decoder] = partial(speedup, decoder=decoder)
+    note = f"{note} Geometric means with {LEVEL} intervals over conversations."
+    return Table.of(f"By {kind}", note, columns, parts)

@@ -1,0 +1,264 @@
+"""Tables as text cells, made from columns; the same one is Markdown, HTML, LaTeX and rich.
+
+Every table says in its note what is estimated, from how much, and whether the run is valid. Unknown
+is "-". A speed-up is bold only where its interval does not cover 1 and it exceeds the A/A floor.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from bench.records.plan import BASELINE, WRONG
+from bench.stats.intervals import Estimate
+from bench.stats.summary import ALL, family_order
+from bench.stats.summary_row import SummaryRow, rows_of
+from bench.text import UNKNOWN, factor, markdown, percent
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+_NUMBER = re.compile(r"[-+(\[]?\d")
+SESSIONS = (
+    "Intervals cover the choice of prompts, not sessions of the machine: another run of the same "
+    "job can differ by more."
+)
+"""What stands next to every interval of a speed-up; figures in docs/metrics.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableCell:
+    """One entry of a table; a `bad` one is red where there are colours."""
+
+    text: str
+    bold: bool = False
+    bad: bool = False
+
+
+Columns = dict[str, Callable[[Any], TableCell | str]]
+"""Headings, each with what makes its cell of a row's object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A titled table; the first column names the row. `note` states estimand and n."""
+
+    title: str
+    note: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[TableCell, ...], ...]
+
+    @classmethod
+    def of(cls, title: str, note: str, columns: Columns, rows: Iterable[Any]) -> Table | None:
+        """Make the table of a row per object; None where there are no objects."""
+        cells = tuple(tuple(_cell(make(row)) for make in columns.values()) for row in rows)
+        return cls(title=title, note=note, headings=tuple(columns), rows=cells) if cells else None
+
+    @property
+    def words(self) -> tuple[bool, ...]:
+        """Columns of words, which stand at their left; numbers stand at their right."""
+        texts = [[row[i].text for row in self.rows] for i in range(len(self.headings))]
+        return tuple(i == 0 or _are_words(column) for i, column in enumerate(texts))
+
+    def to_markdown(self) -> str:
+        """Return the table (not its title or note) as GitHub-flavoured Markdown."""
+        lines = [
+            tuple(map(markdown, self.headings)),
+            tuple("---" if left else "---:" for left in self.words),
+            *(tuple(_strong(cell) for cell in row) for row in self.rows),
+        ]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+    def to_latex(self) -> str:
+        """Return a booktabs tabular; bold cells in textbf."""
+        columns = list(self.headings)
+        frame = pd.DataFrame([[c.text for c in row] for row in self.rows], columns=columns)
+        bold = [["textbf:--rwrap;" * cell.bold for cell in row] for row in self.rows]
+        styles = pd.DataFrame(bold, columns=columns)
+        styler = frame.style.hide(axis="index").format(escape="latex")
+        styler = styler.format_index(escape="latex", axis=1).apply(lambda _: styles, axis=None)
+        aligned = "".join("l" if left else "r" for left in self.words)
+        text: str = styler.to_latex(hrules=True, column_format=aligned)
+        return text
+
+    def to_rich(
+        self,
+        headings: Mapping[str, str],
+        style: Callable[[Sequence[TableCell], int], str] | None = None,
+    ) -> RichTable:
+        """Return chosen columns for a terminal.
+
+        Args:
+            headings: the columns' headings, each with its text on the terminal.
+            style: the style of a row's cell at an index; None: red for bad ones, bold for bold.
+        """
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        printed = RichTable(box=None, pad_edge=False, header_style="bold")
+        chosen, left = [self.headings.index(heading) for heading in headings], self.words
+        for index, text in zip(chosen, headings.values(), strict=True):
+            printed.add_column(
+                Text(text),
+                justify="left" if left[index] else "right",
+                vertical="bottom",
+                overflow="fold",
+                max_width=None if index else 24,
+                no_wrap=not left[index],
+            )
+        for row in self.rows:
+            styles = [(style or _style)(row, index) for index in chosen]
+            texts = [row[index].text for index in chosen]
+            printed.add_row(*(Text(t, style=s) for t, s in zip(texts, styles, strict=True)))
+        return printed
+
+    def bare(self, headings: Collection[str] | None = None) -> Table:
+        """Return the table less the intervals of the named columns (None: of all)."""
+        cut = [headings is None or heading in headings for heading in self.headings]
+        rows = [
+            tuple(
+                replace(c, text=c.text.split(" [")[0]) if short else c
+                for c, short in zip(row, cut, strict=True)
+            )
+            for row in self.rows
+        ]
+        return replace(self, rows=tuple(rows))
+
+
+def _style(row: Sequence[TableCell], index: int) -> str:
+    return "bold red" if row[index].bad else "bold" * row[index].bold
+
+
+def _cell(made: TableCell | str) -> TableCell:
+    return TableCell(made) if isinstance(made, str) else made
+
+
+def _are_words(column: Sequence[str]) -> bool:
+    known = [text for text in column if text != UNKNOWN]
+    return bool(known) and not any(_NUMBER.match(text) for text in known)
+
+
+def _strong(cell: TableCell) -> str:
+    text = markdown(cell.text)
+    return f"**{text}**" if cell.bold else text
+
+
+def by_family(
+    summary: pd.DataFrame, title: str, note: str, make: Callable[[SummaryRow], TableCell | str]
+) -> Table:
+    """Make a table of a row per decoder, a column per family and `all`."""
+    cells = {(row.decoder, row.family): make(row) for row in rows_of(summary, None)}
+    return of_cells(cells, title, note)
+
+
+def of_cells(cells: Mapping[tuple[str, str], TableCell | str], title: str, note: str) -> Table:
+    """Make a table by family of cells by decoder and family."""
+    families = [*family_order({family for _, family in cells} - {ALL}), ALL]
+
+    def cell(decoder: str, family: str) -> TableCell | str:
+        return cells.get((decoder, family), UNKNOWN)
+
+    columns: Columns = {"decoder": str, **{f: partial(cell, family=f) for f in families}}
+    made = Table.of(title, note, columns, dict.fromkeys(decoder for decoder, _ in cells))
+    return made or Table(title=title, note=note, headings=tuple(columns), rows=())
+
+
+def mark_wrong(table: Table, wrong: Collection[str]) -> Table:
+    """Redden and name the rows of WRONG decoders, none of their cells bold."""
+    names = {
+        name: f"{cell} ({WRONG}){name.removeprefix(cell)}"
+        for cell in wrong
+        for name in (cell, f"{cell} (this run)")
+    }
+    rows = [
+        row
+        if row[0].text not in names
+        else tuple(
+            TableCell(text, bad=True) for text in (names[row[0].text], *(c.text for c in row[1:]))
+        )
+        for row in table.rows
+    ]
+    return replace(table, rows=tuple(rows))
+
+
+def without_wrong(summary: pd.DataFrame) -> pd.DataFrame:
+    """Return the summary less decoders that claim to be lossless and are not."""
+    return summary[summary["guarantee"] != WRONG]
+
+
+# ---------------------------------------------------------------- formats
+
+
+def is_number(value: object) -> bool:
+    """Whether a summary cell holds a number."""
+    return value is not None and value is not pd.NA and not math.isnan(float(str(value)))
+
+
+def number(value: object, spec: str = ".2f", scale: float = 1.0) -> str:
+    """Format a number by `spec`, times `scale`, or "-"."""
+    return f"{float(str(value)) * scale:{spec}}" if is_number(value) else UNKNOWN
+
+
+def interval(low: object, high: object) -> str:
+    """Format an interval, or "-"."""
+    return f"[{number(low)}, {number(high)}]" if is_number(low) and is_number(high) else UNKNOWN
+
+
+def with_interval(text: str, ends: str) -> str:
+    """Append an interval that is known."""
+    return text if ends == UNKNOWN else f"{text} {ends}"
+
+
+def estimated(estimate: Estimate) -> str:
+    """Format a factor with its interval, where it has one."""
+    return with_interval(factor(estimate.value), interval(estimate.low, estimate.high))
+
+
+def against_floor(estimate: Estimate, floor: Estimate) -> TableCell:
+    """Format a speed-up, bold where both its interval and the A/A floor exclude no difference."""
+    return TableCell(estimated(estimate), bold=estimate.exceeds(floor))
+
+
+def speed(row: SummaryRow, column: str = "speedup") -> TableCell:
+    """Format a row's speed-up with its interval; the baseline's has none."""
+    estimate = row.estimate(column)
+    if row.decoder == BASELINE:
+        return TableCell(factor(estimate.value))
+    return against_floor(estimate, row.floor)
+
+
+def quality(row: SummaryRow) -> TableCell:
+    """Format a quality as a percentage, with its interval."""
+    low, high = (percent(end, "") for end in (row.quality_low, row.quality_high))
+    ends = UNKNOWN if UNKNOWN in (low, high) else f"[{low}, {high}]"
+    return TableCell(with_interval(percent(row.quality, ""), ends))
+
+
+def step_length(row: SummaryRow) -> TableCell:
+    """Format tokens per step, with their interval."""
+    ends = interval(row.acceptance_length_low, row.acceptance_length_high)
+    return TableCell(with_interval(number(row.acceptance_length), ends))
+
+
+def guarantee_label(row: SummaryRow) -> str:
+    """Return what a decoder guarantees of its answers, or "-"."""
+    return row.guarantee or UNKNOWN
+
+
+def verifies(summary: pd.DataFrame) -> pd.Series:
+    """Return a mask of rows whose decoder verifies drafts, or is ar."""
+    overall = summary[(summary["family"] == ALL) & summary["acceptance_rate"].notna()]
+    mask: pd.Series = summary["decoder"].isin([BASELINE, *overall["decoder"]])
+    return mask
+
+
+def kind_of_step(row: SummaryRow) -> str:
+    """Return what tokens of a step are: accepted, or emitted where nothing is verified."""
+    verified = row.decoder == BASELINE or is_number(row.acceptance_rate)
+    return "accepted" if verified else "emitted"

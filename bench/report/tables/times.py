@@ -1,0 +1,133 @@
+"""Tables of time: by phase, the parts of a speed-up, waits of readers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+import pandas as pd
+
+from bench.records.phases import PHASES
+from bench.report.tables.table import Columns, Table, TableCell, number
+from bench.stats.decompose import MOST_RESIDUAL, Decomposition, Split
+from bench.stats.latency import BETWEEN, FIRST
+from bench.text import UNKNOWN, change, factor, percent
+
+_PASS = (
+    "From an instrumented second pass over {} prompt(s), apart from the timed one: its clock is "
+    "read around every call."
+)
+_PARTS: Columns = {
+    "decoder": lambda item: item.decoder,
+    "tokens per step": lambda item: number(item.acceptance_length),
+    "target calls": lambda item: number(item.verify),
+    "draft": lambda item: number(item.draft),
+    "overhead": lambda item: number(item.overhead),
+    "predicted speed-up": lambda item: factor(item.predicted),
+    "measured": lambda item: factor(item.measured),
+    "residual %": lambda item: TableCell(
+        change(item.residual, ""), abs(item.residual or 0) > MOST_RESIDUAL
+    ),
+}
+_PERCENTILES = (50, 95, 99)
+
+
+def split(splits: Sequence[Split]) -> Table | None:
+    """Make the table of time by phase, or None where no second pass was made."""
+
+    def share(item: Split, phase: str) -> str:
+        return percent(item.shares[phase], "")
+
+    columns: Columns = {
+        "decoder": lambda item: item.decoder,
+        "ms per token": lambda item: number(item.time_per_token_s, ".2f", 1e3),
+    }
+    for phase in PHASES:
+        name = "target calls" if phase == "verify" else phase
+        columns[f"{name} %"] = partial(share, phase=phase)
+    note = (
+        f"{_PASS.format(max((item.prompts for item in splits), default=0))} Shares of the time "
+        "from request "
+        "start to last token, per cent. Prefill: all up to the first token (in batches: target "
+        "calls on an empty cache); draft: calls of the draft model, and target calls that only "
+        "propose; target calls: all others, which verify drafts or, where nothing is verified, "
+        "predict; sampling: from logits to tokens and verdicts; "
+        "scheduler: merging, cutting, counting; other: the decoder's own code. Time against the "
+        "timed pass: this pass's time per token / that of the same answers in the timed pass; "
+        "reading the clock costs a few per cent."
+    )
+    if any(item.padding is not None for item in splits):
+        columns["padding %"] = lambda item: percent(item.padding, "")
+        note += (
+            " Padding: share of the rows computed, not of time, that only filled merged calls up "
+            "to one width."
+        )
+    columns["time against the timed pass"] = lambda item: factor(item.against_timed)
+    note = " ".join([note, *instrument_bias_note(splits)])
+    return Table.of("Where the time goes", note, columns, splits)
+
+
+def instrument_bias_note(splits: Iterable[Split]) -> list[str]:
+    """State that the second pass was faster than the timed one for all decoders, or slower.
+
+    Faster, or slower by more than instruments can cost, it saw a machine of another speed: what
+    decoders do differs, the machine's speed is common to them.
+    """
+    ratios = [item.against_timed for item in splits if item.against_timed is not None]
+    if len(ratios) < 2 or min(ratios) <= 1 <= max(ratios):
+        return []
+    which = "faster" if max(ratios) < 1 else "slower"
+    why = "the machine's speed changed in between, so shares of time hold, milliseconds do not"
+    if 1 < min(ratios) <= 1 + MOST_RESIDUAL:
+        why = "reading the clock costs that much, and the milliseconds above include it"
+    return [
+        f"The second pass was {which} than the timed one for every decoder "
+        f"({factor(min(ratios))} to {factor(max(ratios))}): {why}."
+    ]
+
+
+def parts(decomposed: Sequence[Decomposition]) -> Table | None:
+    """Make the table of speed-ups in parts, or None where there is nothing to take apart."""
+    note = (
+        "After the first token speed-up = tokens per step / (target calls + draft + overhead), "
+        "where costs are of a step, in ar's seconds per token, and overhead is sampling, scheduler "
+        "and the decoder's own code. "
+        f"{_PASS.format(max((item.prompts for item in decomposed), default=0))} "
+        "Measured: the timed pass's ratio of totals of the same answers. Residual: measured / "
+        f"predicted - 1; bold beyond {MOST_RESIDUAL:.0%}, where one of the two passes was "
+        "disturbed. "
+    )
+    return Table.of("What the speed-up is made of", note, _PARTS, decomposed)
+
+
+def waits(latency: pd.DataFrame) -> Table | None:
+    """Make the table of percentiles of the time to the first token and between chunks.
+
+    `latency` is `bench.stats.latency.latency_table`'s. A percentile p stands where at least one of
+    the waits may exceed it: from 100 / (100 - p) waits on.
+    """
+    if latency.empty:
+        return None
+    values = latency.set_index(["decoder", "wait", "percentile"])["seconds"]
+    counts = latency.groupby(["decoder", "wait"])["n"].first()
+
+    def percentile(decoder: str, wait: str, p: int) -> str:
+        enough = counts.get((decoder, wait), 0) * (100 - p) >= 100
+        return number(values[decoder, wait, p], ".1f", 1e3) if enough else UNKNOWN
+
+    def num(decoder: str, wait: str) -> str:
+        return str(counts.get((decoder, wait), 0))
+
+    columns: Columns = {"decoder": str}
+    for wait, name in ((FIRST, "TTFT"), (BETWEEN, "between chunks")):
+        for p in _PERCENTILES:
+            columns[f"{name} p{p}"] = partial(percentile, wait=wait, p=p)
+        columns[f"{name} n"] = partial(num, wait=wait)
+    ends = ", ".join(f"p{p}" for p in _PERCENTILES)
+    note = (
+        f"Milliseconds that a reader waits for the first token (TTFT) and from one chunk to "
+        f"the next, {ends} over all timed answers. A chunk is what a step emits. p is the "
+        "least measured wait that p per cent of all do not exceed; '-': too few waits (n) for "
+        "one beyond it. Of answers timed alone."
+    )
+    return Table.of("Latency, ms", note, columns, latency["decoder"].unique())

@@ -1,0 +1,1 @@
+"""Explanations, projections, answers, costs and sweeps as text."""

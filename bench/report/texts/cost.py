@@ -1,0 +1,164 @@
+"""A cost folder in words: its page, and how near a run comes to the machine's limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.records.cost import CostFacts, Measured
+from bench.records.files import write_files
+from bench.records.phases import read_phases
+from bench.records.run_folder import Run
+from bench.stats import summary as sums
+from bench.stats.cost_curve import Cost, break_even_rate, limits
+from bench.stats.intervals import LEVEL
+from bench.stats.limit import OperatingPoint, ar_limit, mismatch, operating_points
+from bench.text import markdown, percent
+
+_BUSY = 0.5
+"""Cores of other processes, as for the validity of a run."""
+_FIGURE = "figures/call_time"
+
+
+def write_cost(cost: Cost, points: Sequence[OperatingPoint] = ()) -> None:
+    """Write the figure and cost.md of a cost folder.
+
+    Raises:
+        BenchError: it cannot be written (exit 1).
+    """
+    from bench.report.figures.canvas import render  # matplotlib: only where something is drawn
+    from bench.report.figures.curves import cost_figure
+
+    figure, _ = cost_figure(cost, points)
+    images = {f"{_FIGURE}.{kind}": data for kind, data in render(figure).items()}
+    head, *rows = curve_table(cost)
+    lines = [
+        f"# What a call of {markdown(cost.facts.name)} costs",
+        "",
+        *(f"* {markdown(line)}" for line in machine_lines(cost.facts)),
+        "",
+        f"![Call time by rows]({_FIGURE}.png)",
+        "",
+        f"One sequence after {_first_context(cost)} tokens. Drafts pay once a step emits more "
+        "tokens than its call costs in calls of one row; the rate beside it is that acceptance of "
+        "each draft, drafting being free.",
+        "",
+        *(f"| {' | '.join(cells)} |" for cells in (head, ["---:"] * len(head), *rows)),
+        "",
+        *(f"* left out: {each.cell}: {markdown(each.reason)}" for each in cost.left_out),
+    ]
+    write_files(cost.path, images | {"cost.md": "\n".join(lines).rstrip().encode() + b"\n"})
+
+
+def cost_name(cost: Cost) -> str:
+    """Return the name of a cost folder."""
+    return cost.path.resolve().name
+
+
+def limit_lines(run: Run, cost: Cost) -> list[str]:
+    """State ar's share of the machine's limit (limit / measured), or why it is unknown."""
+    why = mismatch(cost, run.env)
+    if why is not None:
+        return [f"{cost_name(cost)} does not say how near ar is to this machine's limit: {why}."]
+    found = ar_limit(cost, run)
+    if found is None:
+        return [
+            f"How near ar is to the limit is not known: {cost_name(cost)} is about one "
+            "sequence at a time, and this run has no such times."
+        ]
+    limits = {
+        "reading weights and cache once": found.memory_s,
+        "replaying one captured call": found.replay_s,
+        "a call of the model alone": found.call_s,
+    }
+    shares = [
+        f"{percent(seconds / found.token_s)} by {what} ({1e3 * seconds:.2f} ms)"
+        for what, seconds in limits.items()
+        if seconds is not None
+    ]
+    return [
+        f"ar took {1e3 * found.token_s:.2f} ms per token after the first, with {found.context:.0f} "
+        f"tokens in the cache on average. Its share of the limit: {'; '.join(shares)}."
+    ]
+
+
+def points_of(run: Run, cost: Cost) -> tuple[list[OperatingPoint], str | None]:
+    """Return a run's own operating points, or why they do not belong on the curve."""
+    why = mismatch(cost, run.env)
+    if why is not None:
+        return [], f"the calls of {run.path.name} are not drawn: {why}"
+    decoders = sums.decoder_order(run.plan, run.records, run.status.wrong)
+    points = operating_points(read_phases(run.path), run.records, decoders)
+    return points, None if points else f"{run.path.name} has no second pass of single answers"
+
+
+def machine_lines(facts: CostFacts) -> list[str]:
+    """State the machine's rates, and both limits of the smallest call."""
+    lines = [
+        f"{facts.name}: a call reads {_size(facts.work.weight_bytes)} of weights and "
+        f"{facts.work.token_bytes} bytes a token in the cache"
+    ]
+    rates = (
+        (facts.bandwidth, "matrix-vector products over matrices as large as the weights", "B"),
+        (facts.memory_bandwidth, "the same beyond every cache", "B"),
+        (facts.copy_bandwidth, "a plain copy, read and written", "B"),
+        (facts.matrix_rate, "a product of large matrices", "op"),
+    )
+    lines += [f"{what}: {_rate(rate, unit)}" for rate, what, unit in rates if rate is not None]
+    if facts.replay is not None and facts.beside_replay is not None and facts.replayed is not None:
+        share = facts.replay.value / facts.beside_replay.value
+        bound = limits(facts, facts.replayed).roofline_s
+        text = (
+            f"{facts.replayed}: {_ms(facts.beside_replay)} a call, {_ms(facts.replay)} replayed by "
+            f"{facts.replay_by} ({percent(share)})"
+        )
+        lines.append(text + (f", {1e3 * bound:.3g} ms by the roofline" if bound else ""))
+    elif facts.no_replay is not None:
+        lines.append(f"no replay: {facts.no_replay}")
+    if facts.other_cores is not None and facts.other_cores.value > _BUSY:
+        busy = f"{facts.other_cores.value:.1f} cores"
+        lines.append(f"the machine was busy: other processes took {busy}, so times are noisy")
+    return lines
+
+
+def curve_table(cost: Cost) -> list[list[str]]:
+    """Return headings and a line per number of rows, of one sequence at the shortest context."""
+    context = _first_context(cost)
+    table = cost.table
+    chosen = table[(table["sequences"] == 1) & (table["context"] == context)]
+    lines = [
+        ["rows", f"ms a call [{LEVEL}]", "in calls of one row", "break-even rate", "of roofline"]
+    ]
+    for row in chosen[chosen["seconds"].notna()].sort_values("rows").to_dict("records"):
+        seconds, relative, num = row["seconds"], row["relative"], int(row["rows"])
+        roof = max(row["memory_s"], row["compute_s"])
+        interval = ""
+        if row["low"] == row["low"]:  # not NaN
+            interval = f" [{1e3 * row['low']:.2f}, {1e3 * row['high']:.2f}]"
+        rate = break_even_rate(relative, num - 1) if num > 1 else None
+        lines.append(
+            [
+                str(num),
+                f"{1e3 * seconds:.2f}{interval}",
+                f"{relative:.2f}",
+                "-" if num == 1 else "never" if rate is None else percent(rate),
+                percent(roof / seconds),
+            ]
+        )
+    return lines
+
+
+def _first_context(cost: Cost) -> int:
+    return min(cell.context for cell in cost.curve.points if cell.sequences == 1)
+
+
+def _size(num_bytes: float) -> str:
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
+
+
+def _rate(rate: Measured, unit: str) -> str:
+    ends = "" if rate.low is None else f" [{rate.low / 1e9:.3g}, {(rate.high or 0) / 1e9:.3g}]"
+    return f"{rate.value / 1e9:.3g}{ends} G{unit}/s"
+
+
+def _ms(seconds: Measured) -> str:
+    return f"{1e3 * seconds.value:.3g} ms"

@@ -1,0 +1,156 @@
+"""What `bench project` prints: a run's traces on a cost curve, and how far to trust them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from bench.errors import UsageError
+from bench.records.phases import PhasedAnswer, read_phases
+from bench.records.plan import BASELINE
+from bench.records.run_folder import Run
+from bench.report.tables.table import estimated
+from bench.report.texts.cost import cost_name
+from bench.stats import summary as sums
+from bench.stats.cost_curve import Cost
+from bench.stats.counters import timed
+from bench.stats.intervals import LEVEL, Estimate
+from bench.stats.limit import mismatch
+from bench.stats.project import Projection, Terms, draft_shares, overheads_s, project
+from bench.text import change, percent
+
+_MUCH, _MOST = 0.05, 0.5
+"""Shares of calls beyond the curve above which there is no interval, and no projection."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projected:
+    """The projection of a run: decoders, and notes on its basis and gaps."""
+
+    decoders: Sequence[Projection]
+    notes: Sequence[str]
+
+    def table(self) -> list[list[str]]:
+        """Return headings and a line a decoder; errors only where something was measured."""
+        columns: dict[str, Callable[[Projection], str]] = {
+            "decoder": lambda each: each.decoder,
+            f"projected [{LEVEL}]": lambda each: estimated(each.speedup),
+            "ms a token": lambda each: f"{1e3 * each.time_per_token_s:.2f}",
+            "rows a call": lambda each: f"{each.rows_per_call:.1f}",
+        }
+        if any(each.measured is not None for each in self.decoders):
+            columns |= {
+                "measured": lambda each: estimated(each.measured or Estimate()),
+                "error": lambda each: change(each.error),
+                "error of ms": lambda each: change(each.time_error),
+            }
+        return [[*columns], *([make(each) for make in columns.values()] for each in self.decoders)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it; errors are fractions."""
+        decoders = [
+            {**asdict(each), "error": each.error, "time_error": each.time_error}
+            for each in self.decoders
+        ]
+        return {"decoders": decoders, "notes": list(self.notes)}
+
+
+def projected(
+    run: Run,
+    cost: Cost,
+    *,
+    draft: Cost | None = None,
+    against: Run | None = None,
+    sequences: int = 1,
+) -> Projected:
+    """Project a run onto a cost curve, and compare it with a real run, or itself where it fits.
+
+    Raises:
+        BenchError: the run has no timed answer of ar (exit 2).
+    """
+    records = run.records
+    if not any(record.decoder == BASELINE for record in timed(records)):
+        line = f"{run.path} has no timed answer of {BASELINE}: nothing can be projected"
+        raise UsageError(line)
+    answers = read_phases(run.path)
+    terms = Terms(
+        curve=cost.curve,
+        draft=None if draft is None else draft.curve,
+        sequences=sequences,
+        overhead_s=overheads_s(answers),
+        draft_share=draft_shares(answers, records),
+    )
+    if against is None and sequences == 1 and mismatch(cost, run.env) is None:
+        against = run
+    decoders = sums.decoder_order(run.plan, records, run.status.wrong)
+    made = project(records, terms, decoders, () if against is None else against.records)
+    notes = [*_rests_on(run, cost, draft, sequences, answers), *_left_out(decoders, made)]
+    made = _within(made)
+    if against is not None:
+        held = "itself" if against is run else against.path.name
+        other = None if against is run else mismatch(cost, against.env)
+        notes.append(
+            f"compared with {held}: error is projected over measured, less 1"
+            + (f"; but of {cost_name(cost)}, {other}" if other else "")
+        )
+    return Projected(decoders=made, notes=notes)
+
+
+def _rests_on(
+    run: Run, cost: Cost, draft: Cost | None, sequences: int, answers: Sequence[PhasedAnswer]
+) -> list[str]:
+    """State the assumptions."""
+    at_once = "one sequence" if sequences == 1 else f"{sequences} sequences in step"
+    drafting = (
+        "a draft call costs the share of a one-row target call that it did in the run"
+        if draft is None
+        else f"draft calls cost what {cost_name(draft)} says"
+    )
+    notes = [
+        f"{run.path.name} on {cost_name(cost)} ({cost.facts.name}), {at_once}, after the first "
+        f"token; {drafting}; slots cost what token rows do, adapters nothing",
+        "acceptance is taken to be what it was in the run",
+    ]
+    if answers:
+        notes.append("sampling, scheduler and own code cost the seconds a step that they did there")
+    else:
+        notes.append("overheads are left out: the run has no second pass (phases.json)")
+    return notes
+
+
+def _beyond(made: Sequence[Projection]) -> dict[str, float]:
+    """Return shares of calls beyond the curve by decoder; ar's are a lower bound of all."""
+    base = max((each.beyond for each in made if each.decoder == BASELINE), default=0.0)
+    return {each.decoder: max(each.beyond, base) for each in made}
+
+
+def _within(made: Sequence[Projection]) -> list[Projection]:
+    """Drop intervals where the curve hardly covers the calls, and decoders where it does not.
+
+    An interval is of the choice of prompts: it knows nothing of a curve that is not what it seems.
+    """
+    beyond = _beyond(made)
+    return [
+        each
+        if beyond[each.decoder] <= _MUCH
+        else replace(each, speedup=replace(each.speedup, low=None, high=None))
+        for each in made
+        if beyond[each.decoder] <= _MOST
+    ]
+
+
+def _left_out(decoders: Sequence[str], made: Sequence[Projection]) -> list[str]:
+    there = {each.decoder for each in made}
+    notes = [
+        f"{decoder} is left out: what its draft calls cost is not known, give --draft-cost"
+        for decoder in decoders
+        if decoder not in there
+    ]
+    return notes + [
+        f"{name}: {percent(share)} of its calls or ar's lie beyond what was measured, "
+        + ("and it is left out" if share > _MOST else "and follow its last slope: no interval")
+        + "; `bench cost` with --rows, --contexts and --sequences measures them"
+        for name, share in _beyond(made).items()
+        if share > _MUCH
+    ]

@@ -1,0 +1,165 @@
+"""`bench show`: answers of a run, token by token, with what each step gave in one colour.
+
+Consecutive steps alternate between two backgrounds, the prefill's token has a third; accepted
+drafts are bold, the token the model added itself is not. Without colours (a pipe, a file, NO_COLOR)
+steps are set apart by bars. Reads the run folder alone: no model, no tokenizer, no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from bench.errors import UsageError, did_you_mean
+from bench.records.plan import BASELINE, WRONG, Plan
+from bench.records.prompts import PROMPTS, read_prompts
+from bench.records.record import SampleRecord
+from bench.records.run_folder import load_run
+from bench.records.vocabulary import pieces_of
+from bench.stats.counters import Tally
+from bench.stats.summary import decoder_order
+from bench.stats.validity import VALID, from_here, judge
+from bench.text import colourless, counted, printable
+from decoders.core.nearest import nearest
+
+_FEW = 3
+"""Prompts shown where none is named."""
+_PREFILL = "black on rgb(190,190,190)"
+_STEPS = ("black on rgb(168,205,240)", "black on rgb(250,212,150)")
+_INDENT = (0, 0, 0, 2)
+
+
+def show_run(
+    run_dir: Path,
+    console: Console,
+    *,
+    prompt: str | None = None,
+    decoders: Sequence[str] | None = None,
+) -> None:
+    """Print the answers of `decoders` (default: all) to `prompt` (default: a few), step by step.
+
+    `prompt` is CONVERSATION#TURN, a conversation, or the number of a prompt in the plan (from 0).
+    Shown is the first repeat without an error, of the timing pass where there is one.
+
+    Raises:
+        BenchError: exit 2 for a folder that is no run, an unknown prompt or decoder.
+    """
+    run = load_run(run_dir)
+    wrong, validity = run.status.wrong, judge(run)
+    known = decoder_order(run.plan, run.records, wrong)
+    for name in decoders or ():
+        if name not in known:
+            raise UsageError(f"no decoder {name!r} in this run; {did_you_mean(name, known)}")
+    answers: dict[str, dict[str, SampleRecord]] = {}
+    for record in sorted(run.records, key=lambda r: (r.error is not None, r.kind != "timing")):
+        answers.setdefault(record.prompt, {}).setdefault(record.decoder, record)
+    names = _chosen(prompt, run.plan, answers)
+    if validity.verdict != VALID:
+        reasons = [f"  {from_here(reason, run_dir)}" for reason in validity.reasons]
+        console.print(Text(printable("\n".join([validity.verdict, *reasons])), style="bold red"))
+    if not names:
+        console.print(Text("nothing is measured yet"))
+        return
+    pieces = pieces_of(run_dir)
+    asked = _asked(run_dir, pieces)
+    console.print(_legend(console))
+    for name in names:
+        by_cell = answers[name]
+        family = next(iter(by_cell.values())).family
+        console.print(Text(printable(f"\n{name} ({family})"), style="bold underline"))
+        if name in asked:
+            console.print(Padding(Text(asked[name].strip(), style="dim"), _INDENT))
+        for decoder in [d for d in known if d in by_cell and d in (decoders or known)]:
+            _show_answer(by_cell[decoder], console, pieces, wrong=decoder in wrong)
+
+
+def coloured(record: SampleRecord, pieces: Callable[[int], str], *, bars: bool = False) -> Text:
+    """Colour an answer's text step by step; with `bars`, a bar stands before every later step."""
+    text, tokens, steps = Text(), record.tokens or (), record.steps
+    if steps is None:
+        return text
+    start, num_leading = 0, steps.undrafted or (0,) * len(steps.emitted)
+    columns = zip(steps.emitted, num_leading, steps.accepted, strict=True)
+    for number, (emitted, first, accepted) in enumerate(columns):
+        style = _STEPS[number % 2] if number else _PREFILL
+        if bars and number:
+            text.append("|")
+        for i, token in enumerate(tokens[start : start + emitted]):
+            drafted = first <= i < first + accepted
+            text.append(pieces(token), style=f"bold {style}" if drafted else style)
+        start += emitted
+    return text
+
+
+def _show_answer(
+    record: SampleRecord, console: Console, pieces: Callable[[int], str], *, wrong: bool
+) -> None:
+    head = Text(f"\n{record.decoder}", style="bold")
+    if wrong:
+        head.append(f" {WRONG}", style="bold red")
+    if record.error is not None or record.steps is None:
+        why = printable(record.failure or "no steps recorded")
+        console.print(head.append(f"  {why}", style="red"))
+        return
+    tally, emitted = Tally.of(record), record.steps.emitted
+    facts = [counted(tally.emitted, "token"), counted(tally.target_calls, "target call")]
+    if tally.acceptance_length is not None:
+        accepted = "accepted" if tally.drafted or record.decoder == BASELINE else "emitted"
+        facts.append(f"{tally.acceptance_length:.2f} {accepted} tokens per step")
+    facts += [f"stopped by {record.stop}"] if record.stop else []
+    console.print(head.append("  " + ", ".join(facts), style="not bold dim"))
+    console.print(Padding(coloured(record, pieces, bars=colourless(console)), _INDENT))
+    later = " ".join(map(str, emitted[1:])) or "none"
+    if len(emitted) > 4 and len(set(emitted[1:])) == 1:
+        later = f"{len(emitted) - 1} times {emitted[1]}"
+    line = f"tokens per step: prefill {emitted[0] if emitted else 0}, then {later}"
+    console.print(Padding(Text(line, style="dim"), _INDENT))
+
+
+def _legend(console: Console) -> Text:
+    if colourless(console):
+        return Text("| starts a step; the first part is the prefill's")
+    return Text.assemble(
+        ("prefill", _PREFILL), " ", ("step", _STEPS[1]), ("next step", _STEPS[0]), "  ",
+        ("accepted draft", f"bold {_STEPS[1]}"), (" added by the model", _STEPS[1]),
+    )  # fmt: skip
+
+
+def _chosen(
+    prompt: str | None,
+    plan: Plan,
+    answers: Mapping[str, Mapping[str, SampleRecord]],
+) -> list[str]:
+    """Return the names of the prompts to show, in the plan's order."""
+    names = [each.prompt for each in plan.prompts if each.prompt in answers] or list(answers)
+    if prompt is None:
+        families: dict[str, str] = {}
+        for name in names:
+            families.setdefault(next(iter(answers[name].values())).family, name)
+        return [*families.values()][:_FEW]
+    if prompt in names:
+        return [prompt]
+    turns = [name for name in names if name.rpartition("#")[0] == prompt]
+    if turns:
+        return turns
+    if prompt.isdecimal() and int(prompt) < len(names):
+        return [names[int(prompt)]]
+    near = did_you_mean(prompt, names[:20]) if len(names) <= 20 else _nearest(prompt, names)
+    raise UsageError(f"no answer to a prompt {prompt!r} in this run; {near}")
+
+
+def _nearest(prompt: str, names: Sequence[str]) -> str:
+    return f"{nearest(prompt, names)}{len(names)} are there, e.g. {', '.join(names[:3])}"
+
+
+def _asked(run_dir: Path, pieces: Callable[[int], str]) -> dict[str, str]:
+    """Return the texts of prompts by name, where the run kept them."""
+    if not (run_dir / PROMPTS).is_file():
+        return {}
+    return {
+        name: "".join(map(pieces, prompt.ids)) for name, prompt in read_prompts(run_dir).items()
+    }

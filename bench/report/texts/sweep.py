@@ -1,0 +1,147 @@
+"""A sweep's summary (a row per point and decoder), figures along its axes, and page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bench.errors import BenchError
+from bench.records.files import write_files
+from bench.records.plan import BASELINE
+from bench.report.tables.table import Columns, Table, TableCell, speed
+from bench.report.together import numbers
+from bench.stats.intervals import LEVEL
+from bench.stats.side import load_side
+from bench.stats.summary import ALL
+from bench.stats.summary_row import COLUMNS, rows_of
+from bench.text import UNKNOWN, markdown, portable
+
+SUMMARY = "summary.csv"
+MISSING = "not measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """A point of a sweep: its name, values by axis, and run folder, or the reason for none."""
+
+    name: str
+    values: Mapping[str, Any]
+    path: Path | None
+    reason: str | None = None
+
+
+def frame(points: Sequence[Swept]) -> pd.DataFrame:
+    """Return a row per decoder of every point, over all families; one of a point without numbers.
+
+    Columns: ``point``, the axes, ``run``, ``verdict``, ``comparability_key``, ``note``, and those
+    of a run's summary.
+    """
+    made = []
+    for point in points:
+        own: dict[str, Any] = {"point": point.name, **point.values}
+        try:
+            own |= {"verdict": MISSING, "note": portable(point.reason or "")}
+            summary = None
+            if point.path is not None:
+                side = load_side(str(point.path), point.path.parent)
+                own |= {"run": side.name, "verdict": side.verdict}
+                own |= {"comparability_key": side.key}
+                summary = numbers(side)[0]
+        except BenchError as error:  # one point that cannot be read hides no other
+            own["note"] = portable(error.message)
+        rows = None if summary is None else summary[summary["family"] == ALL]
+        if rows is None or rows.empty:
+            made.append(own)
+            continue
+        left = [column for column in rows.columns if column not in {"family", *own}]
+        made += [
+            own | {str(name): value for name, value in row.items()}
+            for row in rows[left].to_dict("records")
+        ]
+    first = ["point", *points[0].values, "run", "verdict", "comparability_key", "note", "decoder"]
+    table = pd.DataFrame(made)
+    for column in (*first, "guarantee", "quality"):
+        if column not in table:
+            table[column] = None
+    table["family"] = ALL
+    rest = [column for column in table.columns if column not in first]
+    return table[[*first, *rest]]
+
+
+def write_sweep(folder: Path, points: Sequence[Swept], axes: Sequence[str]) -> list[str]:
+    """Write summary.csv, figures/ and sweep.md of a sweep; returns which figures are left out.
+
+    Raises:
+        BenchError: it cannot be written (exit 1).
+    """
+    from bench.records.frames import csv_bytes
+    from bench.report.figures.canvas import render  # matplotlib: only where something is drawn
+    from bench.report.figures.sweeps import HEADLINES, curve_figure, other_curves
+
+    rows = frame(points)
+    made = {SUMMARY: csv_bytes(rows.drop(columns="family"))}
+    captions, left_out = [], []
+    for curve in (*HEADLINES, *other_curves(_numeric(points, axes))):
+        drawn = curve_figure(rows, curve, axes)
+        if drawn is None:
+            why = "nothing was measured along it" if curve.axis in axes else "it is no axis"
+            left_out.append(f"{curve.name} ({curve.axis}: {why})")
+            continue
+        captions.append((curve.name, curve.caption))
+        made |= {f"figures/{curve.name}.{kind}": data for kind, data in render(drawn[0]).items()}
+        made[f"figures/data/{curve.name}.csv"] = csv_bytes(drawn[1].drop(columns="family"))
+    done = f"{sum(point.path is not None for point in points)} of {len(points)} points have a run"
+    lines = ["# A sweep", "", f"{done}, in `points/`. Numbers: [{SUMMARY}]({SUMMARY}).", ""]
+    for name, caption in captions:
+        lines += [f"![{name}](figures/{name}.png)", "", caption, f"[Data](figures/data/{name}.csv)"]
+        lines.append("")
+    lines += [f"* left out: {markdown(line)}" for line in left_out]
+    table = speedups(points, rows)
+    lines += ["", table.to_markdown(), "", markdown(table.note)]
+    write_files(folder, made | {"sweep.md": ("\n".join(lines).rstrip() + "\n").encode()})
+    return left_out
+
+
+def _numeric(points: Sequence[Swept], axes: Sequence[str]) -> list[str]:
+    """Return the axes whose values are numbers, no switches and no names."""
+    values = {axis: [point.values.get(axis) for point in points] for axis in axes}
+    return [
+        axis
+        for axis, given in values.items()
+        if not any(isinstance(value, bool) for value in given)
+        and pd.to_numeric(pd.Series(given, dtype=object), errors="coerce").nunique() > 1
+    ]
+
+
+def speedups(points: Sequence[Swept], rows: pd.DataFrame) -> Table:
+    """Make the table of speed-ups over ar: a row per point, a column per decoder."""
+    decoders = [d for d in dict.fromkeys(rows["decoder"].dropna()) if d != BASELINE]
+    known = [column for column in rows.columns if column in COLUMNS]
+    verdicts = rows.drop_duplicates("point").set_index("point")["verdict"]
+    measured = rows[rows["decoder"].notna()]
+    cells = {
+        point.name: {
+            row.decoder: speed(row)
+            for row in rows_of(measured.loc[measured["point"] == point.name, known], ALL)
+        }
+        for point in points
+    }
+
+    def cell(point: str, decoder: str) -> TableCell | str:
+        return cells[point].get(decoder, UNKNOWN)
+
+    columns: Columns = {"point": str, "verdict": lambda point: str(verdicts[point])}
+    columns |= {decoder: partial(cell, decoder=decoder) for decoder in decoders}
+    note = (
+        f"Against {BASELINE} of the same run and point: geometric mean over prompts of paired "
+        "time per token; bold where the interval excludes 1. Points were measured one after "
+        "another: their times are not compared."
+    )
+    table = Table.of(f"Speed-up [{LEVEL}]", note, columns, cells)
+    assert table is not None  # a sweep has points
+    return table

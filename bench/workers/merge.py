@@ -1,0 +1,217 @@
+"""`bench merge`: parts of one plan, measured by several runs, as one run folder.
+
+Every block and every scored answer counts once, the first run's. Counters pool. Each record keeps
+the comparability key of its machine; with several, times and speed-ups hold within each of them
+only (`bench.stats.times`). The runs stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bench.errors import UnavailableError
+from bench.records.environment import write_environment
+from bench.records.failures import ERRORS
+from bench.records.files import SampleWriter, only_writer, write_json, write_text
+from bench.records.phases import PHASES, PHASES_FILE, PhasedAnswer, read_phases
+from bench.records.plan import Plan, PlannedPrompt, write_plan
+from bench.records.prompts import Prompt, read_prompts, write_prompts
+from bench.records.record import SCHEMA, SampleRecord
+from bench.records.run_folder import CONFIG, Run, create_run_dir, load_run, point_latest
+from bench.records.status import COMPLETE, RunStatus, write_status
+from bench.records.store import AnswerStore
+from bench.records.vocabulary import VOCABULARY
+from bench.stats.unequal import pooled
+from bench.stats.validity import judge
+
+_FREE = ("threads", "device", "run_name")
+"""Settings that may differ between parts: they decide how fast, and what it is called."""
+
+
+def merge(folders: Sequence[Path], parent: Path) -> tuple[Path, list[str]]:
+    """Join runs in a new folder under `parent`; return it, and notes for a reader.
+
+    Raises:
+        BenchError: they are not parts of one plan (exit 5), one is none (2) or damaged (4), or it
+            cannot be written (1).
+    """
+    runs = [load_run(folder) for folder in folders]
+    for run in runs[1:]:
+        _refuse_other(runs[0], run)
+    merged = _Merged.of(runs)
+    name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-merged-{runs[0].plan.name or 'run'}"
+    config = (runs[0].path / CONFIG).read_text(encoding="utf-8")
+    folder = create_run_dir(parent, name, {CONFIG: config})
+    with only_writer(folder):
+        _write(folder, runs, merged)
+    point_latest(folder)
+    return folder, merged.notes
+
+
+@dataclass
+class _Merged:
+    """The measurements of several runs, each once; `parts` holds those taken of each run."""
+
+    plan: Plan
+    store: AnswerStore = field(default_factory=AnswerStore)
+    parts: list[list[SampleRecord]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def records(self) -> list[SampleRecord]:
+        return [record for part in self.parts for record in part]
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> _Merged:
+        merged = cls(_joined_plan(runs))
+        blocks: set[int] = set()
+        scored: set[tuple[str, str]] = set()
+        for number, run in enumerate(runs, start=1):
+            timed = {r.block for r in run.records if r.kind == "timing"}
+            quality = {(r.decoder, r.prompt) for r in run.records if r.kind == "quality"}
+            twice = len(timed & blocks) + len(quality & scored)
+            if twice:
+                both = f"{len(timed & blocks)} blocks and {len(quality & scored)} scored answers"
+                merged.notes.append(f"{both} of {run.path.name} are in an earlier run: that counts")
+            merged._take(run, f"p{number}", timed - blocks, quality - scored)
+            blocks |= timed
+            scored |= quality
+        if len({r.machine for r in merged.records}) > 1:
+            merged.notes.append("measured on different machines: times hold within each only")
+        merged.notes += _missing_parts(merged.plan)
+        return merged
+
+    def _take(self, run: Run, prefix: str, blocks: set[int], quality: set[tuple[str, str]]) -> None:
+        """Take what no earlier run has; the run's workers get its prefix."""
+        part: list[SampleRecord] = []
+        for r in run.records:
+            new = r.block in blocks if r.kind == "timing" else (r.decoder, r.prompt) in quality
+            if new:
+                worker = f"{prefix}.{r.worker}" if r.worker else prefix
+                machine = r.machine or run.env.comparability_key
+                taken = replace(r, worker=worker, machine=machine)
+                taken.spill_to_disk(self.store)
+                part.append(taken)
+        self.parts.append(part)
+        attempts = {r.block: r.attempt for r in run.records if r.kind == "timing"}
+        counts = {(block, attempts[block]) for block in blocks}
+        for event in run.events:
+            if event["event"] == "load" and (event["block"], event["attempt"]) in counts:
+                self.events.append(dict(event))
+
+
+def _refuse_other(first: Run, run: Run) -> None:
+    identity, other = first.plan.identity or {}, run.plan.identity or {}
+    settings, others = (
+        {key: value for key, value in each.config.items() if key not in _FREE}
+        for each in (first, run)
+    )
+    if not identity or identity != other:
+        keys = [key for key, value in identity.items() if other.get(key) != value]
+        why = f"{', '.join(keys) or 'what it began with'} differ"
+    elif settings != others:
+        keys = [k for k in {**settings, **others} if settings.get(k) != others.get(k)]
+        why = f"settings differ: {', '.join(sorted(keys))}"
+    elif first.plan.digest != run.plan.digest:
+        why = "prompts, blocks or decoders differ"
+    elif first.env.dtype != run.env.dtype:
+        why = f"dtypes are {first.env.dtype} and {run.env.dtype}"
+    else:
+        return
+    line = f"{run.path.name} is of another plan than {first.path.name} ({why})"
+    advice = "merge takes parts of one: `bench run --part I/N` of the same command"
+    raise UnavailableError(f"{line}; {advice}")
+
+
+def _joined_plan(runs: Sequence[Run]) -> Plan:
+    first = runs[0].plan
+    blocks = {block.block: block for run in runs for block in run.plan.blocks}
+    prompts: dict[str, PlannedPrompt] = {}
+    for planned in (planned for run in runs for planned in run.plan.prompts):
+        before = prompts.get(planned.prompt, planned)
+        passes = dict.fromkeys([*before.passes, *planned.passes])
+        prompts[planned.prompt] = replace(planned, passes=tuple(passes))
+    whole = any(not run.plan.parts for run in runs)
+    parts = () if whole else tuple(dict.fromkeys(p for run in runs for p in run.plan.parts))
+    joined = replace(
+        first,
+        blocks=tuple(blocks[number] for number in sorted(blocks)),
+        prompts=tuple(prompts.values()),
+        parts=parts,
+    )
+    return replace(joined, parts=()) if parts and not _missing_parts(joined) else joined
+
+
+def _missing_parts(plan: Plan) -> list[str]:
+    if not plan.parts:
+        return []
+    of = int(plan.parts[0].partition("/")[2])
+    all_parts = [f"{number}/{of}" for number in range(1, of + 1)]
+    missing = [part for part in all_parts if part not in plan.parts]
+    return [f"parts {', '.join(missing)} are missing: this is a part itself"] if missing else []
+
+
+# ---------------------------------------------------------------- writing
+
+
+def _write(folder: Path, runs: Sequence[Run], merged: _Merged) -> None:
+    prompts: dict[str, Prompt] = {}
+    pieces: dict[str, str] = {}
+    for run in runs:
+        prompts |= read_prompts(run.path)
+        vocabulary = run.path / VOCABULARY
+        if vocabulary.is_file():
+            pieces |= json.loads(vocabulary.read_text(encoding="utf-8"))
+    write_prompts(folder, list(prompts.values()))
+    ordered = dict(sorted(pieces.items(), key=lambda item: int(item[0])))
+    write_text(folder / VOCABULARY, json.dumps(ordered, ensure_ascii=False, indent=0) + "\n")
+    keys = {record.machine for record in merged.records}
+    key = keys.pop() if len(keys) == 1 else None
+    write_environment(folder, replace(runs[0].env, comparability_key=key))
+    with SampleWriter(folder) as writer:
+        for record in merged.records:
+            writer.record(record)
+        for event in merged.events:
+            writer.event(**event)
+    if key is not None:
+        _write_phases(folder, runs)
+    errors = [run.path / ERRORS for run in runs if (run.path / ERRORS).is_file()]
+    if errors:
+        texts = [file.read_text(encoding="utf-8", errors="replace") for file in errors]
+        write_text(folder / ERRORS, "".join(texts))
+    write_plan(folder, merged.plan)
+    write_status(folder, _status(folder, runs, merged))
+
+
+def _write_phases(folder: Path, runs: Sequence[Run]) -> None:
+    """Write the first run's answers to each block."""
+    answers: list[PhasedAnswer] = []
+    for run in runs:
+        blocks = {(answer.prompts, answer.repeat) for answer in answers}
+        answers += [a for a in read_phases(run.path) if (a.prompts, a.repeat) not in blocks]
+    if answers:
+        data = [asdict(answer) for answer in answers]
+        write_json(folder / PHASES_FILE, {"schema": SCHEMA, "phases": PHASES, "answers": data})
+
+
+def _status(folder: Path, runs: Sequence[Run], merged: _Merged) -> RunStatus:
+    complete = all(run.status.complete for run in runs)
+    status = RunStatus(
+        status=COMPLETE if complete else "interrupted",
+        started_utc=min((run.status.started_utc or "" for run in runs), default=None),
+        finished_utc=max((run.status.finished_utc or "" for run in runs), default=None),
+        attempts=max((run.status.attempts or 1 for run in runs), default=1),
+        differences=pooled(merged.plan.cells, [run.status for run in runs], merged.parts),
+        num_records=len(merged.records),
+        reported=True,
+    )
+    write_status(folder, status)
+    validity = judge(load_run(folder))
+    warnings = (*validity.warnings, *_missing_parts(merged.plan))
+    return replace(status, **{**asdict(validity), "warnings": warnings})

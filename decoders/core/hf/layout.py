@@ -1,0 +1,233 @@
+"""Lay calls out as rows of one pass: ids, positions, masks, and the cache entries they write.
+
+Letters: B sequences of a pass, N rows (of the widest call), T cache entries seen, C capacity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from decoders.core.adapter.weights import power_of_two
+from decoders.core.hf import tiles
+from decoders.core.hf.architecture import Architecture
+from decoders.core.hf.attention import MaskBuilder, Masks
+from decoders.core.hf.cache import KVStore
+from decoders.core.model import Session
+from decoders.core.types import Call
+
+_LENGTH_BUCKET = 128
+"""Compiled graphs see cache lengths in multiples of this, rows and sequences in powers of two."""
+
+
+class Pass(NamedTuple):
+    """One forward pass: ids, positions ``[B, N]``, masks, flat rows to `read` (None: all).
+
+    `firsts` are the calls' first flat rows; a compiled graph belongs to a `shape`.
+    """
+
+    calls: Sequence[Call]
+    ids: Tensor
+    positions: Tensor
+    masks: Masks
+    read: Sequence[int] | None
+    shape: Hashable = None
+    firsts: Sequence[int] | None = None
+    packed: tiles.Packed | None = None
+
+
+class Layout:
+    """A KV cache of B rows, and how calls lie in it."""
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        num_rows: int,
+        capacity: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        bucketed: bool = False,
+        tile: int | None = None,
+    ) -> None:
+        """Allocate the cache; `bucketed` for compiled graphs, `tile` rows for tiled passes."""
+        self.capacity, self._device, self._max_length = capacity, device, architecture.max_length
+        self._sdpa = architecture.sdpa
+        step = _LENGTH_BUCKET if bucketed else 1 if tile is None else tiles.BLOCK
+        entries = _round_up(capacity + 1, step) - 1
+        self.store = KVStore(
+            architecture.planes,
+            num_rows,
+            entries,
+            dtype=dtype,
+            device=device,
+            devices=architecture.devices,
+            separate=bucketed,
+        )
+        windows = [window for window in architecture.windows.values() if window is not None]
+        self.window = min(windows, default=0)
+        with torch.inference_mode(False):
+            self._positions = self._existing(torch.arange(capacity, device=device)[None], capacity)
+            shape = (num_rows, entries + 1)
+            self._stored = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.masks = MaskBuilder(architecture.windows, capacity, dtype=dtype, device=device)
+
+    def move_row(self, source: int, row: int, length: int) -> None:
+        """Copy the first `length` entries of row `source` to `row`."""
+        self.store.move_row(source, row, length)
+        self._stored[row] = self._stored[source]
+
+    def gather(self, row: int, sources: Sequence[int], start: int) -> None:
+        """Copy entries `sources` (ascending) of a row from `start` on."""
+        self.store.gather(row, sources, start)
+        if self.window:
+            line = self._stored[row]
+            line[start : start + len(sources)] = line[list(sources)]
+
+    def fits_views(self, call: Call) -> bool:
+        """Tell whether a lone call can read views: no sliding window reaches its rows."""
+        if not self.window:
+            return True
+        reach = call.session.length + call.num_rows
+        return call.positions is None and reach <= self.window
+
+    def lone(self, call: Call) -> Pass:
+        """Lay one call out on views of the cache, with no mask or a ready one."""
+        start, num_rows = call.session.length, call.num_rows
+        stop = start + num_rows
+        ids = to_device([call.tokens], self._device)
+        if call.positions is None and call.slots is None:
+            positions = self._positions[:, start:stop]
+        else:
+            positions = self._existing(to_device([call.row_positions()], self._device), stop)
+        mask = None
+        if num_rows > 1 and (start or call.mask is not None or not self._sdpa):
+            mask = self.masks.after(start, num_rows, call.mask)
+        if self.window:
+            self._stored[call.session.row, start:stop] = positions[0]
+        self.store.at(call.session.row, start, stop)
+        read = None if len(call.read) == num_rows else read_rows(call)
+        return Pass([call], ids, positions, self.masks.per_kind(mask), read)
+
+    def merged(self, calls: Sequence[Call], *, bucketed: bool = False) -> Pass:
+        """Pad calls to the widest, with one mask for all; round shapes up if `bucketed`."""
+        ordered = sorted(calls, key=lambda call: call.session.row)
+        rows = [call.session.row for call in ordered]
+        assert len(set(rows)) == len(rows), f"rows {rows}: two calls of one session"
+        width = max(call.num_rows for call in ordered)
+        seen = max(call.session.length + call.num_rows for call in ordered)
+        if bucketed:
+            width, seen = power_of_two(width), _round_up(seen, _LENGTH_BUCKET)
+            ordered = self._filled_up(ordered)
+            rows = [call.session.row for call in ordered]
+        packed: list[int] = []
+        for call in ordered:
+            start, num_rows = call.session.length, call.num_rows
+            padding = width - num_rows
+            packed += (*call.tokens, *[0] * (width - len(call.tokens)))
+            packed += (*call.row_positions(), *[0] * padding)
+            packed += (*range(start, start + num_rows), *[self.store.scrap] * padding)
+            packed += (call.session.row, start)
+        numbers = to_device(packed, self._device).view(len(rows), 3 * width + 2)
+        ids, positions = numbers[:, :width], numbers[:, width : 2 * width]
+        entries, row_index, starts = numbers[:, 2 * width : -2], numbers[:, -2], numbers[:, -1]
+        positions = self._existing(positions, seen)
+        if self.window:
+            self._stored[row_index[:, None], entries] = positions
+        first = rows[0] if rows[-1] - rows[0] + 1 == len(rows) else None
+        self.store.scattered(row_index, entries, seen, first, late=bucketed)
+        visible = self.masks.visible(ordered, starts, width, seen)
+        stored = self._stored.index_select(0, row_index)[:, :seen] if self.window else visible
+        masks = self.masks.windowed(visible, positions, stored)
+        line = {id(call): number * width for number, call in enumerate(ordered)}
+        read = [line[id(call)] + row for call in calls for row in read_rows(call)]
+        shape = _shape_of(ordered, width, seen) if bucketed else None
+        return Pass(ordered, ids, positions, masks, read, shape)
+
+    def tiled(self, calls: Sequence[Call], tile: int) -> Pass:
+        """Put the rows of all calls behind one another, padded to whole tiles (`tiles`)."""
+        packed = tiles.pack(calls, tile)
+        padding = packed.num_rows - sum(call.num_rows for call in calls)
+        rows: list[tuple[int, int, int, int]] = []  # id, position, row of the cache, entry
+        for call in calls:
+            tokens = (*call.tokens, *[0] * (call.num_rows - len(call.tokens)))
+            for number, position in enumerate(call.row_positions()):
+                entry = call.session.length + number
+                rows.append((tokens[number], position, call.session.row, entry))
+        filler = [(0, 0, 0, self.store.scrap)] * padding
+        numbers = to_device(list(zip(*rows, *filler, strict=True)), self._device)
+        ids, positions, row_index, entries = numbers
+        positions = self._existing(positions, 1 + max(position for _, position, _, _ in rows))
+        if self.window:
+            self._stored[row_index, entries] = positions
+        self.store.packed(row_index, entries)
+        masks = self._tiled_masks(packed, positions.view(-1, tile))
+        read = [
+            first + row
+            for first, call in zip(packed.firsts, calls, strict=True)
+            for row in read_rows(call)
+        ]
+        return Pass(
+            calls, ids[None], positions[None], masks, read, firsts=packed.firsts, packed=packed
+        )
+
+    def _tiled_masks(self, packed: tiles.Packed, positions: Tensor) -> Masks:
+        seen = to_device([block.seen for block in packed.blocks], self._device)
+        visible = torch.arange(tiles.BLOCK, device=self._device) < seen[:, :, None]
+        if not self.window:
+            return self.masks.windowed(visible, positions, visible)
+        stored = torch.stack(
+            [block.of(self._stored[:, None, :, None]).flatten() for block in packed.blocks]
+        )
+        of_tile = to_device([block.tile for block in packed.blocks], self._device)
+        return self.masks.windowed(visible, positions[of_tile], stored)
+
+    def _existing(self, positions: Tensor, stop: int) -> Tensor:
+        """Clamp positions to the last there is: drafts may overshoot it.
+
+        A table of positions has no row beyond, and changing rope would be a longer text's for all
+        rows.
+        """
+        return positions if stop <= self._max_length else positions.clamp(max=self._max_length - 1)
+
+    def _filled_up(self, ordered: Sequence[Call]) -> list[Call]:
+        by_row = {call.session.row: call for call in ordered}
+        count = min(power_of_two(max(by_row) + 1), self.store.num_rows)
+        model = ordered[0].session.model
+        return [
+            by_row.get(row)
+            or Call(session=Session(model, row, 0), tokens=(), read=(), output="logits")
+            for row in range(count)
+        ]
+
+
+def to_device(numbers: Sequence[Any], device: torch.device) -> Tensor:
+    """Copy int64 numbers to a device, asynchronously and at once."""
+    if device.type == "cpu":
+        return torch.tensor(numbers, dtype=torch.int64)
+    pinned = torch.tensor(numbers, dtype=torch.int64, pin_memory=device.type == "cuda")
+    return pinned.to(device, non_blocking=True)
+
+
+def read_rows(call: Call) -> Sequence[int]:
+    """Return the rows of a call whose logits are wanted: read tokens, then read slots."""
+    if call.slots is None:
+        return call.read
+    return (*call.read, *(len(call.tokens) + slot for slot in call.slots.read))
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+def _shape_of(calls: Sequence[Call], width: int, seen: int) -> Hashable:
+    slots = [call.slots for call in calls if call.slots is not None]
+    if not slots:
+        return len(calls), width, seen
+    num_slots = sum(len(each.uniforms) for each in slots)
+    num_paired = max(num_slots, len(calls) * width - num_slots)
+    gate = (slots[0].adapter, power_of_two(num_slots), power_of_two(num_paired))
+    return len(calls), width, seen, gate

@@ -1,0 +1,146 @@
+"""Load checkpoints of transformers: from safetensors alone, and without running their code."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from tqdm import tqdm
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.distributed.configuration_utils import DistributedConfig
+from transformers.utils import logging
+
+from decoders.core.adapter.gating import decoder_layers
+from decoders.core.hf.checkpoint import MERGE_IT, find_checkpoint, is_of_memory, unavailable
+
+Attention = Literal["sdpa", "eager"]
+DeviceMap = str | Mapping[str, str | int]
+
+
+def load_module(
+    path_or_id: str | Path,
+    *,
+    dtype: torch.dtype,
+    attn_implementation: Attention | None = None,
+    shards: int = 1,
+    device_map: DeviceMap | None = None,
+) -> Any:
+    """Load a causal LM; the arguments and errors are those of `HFModel.load`."""
+    if attn_implementation not in (None, "sdpa", "eager"):
+        raise ValueError(f"attention {attn_implementation!r} is not one of sdpa, eager")
+    if device_map is not None and importlib.util.find_spec("accelerate") is None:
+        raise ValueError("--device-map needs accelerate: pip install accelerate")
+    source = find_checkpoint(path_or_id, "model", "config.json")
+    options: dict[str, Any] = {}
+    if shards > 1:
+        _check_heads(source, shards)
+        options["distributed_config"] = DistributedConfig(tp_size=shards, tp_plan="auto")
+    if device_map is not None:
+        options["device_map"] = device_map
+    try:
+        with no_bars():  # the terminal belongs to the caller
+            both: Any = AutoModelForCausalLM.from_pretrained(
+                source,
+                dtype=dtype,
+                attn_implementation=attn_implementation,
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                **options,
+            )
+            module, loaded = both
+        if getattr(module, "_hf_peft_config_loaded", False):
+            raise ValueError(f"it has an adapter of PEFT; {MERGE_IT}")
+    except Exception as error:  # of a damaged folder the library raises whatever comes of it
+        if is_of_memory(error):
+            raise
+        raise unavailable(path_or_id, "model", error) from error
+    if lacking := sorted(loaded["missing_keys"]):  # else they would be random
+        missing = f"{lacking[0]} and {len(lacking) - 1} more" if lacking[1:] else lacking[0]
+        raise ValueError(
+            f"model {str(path_or_id)!r} lacks weights of its architecture ({missing}); give a "
+            "whole folder of save_pretrained"
+        )
+    if device_map is not None and not isinstance(device_map, str):
+        for name, _ in module.named_parameters():
+            if _mapped_device(device_map, name) is None:
+                raise ValueError(f"the map of places leaves out {name}; name every part")
+    return module
+
+
+def load_tokenizer(path_or_id: str | Path) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a checkpoint folder or hub model; `ValueError` without one."""
+    source = find_checkpoint(path_or_id, "tokenizer", "tokenizer_config.json", "tokenizer.json")
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            source, trust_remote_code=False
+        )
+    except Exception as error:  # of a damaged tokenizer.json the library raises just that
+        raise unavailable(path_or_id, "tokenizer", error) from error
+    return tokenizer
+
+
+def placement(module: Any) -> str:
+    """Count a module's decoder layers by device, as in ``cuda:0 20, disk 12``."""
+    whole: Mapping[str, Any] = getattr(module, "hf_device_map", {"": module.device})
+    names = {id(part): name for name, part in module.named_modules()}
+    devices = [_mapped_device(whole, names[id(layer)]) for layer in decoder_layers(module)]
+    counted = Counter(f"cuda:{d}" if isinstance(d, int) else str(d) for d in devices)
+    return ", ".join(f"{device} {count}" for device, count in counted.items())
+
+
+def _mapped_device(device_map: Mapping[str, Any], name: str) -> Any:
+    while name and name not in device_map:
+        name = name.rpartition(".")[0]
+    return device_map.get(name)
+
+
+def _check_heads(source: str, shards: int) -> None:
+    try:
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False).get_text_config()
+    except Exception as error:
+        raise unavailable(source, "model", error) from error
+    num_heads = config.num_attention_heads
+    shared = getattr(config, "num_key_value_heads", None) or num_heads
+    if num_heads % shards or shared % shards:
+        raise ValueError(
+            f"model {source!r}: its {num_heads} attention heads over {shared} key-value heads "
+            f"cannot be cut into {shards} equal parts; use a number that divides both"
+        )
+
+
+@contextmanager
+def no_bars() -> Iterator[None]:
+    """Draw no bar of transformers or tqdm."""
+    log: Any = logging  # untyped
+    bars: Any = tqdm
+    had_bars, made = log.is_progress_bar_enabled(), bars.__init__
+
+    def hidden(self: Any, *args: Any, **options: Any) -> None:
+        made(self, *args, **{**options, "disable": True})
+
+    log.disable_progress_bar()
+    bars.__init__ = hidden
+    try:
+        yield
+    finally:
+        bars.__init__ = made
+        if had_bars:
+            log.enable_progress_bar()
+
+
+@contextmanager
+def no_warnings() -> Iterator[None]:
+    """Let transformers log errors alone."""
+    log: Any = logging  # untyped
+    before = log.get_verbosity()
+    log.set_verbosity_error()
+    try:
+        yield
+    finally:
+        log.set_verbosity(before)

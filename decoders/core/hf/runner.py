@@ -1,0 +1,189 @@
+"""Run laid-out calls through a module, with the adapter, graph and head that they need.
+
+Letters: B sequences of a pass, N rows, R rows read, D hidden width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, Self
+
+from torch import Tensor, nn
+
+from decoders.core.adapter.gating import Forward, GatedModule, text_model
+from decoders.core.adapter.mid_layer_slots import LateSlotHooks
+from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter.runtime import AttachedAdapter
+from decoders.core.hf import tiles
+from decoders.core.hf.architecture import Architecture, main_device
+from decoders.core.hf.compiled import CompiledModule
+from decoders.core.hf.layout import Layout, Pass, to_device
+from decoders.core.types import Call
+
+COMPILED_ROWS = 64
+"""Wider calls (prompts) are not compiled: their time is arithmetic, and their shapes are many."""
+
+
+class Runner:
+    """A module that runs passes; `adapters` are attached to it by name."""
+
+    def __init__(self, module: Any, architecture: Architecture, backend: str | None) -> None:
+        """Compile calls of few rows by `backend`; None: none is compiled."""
+        self.head: nn.Module = module.get_output_embeddings()
+        self.tokens: nn.Module = module.get_input_embeddings()
+        self.gated: GatedModule | None = None
+        self.adapters: dict[str, AttachedAdapter] = {}
+        self.tile: int | None = None
+        self.num_padded_rows = 0
+        self._module, self._device = module, main_device(module)
+        self._reads_hidden = architecture.reads_hidden
+        self._body: Any = text_model(module) if self._reads_hidden else module
+        self._late_slots = LateSlotHooks(module)
+        self._configs: list[Any] = []
+        self.compiling = True
+        self.compiled: CompiledModule | None = None
+        if backend is not None:
+            self.compiled = CompiledModule(self._output, device=self._device, backend=backend)
+
+    def in_tiles(self, rows: int) -> Self:
+        """Run the same module in row-invariant numerics, uncompiled; or `ValueError`."""
+        configs = tiles.prepare(self._module)
+        self._gate()
+        twin = copy.copy(self)
+        twin.tile, twin._configs, twin.compiled, twin.adapters = rows, configs, None, {}
+        twin.num_padded_rows = 0
+        return twin
+
+    def attach(self, name: str, adapter: SlotAdapter, *, merged: bool) -> None:
+        """Make a fitting adapter available to calls whose slots name it."""
+        self._late_slots.open(adapter.config.enter)
+        self.adapters[name] = AttachedAdapter(
+            adapter,
+            self._gate(),
+            self.tokens,
+            dtype=self._module.dtype,
+            device=self._device,
+            merged=merged,
+        )
+
+    def run(self, layout: Layout, calls: Sequence[Call]) -> tuple[Tensor, Tensor | None]:
+        """Run calls as one pass: float32 logits ``[R, V]``, and what the head read or None."""
+        compiled = self.compiled is not None and self.compiling
+        if self.tile is not None:
+            return self._run_tiled(layout, calls, self.tile)
+        if compiled and max(call.num_rows for call in calls) <= COMPILED_ROWS:
+            return self._run_merged(layout, layout.merged(calls, bucketed=True))
+        if len(calls) == 1 and layout.fits_views(calls[0]):
+            return self._run_lone(layout, layout.lone(calls[0]))
+        return self._run_merged(layout, layout.merged(calls))
+
+    def _run_lone(self, layout: Layout, rows: Pass) -> tuple[Tensor, Tensor | None]:
+        (call,) = rows.calls
+        if call.slots is None:
+            return self._logits(layout, {"input_ids": rows.ids}, rows)
+        row, start = call.session.row, call.session.length
+        adapter = self._adapter_of([call])
+        embedded, gate = adapter.one(call.slots, self.tokens(rows.ids))
+        self._late_slots.begin(
+            adapter.late_slots([call], embedded),
+            len(call.tokens),
+            lambda count: layout.store.at(row, start, start + count),
+        )
+        return self._logits(layout, {"inputs_embeds": embedded}, rows, gate)
+
+    def _run_merged(self, layout: Layout, rows: Pass) -> tuple[Tensor, Tensor | None]:
+        self.num_padded_rows += rows.ids.numel() - sum(call.num_rows for call in rows.calls)
+        if all(call.slots is None for call in rows.calls):
+            return self._logits(layout, {"input_ids": rows.ids}, rows)
+        adapter, embedded = self._adapter_of(rows.calls), self.tokens(rows.ids)
+        bucketed = rows.shape is not None
+        fixed = bucketed or rows.packed is not None
+        embedded, gate = adapter.merged(rows.calls, embedded, bucketed=fixed, firsts=rows.firsts)
+        self._late_slots.begin(
+            adapter.late_slots(rows.calls, embedded, bucketed=bucketed, firsts=rows.firsts)
+        )
+        return self._logits(layout, {"inputs_embeds": embedded}, rows, gate)
+
+    def _run_tiled(
+        self, layout: Layout, calls: Sequence[Call], tile: int
+    ) -> tuple[Tensor, Tensor | None]:
+        rows = layout.tiled(calls, tile)
+        assert rows.packed is not None
+        assert rows.read is not None
+        touched = sorted({row // tile for row in rows.read})
+        whole = [first * tile + row for first in touched for row in range(tile)]
+        with tiles.running(self._configs, tile, rows.packed.blocks):
+            logits, hidden = self._run_merged(layout, rows._replace(read=whole))
+        index = {row: number for number, row in enumerate(whole)}
+        chosen = [index[row] for row in rows.read]
+        states = None if hidden is None else self._select(hidden, chosen)
+        return self._select(logits, chosen), states
+
+    def _logits(
+        self, layout: Layout, inputs: Mapping[str, Tensor], rows: Pass, gate: Forward | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        fed: dict[str, Any] = {
+            **inputs,
+            "position_ids": rows.positions,
+            "attention_mask": rows.masks,
+            "past_key_values": layout.store,
+            "use_cache": True,
+        }
+        active: Any = nullcontext()
+        if gate is not None:
+            assert self.gated is not None
+            active = self.gated.active(gate)
+        try:
+            with active:
+                if rows.shape is not None:
+                    assert self.compiled is not None
+                    out = self.compiled(rows.shape, fed)
+                elif self._reads_hidden:
+                    out = self._output(**fed)
+                else:
+                    return self._logits_of_columns(fed, rows), None
+        finally:  # an exit runs the same layers, and has no slots
+            self._late_slots.begin(None)
+        chosen = self._select(out.flatten(0, 1), rows.read)
+        if not self._reads_hidden:
+            return chosen.float(), None
+        logits: Tensor = self.head(chosen).to(self._device)
+        if rows.shape is not None and self._device.type == "cuda":  # the next call writes over it
+            chosen = chosen.clone()
+        return logits.float(), chosen
+
+    def _logits_of_columns(self, fed: Mapping[str, Any], rows: Pass) -> Tensor:
+        """Run a model that runs its head itself: on all rows of the columns read."""
+        width = rows.positions.shape[1]
+        wanted = range(width) if rows.read is None else rows.read
+        columns = sorted({row % width for row in wanted}) or [0]
+        kept = to_device(columns, self._device)
+        out = self._output(**fed, logits_to_keep=kept).flatten(0, 1)
+        index = {column: number for number, column in enumerate(columns)}
+        flat = [row // width * len(columns) + index[row % width] for row in wanted]
+        return self._select(out, flat).float()
+
+    def _output(self, **fed: Any) -> Tensor:
+        out = self._body(**fed)
+        states: Tensor = out.last_hidden_state if self._reads_hidden else out.logits
+        return states.to(self._device)  # where it is, unless parts of the module are placed apart
+
+    def _select(self, values: Tensor, rows: Sequence[int] | None) -> Tensor:
+        if rows is None:
+            return values
+        first = rows[0] if rows else 0
+        if tuple(rows) == tuple(range(first, first + len(rows))):
+            return values.narrow(0, first, len(rows))
+        return values.index_select(0, to_device(rows, self._device))
+
+    def _adapter_of(self, calls: Sequence[Call]) -> AttachedAdapter:
+        names = {call.slots.adapter for call in calls if call.slots is not None}
+        assert len(names) == 1, f"calls of several adapters in one pass: {sorted(names)}"
+        return self.adapters[names.pop()]
+
+    def _gate(self) -> GatedModule:
+        if self.gated is None:
+            self.gated = GatedModule(self._module)
+        return self.gated

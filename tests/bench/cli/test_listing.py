@@ -1,0 +1,209 @@
+"""``bench ls`` and ``bench show-prompts``: tables of what there is."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+
+from bench.cli import listing
+from bench.report.page.history import run_folders
+from decoders.core import registry
+from specbench_tasks.registry import load_tasks
+from specbench_tasks.task import FAMILIES, Conversation
+from tests.command_line import bench
+
+ROOT = Path(__file__).resolve().parents[3]
+REFERENCES = ROOT / "results" / "reference"
+
+
+def rendered(item: RenderableType) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    console.print(item)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def line_of(text: str, start: str) -> str:
+    return next(line for line in text.splitlines() if line.startswith(start))
+
+
+def test_every_decoder_is_listed_with_what_it_is_and_its_options() -> None:
+    text = rendered(listing.table_of("decoders", ROOT))
+    for name in registry.names():
+        assert line_of(text, name)
+    spec = line_of(text, "spec")
+    assert "draft" in spec
+    assert "yes" in spec
+    assert "k=" in spec
+    assert "adapter ptp" in line_of(text, "ptp")
+    assert "by options" in line_of(text, "isd")
+    for name in ("lookup", "eagle", "spec"):
+        assert "by options" not in line_of(text, name)
+    assert " no " in line_of(text, "nar")
+
+
+def test_a_decoder_that_cannot_be_imported_is_listed_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object) -> None:
+        raise ImportError("No module named 'flux'")
+
+    monkeypatch.setattr(registry, "names", lambda: ("theirs",))
+    monkeypatch.setattr(registry, "resolve", broken)
+    text = rendered(listing.table_of("decoders", ROOT))
+    assert "cannot be loaded: No module named 'flux'" in text
+
+
+def test_every_task_is_listed_with_its_count_and_licence() -> None:
+    text = rendered(listing.table_of("tasks", ROOT))
+    for name in ("zoo", "specbench[=PATH]", "jsonl=PATH", "hf=ID", *FAMILIES):
+        assert line_of(text, name)
+    assert "480" in line_of(text, "specbench")
+    assert "Apache-2.0" in line_of(text, "specbench")
+
+
+def test_a_listing_that_is_piped_is_neither_folded_nor_cut(tmp_path: Path) -> None:
+    name = f"20260101T000000Z-{'long-' * 30}1"
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "run.json").write_text('{"status": "done"}')
+    cells = [{"cell": f"spec@k{k}"} for k in range(30)]
+    (tmp_path / name / "manifest.json").write_text(json.dumps({"cells": cells, "blocks": []}))
+
+    def printed(**console: Any) -> str:
+        out = Console(file=io.StringIO(), width=80, color_system=None, **console)
+        listing.print_table(listing.table_of("runs", tmp_path), out)
+        return out.file.getvalue()  # type: ignore[attr-defined]
+
+    heading, line = printed().splitlines()
+    assert heading.split()[0] == "run"
+    assert line.startswith(f"{name}  done")
+    assert line.rstrip().endswith("spec@k29  0")
+    assert max(map(len, printed(force_terminal=True).splitlines())) <= 80
+
+
+def test_runs_are_listed_with_status_verdict_and_number_of_records(tmp_path: Path) -> None:
+    done, begun = tmp_path / "20260101T000000Z-a-1", tmp_path / "20260102T000000Z-b-2"
+    for folder in (done, begun):
+        folder.mkdir()
+        plan = {"cells": [{"cell": "ar"}, {"cell": "spec@k4"}], "blocks": []}
+        (folder / "manifest.json").write_text(json.dumps(plan))
+    (done / "run.json").write_text(json.dumps({"status": "done", "verdict": "INVALID"}))
+    (done / "config.toml").write_text('model = "zoo"\ntasks = "qa"\n')
+    (done / "samples.jsonl").write_text('{"decoder":"ar"}\n{"event":"load"}\n{"deco')
+    (begun / "config.toml").write_text("damaged =")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "latest").symlink_to(begun.name)
+
+    assert run_folders(tmp_path) == [done, begun]
+    text = rendered(listing.table_of("runs", tmp_path))
+    first = line_of(text, done.name).split()
+    assert first[1:] == ["done", "INVALID", "zoo", "qa", "ar,", "spec@k4", "1"]
+    assert line_of(text, begun.name).split()[1:3] == ["unfinished", "INCOMPLETE"]
+    (done / "config.toml").write_text('model = "zoo"\ntasks = "qa"\nquantize = "int8"\n')
+    assert "zoo (int8)" in line_of(rendered(listing.table_of("runs", tmp_path)), done.name)
+
+
+def test_every_list_can_be_read_by_a_program(tmp_path: Path) -> None:
+    (tmp_path / "20260101-a-1").mkdir()
+    (tmp_path / "20260101-a-1" / "run.json").write_text('{"verdict": "VALID"}')
+    ended = bench("ls", "runs", "--json", "--output", tmp_path)
+    (found,) = json.loads(ended.out)
+    assert found["path"] == str(tmp_path / "20260101-a-1")
+    assert (found["status"], found["verdict"], found["model"]) == ("unfinished", "INCOMPLETE", None)
+    assert (found["decoders"], found["records"]) == ([], 0)
+
+    decoders = {
+        facts["decoder"]: facts for facts in json.loads(bench("ls", "decoders", "--json").out)
+    }
+    assert set(decoders) == set(registry.names())
+    assert decoders["spec"]["needs"] == ["draft"]
+    assert decoders["spec"]["options"]["verify"] == "rejection"
+    tasks = {facts["task"]: facts for facts in json.loads(bench("ls", "tasks", "--json").out)}
+    assert tasks["zoo"]["families"] == list(FAMILIES)
+    assert tasks["jsonl=PATH"]["conversations"] is None
+
+
+@pytest.mark.parametrize(
+    ("status", "verdict"),
+    [
+        ({"num_records": 1}, "VALID"),
+        ({"num_records": 2028}, "DAMAGED"),
+        ({"status": "interrupted"}, "INCOMPLETE"),
+        ({"status": None, "verdict": None}, "INCOMPLETE"),
+        ({"differences": 3}, "DAMAGED"),
+        ({"differences": [{"cell": "x", "num_wrong": 2}]}, "WRONG"),
+        ({"differences": [{"cell": "x", "num_wrong": 0}]}, "VALID"),
+    ],
+)
+def test_a_listed_verdict_is_what_the_folder_shows_whatever_was_written_once(
+    status: dict[str, object], verdict: str, tmp_path: Path
+) -> None:
+    written = {"status": "complete", "verdict": "VALID", **status}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text(json.dumps(written))
+    (tmp_path / "run" / "samples.jsonl").write_text("{}\n")
+    (tmp_path / "run" / "manifest.json").write_text('{"cells": [], "blocks": []}')
+    (found,) = listing.facts_of("runs", tmp_path)
+    assert found["verdict"] == verdict
+    (tmp_path / "run" / "manifest.json").unlink()
+    (found,) = listing.facts_of("runs", tmp_path)
+    assert found["verdict"] == "DAMAGED"
+
+
+def test_a_stored_reference_is_listed_by_what_its_status_says() -> None:
+    (found,) = (r for r in listing.facts_of("runs", REFERENCES) if r["run"] == "cpu-zoo")
+    assert (found["verdict"], found["records"]) == ("VALID", 0)
+
+
+def test_a_missing_results_folder_lists_no_runs(tmp_path: Path) -> None:
+    assert listing.table_of("runs", tmp_path / "nowhere").row_count == 0
+
+
+def test_prompts_are_shown_with_every_turn_and_reference() -> None:
+    console = Console(file=io.StringIO(), width=1000)
+    tasks = load_tasks(limit=6)
+    listing.show_prompts(tasks, console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    for conversation in tasks.timing:
+        assert conversation.id in text
+        assert all(turn in text for turn in conversation.turns)
+    assert "contains: " in text
+    assert "zoo: 6 of 6 timed conversations shown (mt_bench 1, translation 1" in text
+
+
+def test_shown_prompts_can_be_limited_and_brackets_are_no_markup(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    rows = [{"prompt": f"[bold]{i}[/nonsense]" + "x" * 2000, "answer": "[red]"} for i in range(3)]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    console = Console(file=io.StringIO(), width=1000)
+    listing.show_prompts(load_tasks(f"jsonl={file}"), console, limit=1)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.count("[/nonsense]") == 1
+    assert "[red]" in text
+    assert "(2018 characters)" in text
+
+
+def test_a_turn_without_reference_says_so() -> None:
+    console = Console(file=io.StringIO())
+    chat = Conversation(id="c", family="qa", turns=("Hi",), references=(None,), system="S")
+    listing.show_prompts(replace(load_tasks("qa"), timing=(chat,)), console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "system: S" in text
+    assert "no reference" in text
+
+
+def test_tasks_and_runs_are_listed_without_torch() -> None:
+    code = (
+        "import sys, pathlib; from bench.records import prompts; from bench.cli import listing; "
+        "results = pathlib.Path('results'); listing.table_of('tasks', results); "
+        "listing.table_of('runs', results); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == 0

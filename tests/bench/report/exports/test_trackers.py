@@ -1,0 +1,245 @@
+"""Runs in experiment trackers: the real packages hold the run's numbers, in local stores."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.errors import BenchError, Exit
+from bench.records.run_folder import load_run
+from bench.report.exports.export import Choices, export
+from bench.report.exports.trackers import tracked_runs
+from bench.report.findings import Findings
+from tests.command_line import bench
+
+ROOT = Path(__file__).parents[4]
+VARIABLES = ("MLFLOW_TRACKING_URI", "TRACKIO_DIR", "TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
+
+
+def needs(*modules: str) -> pytest.MarkDecorator:
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    reason = f"{', '.join(missing)} missing: pip install 'decoding-bench[{modules[0]}]'"
+    return pytest.mark.skipif(bool(missing), reason=reason)
+
+
+@pytest.fixture
+def findings(reported_run: Path) -> Findings:
+    return Findings(load_run(reported_run))
+
+
+@pytest.fixture(autouse=True)
+def _no_store_of_mine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+# ---------------------------------------------------------------- what is tracked
+
+
+def test_a_tracked_run_has_the_decoders_rows_and_how_it_was_measured(findings: Findings) -> None:
+    runs = {run.decoder: run for run in tracked_runs(findings)}
+    assert list(runs) == ["ar", "spec", "nar"]
+    summary = findings.summary.set_index(["decoder", "family"])
+    spec = runs["spec"]
+    assert spec.metrics["speedup"] == pytest.approx(summary["speedup"]["spec", "all"])
+    assert spec.metrics["qa/quality"] == pytest.approx(summary["quality"]["spec", "qa"])
+    assert spec.params["decoder"] == "spec"
+    assert spec.params["verdict"] == "VALID"
+    assert spec.params["config.max_new_tokens"] == "256"
+    assert spec.name == f"{findings.name}/spec"
+
+
+def test_of_the_options_of_decoders_each_has_its_own_in_letters_trackers_allow(
+    synthetic_run: Callable[..., Path],
+) -> None:
+    path = synthetic_run({"spec": 3.0, "idlm@isd": 4.0})
+    text = '[decoders.spec]\nk = "4"\n[decoders."idlm@isd"]\nstride = "8"\n'
+    (path / "config.toml").write_text('model = "zoo"\n' + text, encoding="utf-8")
+    runs = {run.decoder: run for run in tracked_runs(Findings(load_run(path)))}
+    assert runs["idlm@isd"].params["option.stride"] == "8"
+    assert not [name for name in runs["idlm@isd"].params if "spec" in name or "@" in name]
+    assert runs["spec"].params["option.k"] == "4"
+
+
+def test_the_digest_changes_with_a_number_and_not_from_call_to_call(
+    findings: Findings, synthetic_run: Callable[..., Path]
+) -> None:
+    once, again = (tracked_runs(Findings(findings.run)) for _ in range(2))
+    assert [run.content for run in once] == [run.content for run in again]
+    first, other = (
+        tracked_runs(Findings(load_run(synthetic_run(name=f"{place}/run", seed=seed))))[0]
+        for place, seed in (("a", 0), ("b", 1))
+    )
+    assert (first.name == other.name, first.content == other.content) == (True, False)
+
+
+def test_a_wrong_decoder_is_not_tracked(synthetic_run: Callable[..., Path]) -> None:
+    left = {"cell": "spec", "num_answers": 1, "num_compared": 2, "num_wrong": 1, "example": "c"}
+    status = {"status": "complete", "verdict": "VALID", "differences": [left]}
+    runs = tracked_runs(Findings(load_run(synthetic_run(status=status))))
+    assert [run.decoder for run in runs] == ["ar", "ptp"]
+    assert {run.params["verdict"] for run in runs} == {"WRONG"}
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize("kind", ["mlflow", "trackio"])
+def test_a_missing_package_is_one_line_that_says_what_to_install(
+    reported_run: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, kind, None)
+    ended = bench("export", reported_run, "--to", kind, "--folder", tmp_path / "store")
+    assert (ended.code, ended.err.count("\n")) == (5, 1)
+    assert not (tmp_path / "store").exists()
+    assert f"needs the package {kind}" in ended.err
+    assert f"pip install 'decoding-bench[{kind}]'" in ended.err
+
+
+def test_a_tracker_without_answers_to_take_is_left_alone(
+    synthetic_run: Callable[..., Path], tmp_path: Path
+) -> None:
+    run = synthetic_run()
+    (run / "samples.jsonl").write_text("")
+    with pytest.raises(BenchError, match="no answers to export") as refused:
+        export(Findings(load_run(run)), "mlflow", tmp_path / "store", Choices())
+    assert refused.value.exit_code == Exit.UNAVAILABLE
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("variable", ["TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"])
+def test_nothing_is_sent_to_a_server_of_trackio(
+    findings: Findings, tmp_path: Path, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "me/space")
+    with pytest.raises(BenchError, match=f"{variable} is set, and .* local store") as refused:
+        export(findings, "trackio", tmp_path, Choices())
+    assert refused.value.exit_code == Exit.USAGE
+
+
+# ---------------------------------------------------------------- the real packages
+
+_EXPORTS = """
+import json, sys
+from pathlib import Path
+from bench.records.run_folder import load_run
+from bench.report.exports.export import Choices, export
+from bench.report.findings import Findings
+
+kind, store, *runs = sys.argv[1:]
+folder = Path(store) if store else None
+seen = []
+for path in runs:
+    (where,) = export(Findings(load_run(Path(path))), kind, folder, Choices(project="decoders"))
+    seen.append(look(where))
+assert not {"torch", "transformers"} & set(sys.modules)
+print(json.dumps(seen))
+"""
+_LOOK_MLFLOW = """
+def look(uri):
+    import mlflow
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    number = client.get_experiment_by_name("decoders").experiment_id
+    return {
+        run.info.run_name: {
+            "id": run.info.run_id, "status": run.info.status, "start": run.info.start_time,
+            "params": run.data.params, "metrics": run.data.metrics,
+        }
+        for run in client.search_runs([number])
+    }
+"""
+_LOOK_TRACKIO = """
+def look(store):
+    import trackio
+    from trackio.sqlite_storage import SQLiteStorage
+    runs = list(trackio.Api().runs("decoders"))
+    assert len({run.name for run in runs}) == len(runs)
+    return {
+        run.name: {
+            "id": run.id, "params": run.config,
+            "metrics": SQLiteStorage.get_logs("decoders", run.name, run_id=run.id),
+        }
+        for run in runs
+    }
+"""
+
+
+def exported(
+    look: str, kind: str, folder: Path | None, runs: list[Path], **env: str
+) -> list[dict[str, Any]]:
+    """What the tracker holds after each export, in a process of its own."""
+    command = [sys.executable, "-c", look + _EXPORTS, kind, str(folder or ""), *map(str, runs)]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": str(ROOT), **env}, cwd=runs[0].parent,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    held: list[dict[str, Any]] = json.loads(done.stdout)
+    return held
+
+
+@pytest.fixture
+def versions(synthetic_run: Callable[..., Path]) -> list[Path]:
+    """A run, and what became of it later: other numbers under the same name."""
+    status = {
+        "status": "complete",
+        "verdict": "VALID",
+        "started_utc": "2026-01-02T03:04:05+00:00",
+        "finished_utc": "2026-01-02T03:05:05+00:00",
+    }
+    return [
+        synthetic_run({"spec": 3.0}, name=f"{place}/run", seed=seed, status=status)
+        for place, seed in (("then", 0), ("later", 1))
+    ]
+
+
+@needs("mlflow", "sqlalchemy", "alembic")
+def test_mlflow_holds_the_run_once_however_often_it_is_exported(
+    versions: list[Path], tmp_path: Path
+) -> None:
+    then, later = versions
+    once, again, after = exported(_LOOK_MLFLOW, "mlflow", tmp_path / "store", [then, then, later])
+    assert once == again
+    assert set(once) == set(after) == {"run/ar", "run/spec"}
+    ours = {run.name: run for run in tracked_runs(Findings(load_run(then)))}
+    for name, held in once.items():
+        assert held["metrics"] == pytest.approx(dict(ours[name].metrics))
+        assert held["params"] == ours[name].params
+        assert (held["status"], held["start"]) == ("FINISHED", 1767323045000)
+    assert after["run/spec"]["id"] != once["run/spec"]["id"]
+    assert after["run/spec"]["metrics"]["speedup"] != once["run/spec"]["metrics"]["speedup"]
+    assert {file.name for file in (tmp_path / "store").iterdir()} == {"mlflow.db"}
+
+
+@needs("trackio")
+def test_trackio_holds_the_run_once_however_often_it_is_exported(
+    versions: list[Path], tmp_path: Path
+) -> None:
+    then, later = versions
+    once, again, after = exported(_LOOK_TRACKIO, "trackio", tmp_path / "store", [then, then, later])
+    assert once == again
+    assert set(once) == set(after) == {"run/ar", "run/spec"}
+    ours = {run.name: run for run in tracked_runs(Findings(load_run(then)))}
+    for name, held in once.items():
+        (point,) = held["metrics"]
+        metrics = {key: value for key, value in point.items() if key in ours[name].metrics}
+        assert metrics == pytest.approx(dict(ours[name].metrics))
+        assert ours[name].params.items() <= held["params"].items()
+    assert after["run/spec"]["id"] != once["run/spec"]["id"]
+
+
+@needs("trackio")
+def test_a_store_that_the_environment_names_is_used(versions: list[Path], tmp_path: Path) -> None:
+    store = tmp_path / "mine"
+    store.mkdir()
+    exported(_LOOK_TRACKIO, "trackio", None, versions[:1], TRACKIO_DIR=str(store))
+    assert (store / "decoders.db").is_file()
+    assert not (versions[0] / "export").exists()

@@ -1,0 +1,96 @@
+"""Figures for few and many decoders: labelled, coloured, undated, and only where there is data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.transforms import Bbox
+
+from bench.records.run_folder import load_run
+from bench.report.figures import bars, canvas, dots, gallery
+from bench.report.figures.style import GREY, colours
+from bench.report.findings import Findings
+from bench.stats import summary
+from bench.stats.intervals import Estimate
+
+NAMES = {
+    *("overview", "speedup", "quality_speed", "tokens_per_call", "acceptance_length"),
+    *("acceptance_by_position", "latency", "memory"),
+}
+TWELVE = [f"spec@k{k}" for k in range(1, 8)] + ["nar", "idlm@refine", "idlm@isd", "ptp", "a-" * 20]
+
+
+@pytest.mark.parametrize("cells", [["spec"], TWELVE])
+def test_every_figure_is_drawn_for_few_and_for_many_decoders(
+    synthetic_run: Callable[..., Path], cells: list[str]
+) -> None:
+    means = {cell: 1.5 + 0.4 * i for i, cell in enumerate(cells)}
+    run = load_run(synthetic_run(means, conversations=6, repeats=1, quality=2))
+    drawn = gallery.draw_all(Findings(run)).drawn
+    assert set(drawn) == NAMES
+    assert all(len(data) for _, data in drawn.values())
+    names = [t.get_text().replace("\n", "") for t in drawn["speedup"][0].axes[0].get_yticklabels()]
+    assert set(names) == set(cells)
+
+
+def test_the_last_digits_of_a_layout_change_no_byte(
+    synthetic_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = load_run(synthetic_run(conversations=6, repeats=1, quality=2))
+    frame = summary.summarise(run.records, run.plan)
+    plain = ConstrainedLayoutEngine.execute
+    written = []
+    for noise in (0.0, 3e-13):  # what one process and the next differ by
+
+        def execute(engine: Any, figure: Figure, noise: float = noise) -> Any:
+            done = plain(engine, figure)
+            for axes in figure.axes:
+                left, bottom, width, height = axes.get_position().bounds
+                box = Bbox.from_bounds(left + noise, bottom - noise, width, height)
+                axes.set_position(box)
+            return done
+
+        monkeypatch.setattr(ConstrainedLayoutEngine, "execute", execute)
+        with canvas.styled():
+            drawn = bars.tokens_per_call_figure(frame)
+        assert drawn is not None
+        written.append(canvas.render(drawn[0])["svg"])
+    assert written[0] == written[1]
+
+
+def test_decoders_keep_their_colours_and_share_none() -> None:
+    palette = colours(["ar", *TWELVE])
+    assert palette["ar"] == GREY
+    assert palette["nar"] == colours(["ar", "nar", "ptp"])["nar"]
+    alone = colours(["ar", "lookup"])["lookup"]
+    assert alone == colours(["ar", "mine", "idlm", "idlm@isd", "spec", "lookup"])["lookup"]
+    assert len(set(palette.values())) == len(palette)
+    assert colours(["ar", "idlm@isd", "idlm"])["idlm"] == colours(["ar", "idlm"])["idlm"]
+
+
+def test_a_speedup_of_exactly_one_has_an_axis(synthetic_run: Callable[..., Path]) -> None:
+    run = load_run(synthetic_run({"spec": 1.0}, conversations=2, repeats=1, quality=0))
+    frame = summary.summarise(run.records, run.plan)
+    frame.loc[frame["decoder"] == "spec", ["speedup", "speedup_low", "speedup_high"]] = 1.0
+    drawn = dots.speedup_figure(frame, Estimate())
+    assert drawn is not None
+    low, high = drawn[0].axes[0].get_xlim()
+    assert low < 1 < high
+
+
+def test_a_label_under_few_panels_is_not_cut(synthetic_run: Callable[..., Path]) -> None:
+    run = load_run(synthetic_run({"ptp": 40.0, "spec": 3.0}, conversations=4, repeats=1, quality=0))
+    lengths = summary.step_length_table(run.records, run.plan)
+    lengths.loc[0, "tokens"] = 99
+    drawn = bars.acceptance_length_figure(lengths, summary.summarise(run.records, run.plan))
+    assert drawn is not None
+    figure, _ = drawn
+    figure.draw_without_rendering()
+    (label,) = (text for text in figure.texts if "or more" in text.get_text())
+    box = label.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.x1

@@ -1,0 +1,78 @@
+"""The figure of papers and of several runs: a panel a run, one colour a decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.report.figures import dots
+from bench.report.figures.canvas import render
+from bench.report.together import load_members, members_of
+from bench.stats.side import load_side
+
+Write = Callable[..., Path]
+
+
+@pytest.mark.parametrize("width", [3.03, 3.25, 6.5])
+@pytest.mark.parametrize("shown", [dots.SPEEDUP, dots.TOKENS, dots.QUALITY])
+def test_the_numbers_in_a_column_are_whole_beside_what_is_said_of_lossy_decoders(
+    synthetic_run: Write, width: float, shown: dots.Number
+) -> None:
+    run = synthetic_run({"spec": 3.0, "nar": 9.0}, lossy=["nar"])
+    drawn = dots.dots_figure(members_of([load_side(str(run), run)]), shown, width)
+    assert drawn is not None
+    figure, data = drawn
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    assert len(axes.texts) == len(data) == (3 if shown is dots.QUALITY else 2)
+    assert list(data["decoder"])[-1] == "nar"
+    assert all(text.get_window_extent().x1 <= figure.bbox.x1 for text in axes.texts)
+    assert axes.bbox.width > 0.4 * figure.bbox.width
+
+
+def test_a_decoder_has_one_colour_in_every_panel_and_runs_share_the_axis(
+    synthetic_run: Write,
+) -> None:
+    one = synthetic_run({"own": 3.0, "spec": 2.0, "mine": 2.5}, name="one")
+    two = synthetic_run({"mine": 3.5, "own": 2.0}, name="two")
+    members = load_members([str(one), str(two)], one)
+    drawn = dots.dots_figure(members, dots.SPEEDUP, 3.25)
+    assert drawn is not None
+    figure, data = drawn
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["one", "two"]
+    assert len({axes.get_xlim() for axes in figure.axes}) == 1
+    used = []
+    for axes, (_, rows) in zip(figure.axes, data.groupby("run", sort=False), strict=True):
+        points = [line.get_markeredgecolor() for line in axes.lines if line.get_marker() == "o"]
+        used.append(dict(zip(rows["decoder"], points, strict=True)))
+    assert {len(set(each.values())) - len(each) for each in used} == {0}
+    assert used[0]["own"] == used[1]["own"]
+    assert used[0]["mine"] == used[1]["mine"]
+
+
+@pytest.mark.parametrize("conversations", [1, 6])
+def test_an_interval_is_named_where_one_is_drawn(synthetic_run: Write, conversations: int) -> None:
+    run = synthetic_run(conversations=conversations, quality=0)
+    drawn = dots.dots_figure(members_of([load_side(str(run), run)]), dots.SPEEDUP, 3.25)
+    assert drawn is not None
+    label = "speed-up over ar, 95 % interval" if conversations > 1 else "speed-up over ar"
+    assert drawn[0].get_supxlabel() == label
+
+
+def test_what_is_not_known_has_no_figure(synthetic_run: Write) -> None:
+    run = synthetic_run(quality=0)
+    assert dots.dots_figure(members_of([load_side(str(run), run)]), dots.QUALITY, 3.25) is None
+
+
+def test_a_figure_has_the_same_bytes_again_and_real_fonts(synthetic_run: Write) -> None:
+    members = members_of([load_side(str(run := synthetic_run()), run)])
+    made = []
+    for _ in range(2):
+        drawn = dots.dots_figure(members, dots.SPEEDUP, 3.25)
+        assert drawn is not None
+        made.append(render(drawn[0])["pdf"])
+    assert made[0] == made[1]
+    assert b"/Type3" not in made[0]
+    assert b"/FontFile2" in made[0]

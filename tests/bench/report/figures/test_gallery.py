@@ -1,0 +1,87 @@
+"""The list of figures: none without data, and a line that says why."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bench.records.run_folder import load_run
+from bench.report.figures import canvas
+from bench.report.figures.gallery import draw_all
+from bench.report.figures.style import GREY, PAPER, colours
+from bench.report.findings import Findings
+from bench.report.write import write_report
+
+Write = Callable[..., Path]
+
+
+def test_each_figure_is_drawn_or_said_to_be_left_out_with_the_reason(synthetic_run: Write) -> None:
+    made = draw_all(Findings(load_run(synthetic_run())))
+    left_out = {line.split(" (")[0]: line for line in made.left_out}
+    assert all("\n" not in line for line in made.left_out)
+    assert set(left_out) == {"time_split", "entropy", "passes"}
+    assert not set(left_out) & set(made.drawn)
+    assert set(made.captions) == set(made.drawn)
+    assert left_out["time_split"] == "time_split (there was no second pass)"
+
+
+def test_a_run_without_answers_has_no_figure_but_reasons(synthetic_run: Write) -> None:
+    run = load_run(synthetic_run())
+    made = draw_all(Findings(dataclasses.replace(run, records=())))
+    assert made.drawn == {}
+    assert len(made.left_out) == 12
+    assert "speedup (no decoder was timed against ar)" in made.left_out
+
+
+def test_the_baseline_alone_has_counters_times_and_memory_to_draw(synthetic_run: Write) -> None:
+    made = draw_all(Findings(load_run(synthetic_run({}, conversations=6, repeats=1, quality=0))))
+    assert set(made.drawn) == {"tokens_per_call", "latency", "memory"}
+
+
+def test_both_reports_say_in_a_line_which_figures_there_are_not(reported_run: Path) -> None:
+    markdown = (reported_run / "report.md").read_text(encoding="utf-8")
+    (line,) = (line for line in markdown.splitlines() if line.startswith("No figure of "))
+    assert "time_split (there was no second pass); " in line
+    page = (reported_run / "report.html").read_text(encoding="utf-8")
+    assert "time_split (there was no second pass)" in page
+    assert not (reported_run / "figures" / "time_split.png").exists()
+
+
+@pytest.mark.parametrize("conversations", [1, 6])
+def test_captions_and_labels_name_intervals_and_bands_that_are_drawn(
+    synthetic_run: Write, conversations: int
+) -> None:
+    made = draw_all(Findings(load_run(synthetic_run(conversations=conversations))))
+    several = conversations > 1
+    assert ("with 95 % intervals" in made.captions["speedup"]) == several
+    assert "with 95 % intervals" in made.captions["quality_speed"]  # that of quality is there
+    assert ("grey band" in made.captions["speedup"]) == several
+    for name in ("speedup", "quality_speed"):
+        figure = made.drawn[name][0]
+        labels = [figure.get_supxlabel(), *(axes.get_xlabel() for axes in figure.axes)]
+        assert any("95 % interval" in label for label in labels) == several, name
+
+
+def test_each_figure_has_its_data_beside_it(synthetic_run: Write) -> None:
+    path = synthetic_run()
+    write_report(path)
+    drawn = {file.stem for file in (path / "figures").glob("*.svg")}
+    assert drawn == {file.stem for file in (path / "figures" / "data").glob("*.csv")}
+    data = pd.read_csv(path / "figures" / "data" / "memory.csv")
+    assert set(data["decoder"]) == {"ar", "spec", "ptp"}
+
+
+def test_a_decoder_has_one_colour_in_all_figures(synthetic_run: Write) -> None:
+    run = load_run(synthetic_run({"spec": 3.0, "mine": 4.0, "nar": 6.0}, lossy=["nar"]))
+    palette = colours(["ar", "spec", "mine", "nar"])
+    for name, (figure, _) in draw_all(Findings(run)).drawn.items():
+        drawn = {str(line.get_color()) for axes in figure.axes for line in axes.lines}
+        drawn |= {str(line.get_markeredgecolor()) for axes in figure.axes for line in axes.lines}
+        other = {colour for colour in drawn if colour.startswith("#")} - set(palette.values())
+        assert other <= {GREY, PAPER, "#1b1f24", "#c9ced6"}, name
+        svg = canvas.render(figure)["svg"].decode()
+        assert palette["mine"] in svg, name

@@ -1,0 +1,159 @@
+"""Waits, phases, memory and lengths: data against hand-made numbers, and none without any."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
+from matplotlib.patches import Rectangle
+
+from bench.report.figures import canvas
+from bench.report.figures.bars import memory_figure, time_split_figure
+from bench.report.figures.curves import latency_figure, speedup_by_length_figure
+from bench.report.figures.style import PAPER
+from bench.stats.decompose import Split
+
+NAN = float("nan")
+
+
+def summary(**columns: Any) -> pd.DataFrame:
+    rows = {"decoder": ["ar", "spec", "nar"], "family": "all", "quality": [1.0, 1.0, 0.5]}
+    rows["guarantee"] = ["same tokens", "same tokens", "none"]
+    return pd.DataFrame(rows | columns)
+
+
+def bars(axes: Axes) -> list[Rectangle]:
+    return [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+
+
+def waits(*decoders: str, of: str = "between chunks") -> pd.DataFrame:
+    """Three percentiles of 1, 2 and 4 ms."""
+    rows = [
+        (name, of, 9, percentile, ms / 1e3)
+        for name in decoders
+        for percentile, ms in ((0, 1.0), (50, 2.0), (100, 4.0))
+    ]
+    return pd.DataFrame(rows, columns=["decoder", "wait", "n", "percentile", "seconds"])
+
+
+def test_waits_are_drawn_as_shares_in_milliseconds_dashed_where_lossy() -> None:
+    table = pd.concat([waits("spec", "nar", "gone"), waits("spec", of="first token")])
+    drawn = latency_figure(table, summary())
+    assert drawn is not None
+    figure, data = drawn
+    assert set(data["decoder"]) == {"spec", "nar"}
+    between, first = figure.axes
+    assert [axes.get_title("left") or axes.get_title() for axes in figure.axes] == [
+        "time between chunks",
+        "time to first token",
+    ]
+    spec, nar = between.lines
+    assert np.asarray(spec.get_xdata()).tolist() == pytest.approx([1.0, 2.0, 4.0])
+    assert np.asarray(spec.get_ydata()).tolist() == [0.0, 0.5, 1.0]
+    assert (spec.get_linestyle(), nar.get_linestyle()) == ("-", "--")
+    assert len(first.lines) == 1
+    assert canvas.render(figure)["png"]
+
+
+def test_without_the_times_of_steps_there_is_one_panel_and_without_any_no_figure() -> None:
+    drawn = latency_figure(waits("spec", of="first token"), summary())
+    assert drawn is not None
+    assert len(drawn[0].axes) == 1
+    assert latency_figure(waits(), summary()) is None
+
+
+def split(decoder: str, each_s: float, **shares: float) -> Split:
+    return Split(
+        decoder=decoder, prompts=6, time_per_token_s=each_s, shares=shares, against_timed=1.0
+    )
+
+
+def test_time_is_split_into_shares_and_milliseconds() -> None:
+    parts = [
+        split("ar", 0.004, prefill=0.25, draft=0.0, verify=0.75),
+        split("spec", 0.002, prefill=0.2, draft=0.3, verify=0.5),
+        split("gone", 1.0, prefill=0.2, draft=0.3, verify=0.5),
+    ]
+    drawn = time_split_figure(parts, summary())
+    assert drawn is not None
+    figure, data = drawn
+    assert list(data["decoder"]) == ["ar"] * 3 + ["spec"] * 3
+    assert list(data["ms_per_token"]) == pytest.approx([1.0, 0.0, 3.0, 0.4, 0.6, 1.0])
+    shares, each = figure.axes
+    ends = [bar.get_x() + bar.get_width() for bar in bars(shares)]
+    assert ends == pytest.approx([0.25, 0.2, 0.25, 0.5, 1.0, 1.0])  # phase by phase
+    assert [text.get_text() for text in each.texts] == ["4.00", "2.00"]
+    assert canvas.render(figure)["png"]
+
+
+def test_without_a_second_pass_time_is_not_split() -> None:
+    assert time_split_figure([], summary()) is None
+
+
+def test_memory_is_drawn_beside_the_baselines() -> None:
+    drawn = memory_figure(summary(peak_memory_bytes=[10_000_000, 12_500_000, 30_000_000]))
+    assert drawn is not None
+    figure, data = drawn
+    assert list(data["over_ar"]) == [1.0, 1.25, 3.0]
+    (axes,) = figure.axes
+    written = [text.get_text() for text in axes.texts]
+    assert written == ["10.0 MB", "12.5 MB  (1.25x ar)", "30.0 MB  (3.00x ar)"]
+    assert [bar.get_width() for bar in bars(axes)] == [10.0, 12.5, 30.0]
+    assert [to_rgba(bar.get_facecolor())[3] for bar in bars(axes)] == [1.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("most", "text"), [(900, "900.0 bytes"), (2_500, "2.50 kB"), (7_000_000_000, "7.00 GB")]
+)
+def test_memory_has_the_unit_of_the_largest(most: int, text: str) -> None:
+    drawn = memory_figure(summary(peak_memory_bytes=[most, NAN, NAN]))
+    assert drawn is not None
+    assert [t.get_text() for t in drawn[0].axes[0].texts] == [text]
+
+
+def test_unmeasured_memory_is_no_figure() -> None:
+    assert memory_figure(summary(peak_memory_bytes=[NAN] * 3)) is None
+
+
+def by_length(longest: float) -> pd.DataFrame:
+    rows = [
+        ("spec", 6, 10.0, 20.0, 15.0, 2.0, 1.5, 2.5),
+        ("spec", 6, 21.0, longest, 25.0, 3.0, NAN, NAN),
+        ("nar", 6, 10.0, 20.0, 15.0, 6.0, 5.0, 7.0),
+        ("nar", 6, 21.0, longest, 25.0, 7.0, 6.0, 8.0),
+    ]
+    columns = ["decoder", "prompts", "shortest", "longest", "ar_tokens"]
+    return pd.DataFrame(rows, columns=[*columns, "speedup", "speedup_low", "speedup_high"])
+
+
+def test_speed_ups_are_drawn_by_length_in_groups() -> None:
+    drawn = speedup_by_length_figure(by_length(30.0), summary())
+    assert drawn is not None
+    figure, data = drawn
+    assert list(data["speedup"]) == [2.0, 3.0, 6.0, 7.0]
+    (axes,) = figure.axes
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["10 to 20", "21 to 30"]
+    points = [line for line in axes.lines if line.get_marker() == "o"]
+    assert [np.asarray(line.get_ydata()).tolist() for line in points] == [[2.0, 3.0], [6.0, 7.0]]
+    assert [line.get_markerfacecolor() == PAPER for line in points] == [False, True]
+    left, right = (np.asarray(line.get_xdata())[0] for line in points)
+    assert left < 0 < right  # beside one another
+    assert canvas.render(figure)["png"]
+
+
+def test_a_group_of_answers_of_one_length_is_named_by_it() -> None:
+    drawn = speedup_by_length_figure(by_length(30.0).replace({"longest": {30.0: 21.0}}), summary())
+    assert drawn is not None
+    ticks = drawn[0].axes[0].get_xticklabels()
+    assert [tick.get_text() for tick in ticks] == ["10 to 20", "21"]
+
+
+def test_lengths_that_hardly_differ_are_no_figure() -> None:
+    table = by_length(30.0)
+    near = table.replace({"ar_tokens": {25.0: 22.0}})
+    assert speedup_by_length_figure(near, summary()) is None
+    assert speedup_by_length_figure(table.iloc[:0], summary()) is None

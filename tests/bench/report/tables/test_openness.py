@@ -1,0 +1,94 @@
+"""How open the text is and how repetitive the answers: said beside what is accepted of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from bench.records.run_folder import load_run
+from bench.report.findings import Findings
+from bench.report.write import print_summary, write_report
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def looping(synthetic_run: Write) -> Path:
+    """Whose `spec` says three words over and over; ar's entropy is 0.25 nats a token, qa's 2."""
+    path = synthetic_run({"spec": 3.0, "ptp": 4.0}, conversations=2, quality=2)
+    lines = []
+    for line in (path / "samples.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        if record.get("decoder") == "spec" and record.get("tokens"):
+            record["tokens"] = [1 + i % 3 for i in range(len(record["tokens"]))]
+        if record.get("kind") == "quality":
+            record |= {"tokens": [7, 8, 9, 10], "nll": 1.0, "agreement": 1.0}
+            record["entropy"] = 2.0 if record["family"] == "qa" else 0.25
+        lines.append(json.dumps(record))
+    (path / "samples.jsonl").write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_every_table_of_accepted_tokens_says_how_open_the_text_is(looping: Path) -> None:
+    findings = Findings(load_run(looping))
+    assert "mean entropy of 0.54 nats" in findings.headline.note  # (2 + 5 x 0.25) / 6
+    (table,) = [
+        t for t in findings.family_tables if t.title == "Accepted tokens per step by family"
+    ]
+    first = dict(zip(table.headings, (cell.text for cell in table.rows[0]), strict=True))
+    assert first["decoder"] == "ar's entropy, nats"
+    assert (first["qa"], first["translation"], first["all"]) == ("2", "0.25", "0.54")
+    console = Console(width=200, color_system=None)
+    with console.capture() as capture:
+        print_summary(looping, console)
+    assert "mean entropy of 0.54 nats" in capture.get()
+
+
+def test_nearly_determined_text_is_called_so(looping: Path) -> None:
+    samples = looping / "samples.jsonl"
+    samples.write_text(samples.read_text().replace('"entropy": 2.0', '"entropy": 0.001').replace(
+        '"entropy": 0.25', '"entropy": 0.001'))  # fmt: skip
+    assert "0.001 nats; the text is nearly determined" in Findings(load_run(looping)).headline.note
+
+
+def test_without_a_quality_pass_the_entropy_is_said_to_be_unknown(synthetic_run: Write) -> None:
+    findings = Findings(load_run(synthetic_run(quality=0)))
+    assert "entropy of ar's next token was not measured" in findings.headline.note
+    assert not any(t.rows[0][0].text.startswith("ar's") for t in findings.family_tables)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_loops_are_flagged_in_the_summary_the_tables_and_the_caveats(looping: Path) -> None:
+    write_report(looping)
+    summary: Any = pd.read_csv(looping / "summary.csv").set_index(["decoder", "family"])
+    assert bool(summary.loc[("spec", "all"), "loops"])
+    assert not bool(summary.loc[("ar", "all"), "loops"])
+    assert not bool(summary.loc[("ptp", "all"), "loops"])
+    assert summary.loc[("spec", "all"), "repeated_trigrams"] > 0.7
+    report = (looping / "report.md").read_text()
+    assert "Repetition by family" in report
+    assert "% of its 3-grams stand earlier in the same answer (ar 0 %)" in report
+    caveats = [line for line in Findings(load_run(looping)).caveats if "loops" in line]
+    assert len(caveats) == 1
+    assert caveats[0].startswith("spec loops: ")
+
+
+def test_where_there_is_no_gold_answer_agreement_with_ar_is_said(looping: Path) -> None:
+    samples = looping / "samples.jsonl"
+    lines = [json.loads(line) for line in samples.read_text().splitlines()]
+    for line in lines:
+        if (line.get("kind"), line.get("family")) == ("quality", "qa"):
+            line["scores"] = None
+    samples.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    findings = Findings(load_run(looping))
+    assert "No gold answers in qa: agreement with ar says how near." in findings.caveats
+    titled = {table.title: table for table in findings.parallel_tables}
+    table = titled["Agreement with ar by family"]
+    spec = next(row for row in table.rows if row[0].text == "spec")
+    assert {cell.text for cell in spec[1:]} == {"0.0 / 0.0"}, "it says 1 2 3, ar 0 1 2"

@@ -1,0 +1,79 @@
+"""The sentence on what a run can tell apart: its widths are those of the intervals."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from bench.records.run_folder import load_run
+from bench.report.findings import Findings
+from bench.report.tables.conclusion import quality_width, resolution, speed_width
+from bench.stats.summary_row import COLUMNS, SummaryRow
+
+
+def summary(*rows: dict[str, Any]) -> pd.DataFrame:
+    full = dict.fromkeys(COLUMNS) | {"family": "all", "guarantee": "same tokens"}
+    return pd.DataFrame([full | row for row in rows]).astype(COLUMNS)
+
+
+AR = {
+    "decoder": "ar", "speedup": 1.0, "speedup_low": 1.0, "speedup_high": 1.0, "pairs": 28,
+    "quality": 0.99, "quality_low": 0.98, "quality_high": 1.0, "quality_prompts": 120,
+}  # fmt: skip
+SPEC = {
+    **AR, "decoder": "spec", "speedup": 2.0, "speedup_low": 2.0 / 1.1, "speedup_high": 2.0 * 1.1,
+}  # fmt: skip
+NAR = {
+    **AR, "decoder": "nar", "speedup": 5.0, "speedup_low": 4.0, "speedup_high": 6.25,
+    "quality_low": 0.5, "quality_high": 0.6,
+}  # fmt: skip
+
+
+def test_widths_are_halves_of_the_intervals_of_speed_as_a_factor() -> None:
+    row = SummaryRow(decoder="spec", family="all", speedup_low=2 / 1.1, speedup_high=2 * 1.1)
+    assert speed_width(row) == pytest.approx(1.1)
+    row = SummaryRow(decoder="nar", family="all", quality_low=0.5, quality_high=0.6)
+    assert quality_width(row) == pytest.approx(0.05)
+
+
+def test_the_sentence_names_the_narrowest_and_the_widest_and_how_many_prompts() -> None:
+    said = resolution(summary(AR, NAR, SPEC))
+    assert said == (
+        "Resolution: differences from ar in speed below 1.10x (spec) to 1.25x (nar) cannot be told "
+        "apart with 28 prompts; in quality below 1.0 points (ar) to 5.0 points (nar) cannot be "
+        "told apart with 120 held-out prompts."
+    )
+
+
+def test_of_one_decoder_there_is_one_width_and_without_quality_no_word_of_it() -> None:
+    said = resolution(summary({**AR, "quality_low": None, "quality_high": None}, SPEC | {
+        "quality_low": None, "quality_high": None, "pairs": 7, "batch_size": 4,
+    }))  # fmt: skip
+    assert said == (
+        "Resolution: differences from ar in speed below 1.10x cannot be told apart with 7 groups "
+        "of prompts."
+    )
+
+
+def test_where_there_is_no_interval_nothing_is_claimed() -> None:
+    lone = SPEC | {"speedup_low": None, "speedup_high": None, "quality_low": 1, "quality_high": 1}
+    assert resolution(summary(AR | {"quality_low": 1.0}, lone)) == ""
+
+
+def test_a_wrong_decoder_is_left_out() -> None:
+    said = resolution(summary(AR, SPEC, NAR | {"guarantee": "WRONG"}))
+    assert "nar" not in said
+    assert "below 1.10x cannot" in said
+
+
+def test_reports_say_what_the_runs_own_intervals_resolve(reported_run: Path) -> None:
+    findings = Findings(load_run(reported_run))
+    rows = findings.summary.query("family == 'all'").set_index("decoder")
+    low, high = rows["speedup_low"]["spec"], rows["speedup_high"]["spec"]
+    assert f"{math.sqrt(high / low):.2f}x (" in findings.resolution
+    for file in ("report.md", "report.html"):
+        assert findings.resolution in (reported_run / file).read_text(encoding="utf-8")

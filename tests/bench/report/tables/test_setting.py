@@ -1,0 +1,33 @@
+"""Where a run comes from, in a line each, before anything that it measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.report.tables.setting import setting
+from bench.stats.side import load_side
+
+REFERENCES = Path(__file__).parents[4] / "results" / "reference"
+
+
+def test_model_tasks_decoders_precision_machine_and_date_are_a_line_each() -> None:
+    side = load_side(str(REFERENCES / "cpu-zoo"), REFERENCES)
+    assert setting(side, ["ar", "spec"]) == [
+        ("model", "zoo (2.2M parameters)"),
+        ("tasks", "zoo, greedy, at most 256 new tokens, 3 repeats"),
+        ("decoders", "ar, spec"),
+        ("dtype", "float32"),
+        ("device", "cpu, AMD EPYC, 2 cores"),
+        ("threads", str(side.env.torch.threads)),
+        ("date", str(side.status.started_utc)[:16].replace("T", " ") + " UTC"),
+    ]
+
+
+def test_what_is_not_recorded_is_left_out(tmp_path: Path) -> None:
+    for name in ("config.toml", "env.json", "run.json", "summary.csv"):
+        (tmp_path / name).write_bytes((REFERENCES / "cpu-zoo" / name).read_bytes())
+    (tmp_path / "env.json").write_text("{}")
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "config.toml").write_text('model = "/home/someone/tiny"\n')
+    known = setting(load_side(str(tmp_path), tmp_path), ["ar"])
+    assert known == [("model", "tiny"), ("decoders", "ar")]

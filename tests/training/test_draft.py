@@ -1,0 +1,246 @@
+"""A draft model from recipe to speculative decoding."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from decoders.ar import Autoregressive
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import generate
+from decoders.core.hf.checkpoint import weights_sha256
+from decoders.core.hf.model import HFModel
+from decoders.core.types import Sampling
+from decoders.spec import Speculative
+from tests.command_line import bench
+from tests.tiny_recipe import toml_of
+from training.adapter.lean_job import GREEDY_TEMPERATURE
+from training.draft import (
+    DraftJob,
+    DraftRecipe,
+    DraftTable,
+    TeacherCache,
+    fresh_draft,
+    leading_runs,
+    train_draft,
+)
+from training.loop import TrainingProgress
+from training.reporter import Reporter
+from training.text.completion_file import Completion, write_completions
+from training.text.data import Row
+
+
+@pytest.fixture
+def tables(home: Path, tmp_path: Path) -> dict[str, Any]:
+    """A recipe of seconds; completions of two temperatures."""
+    generator = torch.Generator().manual_seed(1)
+    made = [
+        Completion(
+            number=number,
+            temperature=0.7 * (number % 2),
+            prompt=(4, 5 + number),
+            tokens=tuple(torch.randint(3, 30, (12,), generator=generator).tolist()),
+        )
+        for number in range(40)
+    ]
+    write_completions(tmp_path / "answers.jsonl", made)
+    return {
+        "model": {"path": str(home / "zoo")},
+        "draft": {"width": 16, "layers": 1, "heads": 2, "intermediate": 24, "seed": 1},
+        "data": {
+            "kind": "completions", "path": str(tmp_path / "answers.jsonl"), "rows_per_step": 8,
+        },
+        "run": {
+            "num_steps": 30, "warmup_steps": 2, "muon_lr": 0.02, "adamw_lr": 0.01,
+            "max_tokens": 80, "head_words": 10, "negatives": 5, "teacher_top": 4,
+            "eval_steps": 10, "eval_rows": 8,
+        },
+    }  # fmt: skip
+
+
+def test_a_draft_is_distilled_written_in_half_precision_and_drafts(
+    tables: dict[str, Any], home: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    assert train_draft(tables, out, progress="plain").step == 30
+    records = [json.loads(x) for x in (out / "training_log.jsonl").read_text().splitlines()]
+    losses = [record["held_out"]["loss"] for record in records]
+    assert len(losses) == 3
+    draft = AutoModelForCausalLM.from_pretrained(out)
+    assert draft.dtype == torch.float16
+    assert json.loads((out / "draft.json").read_text()) == {
+        "target_weights_sha256": weights_sha256(home / "zoo")
+    }
+    target = HFModel.load(home / "zoo", dtype=torch.float32, device="cpu")
+    small = HFModel.load(out, dtype=torch.float32, device="cpu")
+    sampling = Sampling(temperature=0.0, max_new_tokens=16, seed=1)
+    plain = generate(Autoregressive(), [4, 9], sampling, Models(target=target)).tokens
+    models = Models(target=target, draft=small)
+    assert generate(Speculative(k=3), [4, 9], sampling, models).tokens == plain
+
+
+def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(
+    tables: dict[str, Any], tmp_path: Path
+) -> None:
+    tables["run"]["num_steps"] = 4
+    train_draft(tables, tmp_path / "whole", progress="none")
+    assert train_draft(tables, tmp_path / "parts", progress="none", stop_after_s=0).step == 1
+    train_draft(tables, tmp_path / "parts", progress="none")
+    whole, parts = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / name).state_dict()
+        for name in ("whole", "parts")
+    )
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+def test_its_words_begin_where_the_targets_are_near_one_another() -> None:
+    sizes: dict[str, Any] = {"vocab_size": 50, "hidden_size": 32, "num_attention_heads": 2}
+    config = LlamaConfig(**sizes, intermediate_size=16, num_hidden_layers=1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        target = LlamaForCausalLM(config)
+        basis = torch.randn(8, 32)
+    target.model.embed_tokens.weight.data = torch.randn(50, 8, generator=seeded(2)) @ basis
+    draft = fresh_draft(target, DraftTable(width=8, layers=1, heads=2, intermediate=8))
+    ours, theirs = draft.model.embed_tokens.weight.detach(), target.model.embed_tokens.weight
+    cosines = [torch.nn.functional.normalize(words.detach()) for words in (ours, theirs)]
+    assert torch.allclose(cosines[0] @ cosines[0].T, cosines[1] @ cosines[1].T, atol=1e-4)
+    assert draft.lm_head.weight is draft.model.embed_tokens.weight
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_the_teacher_is_asked_once_about_a_row(tmp_path: Path) -> None:
+    asked = []
+
+    def logits(row: Row) -> torch.Tensor:
+        asked.append(row)
+        return torch.tensor([[0.0, 3.0, 1.0], [2.0, -1.0, 1.5]])
+
+    row = Row([5, 6, 7], [False, True, True])
+    for _ in range(2):
+        ids, values = TeacherCache(tmp_path, logits, 2).top(row)
+        assert ids.tolist() == [[1, 2], [0, 2]]
+        assert values.tolist() == [[3.0, 1.0], [2.0, 1.5]]
+    assert len(asked) == 1
+
+
+def test_leading_runs_count_what_stands_before_the_first_wrong_one() -> None:
+    right = [True, True, False, True, True, True, True, True]
+    assert leading_runs(right) == [2, 1, 0, 4, 4, 3, 2, 1]
+
+
+def test_the_command_trains_and_refuses_in_one_line(tables: dict[str, Any], tmp_path: Path) -> None:
+    tables["run"]["num_steps"] = 2
+    path = tmp_path / "draft.toml"
+    path.write_text(toml_of(tables), encoding="utf-8")
+    done = bench("train", "draft", "--recipe", path, "-o", tmp_path / "made", "--progress", "none")
+    assert done.code == 0, done.err
+    assert (tmp_path / "made" / "model.safetensors").is_file()
+    refused = bench("train", "draft", "--recipe", path, "--set", "draft.size=3")
+    assert refused.code == 2
+    assert "unknown key draft.size" in refused.err
+
+
+@pytest.mark.parametrize("prompt_weight", [0.0, 0.25])
+def test_the_loss_is_against_what_the_target_says_before_each_token(
+    tables: dict[str, Any], home: Path, tmp_path: Path, prompt_weight: float
+) -> None:
+    """Row by row through both models: half of it against labels, half against the likeliest."""
+    tables["run"] |= {"head_words": 0, "label_share": 0.5, "prompt_weight": prompt_weight}
+    with Reporter("none", "draft", tmp_path / "log.jsonl", "tokens") as reporter:
+        job = DraftJob(DraftRecipe.of(tables), tmp_path, torch.device("cpu"), reporter, str)
+        job.trained.lm_head.weight.data *= 50  # else it is sure of nothing, and all losses alike
+        pieces = list(job.pieces(TrainingProgress()))
+    target = AutoModelForCausalLM.from_pretrained(home / "zoo", dtype=torch.float32)
+    expected, num = 0.0, 0
+    with torch.no_grad():
+        for row in job.source.rows(0):
+            ids = torch.tensor([row.ids])
+            said, drafted = target(ids).logits[0], job.trained(ids).logits[0]
+            for place in range(1, len(row.ids)):
+                weight = 1.0 if row.learn[place] else prompt_weight
+                if not weight:
+                    continue
+                temperature = (row.temperature or GREEDY_TEMPERATURE) if row.learn[place] else 1.0
+                likeliest = said[place - 1].topk(4)
+                q = (drafted[place - 1] / temperature).log_softmax(-1)
+                p = (likeliest.values / temperature).softmax(-1)
+                taught = -(p * q[likeliest.indices]).sum() - q[row.ids[place]]
+                expected += weight * 0.5 * float(taught)
+                num += 1
+    assert sum(count for _, count, _ in pieces) == num
+    assert sum(loss.item() for loss, _, _ in pieces) == pytest.approx(expected, rel=1e-3)
+
+
+def test_prompts_are_learnt_at_their_own_weight_and_temperature(
+    tables: dict[str, Any], tmp_path: Path
+) -> None:
+    tables["run"] |= {"num_steps": 1, "prompt_weight": 0.25}
+    state = tmp_path / ".training"
+    with Reporter("none", "draft", tmp_path / "log.jsonl", "tokens") as reporter:
+        job = DraftJob(DraftRecipe.of(tables), tmp_path, torch.device("cpu"), reporter, str)
+        row = Row([5, 6, 7, 8], [False, False, True, True], 0.7)
+        places = [torch.arange(1, 4)]
+        temperature, weight = job._importance([row], places)
+        assert temperature.tolist() == pytest.approx([1.0, 0.7, 0.7])
+        assert weight.tolist() == [0.25, 1.0, 1.0]
+        ((loss, num_targets, num_tokens), *_) = job.pieces(TrainingProgress())
+    assert num_targets > 0
+    assert num_targets < num_tokens
+    assert loss.isfinite()
+    (folder,) = state.glob("teacher-*-prompts/top4")
+    kept = [np.load(file)["ids"].shape for file in folder.iterdir()]
+    assert kept[0] == (13, 4)  # 2 + 12 tokens, the first of which nothing predicts
+
+
+def test_a_draft_begins_as_another_of_its_sizes_and_of_no_other(
+    tables: dict[str, Any], tmp_path: Path
+) -> None:
+    tables["run"]["num_steps"] = 2
+    train_draft(tables, tmp_path / "first", progress="none")
+    first = AutoModelForCausalLM.from_pretrained(tmp_path / "first")
+    target = AutoModelForCausalLM.from_pretrained(tables["model"]["path"])
+    table = DraftTable(**tables["draft"], initial=str(tmp_path / "first"))
+    begun = fresh_draft(target, table)
+    for name, weight in first.state_dict().items():
+        assert torch.equal(begun.state_dict()[name], weight.float()), name
+    with pytest.raises(ValueError, match="other sizes than"):
+        fresh_draft(target, table.model_copy(update={"width": 8}))
+
+
+@pytest.mark.parametrize(("last", "written"), [(0.4, 1), (0.6, 2)], ids=["before", "last"])
+def test_the_model_whose_drafts_stood_most_often_is_written(
+    tables: dict[str, Any], tmp_path: Path, last: float, written: int
+) -> None:
+    with Reporter("none", "draft", tmp_path / "log.jsonl", "tokens") as reporter:
+        job = DraftJob(DraftRecipe.of(tables), tmp_path / "out", torch.device("cpu"), reporter, str)
+    weight = job.trained.model.norm.weight
+    for step, stood in ((1, 0.5), (2, last)):
+        weight.data.fill_(step)
+        job._stood = stood
+        job._best.offer(step, stood, job.trained)
+    job.export(tmp_path / "out")
+    kept = AutoModelForCausalLM.from_pretrained(tmp_path / "out").state_dict()
+    assert kept["model.norm.weight"].unique().tolist() == [written]
+
+
+def test_an_evaluation_offers_its_weights(tables: dict[str, Any], tmp_path: Path) -> None:
+    tables["run"] |= {"num_steps": 2, "eval_steps": 1}
+    train_draft(tables, tmp_path / "out", progress="none")
+    kept = torch.load(tmp_path / "out" / ".training" / "best.pt", weights_only=True)
+    assert kept["step"] == 1
+    assert (
+        kept["model"].keys()
+        == torch.load(tmp_path / "out" / ".training" / "draft.pt", weights_only=True)[
+            "model"
+        ].keys()
+    )

@@ -1,0 +1,279 @@
+"""A small draft model, distilled on the target's own completions: ``bench train draft``.
+
+A Llama of one to three narrow layers with the target's tokenizer and tied embeddings, which begin
+as the target's own, projected on their principal directions. It learns the target's likeliest
+tokens after each prefix of its completions, at the temperature they were sampled at, and, where the
+recipe says so, after each prefix of the prompts, at temperature 1.
+
+Letters: B rows, P taught tokens of a row, M tokens that count, T likeliest tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Unpack
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from decoders.core.hf.checkpoint import weights_sha256
+from training.adapter.job import rows_at
+from training.adapter.lean_job import GREEDY_TEMPERATURE, ShortHead, Top, taught_loss
+from training.adapter.lean_llama import LeanLlama
+from training.forward import fresh_llama, hidden_states
+from training.loop import Best, Piece, TrainingProgress, fingerprint_of, muon_and_adamw
+from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, RecipeTable, Seed, Share
+from training.reporter import Reporter
+from training.run import BEST, Locate, TrainingOptions, open_checkpoint, train_recipe
+from training.text.data import Row, padded, worker_groups
+from training.text.pool import row_hash, stored_completions
+from training.text.sources import source_of
+from training.workers import worker
+
+_MOST_DRAFTS = 4  # drafts in a row that an evaluation looks at
+
+
+class _TargetTable(RecipeTable):
+    """[model]: the target, a Llama, as for `bench run --model`, and the dtype it is asked in."""
+
+    path: str
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+
+class DraftTable(RecipeTable):
+    """[draft]: sizes of the draft model, and the seed of its first weights.
+
+    `initial` is the folder of a draft of these sizes to begin as, in place of fresh weights.
+    """
+
+    width: Count = 128
+    layers: Count = 2
+    heads: Count = 4
+    intermediate: Count = 384
+    seed: Seed = 0
+    initial: str | None = None
+
+
+class _RunTable(LoopTable):
+    """[run]: see `training.adapter.recipe.RunTable`.
+
+    Attributes:
+        negatives: random words in each loss beside the `head_words`, so that none is forgotten.
+        prompt_weight: of a prompt's tokens in the loss, where those of an answer weigh 1.
+    """
+
+    muon_lr: Rate
+    max_tokens: Count = 3000
+    label_share: Share = 0.3
+    teacher_top: Count = 16
+    head_words: NotNegative = 0
+    negatives: NotNegative = 0
+    prompt_weight: float = Field(default=0.0, ge=0, le=1)
+    seed: Seed = 1
+    eval_steps: Count = 100
+
+
+class DraftRecipe(Recipe):
+    """A recipe of drafts."""
+
+    model: _TargetTable
+    draft: DraftTable = DraftTable()
+    data: dict[str, Any]
+    run: _RunTable
+
+
+def train_draft(
+    tables: Mapping[str, Any], output: Path, **options: Unpack[TrainingOptions]
+) -> TrainingProgress:
+    """Train a recipe's draft, as in ``training/recipes/smollm2-draft.toml``; see `train_recipe`."""
+    return train_recipe("draft", DraftRecipe.of(tables), DraftJob, output, options)
+
+
+class DraftJob:
+    """Answers of the source's rows, one group of rows after another."""
+
+    def __init__(
+        self,
+        recipe: DraftRecipe,
+        output: Path,
+        device: torch.device,
+        reporter: Reporter,
+        locate: Locate,
+    ) -> None:
+        """Open the target and the data (raises as `train_recipe`); drafts are trained on a CPU."""
+        del device
+        state, folder = output / ".training", locate(recipe.model.path)
+        self.run, self.reporter, self.taught_by = recipe.run, reporter, weights_sha256(folder)
+        self._best, self._stood = Best(state / BEST), 0.0
+        dtype = getattr(torch, recipe.model.dtype)
+        target = open_checkpoint(folder, "AutoModelForCausalLM", dtype=dtype)
+        self._target, self._head = LeanLlama(target, 0), target.get_output_embeddings()
+        source = source_of(
+            recipe.data,
+            tokenizer=open_checkpoint(folder, "AutoTokenizer"),
+            max_length=target.config.max_position_embeddings,
+            folder=state,
+        )
+        self.source = stored_completions(source, "a draft")
+        self.fingerprint = fingerprint_of(recipe.decisive(), self.taught_by, source.facts)
+        self.trained = fresh_draft(target, recipe.draft)
+        everywhere = "-prompts" if recipe.run.prompt_weight else ""
+        kept = state / f"teacher-{(self.taught_by or 'unknown')[-12:]}{everywhere}"
+        self._cache = TeacherCache(kept, self._logits, recipe.run.teacher_top)
+        self._frequent = torch.tensor(self.source.frequent(recipe.run.head_words)).long()
+
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Return Muon for the matrices of the layers, AdamW for embeddings and norms."""
+        matrices = self.trained.model.layers.parameters()
+        return muon_and_adamw(self.trained, matrices, self.run, weight_decay=0.01)
+
+    @torch.no_grad()
+    def _logits(self, row: Row) -> Tensor:
+        hidden, _ = self._target.context(torch.tensor([row.ids]))
+        logits: Tensor = self._head(hidden[0, self._taught(row) - 1])
+        return logits
+
+    def _taught(self, row: Row) -> Tensor:
+        """Return indices of learnt tokens: the answer's, and the prompt's where it counts."""
+        return torch.arange(1, len(row.ids)) if self.run.prompt_weight else _answer(row)
+
+    def pieces(self, progress: TrainingProgress) -> Iterator[Piece]:
+        """Yield losses of this worker's groups of a step."""
+        run, words_of = self.run, self.trained.lm_head.weight
+        rng = np.random.default_rng([run.seed, progress.step, worker()[0]])
+        for group in worker_groups(self.source.rows(progress.step), run.max_tokens):
+            others = torch.from_numpy(rng.choice(len(words_of), run.negatives, replace=False))
+            words = torch.unique(torch.cat([self._frequent, others]))
+            head = ShortHead(words_of, words if run.head_words else words[:0])
+            top = None
+            if run.label_share < 1:  # labels alone need no teacher
+                ids, logits = zip(*map(self._cache.top, group), strict=True)
+                top = torch.cat(ids), torch.cat(logits)
+            taught = [self._taught(row) for row in group]
+            states, target = self._states(group, taught)
+            weights = self._importance(group, taught)
+            loss = taught_loss(states, head, target, top, *weights, label_share=run.label_share)
+            yield loss, len(target), sum(len(row.ids) for row in group)
+
+    def _states(self, rows: Sequence[Row], taught: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return hidden states ``[M, D]`` before the taught tokens of rows, and those tokens."""
+        ids = padded(rows)
+        hidden = hidden_states(self.trained, ids, torch.float32)
+        counts = torch.tensor([len(part) for part in taught])
+        line, index = torch.arange(len(rows)).repeat_interleave(counts), torch.cat(list(taught))
+        return hidden[line, index - 1], ids[line, index]
+
+    def _importance(self, rows: Sequence[Row], taught: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return temperatures and weights ``[M]`` of the taught tokens of rows."""
+        temperatures, weights = [], []
+        for row, part in zip(rows, taught, strict=True):
+            own = torch.tensor(row.learn)[part]
+            of_answer = row.temperature or GREEDY_TEMPERATURE
+            temperatures.append(torch.where(own, of_answer, 1.0))
+            weights.append(torch.where(own, 1.0, self.run.prompt_weight))
+        return torch.cat(temperatures), torch.cat(weights)
+
+    @torch.no_grad()
+    def evaluate(self, progress: TrainingProgress) -> None:
+        """Report held-out drafts that stand where the target's text is greedy, and the loss."""
+        rows = rows_at(self.source.held_out(self.run.eval_rows), 0.0)
+        stood, loss = [], 0.0
+        for row in rows:
+            states, target = self._states([row], [_answer(row)])
+            logits = self.trained.lm_head(states)
+            loss += torch.nn.functional.cross_entropy(logits, target, reduction="sum").item()
+            stood += leading_runs((logits.argmax(-1) == target).tolist())
+        count = max(1, len(stood))
+        self._stood = sum(stood) / count
+        held = {
+            "agreement": round(sum(run > 0 for run in stood) / count, 4),
+            "drafts_that_stand": round(self._stood, 4),
+            "of_drafts": _MOST_DRAFTS,
+            "loss": round(loss / count, 4),
+            "rows": len(rows),
+        }
+        record = {"held_out": held, "parameters": sum(p.numel() for p in self.trained.parameters())}
+        line = f"of {_MOST_DRAFTS} drafts {held['drafts_that_stand']:.2f} stand, "
+        line += f"agreement {held['agreement']:.3f}, loss {held['loss']:.3f}"
+        self.reporter.evaluation(progress, line, record)
+        self._best.offer(progress.step, self._stood, self.trained)
+
+    def export(self, output: Path) -> None:
+        """Write the model with the most drafts that stood in float16, and its teacher's hash."""
+        output.mkdir(parents=True, exist_ok=True)
+        fresh = type(self.trained)(self.trained.config)
+        best = self._best.better_than(self._stood)
+        fresh.load_state_dict(self.trained.state_dict() if best is None else best)
+        fresh.to(torch.float16).save_pretrained(output)
+        facts = {"target_weights_sha256": self.taught_by}
+        (output / "draft.json").write_text(f"{json.dumps(facts)}\n", encoding="utf-8")
+
+
+class TeacherCache:
+    """Asks the teacher about a row the first time, and remembers in a file of the row.
+
+    A row of 100 answer tokens takes the teacher a second on one core and 10 kB here; a small model
+    passes over its rows many times.
+    """
+
+    def __init__(self, folder: Path, logits: Callable[[Row], Tensor], num_top: int) -> None:
+        """Take `logits` ``[P, V]`` before the taught tokens of a row."""
+        self._folder, self._logits, self._num_top = folder / f"top{num_top}", logits, num_top
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def top(self, row: Row) -> Top:
+        """Return the teacher's likeliest tokens and their logits, ``[P, T]`` each."""
+        path = self._folder / f"{row_hash(row):016x}.npz"
+        if not path.exists():
+            logits, ids = self._logits(row).topk(self._num_top)
+            partial = path.with_suffix(f".{os.getpid()}")
+            with partial.open("wb") as file:
+                np.savez(file, ids=ids.int().numpy(), logits=logits.half().numpy())
+            partial.replace(path)
+        with np.load(path) as kept:
+            return torch.from_numpy(kept["ids"]).long(), torch.from_numpy(kept["logits"]).float()
+
+
+def fresh_draft(target: Any, table: DraftTable) -> Any:
+    """Return a Llama of the recipe's sizes; its embeddings are the target's, projected.
+
+    A draft to begin as that has other sizes raises `ValueError`.
+    """
+    copied = ["vocab_size", "max_position_embeddings", "rope_parameters"]
+    copied += ["bos_token_id", "eos_token_id", "pad_token_id"]
+    draft = fresh_llama(table, **{name: getattr(target.config, name) for name in copied})
+    if table.initial is not None:
+        weights = open_checkpoint(table.initial, "AutoModelForCausalLM").state_dict()
+        sizes = {name: weight.shape for name, weight in draft.state_dict().items()}
+        if {name: weight.shape for name, weight in weights.items()} != sizes:
+            raise ValueError(
+                f"recipe: draft.initial {table.initial} has other sizes than [draft] says"
+            )
+        draft.load_state_dict(weights)
+        return draft
+    words = target.get_input_embeddings().weight.detach().float()
+    _, directions = torch.linalg.eigh(words.T @ words)  # ascending
+    projected = words @ directions[:, -table.width :]
+    with torch.no_grad():
+        scale = draft.config.initializer_range / projected.square().mean().sqrt()
+        draft.model.embed_tokens.weight.copy_(projected * scale)
+    return draft
+
+
+def leading_runs(right: Sequence[bool]) -> list[int]:
+    """Return from each token on how many of the next drafts are right before the first wrong."""
+    runs, run = [], 0
+    for hit in reversed(right):
+        run = run + 1 if hit else 0
+        runs.append(min(run, _MOST_DRAFTS))
+    return runs[::-1]
+
+
+def _answer(row: Row) -> Tensor:
+    """Return indices of the learnt tokens of a row, its first token excepted."""
+    return torch.tensor([index for index in range(1, len(row.ids)) if row.learn[index]])

@@ -1,0 +1,136 @@
+"""Factors of a LoRA in files of other projects, gathered and checked; what all importers share."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from decoders.core.adapter.config import CONFIG_FILE, AdapterConfig
+from decoders.core.adapter.module import SlotAdapter
+
+PEFT_KEY = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight")
+_HEADS = ("lm_head", "embed_out")
+_RESCALING = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The trained weights, in float32: A ``[r, in]`` and B ``[out, r]`` by layer, and u's."""
+
+    low: dict[str, Tensor] = field(default_factory=dict)
+    high: dict[str, Tensor] = field(default_factory=dict)
+    embedding: dict[str, Tensor] = field(default_factory=dict)
+    dtypes: set[torch.dtype] = field(default_factory=set)
+
+    def put(self, into: dict[str, Tensor], name: str, key: str, value: Any) -> None:
+        """Put the weight of a key into one of the parts, once, as float32."""
+        if name in into:
+            raise ValueError(f"{key}: this weight comes twice, under an old and a new name")
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            raise ValueError(f"{key}: it must be a tensor of floating-point weights")
+        self.dtypes.add(value.dtype)
+        into[name] = value.float()
+        if not into[name].isfinite().all():
+            raise ValueError(f"{key}: there are NaN or infinite weights; take another checkpoint")
+
+    def put_factor(self, match: re.Match[str], value: Any) -> None:
+        """Put a factor whose key matched a layer's name and side A or B."""
+        name, side = match.groups()
+        if name in _HEADS:
+            raise ValueError(f"{match[0]}: the output head cannot be adapted here")
+        self.put(self.low if side == "A" else self.high, name, match[0], value)
+
+    def shapes(self, rank: int | None) -> tuple[dict[str, tuple[int, int]], int]:
+        """Return (in, out) of every adapted layer, and the one rank, perhaps the configuration's.
+
+        Factors that are not a pair, or of another rank, raise `ValueError` naming the layer.
+        """
+        shapes: dict[str, tuple[int, int]] = {}
+        for name in self.low | self.high:
+            for side, factors in (("A", self.low), ("B", self.high)):
+                if name not in factors:
+                    raise ValueError(f"{name}.lora_{side} is missing")
+                if factors[name].ndim != 2:
+                    shape = tuple(factors[name].shape)
+                    raise ValueError(f"{name}.lora_{side} is {shape}; it must be a matrix")
+            low, high = self.low[name], self.high[name]
+            if low.shape[0] != high.shape[1]:
+                raise ValueError(
+                    f"{name}: lora_A {tuple(low.shape)} and lora_B {tuple(high.shape)} differ in "
+                    "rank; they must be (r, in) and (out, r)"
+                )
+            rank = rank or low.shape[0]
+            if low.shape[0] != rank:
+                raise ValueError(
+                    f"{name}: lora_A is of rank {low.shape[0]}, where the configuration or the "
+                    f"layers before have {rank}; an adapter has one rank"
+                )
+            shapes[name] = low.shape[1], high.shape[0]
+        assert rank is not None, "there is at least one layer"
+        return shapes, rank
+
+    def adapter(self, config: AdapterConfig, others: Mapping[str, Tensor]) -> SlotAdapter:
+        """Return the adapter of these factors, zeros where there are none, and other weights."""
+        adapter = SlotAdapter(config)
+        state = {**adapter.state_dict(), **others}
+        for name in self.low:
+            key = name.replace(".", "/")
+            state |= {f"lora_a.{key}": self.low[name], f"lora_b.{key}": self.high[name]}
+        adapter.load_state_dict({name: value.float() for name, value in state.items()})
+        return adapter
+
+
+def check_new(output: Path, *names: str) -> None:
+    """Refuse a folder that holds an adapter or files of these names already."""
+    if output.is_file() or any((output / name).exists() for name in (CONFIG_FILE, *names)):
+        raise ValueError(f"output {str(output)!r} is in use; give a new folder")
+
+
+def check_plain(settings: Mapping[str, Any], where: str, *, saved: bool = True) -> None:
+    """Refuse a LoRA that is rescaled; `saved` says that ``modules_to_save`` is refused too."""
+    odd = [name for name in _RESCALING if settings.get(name) and (saved or name != _RESCALING[-1])]
+    if odd:
+        raise ValueError(f"{where} sets {odd[0]}; plain LoRA of one rank can be imported")
+
+
+def written(adapter: SlotAdapter, output: Path, dtype: torch.dtype) -> AdapterConfig:
+    """Write an adapter, read it back, and return its configuration."""
+    try:
+        adapter.save(output, dtype)
+    except OSError as error:
+        raise ValueError(f"output {str(output)!r} cannot be written: {error}") from error
+    return SlotAdapter.load(output).config
+
+
+def read_tensors(path: Path, what: str = "") -> dict[str, Tensor]:
+    """Return the weights of a safetensors file; a damaged one raises `ValueError`."""
+    try:
+        tensors: dict[str, Tensor] = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{what}{str(path)!r} cannot be read: {one_line(error)}") from error
+    return tensors
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a file's one object; any other file raises `ValueError`."""
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{str(path)!r} cannot be read: {error}") from error
+    if not isinstance(tree, dict):
+        raise ValueError(f"{str(path)!r} holds {type(tree).__name__}; it must be an object")
+    return tree
+
+
+def one_line(error: Exception) -> str:
+    """Return an error's text on one line, or its name."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -27,6 +27,7 @@ from decoders.core.masks import ROOT
 from decoders.core.registry import register
 from decoders.core.sampling import warp
 from decoders.core.types import MOST_DRAFTS
+from decoders.core.upload import upload
 
 _PROMPT_ROWS = 256
 """Most rows of a prompt that the layer sees: each costs the target's head a row."""
@@ -146,10 +147,11 @@ class _Layer(Drafter):
         if not sampling.greedy:
             probs = warp(frontier.logits, sampling)
         best = probs.topk(min(options.width, probs.shape[-1]), -1)
+        chances, candidates = torch.stack((best.values.double(), best.indices.double())).tolist()
         ranked = [
             (row, candidate, (1.0 if draft is None else draft.chance) * chance)
             for row, draft in enumerate(frontier.drafts)
-            for candidate, chance in enumerate(best.values[row].tolist())
+            for candidate, chance in enumerate(chances[row])
             if chance > 0
         ]
         if self._draws:
@@ -162,7 +164,7 @@ class _Layer(Drafter):
                 num = sum(other == row for other, *_ in ranked)
                 tokens[row] = draw_candidates(probs[row], num, self._request.uniforms, output)
             else:
-                tokens[row] = best.indices[row].tolist()
+                tokens[row] = [int(token) for token in candidates[row]]
         return [
             _Draft(tokens[row][candidate], frontier.drafts[row], chance)
             for row, candidate, chance in ranked
@@ -173,7 +175,7 @@ class _Layer(Drafter):
         ranked = [frontier.drafts.index(draft.before) for draft in drafts]
         logits, states = self._request.target.draft(
             self._options.adapter,
-            frontier.states[ranked],
+            frontier.states.index_select(0, upload(ranked, frontier.states.device)),
             [draft.token for draft in drafts],
             [frontier.rows[row] for row in ranked],
         )

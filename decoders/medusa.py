@@ -83,8 +83,8 @@ class _Heads(Drafter):
         # greedy: how sure a head is of its candidates is what shapes the tree
         probs = torch.softmax(logits, -1) if sampling.greedy else warp(logits, sampling)
         best = probs.topk(min(options.width, probs.shape[-1]), -1)
-        chances: list[list[float]] = best.values.tolist()
-        candidates: list[list[int]] = best.indices.tolist()
+        both = torch.stack((best.values.double(), best.indices.double()))
+        chances, candidates = both.tolist()
         if self._draws:
             candidates = [
                 draw_candidates(row, options.width, self._request.uniforms, text.output + depth)
@@ -92,7 +92,7 @@ class _Heads(Drafter):
             ]
         tree, rows = DraftTree(text.last), [0]
         for parent, depth, candidate in likeliest_paths(chances, options.nodes):
-            rows.append(tree.draft(candidates[depth][candidate], rows[parent]))
+            rows.append(tree.draft(int(candidates[depth][candidate]), rows[parent]))
         if self._draws:
             tree.probs = {row: probs[d] for row, d in enumerate(tree.depths) if d < len(probs)}
         return tree

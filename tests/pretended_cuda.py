@@ -89,6 +89,10 @@ class PretendedCuda(TorchFunctionMode):
         name = getattr(func, "__name__", str(func))
         pinned = given.pop("pin_memory", False)
         target = given.pop("device", None)
+        if name == "pin_memory":
+            made = args[0].clone()
+            made._pinned = True
+            return made
         if name in {"to", "cuda", "cpu"}:
             return self._moved(func, name, target, args, given)
         if target is not None and not _is_cuda(target):

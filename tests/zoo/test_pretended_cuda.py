@@ -24,19 +24,19 @@ from tests.zoo.answers import held_out
 from tests.zoo.conftest import ROOT
 
 WAITS = {
-    "ar": (1, 2, 3),
-    "spec": (4, 10, 15),
-    "lookup": (1, 2, 3),
-    "jacobi": (1, 2, 3),
-    "lookahead": (3, 4, 5),
-    "medusa": (5, 6, 8),
-    "eagle": (41, 47, 46),
-    "exit": (3, 11, 15),
-    "ptp": (6, 8, 10),
-    "ptp@pqd:mode=pqd": (6, 8, 9),
-    "isd": (6, 10, 12),
-    "idlm": (8, 9, 12),
-    "nar": (8, 9, 11),
+    "ar": (1, 1, 2),
+    "spec": (4, 4, 8),
+    "lookup": (1, 1, 2),
+    "jacobi": (1, 1, 2),
+    "lookahead": (1, 1, 2),
+    "medusa": (2, 2, 4),
+    "eagle": (6, 6, 12),
+    "exit": (3, 5, 9),
+    "ptp": (3, 3, 5),
+    "ptp@pqd:mode=pqd": (2, 2, 3),
+    "isd": (2, 2, 4),
+    "idlm": (3, 2, 4),
+    "nar": (3, 2, 4),
 }
 SAMPLINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0},

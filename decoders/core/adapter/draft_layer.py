@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.module import HiddenAdapter, spread
+from decoders.core.upload import upload
 
 _THETA = 10_000.0
 
@@ -127,12 +128,12 @@ class DraftCache:
         mask: Tensor | None,
     ) -> Tensor:
         layer, device = self._layer, self._entries.device
-        rows = layer.enter(states, self._embed(torch.tensor(tokens, device=device)))
-        query, key, value = layer.project(rows, torch.tensor(list(positions), device=device))
+        rows = layer.enter(states, self._embed(upload(tokens, device)))
+        query, key, value = layer.project(rows, upload(positions, device))
         stop = start + len(tokens)
         self._entries[0, :, start:stop], self._entries[1, :, start:stop] = key, value
         keys, values = self._entries[:, :, :stop]
-        visible = None if mask is None else mask.to(device)
+        visible = None if mask is None else upload(mask, device)
         attended = F.scaled_dot_product_attention(query, keys, values, attn_mask=visible)
         return layer.leave(rows, attended)
 

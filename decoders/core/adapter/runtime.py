@@ -22,6 +22,7 @@ from decoders.core.adapter.weights import (
     power_of_two,
 )
 from decoders.core.types import MASKED, NO_UNIFORM, Call, Slots
+from decoders.core.upload import upload
 
 NUM_LEVELS = 4096
 """Levels that u is rounded to at decoding."""
@@ -130,8 +131,8 @@ class AttachedAdapter:
         is_slot = torch.zeros(len(flat), dtype=torch.bool)
         for first, call in zip(firsts, calls, strict=True):
             is_slot[first + len(call.tokens) : first + call.num_rows] = True
-        slots = is_slot.nonzero().squeeze(1).to(self._device)
-        base = (~is_slot).nonzero().squeeze(1).to(self._device)
+        slots = upload(is_slot.nonzero().squeeze(1), self._device)
+        base = upload((~is_slot).nonzero().squeeze(1), self._device)
         flat[slots] = self._embed([call.slots for call in calls if call.slots is not None])
         return flat.view(embedded.shape), self._weights.scattered(base, slots, bucketed=bucketed)
 
@@ -159,7 +160,7 @@ class AttachedAdapter:
         return embedded
 
     def _indices(self, numbers: list[int]) -> Tensor:
-        return torch.tensor(numbers).to(self._device, non_blocking=True)
+        return upload(numbers, self._device)
 
     def _table(self, warp: tuple[float, float]) -> Tensor:
         if warp not in self._tables:

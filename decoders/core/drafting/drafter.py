@@ -15,6 +15,7 @@ from torch import Tensor
 from decoders.core.decoder import Request
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.types import Call, CallResult
+from decoders.core.upload import upload
 
 Drafts = Sequence[int] | DraftTree
 """A chain of tokens, or a tree of them behind the text's last token."""
@@ -81,8 +82,11 @@ class Verdict:
     @property
     def states(self) -> Tensor:
         """Hidden states ``[N, D]`` behind the last N tokens of the text, where asked for."""
-        assert self.result.hidden is not None
-        return self.result.hidden if self.is_prompt else self.result.hidden[[*self.path]]
+        hidden = self.result.hidden
+        assert hidden is not None
+        return (
+            hidden if self.is_prompt else hidden.index_select(0, upload(self.path, hidden.device))
+        )
 
 
 class Drafter:

@@ -20,6 +20,7 @@ from decoders.core.sampling import (
     warp,
 )
 from decoders.core.types import EXACT, Acceptance, Call, CallResult, Sampling
+from decoders.core.upload import upload
 
 if TYPE_CHECKING:
     from decoders.core.engine.readout import Readout
@@ -39,7 +40,7 @@ def read_acceptances(
         ).tolist()
         return [CallResult(acceptance=Acceptance(0, token)) for token in picks]
     drafts = [list(r.call.drafts) + [0] * (most - len(r.call.drafts)) for r in readouts]
-    drafts_on_device = torch.tensor(drafts, device=device)
+    drafts_on_device = upload(drafts, device)
     target_distribution = _pad_rows(torch.split(distribution, sizes), most + 1)
     draft_distribution = _pad_rows(
         [_draft_distribution(r.call, distribution) for r in readouts], most
@@ -48,7 +49,7 @@ def read_acceptances(
         target_distribution,
         draft_distribution,
         drafts_on_device,
-        torch.tensor(counts, device=device),
+        upload(counts, device),
         _padded_uniforms(readouts, "accept", most, device),
         _padded_uniforms(readouts, "recover", most + 1, device),
         *_relaxed(logits, readouts, sizes, drafts_on_device),
@@ -77,15 +78,15 @@ def _relaxed(
     most = drafts.shape[1]
     raw = _pad_rows(torch.split(logits, sizes), most + 1)[:, :-1]
     ranks = (raw > raw.gather(-1, drafts.unsqueeze(-1))).sum(-1)
-    lenience = torch.tensor([[rule.lenience] for rule in rules], device=logits.device)
-    return lenience, ranks < torch.tensor([[rule.top] for rule in rules], device=logits.device)
+    lenience = upload([[rule.lenience] for rule in rules], logits.device, torch.float32)
+    return lenience, ranks < upload([[rule.top] for rule in rules], logits.device)
 
 
 def _draft_distribution(call: Call, like: Tensor) -> Tensor:
     if not call.drafts:
         return like[:0]
     if call.draft_probs is None:
-        return one_hot(torch.tensor(call.drafts, device=like.device), like.shape[-1])
+        return one_hot(upload(call.drafts, like.device), like.shape[-1])
     return torch.stack(call.draft_probs).to(like.device)
 
 
@@ -107,4 +108,4 @@ def _padded_uniforms(
     for readout in readouts:
         values = [readout.uniforms.at(stream, output) for output in readout.outputs[:length]]
         rows.append(values + [0.0] * (length - len(values)))
-    return torch.tensor(rows, dtype=torch.float64, device=device)
+    return upload(rows, device, torch.float64)

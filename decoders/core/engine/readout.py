@@ -18,6 +18,7 @@ from torch import Tensor
 from decoders.core.engine.acceptances import read_acceptances
 from decoders.core.sampling import Stream, Uniforms, likeliest, pick, warp
 from decoders.core.types import Call, CallResult, Confidence, Output, Sampling, SlotOutput
+from decoders.core.upload import upload
 
 T = TypeVar("T")
 
@@ -69,7 +70,7 @@ def _read_barred(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequ
     parts = list(_split_rows(logits, readouts))
     for number, readout in enumerate(readouts):
         if barred := _barred(readout):
-            ids = torch.tensor(sorted(barred), device=logits.device)
+            ids = upload(sorted(barred), logits.device)
             mass = torch.softmax(parts[number], -1)[:, ids].sum(-1)
             masses[number] = tuple(mass.tolist())
             parts[number] = parts[number].index_fill(-1, ids, float("-inf"))
@@ -130,7 +131,7 @@ def _uniforms(readouts: Sequence[Readout], stream: Stream, device: torch.device)
         for r in readouts
         for output in r.outputs
     ]
-    return torch.tensor(values, dtype=torch.float64, device=device)
+    return upload(values, device, torch.float64)
 
 
 def _draw(distribution: Tensor, readouts: Sequence[Readout]) -> list[int]:

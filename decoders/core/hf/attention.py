@@ -24,6 +24,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from decoders.core import masks
 from decoders.core.types import Call
+from decoders.core.upload import upload
 
 Masks = Tensor | dict[str, Tensor | None] | None
 """One mask for all layers, or one per kind; None: causal, or a single row."""
@@ -84,7 +85,7 @@ class MaskBuilder:
             shape = (num_rows, start + num_rows)
             added = torch.zeros(shape, dtype=self._dtype, device=self._device)
             mask = masks.causal(num_rows) if mask is None else mask
-        added[:, start:] = self.additive(mask.to(self._device))
+        added[:, start:] = self.additive(upload(mask, self._device))
         return added[None, None]
 
     def visible(self, calls: Sequence[Call], starts: Tensor, width: int, seen: int) -> Tensor:
@@ -100,7 +101,7 @@ class MaskBuilder:
         for block, call in zip(blocks, calls, strict=True):
             if call.mask is not None:
                 block[: call.num_rows, : call.num_rows] = call.mask
-        blocks = blocks.to(self._device)
+        blocks = upload(blocks, self._device)
         inside = (columns >= 0) & (columns < width)
         index = columns.clamp(0, width - 1)[:, None, :].expand(-1, width, -1)
         return (columns < 0)[:, None, :] | (inside[:, None, :] & blocks.gather(2, index))

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
+from decoders.core.upload import upload
+
 PlaneShape = tuple[int, int]
 """(H, D) of a plane."""
 
@@ -182,6 +184,6 @@ class KVStore(Cache):
     def gather(self, row: int, sources: Sequence[int], start: int) -> None:
         """Copy entries `sources` of a row to `start`, `start` + 1, … (they may overlap)."""
         for base in self._bases:
-            index = torch.tensor(sources, device=base.device)
+            index = upload(sources, base.device)
             line = base.select(1, row)  # [planes, H, C, D]
             line.narrow(2, start, len(sources)).copy_(line.index_select(2, index))

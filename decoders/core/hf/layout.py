@@ -6,7 +6,7 @@ Letters: B sequences of a pass, N rows (of the widest call), T cache entries see
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from decoders.core.hf.attention import MaskBuilder, Masks
 from decoders.core.hf.cache import KVStore
 from decoders.core.model import Session
 from decoders.core.types import Call
+from decoders.core.upload import upload
 
 _LENGTH_BUCKET = 128
 """Compiled graphs see cache lengths in multiples of this, rows and sequences in powers of two."""
@@ -98,11 +99,11 @@ class Layout:
         """Lay one call out on views of the cache, with no mask or a ready one."""
         start, num_rows = call.session.length, call.num_rows
         stop = start + num_rows
-        ids = to_device([call.tokens], self._device)
+        ids = upload([call.tokens], self._device)
         if call.positions is None and call.slots is None:
             positions = self._positions[:, start:stop]
         else:
-            positions = self._existing(to_device([call.row_positions()], self._device), stop)
+            positions = self._existing(upload([call.row_positions()], self._device), stop)
         mask = None
         if num_rows > 1 and (start or call.mask is not None or not self._sdpa):
             mask = self.masks.after(start, num_rows, call.mask)
@@ -131,7 +132,7 @@ class Layout:
             packed += (*call.row_positions(), *[0] * padding)
             packed += (*range(start, start + num_rows), *[self.store.scrap] * padding)
             packed += (call.session.row, start)
-        numbers = to_device(packed, self._device).view(len(rows), 3 * width + 2)
+        numbers = upload(packed, self._device).view(len(rows), 3 * width + 2)
         ids, positions = numbers[:, :width], numbers[:, width : 2 * width]
         entries, row_index, starts = numbers[:, 2 * width : -2], numbers[:, -2], numbers[:, -1]
         positions = self._existing(positions, seen)
@@ -158,7 +159,7 @@ class Layout:
                 entry = call.session.length + number
                 rows.append((tokens[number], position, call.session.row, entry))
         filler = [(0, 0, 0, self.store.scrap)] * padding
-        numbers = to_device(list(zip(*rows, *filler, strict=True)), self._device)
+        numbers = upload(list(zip(*rows, *filler, strict=True)), self._device)
         ids, positions, row_index, entries = numbers
         positions = self._existing(positions, 1 + max(position for _, position, _, _ in rows))
         if self.window:
@@ -175,14 +176,14 @@ class Layout:
         )
 
     def _tiled_masks(self, packed: tiles.Packed, positions: Tensor) -> Masks:
-        seen = to_device([block.seen for block in packed.blocks], self._device)
+        seen = upload([block.seen for block in packed.blocks], self._device)
         visible = torch.arange(tiles.BLOCK, device=self._device) < seen[:, :, None]
         if not self.window:
             return self.masks.windowed(visible, positions, visible)
         stored = torch.stack(
             [block.of(self._stored[:, None, :, None]).flatten() for block in packed.blocks]
         )
-        of_tile = to_device([block.tile for block in packed.blocks], self._device)
+        of_tile = upload([block.tile for block in packed.blocks], self._device)
         return self.masks.windowed(visible, positions[of_tile], stored)
 
     def _existing(self, positions: Tensor, stop: int) -> Tensor:
@@ -202,14 +203,6 @@ class Layout:
             or Call(session=Session(model, row, 0), tokens=(), read=(), output="logits")
             for row in range(count)
         ]
-
-
-def to_device(numbers: Sequence[Any], device: torch.device) -> Tensor:
-    """Copy int64 numbers to a device, asynchronously and at once."""
-    if device.type == "cpu":
-        return torch.tensor(numbers, dtype=torch.int64)
-    pinned = torch.tensor(numbers, dtype=torch.int64, pin_memory=device.type == "cuda")
-    return pinned.to(device, non_blocking=True)
 
 
 def read_rows(call: Call) -> Sequence[int]:

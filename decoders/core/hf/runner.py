@@ -19,8 +19,9 @@ from decoders.core.adapter.runtime import AttachedAdapter
 from decoders.core.hf import tiles
 from decoders.core.hf.architecture import Architecture, main_device
 from decoders.core.hf.compiled import CompiledModule
-from decoders.core.hf.layout import Layout, Pass, to_device
+from decoders.core.hf.layout import Layout, Pass
 from decoders.core.types import Call
+from decoders.core.upload import upload
 
 COMPILED_ROWS = 64
 """Wider calls (prompts) are not compiled: their time is arithmetic, and their shapes are many."""
@@ -159,7 +160,7 @@ class Runner:
         width = rows.positions.shape[1]
         wanted = range(width) if rows.read is None else rows.read
         columns = sorted({row % width for row in wanted}) or [0]
-        kept = to_device(columns, self._device)
+        kept = upload(columns, self._device)
         out = self._output(**fed, logits_to_keep=kept).flatten(0, 1)
         index = {column: number for number, column in enumerate(columns)}
         flat = [row // width * len(columns) + index[row % width] for row in wanted]
@@ -176,7 +177,7 @@ class Runner:
         first = rows[0] if rows else 0
         if tuple(rows) == tuple(range(first, first + len(rows))):
             return values.narrow(0, first, len(rows))
-        return values.index_select(0, to_device(rows, self._device))
+        return values.index_select(0, upload(rows, self._device))
 
     def _adapter_of(self, calls: Sequence[Call]) -> AttachedAdapter:
         names = {call.slots.adapter for call in calls if call.slots is not None}

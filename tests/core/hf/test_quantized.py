@@ -146,7 +146,9 @@ def test_decoders_give_the_ids_of_ar_on_the_same_packed_model(spec: str, width: 
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("spec", ["ptp", "medusa", "exit"])
+@pytest.mark.parametrize(
+    "spec", ["ptp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("medusa", "exit"))]
+)
 def test_packed_kernels_are_part_of_a_graph(spec: str, width: Width) -> None:
     sampling, answers = Sampling(max_new_tokens=12), []
     try:

@@ -155,16 +155,20 @@ def test_slots_change_no_bit_of_tokens_and_have_bits_of_their_own(
     assert torch.equal(found[0], found[1])
 
 
-SPECS = ("spec:verify=coupled:k=3", "lookup", "jacobi")
+SPECS = ("spec:verify=coupled:k=3", "lookup", "jacobi", "lookahead")
+KINDS = [
+    *((name, "bfloat16") for name in ("llama-gqa", "qwen2", "qwen3", "gemma", "gpt-neox", "gpt2")),
+    *(("llama-gqa", "float32"), ("qwen2", "float32"), ("gpt-neox", "float16")),
+]
 
 
-@pytest.mark.parametrize("name", ["llama-gqa", "qwen3", "gemma", "gpt-neox", "gpt2"])
-@pytest.mark.parametrize(("temperature", "batch"), [(0.0, 3), (0.7, 1), (0.7, 3)])
+@pytest.mark.parametrize(("name", "dtype"), KINDS)
+@pytest.mark.parametrize(("temperature", "batch"), [(0.0, 1), (0.0, 3), (0.7, 1), (0.7, 3)])
 def test_lossless_decoders_give_the_very_tokens_of_ar(
-    name: str, temperature: float, batch: int
+    name: str, dtype: str, temperature: float, batch: int
 ) -> None:
-    """In bfloat16; a model that drafts for itself has every draft accepted."""
-    model = plain(name, "bfloat16").in_tiles(TILE)
+    """A model that drafts for itself has every draft accepted."""
+    model = plain(name, dtype).in_tiles(TILE)
     models = Models(target=model, draft=model)
     models.reserve(2 * batch, LENGTH)
     prompts = [ids(seed, 30 + seed) for seed in range(3)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import itertools
 import re
@@ -561,7 +562,7 @@ def test_answers_of_a_batch_race_by_calls(told_run: Path, tmp_path: Path) -> Non
 
 
 def fields(record: SampleRecord) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in SampleRecord.__dataclass_fields__}
+    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
 
 
 def changed(record: SampleRecord, *, ended: bool = False, batch: bool = False) -> SampleRecord:

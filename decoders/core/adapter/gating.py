@@ -246,7 +246,10 @@ def by_tiles(run: Run, x: Tensor) -> Tensor:
     dim = 0 if x.dim() == 2 else 1
     if _tile_rows is None or x.shape[dim] <= _tile_rows:
         return run(x)
-    return torch.cat([run(part) for part in x.split(_tile_rows, dim)], dim)  # type: ignore[no-untyped-call]
+    parts = x.split(_tile_rows, dim)  # type: ignore[no-untyped-call]
+    if dim == 1:  # with the strides of a tile alone: else matmul copies its weights
+        parts = [part.flatten(0, 1).unsqueeze(0) for part in parts]
+    return torch.cat([run(part) for part in parts], dim)
 
 
 def tiled(run: Run) -> Run:

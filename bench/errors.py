@@ -53,12 +53,6 @@ class UsageError(BenchError):
     exit_code = Exit.USAGE
 
 
-class RegressionError(BenchError):
-    """A regression, or a decoder whose answers are wrong."""
-
-    exit_code = Exit.REGRESSION
-
-
 class InvalidRunError(BenchError):
     """A broken invariant, a damaged run, or one that proves nothing."""
 

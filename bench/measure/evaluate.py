@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.errors import BenchError, UnavailableError, UsageError
+from bench.errors import BenchError, UnavailableError, UsageError, optional
 from bench.progress import Progress
 from bench.records.files import cannot_write, write_text
 from bench.records.plan import BASELINE
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from bench.plan.setup import Setup
 
 ANSWERS, RESULTS = "answers.jsonl", "results.json"
-_INSTALL = "pip install 'decoding-bench[eval]'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +82,7 @@ def evaluate(
         BenchError: no lm_eval or data (exit 5), an unknown task, one that no decoder can answer, or
             not exactly one decoder (2), or an answer that failed (1).
     """
-    harness = _lm_eval()
+    harness = optional("lm_eval", "eval", "bench eval")
     cells = list(config.decoders or {})
     if len(cells) != 1:
         line = f"--decoder names {len(cells)} decoders; name one, and evaluate them one by one"
@@ -127,14 +126,6 @@ def evaluate(
     if cell != BASELINE and setup.arms[cell].cell.guarantee == "none":
         notes.append(f"{cell} guarantees nothing: these are its scores, not the model's")
     return Evaluation(results=results, folder=folder, notes=notes)
-
-
-def _lm_eval() -> Any:
-    try:
-        return importlib.import_module("lm_eval")
-    except ImportError as error:
-        line = f"bench eval needs the package lm_eval ({error}); install it with: {_INSTALL}"
-        raise UnavailableError(line) from error
 
 
 def _known_tasks(request: EvalRequest) -> Any:

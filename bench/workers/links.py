@@ -1,4 +1,4 @@
-"""Connections to workers that are plain processes, and packages that executors need.
+"""Connections to workers that are plain processes.
 
 A process that ends, however it ends, closes its end, and that is how it is known to be gone.
 """
@@ -8,9 +8,7 @@ from __future__ import annotations
 import contextlib
 import signal
 from multiprocessing.connection import Connection, wait
-from types import ModuleType
 
-from bench.errors import optional
 from bench.workers.messages import Answer, Request
 from bench.workers.worker import Worker
 
@@ -57,8 +55,3 @@ def serve(connection: Connection) -> None:
     with contextlib.suppress(EOFError, OSError):
         while True:
             connection.send(worker.answer(connection.recv()))
-
-
-def package(name: str) -> ModuleType:
-    """Import a package of an executor, which an extra of the same name installs (else exit 5)."""
-    return optional(name, name, f"--executor {name}")

@@ -10,8 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from bench.errors import UsageError, did_you_mean
-from bench.workers.links import package
+from bench.errors import UsageError, did_you_mean, optional
 from bench.workers.messages import Answer, Request
 from bench.workers.worker import Worker, python_path
 
@@ -28,7 +27,7 @@ class RayExecutor:
         Raises:
             BenchError: Ray is not installed (exit 5), or an option is unknown (2).
         """
-        self._ray: Any = package("ray")
+        self._ray: Any = optional("ray", "ray", "--executor ray")
         for name in options:
             if name not in _OPTIONS:
                 hint = did_you_mean(name, _OPTIONS)

@@ -16,7 +16,8 @@ from multiprocessing.connection import Client, Connection, Listener
 from queue import SimpleQueue
 from typing import Any
 
-from bench.workers.links import Links, package, serve
+from bench.errors import optional
+from bench.workers.links import Links, serve
 from bench.workers.messages import Answer, Request
 
 _LOOK_EVERY_S = 1.0
@@ -33,7 +34,7 @@ class SubmititExecutor(Links):
             BenchError: submitit is not installed (exit 5).
         """
         super().__init__()
-        submitit: Any = package("submitit")
+        submitit: Any = optional("submitit", "submitit", "--executor submitit")
         given = dict(options)
         cluster = given.pop("cluster", None)
         folder = given.pop("folder", ".submitit")

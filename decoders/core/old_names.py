@@ -18,9 +18,10 @@ def accept_old_names(**renamed: str) -> Callable[[_T], _T]:
 
         @functools.wraps(called)
         def forward(*args: Any, **given: Any) -> Any:
-            for old in renamed.keys() & given.keys():
-                warnings.warn(f"{old}= is now {renamed[old]}=", DeprecationWarning, stacklevel=2)
-                given[renamed[old]] = given.pop(old)
+            for old, new in renamed.items():
+                if old in given:
+                    warnings.warn(f"{old}= is now {new}=", DeprecationWarning, stacklevel=2)
+                    given[new] = given.pop(old)
             return called(*args, **given)
 
         if isinstance(target, type):

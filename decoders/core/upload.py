@@ -14,6 +14,8 @@ def upload(values: Any, device: torch.device, dtype: torch.dtype = torch.int64) 
     To a GPU they go through pinned memory, so that the copy runs behind the kernels before it.
     """
     on_host = values if isinstance(values, Tensor) else torch.tensor(values, dtype=dtype)
-    if device.type != "cuda":
-        return on_host.to(device)
-    return on_host.pin_memory().to(device, non_blocking=True)
+    if device.type == "cpu":
+        return on_host
+    if device.type == "cuda":
+        on_host = on_host.pin_memory()
+    return on_host.to(device, non_blocking=True)

@@ -114,11 +114,9 @@ def _columns(widths: Sequence[float], width: float) -> int:
     return 1
 
 
-def text_width(text: str, points: float, *, bold: bool = False) -> float:
+def text_width(text: str, points: float) -> float:
     """Return the width of a text of `points` in Times, in the same unit."""
-    font = FontProperties(
-        family="STIXGeneral", weight="bold" if bold else "normal", size=_MEASURED_AT
-    )
+    font = FontProperties(family="STIXGeneral", size=_MEASURED_AT)
     width, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
     return float(width) * points / _MEASURED_AT
 

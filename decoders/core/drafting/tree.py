@@ -19,6 +19,7 @@ from torch import Tensor
 
 from decoders.core import masks
 from decoders.core.sampling import Uniforms, pick
+from decoders.core.upload import upload
 
 
 class DraftTree:
@@ -202,7 +203,7 @@ def verify_strict(
             residual = (left - offered).clamp(min=0)
             if residual.sum() > 0:  # else by rounding alone: both distributions agree
                 left = residual / residual.sum()
-            offered = offered.index_fill(0, torch.tensor(token, device=offered.device), 0.0)
+            offered = offered.index_fill(0, upload(token, offered.device), 0.0)
         else:
             u = [uniforms.at("recover", position)]
-            return path, int(pick(left[None], torch.tensor(u, dtype=torch.float64).to(left.device)))
+            return path, int(pick(left[None], upload(u, left.device, torch.float64)))

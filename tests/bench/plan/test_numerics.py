@@ -83,16 +83,25 @@ def test_what_has_no_row_invariant_numerics_says_so_in_one_line(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "tile"), [((1.0, 1.1, 2.4), 16), ((1.0, 1.9, 3.7), 8), ((1.0, 1.0, 1.0), 32)]
+    ("seconds", "tile"), [((1.2, 1.1, 2.4), 16), ((1.0, 1.9, 3.7), 8), ((1.0, 0.9, 0.8), 32)]
 )
 def test_the_tile_is_the_one_whose_calls_take_least(
     monkeypatch: pytest.MonkeyPatch, seconds: tuple[float, ...], tile: int
 ) -> None:
-    """Calls of 1, 5, 9 and 17 rows are 7 of 8 rows, 5 of 16 and 4 of 32."""
     measured = dict(zip(numerics.TILES, seconds, strict=True))
     monkeypatch.setattr(numerics, "_seconds", lambda model: measured[model.tile])
     models, chosen = numerics.in_tiles(HFModel(fresh("llama")), None, None)
     assert (chosen, models.target.tile) == (tile, tile)  # type: ignore[attr-defined]
+
+
+def test_calls_of_all_usual_widths_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, widths = HFModel(fresh("llama")), []
+    forward = model.forward
+    monkeypatch.setattr(
+        model, "forward", lambda calls: widths.append(calls[0].num_rows) or forward(calls)
+    )
+    assert numerics._seconds(model) > 0
+    assert sorted(set(widths)) == [1, 5, 9, 17]
 
 
 def test_a_machine_on_which_it_does_not_hold_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

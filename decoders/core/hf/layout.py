@@ -176,15 +176,16 @@ class Layout:
         )
 
     def _tiled_masks(self, packed: tiles.Packed, positions: Tensor) -> Masks:
-        seen = upload([block.seen for block in packed.blocks], self._device)
-        visible = torch.arange(tiles.BLOCK, device=self._device) < seen[:, :, None]
+        counts = [counts for block in packed.blocks for counts in block.seen]
+        visible = (
+            torch.arange(tiles.BLOCK, device=self._device) < upload(counts, self._device)[..., None]
+        )
         if not self.window:
             return self.masks.windowed(visible, positions, visible)
-        stored = torch.stack(
-            [block.of(self._stored[:, None, :, None]).flatten() for block in packed.blocks]
-        )
-        of_tile = upload([block.tile for block in packed.blocks], self._device)
-        return self.masks.windowed(visible, positions[of_tile], stored)
+        planes = [block.of(self._stored[:, None, :, None]) for block in packed.blocks]
+        stored = torch.cat(planes).view(-1, tiles.BLOCK)
+        of_tile = [block.tile for block in packed.blocks for _ in block.contexts]
+        return self.masks.windowed(visible, positions[upload(of_tile, self._device)], stored)
 
     def _existing(self, positions: Tensor, stop: int) -> Tensor:
         """Clamp positions to the last there is: drafts may overshoot it.

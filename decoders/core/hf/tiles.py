@@ -10,14 +10,15 @@ one shape, whatever a call looks like:
   bits, so neither the cache's fill nor the rows of other sequences matter;
 * the entries that a row of a tree sees are laid straight, as they would stand without the tree.
 
-Letters: N rows of a tile, H query heads, K key-value heads, D head dimension, E entries of a block.
+Letters: N rows of a tile, S contexts of a block, H query heads, K key-value heads, D head
+dimension, E entries of a block.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from decoders.core import masks
 from decoders.core.adapter.gating import tiled, tiles_of
 from decoders.core.types import Call
+from decoders.core.upload import upload
 
 NAME = "tiles"
 """Name of tiled attention in a module's configuration."""
@@ -41,22 +43,32 @@ _LENGTH_ROPES = ("dynamic", "longrope")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Cache entries that rows of one tile see.
+    """E cache entries of every context that rows of one tile have, S contexts side by side.
 
-    `entries` are E in the order of the context, or the first of E that stand in order; `seen` says
-    how many each of the N rows sees (none where it is not above 0).
+    `contexts` hold a row of the cache and its E entries, in the order of the text. `seen` says how
+    many each of the N rows sees, by context: none where it is not above 0, and of one alone.
     """
 
     tile: int
-    row: int
-    entries: int | Tensor
-    seen: list[int]
+    contexts: list[tuple[int, Sequence[int]]]
+    seen: list[list[int]]
+    _index: dict[object, Tensor] = field(default_factory=dict)
 
     def of(self, plane: Tensor) -> Tensor:
-        """Select its states ``[K, E, D]`` of a plane ``[B, K, C, D]``."""
-        if isinstance(self.entries, int):
-            return plane[self.row].narrow(1, self.entries, BLOCK)
-        return plane[self.row].index_select(1, self.entries.to(plane.device))
+        """Select its states ``[S, K, E, D]`` of a plane ``[B, K, C, D]``."""
+        row, entries = self.contexts[0]
+        if len(self.contexts) == 1 and isinstance(entries, range):
+            return plane[row : row + 1].narrow(2, entries.start, BLOCK)
+        _, num_heads, capacity, width = plane.shape
+        kind = (num_heads, capacity, plane.device)
+        if kind not in self._index:
+            rows = torch.tensor([row for row, _ in self.contexts])[:, None]
+            index = torch.tensor([list(entries) for _, entries in self.contexts])
+            heads = rows * num_heads + torch.arange(num_heads)
+            flat = heads[:, :, None] * capacity + index[:, None, :]
+            self._index[kind] = upload(flat.flatten(), plane.device)
+        states = plane.reshape(-1, width).index_select(0, self._index[kind])
+        return states.view(-1, num_heads, BLOCK, width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +82,9 @@ class Packed:
 
 def pack(calls: Sequence[Call], tile: int) -> Packed:
     """Lay calls behind one another and find the blocks that every tile sees, in order."""
-    firsts, blocks, num_rows = [], [], 0
+    firsts: list[int] = []
+    blocks: dict[tuple[int, int], Block] = {}
+    num_rows = 0
     for call in calls:
         firsts.append(num_rows)
         for order, counts in _contexts(call):
@@ -80,12 +94,24 @@ def pack(calls: Sequence[Call], tile: int) -> Packed:
                 by_tile.setdefault(number, {})[offset] = call.session.length + count
             for number, seen in by_tile.items():
                 for first in range(0, max(seen.values()), BLOCK):
+                    block = blocks.setdefault((number, first), Block(number, [], []))
                     entries = _entries(first, call.session.length, order)
-                    sees = [seen.get(offset, 0) - first for offset in range(tile)]
-                    blocks.append(Block(number, call.session.row, entries, sees))
+                    _add(block, (call.session.row, entries), tile, seen, first)
         num_rows += call.num_rows
-    blocks.sort(key=lambda block: block.tile)
-    return Packed(firsts, -(-num_rows // tile) * tile, blocks)
+    ordered = [blocks[key] for key in sorted(blocks)]
+    return Packed(firsts, -(-num_rows // tile) * tile, ordered)
+
+
+def _add(
+    block: Block, context: tuple[int, Sequence[int]], tile: int, seen: Mapping[int, int], first: int
+) -> None:
+    """Let rows see a context in a block: branches of one text share what they have in common."""
+    if context not in block.contexts:
+        block.contexts.append(context)
+        block.seen.append([-first] * tile)
+    counts = block.seen[block.contexts.index(context)]
+    for offset, count in seen.items():
+        counts[offset] = count - first
 
 
 def _contexts(call: Call) -> Iterator[tuple[Sequence[int], Mapping[int, int]]]:
@@ -108,13 +134,13 @@ def _contexts(call: Call) -> Iterator[tuple[Sequence[int], Mapping[int, int]]]:
     yield from branches
 
 
-def _entries(first: int, start: int, order: Sequence[int]) -> int | Tensor:
+def _entries(first: int, start: int, order: Sequence[int]) -> Sequence[int]:
     """Return entries `first` to `first` + E: `start` of text, rows in order, then unseen ones."""
-    if first + BLOCK <= start or isinstance(order, range) or order == list(range(len(order))):
-        return first
-    own = range(start, start + len(order))
     every = range(first, first + BLOCK)
-    return torch.tensor([start + order[e - start] if e in own else e for e in every])
+    if every.stop <= start or isinstance(order, range) or order == list(range(len(order))):
+        return every
+    own = range(start, start + len(order))
+    return tuple(start + order[e - start] if e in own else e for e in every)
 
 
 _running: Sequence[Block] = ()
@@ -156,14 +182,17 @@ def tiled_attention(
     tile, num_shared = attention_mask.shape[2], key.shape[1]
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     tiles: list[_Attended | None] = [None] * (query.shape[2] // tile)
-    for number, block in enumerate(_running):
-        rows = query[0].narrow(1, block.tile * tile, tile)
-        grouped = rows.reshape(num_shared, -1, query.shape[-1])
-        scores = (grouped @ block.of(key).transpose(1, 2)).float() * scaling
+    first = 0
+    for block in _running:
+        rows = query[:, :, block.tile * tile : (block.tile + 1) * tile]
+        grouped = rows.reshape(1, num_shared, -1, query.shape[-1])
+        scores = (grouped @ block.of(key).transpose(2, 3)).float() * scaling
         if softcap is not None:
             scores = torch.tanh(scores / softcap) * softcap
-        scores = scores.view(num_shared, -1, tile, BLOCK) + attention_mask[number, 0]
-        tiles[block.tile] = _attend(scores.flatten(1, 2), block.of(value), tiles[block.tile])
+        mask = attention_mask[first : first + len(block.contexts), None]
+        first += len(block.contexts)
+        scores = (scores.unflatten(2, (-1, tile)) + mask).flatten(2, 3)
+        tiles[block.tile] = _attend(scores, block.of(value), tiles[block.tile])
     out = [_mean(attended, query.shape[1], tile) for attended in tiles]
     return torch.cat(out).to(query.dtype)[None], None
 
@@ -173,12 +202,16 @@ _Attended = tuple[Tensor, Tensor, Tensor]
 
 
 def _attend(scores: Tensor, values: Tensor, before: _Attended | None) -> _Attended:
-    """Go on by one block: scores ``[K, H / K * N, E]`` and values ``[K, E, D]``."""
-    most = scores.amax(-1, keepdim=True)
+    """Go on by one block: scores ``[S, K, H / K * N, E]`` and values ``[S, K, E, D]``.
+
+    A row's weights are exactly 0 in contexts that are not its own.
+    """
+    most = scores.amax((0, 3)).unsqueeze(-1)
     if before is not None:
         most = torch.maximum(most, before[0])
     weights = torch.exp(scores - most)
-    total, mixed = weights.sum(-1, keepdim=True), (weights.to(values.dtype) @ values).float()
+    total = weights.sum(-1, keepdim=True).sum(0)
+    mixed = (weights.to(values.dtype) @ values).float().sum(0)
     if before is not None:
         kept = torch.exp(before[0] - most)
         total, mixed = before[1] * kept + total, before[2] * kept + mixed

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from bench.stats.side import FLOAT32, RunSnapshot
+from bench.stats.side import RunSnapshot
 
 _DISTRIBUTION = ("temperature", "top_p", "top_k", "max_new_tokens", "fixed_length")
 """Settings that decide the answers to a prompt, beside decoder (and seed, when sampling)."""
@@ -51,15 +51,15 @@ class RunPair:
         """Return whether `bench ab` measured both together."""
         return self.base.status.ab is not None and self.base.status.ab == self.head.status.ab
 
-    @property
-    def exact(self) -> bool:
-        """Return whether equal work gives equal numbers: one kind of machine, float32."""
-        return self.same_machine and self.base.dtype == FLOAT32
+    def exact(self, cell: str) -> bool:
+        """Return whether equal work of a cell gives equal numbers: one machine, one rounding."""
+        same_tile = self.base.config.get("tile") == self.head.config.get("tile")
+        return self.same_machine and same_tile and self.rounded(cell) is None
 
-    @property
-    def half_precision(self) -> str | None:
-        """Return the dtype of a side that is not float32, where equality proves nothing."""
-        return next((side.dtype for side in self.sides.values() if side.dtype != FLOAT32), None)
+    def rounded(self, cell: str) -> str | None:
+        """Return the dtype of a side in which rounding may change a cell's tokens, or None."""
+        sides = self.sides.values()
+        return next((side.dtype for side in sides if not side.is_exact(cell)), None)
 
     @cached_property
     def held_to_ar(self) -> frozenset[str]:

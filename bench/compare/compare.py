@@ -78,9 +78,10 @@ def _invalid(side: RunSnapshot) -> str | None:
 
 def _unjudged(pair: RunPair) -> list[str]:
     lines = [_STORED] if pair.stored else []
-    if pair.half_precision is not None and pair.held_to_ar - {BASELINE}:
+    rounded = filter(None, map(pair.rounded, sorted(pair.held_to_ar - {BASELINE})))
+    for dtype in dict.fromkeys(rounded):
         lines.append(
-            f"identical_to_ar is measured and not judged in {pair.half_precision}, where equality "
+            f"identical_to_ar is measured and not judged in {dtype}, where equality "
             "proves nothing: `bench verify` judges it"
         )
     if pair.stored:
@@ -167,7 +168,7 @@ def _from_answers(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
 
 
 def _hard(cell: str, hard: HardMeasures, pair: RunPair, gate: Gate) -> list[Measure]:
-    exact, head = pair.exact, pair.head
+    exact, head = pair.exact(cell), pair.head
     values, wrong = dict(hard.values), head.num_wrong(cell)
     if wrong is not None:
         old = float(pair.base.num_wrong(cell) or 0)
@@ -181,7 +182,7 @@ def _hard(cell: str, hard: HardMeasures, pair: RunPair, gate: Gate) -> list[Meas
             continue
         step = hard.step(name)
         measure = judge_hard(name, base, new, gate, exact=exact, rounded=pair.stored, step=step)
-        if name == "identical_to_ar" and pair.half_precision is not None:
+        if name == "identical_to_ar" and pair.rounded(cell) is not None:
             measure = replace(measure, verdict=Regression.passed)
         near_ties = name == "identical_to_ar" and not exact and head.near_ties_alone(cell)
         if near_ties and measure.verdict is Regression.regressed:

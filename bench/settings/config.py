@@ -33,6 +33,7 @@ _AS_KEYS: Mapping[str, str] = MappingProxyType({})
 Numerics = Literal["fast", "invariant"]
 NUMERICS: tuple[Numerics, ...] = get_args(Numerics)
 FAST: Numerics = "fast"
+INVARIANT: Numerics = "invariant"
 
 
 class RunConfig(BaseModel):

@@ -19,7 +19,7 @@ from bench.records.plan import MANIFEST, SAME_TOKENS, SECOND_BASELINE, WRONG, Ce
 from bench.records.record import SampleRecord
 from bench.records.run_folder import CONFIG, find_run, load_run, lost_plan, read_config
 from bench.records.status import STATUS, Difference, RunStatus, read_status
-from bench.settings.config import as_text
+from bench.settings.config import INVARIANT, as_text
 from bench.stats.quality import Gold, gold_answers
 from bench.stats.summary import ALL
 from bench.stats.validity import VALID, judge
@@ -82,6 +82,11 @@ class RunSnapshot:
     def dtype(self) -> str:
         """Return the precision of weights and cache."""
         return self.env.dtype or FLOAT32
+
+    def is_exact(self, cell: str) -> bool:
+        """Tell whether rounding leaves a cell's tokens alone: float32, or row-invariant."""
+        numerics = self.cells.get(cell, {}).get("numerics") or self.config.get("numerics")
+        return self.dtype == FLOAT32 or numerics == INVARIANT
 
     def num_wrong(self, cell: str) -> int | None:
         """Count answers in which a cell left the baseline's promised tokens without a near-tie.

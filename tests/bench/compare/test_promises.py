@@ -116,6 +116,21 @@ def test_in_half_precision_exactness_is_measured_and_not_judged(pair: Pair) -> N
     assert comparison.exit_code == Exit.DONE
 
 
+def test_row_invariant_half_precision_is_judged_as_float32_is(pair: Pair) -> None:
+    runs = pair(leave_ar)
+    for run in runs:
+        env = json.loads((run / "env.json").read_text())
+        (run / "env.json").write_text(json.dumps(env | {"dtype": "bfloat16"}))
+        config = (run / "config.toml").read_text()
+        (run / "config.toml").write_text(f'numerics = "invariant"\ntile = 16\n{config}')
+    comparison = judged(runs)
+    assert measures(comparison, "spec")["identical_to_ar"].verdict is Regression.regressed
+    assert comparison.exit_code == Exit.REGRESSION
+    head = runs[1] / "config.toml"
+    head.write_text(head.read_text().replace("tile = 16", "tile = 8"))
+    assert "changed_answers" not in measures(judged(runs), "spec")
+
+
 # ---------------------------------------------------------------- granularity
 
 

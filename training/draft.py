@@ -19,6 +19,7 @@ from typing import Any, Literal, Unpack
 import numpy as np
 import torch
 from pydantic import Field
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from decoders.core.hf.checkpoint import weights_sha256
@@ -49,6 +50,7 @@ class DraftTable(RecipeTable):
     """[draft]: sizes of the draft model, and the seed of its first weights.
 
     `initial` is the folder of a draft of these sizes to begin as, in place of fresh weights.
+    `stored` is the dtype of the matrices on disk; models compute in one of their own.
     """
 
     width: Count = 128
@@ -57,6 +59,7 @@ class DraftTable(RecipeTable):
     intermediate: Count = 384
     seed: Seed = 0
     initial: str | None = None
+    stored: Literal["float16", "float8_e4m3fn"] = "float16"
 
 
 class _RunTable(LoopTable):
@@ -122,6 +125,7 @@ class DraftJob:
         self.source = stored_completions(source, "a draft")
         self.fingerprint = fingerprint_of(recipe.decisive(), self.taught_by, source.facts)
         self.trained = fresh_draft(target, recipe.draft)
+        self.stored: torch.dtype = getattr(torch, recipe.draft.stored)
         everywhere = "-prompts" if recipe.run.prompt_weight else ""
         kept = state / f"teacher-{(self.taught_by or 'unknown')[-12:]}{everywhere}"
         self._cache = TeacherCache(kept, self._logits, recipe.run.teacher_top)
@@ -204,14 +208,22 @@ class DraftJob:
         self._best.offer(progress.step, self._stood, self.trained)
 
     def export(self, output: Path) -> None:
-        """Write the model with the most drafts that stood in float16, and its teacher's hash."""
+        """Write the model with the most drafts that stood, and its teacher's hash."""
         output.mkdir(parents=True, exist_ok=True)
         fresh = type(self.trained)(self.trained.config)
         best = self._best.better_than(self._stood)
         fresh.load_state_dict(self.trained.state_dict() if best is None else best)
         fresh.to(torch.float16).save_pretrained(output)
+        store_matrices(output / "model.safetensors", self.stored)
         facts = {"target_weights_sha256": self.taught_by}
         (output / "draft.json").write_text(f"{json.dumps(facts)}\n", encoding="utf-8")
+
+
+def store_matrices(file: Path, dtype: torch.dtype) -> None:
+    """Rewrite a checkpoint's matrices in another dtype; vectors stay as they are."""
+    weights = load_file(file)
+    stored = {name: each.to(dtype) if each.dim() == 2 else each for name, each in weights.items()}
+    save_file(stored, file, metadata={"format": "pt"})
 
 
 class TeacherCache:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from decoders.ar import Autoregressive
@@ -83,6 +84,25 @@ def test_a_draft_is_distilled_written_in_half_precision_and_drafts(
     plain = generate(Autoregressive(), [4, 9], sampling, Models(target=target)).tokens
     models = Models(target=target, draft=small)
     assert generate(Speculative(k=3), [4, 9], sampling, models).tokens == plain
+
+
+def test_matrices_stored_in_eight_bits_load_in_the_dtype_that_is_asked_for(
+    tables: dict[str, Any], tmp_path: Path
+) -> None:
+    tables["run"] |= {"num_steps": 4, "eval_steps": 4}
+    train_draft(tables, tmp_path / "whole", progress="plain")
+    tables["draft"]["stored"] = "float8_e4m3fn"
+    train_draft(tables, tmp_path / "small", progress="plain")
+    stored = load_file(tmp_path / "small" / "model.safetensors")
+    kinds = {each.dim(): each.dtype for each in stored.values()}
+    assert kinds == {1: torch.float16, 2: torch.float8_e4m3fn}
+    whole, small = (
+        HFModel.load(tmp_path / kind, dtype=torch.float32, device="cpu").module.state_dict()
+        for kind in ("whole", "small")
+    )
+    for name, weight in whole.items():
+        assert small[name].dtype == torch.float32
+        assert torch.allclose(small[name], weight, rtol=1 / 16, atol=2**-9), name
 
 
 def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(

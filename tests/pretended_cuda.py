@@ -36,6 +36,10 @@ _READS = {
 """Functions whose result, or its shape, the host waits for."""
 
 
+_OF_A_LEAF = {"requires_grad_", "retain_grad", "register_hook", "__set__", "__delete__"}
+"""Functions of the tensor itself: gradients gather in it, and not in a view of its memory."""
+
+
 class OnCuda(Tensor):
     """A CPU tensor that says it is on the pretended device."""
 
@@ -50,7 +54,7 @@ class OnCuda(Tensor):
 def place(tensor: Tensor) -> OnCuda:
     """Return the tensor as one on the pretended device; memory is shared."""
     with torch._C.DisableTorchFunction():
-        return tensor.detach().as_subclass(OnCuda) if not isinstance(tensor, OnCuda) else tensor
+        return tensor if isinstance(tensor, OnCuda) else tensor.as_subclass(OnCuda)
 
 
 def place_module(module: nn.Module) -> nn.Module:
@@ -61,7 +65,7 @@ def place_module(module: nn.Module) -> nn.Module:
         for held in (part._parameters, part._buffers):
             for name, tensor in held.items():
                 if tensor is not None:
-                    held[name] = made.setdefault(id(tensor), place(tensor))
+                    held[name] = made.setdefault(id(tensor), place(tensor.detach()))
     return module
 
 
@@ -120,16 +124,21 @@ class PretendedCuda(TorchFunctionMode):
     ) -> Any:
         if name == "_has_compatible_shallow_copy_type":
             return False
+        if name == "__deepcopy__":
+            tensor, memo = args
+            memo[id(tensor)] = copied = _copied(tensor)
+            return copied
+        if name in _OF_A_LEAF:
+            return func(args[0], *map(_plain, args[1:]), **tree_map(_plain, given))
         if name == "__get__":
-            made = func(*map(_plain, args))
-            return tree_map(_placed, made)
+            return tree_map(_placed, func(args[0]))
         if name in _READS and not (name == "repeat_interleave" and "output_size" in given):
             self._count(self.waits, name)
         elif name in {"__getitem__", "__setitem__", "index_put_", "index_put"}:
             self._indexed(name, args)
         elif name == "copy_" and isinstance(args[0], OnCuda) != isinstance(args[1], OnCuda):
             self._crossed(args[1], name, non_blocking=given.get("non_blocking", False))
-        elif name not in {"__set__", "set_data"}:
+        elif name != "set_data":
             for leaf in leaves:
                 if isinstance(leaf, Tensor) and not isinstance(leaf, OnCuda) and leaf.ndim:
                     raise RuntimeError(f"{name} of tensors on cuda:0 and cpu at {_site()}")
@@ -195,6 +204,13 @@ class PretendedCuda(TorchFunctionMode):
     @staticmethod
     def _count(counter: Counter[str], kind: str) -> None:
         counter[f"{_site()}: {kind}"] += 1
+
+
+def _copied(tensor: OnCuda) -> Tensor:
+    made = place(_plain(tensor).detach().clone()).requires_grad_(tensor.requires_grad)
+    if isinstance(tensor, nn.Parameter):
+        made._is_param = True  # type: ignore[attr-defined]
+    return made
 
 
 def _placed(value: Any) -> Any:

@@ -108,13 +108,13 @@ class DraftJob:
         reporter: Reporter,
         locate: Locate,
     ) -> None:
-        """Open the target and the data (raises as `train_recipe`); drafts are trained on a CPU."""
-        del device
+        """Open the target and the data; raises as `train_recipe`."""
+        self.device = device
         state, folder = output / ".training", locate(recipe.model.path)
         self.run, self.reporter, self.taught_by = recipe.run, reporter, weights_sha256(folder)
         self._best, self._stood = Best(state / BEST), 0.0
         dtype = getattr(torch, recipe.model.dtype)
-        target = open_checkpoint(folder, "AutoModelForCausalLM", dtype=dtype)
+        target = open_checkpoint(folder, "AutoModelForCausalLM", dtype=dtype).to(device)
         self._target, self._head = LeanLlama(target, 0), target.get_output_embeddings()
         source = source_of(
             recipe.data,
@@ -124,7 +124,7 @@ class DraftJob:
         )
         self.source = stored_completions(source, "a draft")
         self.fingerprint = fingerprint_of(recipe.decisive(), self.taught_by, source.facts)
-        self.trained = fresh_draft(target, recipe.draft)
+        self.trained = fresh_draft(target, recipe.draft).to(device)
         self.stored: torch.dtype = getattr(torch, recipe.draft.stored)
         everywhere = "-prompts" if recipe.run.prompt_weight else ""
         kept = state / f"teacher-{(self.taught_by or 'unknown')[-12:]}{everywhere}"
@@ -138,8 +138,8 @@ class DraftJob:
 
     @torch.no_grad()
     def _logits(self, row: Row) -> Tensor:
-        hidden, _ = self._target.context(torch.tensor([row.ids]))
-        logits: Tensor = self._head(hidden[0, self._taught(row) - 1])
+        hidden, _ = self._target.context(torch.tensor([row.ids]).to(self.device))
+        logits: Tensor = self._head(hidden[0, self._taught(row).to(self.device) - 1])
         return logits
 
     def _taught(self, row: Row) -> Tensor:
@@ -152,12 +152,12 @@ class DraftJob:
         rng = np.random.default_rng([run.seed, progress.step, worker()[0]])
         for group in worker_groups(self.source.rows(progress.step), run.max_tokens):
             others = torch.from_numpy(rng.choice(len(words_of), run.negatives, replace=False))
-            words = torch.unique(torch.cat([self._frequent, others]))
+            words = torch.unique(torch.cat([self._frequent, others])).to(self.device)
             head = ShortHead(words_of, words if run.head_words else words[:0])
             top = None
             if run.label_share < 1:  # labels alone need no teacher
                 ids, logits = zip(*map(self._cache.top, group), strict=True)
-                top = torch.cat(ids), torch.cat(logits)
+                top = torch.cat(ids).to(self.device), torch.cat(logits).to(self.device)
             taught = [self._taught(row) for row in group]
             states, target = self._states(group, taught)
             weights = self._importance(group, taught)
@@ -166,10 +166,11 @@ class DraftJob:
 
     def _states(self, rows: Sequence[Row], taught: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Return hidden states ``[M, D]`` before the taught tokens of rows, and those tokens."""
-        ids = padded(rows)
+        ids = padded(rows).to(self.device)
         hidden = hidden_states(self.trained, ids, torch.float32)
         counts = torch.tensor([len(part) for part in taught])
-        line, index = torch.arange(len(rows)).repeat_interleave(counts), torch.cat(list(taught))
+        line = torch.arange(len(rows)).repeat_interleave(counts).to(self.device)
+        index = torch.cat(list(taught)).to(self.device)
         return hidden[line, index - 1], ids[line, index]
 
     def _importance(self, rows: Sequence[Row], taught: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -180,7 +181,7 @@ class DraftJob:
             of_answer = row.temperature or GREEDY_TEMPERATURE
             temperatures.append(torch.where(own, of_answer, 1.0))
             weights.append(torch.where(own, 1.0, self.run.prompt_weight))
-        return torch.cat(temperatures), torch.cat(weights)
+        return torch.cat(temperatures).to(self.device), torch.cat(weights).to(self.device)
 
     @torch.no_grad()
     def evaluate(self, progress: TrainingProgress) -> None:
@@ -245,7 +246,7 @@ class TeacherCache:
             logits, ids = self._logits(row).topk(self._num_top)
             partial = path.with_suffix(f".{os.getpid()}")
             with partial.open("wb") as file:
-                np.savez(file, ids=ids.int().numpy(), logits=logits.half().numpy())
+                np.savez(file, ids=ids.int().cpu().numpy(), logits=logits.half().cpu().numpy())
             partial.replace(path)
         with np.load(path) as kept:
             return torch.from_numpy(kept["ids"]).long(), torch.from_numpy(kept["logits"]).float()

@@ -55,14 +55,16 @@ def loaded(name: str) -> nn.Module:
     return module.eval()  # type: ignore[no-any-return]
 
 
-def models(spec: str, *, on_cuda: bool) -> Models:
+def models(spec: str, *, on_cuda: bool, tile: int | None = None) -> Models:
     target, draft = loaded("target"), loaded("draft")
     if on_cuda:
         target, draft = place_module(target), place_module(draft)
-    made = HFModel(target)
+    made, small = HFModel(target), HFModel(draft)
+    if tile is not None:
+        made, small = made.in_tiles(tile), small.in_tiles(tile)
     if name := adapter_of(spec):
         made.attach(name, load_adapter(name, ROOT / "zoo" / name))
-    return Models(target=made, draft=HFModel(draft))
+    return Models(target=made, draft=small)
 
 
 @pytest.mark.parametrize("spec", WAITS)
@@ -86,6 +88,19 @@ def test_a_decoder_answers_as_on_the_cpu_within_its_budget_of_waits(
                 assert isinstance(found[0], Generation)
                 per_step = sum(device.waits.values()) / len(found[0].steps)
                 assert budget - 1 < per_step <= budget, device.waits.most_common(8)
+
+
+@pytest.mark.parametrize("spec", ["ar", "spec", "lookahead", "ptp@pqd:mode=pqd", "isd", "eagle"])
+def test_row_invariant_numerics_compute_on_the_device_alone(
+    spec: str, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    decoder, prompts = build(parse_spec(spec)), held_out(tokenizer, 1)[:3]
+    sampling = Sampling(max_new_tokens=12, seed=1, temperature=0.8)
+    expected = Scheduler(decoder, models(spec, on_cuda=False, tile=16), sampling, 3).run(prompts)
+    with PretendedCuda():
+        pretended = models(spec, on_cuda=True, tile=16)
+        found = Scheduler(decoder, pretended, sampling, 3).run(prompts)
+    assert [tokens_of(each) for each in found] == [tokens_of(each) for each in expected]
 
 
 def tokens_of(outcome: object) -> tuple[int, ...]:

@@ -65,6 +65,8 @@ class LeanStudent(Student):
         same = number[..., None] == number[..., None, :]
         if windows.blocks is None:
             same &= torch.ones(shape[2], shape[2], dtype=torch.bool, device=start.device).tril()
-        lowest = torch.finfo(self.dtype).min
-        masks = (tokens >= start[..., None], ~same)
-        return tuple(torch.zeros(m.shape, dtype=self.dtype).masked_fill_(m, lowest) for m in masks)  # type: ignore[return-value]
+        return self._additive(tokens >= start[..., None]), self._additive(~same)
+
+    def _additive(self, hidden: Tensor) -> Tensor:
+        mask = torch.zeros(hidden.shape, dtype=self.dtype, device=hidden.device)
+        return mask.masked_fill_(hidden, torch.finfo(self.dtype).min)

@@ -42,7 +42,7 @@ class UniformEmbedding(nn.Module):
 
     def match(self, tokens: Tensor) -> None:
         """Scale the output to the root mean square of token embeddings ``[V, D]``."""
-        target = tokens.detach().float().square().mean().sqrt()
+        target = tokens.detach().float().square().mean().sqrt().to(self.blank.device)
         with torch.no_grad():
             # multiples of the golden ratio: spread evenly, with all their bits in use
             u = torch.arange(1024, dtype=torch.float64) * 0.6180339887498949 % 1

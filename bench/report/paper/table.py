@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from bench.errors import UsageError
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
-from bench.report.paper.layout import COLUMNS, EXPENDABLE, USUAL, WIDTHS, Layout
+from bench.report.paper.layout import COLUMNS, EXPENDABLE, USUAL, VENUES, Layout
 from bench.report.tables.conclusion import not_slower
 from bench.report.together import NamedRun
 from bench.stats.summary import ALL
@@ -148,7 +148,7 @@ def fitted(members: Sequence[NamedRun], layout: Layout) -> tuple[Grid, tuple[flo
 
     A column loses its interval before its neighbour is left out, but for those of speed-ups.
     """
-    room = WIDTHS[layout.venue] * POINTS * _SPARE
+    room = VENUES[layout.venue].width * POINTS * _SPARE
     choices = [wanted(members, layout)]
     if layout.columns is None:
         for name in EXPENDABLE:
@@ -199,7 +199,7 @@ def latex(
     """Return the table in its environment, its caption above it; exit 2 where it cannot fit."""
     made, (size, space) = fitted(members, layout)
     _tell_left_out(made, wanted(members, layout), layout.venue, note)
-    width = WIDTHS[layout.venue] * POINTS
+    width = VENUES[layout.venue].width * POINTS
     lines = [
         f"% {layout.venue}: fits {width:.1f} pt in Times; "
         r"needs \usepackage{booktabs,siunitx} (siunitx 3)",

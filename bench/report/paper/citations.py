@@ -10,11 +10,11 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from bench.report.paper.layout import packaged
 from bench.report.together import NamedRun
 from bench.text import latex, portable
 from specbench_tasks.task import EMBEDDED
@@ -27,14 +27,13 @@ _KEY = re.compile(r"@\w+\{([^,\s]+),")
 @cache
 def _keys() -> dict[str, Any]:
     """Return the keys of decoders, refinement, loops, models and Spec-Bench's prompts."""
-    text = (files("bench.report.paper") / "citations.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return tomllib.loads(packaged("citations.toml"))
 
 
 @cache
 def entries() -> dict[str, str]:
     """Return every known entry by its key."""
-    text = (files("bench.report.paper") / "references.bib").read_text(encoding="utf-8")
+    text = packaged("references.bib")
     starts = [match.start() for match in _KEY.finditer(text)]
     each = [text[start:end].strip() for start, end in pairwise([*starts, len(text)])]
     return {re.split("[{,]", entry, maxsplit=2)[1]: entry for entry in each}

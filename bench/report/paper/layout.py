@@ -24,9 +24,13 @@ class Venue(NamedTuple):
     heading: str = r"\paragraph{Reproducibility.}"
 
 
+def packaged(name: str) -> str:
+    """Return the text of a file of this folder."""
+    return (files("bench.report.paper") / name).read_text(encoding="utf-8")
+
+
 def _venues() -> dict[str, Venue]:
-    text = (files("bench.report.paper") / "venues.toml").read_text(encoding="utf-8")
-    data = tomllib.loads(text)
+    data = tomllib.loads(packaged("venues.toml"))
     general = {"questions": data["general"]}
     return {name: Venue(**(general | facts)) for name, facts in data["venue"].items()}
 

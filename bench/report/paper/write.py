@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from string import Template
 
@@ -19,7 +18,7 @@ from bench.records.files import write_files
 from bench.records.frames import csv_bytes
 from bench.report.paper.caption import caption_of
 from bench.report.paper.citations import bibliography
-from bench.report.paper.layout import VENUES, Layout
+from bench.report.paper.layout import VENUES, Layout, packaged
 from bench.report.paper.table import latex
 from bench.report.paper.texts import checklist, reproducibility
 from bench.report.together import NamedRun, decoders_of
@@ -29,13 +28,6 @@ _FIGURES: Mapping[str, str] = {
     "tokens_per_step": r"Tokens per step after the first, with 95\,\% intervals.",
     "quality": r"Quality of the answers, with 95\,\% intervals.",
 }
-_FIGURE = r"""\begin{figure}[t]
-\centering
-\includegraphics{$name}
-\caption{$caption}
-\label{fig:$name}
-\end{figure}
-"""
 
 
 def write_paper(
@@ -91,13 +83,11 @@ def _skeleton(venue: str, made: Collection[str]) -> str:
     names = [name for name in _FIGURES if f"{name}.pdf" in made]
     references = ", ".join(rf"\ref{{fig:{name}}}" for name in names)
     word = "Figure" if len(names) == 1 else "Figures"
-    text = (files("bench.report.paper") / "skeleton.tex").read_text(encoding="utf-8")
-    return Template(text).substitute(
+    figure = Template(packaged("figure.tex"))
+    return Template(packaged("skeleton.tex")).substitute(
         venue=venue,
         options=VENUES[venue].options,
         geometry=VENUES[venue].geometry,
         figures_named=f"; see {word}~{references}" if names else "",
-        figures="".join(
-            Template(_FIGURE).substitute(name=name, caption=_FIGURES[name]) for name in names
-        ),
+        figures="".join(figure.substitute(name=name, caption=_FIGURES[name]) for name in names),
     )

@@ -148,8 +148,8 @@ class Findings:
             "estimators": [speed.estimators(summary, sums.second_arm(run.records))],
             "rivals": [speed.pairwise_speedups(self._pairs, self.floor)],
             "part": [
-                speed.by_machine(workers.machines(*of)),
-                speed.by_worker(workers.workers(*of)),
+                speed.by_part("machine", workers.machines(*of)),
+                speed.by_part("worker", workers.workers(*of)),
             ],
             "reference": [self.reference_table],
             "engines": [external.other_engines(read_external(run.path), run.records)],

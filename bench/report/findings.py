@@ -7,7 +7,7 @@ run folder; a run that was interrupted is read as far as it got.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -123,44 +123,10 @@ class Findings:
 
     # ------------------------------------------------------------ tables
 
-    def _marked(self, *made: Table | None) -> list[Table]:
-        """Return the tables there are, with the rows of WRONG decoders marked."""
-        return [mark_wrong(table, self.wrong) for table in made if table is not None]
-
-    def _one(self, made: Table | None) -> Table | None:
-        return next(iter(self._marked(made)), None)
-
     @cached_property
     def headline(self) -> Table:
         """The main table: every decoder over all families."""
         return mark_wrong(main.headline(self.summary, self.verdict), self.wrong)
-
-    @cached_property
-    def estimators(self) -> Table | None:
-        """Every estimator of the speed-ups, or None where nothing was compared to the baseline."""
-        return self._one(speed.estimators(self.summary, sums.second_arm(self.run.records)))
-
-    @cached_property
-    def rivals(self) -> Table | None:
-        """Every decoder over every other one; None where there are none to compare."""
-        return self._one(speed.pairwise_speedups(self._pairs, self.floor))
-
-    @cached_property
-    def time_tables(self) -> list[Table]:
-        """Time by phase and the parts of speed-ups; empty without a second pass."""
-        return self._marked(times.split(self.splits), times.parts(self.decompositions))
-
-    @cached_property
-    def wait_table(self) -> Table | None:
-        """Percentiles of readers' waits; None where no answer was timed alone."""
-        return self._one(times.waits(self.latency))
-
-    @cached_property
-    def part_tables(self) -> list[Table]:
-        """Each machine and each worker by itself; empty where one process measured it all."""
-        of = (self.run.records, self.decoders)
-        made = speed.by_machine(workers.machines(*of)), speed.by_worker(workers.workers(*of))
-        return [table for table in made if table is not None]
 
     @cached_property
     def reference_table(self) -> Table | None:
@@ -169,57 +135,64 @@ class Findings:
         if name is None or self.summary.empty:
             return None
         reference = references.load_reference(str(name))
-        return self._one(references.table(reference, self.summary, self.run))
+        return mark_wrong(references.table(reference, self.summary, self.run), self.wrong)
 
     @cached_property
-    def engine_table(self) -> Table | None:
-        """Other engines on this run's prompts, see `bench external`; None where there are none."""
-        return external.other_engines(read_external(self.run.path), self.run.records)
+    def tables(self) -> dict[str, list[Table]]:
+        """The tables that have numbers, by the part of the report beneath the main one.
 
-    @cached_property
-    def family_tables(self) -> list[Table]:
-        """Speed, counters and time by family; n is the number of prompts timed in each."""
+        Rows of WRONG decoders are marked.
+        """
+        run, summary, of = self.run, self.summary, (self.run.records, self.decoders)
+        made: dict[str, Sequence[Table | None]] = {
+            "estimators": [speed.estimators(summary, sums.second_arm(run.records))],
+            "rivals": [speed.pairwise_speedups(self._pairs, self.floor)],
+            "part": [
+                speed.by_part("machine", workers.machines(*of)),
+                speed.by_part("worker", workers.workers(*of)),
+            ],
+            "reference": [self.reference_table],
+            "engines": [external.other_engines(read_external(run.path), run.records)],
+            "latency": [times.waits(self.latency)],
+            "time": [times.split(self.splits), times.parts(self.decompositions)],
+            "families": self._family_tables(),
+            "quality": [quality.by_families(summary, self._sizes("quality_prompts"))],
+            "acceptance": [drafts.acceptance(self.acceptance)],
+            "parallel": [
+                drafts.rounds(summary),
+                quality.lost_quality(summary),
+                quality.agreement(summary),
+                quality.repetition(summary),
+                quality.text(summary),
+                quality.area(summary),
+                drafts.by_drafter(run.records),
+                quality.ceilings(run, summary),
+            ],
+        }
+        return {
+            part: [mark_wrong(table, self.wrong) for table in tables if table is not None]
+            for part, tables in made.items()
+        }
+
+    def _family_tables(self) -> list[Table]:
+        """Make the tables of speed, counters and time; n is the number of prompts timed in each."""
         timed = f"{self._sizes('prompts')} prompts."
-        calls = f"Emitted tokens / target calls, prefill included, pooled. {timed}"
-        seconds = f"End-to-end seconds / emitted tokens, pooled. {timed}"
-        return self._marked(
+        return [
             *speed.by_families(self.summary, self._sizes("prompts")),
             by_family(
                 self.summary,
                 "Tokens per call by family",
-                calls,
+                f"Emitted tokens / target calls, prefill included, pooled. {timed}",
                 lambda row: number(row.tokens_per_call),
             ),
             *drafts.step_lengths(self.summary, timed),
             by_family(
                 self.summary,
                 "Milliseconds per token by family",
-                seconds,
+                f"End-to-end seconds / emitted tokens, pooled. {timed}",
                 lambda row: number(row.time_per_token_s, ".2f", 1e3),
             ),
-        )
-
-    @cached_property
-    def quality_table(self) -> Table | None:
-        """Quality by family, or None where nothing was scored."""
-        return self._one(quality.by_families(self.summary, self._sizes("quality_prompts")))
-
-    @cached_property
-    def parallel_tables(self) -> list[Table]:
-        """Rounds and passes, distance from ar, repetition, AUP, ceilings: those with numbers."""
-        kinds = (quality.lost_quality, quality.agreement, quality.repetition, quality.text)
-        return self._marked(
-            drafts.rounds(self.summary),
-            *(kind(self.summary) for kind in kinds),
-            quality.area(self.summary),
-            drafts.by_drafter(self.run.records),
-            quality.ceilings(self.run, self.summary),
-        )
-
-    @cached_property
-    def acceptance_table(self) -> Table | None:
-        """Acceptance by position over all families, or None where nothing is drafted."""
-        return self._one(drafts.acceptance(self.acceptance))
+        ]
 
     def _sizes(self, column: str) -> str:
         """Name n of every family, as the baseline (or the first decoder) has it."""

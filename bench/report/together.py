@@ -41,21 +41,28 @@ _SETTINGS = (
 _PACKAGES = ("decoding-bench", "torch", "transformers", "tokenizers", "numpy")
 
 
-@dataclass(frozen=True, slots=True)
-class NamedRun:
-    """A run among others.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunNumbers:
+    """A run's numbers over all decoders: its summary and its A/A floor.
 
-    `name` is its folder's, made unique; `label` heads its column: the model where every run has
-    another one, else `name`. `summary` and `floor` are its numbers, decoders named by
-    `disambiguate_names`. `pairs` are speed-ups of decoders over one another; None for a stored
-    reference.
+    `name` is its folder's, made unique among others; `label` heads its column: the model where
+    every run has another one, else `name`.
+    """
+
+    name: str = ""
+    label: str = ""
+    summary: pd.DataFrame
+    floor: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedRun(RunNumbers):
+    """A run among others, whose decoders are named by `disambiguate_names`.
+
+    `pairs` are speed-ups of decoders over one another; None for a stored reference.
     """
 
     side: RunSnapshot
-    name: str
-    label: str
-    summary: pd.DataFrame
-    floor: Estimate
     pairs: Pairs | None = None
 
 
@@ -96,7 +103,7 @@ def _named(side: RunSnapshot, name: str, label: str, renamed: Mapping[str, str])
         found = rivals(side.records, decoders)
         pairs = {(new[one], new[other]): estimate for (one, other), estimate in found.items()}
     summary = summary.assign(decoder=summary["decoder"].map(new))
-    return NamedRun(side, name, label, summary, floor, pairs)
+    return NamedRun(name=name, label=label, summary=summary, floor=floor, side=side, pairs=pairs)
 
 
 def numbers(side: RunSnapshot) -> tuple[pd.DataFrame, Estimate]:
@@ -114,7 +121,7 @@ def stored_floor(summary: pd.DataFrame) -> Estimate:
     return Estimate() if first is None else first.floor
 
 
-def decoders_of(members: Sequence[NamedRun]) -> list[str]:
+def decoders_of(members: Sequence[RunNumbers]) -> list[str]:
     """Return all decoders, the baseline first, then by guarantee, else in the runs' order."""
     ranks: dict[str, int] = {}
     for member in members:

@@ -128,8 +128,7 @@ def speedup_by_length_figure(lengths: pd.DataFrame, summary: pd.DataFrame) -> Dr
     names = [f"{low:g}" if low == high else f"{low:g} to {high:g}" for low, high in ends]
     axes.set_xticks(range(len(names)), names)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("length of ar's answer, tokens")
-    axes.set_ylabel("times as fast as ar")
+    axes.set(xlabel="length of ar's answer, tokens", ylabel="times as fast as ar")
     axes.set_title("Speed-up by length")
     key(figure, decoders, look)
     return figure, data

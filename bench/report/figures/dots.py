@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from bench.report.figures.axes import annotate_point, name_rows, percents, row_o
 from bench.report.figures.canvas import Drawn, overall, styled
 from bench.report.figures.style import FAINT, GREY, INK, WIDTH, Look, colours, interval_of, lossy
 from bench.report.tables.table import number, without_wrong
-from bench.report.together import NamedRun, decoders_of
+from bench.report.together import RunNumbers, decoders_of
 from bench.stats.intervals import Estimate
 from bench.stats.summary import ALL
 from bench.text import UNKNOWN, factor, percent
@@ -53,15 +54,6 @@ class Number(NamedTuple):
         return [f"{self.column}{end}" for end in ("", "_low", "_high")]
 
 
-class _Rows(NamedTuple):
-    """A panel: a run's summary and noise floor."""
-
-    name: str
-    label: str
-    summary: pd.DataFrame
-    floor: Estimate
-
-
 SPEEDUP = Number("speedup", "speed-up over ar", factor, 1.0)
 TOKENS = Number("acceptance_length", "tokens per step after the first", neutral=1.0)
 QUALITY = Number("quality", "quality", percent, share=True)
@@ -74,33 +66,57 @@ _OVERVIEW = (
 
 
 def dots_figure(
-    members: Sequence[NamedRun],
+    runs: Sequence[RunNumbers],
     metric: Number,
     width: float,
-    labels: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] = MappingProxyType({}),
     size: float = 8,
+    palette: Mapping[str, str] | None = None,
 ) -> Drawn | None:
     """Draw one number by decoder, a panel per run, lossy decoders last and hollow, WRONG ones not.
 
     Args:
-        members: runs; panels have titles where there are several.
+        runs: each a panel, with a title where there are several.
         metric: the number.
         width: of the figure, in inches.
         labels: names to print instead of decoders' own.
         size: of the type, in points.
+        palette: colours of the decoders; None: those of all runs' decoders together.
 
     Returns:
         None where no decoder has the number.
     """
-    runs = [_Rows(each.name, each.label, each.summary, each.floor) for each in members]
-    return _dots(runs, metric, colours(decoders_of(members)), width, labels or {}, size)
+    palette = palette or colours(decoders_of(runs))
+    found = [(run, _chosen(run.summary, metric)) for run in runs]
+    found = [(run, data) for run, data in found if len(data)]
+    if not found:
+        return None
+    titled = len(runs) > 1
+    heights = [_height(data["decoder"], labels) * size + titled * _TITLE for _, data in found]
+    with styled(size):
+        figure = Figure(figsize=(width, sum(heights) + _AXIS), layout="constrained")
+        ratios = {"height_ratios": heights}
+        grid = figure.subplots(len(found), 1, sharex=True, squeeze=False, gridspec_kw=ratios)
+        for axes, (run, data) in zip(grid[:, 0], found, strict=True):
+            _draw(axes, data, metric, Look(palette, lossy(run.summary)), labels, size)
+            if metric.column == SPEEDUP.column and None not in (run.floor.low, run.floor.high):
+                axes.axvspan(run.floor.low, run.floor.high, color=GREY, alpha=0.35, lw=0)
+            if titled:
+                axes.set_title(run.label, fontsize=size)
+        together = pd.concat([data for _, data in found])
+        within = interval_of(together, metric.column, ", ")
+        figure.supxlabel(f"{metric.label}{within}", fontsize=size)
+        _scale(grid[-1, 0], together, metric)
+        _make_room(figure)
+    named = [data.assign(run=run.name) for run, data in found]
+    return figure, pd.concat(named, ignore_index=True)[["run", *together.columns]]
 
 
 def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Drawn | None:
     """Draw speed-ups over the baseline with the A/A floor, the fastest on top, lossy ones last."""
     metric = SPEEDUP._replace(label="times as fast as ar, end to end (geometric mean of prompts)")
-    palette = Look.of(summary).palette
-    drawn = _dots([_Rows("", "", summary, floor)], metric, palette, WIDTH, {}, 9)
+    run, palette = RunNumbers(summary=summary, floor=floor), Look.of(summary).palette
+    drawn = dots_figure([run], metric, WIDTH, size=9, palette=palette)
     if drawn is None:
         return None
     figure, data = drawn
@@ -170,39 +186,6 @@ def _draw_overview(axes: Axes, data: pd.DataFrame, metric: Number, look: Look) -
         ticks = MaxNLocator(4, integer=True).tick_values(0, top)
         axes.set_xticks([tick for tick in ticks if tick <= top])
     axes.spines["bottom"].set_bounds(0, top)
-
-
-def _dots(
-    runs: Sequence[_Rows],
-    metric: Number,
-    palette: Mapping[str, str],
-    width: float,
-    labels: Mapping[str, str],
-    size: float,
-) -> Drawn | None:
-    found = [(run, _chosen(run.summary, metric)) for run in runs]
-    found = [(run, data) for run, data in found if len(data)]
-    if not found:
-        return None
-    titled = len(runs) > 1
-    heights = [_height(data["decoder"], labels) * size + titled * _TITLE for _, data in found]
-    with styled(size):
-        figure = Figure(figsize=(width, sum(heights) + _AXIS), layout="constrained")
-        ratios = {"height_ratios": heights}
-        grid = figure.subplots(len(found), 1, sharex=True, squeeze=False, gridspec_kw=ratios)
-        for axes, (run, data) in zip(grid[:, 0], found, strict=True):
-            _draw(axes, data, metric, Look(palette, lossy(run.summary)), labels, size)
-            if metric.column == SPEEDUP.column and None not in (run.floor.low, run.floor.high):
-                axes.axvspan(run.floor.low, run.floor.high, color=GREY, alpha=0.35, lw=0)
-            if titled:
-                axes.set_title(run.label, fontsize=size)
-        together = pd.concat([data for _, data in found])
-        within = interval_of(together, metric.column, ", ")
-        figure.supxlabel(f"{metric.label}{within}", fontsize=size)
-        _scale(grid[-1, 0], together, metric)
-        _make_room(figure)
-    named = [data.assign(run=run.name) for run, data in found]
-    return figure, pd.concat(named, ignore_index=True)[["run", *together.columns]]
 
 
 def _height(decoders: Iterable[str], labels: Mapping[str, str]) -> float:

@@ -7,12 +7,10 @@ marks where a level changed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from markupsafe import Markup
 
 from bench.errors import UsageError
 from bench.records.files import write_bytes, write_text
@@ -29,28 +27,6 @@ _SHORT = 9
 """Digits of a commit that are shown."""
 _CURVES = (("tokens_per_call", "tokens per call"), ("speedup", "speed-up"))
 _WIDTH, _HEIGHT, _MARGIN = 360, 64, 6
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """A run in the list: `cells` are texts; `link` leads to its report where that lies there."""
-
-    run: str
-    link: str | None
-    verdict: str
-    good: bool
-    reasons: str
-    cells: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """A number of a decoder over the runs of a series; `changes` says where its level changed."""
-
-    title: str
-    drawn: Markup
-    last: str
-    changes: tuple[str, ...]
 
 
 def write_index(folder: Path) -> tuple[Path, pd.DataFrame]:
@@ -100,9 +76,9 @@ def _known(row: Mapping[Any, Any]) -> dict[str, Any]:
     return {str(key): None if pd.isna(value) else value for key, value in row.items()}
 
 
-def _line(run: Mapping[str, Any], history: pd.DataFrame, folder: Path) -> Line:
+def _line(run: Mapping[str, Any], history: pd.DataFrame, folder: Path) -> dict[str, Any]:
+    """Return a run with its `cells` in the list, and a `link` to its report if that lies there."""
     name = str(run["run"])
-    report = folder / name / "report.html"
     commit = str(run["commit"] or "")[:_SHORT] + ("+" if run["dirty"] else "")
     mine = history[(history["run"] == name) & (history["decoder"] != BASELINE)]
     faster = mine.dropna(subset=["speedup"])
@@ -112,17 +88,16 @@ def _line(run: Mapping[str, Any], history: pd.DataFrame, folder: Path) -> Line:
     ]
     started = str(run["started_utc"] or "")[:16].replace("T", " ")
     facts = (started, run["branch"], commit, run["model"], run["tasks"], run["device"])
-    return Line(
-        run=name,
-        link=f"{name}/report.html" if report.is_file() else None,
-        verdict=str(run["verdict"]),
-        good=run["verdict"] == VALID,
-        reasons=str(run["reasons"] or ""),
-        cells=(*(str(fact or UNKNOWN) for fact in facts), ", ".join(speedups) or UNKNOWN),
-    )
+    report = f"{name}/report.html"
+    return {
+        **run,
+        "link": report if (folder / report).is_file() else None,
+        "good": run["verdict"] == VALID,
+        "cells": (*(str(fact or UNKNOWN) for fact in facts), ", ".join(speedups) or UNKNOWN),
+    }
 
 
-def _series(history: pd.DataFrame) -> Iterator[tuple[str, list[Curve]]]:
+def _series(history: pd.DataFrame) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Yield curves by series, of at least three VALID runs."""
     valid = history[(history["verdict"] == VALID) & history["decoder"].notna()]
     for _, of_series in valid.groupby("series", sort=False):
@@ -140,47 +115,26 @@ def _series(history: pd.DataFrame) -> Iterator[tuple[str, list[Curve]]]:
             yield f"{', '.join(words)} (series {last['series']})", curves
 
 
-def _curve(title: str, known: pd.DataFrame, column: str) -> Curve:
+def _curve(title: str, known: pd.DataFrame, column: str) -> dict[str, Any]:
+    """Return a number of a decoder over the runs of a series, and where its level changed."""
     values = [float(value) for value in known[column]]
     positions = change_points(values)
     runs, commits = list(known["run"]), list(known["commit"].fillna(""))
-    changes = tuple(
-        f"{values[i - 1]:.3g} to {values[i]:.3g} with {runs[i]}"
-        + (f" (commit {commits[i][:_SHORT]})" if commits[i] else "")
-        for i in positions
-    )
-    return Curve(
-        title=title,
-        drawn=_drawn(values, positions, runs),
-        last=f"{values[-1]:.3g}",
-        changes=changes,
-    )
-
-
-def _drawn(values: list[float], changes: list[int], runs: list[str]) -> Markup:
-    """Draw a small SVG: a line, a dot a run with its name, a dashed line at every change."""
     low, high = min(values), max(values)
     span = (high - low) or max(abs(high), 1e-9)
     width, height = _WIDTH - 2 * _MARGIN, _HEIGHT - 2 * _MARGIN
-
-    def at(i: int) -> tuple[float, float]:
-        x = _MARGIN + width * i / max(len(values) - 1, 1)
-        y = _MARGIN + height * (1 - (values[i] - low) / span)
-        return round(x, 1), round(y, 1)
-
-    points = " ".join(f"{x},{y}" for x, y in map(at, range(len(values))))
-    parts = [f'<polyline points="{points}" fill="none" stroke="currentColor"/>']
-    for change in changes:
-        x = (at(change - 1)[0] + at(change)[0]) / 2
-        parts.append(
-            f'<line class="change" x1="{x}" x2="{x}" y1="0" y2="{_HEIGHT}" '
-            'stroke="currentColor" stroke-dasharray="3 3"/>'
-        )
-    dots = Markup("").join(
-        Markup('<circle cx="{}" cy="{}" r="2.5"><title>{}: {}</title></circle>').format(
-            *at(i), run, f"{values[i]:.4g}"
-        )
-        for i, run in enumerate(runs)
-    )
-    size = f'viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}"'
-    return Markup(f'<svg {size} role="img">{"".join(parts)}') + dots + Markup("</svg>")
+    across = [round(_MARGIN + width * i / max(len(values) - 1, 1), 1) for i in range(len(values))]
+    down = [round(_MARGIN + height * (1 - (value - low) / span), 1) for value in values]
+    names = [f"{run}: {value:.4g}" for run, value in zip(runs, values, strict=True)]
+    return {
+        "title": title,
+        "size": (_WIDTH, _HEIGHT),
+        "points": list(zip(across, down, names, strict=True)),
+        "breaks": [(across[i - 1] + across[i]) / 2 for i in positions],
+        "last": f"{values[-1]:.3g}",
+        "changes": [
+            f"{values[i - 1]:.3g} to {values[i]:.3g} with {runs[i]}"
+            + (f" (commit {commits[i][:_SHORT]})" if commits[i] else "")
+            for i in positions
+        ],
+    }

@@ -22,6 +22,13 @@ from bench.text import markdown
 
 _FOLDER = files("bench.report.page")
 _BASICS = ("page.js", "tables.js")
+_TITLES = {
+    "families": "By family",
+    "quality": "Quality",
+    "acceptance": "Draft acceptance by position",
+}
+"""Titles of the parts of `Findings.tables` that are one section whatever tables they have."""
+_NONE_OF = {"quality": "No quality was scored.", "acceptance": "No decoder drafted tokens."}
 
 
 def render_page(
@@ -66,6 +73,7 @@ def _template(name: str, *, autoescape: bool) -> Template:
         keep_trailing_newline=True,
     )
     environment.filters["md"] = markdown
+    environment.globals |= {"titles": _TITLES, "none_of": _NONE_OF}
     return environment.get_template(name)
 
 

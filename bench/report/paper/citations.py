@@ -1,77 +1,39 @@
 """BibTeX entries of what runs are built on: their decoders, models and data, and this harness.
 
-``references.bib`` holds every known entry. A hub's model or data set without one gets an entry that
-names it; what is local or one's own is missing.
+``references.bib`` holds every known entry, ``citations.toml`` says what each is for. A hub's model
+or data set without one gets an entry that names it; what is local or one's own is missing.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+from bench.report.paper.layout import packaged
 from bench.report.together import NamedRun
 from bench.text import latex, portable
 from specbench_tasks.task import EMBEDDED
 
 HARNESS = "decoding_bench"
-_SPECULATION = ("leviathan2023fast", "chen2023accelerating")
-_PTP = "draxler2026parallel"
-_DECODERS: Mapping[str, tuple[str, ...]] = {
-    "ar": (),
-    "spec": _SPECULATION,
-    "lookup": ("saxena2023prompt",),
-    "ptp": (_PTP,),
-    "ptp_spec": (_PTP, *_SPECULATION),
-    "nar": ("gu2018nonautoregressive",),
-    "idlm": ("yu2026introspective",),
-    "isd": ("yu2026introspective",),
-    "hybrid": ("miao2024specinfer",),
-    "jacobi": ("santilli2023accelerating",),
-    "lookahead": ("fu2024break",),
-    "eagle": ("li2024eagle", "li2024eagle2", "li2025eagle3"),
-    "medusa": ("cai2024medusa", "miao2024specinfer"),
-    "exit": ("elhoushi2024layerskip", "liu2024kangaroo"),
-    "hf": ("wolf2020transformers",),
-}
-"""By decoder; `ar` is nobody's."""
-_REFINEMENT = {
-    "cmlm": ("ghazvininejad2019mask",),
-    "quota": ("ghazvininejad2019mask", "nie2025large"),
-    "threshold": ("ghazvininejad2019mask", "wu2025fastdllm"),
-}
-"""Sources of `idlm` in mode `refine`, by the rule that commits tokens."""
-_LOOPS = {
-    "assisted": _SPECULATION,
-    "lookup": ("saxena2023prompt",),
-    "early-exit": ("elhoushi2024layerskip",),
-}
-"""Sources of a loop of `hf` beside its library, by its kind."""
-_MODELS = {
-    "zoo": HARNESS,
-    "smollm2": "allal2025smollm2",
-    "vicuna": "zheng2023judging",
-    "qwen2.5": "qwen2024qwen25",
-    "qwen3": "qwen2025qwen3",
-    "llama-2": "touvron2023llama2",
-    "llama-3": "grattafiori2024llama3",
-}
-"""By what the name of a model begins with, its owner's name aside."""
-_SPECBENCH = (
-    *("xia2024unlocking", "zheng2023judging", "bojar2014findings", "nallapati2016abstractive"),
-    *("kwiatkowski2019natural", "cobbe2021training", "karpukhin2020dense"),
-)
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _KEY = re.compile(r"@\w+\{([^,\s]+),")
 
 
 @cache
+def _keys() -> dict[str, Any]:
+    """Return the keys of decoders, refinement, loops, models and Spec-Bench's prompts."""
+    return tomllib.loads(packaged("citations.toml"))
+
+
+@cache
 def entries() -> dict[str, str]:
     """Return every known entry by its key."""
-    text = (files("bench.report.paper") / "references.bib").read_text(encoding="utf-8")
+    text = packaged("references.bib")
     starts = [match.start() for match in _KEY.finditer(text)]
     each = [text[start:end].strip() for start, end in pairwise([*starts, len(text)])]
     return {re.split("[{,]", entry, maxsplit=2)[1]: entry for entry in each}
@@ -81,16 +43,17 @@ def of_decoder(cell: str, options: Mapping[str, str]) -> tuple[str, ...]:
     """Return the keys of a decoder as it was configured; none for one's own."""
     name = cell.split("@")[0]
     if name == "idlm" and options.get("mode") == "refine":
-        return _REFINEMENT.get(options.get("commit", ""), _REFINEMENT["cmlm"])
-    own = _DECODERS.get(name, ())
-    return (*own, *_LOOPS.get(options.get("kind", ""), ())) if name == "hf" else own
+        rules = _keys()["refinement"]
+        return tuple(rules.get(options.get("commit", ""), rules["cmlm"]))
+    loop = _keys()["loops"].get(options.get("kind", ""), ()) if name == "hf" else ()
+    return (*_keys()["decoders"].get(name, ()), *loop)
 
 
 def of_model(name: object) -> tuple[str, ...]:
     """Return the key of a model; none for an unknown folder."""
     text = portable(str(name)) if name else ""
     own = text.rpartition("/")[2].lower()
-    known = next((key for start, key in _MODELS.items() if own.startswith(start)), None)
+    known = next((key for start, key in _keys()["models"].items() if own.startswith(start)), None)
     if known:
         return (known,)
     hub = _HUB_ID.fullmatch(text) and text == str(name) and not Path(text).is_dir()
@@ -101,7 +64,7 @@ def of_tasks(tasks: object) -> tuple[str, ...]:
     """Return the keys of the prompts; none for a file of one's own."""
     source, _, what = str(tasks or "").partition("=")
     if source == "specbench":
-        return _SPECBENCH
+        return tuple(_keys()["specbench"])
     if source == "hf":
         return (_hub_key(what),) if _HUB_ID.fullmatch(what) else ()
     return (HARNESS,) if {name.strip() for name in source.split(",")} <= EMBEDDED else ()
@@ -120,7 +83,7 @@ def bibliography(members: Sequence[NamedRun]) -> tuple[str, list[str]]:
         config = member.side.config
         for cell, options in member.side.cells.items():
             keys |= dict.fromkeys(of_decoder(cell, options))
-            if cell.split("@")[0] not in _DECODERS:
+            if cell.split("@")[0] not in _keys()["decoders"]:
                 missing.append(f"decoder {portable(cell)}")
         adapters = config.get("adapters") or {}
         models = (config.get("model"), config.get("draft"), *adapters.values())

@@ -1,24 +1,41 @@
-"""A venue's measures, and the user's choices of table and figures."""
+"""Venues with their measures and questions, and the user's choices of table and figures."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import Literal, NamedTuple
 
 from bench.errors import UsageError, did_you_mean
 from bench.report.tables.table import number
 from bench.text import percent
 
-WIDTHS: Mapping[str, float] = {
-    "icml": 3.25,
-    "acl": 3.03,
-    "neurips": 5.5,
-    "iclr": 5.5,
-    "tmlr": 6.5,
-    "arxiv": 6.5,
-}
-"""Inches of a text column, by venue; docs/reporting.md says whose they are."""
+
+class Venue(NamedTuple):
+    """A venue, see ``venues.toml``; `heading` opens the paragraph on reproducing the runs."""
+
+    width: float
+    options: str
+    geometry: str
+    title: str
+    questions: Mapping[str, Sequence[str]]
+    heading: str = r"\paragraph{Reproducibility.}"
+
+
+def packaged(name: str) -> str:
+    """Return the text of a file of this folder."""
+    return (files("bench.report.paper") / name).read_text(encoding="utf-8")
+
+
+def _venues() -> dict[str, Venue]:
+    data = tomllib.loads(packaged("venues.toml"))
+    general = {"questions": data["general"]}
+    return {name: Venue(**(general | facts)) for name, facts in data["venue"].items()}
+
+
+VENUES = _venues()
 
 
 class Column(NamedTuple):

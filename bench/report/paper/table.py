@@ -7,11 +7,12 @@ which it fits the venue's column, which is computed here, in Times.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from string import Template
 from typing import NamedTuple
 
 from bench.errors import UsageError
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
-from bench.report.paper.layout import COLUMNS, EXPENDABLE, USUAL, WIDTHS, Layout
+from bench.report.paper.layout import COLUMNS, EXPENDABLE, USUAL, VENUES, Layout, packaged
 from bench.report.tables.conclusion import not_slower
 from bench.report.together import NamedRun
 from bench.stats.summary import ALL
@@ -148,7 +149,7 @@ def fitted(members: Sequence[NamedRun], layout: Layout) -> tuple[Grid, tuple[flo
 
     A column loses its interval before its neighbour is left out, but for those of speed-ups.
     """
-    room = WIDTHS[layout.venue] * POINTS * _SPARE
+    room = VENUES[layout.venue].width * POINTS * _SPARE
     choices = [wanted(members, layout)]
     if layout.columns is None:
         for name in EXPENDABLE:
@@ -199,27 +200,17 @@ def latex(
     """Return the table in its environment, its caption above it; exit 2 where it cannot fit."""
     made, (size, space) = fitted(members, layout)
     _tell_left_out(made, wanted(members, layout), layout.venue, note)
-    width = WIDTHS[layout.venue] * POINTS
-    lines = [
-        f"% {layout.venue}: fits {width:.1f} pt in Times; "
-        r"needs \usepackage{booktabs,siunitx} (siunitx 3)",
-        r"\begin{table}[t]",
-        rf"\caption{{{caption(made)}}}",
-        r"\label{tab:decoders}",
-        r"\medskip",
-        r"\centering",
-        r"\sisetup{mode=text,reset-text-series=false,group-digits=none}",
-        rf"\fontsize{{{size:g}}}{{{1.2 * size:g}}}\selectfont",
-        rf"\setlength{{\tabcolsep}}{{{space:g}pt}}",
-        rf"\begin{{tabular}}{{@{{}}l{''.join(_shape(made, name) for name in made.columns)}@{{}}}}",
-        r"\toprule",
-        " & ".join(["Decoder", *(_heading(made, name) for name in made.columns)]) + r" \\",
-        *_body(made),
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
+    return Template(packaged("table.tex")).substitute(
+        venue=layout.venue,
+        width=f"{VENUES[layout.venue].width * POINTS:.1f}",
+        caption=caption(made),
+        size=f"{size:g}",
+        skip=f"{1.2 * size:g}",
+        space=f"{space:g}",
+        shapes="".join(_shape(made, name) for name in made.columns),
+        headings=" & ".join(["Decoder", *(_heading(made, name) for name in made.columns)]),
+        body="\n".join(_body(made)),
+    )
 
 
 def _tell_left_out(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from string import Template
 
@@ -19,32 +18,16 @@ from bench.records.files import write_files
 from bench.records.frames import csv_bytes
 from bench.report.paper.caption import caption_of
 from bench.report.paper.citations import bibliography
-from bench.report.paper.layout import WIDTHS, Layout
+from bench.report.paper.layout import VENUES, Layout, packaged
 from bench.report.paper.table import latex
 from bench.report.paper.texts import checklist, reproducibility
 from bench.report.together import NamedRun, decoders_of
 
-_BLOCKS: Mapping[str, tuple[str, str]] = {
-    "icml": ("twocolumn,10pt", "letterpaper,textwidth=6.75in,textheight=9in,columnsep=0.25in"),
-    "acl": ("twocolumn,11pt", "a4paper,margin=2.5cm,columnsep=0.6cm"),
-    "neurips": ("10pt", "letterpaper,textwidth=5.5in,textheight=9in"),
-    "iclr": ("10pt", "letterpaper,textwidth=5.5in,textheight=9in"),
-    "tmlr": ("10pt", "letterpaper,textwidth=6.5in,textheight=9in"),
-    "arxiv": ("11pt", "letterpaper,margin=1in"),
-}
-"""Options of the class and of geometry, by venue: style files cannot be shipped."""
 _FIGURES: Mapping[str, str] = {
     "speedup": r"Speed-up over autoregressive decoding, with 95\,\% intervals.",
     "tokens_per_step": r"Tokens per step after the first, with 95\,\% intervals.",
     "quality": r"Quality of the answers, with 95\,\% intervals.",
 }
-_FIGURE = r"""\begin{figure}[t]
-\centering
-\includegraphics{$name}
-\caption{$caption}
-\label{fig:$name}
-\end{figure}
-"""
 
 
 def write_paper(
@@ -88,7 +71,7 @@ def _figures(members: Sequence[NamedRun], layout: Layout) -> dict[str, bytes]:
     made: dict[str, bytes] = {}
     shown = {"speedup": dots.SPEEDUP, "tokens_per_step": dots.TOKENS, "quality": dots.QUALITY}
     for name, what in shown.items():
-        drawn = dots.dots_figure(members, what, WIDTHS[layout.venue], layout.labels)
+        drawn = dots.dots_figure(members, what, VENUES[layout.venue].width, layout.labels)
         if drawn is not None:
             made[f"{name}.pdf"] = canvas.render(drawn[0])["pdf"]
             made[f"{name}.csv"] = csv_bytes(drawn[1])
@@ -98,16 +81,13 @@ def _figures(members: Sequence[NamedRun], layout: Layout) -> dict[str, bytes]:
 def _skeleton(venue: str, made: Collection[str]) -> str:
     """Return a paper that compiles and takes in everything; figures are those among `made`."""
     names = [name for name in _FIGURES if f"{name}.pdf" in made]
-    options, geometry = _BLOCKS[venue]
     references = ", ".join(rf"\ref{{fig:{name}}}" for name in names)
     word = "Figure" if len(names) == 1 else "Figures"
-    text = (files("bench.report.paper") / "skeleton.tex").read_text(encoding="utf-8")
-    return Template(text).substitute(
+    figure = Template(packaged("figure.tex"))
+    return Template(packaged("skeleton.tex")).substitute(
         venue=venue,
-        options=options,
-        geometry=geometry,
+        options=VENUES[venue].options,
+        geometry=VENUES[venue].geometry,
         figures_named=f"; see {word}~{references}" if names else "",
-        figures="".join(
-            Template(_FIGURE).substitute(name=name, caption=_FIGURES[name]) for name in names
-        ),
+        figures="".join(figure.substitute(name=name, caption=_FIGURES[name]) for name in names),
     )

@@ -5,27 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from bench.records.environment import Environment
-from bench.records.status import RunStatus
+from bench.records.run_folder import Run
+from bench.stats.side import RunSnapshot
 from bench.text import counted, portable
 
-
-class Measured(Protocol):
-    """A run, or a stored reference: configuration, machine and end."""
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """The resolved configuration."""
-
-    @property
-    def env(self) -> Environment:
-        """The machine, the software and the models."""
-
-    @property
-    def status(self) -> RunStatus:
-        """When it was started, and how it ended."""
+Measured = Run | RunSnapshot
 
 
 def setting(run: Measured, decoders: Sequence[str]) -> list[tuple[str, str]]:

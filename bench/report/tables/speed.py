@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Literal
 
 import pandas as pd
 
@@ -56,6 +57,18 @@ _ESTIMATORS: Columns = {
     f"specbench_compat [{LEVEL}]": partial(speed, column="specbench_compat"),
     f"prompts needed for {_WITHIN}": lambda r: number(r.prompts_needed, ".0f"),
 }
+_PARTS = {
+    "worker": (
+        "Each worker apart, before pooling: both sides of a ratio ran in one worker, so its own "
+        "pace divides out. A/A: ar's second arm against its first. Drift: how much longer a token "
+        "of ar took in the last third of a worker's blocks than in the first."
+    ),
+    "machine": (
+        "Parts of this run were measured on different machines: counters are pooled, times and "
+        "speed-ups hold within a machine only, and stand here alone."
+    ),
+}
+"""What the tables of a run's parts say, by kind of part."""
 _FEWEST_RIVALS = 2
 """With one decoder beside ar, the main table says it all."""
 
@@ -146,26 +159,8 @@ def floor_note(row: SummaryRow) -> str:
     return "" if row.aa_speedup is None else f"A/A {estimated(row.floor)}"
 
 
-def by_worker(parts: Sequence[Part]) -> Table | None:
-    """Make the table of workers, or None where there are none."""
-    note = (
-        "Each worker apart, before pooling: both sides of a ratio ran in one worker, so its own "
-        "pace divides out. A/A: ar's second arm against its first. Drift: how much longer a token "
-        "of ar took in the last third of a worker's blocks than in the first."
-    )
-    return _by_part("worker", parts, note)
-
-
-def by_machine(parts: Sequence[Part]) -> Table | None:
-    """Make the table of a merged run's machines, or None where there is one only."""
-    note = (
-        "Parts of this run were measured on different machines: counters are pooled, times and "
-        "speed-ups hold within a machine only, and stand here alone."
-    )
-    return _by_part("machine", parts, note)
-
-
-def _by_part(kind: str, parts: Sequence[Part], note: str) -> Table | None:
+def by_part(kind: Literal["worker", "machine"], parts: Sequence[Part]) -> Table | None:
+    """Make the table of a run's workers, or of a merged run's machines; None without parts."""
     columns: Columns = {
         kind: lambda part: part.name,
         "node": lambda part: part.node or UNKNOWN,
@@ -179,5 +174,5 @@ def _by_part(kind: str, parts: Sequence[Part], note: str) -> Table | None:
 
     for decoder in parts[0].speedups if parts else ():
         columns[decoder] = partial(speedup, decoder=decoder)
-    note = f"{note} Geometric means with {LEVEL} intervals over conversations."
+    note = f"{_PARTS[kind]} Geometric means with {LEVEL} intervals over conversations."
     return Table.of(f"By {kind}", note, columns, parts)

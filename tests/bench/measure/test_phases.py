@@ -566,7 +566,7 @@ def test_it_says_where_the_time_went_and_what_would_help_most(tmp_path: Path, re
         "help most, at best: drafts that are all accepted (2.88x), then free drafting (2.53x)"
         in text
     )
-    tables = Findings(load_run(tmp_path / "run")).time_tables
+    tables = Findings(load_run(tmp_path / "run")).tables["time"]
     assert [table.title for table in tables] == [
         "Where the time goes",
         "What the speed-up is made of",

@@ -255,7 +255,7 @@ def test_a_family_without_answers_leaves_no_quality_over_all_and_is_told(
 ) -> None:
     path = with_records(synthetic_run(), fail_quality_of("spec", "math_reasoning", "rag"))
     findings = Findings(load_run(path))
-    quality = {row[0].text: row[-1].text for row in findings.quality_table.rows}  # type: ignore[union-attr]
+    quality = {row[0].text: row[-1].text for row in findings.tables["quality"][0].rows}
     assert quality["spec"] == "-"
     assert quality["ptp"] != "-"
     missing = "spec has no quality over all families: nothing scored in math_reasoning, rag."
@@ -263,7 +263,7 @@ def test_a_family_without_answers_leaves_no_quality_over_all_and_is_told(
     for text in (" ".join(findings.caveats), " ".join(printed(path).split())):
         assert missing in text
         assert fewer in text
-    assert missing in findings.quality_table.note  # type: ignore[union-attr]
+    assert missing in findings.tables["quality"][0].note
     assert "quality " not in findings.sentences[0]
 
 
@@ -366,8 +366,7 @@ def test_the_ratios_behind_a_speedup_are_written_prompt_by_prompt(reported_run: 
 
 
 def test_decoders_are_paired_against_one_another(reported_run: Path) -> None:
-    rivals = Findings(load_run(reported_run)).rivals
-    assert rivals is not None
+    (rivals,) = Findings(load_run(reported_run)).tables["rivals"]
     assert rivals.headings == ("decoder", "ar", "spec", "nar")
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in rivals.rows}
     frame = pd.read_csv(reported_run / "tables" / "by_prompt.csv").set_index("prompt")
@@ -384,7 +383,7 @@ def test_decoders_are_paired_against_one_another(reported_run: Path) -> None:
 
 
 def test_one_decoder_beside_ar_has_no_rivals(synthetic_run: Write) -> None:
-    assert Findings(load_run(synthetic_run({"spec": 3.0}))).rivals is None
+    assert not Findings(load_run(synthetic_run({"spec": 3.0}))).tables["rivals"]
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -428,9 +427,7 @@ def test_a_wrong_decoder_is_wrong_in_the_verdict_and_in_its_rows(wrong_run: Path
     assert rows["ptp"][2].bold
     assert list(rows) == ["ar", "ptp", "spec (WRONG)"]
     assert rows["spec (WRONG)"][1].text == "WRONG"
-    tables = [*findings.family_tables, *findings.parallel_tables, findings.estimators]
-    for table in [*tables, findings.quality_table, findings.acceptance_table]:
-        assert table is not None
+    for table in (table for tables in findings.tables.values() for table in tables):
         assert "spec" not in [row[0].text for row in table.rows], table.title
     frame = pd.read_csv(wrong_run / "summary.csv")
     assert set(frame.loc[frame["decoder"] == "spec", "guarantee"]) == {"WRONG"}
@@ -501,7 +498,7 @@ def test_guarantees_group_the_rows_and_name_what_a_step_emits(synthetic_run: Wri
     assert [(row[accepted] == "-", row[emitted] == "-") for row in rows.values()] == [
         (False, True), (False, True), (False, True), (True, False),
     ]  # fmt: skip
-    titles = [table.title for table in findings.family_tables]
+    titles = [table.title for table in findings.tables["families"]]
     assert "Emitted tokens per step by family" in titles
     assert "emitted tokens per step of 1.00 calls" in findings.sentences[-1]
     assert "idlm (guarantee: none)" in findings.sentences[-1]

@@ -133,5 +133,5 @@ def test_at_another_temperature_the_report_says_why_there_is_no_ceiling(
     list_run: Callable[[float], Path],
 ) -> None:
     findings = Findings(load_run(list_run(0.0)))
-    assert not [t for t in findings.parallel_tables if "ceiling" in t.title]
+    assert not [t for t in findings.tables["parallel"] if "ceiling" in t.title]
     assert [line for line in findings.caveats if line.startswith("No ceilings of lists")]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench.records.record import SampleRecord, StepColumns
-from bench.report.tables.speed import by_machine, by_worker
+from bench.report.tables.speed import by_part
 from bench.stats import times
 from bench.stats.workers import drifts, machines, workers
 
@@ -59,7 +59,7 @@ def test_each_worker_has_its_own_floor_and_speed_ups() -> None:
     ]
     assert [part.floor.differs_from_one for part in parts] == [False, True]
     assert all(part.speedups["spec"].value == pytest.approx(2, abs=0.03) for part in parts)
-    table = by_worker(parts)
+    table = by_part("worker", parts)
     assert table is not None
     assert [row[0].text for row in table.rows] == ["w0", "w1"]
     assert [row[3].bad for row in table.rows] == [False, True]
@@ -67,7 +67,7 @@ def test_each_worker_has_its_own_floor_and_speed_ups() -> None:
 
 def test_one_process_has_no_workers_and_few_blocks_no_drift() -> None:
     assert workers([record(None, "ar", 0, 0, 1.0)], ["ar"]) == []
-    assert by_worker([]) is None
+    assert by_part("worker", []) is None
     few = [r for r in measured(lambda *_: 1.0) if r.block < 10]
     assert all(part.drift is None for part in workers(few, ["ar"]))
 
@@ -83,7 +83,7 @@ def test_times_of_two_machines_do_not_pool_and_counters_do() -> None:
     parts = machines(records, ["ar", "spec"])
     assert [part.name for part in parts] == ["fast", "slow"]
     assert all(part.speedups["spec"].value == pytest.approx(2, abs=0.05) for part in parts)
-    table = by_machine(parts)
+    table = by_part("machine", parts)
     assert table is not None
     assert table.headings[0] == "machine"
     same = [replace(r, machine="one") for r in records]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.report.paper.layout import USUAL, WIDTHS, Layout
+from bench.report.paper.layout import USUAL, VENUES, Layout
 from bench.report.paper.table import POINTS, grid, latex, width_of
 from bench.report.paper.write import write_paper
 from tests.bench.report.paper.latex import compiled, document, needs_latex
@@ -20,7 +20,7 @@ FIGURES = ["speedup", "tokens_per_step", "quality"]
 
 @pytest.mark.slow
 @needs_latex
-@pytest.mark.parametrize("venue", WIDTHS)
+@pytest.mark.parametrize("venue", VENUES)
 @pytest.mark.parametrize("runs", [("cpu-zoo",), ("cpu-zoo", "cpu-zoo-t07", "cpu-zoo-ptp")])
 def test_latex_takes_everything_within_the_column(
     venue: str, runs: tuple[str, ...], tmp_path: Path
@@ -31,7 +31,7 @@ def test_latex_takes_everything_within_the_column(
     assert "Overfull" not in said, said
     column = re.search(r"the column is ([\d.]+)pt", said)
     assert column is not None
-    assert float(column[1]) == pytest.approx(WIDTHS[venue] * POINTS, abs=0.4)
+    assert float(column[1]) == pytest.approx(VENUES[venue].width * POINTS, abs=0.4)
     if shutil.which("pdffonts") is not None:
         fonts = subprocess.run(
             ["pdffonts", "paper.pdf"], cwd=tmp_path, capture_output=True, text=True, check=True

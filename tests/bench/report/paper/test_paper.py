@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.report.paper.layout import WIDTHS, Layout
+from bench.report.paper.layout import VENUES, Layout
 from bench.report.paper.write import write_paper
 from bench.report.together import NamedRun, load_members
 from tests.bench.report.paper.test_table import stored
@@ -36,7 +36,7 @@ def test_a_run_gives_figures_their_numbers_a_table_and_texts(
     for name in FIGURES:
         box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+)", files[f"{name}.pdf"])
         assert box is not None
-        assert float(box[1]) / 72 == pytest.approx(WIDTHS["icml"], abs=0.01)
+        assert float(box[1]) / 72 == pytest.approx(VENUES["icml"].width, abs=0.01)
         assert b"/Type3" not in files[f"{name}.pdf"]
         assert b"/FontFile2" in files[f"{name}.pdf"]  # TrueType
     assert list(pd.read_csv(tmp_path / "icml" / "speedup.csv")["decoder"]) == ["nar", "spec"]
@@ -47,7 +47,7 @@ def test_a_run_gives_figures_their_numbers_a_table_and_texts(
     assert re.search(r"AR against a second AR in the same run: [\d.]+ \[[\d.]+, [\d.]+\]", text)
 
 
-@pytest.mark.parametrize("venue", WIDTHS)
+@pytest.mark.parametrize("venue", VENUES)
 def test_the_skeleton_takes_in_what_was_written_and_nothing_else(
     venue: str, tmp_path: Path
 ) -> None:
@@ -61,7 +61,7 @@ def test_the_skeleton_takes_in_what_was_written_and_nothing_else(
 
 @pytest.mark.parametrize(
     "venue",
-    [v if v == "icml" else pytest.param(v, marks=pytest.mark.slow) for v in WIDTHS],
+    [v if v == "icml" else pytest.param(v, marks=pytest.mark.slow) for v in VENUES],
 )
 def test_writing_again_gives_the_same_bytes(venue: str, tmp_path: Path) -> None:
     members = stored("cpu-zoo", "cpu-zoo-ptp")

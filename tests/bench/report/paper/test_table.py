@@ -11,7 +11,7 @@ import pytest
 
 from bench.errors import BenchError, Exit
 from bench.report.paper.caption import caption_of
-from bench.report.paper.layout import COLUMNS, WIDTHS, Layout, parse_layout
+from bench.report.paper.layout import COLUMNS, VENUES, Layout, parse_layout
 from bench.report.paper.table import grid, latex, width_of
 from bench.report.together import NamedRun, load_members
 from bench.stats.intervals import Estimate
@@ -45,7 +45,7 @@ def table(layout: Layout, *names: str, told: list[str] | None = None) -> str:
 
 
 def test_every_venue_has_a_table_that_fits_it_with_its_caption_above() -> None:
-    texts = {venue: table(Layout(venue=venue, labels=LABELS)) for venue in WIDTHS}
+    texts = {venue: table(Layout(venue=venue, labels=LABELS)) for venue in VENUES}
     assert texts["icml"] != texts["neurips"]
     for text in texts.values():
         assert text.index(r"\caption{") < text.index(r"\begin{tabular}")

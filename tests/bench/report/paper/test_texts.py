@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from bench.report.paper import facts
-from bench.report.paper.layout import WIDTHS
-from bench.report.paper.texts import CHECKLISTS, checklist, reproducibility
+from bench.report.paper.layout import VENUES
+from bench.report.paper.texts import checklist, reproducibility
 from bench.report.together import load_members
 from tests.bench.report.paper.test_table import REFERENCES, stored
 
@@ -71,20 +71,19 @@ def test_iclr_has_a_statement_and_others_a_paragraph() -> None:
 
 
 def test_every_venue_has_a_list_of_facts() -> None:
-    assert CHECKLISTS.keys() == WIDTHS.keys()
     told = json.loads((REFERENCES / "cpu-zoo" / "run.json").read_text())
     spent = datetime.fromisoformat(told["finished_utc"]) - datetime.fromisoformat(
         told["started_utc"]
     )
     env = json.loads((REFERENCES / "cpu-zoo" / "env.json").read_text())
     minutes = f"Wall time: {spent.total_seconds() / 60:.1f} minutes"
-    for venue in WIDTHS:
+    for venue in VENUES:
         text = checklist(stored(), venue)
         commit = f"commit {env['git']['commit'][:7]}"
         for words in ("t intervals", minutes, "zoo Apache-2.0", commit):
             if not (venue == "acl" and words.startswith("commit")):
                 assert words in text, (venue, words)
-        assert text.count(r"\item[") == len(CHECKLISTS[venue][1])
+        assert text.count(r"\item[") == len(VENUES[venue].questions)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_every_table_of_accepted_tokens_says_how_open_the_text_is(looping: Path)
     findings = Findings(load_run(looping))
     assert "mean entropy of 0.54 nats" in findings.headline.note  # (2 + 5 x 0.25) / 6
     (table,) = [
-        t for t in findings.family_tables if t.title == "Accepted tokens per step by family"
+        t for t in findings.tables["families"] if t.title == "Accepted tokens per step by family"
     ]
     first = dict(zip(table.headings, (cell.text for cell in table.rows[0]), strict=True))
     assert first["decoder"] == "ar's entropy, nats"
@@ -60,7 +60,7 @@ def test_nearly_determined_text_is_called_so(looping: Path) -> None:
 def test_without_a_quality_pass_the_entropy_is_said_to_be_unknown(synthetic_run: Write) -> None:
     findings = Findings(load_run(synthetic_run(quality=0)))
     assert "entropy of ar's next token was not measured" in findings.headline.note
-    assert not any(t.rows[0][0].text.startswith("ar's") for t in findings.family_tables)
+    assert not any(t.rows[0][0].text.startswith("ar's") for t in findings.tables["families"])
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -88,7 +88,7 @@ def test_where_there_is_no_gold_answer_agreement_with_ar_is_said(looping: Path) 
     samples.write_text("\n".join(map(json.dumps, lines)) + "\n")
     findings = Findings(load_run(looping))
     assert "No gold answers in qa: agreement with ar says how near." in findings.caveats
-    titled = {table.title: table for table in findings.parallel_tables}
+    titled = {table.title: table for table in findings.tables["parallel"]}
     table = titled["Agreement with ar by family"]
     spec = next(row for row in table.rows if row[0].text == "spec")
     assert {cell.text for cell in spec[1:]} == {"0.0 / 0.0"}, "it says 1 2 3, ar 0 1 2"

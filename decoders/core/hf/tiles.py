@@ -191,7 +191,7 @@ def tiled_attention(
             scores = torch.tanh(scores / softcap) * softcap
         mask = attention_mask[first : first + len(block.contexts), None]
         first += len(block.contexts)
-        scores = (scores.unflatten(2, (-1, tile)) + mask).flatten(2, 3)
+        scores = (scores.view(*scores.shape[:2], -1, tile, BLOCK) + mask).flatten(2, 3)
         tiles[block.tile] = _attend(scores, block.of(value), tiles[block.tile])
     out = [_mean(attended, query.shape[1], tile) for attended in tiles]
     return torch.cat(out).to(query.dtype)[None], None

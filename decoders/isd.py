@@ -25,7 +25,7 @@ from decoders.core.drafting.mask_slots import branch_positions
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Verification, Verify
 from decoders.core.registry import register
-from decoders.core.types import NO_UNIFORM, SlotOutput, Slots
+from decoders.core.types import EXACT, NO_UNIFORM, AcceptanceRule, SlotOutput, Slots
 
 
 @register("isd")
@@ -78,7 +78,9 @@ class StridedDecoding(DraftAndVerify):
     @property
     def verification(self) -> Verification:
         """The rule, with the lenience of lossy ones."""
-        return Verification(rule=self.verify, lenience=self.lenience, top=self.top)
+        relaxed, top = AcceptanceRule(lenience=self.lenience), AcceptanceRule(top=self.top)
+        rules = {"relaxed": relaxed, "topk": top}
+        return Verification(rule=self.verify, acceptance_rule=rules.get(self.verify, EXACT))
 
     @property
     def lossless(self) -> bool:

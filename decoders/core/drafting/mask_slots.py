@@ -64,13 +64,6 @@ def branch_positions(
     return tuple(positions)
 
 
-def positions_after(start: int, num_tokens: int, slots: Slots | None) -> tuple[int, ...] | None:
-    """Return positions of tokens from `start` on whose slots come after the last of them."""
-    if slots is None:
-        return None
-    return tuple(range(start, start + num_tokens + len(slots.uniforms)))
-
-
 def block_call(target: Session, tokens: Sequence[int], slots: Slots | None) -> Call:
     """Commit `tokens`, draw the token after them, and predict the block of slots it begins.
 
@@ -81,6 +74,6 @@ def block_call(target: Session, tokens: Sequence[int], slots: Slots | None) -> C
     return target.call(
         tokens,
         slots=slots,
-        positions=positions_after(target.length, len(tokens), slots),
+        positions=branch_positions(target.length, len(tokens), slots.sizes),
         mask=masks.block(len(slots.uniforms), stem=len(tokens)),
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from decoders.core.sampling import (
     Stream,
@@ -41,9 +42,9 @@ def read_acceptances(
         return [CallResult(acceptance=Acceptance(0, token)) for token in picks]
     drafts = [list(r.call.drafts) + [0] * (most - len(r.call.drafts)) for r in readouts]
     drafts_on_device = upload(drafts, device)
-    target_distribution = _pad_rows(torch.split(distribution, sizes), most + 1)
-    draft_distribution = _pad_rows(
-        [_draft_distribution(r.call, distribution) for r in readouts], most
+    target_distribution = pad_sequence(torch.split(distribution, sizes), batch_first=True)
+    draft_distribution = pad_sequence(
+        [_draft_distribution(r.call, distribution) for r in readouts], batch_first=True
     )
     accepted, tokens = verify_rejection(
         target_distribution,
@@ -75,8 +76,7 @@ def _relaxed(
     rules = [readout.call.acceptance_rule for readout in readouts]
     if all(rule == EXACT for rule in rules):
         return None, None
-    most = drafts.shape[1]
-    raw = _pad_rows(torch.split(logits, sizes), most + 1)[:, :-1]
+    raw = pad_sequence(torch.split(logits, sizes), batch_first=True)[:, :-1]
     ranks = (raw > raw.gather(-1, drafts.unsqueeze(-1))).sum(-1)
     lenience = upload([[rule.lenience] for rule in rules], logits.device, torch.float32)
     return lenience, ranks < upload([[rule.top] for rule in rules], logits.device)
@@ -88,16 +88,6 @@ def _draft_distribution(call: Call, like: Tensor) -> Tensor:
     if call.draft_probs is None:
         return one_hot(upload(call.drafts, like.device), like.shape[-1])
     return torch.stack(call.draft_probs).to(like.device)
-
-
-def _pad_rows(distributions: Sequence[Tensor], length: int) -> Tensor:
-    """Stack distributions as ``[B, length, V]``, padded with zero rows."""
-    if all(len(distribution) == length for distribution in distributions):
-        return torch.stack(list(distributions))
-    padded = distributions[0].new_zeros(len(distributions), length, distributions[0].shape[-1])
-    for row, distribution in enumerate(distributions):
-        padded[row, : len(distribution)] = distribution
-    return padded
 
 
 def _padded_uniforms(

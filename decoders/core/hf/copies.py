@@ -115,13 +115,12 @@ def _tried(module: Any) -> bool:
     num_layers = getattr(config, "num_hidden_layers", None)
     if num_layers is None:  # a text model beside an image tower has a configuration of its own
         return False
-    hook = last.register_forward_pre_hook(lambda *_: ran.append(None))
     try:
         config.num_hidden_layers = num_layers - 1
-        module(torch.zeros(1, 1, dtype=torch.int64, device=module.device), use_cache=False)
+        with last.register_forward_pre_hook(lambda *_: ran.append(None)):
+            module(torch.zeros(1, 1, dtype=torch.int64, device=module.device), use_cache=False)
     finally:
         config.num_hidden_layers = num_layers
-        hook.remove()
     return not ran
 
 

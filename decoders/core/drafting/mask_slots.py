@@ -23,16 +23,17 @@ def mask_slots(
     adapter: str,
     slot_tokens: Sequence[int],
     *,
-    anchor: int,
+    anchors: Sequence[int],
     output: SlotOutput,
+    sizes: Sequence[int] | None = None,
     read: int | None = None,
     confidence: Confidence = "prob",
     barred: frozenset[int] = frozenset(),
 ) -> Slots | None:
-    """Make one branch of slots after token `anchor`; None where none is or none is read.
+    """Make branches of slots, each after its anchor; None where none is or none is read.
 
-    `slot_tokens` has a token or `MASKED` for every slot; the first `read` slots are read (None:
-    all).
+    `slot_tokens` has a token or `MASKED` for every slot; a branch has one of `sizes` (None: there
+    is one branch). The first `read` slots are read (None: all).
     """
     count = len(slot_tokens) if read is None else read
     if not count:
@@ -40,8 +41,8 @@ def mask_slots(
     return Slots(
         adapter=adapter,
         uniforms=(NO_UNIFORM,) * len(slot_tokens),
-        sizes=(len(slot_tokens),),
-        anchors=(anchor,),
+        sizes=(len(slot_tokens),) if sizes is None else tuple(sizes),
+        anchors=tuple(anchors),
         read=tuple(range(count)),
         output=output,
         slot_tokens=tuple(slot_tokens) if any(token != MASKED for token in slot_tokens) else (),

@@ -42,10 +42,8 @@ def read_acceptances(
         return [CallResult(acceptance=Acceptance(0, token)) for token in picks]
     drafts = [list(r.call.drafts) + [0] * (most - len(r.call.drafts)) for r in readouts]
     drafts_on_device = upload(drafts, device)
-    target_distribution = pad_sequence(torch.split(distribution, sizes), batch_first=True)
-    draft_distribution = pad_sequence(
-        [_draft_distribution(r.call, distribution) for r in readouts], batch_first=True
-    )
+    target_distribution = _pad_rows(torch.split(distribution, sizes))
+    draft_distribution = _pad_rows([_draft_distribution(r.call, distribution) for r in readouts])
     accepted, tokens = verify_rejection(
         target_distribution,
         draft_distribution,
@@ -76,7 +74,7 @@ def _relaxed(
     rules = [readout.call.acceptance_rule for readout in readouts]
     if all(rule == EXACT for rule in rules):
         return None, None
-    raw = pad_sequence(torch.split(logits, sizes), batch_first=True)[:, :-1]
+    raw = _pad_rows(torch.split(logits, sizes))[:, :-1]
     ranks = (raw > raw.gather(-1, drafts.unsqueeze(-1))).sum(-1)
     lenience = upload([[rule.lenience] for rule in rules], logits.device, torch.float32)
     return lenience, ranks < upload([[rule.top] for rule in rules], logits.device)
@@ -88,6 +86,13 @@ def _draft_distribution(call: Call, like: Tensor) -> Tensor:
     if call.draft_probs is None:
         return one_hot(upload(call.drafts, like.device), like.shape[-1])
     return torch.stack(call.draft_probs).to(like.device)
+
+
+def _pad_rows(distributions: Sequence[Tensor]) -> Tensor:
+    """Stack distributions as ``[B, N, V]``, padded with zero rows to the longest."""
+    if len({len(distribution) for distribution in distributions}) == 1:
+        return torch.stack(list(distributions))
+    return pad_sequence(list(distributions), batch_first=True)
 
 
 def _padded_uniforms(

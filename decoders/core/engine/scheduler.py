@@ -74,11 +74,12 @@ class Scheduler:
             return
         self._models.ensure(1, self._capacity([prompt]))
         tokens = tuple(prompt[:num_tokens])
-        self._kept = self._open()
-        for session in self._kept:
+        opened = self._open()
+        for session in opened:
             if session is not None:
                 forward([session.call(tokens, read=())])  # no instrument looks: it is not timed
                 session.keep_text(tokens)
+        self._kept = opened
 
     def _open(self) -> tuple[Session, Session | None]:
         return self._models.target.open(), None if self._draft is None else self._draft.open()

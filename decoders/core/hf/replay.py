@@ -58,14 +58,7 @@ def capture(model: HFModel, calls: Sequence[Call], backend: str = "inductor") ->
 
     if model.device.type == "cuda":
         return _graph(work)
-    return _inferring(torch.compile(work, dynamic=False, backend=backend))
-
-
-def _inferring(run: Replay) -> Replay:
-    @torch.inference_mode()
-    def replay() -> Tensor:
-        return run()
-
+    replay: Replay = torch.inference_mode()(torch.compile(work, dynamic=False, backend=backend))
     for _ in range(_WARM):
         replay()
     return replay

@@ -21,11 +21,10 @@ from torch import Tensor
 from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
-from decoders.core.drafting.tree import DraftTree, draw_candidates
+from decoders.core.drafting.tree import DraftTree, draw_candidates, likeliest_candidates
 from decoders.core.drafting.verification import Exact
 from decoders.core.masks import ROOT
 from decoders.core.registry import register
-from decoders.core.sampling import warp
 from decoders.core.types import MOST_DRAFTS
 from decoders.core.upload import upload
 
@@ -79,10 +78,10 @@ class _Draft:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Frontier:
-    """Drafts (None: the answer's last token) with their rows in the layer, logits and states."""
+    """Drafts (None: the answer's last token), rows of the layer from `first` on."""
 
     drafts: list[_Draft | None]
-    rows: list[int]
+    first: int
     logits: Tensor
     states: Tensor
 
@@ -111,7 +110,7 @@ class _Layer(Drafter):
         self._unfed = []
         tokens = text.tokens[-len(states) :]
         logits, after = self._request.target.draft(options.adapter, states, tokens)
-        frontier, num_fed = _Frontier([None], [ROOT], logits, after), 0
+        frontier = _Frontier([None], ROOT, logits, after)
         drafts: list[_Draft] = []
         drawn_from: dict[_Draft | None, Tensor] = {}
         for level in range(depth):
@@ -123,8 +122,7 @@ class _Layer(Drafter):
             enough = sorted((draft.chance for draft in drafts), reverse=True)[options.nodes - 1 :]
             if not self._draws and enough and enough[0] >= new[0].chance:
                 break  # no draft behind these could be among the likeliest
-            frontier = self._expanded(frontier, new, num_fed)
-            num_fed += len(new)
+            frontier = self._expanded(frontier, new)
         # where drafts are drawn, all stay: to choose among them would change their distribution
         if not self._draws:
             drafts = sorted(drafts, key=lambda draft: -draft.chance)[: options.nodes]
@@ -142,12 +140,10 @@ class _Layer(Drafter):
         Drawn ones are a level's even share of `nodes`: the rows that have them are chosen by what
         is known before they are drawn.
         """
-        options, sampling = self._options, self._request.sampling
-        probs = torch.softmax(frontier.logits, -1)
-        if not sampling.greedy:
-            probs = warp(frontier.logits, sampling)
-        best = probs.topk(min(options.width, probs.shape[-1]), -1)
-        chances, candidates = torch.stack((best.values.double(), best.indices.double())).tolist()
+        options = self._options
+        probs, chances, candidates = likeliest_candidates(
+            frontier.logits, self._request.sampling, options.width
+        )
         ranked = [
             (row, candidate, (1.0 if draft is None else draft.chance) * chance)
             for row, draft in enumerate(frontier.drafts)
@@ -164,20 +160,19 @@ class _Layer(Drafter):
                 num = sum(other == row for other, *_ in ranked)
                 tokens[row] = draw_candidates(probs[row], num, self._request.uniforms, output)
             else:
-                tokens[row] = [int(token) for token in candidates[row]]
+                tokens[row] = candidates[row]
         return [
             _Draft(tokens[row][candidate], frontier.drafts[row], chance)
             for row, candidate, chance in ranked
             if candidate < len(tokens[row])
         ]
 
-    def _expanded(self, frontier: _Frontier, drafts: list[_Draft], num_fed: int) -> _Frontier:
+    def _expanded(self, frontier: _Frontier, drafts: list[_Draft]) -> _Frontier:
         ranked = [frontier.drafts.index(draft.before) for draft in drafts]
         logits, states = self._request.target.draft(
             self._options.adapter,
             frontier.states.index_select(0, upload(ranked, frontier.states.device)),
             [draft.token for draft in drafts],
-            [frontier.rows[row] for row in ranked],
+            [frontier.first + row for row in ranked],
         )
-        rows = list(range(num_fed, num_fed + len(drafts)))
-        return _Frontier(list(drafts), rows, logits, states)
+        return _Frontier(list(drafts), frontier.first + len(frontier.drafts), logits, states)

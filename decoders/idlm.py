@@ -105,7 +105,7 @@ class Refinement(Decoder):
                 slots = mask_slots(
                     self.adapter,
                     tokens,
-                    anchor=anchor,
+                    anchors=[anchor],
                     output="argmax" if sampling.greedy else "draws",
                     read=len(tokens) - 1,  # the last slot predicts the next block's first token
                     confidence=self.confidence,

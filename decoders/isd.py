@@ -21,11 +21,11 @@ from decoders.core import masks
 from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
-from decoders.core.drafting.mask_slots import branch_positions
+from decoders.core.drafting.mask_slots import branch_positions, mask_slots
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Verification, Verify
 from decoders.core.registry import register
-from decoders.core.types import NO_UNIFORM, SlotOutput, Slots
+from decoders.core.types import EXACT, MASKED, AcceptanceRule, SlotOutput
 
 
 @register("isd")
@@ -78,7 +78,9 @@ class StridedDecoding(DraftAndVerify):
     @property
     def verification(self) -> Verification:
         """The rule, with the lenience of lossy ones."""
-        return Verification(rule=self.verify, lenience=self.lenience, top=self.top)
+        relaxed, top = AcceptanceRule(lenience=self.lenience), AcceptanceRule(top=self.top)
+        rules = {"relaxed": relaxed, "topk": top}
+        return Verification(rule=self.verify, acceptance_rule=rules.get(self.verify, EXACT))
 
     @property
     def lossless(self) -> bool:
@@ -119,17 +121,12 @@ class _Masks(Drafter):
         fed = [text.last] if text.output else text.tokens
         tokens = (*fed, *tree.tokens[1:])
         self._sizes = sizes = self._mask_counts(tree.num_drafts, text.left)
-        count, is_causal = sum(sizes), not any(sizes[:-1])
-        slots = Slots(
-            adapter=self._options.adapter,
-            uniforms=(NO_UNIFORM,) * count,
-            sizes=tuple(sizes),
-            anchors=tokens[-len(sizes) :],
-            read=tuple(range(count)),
-            output=self._output,
-        )
+        is_causal = not any(sizes[:-1])
+        masked, anchors = [MASKED] * sum(sizes), tokens[-len(sizes) :]
         return {
-            "slots": slots if count else None,
+            "slots": mask_slots(
+                self._options.adapter, masked, anchors=anchors, output=self._output, sizes=sizes
+            ),
             "positions": branch_positions(self._target.length, len(tokens), sizes),
             "mask": None if is_causal else masks.branches([0] * (len(fed) - 1) + sizes),
         }

@@ -14,16 +14,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
-from decoders.core.drafting.tree import DraftTree, draw_candidates, likeliest_paths
+from decoders.core.drafting.tree import (
+    DraftTree,
+    draw_candidates,
+    likeliest_candidates,
+    likeliest_paths,
+)
 from decoders.core.drafting.verification import Exact
 from decoders.core.registry import register
-from decoders.core.sampling import warp
 from decoders.core.types import MOST_DRAFTS
 
 
@@ -80,11 +83,7 @@ class _Heads(Drafter):
         assert self._state is not None
         logits = self._request.target.propose(options.adapter, self._state)[0]
         logits = logits[: max(0, min(self._num_heads, most))]
-        # greedy: how sure a head is of its candidates is what shapes the tree
-        probs = torch.softmax(logits, -1) if sampling.greedy else warp(logits, sampling)
-        best = probs.topk(min(options.width, probs.shape[-1]), -1)
-        both = torch.stack((best.values.double(), best.indices.double()))
-        chances, candidates = both.tolist()
+        probs, chances, candidates = likeliest_candidates(logits, sampling, options.width)
         if self._draws:
             candidates = [
                 draw_candidates(row, options.width, self._request.uniforms, text.output + depth)
@@ -92,7 +91,7 @@ class _Heads(Drafter):
             ]
         tree, rows = DraftTree(text.last), [0]
         for parent, depth, candidate in likeliest_paths(chances, options.nodes):
-            rows.append(tree.draft(int(candidates[depth][candidate]), rows[parent]))
+            rows.append(tree.draft(candidates[depth][candidate], rows[parent]))
         if self._draws:
             tree.probs = {row: probs[d] for row, d in enumerate(tree.depths) if d < len(probs)}
         return tree

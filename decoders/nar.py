@@ -63,7 +63,7 @@ class NonAutoregressive(Decoder):
             slots = mask_slots(
                 self.adapter,
                 [MASKED] * size,
-                anchor=pending[-1],
+                anchors=pending[-1:],
                 output="argmax" if by_argmax else "draws",
                 read=size - 1,
                 barred=frozenset() if self.length == "eos" else sampling.stop_ids,

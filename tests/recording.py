@@ -1,6 +1,7 @@
-"""A model with known distributions that remembers the calls it was given."""
+"""Models with known distributions that remember the calls they were given."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -11,10 +12,22 @@ from decoders.core.types import Call
 class Recording(TableModel):
     """Remembers its calls."""
 
-    def __init__(self) -> None:
-        super().__init__(5, seed=1, scale=2.0)
+    def __init__(self, vocab_size: int = 5, seed: int = 1, **options: Any) -> None:
+        super().__init__(vocab_size, seed, **options)
         self.seen: list[Call] = []
 
     def forward(self, calls: Sequence[Call]) -> Tensor:
         self.seen += calls
+        return super().forward(calls)
+
+
+class Places(TableModel):
+    """Remembers its calls, the length of the cache when they came, and their rows' places."""
+
+    def __init__(self, vocab_size: int = 31, seed: int = 1, **options: Any) -> None:
+        super().__init__(vocab_size, seed, **options)
+        self.seen: list[tuple[int, Call, tuple[int, ...]]] = []
+
+    def forward(self, calls: Sequence[Call]) -> Tensor:
+        self.seen += [(call.session.length, call, call.row_positions()) for call in calls]
         return super().forward(calls)

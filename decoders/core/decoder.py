@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from decoders.core.model import Session
-from decoders.core.types import Call, CallResult, Emit, Sampling
+from decoders.core.types import Call, CallResult, Emit, Sampling, demand
 
 if TYPE_CHECKING:
     from decoders.core.adapter.config import AdapterConfig, Variant
@@ -115,11 +115,8 @@ class Decoder:
 
     def demand(self, holds: bool, option: str, allowed: str) -> None:
         """Raise `ValueError` about an option's value unless `holds`."""
-        if not holds:
-            raise ValueError(
-                f"option {option!r} of decoder {self.name!r} is {getattr(self, option)}; "
-                f"it must be {allowed}"
-            )
+        what = f"option {option!r} of decoder {self.name!r}"
+        demand(holds, what, getattr(self, option), allowed)
 
     def demand_read(self, option: str, reads: Mapping[str, Collection[str]]) -> None:
         """Refuse options (`ValueError`) that the chosen value of `option` does not read.

@@ -11,6 +11,7 @@ H heads of an adapter.
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,76 +25,20 @@ if TYPE_CHECKING:
     from decoders.core.adapter.config import AdapterConfig
 
 
-class Model(Protocol):
-    """A causal language model with a KV cache that any number of sessions share."""
+class Model(ABC):
+    """A causal language model with a KV cache that any number of sessions share.
 
-    @property
-    def vocab_size(self) -> int:
-        """V, the number of next-token logits."""
+    Open sessions are in its first cache rows; an exit has a cache of its own, with as many.
 
-    @property
-    def max_length(self) -> int:
-        """The longest sequence (prompt and answer) the model was made for."""
+    Attributes:
+        vocab_size: V, the number of next-token logits.
+        max_length: the longest sequence (prompt and answer) the model was made for.
+        device: where logits live.
+    """
 
-    @property
-    def device(self) -> torch.device:
-        """Where logits live."""
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the weights."""
-
-    @property
-    def adapters(self) -> Mapping[str, AdapterConfig]:
-        """Attached adapters by name; calls with slots name one of them."""
-
-    def adapter_bytes(self, name: str) -> int:
-        """Return the bytes of an attached adapter."""
-
-    @property
-    def library_module(self) -> Any:
-        """The same weights as a plain module of transformers, for loops that are not ours."""
-
-    def cache_bytes(self) -> int:
-        """Return the bytes of the preallocated KV cache (0 before `reserve`)."""
-
-    def holds(self, num_rows: int, capacity: int) -> bool:
-        """Tell whether `num_rows` sequences of `capacity` tokens fit into the cache."""
-
-    def reserve(self, num_rows: int, capacity: int) -> None:
-        """Allocate just such a cache (no-op if it is there); no session may be open."""
-
-    def open(self) -> Session:
-        """Start an empty sequence in the lowest free cache row."""
-
-    def close(self, session: Session) -> None:
-        """Give a session's row back; open ones keep rows 0..n-1 (the last moves)."""
-
-    def forward(self, calls: Sequence[Call]) -> Tensor:
-        """Run calls of distinct sessions as one merged pass: float32 logits ``[sum R, V]``.
-
-        They are those of the read tokens and then the read slots of the first call, then of the
-        next, and so on. Calls are committed, with the states of those that ask for `hidden`.
-        """
-
-    def propose(self, name: str, hidden: Tensor) -> Tensor:
-        """Return float32 logits ``[R, H, V]`` of an adapter's heads on states ``[R, D]``.
-
-        Head h of H (from 0) predicts the token h + 2 positions after the row.
-        """
-
-    def drafter(self, name: str, capacity: int) -> RunningLayer:
-        """Begin an attached draft layer for one sequence, with a cache of `capacity` rows."""
-
-    def early(self, name: str) -> Model:
-        """Return the model of an attached exit: these weights, a cache of its own."""
-
-    def gather(self, session: Session, sources: Sequence[int], start: int) -> None:
-        """Copy cache entries `sources` (ascending) of one row to `start`, `start` + 1, … ."""
-
-
-class SessionRows:
-    """The open sessions of a model, in its first cache rows, and of its exits."""
+    vocab_size: int
+    max_length: int
+    device: torch.device
 
     def __init__(self) -> None:
         """Reserve no row yet."""
@@ -101,31 +46,49 @@ class SessionRows:
         self._size = (0, 0)
         self._exits: dict[str, Any] = {}
 
-    def early(self, name: str) -> Any:
-        """See `Model.early`."""
-        return self._exits[name]
+    @property
+    @abstractmethod
+    def weight_bytes(self) -> int:
+        """Bytes of the weights."""
+
+    @property
+    @abstractmethod
+    def adapters(self) -> Mapping[str, AdapterConfig]:
+        """Attached adapters by name; calls with slots name one of them."""
+
+    @abstractmethod
+    def adapter_bytes(self, name: str) -> int:
+        """Return the bytes of an attached adapter."""
+
+    @property
+    @abstractmethod
+    def library_module(self) -> Any:
+        """The same weights as a plain module of transformers, for loops that are not ours."""
+
+    @abstractmethod
+    def cache_bytes(self) -> int:
+        """Return the bytes of the preallocated KV cache (0 before `reserve`)."""
 
     def holds(self, num_rows: int, capacity: int) -> bool:
-        """See `Model.holds`."""
+        """Tell whether `num_rows` sequences of `capacity` tokens fit into the cache."""
         own = num_rows <= self._size[0] and capacity <= self._size[1]
         return own and all(early.holds(num_rows, capacity) for early in self._exits.values())
 
     def reserve(self, num_rows: int, capacity: int) -> None:
-        """See `Model.reserve`."""
+        """Allocate just such a cache (no-op if it is there); no session may be open."""
         assert not self._open, f"{len(self._open)} sessions are open; close them first"
         for early in self._exits.values():
             early.reserve(num_rows, capacity)
         self._size = num_rows, capacity
 
     def open(self) -> Session:
-        """See `Model.open`."""
-        model: Any = self
+        """Start an empty sequence in the lowest free cache row."""
         assert len(self._open) < self._size[0], f"all {self._size[0]} rows are taken"
-        self._open.append(Session(model, len(self._open), self._size[1]))
+        self._open.append(Session(self, len(self._open), self._size[1]))
         return self._open[-1]
 
     def close(self, session: Session) -> None:
-        """See `Model.close`."""
+        """Give a session's row back; open ones keep rows 0..n-1 (the last moves)."""
         assert self._owns(session), "closing a session that is not open here"
         last = self._open.pop()
         if last is not session:
@@ -137,8 +100,36 @@ class SessionRows:
     def _owns(self, session: Session) -> bool:
         return 0 <= session.row < len(self._open) and self._open[session.row] is session
 
+    @abstractmethod
     def _move_row(self, source: int, row: int, length: int) -> None:
-        raise NotImplementedError
+        """Copy the first `length` cache entries of row `source` to `row`."""
+
+    @abstractmethod
+    def forward(self, calls: Sequence[Call]) -> Tensor:
+        """Run calls of distinct sessions as one merged pass: float32 logits ``[sum R, V]``.
+
+        They are those of the read tokens and then the read slots of the first call, then of the
+        next, and so on. Calls are committed, with the states of those that ask for `hidden`.
+        """
+
+    @abstractmethod
+    def propose(self, name: str, hidden: Tensor) -> Tensor:
+        """Return float32 logits ``[R, H, V]`` of an adapter's heads on states ``[R, D]``.
+
+        Head h of H (from 0) predicts the token h + 2 positions after the row.
+        """
+
+    @abstractmethod
+    def drafter(self, name: str, capacity: int) -> RunningLayer:
+        """Begin an attached draft layer for one sequence, with a cache of `capacity` rows."""
+
+    def early(self, name: str) -> Any:
+        """Return the model of an attached exit: these weights, a cache of its own."""
+        return self._exits[name]
+
+    @abstractmethod
+    def gather(self, session: Session, sources: Sequence[int], start: int) -> None:
+        """Copy cache entries `sources` (ascending) of one row to `start`, `start` + 1, … ."""
 
 
 class RunningLayer(Protocol):

@@ -63,10 +63,10 @@ class Sampling:
     def __post_init__(self) -> None:
         warm = MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE
         allowed = f"0 (greedy), or from {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}"
-        _demand(self.temperature == 0 or warm, "temperature", self.temperature, allowed)
-        _demand(self.top_k >= 0, "top_k", self.top_k, "0 (off) or above")
-        _demand(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1 (off)")
-        _demand(self.max_new_tokens >= 1, "max_new_tokens", self.max_new_tokens, "1 or above")
+        demand(self.temperature == 0 or warm, "temperature", self.temperature, allowed)
+        demand(self.top_k >= 0, "top_k", self.top_k, "0 (off) or above")
+        demand(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1 (off)")
+        demand(self.max_new_tokens >= 1, "max_new_tokens", self.max_new_tokens, "1 or above")
 
     @property
     def greedy(self) -> bool:
@@ -74,9 +74,10 @@ class Sampling:
         return self.temperature == 0
 
 
-def _demand(holds: bool, name: str, value: object, allowed: str) -> None:
+def demand(holds: bool, what: str, value: object, allowed: str) -> None:
+    """Raise `ValueError` about the value of `what` unless `holds`."""
     if not holds:
-        raise ValueError(f"{name} is {value}; it must be {allowed}")
+        raise ValueError(f"{what} is {value}; it must be {allowed}")
 
 
 @accept_old_names(want="output", shown="slot_tokens")

@@ -21,6 +21,7 @@ from decoders.core.hf.model import HFModel
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Call, CallResult, Emit, Generation, Sampling
 from decoders.eagle import Eagle
+from tests import recording
 from tests.enumeration import integrated
 from tests.tiny_models import WIDTH, fresh
 
@@ -29,18 +30,13 @@ GREEDY = Sampling(max_new_tokens=40)
 WARM = Sampling(temperature=0.9, max_new_tokens=40, seed=2)
 
 
-class Recording(TableModel):
+class Recording(recording.Recording):
     """Remembers its calls, and what its draft layer is fed; the layer errs in a share of cases."""
 
     def __init__(self, error: float = 0.2) -> None:
         super().__init__(7, seed=1, scale=2.0)
         self.attach("eagle", error, "eagle")
-        self.seen: list[Call] = []
         self.drafted_rows: list[int] = []
-
-    def forward(self, calls: Sequence[Call]) -> Tensor:
-        self.seen += calls
-        return super().forward(calls)
 
     def drafted(self, name: str, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
         self.drafted_rows.append(len(tokens))

@@ -23,8 +23,9 @@ from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.registry import build, parse_spec
 from decoders.core.testing.table_model import TableDrafter, TableModel
-from decoders.core.types import MOST_DRAFTS, Call, Generation, Sampling
+from decoders.core.types import MOST_DRAFTS, Generation, Sampling
 from decoders.hybrid import FirstMatch, Hybrid, Merge
+from tests import recording
 from tests.zoo.conftest import ROOT
 
 PROMPT = [1, 2, 3, 1, 2]
@@ -32,7 +33,7 @@ GREEDY = Sampling(max_new_tokens=30)
 WARM = Sampling(temperature=0.9, max_new_tokens=60, seed=3)
 
 
-class Recording(TableModel):
+class Recording(recording.Recording):
     """Remembers its calls; has a draft layer and heads that err."""
 
     def __init__(self) -> None:
@@ -40,11 +41,6 @@ class Recording(TableModel):
         self.attach("eagle", 0.3, "eagle")
         self.attach("medusa", 0.3, "medusa")
         self.attach("exit", 0.3, "exit")
-        self.seen: list[Call] = []
-
-    def forward(self, calls: Sequence[Call]) -> Tensor:
-        self.seen += calls
-        return super().forward(calls)
 
 
 def models() -> Models:

@@ -33,6 +33,7 @@ from decoders.core.sampling import tempered
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import NO_UNIFORM, Call, CallResult, Generation, Sampling
 from decoders.isd import StridedDecoding
+from tests import recording
 from tests.enumeration import enumerated_distribution
 from tests.tiny_models import fresh, slot_adapter
 
@@ -380,17 +381,12 @@ def test_an_ungated_adapter_is_told_apart(
 # What calls carry.
 
 
-class Recording(TableModel):
+class Recording(recording.Places):
     """Remembers its calls, the length of the cache when they came, and their rows' places."""
 
     def __init__(self, error: float) -> None:
         super().__init__(31, seed=1)
         self.attach("isd", error, "isd")
-        self.seen: list[tuple[int, Call, tuple[int, ...]]] = []
-
-    def forward(self, calls: Sequence[Call]) -> Tensor:
-        self.seen += [(call.session.length, call, call.row_positions()) for call in calls]
-        return super().forward(calls)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8)], ids=["greedy", "T"])

@@ -1,7 +1,6 @@
 """Jacobi decoding: how its calls are laid out, and what comes out of them."""
 
 import dataclasses
-from collections.abc import Sequence
 
 import pytest
 import torch
@@ -16,22 +15,18 @@ from decoders.core.sampling import Uniforms, pick, warp
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Call, Generation, Sampling
 from decoders.jacobi import Jacobi
+from tests import recording
 
 PROMPT = [1, 2, 3]
 GREEDY = Sampling(max_new_tokens=40)
 WARM = Sampling(temperature=0.9, max_new_tokens=40, seed=2)
 
 
-class Recording(TableModel):
+class Recording(recording.Recording):
     """Remembers its calls."""
 
     def __init__(self) -> None:
         super().__init__(31, seed=1, scale=2.0)
-        self.seen: list[Call] = []
-
-    def forward(self, calls: Sequence[Call]) -> Tensor:
-        self.seen += calls
-        return super().forward(calls)
 
 
 def answer_of(decoder: Decoder, model: TableModel, sampling: Sampling) -> Generation:

@@ -1,11 +1,9 @@
 """Medusa: trees from hidden states, AR's tokens, what calls ask for, and who refuses what."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from bench.errors import BenchError
 from bench.plan.select import built_in_cells, choose_decoders
@@ -17,8 +15,9 @@ from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.hf.model import HFModel
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import Call, Generation, Sampling
+from decoders.core.types import Generation, Sampling
 from decoders.medusa import Medusa
+from tests import recording
 from tests.tiny_models import WIDTH, fresh
 
 PROMPT = [1, 2, 3]
@@ -26,17 +25,12 @@ GREEDY = Sampling(max_new_tokens=40)
 WARM = Sampling(temperature=0.9, max_new_tokens=40, seed=2)
 
 
-class Recording(TableModel):
+class Recording(recording.Recording):
     """Remembers its calls; its heads err in a share of cases."""
 
     def __init__(self, error: float = 0.2) -> None:
         super().__init__(7, seed=1, scale=2.0)
         self.attach("medusa", error, "medusa")
-        self.seen: list[Call] = []
-
-    def forward(self, calls: Sequence[Call]) -> Tensor:
-        self.seen += calls
-        return super().forward(calls)
 
 
 def answer_of(decoder: Medusa, sampling: Sampling, error: float = 0.2) -> Generation:

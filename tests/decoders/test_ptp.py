@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from decoders.ar import Autoregressive
@@ -30,6 +29,7 @@ from decoders.core.sampling import Uniforms
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import NO_UNIFORM, Call, Generation, Sampling
 from decoders.ptp import ParallelTokenPrediction
+from tests import recording
 
 VOCAB = 31
 PROMPTS = ([1, 2, 3], [4], [0, 5, 1, 1, 2, 3, 4, 0, 5], [2, 2], [3, 1, 4, 1, 5])
@@ -50,17 +50,12 @@ both_variants = pytest.mark.parametrize("variant", ["o-ptp", "c-ptp"])
 both_modes = pytest.mark.parametrize("mode", ["sequential", "pqd"])
 
 
-class Recording(TableModel):
+class Recording(recording.Places):
     """Remembers its calls, where they start and their rows' places; its student is ``ptp``."""
 
     def __init__(self, error: float, variant: str, vocab_size: int = VOCAB) -> None:
         super().__init__(vocab_size, seed=1, order=2)
         self.attach("ptp", error, variant)  # type: ignore[arg-type]
-        self.seen: list[tuple[int, Call, tuple[int, ...]]] = []
-
-    def forward(self, calls: Sequence[Call]) -> Tensor:
-        self.seen += [(call.session.length, call, call.row_positions()) for call in calls]
-        return super().forward(calls)
 
     def configure(self, **changes: Any) -> None:
         self.adapters["ptp"] = dataclasses.replace(self.adapters["ptp"], **changes)

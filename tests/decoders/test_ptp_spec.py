@@ -2,19 +2,17 @@
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from torch import Tensor
 
 from decoders.ar import Autoregressive
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.sampling import Uniforms
-from decoders.core.testing.table_model import TableModel
-from decoders.core.types import Call, Generation, Sampling
+from decoders.core.types import Generation, Sampling
 from decoders.ptp_spec import ParallelSpeculative
+from tests import recording
 
 VOCAB = 23
 PROMPTS = ([1, 2, 3], [4], [0, 5, 1, 1, 2], [2, 2])
@@ -27,16 +25,11 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-class Recording(TableModel):
+class Recording(recording.Places):
     """Remembers its calls, where they start and their rows' places."""
 
     def __init__(self, seed: int, **options: Any) -> None:
         super().__init__(VOCAB, seed=seed, order=2, **options)
-        self.seen: list[tuple[int, Call, tuple[int, ...]]] = []
-
-    def forward(self, calls: Sequence[Call]) -> Tensor:
-        self.seen += [(call.session.length, call, call.row_positions()) for call in calls]
-        return super().forward(calls)
 
 
 def models_of(kind: str, *, agreement: float = 1.0, error: float = 0.0) -> Models:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -18,10 +17,11 @@ from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.registry import build, parse_spec
 from decoders.core.sampling import Uniforms, pick, warp
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import MASKED, NO_UNIFORM, Call, Generation, Sampling
+from decoders.core.types import MASKED, NO_UNIFORM, Generation, Sampling
 from decoders.idlm import Refinement
 from decoders.isd import StridedDecoding
 from decoders.nar import NonAutoregressive
+from tests import recording
 
 PROMPTS = ([1, 2, 3], [4], [0, 5, 1, 1, 2, 3, 4, 0, 5], [2, 2], [3, 1, 4, 1, 5])
 GREEDY = Sampling(max_new_tokens=40)
@@ -29,17 +29,12 @@ WARM = Sampling(temperature=0.9, max_new_tokens=40, seed=2)
 both_samplings = pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "warm"])
 
 
-class Recording(TableModel):
+class Recording(recording.Places):
     """Remembers its calls, the length of the cache when they came, and their rows' places."""
 
     def __init__(self, error: float = 0.3, vocab_size: int = 31, scale: float = 2.0) -> None:
         super().__init__(vocab_size, seed=1, scale=scale)
         self.attach("refine", error, "refine")
-        self.seen: list[tuple[int, Call, tuple[int, ...]]] = []
-
-    def forward(self, calls: Sequence[Call]) -> Tensor:
-        self.seen += [(call.session.length, call, call.row_positions()) for call in calls]
-        return super().forward(calls)
 
 
 def refine(**options: Any) -> Refinement:

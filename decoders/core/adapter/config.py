@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from decoders.core.adapter.embedding import CODES, Code
+from decoders.core.types import demand
 
 FORMAT = 1
 SlotVariant = Literal["o-ptp", "c-ptp", "refine", "isd"]
@@ -117,10 +118,11 @@ class AdapterConfig:
             (not self.masked or self.code == "constant", "code", f"constant for {self.variant}"),
         ]
         for holds, name, allowed in rules:
-            _demand(holds, name, getattr(self, name), allowed)
+            demand(holds, f"adapter field {name!r}", repr(getattr(self, name)), allowed)
         for name, shape in self.layers.items():
             fits = len(shape) == 2 and min(shape) >= 1
-            _demand(fits, f"layers.{name}", shape, "two sizes of 1 or above")
+            layer = f"layers.{name}"
+            demand(fits, f"adapter field {layer!r}", shape, "two sizes of 1 or above")
 
     @property
     def masked(self) -> bool:
@@ -163,8 +165,3 @@ class AdapterConfig:
             if name in values:
                 values[name] = tuple(values[name])
         return cls(**values)
-
-
-def _demand(holds: bool, name: str, value: object, allowed: str) -> None:
-    if not holds:
-        raise ValueError(f"adapter field {name!r} is {value!r}; it must be {allowed}")

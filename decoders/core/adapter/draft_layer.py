@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from decoders.core import masks
 from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.module import HiddenAdapter, spread
 from decoders.core.upload import upload
@@ -83,13 +84,11 @@ class DraftCache:
         self._entries = torch.empty(shape, dtype=weight.dtype, device=weight.device)
         self._length = 0
         self._parents: list[int] = []
-        self._seen: list[list[bool]] = []
-        """The rows behind the text that each of them sees."""
 
     @torch.inference_mode()
     def feed(self, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Append text and forget drafts: logits ``[1, V]`` and state ``[1, D]`` of the last row."""
-        self._parents, self._seen = [], []
+        self._parents = []
         start, num_rows = self._length, len(tokens)
         mask = None
         if num_rows > 1:
@@ -104,18 +103,10 @@ class DraftCache:
     ) -> tuple[Tensor, Tensor]:
         """Append drafts: logits ``[N, V]`` and states ``[N, D]``; parent -1: the text's end."""
         first = len(self._parents)
-        positions = []
-        for parent in parents:
-            seen = [] if parent < 0 else self._seen[parent]
-            row = len(self._parents)
-            self._parents.append(parent)
-            self._seen.append([*seen, *[False] * (row - len(seen)), True])
-            positions.append(self._length + sum(self._seen[-1]) - 1)
-        stop = len(self._parents)
-        mask = torch.ones(len(tokens), self._length + stop, dtype=torch.bool)
-        mask[:, self._length :] = torch.tensor(
-            [seen + [False] * (stop - len(seen)) for seen in self._seen[first:]]
-        )
+        self._parents += parents
+        positions = [self._length + depth for depth in masks.depths(self._parents)[first:]]
+        mask = torch.ones(len(tokens), self._length + len(self._parents), dtype=torch.bool)
+        mask[:, self._length :] = masks.tree(self._parents)[first:]
         out = self._run(states, tokens, positions, self._length + first, mask)
         return self._head(out).float(), out
 

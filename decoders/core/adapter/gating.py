@@ -6,7 +6,7 @@ While a pass runs in tiles (`decoders.core.hf.tiles`), a layer sees one shape on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -185,23 +185,29 @@ def _shared_inputs(module: Any, layers: Sequence[nn.Module]) -> list[list[int]]:
     groups: list[list[int]] = []
     fed: list[Tensor] = []  # kept, so that no address is used twice
 
-    def note(index: int) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        def hook(_module: nn.Module, args: tuple[Tensor, ...]) -> None:
-            if fed and args[0] is fed[-1]:
-                groups[-1].append(index)
-            else:
-                fed.append(args[0])
-                groups.append([index])
+    def note(index: int, x: Tensor) -> None:
+        if fed and x is fed[-1]:
+            groups[-1].append(index)
+        else:
+            fed.append(x)
+            groups.append([index])
 
-        return hook
-
-    hooks = [layer.register_forward_pre_hook(note(i)) for i, layer in enumerate(layers)]
-    try:
+    with _watched(layers, note):
         module(torch.zeros(1, 1, dtype=torch.int64, device=module.device), use_cache=False)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return groups
+
+
+@contextmanager
+def _watched(layers: Sequence[nn.Module], note: Callable[[int, Tensor], None]) -> Iterator[None]:
+    """Call ``note(index, x)`` whenever a layer is fed x."""
+
+    def hook(index: int) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        return lambda _module, args: note(index, args[0])
+
+    with ExitStack() as hooks:
+        for index, layer in enumerate(layers):
+            hooks.enter_context(layer.register_forward_pre_hook(hook(index)))
+        yield
 
 
 @torch.no_grad()
@@ -212,21 +218,14 @@ def fed_other_rows(module: Any, names: Sequence[str]) -> str | None:
     """
     strange: list[str] = []
 
-    def noting(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        def hook(_module: nn.Module, args: tuple[Tensor, ...]) -> None:
-            if args[0].numel() // args[0].shape[-1] != _ROWS:
-                strange.append(name)
-
-        return hook
+    def note(index: int, x: Tensor) -> None:
+        if x.numel() // x.shape[-1] != _ROWS:
+            strange.append(names[index])
 
     ids = torch.arange(_PREFIX + _ROWS, device=module.device)[None]
     cache = module(ids[:, :_PREFIX], use_cache=True).past_key_values
-    hooks = [module.get_submodule(name).register_forward_pre_hook(noting(name)) for name in names]
-    try:
+    with _watched([module.get_submodule(name) for name in names], note):
         module(ids[:, _PREFIX:], past_key_values=cache, use_cache=True)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return strange[0] if strange else None
 
 

@@ -56,7 +56,7 @@ class LowRankWeights(AddedWeights):
 
 
 @dataclass(frozen=True, slots=True)
-class _Delta:
+class _Delta(Delta):
     """The delta of a group: ``x low high``, or ``x high`` without `low`."""
 
     low: Tensor | None

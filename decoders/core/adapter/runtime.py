@@ -6,7 +6,7 @@ Letters: B calls, N rows of the widest, S slots, D hidden width.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -50,35 +50,32 @@ class AttachedAdapter:
         self._numbers = None if numbers is None else numbers.detach().to(dtype)
         weights: MergedWeights | UnmergedWeights | LowRankWeights
         with torch.no_grad():
+            factors = adapter.factors(torch.float32 if merged else dtype)
             if merged:
-                exact = _moved(adapter.factors(torch.float32), device)
-                weights = MergedWeights(Deltas(gated, exact), dtype)
-                self.num_bytes = weights.num_bytes
+                weights = MergedWeights(Deltas(gated, factors), dtype)
             elif gated.side_by_side:
-                weights = LowRankWeights(gated, _moved(adapter.factors(dtype), device))
-                self.num_bytes = weights.num_bytes
+                weights = LowRankWeights(gated, factors)
             else:
-                deltas = Deltas(gated, _moved(adapter.factors(dtype), device))
-                weights, self.num_bytes = UnmergedWeights(deltas), deltas.num_bytes
-        self.num_bytes += sum(parameter.nbytes for parameter in adapter.embedding.parameters())
+                weights = UnmergedWeights(Deltas(gated, factors))
+        embedding = sum(parameter.nbytes for parameter in adapter.embedding.parameters())
+        self.num_bytes = weights.num_bytes + embedding
         self._weights = weights
 
     def late_slots(
         self,
         calls: Sequence[Call],
+        firsts: Sequence[int],
         inputs: Tensor,
         *,
         bucketed: bool = False,
-        firsts: Sequence[int] | None = None,
     ) -> LateSlots | None:
         """Return the slots of calls with inputs ``[B, N, D]``, if they enter late; else None.
 
-        If `bucketed`, the last is repeated up to a power of two. `firsts`: the calls' first flat
-        rows.
+        `firsts`: the calls' first flat rows. If `bucketed`, the last is repeated up to a power of
+        two.
         """
         if not self.config.enter:
             return None
-        firsts = firsts or range(0, len(calls) * inputs.shape[1], inputs.shape[1])
         rows: list[int] = []
         before: list[int] = []
         number: list[int] = []
@@ -120,13 +117,12 @@ class AttachedAdapter:
     def merged(
         self,
         calls: Sequence[Call],
+        firsts: Sequence[int],
         embedded: Tensor,
         *,
         bucketed: bool = False,
-        firsts: Sequence[int] | None = None,
     ) -> tuple[Tensor, Forward]:
         """Return inputs ``[B, N, D]`` of padded calls with embedded tokens, and their forward."""
-        firsts = firsts or range(0, len(calls) * embedded.shape[1], embedded.shape[1])
         flat = embedded.reshape(-1, embedded.shape[-1])
         is_slot = torch.zeros(len(flat), dtype=torch.bool)
         for first, call in zip(firsts, calls, strict=True):
@@ -171,12 +167,3 @@ class AttachedAdapter:
             table: Tensor = self._adapter.embedding(rows, warps)
             self._tables[warp] = table.to(self._dtype)
         return self._tables[warp]
-
-
-def _moved(
-    factors: Mapping[str, tuple[Tensor | None, Tensor]], device: torch.device
-) -> dict[str, tuple[Tensor | None, Tensor]]:
-    return {
-        name: (None if low is None else low.to(device), high.to(device))
-        for name, (low, high) in factors.items()
-    }

@@ -14,9 +14,10 @@ Letters: B sequences, N rows of a sequence, S slot rows of a call, r rank.
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -256,14 +257,16 @@ def _joined_bias(layers: Sequence[Layer]) -> Tensor | None:
     return torch.cat(parts)
 
 
-class Delta(Protocol):
+class Delta(ABC):
     """The delta of a layer, or of layers that share an input."""
 
+    @abstractmethod
     def of_rows(self, x: Tensor) -> Tensor:
         """Return ``B A x`` ``[S, out]`` of rows ``[S, in]``."""
 
-    def add(self, x: Tensor, y: Tensor) -> object:
+    def add(self, x: Tensor, y: Tensor) -> None:
         """Add it to the outputs ``[S, out]`` of rows ``[S, in]``, in place."""
+        y += self.of_rows(x)
 
 
 class AddedWeights:
@@ -307,6 +310,7 @@ class UnmergedWeights(AddedWeights):
     def __init__(self, deltas: Deltas) -> None:
         """Take the deltas of a module's layers."""
         self.deltas, self.layers = deltas, deltas.gated.layers
+        self.num_bytes = deltas.num_bytes
         self._own = [_LayerDelta(deltas, index) for index in range(len(self.layers))]
 
     def run(self, index: int, x: Tensor, add: Callable[[Delta, Tensor, Tensor], object]) -> Tensor:
@@ -318,15 +322,12 @@ class UnmergedWeights(AddedWeights):
 
 
 @dataclass(frozen=True, slots=True)
-class _LayerDelta:
+class _LayerDelta(Delta):
     deltas: Deltas
     index: int
 
     def of_rows(self, x: Tensor) -> Tensor:
         return self.deltas.delta(self.index, x)
-
-    def add(self, x: Tensor, y: Tensor) -> None:
-        y += self.deltas.delta(self.index, x)
 
 
 def power_of_two(number: int) -> int:

@@ -23,16 +23,17 @@ def mask_slots(
     adapter: str,
     slot_tokens: Sequence[int],
     *,
-    anchor: int,
+    anchors: Sequence[int],
     output: SlotOutput,
+    sizes: Sequence[int] | None = None,
     read: int | None = None,
     confidence: Confidence = "prob",
     barred: frozenset[int] = frozenset(),
 ) -> Slots | None:
-    """Make one branch of slots after token `anchor`; None where none is or none is read.
+    """Make branches of slots, each after its anchor; None where none is or none is read.
 
-    `slot_tokens` has a token or `MASKED` for every slot; the first `read` slots are read (None:
-    all).
+    `slot_tokens` has a token or `MASKED` for every slot; a branch has one of `sizes` (None: there
+    is one branch). The first `read` slots are read (None: all).
     """
     count = len(slot_tokens) if read is None else read
     if not count:
@@ -40,8 +41,8 @@ def mask_slots(
     return Slots(
         adapter=adapter,
         uniforms=(NO_UNIFORM,) * len(slot_tokens),
-        sizes=(len(slot_tokens),),
-        anchors=(anchor,),
+        sizes=(len(slot_tokens),) if sizes is None else tuple(sizes),
+        anchors=tuple(anchors),
         read=tuple(range(count)),
         output=output,
         slot_tokens=tuple(slot_tokens) if any(token != MASKED for token in slot_tokens) else (),
@@ -64,13 +65,6 @@ def branch_positions(
     return tuple(positions)
 
 
-def positions_after(start: int, num_tokens: int, slots: Slots | None) -> tuple[int, ...] | None:
-    """Return positions of tokens from `start` on whose slots come after the last of them."""
-    if slots is None:
-        return None
-    return tuple(range(start, start + num_tokens + len(slots.uniforms)))
-
-
 def block_call(target: Session, tokens: Sequence[int], slots: Slots | None) -> Call:
     """Commit `tokens`, draw the token after them, and predict the block of slots it begins.
 
@@ -81,6 +75,6 @@ def block_call(target: Session, tokens: Sequence[int], slots: Slots | None) -> C
     return target.call(
         tokens,
         slots=slots,
-        positions=positions_after(target.length, len(tokens), slots),
+        positions=branch_positions(target.length, len(tokens), slots.sizes),
         mask=masks.block(len(slots.uniforms), stem=len(tokens)),
     )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from decoders.core.decoder import Request
 from decoders.core.drafting.allocation import Survival, best_length
-from decoders.core.drafting.mask_slots import positions_after
+from decoders.core.drafting.mask_slots import branch_positions
 from decoders.core.types import NO_UNIFORM, CallResult, Slots
 
 NOT_GREEDY = 0.5
@@ -136,7 +136,7 @@ class Proposer:
         """
         if slots is None or (self._config.variant == "o-ptp" and not self.alone):
             return None
-        return positions_after(start, num_tokens, slots)
+        return branch_positions(start, num_tokens, slots.sizes)
 
 
 def _survival(measured: Sequence[float] | None, num_unused_slots: int, longest: int) -> Survival:

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from decoders.core import masks
-from decoders.core.sampling import Uniforms, pick
+from decoders.core.sampling import Uniforms, pick, warp
+from decoders.core.types import Sampling
 from decoders.core.upload import upload
 
 
@@ -155,6 +156,22 @@ def likeliest_paths(chances: Sequence[Sequence[float]], most: int) -> list[tuple
         offer(-own, len(shape), depth + 1, 0)
         offer(before, parent, depth, candidate + 1)
     return shape
+
+
+def likeliest_candidates(
+    logits: Tensor, sampling: Sampling, most: int
+) -> tuple[Tensor, list[list[float]], list[list[int]]]:
+    """Return a drafter's distributions ``[R, V]``, and each one's likeliest tokens.
+
+    At temperature 0 they are not warped: how sure a drafter is of its candidates shapes the tree.
+
+    Returns:
+        The distributions, and of the `most` likeliest tokens the chances and the ids.
+    """
+    probs = torch.softmax(logits, -1) if sampling.greedy else warp(logits, sampling)
+    best = probs.topk(min(most, probs.shape[-1]), -1)
+    chances, ids = torch.stack((best.values.double(), best.indices.double())).tolist()
+    return probs, chances, [list(map(int, row)) for row in ids]
 
 
 def draw_candidates(probs: Tensor, most: int, uniforms: Uniforms, output: int) -> list[int]:

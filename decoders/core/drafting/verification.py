@@ -8,7 +8,7 @@ from typing import Literal
 
 from decoders.core.drafting.tree import DraftTree, verify_strict
 from decoders.core.sampling import Uniforms
-from decoders.core.types import AcceptanceRule, CallResult, Output, Sampling
+from decoders.core.types import EXACT, AcceptanceRule, CallResult, Output, Sampling
 
 Verify = Literal["rejection", "coupled", "relaxed", "topk", "none"]
 Exact = Literal["rejection", "coupled"]
@@ -23,13 +23,11 @@ class Verification:
             tokens); ``coupled``: the target's own picks, AR's very tokens for the same seed.
             Lossy: ``relaxed``: a draft stands with probability min(1, p / (lenience q)); ``topk``:
             it stands among the target's `top` likeliest; ``none``: it stands.
-        lenience: of ``relaxed``.
-        top: of ``topk``.
+        acceptance_rule: of ``relaxed`` and ``topk``.
     """
 
     rule: Verify = "rejection"
-    lenience: float = 1.0
-    top: int = 0
+    acceptance_rule: AcceptanceRule = EXACT
 
     def __post_init__(self) -> None:
         """Read `strict`, the old name of `rejection`."""
@@ -46,14 +44,6 @@ class Verification:
         if self.by_picks(sampling):
             return "picks"
         return "probs" if branches else "acceptance"
-
-    @property
-    def acceptance_rule(self) -> AcceptanceRule:
-        """The rule of a call that is read as an acceptance."""
-        return AcceptanceRule(
-            lenience=self.lenience if self.rule == "relaxed" else 1.0,
-            top=self.top if self.rule == "topk" else 0,
-        )
 
     def decide(
         self, tree: DraftTree, result: CallResult, uniforms: Uniforms, output: int

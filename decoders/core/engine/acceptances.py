@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from decoders.core.sampling import (
     Stream,
@@ -41,10 +42,8 @@ def read_acceptances(
         return [CallResult(acceptance=Acceptance(0, token)) for token in picks]
     drafts = [list(r.call.drafts) + [0] * (most - len(r.call.drafts)) for r in readouts]
     drafts_on_device = upload(drafts, device)
-    target_distribution = _pad_rows(torch.split(distribution, sizes), most + 1)
-    draft_distribution = _pad_rows(
-        [_draft_distribution(r.call, distribution) for r in readouts], most
-    )
+    target_distribution = _pad_rows(torch.split(distribution, sizes))
+    draft_distribution = _pad_rows([_draft_distribution(r.call, distribution) for r in readouts])
     accepted, tokens = verify_rejection(
         target_distribution,
         draft_distribution,
@@ -75,8 +74,7 @@ def _relaxed(
     rules = [readout.call.acceptance_rule for readout in readouts]
     if all(rule == EXACT for rule in rules):
         return None, None
-    most = drafts.shape[1]
-    raw = _pad_rows(torch.split(logits, sizes), most + 1)[:, :-1]
+    raw = _pad_rows(torch.split(logits, sizes))[:, :-1]
     ranks = (raw > raw.gather(-1, drafts.unsqueeze(-1))).sum(-1)
     lenience = upload([[rule.lenience] for rule in rules], logits.device, torch.float32)
     return lenience, ranks < upload([[rule.top] for rule in rules], logits.device)
@@ -90,14 +88,11 @@ def _draft_distribution(call: Call, like: Tensor) -> Tensor:
     return torch.stack(call.draft_probs).to(like.device)
 
 
-def _pad_rows(distributions: Sequence[Tensor], length: int) -> Tensor:
-    """Stack distributions as ``[B, length, V]``, padded with zero rows."""
-    if all(len(distribution) == length for distribution in distributions):
+def _pad_rows(distributions: Sequence[Tensor]) -> Tensor:
+    """Stack distributions as ``[B, N, V]``, padded with zero rows to the longest."""
+    if len({len(distribution) for distribution in distributions}) == 1:
         return torch.stack(list(distributions))
-    padded = distributions[0].new_zeros(len(distributions), length, distributions[0].shape[-1])
-    for row, distribution in enumerate(distributions):
-        padded[row, : len(distribution)] = distribution
-    return padded
+    return pad_sequence(list(distributions), batch_first=True)
 
 
 def _padded_uniforms(

@@ -45,12 +45,16 @@ def _without_kept(call: Call) -> Call:
     if session.length or not ordered or not _is_causal(call, num):
         return call
     session.length = num
+    return _rest(call, num)
+
+
+def _rest(call: Call, fed: int) -> Call:
     return dataclasses.replace(
         call,
-        tokens=tokens[num:],
-        mask=None if call.mask is None else call.mask[num:, num:],
-        positions=None if call.positions is None else call.positions[num:],
-        read=tuple(row - num for row in call.read),
+        tokens=call.tokens[fed:],
+        mask=None if call.mask is None else call.mask[fed:, fed:],
+        positions=None if call.positions is None else call.positions[fed:],
+        read=tuple(row - fed for row in call.read),
     )
 
 
@@ -63,7 +67,7 @@ def _is_causal(call: Call, fed: int) -> bool:
 
 def _feed_head(call: Call) -> Call:
     """Feed all but the last chunk of a long call, whose mask must be causal there."""
-    tokens, positions, session, mask = call.tokens, call.positions, call.session, call.mask
+    tokens, positions = call.tokens, call.positions
     first_read = min(call.read, default=len(tokens) - 1)
     fed = 0
     while len(tokens) - fed > PREFILL_CHUNK and first_read - fed >= PREFILL_CHUNK:
@@ -77,15 +81,7 @@ def _feed_head(call: Call) -> Call:
             mask=None,
             hidden=False,
         )
-        session.model.forward([head])
+        call.session.model.forward([head])
         fed += PREFILL_CHUNK
-    if mask is not None:
-        assert _is_causal(call, fed), "unfit mask"
-        mask = mask[fed:, fed:]
-    return dataclasses.replace(
-        call,
-        tokens=tokens[fed:],
-        mask=mask,
-        positions=None if positions is None else positions[fed:],
-        read=tuple(row - fed for row in call.read),
-    )
+    assert _is_causal(call, fed), "unfit mask"
+    return _rest(call, fed)

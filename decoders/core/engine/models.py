@@ -38,7 +38,8 @@ class Models:
             if "draft" in part.needs:
                 return self.draft
             if "exit" in part.variants and part.adapter_name is not None:
-                return self.target.early(part.adapter_name)
+                early: Model = self.target.early(part.adapter_name)
+                return early
         return None
 
     @property

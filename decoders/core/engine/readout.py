@@ -134,25 +134,20 @@ def _uniforms(readouts: Sequence[Readout], stream: Stream, device: torch.device)
     return upload(values, device, torch.float64)
 
 
-def _draw(distribution: Tensor, readouts: Sequence[Readout]) -> list[int]:
-    picks: list[int] = pick(distribution, _uniforms(readouts, "draw", distribution.device)).tolist()
-    return picks
+def _draw(distribution: Tensor, readouts: Sequence[Readout]) -> Tensor:
+    return pick(distribution, _uniforms(readouts, "draw", distribution.device))
 
 
 def _read_picks(logits: Tensor, readouts: Readouts, sampling: Sampling) -> list[CallResult]:
-    if sampling.greedy:
-        picks: list[int] = likeliest(logits).tolist()
-    else:
-        picks = _draw(warp(logits, sampling), readouts)
-    return [CallResult(picks=part) for part in _split(picks, readouts)]
+    picks = likeliest(logits) if sampling.greedy else _draw(warp(logits, sampling), readouts)
+    return [CallResult(picks=part) for part in _split(picks.tolist(), readouts)]
 
 
 def _read_draws(logits: Tensor, readouts: Readouts, sampling: Sampling) -> list[CallResult]:
     if sampling.greedy:
         return _read_argmax(logits, readouts, sampling)
     distribution = warp(logits, sampling)
-    drawn = pick(distribution, _uniforms(readouts, "draw", distribution.device))
-    return _weighed(drawn, distribution, readouts)
+    return _weighed(_draw(distribution, readouts), distribution, readouts)
 
 
 def _read_argmax(logits: Tensor, readouts: Readouts, sampling: Sampling) -> list[CallResult]:
@@ -191,8 +186,8 @@ def confidence_of(distribution: Tensor, tokens: Tensor, kind: Confidence) -> Ten
 
 def _read_probs(logits: Tensor, readouts: Readouts, sampling: Sampling) -> list[CallResult]:
     distribution = warp(logits, sampling)
-    picks = likeliest(logits).tolist() if sampling.greedy else _draw(distribution, readouts)
-    parts = zip(_split(picks, readouts), _split_rows(distribution, readouts), strict=True)
+    picks = likeliest(logits) if sampling.greedy else _draw(distribution, readouts)
+    parts = zip(_split(picks.tolist(), readouts), _split_rows(distribution, readouts), strict=True)
     return [CallResult(picks=part, probs=probs) for part, probs in parts]
 
 

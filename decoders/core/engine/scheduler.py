@@ -74,16 +74,15 @@ class Scheduler:
             return
         self._models.ensure(1, self._capacity([prompt]))
         tokens = tuple(prompt[:num_tokens])
-        opened = []
-        for model in (self._models.target, self._draft):
-            session = None if model is None else model.open()
-            opened.append(session)
+        opened = self._open()
+        for session in opened:
             if session is not None:
                 forward([session.call(tokens, read=())])  # no instrument looks: it is not timed
                 session.keep_text(tokens)
-        target, draft = opened
-        assert target is not None
-        self._kept = target, draft
+        self._kept = opened
+
+    def _open(self) -> tuple[Session, Session | None]:
+        return self._models.target.open(), None if self._draft is None else self._draft.open()
 
     def _capacity(self, prompts: Sequence[Sequence[int]]) -> int:
         longest = max((len(prompt) for prompt in prompts), default=0)
@@ -154,11 +153,9 @@ class Scheduler:
                     prompt,
                     self._steps,
                     sampling,
-                    target=self._models.target,
-                    draft=self._draft,
+                    self._open() if kept is None else kept,
                     adapters=self._adapters,
                     on_emit=on_emit,
-                    sessions=kept,
                 )
                 active.append(job)
                 if self._answer is None:

@@ -12,7 +12,7 @@ from types import GeneratorType, TracebackType
 from decoders.core.adapter.config import AdapterConfig
 from decoders.core.decoder import Request, Role, Steps
 from decoders.core.engine.readout import not_a_number
-from decoders.core.model import Model, Session
+from decoders.core.model import Session
 from decoders.core.sampling import Uniforms
 from decoders.core.types import (
     Call,
@@ -38,14 +38,12 @@ class RunningSequence:
         prompt: Sequence[int],
         steps: Callable[[Request], Steps],
         sampling: Sampling,
+        sessions: tuple[Session, Session | None],
         *,
-        target: Model,
-        draft: Model | None,
         adapters: Mapping[str, AdapterConfig],
         on_emit: Callable[[int, int], None] | None,
-        sessions: tuple[Session, Session | None] | None = None,
     ) -> None:
-        """Open a session of every model, unless empty `sessions` are given.
+        """Take an empty session of every model.
 
         `steps` begins the coroutine of the decoder; `index` is the prompt's.
         """
@@ -56,10 +54,8 @@ class RunningSequence:
         self.pending: Call | None = None
         self.turns_waited = 0
         self._on_emit, self._sampling = on_emit, sampling
-        self._vocab_size = target.vocab_size
-        if sessions is None:
-            sessions = target.open(), None if draft is None else draft.open()
         self._target, self._draft = sessions
+        self._vocab_size = self._target.model.vocab_size
         self._begin = steps
         self.request = Request(
             prompt_ids=tuple(prompt),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,8 @@ class Architecture:
     Attributes:
         planes: (H, D) of the keys of layer 0, its values, the keys of layer 1, …
         devices: where each plane is made.
+        device: of inputs and logits (`main_device`).
+        dtype: of the weights.
         windows: how far back each kind of layer sees (None: everything).
         max_length: the longest sequence the model was made for, and that keeps rope's frequencies.
         reads_hidden: logits are exactly the head applied to the base model's output.
@@ -50,6 +53,8 @@ class Architecture:
 
     planes: tuple[PlaneShape, ...]
     devices: tuple[torch.device, ...]
+    device: torch.device
+    dtype: torch.dtype
     windows: dict[str, int | None]
     vocab_size: int
     max_length: int
@@ -71,6 +76,8 @@ class Architecture:
         return cls(
             planes=planes,
             devices=devices,
+            device=main_device(module),
+            dtype=module.dtype,
             windows=windows,
             vocab_size=vocab_size,
             max_length=min(length, changed_frequencies(config) or length),
@@ -187,15 +194,12 @@ def _study_head(module: Any) -> tuple[int, bool]:
         seen["fed"], seen["scaled"] = args[0], output * 1000
         return seen["scaled"]
 
-    hooks = []
-    if head is not None and base is not module:
-        hooks = [base.register_forward_hook(on_base), head.register_forward_hook(on_head)]
-    try:
+    with ExitStack() as hooks:
+        if head is not None and base is not module:
+            hooks.enter_context(base.register_forward_hook(on_base))
+            hooks.enter_context(head.register_forward_hook(on_head))
         two = torch.arange(2, device=main_device(module))[None]
         logits: Tensor = module(two, use_cache=False).logits
-    finally:
-        for hook in hooks:
-            hook.remove()
     exact = (
         len(seen) == 3
         and torch.equal(seen["fed"], seen["hidden"])

@@ -12,9 +12,9 @@ K key-value heads, D head dimension.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,9 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from decoders.core import masks
 from decoders.core.types import Call
 from decoders.core.upload import upload
+
+if TYPE_CHECKING:
+    from decoders.core.hf.architecture import Architecture
 
 Masks = Tensor | dict[str, Tensor | None] | None
 """One mask for all layers, or one per kind; None: causal, or a single row."""
@@ -43,19 +46,10 @@ GROUPED_ROWS = 16
 class MaskBuilder:
     """Makes the masks of one cache, of C entries a row."""
 
-    def __init__(
-        self,
-        windows: Mapping[str, int | None],
-        capacity: int,
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        """Take the kinds of layers in `windows` and how far back each sees (None: everything)."""
-        self._windows = windows
-        self._capacity = capacity
-        self._dtype = dtype
-        self._device = device
+    def __init__(self, architecture: Architecture, capacity: int) -> None:
+        """Take the kinds of layers, and how far back each sees."""
+        self._windows, self._capacity = architecture.windows, capacity
+        self._dtype, self._device = architecture.dtype, architecture.device
         self._template: Tensor | None = None
 
     def additive(self, visible: Tensor) -> Tensor:

@@ -30,12 +30,11 @@ class KVStore(Cache):
     def __init__(
         self,
         planes: Sequence[PlaneShape],
+        devices: Sequence[torch.device],
         num_rows: int,
         capacity: int,
         *,
         dtype: torch.dtype,
-        device: torch.device,
-        devices: Sequence[torch.device] | None = None,
         separate: bool = False,
     ) -> None:
         """Allocate zeros for `planes` (keys of layer 0, values of layer 0, …), each on its device.
@@ -47,7 +46,7 @@ class KVStore(Cache):
         self.scrap = capacity
         self.start = self.stop = 0
         groups: list[list[int]] = []
-        kinds = list(zip(planes, devices or [device] * len(planes), strict=True))
+        kinds = list(zip(planes, devices, strict=True))
         for index, kind in enumerate(kinds):
             alike = next((g for g in groups if kinds[g[0]] == kind and not separate), None)
             groups.append([index]) if alike is None else alike.append(index)
@@ -69,8 +68,8 @@ class KVStore(Cache):
                     self._group_of[index] = number
         self._row_bases = [[base.narrow(1, r, 1) for base in self._bases] for r in range(num_rows)]
         self._planes = self._views(self._bases, lambda base: base)
-        if separate and device.type == "cuda":  # CUDA graphs may then write to them in place
-            for plane in self._planes:
+        for plane in self._planes:
+            if separate and plane.device.type == "cuda":  # CUDA graphs then write to it in place
                 torch._dynamo.mark_static_address(plane)
         self._into: Sequence[Tensor] | None = None
         self._reads: Sequence[Tensor] | None = None
@@ -106,15 +105,7 @@ class KVStore(Cache):
         """
         self.start, self.stop = 0, stop
         self._into = None
-        by_kind: dict[tuple[int, torch.device], Tensor] = {}
-        for base in self._bases:
-            heads, num_entries = base.shape[2], base.shape[3]
-            if (heads, base.device) not in by_kind:
-                head = torch.arange(heads, device=rows.device)
-                lines = (rows[:, None] * heads + head)[:, :, None] * num_entries
-                index = (lines + entries[:, None, :]).view(-1)
-                by_kind[heads, base.device] = index.to(base.device)
-        self._indices = [by_kind[base.shape[2], base.device] for base in self._bases]
+        self._index(rows[:, None], entries)
         self._read_rows = None
         if first is None:
             self._read_rows = [rows.to(base.device) for base in self._bases]
@@ -130,12 +121,20 @@ class KVStore(Cache):
         """Let the next call write one entry for each of its rows ``[N]``, and read planes."""
         self.start, self.stop = 0, self.scrap + 1
         self._into = self._reads = self._read_rows = None
-        self._indices = []
-        for base in self._bases:
-            heads = torch.arange(base.shape[2], device=rows.device)[:, None]
-            index = (rows * base.shape[2] + heads) * base.shape[3] + entries
-            self._indices.append(index.view(-1).to(base.device))
+        self._index(rows[None], entries[None])
         self._span = (0, self.num_rows)
+
+    def _index(self, rows: Tensor, entries: Tensor) -> None:
+        """Find flat entries of planes by rows ``[B', 1]`` or ``[1, N]`` and `entries`."""
+        by_kind: dict[tuple[int, torch.device], Tensor] = {}
+        for base in self._bases:
+            heads, num_entries = base.shape[2], base.shape[3]
+            if (heads, base.device) not in by_kind:
+                head = torch.arange(heads, device=rows.device)[:, None]
+                lines = (rows[:, None] * heads + head) * num_entries
+                index = (lines + entries[:, None]).view(-1)
+                by_kind[heads, base.device] = index.to(base.device)
+        self._indices = [by_kind[base.shape[2], base.device] for base in self._bases]
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any

@@ -100,12 +100,8 @@ _stop_early: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 @torch.no_grad()
 def stops_early(module: Any) -> bool:
     """Tell whether a module's body runs as many layers as its config says; it is tried once."""
-    if module not in _stop_early:
-        _stop_early[module] = _tried(module)
-    return _stop_early[module]
-
-
-def _tried(module: Any) -> bool:
+    if module in _stop_early:
+        return _stop_early[module]
     try:
         last = decoder_layers(module)[-1]
     except ValueError:
@@ -115,13 +111,13 @@ def _tried(module: Any) -> bool:
     num_layers = getattr(config, "num_hidden_layers", None)
     if num_layers is None:  # a text model beside an image tower has a configuration of its own
         return False
-    hook = last.register_forward_pre_hook(lambda *_: ran.append(None))
     try:
         config.num_hidden_layers = num_layers - 1
-        module(torch.zeros(1, 1, dtype=torch.int64, device=module.device), use_cache=False)
+        with last.register_forward_pre_hook(lambda *_: ran.append(None)):
+            module(torch.zeros(1, 1, dtype=torch.int64, device=module.device), use_cache=False)
     finally:
         config.num_hidden_layers = num_layers
-        hook.remove()
+    _stop_early[module] = not ran
     return not ran
 
 

@@ -113,16 +113,12 @@ def _hooked(module: Any, role: Role, course: _Course) -> Iterator[None]:
         drafts = role == "draft" or config.num_hidden_layers < num_layers
         course.ran("draft" if drafts else "target", fed, named.get("past_key_values"))
 
-    handles = (
-        body.register_forward_pre_hook(hook, with_kwargs=True),
-        body.register_forward_hook(lambda *_: course.passed()),
-    )
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-        config.num_hidden_layers = num_layers  # an early exit that is interrupted leaves its own
+    before = body.register_forward_pre_hook(hook, with_kwargs=True)
+    with before, body.register_forward_hook(lambda *_: course.passed()):
+        try:
+            yield
+        finally:  # an early exit that is interrupted leaves its own
+            config.num_hidden_layers = num_layers
 
 
 class _Course:

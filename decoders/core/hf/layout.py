@@ -35,8 +35,8 @@ class Pass(NamedTuple):
     positions: Tensor
     masks: Masks
     read: Sequence[int] | None
+    firsts: Sequence[int]
     shape: Hashable = None
-    firsts: Sequence[int] | None = None
     packed: tiles.Packed | None = None
 
 
@@ -49,23 +49,20 @@ class Layout:
         num_rows: int,
         capacity: int,
         *,
-        dtype: torch.dtype,
-        device: torch.device,
         bucketed: bool = False,
         tile: int | None = None,
     ) -> None:
         """Allocate the cache; `bucketed` for compiled graphs, `tile` rows for tiled passes."""
-        self.capacity, self._device, self._max_length = capacity, device, architecture.max_length
-        self._sdpa = architecture.sdpa
+        self._device = device = architecture.device
+        self._max_length, self._sdpa = architecture.max_length, architecture.sdpa
         step = _LENGTH_BUCKET if bucketed else 1 if tile is None else tiles.BLOCK
         entries = _round_up(capacity + 1, step) - 1
         self.store = KVStore(
             architecture.planes,
+            architecture.devices,
             num_rows,
             entries,
-            dtype=dtype,
-            device=device,
-            devices=architecture.devices,
+            dtype=architecture.dtype,
             separate=bucketed,
         )
         windows = [window for window in architecture.windows.values() if window is not None]
@@ -74,7 +71,7 @@ class Layout:
             self._positions = self._existing(torch.arange(capacity, device=device)[None], capacity)
             shape = (num_rows, entries + 1)
             self._stored = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.masks = MaskBuilder(architecture.windows, capacity, dtype=dtype, device=device)
+        self.masks = MaskBuilder(architecture, capacity)
 
     def move_row(self, source: int, row: int, length: int) -> None:
         """Copy the first `length` entries of row `source` to `row`."""
@@ -111,7 +108,7 @@ class Layout:
             self._stored[call.session.row, start:stop] = positions[0]
         self.store.at(call.session.row, start, stop)
         read = None if len(call.read) == num_rows else read_rows(call)
-        return Pass([call], ids, positions, self.masks.per_kind(mask), read)
+        return Pass([call], ids, positions, self.masks.per_kind(mask), read, [0])
 
     def merged(self, calls: Sequence[Call], *, bucketed: bool = False) -> Pass:
         """Pad calls to the widest, with one mask for all; round shapes up if `bucketed`."""
@@ -143,10 +140,11 @@ class Layout:
         visible = self.masks.visible(ordered, starts, width, seen)
         stored = self._stored.index_select(0, row_index)[:, :seen] if self.window else visible
         masks = self.masks.windowed(visible, positions, stored)
-        line = {id(call): number * width for number, call in enumerate(ordered)}
+        firsts = range(0, len(ordered) * width, width)
+        line = dict(zip(map(id, ordered), firsts, strict=True))
         read = [line[id(call)] + row for call in calls for row in read_rows(call)]
         shape = _shape_of(ordered, width, seen) if bucketed else None
-        return Pass(ordered, ids, positions, masks, read, shape)
+        return Pass(ordered, ids, positions, masks, read, firsts, shape)
 
     def tiled(self, calls: Sequence[Call], tile: int) -> Pass:
         """Put the rows of all calls behind one another, padded to whole tiles (`tiles`)."""
@@ -171,9 +169,7 @@ class Layout:
             for first, call in zip(packed.firsts, calls, strict=True)
             for row in read_rows(call)
         ]
-        return Pass(
-            calls, ids[None], positions[None], masks, read, firsts=packed.firsts, packed=packed
-        )
+        return Pass(calls, ids[None], positions[None], masks, read, packed.firsts, packed=packed)
 
     def _tiled_masks(self, packed: tiles.Packed, positions: Tensor) -> Masks:
         counts = [counts for block in packed.blocks for counts in block.seen]

@@ -25,7 +25,7 @@ from decoders.core.adapter.gating import GatedModule
 from decoders.core.adapter.heads import DraftHeads, ExitBlock
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
 from decoders.core.adapter.weights import GroupedWeights
-from decoders.core.hf.architecture import Architecture, main_device, notes_of, token_ids
+from decoders.core.hf.architecture import Architecture, notes_of, token_ids
 from decoders.core.hf.attention import group_attention, own_attention
 from decoders.core.hf.copies import early_exit, library_copy
 from decoders.core.hf.layout import Layout, read_rows
@@ -36,7 +36,7 @@ from decoders.core.hf.local_layers import is_local, take_masks
 from decoders.core.hf.quantized import Width, packed_bytes, quantize
 from decoders.core.hf.runner import COMPILED_ROWS as COMPILED_ROWS
 from decoders.core.hf.runner import Runner
-from decoders.core.model import Session, SessionRows
+from decoders.core.model import Model, Session
 from decoders.core.types import Call
 
 _MERGED_BYTES = 32 * 2**20
@@ -45,10 +45,10 @@ _MERGED_BYTES = 32 * 2**20
 _PLACED = ("placed on several devices", "--device-map")
 
 
-class HFModel(SessionRows):
+class HFModel(Model):
     """A transformers causal LM (`module`) with a preallocated KV cache shared by its sessions.
 
-    Implements `decoders.core.model.Model`; `num_forwards` counts merged passes.
+    `num_forwards` counts merged passes.
     """
 
     cut: tuple[str, str] | None = None
@@ -85,8 +85,7 @@ class HFModel(SessionRows):
         self.architecture = Architecture.of(module, DynamicCache())
         self.vocab_size = self.architecture.vocab_size
         self.max_length = self.architecture.max_length
-        self.device = main_device(module)
-        self.dtype: torch.dtype = module.dtype
+        self.device, self.dtype = self.architecture.device, self.architecture.dtype
         self._library: Any = None
         if grouped is None:
             grouped = self.device.type == "cpu" and quantized is None
@@ -326,17 +325,11 @@ class HFModel(SessionRows):
         if there:
             return
         self._layout = None  # free the old one first
-        self._layout = Layout(
-            self.architecture,
-            num_rows,
-            capacity,
-            dtype=self.dtype,
-            device=self.device,
-            bucketed=self._runner.compiled is not None,
-            tile=self.tile,
-        )
-        if self._runner.compiled is not None:
-            self._runner.compiled.forget()
+        compiled, tile = self._runner.compiled, self.tile
+        bucketed = compiled is not None
+        self._layout = Layout(self.architecture, num_rows, capacity, bucketed=bucketed, tile=tile)
+        if compiled is not None:
+            compiled.forget()
 
     def _move_row(self, source: int, row: int, length: int) -> None:
         assert self._layout is not None

@@ -45,11 +45,8 @@ def capture(model: HFModel, calls: Sequence[Call], backend: str = "inductor") ->
     def keep(_module: Any, _args: Any, kwargs: dict[str, Any]) -> None:
         fed.update(kwargs)
 
-    hook = (base if hidden else module).register_forward_pre_hook(keep, with_kwargs=True)
-    try:
+    with (base if hidden else module).register_forward_pre_hook(keep, with_kwargs=True):
         model.forward(calls)
-    finally:
-        hook.remove()
     head = module.get_output_embeddings()
 
     def work() -> Tensor:
@@ -61,14 +58,7 @@ def capture(model: HFModel, calls: Sequence[Call], backend: str = "inductor") ->
 
     if model.device.type == "cuda":
         return _graph(work)
-    return _inferring(torch.compile(work, dynamic=False, backend=backend))
-
-
-def _inferring(run: Replay) -> Replay:
-    @torch.inference_mode()
-    def replay() -> Tensor:
-        return run()
-
+    replay: Replay = torch.inference_mode()(torch.compile(work, dynamic=False, backend=backend))
     for _ in range(_WARM):
         replay()
     return replay

@@ -17,7 +17,7 @@ from decoders.core.adapter.mid_layer_slots import LateSlotHooks
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.runtime import AttachedAdapter
 from decoders.core.hf import tiles
-from decoders.core.hf.architecture import Architecture, main_device
+from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.compiled import CompiledModule
 from decoders.core.hf.layout import Layout, Pass
 from decoders.core.types import Call
@@ -38,7 +38,7 @@ class Runner:
         self.adapters: dict[str, AttachedAdapter] = {}
         self.tile: int | None = None
         self.num_padded_rows = 0
-        self._module, self._device = module, main_device(module)
+        self._module, self._device = module, architecture.device
         self._reads_hidden = architecture.reads_hidden
         self._body: Any = text_model(module) if self._reads_hidden else module
         self._late_slots = LateSlotHooks(module)
@@ -88,7 +88,7 @@ class Runner:
         adapter = self._adapter_of([call])
         embedded, gate = adapter.one(call.slots, self.tokens(rows.ids))
         self._late_slots.begin(
-            adapter.late_slots([call], embedded),
+            adapter.late_slots(rows.calls, rows.firsts, embedded),
             len(call.tokens),
             lambda count: layout.store.at(row, start, start + count),
         )
@@ -101,9 +101,9 @@ class Runner:
         adapter, embedded = self._adapter_of(rows.calls), self.tokens(rows.ids)
         bucketed = rows.shape is not None
         fixed = bucketed or rows.packed is not None
-        embedded, gate = adapter.merged(rows.calls, embedded, bucketed=fixed, firsts=rows.firsts)
+        embedded, gate = adapter.merged(rows.calls, rows.firsts, embedded, bucketed=fixed)
         self._late_slots.begin(
-            adapter.late_slots(rows.calls, embedded, bucketed=bucketed, firsts=rows.firsts)
+            adapter.late_slots(rows.calls, rows.firsts, embedded, bucketed=bucketed)
         )
         return self._logits(layout, {"inputs_embeds": embedded}, rows, gate)
 

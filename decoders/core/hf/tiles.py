@@ -35,8 +35,6 @@ NAME = "tiles"
 """Name of tiled attention in a module's configuration."""
 BLOCK = 256
 """E: entries that a product of attention reads."""
-_UNFIT = ("position_bias", "s_aux")
-"""Options of attention that are not computed here."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _LENGTH_ROPES = ("dynamic", "longrope")
 

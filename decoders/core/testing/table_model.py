@@ -21,14 +21,14 @@ import torch
 from torch import Tensor
 
 from decoders.core.adapter.config import HEADS, MASKED_VARIANTS, AdapterConfig, Variant
-from decoders.core.model import Session, SessionRows
+from decoders.core.model import Model, Session
 from decoders.core.sampling import pick, warp
 from decoders.core.types import MASKED, NO_UNIFORM, Call, Sampling, Slots
 
 _EARLY_AGREEMENT = 0.6
 
 
-class TableModel(SessionRows):
+class TableModel(Model):
     """A `Model` whose logits are a fixed random function of the last `order` tokens.
 
     Args:
@@ -39,6 +39,8 @@ class TableModel(SessionRows):
         agree_with: a model whose logits are mixed in, so that a draft resembles its target …
         agreement: … with this weight in [0, 1].
     """
+
+    weight_bytes = 0
 
     def __init__(
         self,
@@ -56,13 +58,12 @@ class TableModel(SessionRows):
         self.vocab_size = vocab_size
         self.max_length = max_length
         self.device = torch.device("cpu")
-        self.weight_bytes = 0
         self.num_forwards = 0
         self._seed, self._order, self._scale = seed, order, scale
         self._agree_with, self._agreement = agree_with, agreement
         self._distributions: dict[tuple[int, ...], Tensor] = {}
         self._tokens: list[list[tuple[int, int]]] = []  # per cache row: (position, token)
-        self.adapters: dict[str, AdapterConfig] = {}
+        self._adapters: dict[str, AdapterConfig] = {}
         self._errors: dict[str, float] = {}
         self._picked: dict[tuple[tuple[int, ...], float, tuple[float, float]], int] = {}
         self._library: Any = None
@@ -71,7 +72,7 @@ class TableModel(SessionRows):
         self, name: str, error: float, variant: Variant = "o-ptp", *, standalone: bool = False
     ) -> None:
         """Add a student that is wrong in a share `error` of its slots, or heads likewise."""
-        self.adapters[name] = AdapterConfig(
+        self._adapters[name] = AdapterConfig(
             variant=variant,
             code="constant" if variant in MASKED_VARIANTS else "dyadic",
             num_slots=6,
@@ -86,6 +87,11 @@ class TableModel(SessionRows):
         self._errors[name] = error
         if variant == "exit":
             self._exits[name] = _Early(self, error)
+
+    @property
+    def adapters(self) -> dict[str, AdapterConfig]:
+        """See `Model.adapters`."""
+        return self._adapters
 
     def adapter_bytes(self, name: str) -> int:
         """See `Model.adapter_bytes`."""

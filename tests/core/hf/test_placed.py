@@ -84,11 +84,10 @@ def test_keys_and_values_lie_where_their_layer_computes() -> None:
     cpu, other = torch.device("cpu"), torch.device("meta")
     store = KVStore(
         [(2, 4)] * 4,
+        [cpu, cpu, other, other],
         3,
         8,
         dtype=torch.float32,
-        device=cpu,
-        devices=[cpu, cpu, other, other],
     )
     states = torch.ones(1, 2, 3, 4)
     store.at(1, 0, 3)

@@ -100,6 +100,15 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let reports be written without drawing their figures: for tests of what is around them."""
+    from bench.report.figures import gallery
+
+    nothing = gallery.Gallery(drawn={}, captions={}, left_out=())
+    monkeypatch.setattr(gallery, "draw_all", lambda findings: nothing)
+
+
+@pytest.fixture
 def opener() -> Callable[..., Setup]:
     return open_tables
 

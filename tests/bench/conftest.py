@@ -251,12 +251,3 @@ def reported_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = write_run(tmp_path_factory.mktemp("runs") / "a-run", {"spec": 3.0, "nar": 6.0})
     write_report(path)
     return path
-
-
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let reports be written without drawing their figures: for tests of what is around them."""
-    from bench.report.figures import gallery
-
-    nothing = gallery.Gallery(drawn={}, captions={}, left_out=())
-    monkeypatch.setattr(gallery, "draw_all", lambda findings: nothing)

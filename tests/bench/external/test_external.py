@@ -144,6 +144,7 @@ def test_vllm_is_asked_by_ids_and_its_counters_are_differences(
     assert LLM.num_open == 0
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_report_has_a_table_of_its_own_and_no_speed_up_of_them(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -250,10 +251,20 @@ def test_what_a_decoder_cannot_honour_is_one_line(
 
 
 def test_an_unknown_task_is_one_line(
-    tasks: Callable[..., Path], run: Callable[..., Evaluation]
+    tasks: Callable[..., Path], run: Callable[..., Evaluation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    manager = importlib.import_module("lm_eval.tasks").TaskManager
+    asked: list[bool] = []
+
+    def quick(include_path: str, include_defaults: bool = True) -> Any:
+        """Ask for no tasks but the folder's: an index of all takes seconds."""
+        asked.append(include_defaults)
+        return manager(include_path=include_path, include_defaults=False)
+
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", quick)
     with pytest.raises(BenchError, match="no task 'local_answer'; did you mean local_answers"):
         run("ar", tasks(), "local_answer")
+    assert asked == [False, True]
 
 
 def test_data_that_cannot_be_had_is_one_line(

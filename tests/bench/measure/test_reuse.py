@@ -61,6 +61,7 @@ def test_what_does_not_go_with_it_is_told(
     assert raised.value.exit_code == Exit.USAGE
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_command_takes_it(tmp_path: Any) -> None:
     from tests.command_line import bench
 

@@ -46,7 +46,7 @@ def test_a_model_with_other_logits_is_refused_by_its_role(small: Any, folder: Pa
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.usefixtures("wrong")
+@pytest.mark.usefixtures("wrong", "undrawn")
 def test_without_the_check_it_runs_and_the_report_says_so(
     small: Any, folder: Path, tmp_path: Path, progress: Any
 ) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from bench.errors import BenchError, Exit
 from bench.machine.env import comparability_key
@@ -15,6 +17,7 @@ from bench.plan.setup import Setup, open_setup
 from bench.records.environment import Environment, Models
 from bench.settings.config import RunConfig, load_config
 from decoders.core.hf.model import HFModel
+from decoders.core.types import Call
 from tests.tiny_models import fresh
 
 
@@ -95,11 +98,15 @@ def test_the_tile_is_the_one_whose_calls_take_least(
 
 
 def test_calls_of_all_usual_widths_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, widths = HFModel(fresh("llama")), []
+    model = HFModel(fresh("llama"))
+    widths: list[int] = []
     forward = model.forward
-    monkeypatch.setattr(
-        model, "forward", lambda calls: widths.append(calls[0].num_rows) or forward(calls)
-    )
+
+    def watched(calls: Sequence[Call]) -> Tensor:
+        widths.append(calls[0].num_rows)
+        return forward(calls)
+
+    monkeypatch.setattr(model, "forward", watched)
     assert numerics._seconds(model) > 0
     assert sorted(set(widths)) == [1, 5, 9, 17]
 

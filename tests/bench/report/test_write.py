@@ -415,7 +415,9 @@ def counted_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     status = VALID | {"num_records": 184}
     path = write_run(tmp_path_factory.mktemp("counted") / "run", CELLS, status=status)
     assert len(load_run(path).records) == 184
-    write_report(path)
+    with pytest.MonkeyPatch.context() as patched:  # its figures are looked at by nobody
+        patched.setattr(gallery, "draw_all", lambda _: gallery.Gallery({}, {}, ()))
+        write_report(path)
     return path
 
 

@@ -11,16 +11,22 @@ import pytest
 
 from bench.records.run_folder import load_run
 from bench.report.figures import canvas
-from bench.report.figures.gallery import draw_all
+from bench.report.figures.gallery import Gallery, draw_all
 from bench.report.figures.style import GREY, PAPER, colours
 from bench.report.findings import Findings
-from bench.report.write import write_report
+from tests.bench.conftest import write_run
 
 Write = Callable[..., Path]
 
 
-def test_each_figure_is_drawn_or_said_to_be_left_out_with_the_reason(synthetic_run: Write) -> None:
-    made = draw_all(Findings(load_run(synthetic_run())))
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Gallery:
+    """Draw the figures of a run of two decoders once."""
+    run = write_run(tmp_path_factory.mktemp("runs") / "run", {"spec": 3.0, "ptp": 4.0})
+    return draw_all(Findings(load_run(run)))
+
+
+def test_each_figure_is_drawn_or_said_to_be_left_out_with_the_reason(made: Gallery) -> None:
     left_out = {line.split(" (")[0]: line for line in made.left_out}
     assert all("\n" not in line for line in made.left_out)
     assert set(left_out) == {"time_split", "entropy", "passes"}
@@ -51,12 +57,12 @@ def test_both_reports_say_in_a_line_which_figures_there_are_not(reported_run: Pa
     assert not (reported_run / "figures" / "time_split.png").exists()
 
 
-@pytest.mark.parametrize("conversations", [1, 6])
+@pytest.mark.parametrize("several", [False, True])
 def test_captions_and_labels_name_intervals_and_bands_that_are_drawn(
-    synthetic_run: Write, conversations: int
+    synthetic_run: Write, made: Gallery, several: bool
 ) -> None:
-    made = draw_all(Findings(load_run(synthetic_run(conversations=conversations))))
-    several = conversations > 1
+    if not several:
+        made = draw_all(Findings(load_run(synthetic_run(conversations=1))))
     assert ("with 95 % intervals" in made.captions["speedup"]) == several
     assert "with 95 % intervals" in made.captions["quality_speed"]  # that of quality is there
     assert ("grey band" in made.captions["speedup"]) == several
@@ -66,13 +72,12 @@ def test_captions_and_labels_name_intervals_and_bands_that_are_drawn(
         assert any("95 % interval" in label for label in labels) == several, name
 
 
-def test_each_figure_has_its_data_beside_it(synthetic_run: Write) -> None:
-    path = synthetic_run()
-    write_report(path)
-    drawn = {file.stem for file in (path / "figures").glob("*.svg")}
-    assert drawn == {file.stem for file in (path / "figures" / "data").glob("*.csv")}
-    data = pd.read_csv(path / "figures" / "data" / "memory.csv")
-    assert set(data["decoder"]) == {"ar", "spec", "ptp"}
+def test_each_figure_has_its_data_beside_it(reported_run: Path) -> None:
+    figures = reported_run / "figures"
+    drawn = {file.stem for file in figures.glob("*.svg")}
+    assert drawn == {file.stem for file in (figures / "data").glob("*.csv")}
+    data = pd.read_csv(figures / "data" / "memory.csv")
+    assert set(data["decoder"]) == {"ar", "spec", "nar"}
 
 
 def test_a_decoder_has_one_colour_in_all_figures(synthetic_run: Write) -> None:

@@ -85,6 +85,7 @@ def test_what_runs_differ_in_and_share_is_all_that_is_known() -> None:
     assert unlike([members[0], members[0]]) is None
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_page_and_the_markdown_hold_tables_sections_and_links(
     synthetic_run: Write, tmp_path: Path
 ) -> None:

@@ -38,7 +38,7 @@ from training.importers.lora import (
     check_new,
     check_plain,
     one_line,
-    read_json,
+    read_tree,
     written,
 )
 
@@ -98,7 +98,7 @@ def import_idlm(
 
 def _of_model(checkpoint: Path, model: Path, stride: int, mask_id: int) -> SlotAdapter:
     """Write the model as Qwen3's, and return an adapter that has a mask and nothing else."""
-    config = read_json(checkpoint / MODEL_CONFIG)
+    config = read_tree(checkpoint / MODEL_CONFIG)
     module = _empty(config)
     files = _weight_files(checkpoint)
     expected = {name: tuple(part.shape) for name, part in module.state_dict().items()}
@@ -124,7 +124,7 @@ def _of_model(checkpoint: Path, model: Path, stride: int, mask_id: int) -> SlotA
 
 def _of_lora(checkpoint: Path, base: Path, stride: int, mask_id: int) -> SlotAdapter:
     """Return the gated adapter of a LoRA; layers that it leaves alone get no delta."""
-    peft, parts = read_json(checkpoint / PEFT_CONFIG), Parts()
+    peft, parts = read_tree(checkpoint / PEFT_CONFIG), Parts()
     check_plain(peft, PEFT_CONFIG, saved=False)
     rows: Tensor | None = None
     for key, file in _weight_files(checkpoint).items():
@@ -136,7 +136,7 @@ def _of_lora(checkpoint: Path, base: Path, stride: int, mask_id: int) -> SlotAda
             raise ValueError(f"{key}: a weight that is not known here")
     if not parts.low:
         raise ValueError(f"{str(checkpoint)!r} holds no LoRA weight")
-    module = _empty(read_json(base / MODEL_CONFIG))
+    module = _empty(read_tree(base / MODEL_CONFIG))
     shapes, rank = parts.shapes(peft.get("r"))
     known = layer_shapes(module)
     for name, shape in shapes.items():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -96,10 +97,12 @@ def check_new(output: Path, *names: str) -> None:
 
 
 def check_plain(settings: Mapping[str, Any], where: str, *, saved: bool = True) -> None:
-    """Refuse a LoRA that is rescaled; `saved` says that ``modules_to_save`` is refused too."""
+    """Refuse a LoRA that is rescaled; `saved`: also ``modules_to_save`` and trained biases."""
     odd = [name for name in _RESCALING if settings.get(name) and (saved or name != _RESCALING[-1])]
     if odd:
         raise ValueError(f"{where} sets {odd[0]}; plain LoRA of one rank can be imported")
+    if saved and settings.get("bias", "none") != "none":
+        raise ValueError(f"{where} trains biases; an adapter here cannot hold them")
 
 
 def written(adapter: SlotAdapter, output: Path, dtype: torch.dtype) -> AdapterConfig:
@@ -120,14 +123,16 @@ def read_tensors(path: Path, what: str = "") -> dict[str, Tensor]:
     return tensors
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return a file's one object; any other file raises `ValueError`."""
+def read_tree(
+    path: Path, parse: Callable[[str], Any] = json.loads, kind: str = "an object"
+) -> dict[str, Any]:
+    """Return the one object of a file of JSON, or of what `parse` reads; others: `ValueError`."""
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{str(path)!r} cannot be read: {error}") from error
+        tree = parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise ValueError(f"{str(path)!r} cannot be read: {one_line(error)}") from error
     if not isinstance(tree, dict):
-        raise ValueError(f"{str(path)!r} holds {type(tree).__name__}; it must be an object")
+        raise ValueError(f"{str(path)!r} holds {type(tree).__name__}; it must be {kind}")
     return tree
 
 

@@ -32,8 +32,8 @@ from training.importers.lora import (
     check_new,
     check_plain,
     one_line,
-    read_json,
     read_tensors,
+    read_tree,
     written,
 )
 
@@ -45,7 +45,7 @@ def import_peft(folder: Path, output: Path) -> str:
     """
     check_new(output)
     _check_files(folder)
-    settings = read_json(folder / PEFT_CONFIG)
+    settings = read_tree(folder / PEFT_CONFIG)
     _check_settings(settings)
     factors = read_tensors(folder / PEFT_WEIGHTS)
     adapter = _build(folder, settings, factors)
@@ -80,8 +80,6 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
         kind = settings.get("peft_type")
         raise ValueError(f"{PEFT_CONFIG}: peft_type is {kind!r}; LORA can be imported")
     check_plain(settings, PEFT_CONFIG)
-    if settings.get("bias", "none") != "none":
-        raise ValueError(f"{PEFT_CONFIG} trains biases; an adapter here cannot hold them")
     if not settings.get("alora_invocation_tokens"):
         raise ValueError(
             f"{PEFT_CONFIG} has no alora_invocation_tokens: it is a LoRA of all tokens, where ours "

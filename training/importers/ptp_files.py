@@ -23,7 +23,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from training.importers.lora import check_plain, one_line, read_tensors
+from training.importers.lora import check_plain, read_tensors, read_tree
 
 TRAIN_FILE, WARP_FILE, COUNTS_FILE = "train.yaml", "pregenerate.yaml", "correct_count_hist.pt"
 NUM_SLOTS, ALPHA = 16, 8.0  # `train_completion_len` of every released file; PEFT's `lora_alpha`
@@ -89,13 +89,14 @@ def read_settings(train: Path | None, warp: Path | None) -> Settings:
 
     A training that slots here cannot reproduce raises `ValueError`.
     """
-    tree = _read_yaml(train) if train else {}
+    tree = read_tree(train, yaml.safe_load, "a mapping") if train else {}
     block = _part(tree, "model")
     name = next((n for n in ("student", "student_cfg", "model_cfg") if block.get(n)), "model")
     network = _part(block, name)
     lora = _part(network, "lora_config")
     _check_training(block, network, lora, shifted_by_default=not name.startswith("student"))
-    drawn = _part(_read_yaml(warp), "generate") if warp else {}
+    warps = read_tree(warp, yaml.safe_load, "a mapping") if warp else {}
+    drawn = _part(warps, "generate")
     top_p = _number(drawn, "top_p", 1.0)
     if top_p > 1:
         raise ValueError(f"configuration: `top_p` is {top_p}; it must be 1 or below")
@@ -139,16 +140,6 @@ def _unpickle(path: Path) -> Any:
         ) from error
 
 
-def _read_yaml(path: Path) -> Mapping[str, Any]:
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise ValueError(f"{str(path)!r} cannot be read: {one_line(error)}") from error
-    if not isinstance(tree, Mapping):
-        raise ValueError(f"{str(path)!r} holds {type(tree).__name__}; it must be a mapping")
-    return tree
-
-
 def _check_training(
     block: Mapping[str, Any],
     network: Mapping[str, Any],
@@ -167,10 +158,6 @@ def _check_training(
             "their target's position - 1 here, so only checkpoints trained that way can be imported"
         )
     check_plain(lora, "configuration: `lora_config`")
-    if lora.get("bias", "none") != "none":
-        raise ValueError(
-            "configuration: `lora_config` trains biases; an adapter here cannot hold them"
-        )
 
 
 def _part(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:

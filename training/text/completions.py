@@ -225,10 +225,8 @@ def _jobs(
     greedy: set[Ids] = set()
     for number in range(plan.num_completions):
         turn, index = divmod(number, len(prompts))
-        temperature, prompt = (
-            plan.temperatures[(turn + index) % len(plan.temperatures)],
-            prompts[index],
-        )
+        temperature = plan.temperatures[(turn + index) % len(plan.temperatures)]
+        prompt = prompts[index]
         if temperature == 0 and prompt in greedy:
             continued.append(number)
             continue

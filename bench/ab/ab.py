@@ -9,7 +9,6 @@ run folders, ``base`` and ``head``, for `bench compare`.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -228,8 +227,7 @@ class _AbRun:
     def _finish(self, arms: Sequence[_AbSide]) -> None:
         for arm in arms:
             answer = arm.process.ask("finish", lines=self.lines[arm.name])
-            pieces = json.dumps(answer["pieces"], ensure_ascii=False, indent=0)
-            write_text(arm.folder / VOCABULARY, pieces + "\n")
+            write_json(arm.folder / VOCABULARY, answer["pieces"], indent=0)
             run = load_run(arm.folder)
             status = self._status(
                 arm.folder,

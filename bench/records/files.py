@@ -142,9 +142,9 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
     return [folder / name for name in files]
 
 
-def write_json(path: Path, data: Mapping[str, Any]) -> None:
+def write_json(path: Path, data: Mapping[str, Any], indent: int = 1) -> None:
     """Replace a small file by indented JSON (raises as `replacing` does)."""
-    write_text(path, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
+    write_text(path, json.dumps(data, ensure_ascii=False, indent=indent) + "\n")
 
 
 def append_text(path: Path, text: str) -> None:

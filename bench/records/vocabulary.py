@@ -6,14 +6,13 @@ at a text's start, survive. Bytes of a split character show as the replacement c
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from bench.errors import InvalidRunError
-from bench.records.files import write_text
+from bench.records.files import write_json
+from bench.records.json_file import read_json
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from bench.text import printable
@@ -54,7 +53,7 @@ def write_vocabulary(
     ids = answered_ids(records)
     ids |= {token for prompt in prompts for token in prompt.ids}
     pieces = {str(token): piece for token, piece in sorted(vocabulary(tokenizer, ids).items())}
-    write_text(run_dir / VOCABULARY, json.dumps(pieces, ensure_ascii=False, indent=0) + "\n")
+    write_json(run_dir / VOCABULARY, pieces, indent=0)
 
 
 def answered_ids(records: Iterable[SampleRecord]) -> set[int]:
@@ -74,11 +73,5 @@ def vocabulary(tokenizer: Codec, ids: Iterable[int]) -> dict[int, str]:
 
 def pieces_of(run_dir: Path) -> Callable[[int], str]:
     """Return a function from id to printable text, <id> where unknown (`InvalidRunError`)."""
-    path = run_dir / VOCABULARY
-    try:
-        pieces = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        pieces = {}
-    except ValueError as error:
-        raise InvalidRunError(f"{path} is damaged: {error}") from error
+    pieces = read_json(run_dir / VOCABULARY) or {}
     return cache(lambda token: printable(str(pieces.get(str(token), f"<{token}>"))))

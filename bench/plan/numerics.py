@@ -74,14 +74,14 @@ def in_tiles(target: HFModel, draft: HFModel | None, tile: int | None) -> tuple[
         if tile is None:
             tile = _fastest(target)
         made = [None if model is None else model.in_tiles(tile) for model in (target, draft)]
+        failed = next((model for model in made if model is not None and not holds(model)), None)
     except ValueError as error:
         raise UnavailableError(str(error)) from error
-    for model in made:
-        if model is not None and not holds(model):
-            raise UnavailableError(
-                f"rows of {type(model.module).__name__} in {model.facts['dtype']} are not computed "
-                f"alike in tiles of {tile} rows here; try another --tile, or --numerics fast",
-            )
+    if failed is not None:
+        raise UnavailableError(
+            f"rows of {type(failed.module).__name__} in {failed.facts['dtype']} are not computed "
+            f"alike in tiles of {tile} rows here; try another --tile, or --numerics fast",
+        )
     whole = made[0]
     assert whole is not None
     return Models(target=whole, draft=made[1]), tile

@@ -35,6 +35,8 @@ NAME = "tiles"
 """Name of tiled attention in a module's configuration."""
 BLOCK = 256
 """E: entries that a product of attention reads."""
+_UNFIT = ("position_bias", "s_aux")
+"""Options of attention that are not computed here."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _LENGTH_ROPES = ("dynamic", "longrope")
 
@@ -176,7 +178,12 @@ def tiled_attention(
     `query` is ``[1, H, R, D]`` (R a multiple of N), `key` and `value` planes ``[B, K, C, D]``, the
     mask additive ``[blocks, 1, N, E]``. Returns ``[1, R, H, D]``, and no weights.
     """
-    del module, options
+    unfit = [name for name in _UNFIT if options.get(name) is not None]
+    if unfit:
+        raise ValueError(
+            f"{type(module).__name__} attends with {unfit[0]}, which has no row-invariant numerics; "
+            "use --numerics fast"
+        )
     tile, num_shared = attention_mask.shape[2], key.shape[1]
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     tiles: list[_Attended | None] = [None] * (query.shape[2] // tile)

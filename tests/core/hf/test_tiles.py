@@ -278,6 +278,14 @@ def test_experts_are_refused() -> None:
         HFModel(module).in_tiles(TILE)
 
 
+@pytest.mark.parametrize("option", ["position_bias", "s_aux"])
+def test_options_of_attention_that_tiles_do_not_compute_are_refused(option: str) -> None:
+    query, mask = torch.zeros(1, 2, TILE, 4), torch.zeros(1, 1, TILE, tiles.BLOCK)
+    plane = torch.zeros(1, 1, tiles.BLOCK, 4)
+    with pytest.raises(ValueError, match=f"Identity attends with {option}"):
+        tiles.tiled_attention(nn.Identity(), query, plane, plane, mask, **{option: plane})
+
+
 @pytest.mark.parametrize("width", ["int8", "int4"])
 def test_packed_weights_run_in_tiles(width: Any) -> None:
     model = HFModel(module_of("llama-gqa").to(torch.bfloat16), quantized=width).in_tiles(TILE)

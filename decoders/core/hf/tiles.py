@@ -181,8 +181,8 @@ def tiled_attention(
     unfit = [name for name in _UNFIT if options.get(name) is not None]
     if unfit:
         raise ValueError(
-            f"{type(module).__name__} attends with {unfit[0]}, which has no row-invariant numerics; "
-            "use --numerics fast"
+            f"{type(module).__name__} attends with {unfit[0]}, which has no row-invariant "
+            "numerics; use --numerics fast"
         )
     tile, num_shared = attention_mask.shape[2], key.shape[1]
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling

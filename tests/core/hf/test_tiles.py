@@ -282,8 +282,9 @@ def test_experts_are_refused() -> None:
 def test_options_of_attention_that_tiles_do_not_compute_are_refused(option: str) -> None:
     query, mask = torch.zeros(1, 2, TILE, 4), torch.zeros(1, 1, TILE, tiles.BLOCK)
     plane = torch.zeros(1, 1, tiles.BLOCK, 4)
+    options: dict[str, Any] = {option: plane}
     with pytest.raises(ValueError, match=f"Identity attends with {option}"):
-        tiles.tiled_attention(nn.Identity(), query, plane, plane, mask, **{option: plane})
+        tiles.tiled_attention(nn.Identity(), query, plane, plane, mask, **options)
 
 
 @pytest.mark.parametrize("width", ["int8", "int4"])

@@ -33,7 +33,7 @@ _COLUMNS = (
 
 
 class Status(Enum):
-    """How a step ended."""
+    """End of a step."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -66,7 +66,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a step ended, why, and its figures."""
+    """End of a step, the reason, and its figures."""
 
     step: Step
     status: Status

@@ -31,7 +31,7 @@ class Recycle(DraftAndVerify):
 
 
 class Successors(Drafter):
-    """What the target last said after each token."""
+    """Keep the token that the target last said after each token."""
 
     def __init__(self, k: int) -> None:
         self.k = k

@@ -47,7 +47,7 @@ class Tampered(Speculative):
 
 @dataclass(frozen=True, kw_only=True)
 class DropsBonus(Tampered):
-    """Where all drafts stand, the bonus token is fed on but never emitted."""
+    """Feed the bonus token after all drafts stood, and never emit it."""
 
     def emitted(self, emit: Emit) -> Emit:
         full = emit.drafted and emit.accepted == emit.drafted

@@ -38,7 +38,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "id": ("id", "question_id"),
     "system": ("system",),
 }
-"""What a row is made of, and the column names tried in order where no mapping is given."""
+"""Parts of a row, and the column names tried in order where no mapping is given."""
 _NAMES = (*FAMILIES, OTHER)
 
 

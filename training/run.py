@@ -21,7 +21,7 @@ from training.workers import keep_memory, spawn, wait_for_all, worker
 
 BEST = "best.pt"
 Locate = Callable[[str], str]
-"""Where a model of a recipe lies, by what the recipe calls it."""
+"""Map a recipe's name of a model to its folder or hub id."""
 Build = Callable[[Any, Path, torch.device, Reporter, Locate], Job]
 """The job of a recipe that is trained into a folder on a device."""
 

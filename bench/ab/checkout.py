@@ -21,7 +21,7 @@ from bench.records.environment import Environment
 PROTOCOL = 1
 """Version of what is asked and answered (`bench.ab.worker`); no version told is version 1."""
 _WORKERS = ("bench/ab/worker.py", "bench/regress/worker.py")
-"""Where a checkout keeps its worker, newest path first."""
+"""Paths of a checkout's worker, newest first."""
 _PROJECT = "decoding-bench"
 
 

@@ -1,4 +1,4 @@
-"""How much a machine's times scatter when nothing differs, and the differences it can show.
+"""The scatter of a machine's times when nothing differs, and the differences it can show.
 
 An A/A measurement runs the same decoder twice, right after each other, prompt by prompt. Its log
 ratios are pure noise: resampled, they give the reach of an interval over P prompts of R repeats.

@@ -24,7 +24,7 @@ _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _SPREAD = "Several workers"
 RESULT_PANEL = "Plan, progress and results"
 RESULTS = Path("results")
-"""Where runs lie unless told otherwise."""
+"""Default parent of run folders."""
 _WIDE = 200
 """Columns of a table that is piped."""
 

@@ -1,4 +1,4 @@
-"""How long a model's calls take, by rows, sequences and context: what `bench cost` measures.
+"""Times of a model's calls by rows, sequences and context, for `bench cost`.
 
 A cell is a merged call as verifying decoders make it: every row's logits are read. Rounds go over
 all cells, the machine's own rates between them, so that a machine that drifts drifts in all of

@@ -1,4 +1,4 @@
-"""What `bench cost` measures, opened: a model or a shape with random weights, and the probes."""
+"""The subject of `bench cost`: a model, or a shape with random weights, and the probes."""
 
 from __future__ import annotations
 

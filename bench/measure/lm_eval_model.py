@@ -53,7 +53,7 @@ class DecoderLM(LM):  # type: ignore[misc]
         self._write, self._progress = write, progress
         self._tokenizer: Any = setup.tokenizer
         self.num_cut = 0
-        """How many prompts lost their beginning to fit the context."""
+        """Number of prompts that lost their beginning to fit the context."""
 
     # ------------------------------------------------------------ answers
 

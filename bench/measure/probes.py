@@ -1,4 +1,4 @@
-"""What a machine can do, measured as decoding uses it: matrix-vector products over many matrices.
+"""Probes of a machine as decoding uses it: matrix-vector products over many matrices.
 
 A step of one row reads every weight matrix once and none twice, so bandwidth is bytes per second
 of products of a vector with matrices that each are read once: a plain copy writes as much as it

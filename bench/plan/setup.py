@@ -85,7 +85,7 @@ class Setup:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the target lives on a CUDA device."""
+        """Tell whether the target lives on a CUDA device."""
         return self.models.target.device.type == "cuda"
 
 

@@ -214,7 +214,7 @@ class SampleRecord(_Stored):
 
     @property
     def has_steps(self) -> bool:
-        """Whether `steps` are known, without reading them."""
+        """Tell whether `steps` are known, without reading them."""
         return hasattr(self, "_position") or self.steps is not None
 
     def spill_to_disk(self, store: AnswerStore) -> None:

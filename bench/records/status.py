@@ -83,7 +83,7 @@ class RunStatus:
 
     @property
     def complete(self) -> bool:
-        """Whether all that was planned was measured."""
+        """Tell whether the whole plan was measured."""
         return self.status == COMPLETE
 
     @property

@@ -1,4 +1,4 @@
-"""What a run's records say, computed once: the numbers, tables and sentences of its report.
+"""The findings of a run, computed once: the numbers, tables and sentences of its report.
 
 The Markdown report, the HTML report and the terminal all show a `Findings`. A pure function of the
 run folder; a run that was interrupted is read as far as it got.
@@ -70,7 +70,7 @@ class Findings:
 
     @cached_property
     def latency(self) -> pd.DataFrame:
-        """How long readers waited, see `bench.stats.latency.latency_table`."""
+        """Return the waits of readers, see `bench.stats.latency.latency_table`."""
         return latency.latency_table(self.run.records, self.decoders)
 
     @cached_property
@@ -206,7 +206,7 @@ class Findings:
 
     @property
     def conclusion(self) -> str:
-        """What the run shows, in a sentence or two."""
+        """State the result of the run in a sentence or two."""
         return conclusion.conclusion(self.summary, self._pairs)
 
     @property
@@ -227,18 +227,18 @@ class Findings:
 
     @property
     def footnotes(self) -> list[str]:
-        """What limits the main table, the most important first: noise, resolution, width."""
+        """List the limits of the main table, the most important first: noise, resolution, width."""
         wide = speed.needs(without_wrong(self.summary))
         return [line for line in (self.floor_sentence, self.resolution, wide) if line]
 
     @property
     def setting(self) -> list[tuple[str, str]]:
-        """Where the run comes from, as (key, value) lines."""
+        """Return the origin of the run as (key, value) lines."""
         return setting(self.run, self.decoders)
 
     @property
     def basis(self) -> str:
-        """What the main table estimates and from how much, in one line."""
+        """Describe the estimates of the main table and their sample in one line."""
         each = dict.fromkeys(main.basis(row) for row in rows_of(self.summary, ALL))
         return (
             "speed-up: geometric mean of ar time / decoder time per token, paired, end to end, "
@@ -247,7 +247,7 @@ class Findings:
 
     @property
     def status(self) -> str:
-        """How the run ended, and how much of the plan is measured."""
+        """Describe the end of the run, and the measured share of the plan."""
         text = (
             f"{self.run.status.status or 'unfinished'}; {self._num_blocks} of "
             f"{len(self.run.plan.blocks)} timing blocks measured"

@@ -35,7 +35,7 @@ class WorkerConfig:
 
     @property
     def alone(self) -> bool:
-        """Whether the run's own process measures."""
+        """Tell whether the run's own process measures."""
         return self.kind == Kind.local and self.workers == 1
 
 

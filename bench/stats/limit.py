@@ -1,4 +1,4 @@
-"""How near a run's ar came to what the machine allows, by a cost folder of its model."""
+"""The limit of a machine, and a run's distance from it, by a cost folder of its model."""
 
 from __future__ import annotations
 

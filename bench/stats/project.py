@@ -1,4 +1,4 @@
-"""What a run's traces would give on another model's or machine's cost curve.
+"""Projection of a run's traces onto another model's or machine's cost curve.
 
 A trace is what each step of an answer did: calls and rows of target and draft, tokens emitted.
 Every target call costs what the curve says of its rows after the tokens that are in the cache by

@@ -1,4 +1,4 @@
-"""What each worker of a run measured, apart: its noise floor, its speed-ups, its drift.
+"""Statistics of each worker of a run: its noise floor, its speed-ups, its drift.
 
 A block's decoders and both arms of the baseline ran in one worker, so that a worker's own pace
 divides out of every paired ratio, and ratios of all workers may be pooled.

@@ -1,4 +1,4 @@
-"""Where decoders that guarantee the baseline's very tokens left them, and why.
+"""Differences of decoders that guarantee the baseline's very tokens, and their causes.
 
 In row-invariant numerics any difference makes a decoder wrong; in greedy float32 runs a first
 difference that is no near-tie (`bench.verify.divergence`). Half precision and sampling are

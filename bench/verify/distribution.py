@@ -23,7 +23,7 @@ from decoders.core.testing.goodness import POWER, Draws, detectable_distance, ho
 from decoders.core.types import Sampling
 
 FALSE_ALARM = 0.001
-"""How often a lossless decoder is called wrong: all distribution tests of one decoder together."""
+"""Rate at which a lossless decoder is called wrong, over all its distribution tests."""
 MAX_DISTANCE = 0.1
 """A test that could miss a larger total-variation distance is inconclusive."""
 NUM_CONTEXTS = 4

@@ -1,4 +1,4 @@
-"""Where two answers part, and whether rounding explains it.
+"""The first difference of two answers, and whether rounding explains it.
 
 Kernels of another shape round differently, so a token may change where the target hardly prefers
 one. At the first difference the target is asked once more, alone, over the common beginning.

@@ -32,7 +32,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """What a worker opens, and how it measures.
+    """The job of a worker: the run to open, and the way to measure.
 
     `opener` makes the `Setup` of the configuration `config` (TOML). `cores` are those it is pinned
     to, `gpu` the one it sees (None: as it is). `identity` and `key` are the run's, of code and

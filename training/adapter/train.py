@@ -30,7 +30,7 @@ from training.text.completions import Teacher
 from training.text.sources import Source, source_of
 
 _UNIFORM_SCALE = 0.1
-"""How large the embedding of u begins, in the new adapter's own scale, beside a mask's vector."""
+"""First size of the embedding of u, relative to a mask's vector, in the new adapter's scale."""
 
 
 def train_adapter(

@@ -21,7 +21,7 @@ from bench.report.figures.style import GREY, INK, Look, interval_of
 _NEAR = 0.05
 """Below the best quality: decoders in this region differ in speed more than in quality."""
 _CROWDED = 3.0
-"""How many times as high as its region the whole must be for an enlargement to show more."""
+"""Smallest ratio of the whole to its region at which an enlargement shows more."""
 _LEAST = 0.02
 """The least quality an axis spans: less is a hair, and no difference to be seen."""
 _TOP = 1.0
@@ -76,14 +76,14 @@ def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
 
 
 def _beats(other: Mapping[Any, Any], mine: Mapping[Any, Any]) -> bool:
-    """Whether another decoder is as fast and not shown to be worse, and ahead in one of them."""
+    """Tell whether another decoder is as fast, not shown to be worse, and ahead in one of them."""
     if other["speedup"] < mine["speedup"] or _better(mine, other):
         return False
     return bool(other["speedup"] > mine["speedup"] or _better(other, mine))
 
 
 def _better(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
-    """Whether a quality is higher than another by more than the interval of their difference.
+    """Tell whether a quality exceeds another by more than the interval of their difference.
 
     Its half-width is the square-and-add one of two independent estimates (Newcombe 1998).
     """

@@ -1,4 +1,4 @@
-"""How figures look: ink, type, one colour per decoder, hollow for lossy."""
+"""The style of figures: ink, type, one colour per decoder, hollow for lossy."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ WIDTH = 6.8
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How decoders are drawn: a colour each, and the words at those that guarantee nothing."""
+    """Colours of decoders, and the words at those that guarantee nothing."""
 
     palette: Mapping[str, str]
     marks: Mapping[str, str]

@@ -25,7 +25,7 @@ POINTS = 72.27
 _SIZES = ((9.0, 6.0), (9.0, 4.0), (8.0, 4.0), (8.0, 3.0), (7.0, 3.0))
 """Type and half the space between columns, in points: the first that fits is taken."""
 _SPARE = 0.98
-"""How much of the column a table may fill: fonts called Times are not all equally wide."""
+"""Share of the column that a table may fill: fonts called Times differ in width."""
 _INTERVALS = ("speedup", "speedup_decode", "acceptance_length", "quality")
 """Columns that have an interval in the summary."""
 _TIMES = ("speedup", "speedup_decode", "ttft_s", "time_per_token_s", "tokens_per_s")

@@ -1,4 +1,4 @@
-"""What a run shows, in sentences: the fastest decoder, and the differences it can tell apart.
+"""The findings of a run in sentences: the fastest decoder, and the differences it resolves.
 
 A decoder is called the fastest where its paired interval over every other one excludes 1 and the
 difference exceeds the A/A floor; otherwise those that cannot be told apart are named.

@@ -1,4 +1,4 @@
-"""Where a run comes from: model, prompts, decoders, precision, machine and date."""
+"""The origin of a run: model, prompts, decoders, precision, machine and date."""
 
 from __future__ import annotations
 

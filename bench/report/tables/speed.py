@@ -68,7 +68,7 @@ _PARTS = {
         "speed-ups hold within a machine only, and stand here alone."
     ),
 }
-"""What the tables of a run's parts say, by kind of part."""
+"""Notes below the tables of a run's parts, by kind of part."""
 _FEWEST_RIVALS = 2
 """With one decoder beside ar, the main table says it all."""
 

@@ -29,7 +29,7 @@ SESSIONS = (
     "Intervals cover the choice of prompts, not sessions of the machine: another run of the same "
     "job can differ by more."
 )
-"""What stands next to every interval of a speed-up; figures in docs/metrics.md."""
+"""The note below every interval of a speed-up; figures in docs/metrics.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ def without_wrong(summary: pd.DataFrame) -> pd.DataFrame:
 
 
 def is_number(value: object) -> bool:
-    """Whether a summary cell holds a number."""
+    """Tell whether a summary cell holds a number."""
     return value is not None and value is not pd.NA and not math.isnan(float(str(value)))
 
 

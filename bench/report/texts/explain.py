@@ -57,7 +57,7 @@ _MOST_DRAFTS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
-    """What is known of one decoder; `drafted` is its drafts per step after the first."""
+    """Facts of one decoder; `drafted` is its drafts per step after the first."""
 
     row: SummaryRow
     split: Split | None

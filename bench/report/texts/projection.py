@@ -1,4 +1,4 @@
-"""What `bench project` prints: a run's traces on a cost curve, and how far to trust them."""
+"""The output of `bench project`: a run's traces on a cost curve, and their limits."""
 
 from __future__ import annotations
 

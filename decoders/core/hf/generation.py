@@ -188,7 +188,7 @@ class _Course:
 
 
 class _Streamer:
-    """Where transformers puts the prompts, and then the tokens ``[B]`` or ``[1, K]`` of a turn."""
+    """Collect transformers' stream: the prompts, then tokens ``[B]`` or ``[1, K]`` a turn."""
 
     def __init__(self, course: _Course) -> None:
         self._course, self._begun = course, False

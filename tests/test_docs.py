@@ -74,10 +74,10 @@ def test_decoders_are_written_with_options_that_they_take(page: Path) -> None:
 
 @pytest.mark.parametrize("file", REFERENCES, ids=lambda file: file.parent.name)
 def test_every_stored_configuration_can_be_run_again(file: Path) -> None:
-    specs = load_config(file, {}).specs
-    assert specs
-    for spec in specs:
-        registry.build(spec)
+    decoders = load_config(file, {}).decoders
+    assert decoders
+    for cell, options in decoders.items():
+        build_decoder(cell, options)
 
 
 def test_decisions_are_numbered_without_gaps_and_titled_by_their_number() -> None:

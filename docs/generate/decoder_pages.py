@@ -21,6 +21,7 @@ from docs.generate.places import DOCS, ROOT
 from docs.generate.tables import code, table
 
 _RUNS = {
+    "cpu-smollm2-invariant": ("SmolLM2, row-invariant", "0"),
     "cpu-smollm2": ("SmolLM2", "0"),
     "cpu-smollm2-t07": ("SmolLM2", "0.7"),
     "cpu-zoo": ("zoo", "0"),

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from bench.report.figures.axes import annotate_point, name_rows, percents, row_of_panels
-from bench.report.figures.canvas import render, styled
+from bench.report.figures.canvas import overall, render, styled
 from bench.report.figures.style import INK, colours
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,8 +33,8 @@ def exactness() -> pd.DataFrame:
 
 
 def _overall(path: Path) -> pd.DataFrame:
-    summary = pd.read_csv(path)
-    return summary[summary["family"] == "all"].set_index("decoder")
+    columns = ["guarantee", "identical_to_ar", "speedup"]
+    return overall(pd.read_csv(path), columns).set_index("decoder")
 
 
 def draw(data: pd.DataFrame) -> Figure:

@@ -20,6 +20,16 @@ PlaneShape = tuple[int, int]
 """(H, D) of a plane."""
 
 
+def flat_entries(rows: Tensor, entries: Tensor, num_heads: int, capacity: int) -> Tensor:
+    """Return places in a flat plane ``[B * K * C]`` of entries, for every head.
+
+    `rows` ``[S, 1]`` or ``[S, E]`` and `entries` ``[S, E]`` go by sequence; returns
+    ``[S * K * E]``.
+    """
+    head = torch.arange(num_heads, device=rows.device)[:, None]
+    return ((rows[:, None] * num_heads + head) * capacity + entries[:, None]).view(-1)
+
+
 class KVStore(Cache):
     """Keys and values of every layer, as a cache of transformers.
 
@@ -130,9 +140,7 @@ class KVStore(Cache):
         for base in self._bases:
             heads, num_entries = base.shape[2], base.shape[3]
             if (heads, base.device) not in by_kind:
-                head = torch.arange(heads, device=rows.device)[:, None]
-                lines = (rows[:, None] * heads + head) * num_entries
-                index = (lines + entries[:, None]).view(-1)
+                index = flat_entries(rows, entries, heads, num_entries)
                 by_kind[heads, base.device] = index.to(base.device)
         self._indices = [by_kind[base.shape[2], base.device] for base in self._bases]
 

@@ -172,7 +172,7 @@ class Layout:
         return Pass(calls, ids[None], positions[None], masks, read, packed.firsts, packed=packed)
 
     def _tiled_masks(self, packed: tiles.Packed, positions: Tensor) -> Masks:
-        counts = [counts for block in packed.blocks for counts in block.seen]
+        counts = [counts for block in packed.blocks for counts in block.contexts.values()]
         visible = (
             torch.arange(tiles.BLOCK, device=self._device) < upload(counts, self._device)[..., None]
         )

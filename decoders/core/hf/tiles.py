@@ -28,6 +28,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from decoders.core import masks
 from decoders.core.adapter.gating import tiled, tiles_of
+from decoders.core.hf.cache import flat_entries
 from decoders.core.types import Call
 from decoders.core.upload import upload
 
@@ -45,18 +46,17 @@ _LENGTH_ROPES = ("dynamic", "longrope")
 class Block:
     """E cache entries of every context that rows of one tile have, S contexts side by side.
 
-    `contexts` hold a row of the cache and its E entries, in the order of the text. `seen` says how
-    many each of the N rows sees, by context: none where it is not above 0, and of one alone.
+    A key of `contexts` is a row of the cache and its E entries, in the order of the text; the value
+    says how many each of the N rows sees: none where it is not above 0, and of one context alone.
     """
 
     tile: int
-    contexts: list[tuple[int, Sequence[int]]]
-    seen: list[list[int]]
+    contexts: dict[tuple[int, Sequence[int]], list[int]] = field(default_factory=dict)
     _index: dict[object, Tensor] = field(default_factory=dict)
 
     def of(self, plane: Tensor) -> Tensor:
         """Select its states ``[S, K, E, D]`` of a plane ``[B, K, C, D]``."""
-        row, entries = self.contexts[0]
+        row, entries = next(iter(self.contexts))
         if len(self.contexts) == 1 and isinstance(entries, range):
             return plane[row : row + 1].narrow(2, entries.start, BLOCK)
         _, num_heads, capacity, width = plane.shape
@@ -64,9 +64,8 @@ class Block:
         if kind not in self._index:
             rows = torch.tensor([row for row, _ in self.contexts])[:, None]
             index = torch.tensor([list(entries) for _, entries in self.contexts])
-            heads = rows * num_heads + torch.arange(num_heads)
-            flat = heads[:, :, None] * capacity + index[:, None, :]
-            self._index[kind] = upload(flat.flatten(), plane.device)
+            flat = flat_entries(rows, index, num_heads, capacity)
+            self._index[kind] = upload(flat, plane.device)
         states = plane.reshape(-1, width).index_select(0, self._index[kind])
         return states.view(-1, num_heads, BLOCK, width)
 
@@ -94,24 +93,15 @@ def pack(calls: Sequence[Call], tile: int) -> Packed:
                 by_tile.setdefault(number, {})[offset] = call.session.length + count
             for number, seen in by_tile.items():
                 for first in range(0, max(seen.values()), BLOCK):
-                    block = blocks.setdefault((number, first), Block(number, [], []))
-                    entries = _entries(first, call.session.length, order)
-                    _add(block, (call.session.row, entries), tile, seen, first)
+                    block = blocks.setdefault((number, first), Block(number))
+                    # branches of one text share what they have in common
+                    context = (call.session.row, _entries(first, call.session.length, order))
+                    counts_of = block.contexts.setdefault(context, [-first] * tile)
+                    for offset, count in seen.items():
+                        counts_of[offset] = count - first
         num_rows += call.num_rows
     ordered = [blocks[key] for key in sorted(blocks)]
     return Packed(firsts, -(-num_rows // tile) * tile, ordered)
-
-
-def _add(
-    block: Block, context: tuple[int, Sequence[int]], tile: int, seen: Mapping[int, int], first: int
-) -> None:
-    """Let rows see a context in a block: branches of one text share what they have in common."""
-    if context not in block.contexts:
-        block.contexts.append(context)
-        block.seen.append([-first] * tile)
-    counts = block.seen[block.contexts.index(context)]
-    for offset, count in seen.items():
-        counts[offset] = count - first
 
 
 def _contexts(call: Call) -> Iterator[tuple[Sequence[int], Mapping[int, int]]]:

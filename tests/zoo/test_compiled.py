@@ -1,7 +1,7 @@
 """Compiled calls: answers of every decoder are those of the plain module, float32, on the zoo.
 
-The backend ``eager`` compiles nothing and runs the very graphs, filled up as they are: what it
-shows is that shapes, gates and caches are right in them.
+The backend ``export`` interprets the traced graphs: it shows that shapes, gates and caches are
+right in them without a C++ compiler.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from bench.plan.adapters import load_adapter
 from decoders.core.engine.models import Models
+from decoders.core.hf.compiled import Backend
 from decoders.core.hf.model import COMPILED_ROWS, HFModel
 from decoders.core.registry import build, parse_spec
 from tests.zoo.answers import held_out, sampling_for, tokens_of
@@ -30,7 +31,7 @@ SPECS = {
 }
 
 
-def opened(name: str | None, backend: str | None, *, merged: bool | None = None) -> HFModel:
+def opened(name: str | None, backend: Backend | None, *, merged: bool | None = None) -> HFModel:
     """The zoo's target with an adapter; None: not compiled."""
     from transformers import AutoModelForCausalLM
 
@@ -46,7 +47,7 @@ def check(
     name: str | None,
     zoo: Models,
     tokenizer: PreTrainedTokenizerBase,
-    backend: str,
+    backend: Backend,
     *,
     merged: bool | None = None,
     batch_size: int = 1,
@@ -76,7 +77,7 @@ def test_answers_are_those_of_the_plain_module(
     zoo: Models,
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
-    check(spec, SPECS[spec], zoo, tokenizer, "eager")
+    check(spec, SPECS[spec], zoo, tokenizer, "export")
 
 
 @pytest.mark.slow
@@ -88,7 +89,7 @@ def test_answers_of_every_decoder_are_those_of_the_plain_module(
     zoo: Models,
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
-    check(spec, SPECS[spec], zoo, tokenizer, "eager", batch_size=batch_size)
+    check(spec, SPECS[spec], zoo, tokenizer, "export", batch_size=batch_size)
 
 
 @pytest.mark.slow
@@ -96,7 +97,7 @@ def test_low_rank_products_are_part_of_a_graph(
     zoo: Models,
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
-    check("ptp@pqd:mode=pqd", "ptp", zoo, tokenizer, "eager", merged=False)
+    check("ptp@pqd:mode=pqd", "ptp", zoo, tokenizer, "export", merged=False)
 
 
 @pytest.mark.slow
@@ -111,7 +112,7 @@ def test_answers_of_compiled_kernels_are_those_of_the_plain_module(
 
 
 def test_prompts_are_not_compiled(zoo: Models) -> None:
-    made = opened(None, "eager")
+    made = opened(None, "export")
     made.reserve(1, 256)
     session = made.open()
     made.forward([session.call(list(range(3, 4 + COMPILED_ROWS)))])

@@ -21,6 +21,7 @@ _KEYWORDS = {
     *("cache_position", "output_attentions"),
 }
 """Arguments of a decoder layer, beside hidden states, that can be cut to fewer rows."""
+_PARTS = ("rows", "before", "number", "embedded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,17 @@ class LateSlots:
     before: Tensor
     number: Tensor
     embedded: Tensor
+
+    @classmethod
+    def of(cls, adapter: SlotAdapter, tensors: Mapping[str, Tensor]) -> LateSlots:
+        """Make them of their `tensors`."""
+        rows, before, number, embedded = (tensors[f"late.{part}"] for part in _PARTS)
+        return cls(adapter, rows, before, number, embedded)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors by name."""
+        return {f"late.{part}": getattr(self, part) for part in _PARTS}
 
     @property
     def layer(self) -> int:

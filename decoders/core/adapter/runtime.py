@@ -6,7 +6,7 @@ Letters: B calls, N rows of the widest, S slots, D hidden width.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -123,6 +123,44 @@ class AttachedAdapter:
         bucketed: bool = False,
     ) -> tuple[Tensor, Forward]:
         """Return inputs ``[B, N, D]`` of padded calls with embedded tokens, and their forward."""
+        inputs, base, slots = self._embedded(calls, firsts, embedded)
+        if bucketed:
+            gate = self._weights.gate(base, slots, bucketed=True)
+            return inputs, self._weights.through(gate)
+        return inputs, self._weights.scattered(base, slots)
+
+    def inputs(
+        self,
+        calls: Sequence[Call],
+        firsts: Sequence[int],
+        embedded: Tensor,
+        *,
+        bucketed: bool,
+    ) -> dict[str, Tensor]:
+        """Return what a graph of padded calls is given: inputs, gate and late slots by name.
+
+        If `bucketed`, shapes depend on numbers of rows as powers of two alone.
+        """
+        rows, base, slots = self._embedded(calls, firsts, embedded)
+        late = self.late_slots(calls, firsts, rows, bucketed=bucketed)
+        return {
+            "embeds": rows,
+            **self._weights.gate(base, slots, bucketed=bucketed),
+            **({} if late is None else late.tensors),
+        }
+
+    def through(self, inputs: Mapping[str, Tensor]) -> Forward:
+        """Return the forward of `inputs`' gate."""
+        return self._weights.through(inputs)
+
+    def late(self, inputs: Mapping[str, Tensor]) -> LateSlots | None:
+        """Return the late slots of `inputs`, if any."""
+        return LateSlots.of(self._adapter, inputs) if self.config.enter else None
+
+    def _embedded(
+        self, calls: Sequence[Call], firsts: Sequence[int], embedded: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return inputs ``[B, N, D]``, and the flat indices of base rows and of slots."""
         flat = embedded.reshape(-1, embedded.shape[-1])
         is_slot = torch.zeros(len(flat), dtype=torch.bool)
         for first, call in zip(firsts, calls, strict=True):
@@ -130,7 +168,7 @@ class AttachedAdapter:
         slots = upload(is_slot.nonzero().squeeze(1), self._device)
         base = upload((~is_slot).nonzero().squeeze(1), self._device)
         flat[slots] = self._embed([call.slots for call in calls if call.slots is not None])
-        return flat.view(embedded.shape), self._weights.scattered(base, slots, bucketed=bucketed)
+        return flat.view(embedded.shape), base, slots
 
     def _embed(self, parts: Sequence[Slots]) -> Tensor:
         if len(parts) == 1:

@@ -158,12 +158,27 @@ class MergedWeights(GroupedWeights):
         rows = _tail(first, num_rows, self._groups[0].slots.device)
         return lambda index, x: self.part(index, lambda group: group.gated(x, rows))
 
-    def scattered(self, base: Tensor, slots: Tensor, *, bucketed: bool = False) -> Forward:
-        """Gate several sequences by flat indices of base rows (padding too) and slots.
+    def scattered(self, base: Tensor, slots: Tensor) -> Forward:
+        """Gate several sequences by flat indices of base rows (padding too) and slots."""
+        rows = _Rows.of(base, slots)
+        return lambda index, x: self.part(index, lambda group: group.gated(x, rows))
 
-        If `bucketed`, shapes depend on their numbers rounded up to powers of two alone.
-        """
-        rows = _Rows.of(base, slots, bucketed=bucketed)
+    def gate(self, base: Tensor, slots: Tensor, *, bucketed: bool) -> dict[str, Tensor]:
+        """Return what `through` needs; `bucketed`: by numbers of rows as powers of two alone."""
+        for group in self._groups:  # a graph holds it, and must not make it
+            assert group.plain or group.both is not None
+        num_rows = len(base) + len(slots)
+        if bucketed:
+            base, slots = _filled_up(base), _filled_up(slots)
+        back = base.new_empty(num_rows)
+        rows = torch.cat((base, slots))
+        back[rows] = torch.arange(len(rows), device=rows.device)
+        return {"gate.base": base, "gate.slots": slots, "gate.back": back}
+
+    def through(self, gate: Mapping[str, Tensor]) -> Forward:
+        """Run the rows of a `gate`: shapes depend on its tensors' alone."""
+        base, slots, back = (gate[f"gate.{part}"] for part in ("base", "slots", "back"))
+        rows = _Rows(torch.cat((base, slots)), back, base.shape[0], paired=False)
         return lambda index, x: self.part(index, lambda group: group.gated(x, rows))
 
 
@@ -180,10 +195,9 @@ class _Rows:
     paired: bool
 
     @classmethod
-    def of(cls, base: Tensor, slots: Tensor, *, bucketed: bool = False) -> _Rows:
+    def of(cls, base: Tensor, slots: Tensor) -> _Rows:
         most, num_rows = max(len(base), len(slots)), len(base) + len(slots)
-        most = power_of_two(most) if bucketed else most
-        paired = bucketed or most <= PAIRED_ROWS
+        paired = most <= PAIRED_ROWS
         order = torch.arange(2 * most if paired else num_rows, device=base.device)
         first_slot = most if paired else len(base)
         taken, back = torch.zeros_like(order), order.new_empty(num_rows)
@@ -191,6 +205,11 @@ class _Rows:
             taken[first : first + len(rows)] = rows
             back[rows] = order[first : first + len(rows)]
         return cls(taken, back, first_slot, paired)
+
+
+def _filled_up(rows: Tensor) -> Tensor:
+    """Repeat the last row up to a power of two."""
+    return torch.cat((rows, rows[-1:].expand(power_of_two(len(rows)) - len(rows))))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -287,20 +306,24 @@ class AddedWeights:
             index, x, lambda delta, x, y: delta.add(x[first:], y[first:])
         )
 
-    def scattered(self, base: Tensor, slots: Tensor, *, bucketed: bool = False) -> Forward:
-        """Gate several sequences by flat indices.
-
-        If `bucketed`, the delta of all rows is computed and that of base rows multiplied by 0:
-        shapes depend on the number of rows alone.
-        """
-        if bucketed:
-            gate = torch.zeros(len(base) + len(slots), 1, device=slots.device)
-            gate[slots] = 1.0
-            return lambda index, x: self.run(
-                index, x, lambda delta, x, y: y.add_(delta.of_rows(x) * gate.to(y.dtype))
-            )
+    def scattered(self, base: Tensor, slots: Tensor) -> Forward:
+        """See `MergedWeights.scattered`."""
+        del base
         return lambda index, x: self.run(
             index, x, lambda delta, x, y: y.index_add_(0, slots, delta.of_rows(x[slots]))
+        )
+
+    def gate(self, base: Tensor, slots: Tensor, *, bucketed: bool) -> dict[str, Tensor]:
+        """See `MergedWeights.gate`: one number a row, 0 for base rows."""
+        del bucketed
+        gate = torch.zeros(len(base) + len(slots), 1, device=slots.device)
+        gate[slots] = 1.0
+        return {"gate": gate}
+
+    def through(self, gate: Mapping[str, Tensor]) -> Forward:
+        """See `MergedWeights.through`: the delta of all rows, multiplied by the gate."""
+        return lambda index, x: self.run(
+            index, x, lambda delta, x, y: y.add_(delta.of_rows(x) * gate["gate"].to(y.dtype))
         )
 
 

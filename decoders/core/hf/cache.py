@@ -20,6 +20,36 @@ PlaneShape = tuple[int, int]
 """(H, D) of a plane."""
 
 
+class PlaneCache(Cache):
+    """A cache of transformers on planes that a graph is given: it writes `entries`, reads T."""
+
+    def __init__(self, planes: Sequence[Tensor], entries: Tensor, seen: int) -> None:
+        """Take the entries ``[B, N]`` of the rows, and T."""
+        super().__init__(layers=[])
+        self._planes, self._entries, self._seen = planes, entries, seen
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Store a layer's new states ``[B, H, N, D]``; return all it sees, ``[B, H, T, D]``."""
+        return (
+            self._update(2 * layer_idx, key_states),
+            self._update(2 * layer_idx + 1, value_states),
+        )
+
+    def _update(self, number: int, states: Tensor) -> Tensor:
+        plane = self._planes[number]
+        num_rows, num_heads, capacity, dim = plane.shape
+        rows = torch.arange(num_rows, device=plane.device)[:, None]
+        index = flat_entries(rows, self._entries, num_heads, capacity)
+        plane.view(-1, dim).index_copy_(0, index, states.reshape(-1, dim))
+        return plane.narrow(2, 0, self._seen)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return 0: masks and positions are given."""
+        return 0
+
+
 def flat_entries(rows: Tensor, entries: Tensor, num_heads: int, capacity: int) -> Tensor:
     """Return places in a flat plane ``[B * K * C]`` of entries, for every head.
 
@@ -45,12 +75,8 @@ class KVStore(Cache):
         capacity: int,
         *,
         dtype: torch.dtype,
-        separate: bool = False,
     ) -> None:
-        """Allocate zeros for `planes` (keys of layer 0, values of layer 0, …), each on its device.
-
-        `separate`: one allocation a plane, as `torch.compile` wants it (no aliased inputs).
-        """
+        """Allocate zeros for `planes` (keys of layer 0, its values, …), each on its device."""
         super().__init__(layers=[])
         self.num_rows = num_rows
         self.scrap = capacity
@@ -58,7 +84,7 @@ class KVStore(Cache):
         groups: list[list[int]] = []
         kinds = list(zip(planes, devices, strict=True))
         for index, kind in enumerate(kinds):
-            alike = next((g for g in groups if kinds[g[0]] == kind and not separate), None)
+            alike = next((g for g in groups if kinds[g[0]] == kind), None)
             groups.append([index]) if alike is None else alike.append(index)
         with torch.inference_mode(False):  # inference tensors could not be edited outside of it
             self._bases = [
@@ -78,9 +104,7 @@ class KVStore(Cache):
                     self._group_of[index] = number
         self._row_bases = [[base.narrow(1, r, 1) for base in self._bases] for r in range(num_rows)]
         self._planes = self._views(self._bases, lambda base: base)
-        for plane in self._planes:
-            if separate and plane.device.type == "cuda":  # CUDA graphs then write to it in place
-                torch._dynamo.mark_static_address(plane)
+        self._parts: dict[tuple[int, int], Sequence[Tensor]] = {}
         self._into: Sequence[Tensor] | None = None
         self._reads: Sequence[Tensor] | None = None
         self._indices: list[Tensor] = []
@@ -98,6 +122,13 @@ class KVStore(Cache):
         parts = [part for base in bases for part in view(base).unbind(0)]
         return [parts[plane] for plane in self._order]
 
+    def planes_of(self, first: int, count: int) -> Sequence[Tensor]:
+        """Return the planes ``[count, H, C, D]`` of rows from `first` on."""
+        if (first, count) not in self._parts:
+            parts = self._views(self._bases, lambda base: base.narrow(1, first, count))
+            self._parts[first, count] = parts
+        return self._parts[first, count]
+
     def at(self, row: int, start: int, stop: int) -> None:
         """Let the next call write entries `start` to `stop` of one row and read 0 to `stop`."""
         self.start, self.stop = start, stop
@@ -105,13 +136,10 @@ class KVStore(Cache):
         self._into = self._views(bases, lambda base: base.narrow(3, start, stop - start))
         self._reads = self._views(bases, lambda base: base.narrow(3, 0, stop))
 
-    def scattered(
-        self, rows: Tensor, entries: Tensor, stop: int, first: int | None, *, late: bool = False
-    ) -> None:
+    def scattered(self, rows: Tensor, entries: Tensor, stop: int, first: int | None) -> None:
         """Let the next call write `entries` ``[B', N]`` of `rows` ``[B']``, and read to `stop`.
 
-        Rows that count up from `first` are read as a view (None: copied); `late` makes the views
-        inside `update`, so that a compiled graph contains them.
+        Rows that count up from `first` are read as a view (None: copied).
         """
         self.start, self.stop = 0, stop
         self._into = None
@@ -121,7 +149,7 @@ class KVStore(Cache):
             self._read_rows = [rows.to(base.device) for base in self._bases]
         self._span = (first or 0, len(rows))
         self._reads = None
-        if first is not None and not late:
+        if first is not None:
             count = len(rows)
             self._reads = self._views(
                 self._bases, lambda base: base.narrow(1, first, count).narrow(3, 0, stop)

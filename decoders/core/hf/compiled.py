@@ -1,71 +1,243 @@
-"""A module through `torch.compile`: a graph of its own for every shape of call, without guards.
+"""Graphs of a function of tensors, which run without the Python that computes it.
 
-Everything that a graph was specialised on must follow from the shape's name.
+On a CPU a graph is machine code (`torch.export`, then AOTInductor) that serves inputs of all sizes;
+a size of one is a graph of its own. The code is kept on disk (`graph_files`).
+On a GPU it is a CUDA graph of exactly these shapes, captured from the plain function.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from types import FunctionType
-from typing import Any
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from types import MethodType
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.export.graph_signature import InputKind
+from torch.fx.experimental import _config as _untyped_config
 
-_WARM_ON_GPU = 3
-"""Calls until a CUDA graph is replayed: one compiles, one records."""
+from decoders.core.hf import graph_files
+
+Inputs = Mapping[str, Tensor]
+Outputs = Sequence[Tensor]
+Function = Callable[[Any, Inputs, Sequence[Tensor]], Outputs]
+"""Computes from a name, inputs, and the planes of a cache, which it writes to."""
+Held = Callable[[Any], tuple[str, Mapping[str, Tensor]]]
+"""Says what a function of a name holds beside its arguments: in words, and all tensors by name."""
+Backend = Literal["inductor", "export", "eager"]
+"""Machine code; the traced graph, interpreted; the plain function: the latter two are for tests."""
+_config: Any = _untyped_config
+DIMS = {
+    **dict.fromkeys(("ids", "positions", "entries"), "BN"),
+    "embeds": "BND",
+    "read": "R",
+    "gate": "Q1",
+    "gate.base": "P",
+    "gate.slots": "S",
+    "gate.back": "Q",
+    **dict.fromkeys(("late.rows", "late.before", "late.number"), "L"),
+    "late.embedded": "LD",
+}
+"""Dimensions of a graph's inputs: R rows are read, P are base rows and S slots, L slots enter late;
+Q is B N."""
+_MASK, _PLANE = "B1NT", "BHCD"
+_SIZES = {"B": 7, "N": 11, "T": 53, "C": 97, "R": 13, "P": 17, "S": 19, "L": 23}
+"""Sizes to trace by."""
+_WARM = 3
+"""Runs before a capture: kernels are chosen and workspaces allocated in them."""
 
 
-class CompiledModule:
-    """Graphs of a module by shape, made when a shape first comes; `num_graphs` were made so far."""
+class Graphs:
+    """Graphs of a function by kind, made when a kind first comes; `num_graphs` were made so far."""
 
     def __init__(
-        self, run: Callable[..., Tensor], *, device: torch.device, backend: str = "inductor"
+        self,
+        function: Function,
+        held: Held,
+        *,
+        device: torch.device,
+        backend: Backend = "inductor",
     ) -> None:
-        """Compile `run` of keyword arguments later; it returns one tensor."""
-        self._run, self.backend = run, backend
-        self._on_gpu = device.type == "cuda"
-        self._graphs: dict[Hashable, Callable[..., Tensor]] = {}
+        """Take a function and what it holds; `fixed`: a graph is of one size of its inputs."""
+        self._function, self._held = function, held
+        self.backend = backend
+        self.fixed = device.type == "cuda"
+        self._graphs: dict[Hashable, Callable[[list[Tensor]], Outputs]] = {}
         self.num_graphs = 0
 
-    def __call__(self, shape: Hashable, fed: Mapping[str, Any]) -> Tensor:
-        """Run a call of a shape, compiled when it is new; on a GPU the next call overwrites it."""
-        graph = self._graphs.get(shape)
+    def __call__(self, name: Hashable, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
+        """Run the graph of a name and of these shapes; on a GPU the next run overwrites outputs.
+
+        Raises:
+            ValueError: no graph can be made of the function.
+        """
+        key = (name, tuple(map(self._kind, inputs.values())))
+        graph = self._graphs.get(key)
         if graph is None:
-            graph = self._graphs[shape] = self._made(fed)
+            graph = self._graphs[key] = self._made(name, key, inputs, planes)
             self.num_graphs += 1
-        self._begin()
-        return graph(**fed)
+        return graph([*inputs.values(), *planes])
 
     def forget(self) -> None:
-        """Drop all graphs: their tensors are no longer there."""
-        self._graphs.clear()
+        """Drop graphs that hold addresses: the planes are allocated anew."""
+        if self.fixed:
+            self._graphs.clear()
 
-    def _begin(self) -> None:
-        if self._on_gpu:
-            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+    def _kind(self, tensor: Tensor) -> tuple[object, ...]:
+        return tuple(tensor.shape) if self.fixed else tuple(size == 1 for size in tensor.shape)
 
-    def _made(self, fed: Mapping[str, Any]) -> Callable[..., Tensor]:
-        options: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
-        if self._on_gpu and self.backend == "inductor":
-            options["triton.cudagraphs"] = True
+    def _made(
+        self, name: Hashable, key: Hashable, inputs: Inputs, planes: Sequence[Tensor]
+    ) -> Callable[[list[Tensor]], Outputs]:
+        function, names = self._function, list(inputs)
 
-        def run(**fed: Any) -> Tensor:
-            return self._run(**fed)
+        def flat(*given: Tensor) -> Outputs:
+            return function(name, dict(zip(names, given, strict=False)), given[len(names) :])
 
-        # torch keeps graphs by code object and, told to check nothing, takes any that it has
-        alone = FunctionType(run.__code__.replace(), run.__globals__, closure=run.__closure__)
-        graph: Callable[..., Tensor] = torch.compile(
-            alone, fullgraph=True, dynamic=False, backend=self.backend, options=options
-        )
+        if self.backend == "eager":
+            return lambda given: flat(*given)
+        given = [*inputs.values(), *planes]
+        if self.fixed:
+            return _captured(flat, given, len(names))
         try:
-            # never the plain module under a graph's name
-            with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
-                for _ in range(_WARM_ON_GPU if self._on_gpu else 1):
-                    self._begin()
-                    graph(**fed)
-        except torch._dynamo.exc.TorchDynamoException as error:
-            why = " ".join(str(error).strip().splitlines()[:2])
-            line = f"torch.compile makes no graph of this model: {why}; leave out --compile"
-            raise ValueError(line) from error
-        return graph
+            return self._compiled(flat, names, given, f"{key}", *self._held(name))
+        except Exception as error:
+            if type(error).__module__.startswith("torch") or isinstance(error, RuntimeError):
+                why = " ".join(str(error).strip().splitlines()[:2])
+                line = f"no graph can be made of this model: {why}; leave out --compile"
+                raise ValueError(line) from error
+            raise
+
+    def _compiled(
+        self,
+        flat: Callable[..., Outputs],
+        names: Sequence[str],
+        given: Sequence[Tensor],
+        key: str,
+        text: str,
+        constants: Mapping[str, Tensor],
+    ) -> Callable[[list[Tensor]], Outputs]:
+        if self.backend == "export":
+            module = _exported(flat, names, given).module()
+            return lambda given: module(*given)
+        package = graph_files.Package.of(f"{key} {names} {text}", given, constants)
+        if not package.exists:
+            program = _exported(flat, names, given)
+            package.make(program, constants)
+        return package.load(constants)
+
+
+class _Flat(nn.Module):
+    def __init__(self, flat: Callable[..., Outputs]) -> None:
+        super().__init__()
+        self.flat = flat
+
+    def forward(self, *given: Tensor) -> Outputs:
+        return self.flat(*given)
+
+
+def _exported(flat: Callable[..., Outputs], names: Sequence[str], given: Sequence[Tensor]) -> Any:
+    """Trace a function of tensors for all sizes of `_SIZES`, and for all that it holds.
+
+    The example has sizes that all differ: a trace may take equal ones for one size.
+    """
+    letters = [_dims_of(name) for name in names]
+    letters += [_PLANE] * (len(given) - len(names))
+    sizes = dict(_SIZES)
+    sizes["Q"] = math.prod(
+        1 if size == 1 else sizes[dim]
+        for dim, size in zip("BN", given[names.index("positions")].shape, strict=True)
+    )
+    auto, fixed = torch.export.Dim.AUTO, torch.export.Dim.STATIC
+    example: list[Tensor] = []
+    dynamic: list[dict[int, Any]] = []
+    with torch.inference_mode(False), torch.no_grad():
+        for tensor, dims in zip(given, letters, strict=True):
+            pairs = list(zip(dims, tensor.shape, strict=True))
+            shape = [size if size == 1 else sizes.get(dim, size) for dim, size in pairs]
+            example.append(torch.zeros(shape, dtype=tensor.dtype, device=tensor.device))
+            free = [size != 1 and dim in sizes for dim, size in pairs]
+            dynamic.append({number: auto if each else fixed for number, each in enumerate(free)})
+        with _config.patch(use_duck_shape=False):
+            program = torch.export.export(
+                _Flat(flat), tuple(example), dynamic_shapes={"given": tuple(dynamic)}, strict=False
+            )
+    _check_sizes(program, letters)
+    for spec in program.graph_signature.input_specs:
+        if spec.kind == InputKind.CONSTANT_TENSOR:  # as a buffer it keeps its name
+            assert spec.target is not None
+            spec.kind, spec.persistent = InputKind.BUFFER, True
+            program.state_dict[spec.target] = program.constants.pop(spec.target)
+    return program
+
+
+def _dims_of(name: str) -> str:
+    return _MASK if name.startswith("mask.") else DIMS[name]
+
+
+def _check_sizes(program: Any, letters: Sequence[str]) -> None:
+    """Raise `ValueError` where a graph would not serve all sizes, or take two for one."""
+    inputs = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
+    found: dict[str, set[str]] = {}
+    for name, dims in zip(program.graph_signature.user_inputs, letters, strict=True):
+        for dim, size in zip(dims, inputs[name].shape, strict=True):
+            if dim in _SIZES and str(size) != "1":
+                found.setdefault(dim, set()).add(str(size))
+    symbols = [symbol for each in found.values() for symbol in each]
+    one_each = all(len(each) == 1 for dim, each in found.items() if dim != "C")  # by plane
+    if not one_each or len(set(symbols)) < len(symbols) or any(map(str.isdigit, symbols)):
+        sizes = ", ".join(f"{dim}: {'/'.join(sorted(each))}" for dim, each in found.items())
+        raise ValueError(f"its graph would not serve calls of all sizes ({sizes})")
+
+
+def _captured(
+    flat: Callable[..., Outputs], given: Sequence[Tensor], num_inputs: int
+) -> Callable[[list[Tensor]], Outputs]:
+    """Capture a CUDA graph that reads inputs from buffers, and planes where they are."""
+    buffers = [each.clone() for each in given[:num_inputs]]
+    fixed = [*buffers, *given[num_inputs:]]
+    side: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(_WARM):
+            flat(*fixed)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = flat(*fixed)
+
+    def run(given: list[Tensor]) -> Outputs:
+        for buffer, each in zip(buffers, given, strict=False):
+            buffer.copy_(each, non_blocking=True)
+        graph.replay()
+        return outputs
+
+    return run
+
+
+def tensors_of(thing: Any, name: str = "", seen: set[int] | None = None) -> dict[str, Tensor]:
+    """Return the tensors by path that a thing of this project, or a module, leads to."""
+    seen = set() if seen is None else seen
+    if isinstance(thing, Tensor):
+        return {name: thing}
+    if id(thing) in seen:
+        return {}
+    seen.add(id(thing))
+    if isinstance(thing, nn.Module):
+        own = [*thing.named_parameters(name, remove_duplicate=False)]
+        return dict([*own, *thing.named_buffers(name, remove_duplicate=False)])
+    parts: Iterable[tuple[object, Any]] = ()
+    if isinstance(thing, Mapping):
+        parts = thing.items()
+    elif isinstance(thing, list | tuple):
+        parts = enumerate(thing)
+    elif isinstance(thing, MethodType):
+        parts = [("self", thing.__self__)]
+    elif type(thing).__module__.startswith("decoders."):
+        names = getattr(thing, "__slots__", None) or vars(thing)
+        parts = [(each, getattr(thing, each)) for each in names]
+    found: dict[str, Tensor] = {}
+    for part, value in parts:
+        found |= tensors_of(value, f"{name}.{part}", seen)
+    return found

@@ -5,7 +5,7 @@ Letters: B sequences of a pass, N rows (of the widest call), T cache entries see
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -21,13 +21,14 @@ from decoders.core.types import Call
 from decoders.core.upload import upload
 
 _LENGTH_BUCKET = 128
-"""Compiled graphs see cache lengths in multiples of this, rows and sequences in powers of two."""
+"""CUDA graphs see cache lengths in multiples of this, rows and sequences in powers of two."""
 
 
 class Pass(NamedTuple):
     """One forward pass: ids, positions ``[B, N]``, masks, flat rows to `read` (None: all).
 
-    `firsts` are the calls' first flat rows; a compiled graph belongs to a `shape`.
+    `firsts` are the calls' first flat rows. A graph is given the `entries` ``[B, N]`` that rows are
+    written to in its `planes` ``[B, H, C, D]``.
     """
 
     calls: Sequence[Call]
@@ -36,8 +37,9 @@ class Pass(NamedTuple):
     masks: Masks
     read: Sequence[int] | None
     firsts: Sequence[int]
-    shape: Hashable = None
     packed: tiles.Packed | None = None
+    entries: Tensor | None = None
+    planes: Sequence[Tensor] = ()
 
 
 class Layout:
@@ -52,7 +54,7 @@ class Layout:
         bucketed: bool = False,
         tile: int | None = None,
     ) -> None:
-        """Allocate the cache; `bucketed` for compiled graphs, `tile` rows for tiled passes."""
+        """Allocate the cache; `bucketed` for CUDA graphs, `tile` rows for tiled passes."""
         self._device = device = architecture.device
         self._max_length, self._sdpa = architecture.max_length, architecture.sdpa
         step = _LENGTH_BUCKET if bucketed else 1 if tile is None else tiles.BLOCK
@@ -63,12 +65,13 @@ class Layout:
             num_rows,
             entries,
             dtype=architecture.dtype,
-            separate=bucketed,
         )
+        self._bucketed = bucketed
         windows = [window for window in architecture.windows.values() if window is not None]
         self.window = min(windows, default=0)
         with torch.inference_mode(False):
-            self._positions = self._existing(torch.arange(capacity, device=device)[None], capacity)
+            self._entries = torch.arange(capacity, device=device)[None]
+            self._positions = self._existing(self._entries, capacity)
             shape = (num_rows, entries + 1)
             self._stored = torch.zeros(shape, dtype=torch.int64, device=device)
         self.masks = MaskBuilder(architecture, capacity)
@@ -95,32 +98,64 @@ class Layout:
     def lone(self, call: Call) -> Pass:
         """Lay one call out on views of the cache, with no mask or a ready one."""
         start, num_rows = call.session.length, call.num_rows
+        mask = None
+        if num_rows > 1 and (start or call.mask is not None or not self._sdpa):
+            mask = self.masks.after(start, num_rows, call.mask)
+        self.store.at(call.session.row, start, start + num_rows)
+        return self._lone(call)._replace(masks=self.masks.per_kind(mask))
+
+    def _lone(self, call: Call) -> Pass:
+        start, num_rows = call.session.length, call.num_rows
         stop = start + num_rows
         ids = upload([call.tokens], self._device)
         if call.positions is None and call.slots is None:
             positions = self._positions[:, start:stop]
         else:
             positions = self._existing(upload([call.row_positions()], self._device), stop)
-        mask = None
-        if num_rows > 1 and (start or call.mask is not None or not self._sdpa):
-            mask = self.masks.after(start, num_rows, call.mask)
         if self.window:
             self._stored[call.session.row, start:stop] = positions[0]
-        self.store.at(call.session.row, start, stop)
         read = None if len(call.read) == num_rows else read_rows(call)
-        return Pass([call], ids, positions, self.masks.per_kind(mask), read, [0])
+        return Pass([call], ids, positions, None, read, [0])
 
-    def merged(self, calls: Sequence[Call], *, bucketed: bool = False) -> Pass:
-        """Pad calls to the widest, with one mask for all; round shapes up if `bucketed`."""
+    def merged(self, calls: Sequence[Call]) -> Pass:
+        """Pad calls to the widest, with one mask for all."""
         ordered = sorted(calls, key=lambda call: call.session.row)
-        rows = [call.session.row for call in ordered]
-        assert len(set(rows)) == len(rows), f"rows {rows}: two calls of one session"
         width = max(call.num_rows for call in ordered)
         seen = max(call.session.length + call.num_rows for call in ordered)
+        rows, row_index = self._padded(ordered, width, seen)
+        assert rows.entries is not None
+        indices = [call.session.row for call in ordered]
+        assert len(set(indices)) == len(indices), f"rows {indices}: two calls of one session"
+        first = indices[0] if indices[-1] - indices[0] + 1 == len(indices) else None
+        self.store.scattered(row_index, rows.entries, seen, first)
+        return rows._replace(read=_flat_rows(calls, rows))
+
+    def framed(self, calls: Sequence[Call]) -> Pass:
+        """Lay calls out for a graph: every input is a tensor, and cache rows lie side by side."""
+        (call, *others), bucketed = calls, self._bucketed
+        if not (others or bucketed) and self.fits_views(call):
+            start, row = call.session.length, call.session.row
+            stop = start + call.num_rows
+            mask = self.masks.after(start, call.num_rows, call.mask).contiguous()
+            rows = self._lone(call)
+            return rows._replace(
+                ids=rows.ids if call.slots is None else _widened(rows.ids, call.num_rows),
+                masks=self.masks.per_kind(mask),
+                read=read_rows(call),
+                entries=self._entries[:, start:stop],
+                planes=self.store.planes_of(row, 1),
+            )
+        width = max(call.num_rows for call in calls)
+        seen = max(call.session.length + call.num_rows for call in calls)
         if bucketed:
             width, seen = power_of_two(width), _round_up(seen, _LENGTH_BUCKET)
-            ordered = self._filled_up(ordered)
-            rows = [call.session.row for call in ordered]
+        filled = self._filled_up(calls)
+        rows, _ = self._padded(filled, width, seen)
+        planes = self.store.planes_of(filled[0].session.row, len(filled))
+        return rows._replace(read=_flat_rows(calls, rows), planes=planes)
+
+    def _padded(self, ordered: Sequence[Call], width: int, seen: int) -> tuple[Pass, Tensor]:
+        """Return calls as rows of N = `width` that see T = `seen`, and their cache rows ``[B]``."""
         packed: list[int] = []
         for call in ordered:
             start, num_rows = call.session.length, call.num_rows
@@ -129,22 +164,17 @@ class Layout:
             packed += (*call.row_positions(), *[0] * padding)
             packed += (*range(start, start + num_rows), *[self.store.scrap] * padding)
             packed += (call.session.row, start)
-        numbers = upload(packed, self._device).view(len(rows), 3 * width + 2)
+        numbers = upload(packed, self._device).view(len(ordered), 3 * width + 2)
         ids, positions = numbers[:, :width], numbers[:, width : 2 * width]
         entries, row_index, starts = numbers[:, 2 * width : -2], numbers[:, -2], numbers[:, -1]
         positions = self._existing(positions, seen)
         if self.window:
             self._stored[row_index[:, None], entries] = positions
-        first = rows[0] if rows[-1] - rows[0] + 1 == len(rows) else None
-        self.store.scattered(row_index, entries, seen, first, late=bucketed)
         visible = self.masks.visible(ordered, starts, width, seen)
         stored = self._stored.index_select(0, row_index)[:, :seen] if self.window else visible
         masks = self.masks.windowed(visible, positions, stored)
         firsts = range(0, len(ordered) * width, width)
-        line = dict(zip(map(id, ordered), firsts, strict=True))
-        read = [line[id(call)] + row for call in calls for row in read_rows(call)]
-        shape = _shape_of(ordered, width, seen) if bucketed else None
-        return Pass(ordered, ids, positions, masks, read, firsts, shape)
+        return Pass(ordered, ids, positions, masks, None, firsts, entries=entries), row_index
 
     def tiled(self, calls: Sequence[Call], tile: int) -> Pass:
         """Put the rows of all calls behind one another, padded to whole tiles (`tiles`)."""
@@ -191,14 +221,17 @@ class Layout:
         """
         return positions if stop <= self._max_length else positions.clamp(max=self._max_length - 1)
 
-    def _filled_up(self, ordered: Sequence[Call]) -> list[Call]:
-        by_row = {call.session.row: call for call in ordered}
-        count = min(power_of_two(max(by_row) + 1), self.store.num_rows)
-        model = ordered[0].session.model
+    def _filled_up(self, calls: Sequence[Call]) -> list[Call]:
+        """Add empty calls between the first and the last; in buckets, up to a power of two."""
+        by_row = {call.session.row: call for call in calls}
+        rows = range(min(by_row), max(by_row) + 1)
+        if self._bucketed:
+            rows = range(min(power_of_two(max(by_row) + 1), self.store.num_rows))
+        model = calls[0].session.model
         return [
             by_row.get(row)
             or Call(session=Session(model, row, 0), tokens=(), read=(), output="logits")
-            for row in range(count)
+            for row in rows
         ]
 
 
@@ -213,11 +246,11 @@ def _round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def _shape_of(calls: Sequence[Call], width: int, seen: int) -> Hashable:
-    slots = [call.slots for call in calls if call.slots is not None]
-    if not slots:
-        return len(calls), width, seen
-    num_slots = sum(len(each.uniforms) for each in slots)
-    num_paired = max(num_slots, len(calls) * width - num_slots)
-    gate = (slots[0].adapter, power_of_two(num_slots), power_of_two(num_paired))
-    return len(calls), width, seen, gate
+def _flat_rows(calls: Sequence[Call], rows: Pass) -> list[int]:
+    """Return the flat rows that calls read, in the order of the calls."""
+    first_of = dict(zip(map(id, rows.calls), rows.firsts, strict=True))
+    return [first_of[id(call)] + row for call in calls for row in read_rows(call)]
+
+
+def _widened(ids: Tensor, num_rows: int) -> Tensor:
+    return torch.nn.functional.pad(ids, (0, num_rows - ids.shape[1]))

@@ -27,6 +27,7 @@ from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
 from decoders.core.adapter.weights import GroupedWeights
 from decoders.core.hf.architecture import Architecture, notes_of, token_ids
 from decoders.core.hf.attention import group_attention, own_attention
+from decoders.core.hf.compiled import Backend
 from decoders.core.hf.copies import early_exit, library_copy
 from decoders.core.hf.layout import Layout, read_rows
 from decoders.core.hf.loading import Attention as Attention
@@ -59,7 +60,7 @@ class HFModel(Model):
         module: Any,
         *,
         compile: bool = False,
-        backend: str = "inductor",
+        backend: Backend = "inductor",
         grouped: bool | None = None,
         quantized: Width | None = None,
     ) -> None:
@@ -67,8 +68,8 @@ class HFModel(Model):
 
         Args:
             module: a causal LM of transformers on its device, of its dtype.
-            compile: run calls of up to `COMPILED_ROWS` rows through `torch.compile`.
-            backend: of `torch.compile`.
+            compile: run calls of up to `COMPILED_ROWS` rows as graphs (`compiled`).
+            backend: of the graphs.
             grouped: run layers of one input as one product; None: on a CPU, where it is faster.
             quantized: pack the weights of linear layers and head; none is grouped or merged then.
 
@@ -198,9 +199,9 @@ class HFModel(Model):
         self._heads[name] = copy.deepcopy(heads).to(self.device, self.dtype)
         if isinstance(heads, ExitBlock):
             module = early_exit(self.module, heads.config.exit_layer, self._heads[name])
-            compiled = self._runner.compiled
-            backend = "" if compiled is None else compiled.backend
-            early = HFModel(module, compile=bool(backend), backend=backend, grouped=False)
+            graphs = self._runner.graphs
+            backend = "inductor" if graphs is None else graphs.backend
+            early = HFModel(module, compile=graphs is not None, backend=backend, grouped=False)
             early._runner.gated = self._runner.gated  # its layers are these, and wrapped already
             self._exits[name] = early if self.tile is None else early.in_tiles(self.tile)
 
@@ -273,7 +274,7 @@ class HFModel(Model):
         """The facts that a run records: architecture, sizes, dtype, attention, compiled or not."""
         ways: dict[str, str | int | None] = {
             "tile": self.tile,
-            "compiled": self._runner.compiled is not None or None,
+            "compiled": self._runner.graphs is not None or None,
             "quantized": self._quantized,
         }
         placed = {"placed": placement(self.module)} if self.cut == _PLACED else {}
@@ -297,8 +298,8 @@ class HFModel(Model):
 
     @property
     def num_graphs(self) -> int:
-        """Number of graphs that `torch.compile` has made so far."""
-        own = 0 if self._runner.compiled is None else self._runner.compiled.num_graphs
+        """Number of graphs made so far."""
+        own = 0 if self._runner.graphs is None else self._runner.graphs.num_graphs
         return own + sum(early.num_graphs for early in self._exits.values())
 
     @contextmanager
@@ -325,11 +326,11 @@ class HFModel(Model):
         if there:
             return
         self._layout = None  # free the old one first
-        compiled, tile = self._runner.compiled, self.tile
-        bucketed = compiled is not None
+        graphs, tile = self._runner.graphs, self.tile
+        bucketed = graphs is not None and graphs.fixed
         self._layout = Layout(self.architecture, num_rows, capacity, bucketed=bucketed, tile=tile)
-        if compiled is not None:
-            compiled.forget()
+        if graphs is not None:
+            graphs.forget()
 
     def _move_row(self, source: int, row: int, length: int) -> None:
         assert self._layout is not None

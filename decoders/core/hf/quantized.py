@@ -60,7 +60,7 @@ class QuantizedLinear(nn.Linear):
         """Map ``[..., K]`` to ``[..., N]``."""
         rows = x.reshape(-1, x.shape[-1])
         if self.width == "int8":
-            if len(rows) > PACKED_ROWS:
+            if rows.shape[0] > PACKED_ROWS:
                 return F.linear(x, self.unpacked(), self.bias)
             y = torch._weight_int8pack_mm(rows.contiguous(), self.packed, self.scales)
         else:

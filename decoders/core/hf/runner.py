@@ -16,22 +16,25 @@ from decoders.core.adapter.gating import Forward, GatedModule, text_model
 from decoders.core.adapter.mid_layer_slots import LateSlotHooks
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.runtime import AttachedAdapter
+from decoders.core.adapter.weights import power_of_two
 from decoders.core.hf import tiles
 from decoders.core.hf.architecture import Architecture
-from decoders.core.hf.compiled import CompiledModule
+from decoders.core.hf.attention import GROUPED_ROWS, NAME
+from decoders.core.hf.cache import PlaneCache
+from decoders.core.hf.compiled import Backend, Graphs, Inputs, Outputs, tensors_of
 from decoders.core.hf.layout import Layout, Pass
 from decoders.core.types import Call
 from decoders.core.upload import upload
 
 COMPILED_ROWS = 64
-"""Wider calls (prompts) are not compiled: their time is arithmetic, and their shapes are many."""
+"""Wider calls (prompts) run plainly: their time is arithmetic, and on a GPU their shapes many."""
 
 
 class Runner:
     """A module that runs passes; `adapters` are attached to it by name."""
 
-    def __init__(self, module: Any, architecture: Architecture, backend: str | None) -> None:
-        """Compile calls of few rows by `backend`; None: none is compiled."""
+    def __init__(self, module: Any, architecture: Architecture, backend: Backend | None) -> None:
+        """Run calls of few rows as graphs by `backend`; None: none is a graph."""
         self.head: nn.Module = module.get_output_embeddings()
         self.tokens: nn.Module = module.get_input_embeddings()
         self.gated: GatedModule | None = None
@@ -40,20 +43,21 @@ class Runner:
         self.num_padded_rows = 0
         self._module, self._device = module, architecture.device
         self._reads_hidden = architecture.reads_hidden
+        self._grouped = module.config.get_text_config()._attn_implementation == NAME
         self._body: Any = text_model(module) if self._reads_hidden else module
         self._late_slots = LateSlotHooks(module)
         self._configs: list[Any] = []
         self.compiling = True
-        self.compiled: CompiledModule | None = None
+        self.graphs: Graphs | None = None
         if backend is not None:
-            self.compiled = CompiledModule(self._output, device=self._device, backend=backend)
+            self.graphs = Graphs(self._computed, self._held, device=self._device, backend=backend)
 
     def in_tiles(self, rows: int) -> Self:
         """Run the same module in row-invariant numerics, uncompiled; or `ValueError`."""
         configs = tiles.prepare(self._module)
         self._gate()
         twin = copy.copy(self)
-        twin.tile, twin._configs, twin.compiled, twin.adapters = rows, configs, None, {}
+        twin.tile, twin._configs, twin.graphs, twin.adapters = rows, configs, None, {}
         twin.num_padded_rows = 0
         return twin
 
@@ -71,11 +75,11 @@ class Runner:
 
     def run(self, layout: Layout, calls: Sequence[Call]) -> tuple[Tensor, Tensor | None]:
         """Run calls as one pass: float32 logits ``[R, V]``, and what the head read or None."""
-        compiled = self.compiled is not None and self.compiling
         if self.tile is not None:
             return self._run_tiled(layout, calls, self.tile)
-        if compiled and max(call.num_rows for call in calls) <= COMPILED_ROWS:
-            return self._run_merged(layout, layout.merged(calls, bucketed=True))
+        graphs = self.graphs if self.compiling else None
+        if graphs is not None and max(call.num_rows for call in calls) <= COMPILED_ROWS:
+            return self._run_graph(layout.framed(calls), graphs)
         if len(calls) == 1 and layout.fits_views(calls[0]):
             return self._run_lone(layout, layout.lone(calls[0]))
         return self._run_merged(layout, layout.merged(calls))
@@ -99,13 +103,78 @@ class Runner:
         if all(call.slots is None for call in rows.calls):
             return self._logits(layout, {"input_ids": rows.ids}, rows)
         adapter, embedded = self._adapter_of(rows.calls), self.tokens(rows.ids)
-        bucketed = rows.shape is not None
-        fixed = bucketed or rows.packed is not None
+        fixed = rows.packed is not None
         embedded, gate = adapter.merged(rows.calls, rows.firsts, embedded, bucketed=fixed)
-        self._late_slots.begin(
-            adapter.late_slots(rows.calls, rows.firsts, embedded, bucketed=bucketed)
-        )
+        self._late_slots.begin(adapter.late_slots(rows.calls, rows.firsts, embedded))
         return self._logits(layout, {"inputs_embeds": embedded}, rows, gate)
+
+    def _run_graph(self, rows: Pass, graphs: Graphs) -> tuple[Tensor, Tensor | None]:
+        """Run a pass as a graph of tensors that are all named."""
+        assert rows.entries is not None
+        assert rows.read is not None
+        self.num_padded_rows += rows.ids.numel() - sum(call.num_rows for call in rows.calls)
+        masks = rows.masks if isinstance(rows.masks, dict) else {"": rows.masks}
+        inputs = {f"mask.{kind}": mask for kind, mask in masks.items() if mask is not None}
+        inputs |= {"positions": rows.positions, "entries": rows.entries}
+        name = next((call.slots.adapter for call in rows.calls if call.slots is not None), None)
+        if name is None:
+            inputs["ids"] = rows.ids
+        else:
+            adapter = self._adapter_of(rows.calls)
+            inputs |= adapter.inputs(
+                rows.calls, rows.firsts, self.tokens(rows.ids), bucketed=graphs.fixed
+            )
+        num_read = len(rows.read)
+        least = 1 if rows.ids.numel() == 1 else 2  # a size of one is a graph of its own
+        padded = max(num_read, least)
+        padded = power_of_two(padded) if graphs.fixed else padded
+        inputs["read"] = upload([*rows.read, *[0] * (padded - num_read)], self._device)
+        wide = self._grouped and rows.positions.shape[1] > GROUPED_ROWS
+        outputs = graphs((name, wide), inputs, rows.planes)
+        logits, *states = (each[:num_read] for each in outputs)
+        if graphs.fixed:  # the next call writes over it
+            states = [each.clone() for each in states]
+        return logits, states[0] if states else None
+
+    def _computed(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
+        """Compute a pass from tensors alone, as a graph holds it: logits, and what the head read.
+
+        `name` has the adapter's.
+        """
+        masks = {each[5:]: part for each, part in inputs.items() if each.startswith("mask.")}
+        seen = next(iter(masks.values())).shape[-1]
+        fed: dict[str, Any] = {
+            "position_ids": inputs["positions"],
+            "attention_mask": masks.get("", masks),
+            "past_key_values": PlaneCache(planes, inputs["entries"], seen),
+            "use_cache": True,
+        }
+        active: Any = nullcontext()
+        if "ids" in inputs:
+            fed["input_ids"] = inputs["ids"]
+        else:
+            assert self.gated is not None
+            adapter = self.adapters[name[0]]
+            fed["inputs_embeds"] = inputs["embeds"]
+            active = self.gated.active(adapter.through(inputs))
+            self._late_slots.begin(adapter.late(inputs))
+        try:
+            with active:
+                out = self._output(**fed).flatten(0, 1)
+        finally:
+            self._late_slots.begin(None)
+        chosen = out.index_select(0, inputs["read"])
+        if not self._reads_hidden:
+            return (chosen.float(),)
+        return self.head(chosen).to(self._device).float(), chosen
+
+    def _held(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
+        """Return what `_computed` uses beside its inputs: a description, and tensors by name."""
+        adapter = self.adapters.get(name[0])
+        used = {"module": self._module, "gated": self.gated, "adapter": adapter}
+        config = None if adapter is None else adapter.config
+        text = f"{type(self._module)} {self._module.config.to_json_string()} {config}"
+        return text, tensors_of(used)
 
     def _run_tiled(
         self, layout: Layout, calls: Sequence[Call], tile: int
@@ -138,10 +207,7 @@ class Runner:
             active = self.gated.active(gate)
         try:
             with active:
-                if rows.shape is not None:
-                    assert self.compiled is not None
-                    out = self.compiled(rows.shape, fed)
-                elif self._reads_hidden:
+                if self._reads_hidden:
                     out = self._output(**fed)
                 else:
                     return self._logits_of_columns(fed, rows), None
@@ -151,8 +217,6 @@ class Runner:
         if not self._reads_hidden:
             return chosen.float(), None
         logits: Tensor = self.head(chosen).to(self._device)
-        if rows.shape is not None and self._device.type == "cuda":  # the next call writes over it
-            chosen = chosen.clone()
         return logits.float(), chosen
 
     def _logits_of_columns(self, fed: Mapping[str, Any], rows: Pass) -> Tensor:

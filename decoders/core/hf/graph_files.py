@@ -1,0 +1,129 @@
+"""Compiled graphs on disk: a graph of a model's shape is compiled once on a machine.
+
+A package holds machine code alone. The weights stay where they are, and are handed to it by name.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+_SOURCES = ("*.py", "../adapter/*.py")
+"""Source files whose change may change a graph."""
+_NAMES, _VALUES = "constants", "values"
+
+
+def folder() -> Path:
+    """Return the folder of compiled graphs."""
+    cache = os.environ.get("XDG_CACHE_HOME", "").strip()
+    base = Path(cache) if cache else Path.home() / ".cache"
+    return base / "decoding-bench" / "graphs"
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """The files of one graph: `path`, and beside it the names of the tensors that it is given."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, key: str, given: Sequence[Tensor], constants: Mapping[str, Tensor]) -> Package:
+        """Find the package of a key for inputs and constants of these kinds, on this machine."""
+        digest = hashlib.sha256(_machine().encode())
+        digest.update(key.encode())
+        for each in given:
+            digest.update(f"{each.dtype} {each.dim()}".encode())
+        for name, each in constants.items():
+            digest.update(f"{name} {each.dtype} {tuple(each.shape)} {each.stride()}".encode())
+        return cls(folder() / f"{digest.hexdigest()[:32]}.pt2")
+
+    @property
+    def exists(self) -> bool:
+        """Tell whether the graph is compiled."""
+        return self.path.is_file() and self._names.is_file()
+
+    @property
+    def _names(self) -> Path:
+        return self.path.with_suffix(".json")
+
+    def make(self, program: Any, constants: Mapping[str, Tensor]) -> None:
+        """Compile an exported program; whoever is interrupted leaves nothing behind.
+
+        Raises:
+            ValueError: the program holds a tensor that is not among the constants: as part of
+                the code it would never change.
+        """
+        held = {**program.state_dict, **program.constants}
+        held = {name: each for name, each in held.items() if isinstance(each, Tensor)}
+        known = {_place(each): name for name, each in constants.items()}
+        names = {name: known[_place(each)] for name, each in held.items() if _place(each) in known}
+        rest = {name: each for name, each in held.items() if name not in names}
+        large = [f"{name} {tuple(each.shape)}" for name, each in rest.items() if each.numel() > 1]
+        if large:
+            raise ValueError(f"the graph would fix tensors that it is not given: {large[:3]}")
+        values = {
+            n: [str(each.dtype)[6:], list(each.shape), each.item()] for n, each in rest.items()
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.path.parent) as scratch:
+            made = Path(scratch) / self.path.name
+            torch._inductor.aoti_compile_and_package(
+                program,
+                package_path=str(made),
+                inductor_configs={"aot_inductor.package_constants_in_so": False},
+            )
+            facts = made.with_suffix(".json")
+            facts.write_text(json.dumps({_NAMES: names, _VALUES: values}), encoding="utf-8")
+            facts.replace(self._names)
+            made.replace(self.path)
+
+    def load(self, constants: Mapping[str, Tensor]) -> Callable[[list[Tensor]], Sequence[Tensor]]:
+        """Load the code and give it its constants, which it does not copy."""
+        facts = json.loads(self._names.read_text(encoding="utf-8"))
+        graph = torch._inductor.aoti_load_package(str(self.path), run_single_threaded=True)
+        given = {name: constants[own] for name, own in facts[_NAMES].items()}
+        for name, (dtype, shape, value) in facts[_VALUES].items():
+            given[name] = torch.full(shape, value, dtype=getattr(torch, dtype))
+        wanted = {name: given[name].detach() for name in graph.get_constant_fqns()}
+        graph.load_constants(wanted, check_full_update=True, user_managed=True)
+        loader: Any = graph.loader
+
+        def run(inputs: list[Tensor]) -> Sequence[Tensor]:
+            assert wanted is not None  # the code points to them
+            out: list[Tensor] = loader.run(inputs)
+            return out
+
+        return run
+
+
+def _place(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+
+
+@functools.cache
+def _machine() -> str:
+    here = Path(__file__).parent
+    sources = sorted(path for pattern in _SOURCES for path in here.glob(pattern))
+    code = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    processor = (platform.machine(), _cpu_flags(), torch.get_num_threads())
+    return repr((torch.__version__, transformers.__version__, code, processor))
+
+
+def _cpu_flags() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith("flags")), platform.processor())

@@ -6,6 +6,8 @@ right in them without a C++ compiler.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -107,8 +109,15 @@ def test_answers_of_compiled_kernels_are_those_of_the_plain_module(
     spec: str,
     zoo: Models,
     tokenizer: PreTrainedTokenizerBase,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("DECODING_BENCH_CACHE", str(tmp_path))
     check(spec, SPECS[spec], zoo, tokenizer, "inductor")
+    made = sorted(path.stat().st_mtime_ns for path in tmp_path.glob("graphs/*.pt2"))
+    assert made
+    check(spec, SPECS[spec], zoo, tokenizer, "inductor")  # of the files
+    assert sorted(path.stat().st_mtime_ns for path in tmp_path.glob("graphs/*.pt2")) == made
 
 
 def test_prompts_are_not_compiled(zoo: Models) -> None:

@@ -143,9 +143,12 @@ class AttachedAdapter:
         """
         rows, base, slots = self._embedded(calls, firsts, embedded)
         late = self.late_slots(calls, firsts, rows, bucketed=bucketed)
+        gate = self._weights.gate(base, slots, bucketed=bucketed)
+        by_row = {"gate", "gate.back"} & gate.keys()  # two sizes, of which a trace knows both
+        gate |= {name: gate[name].view(*rows.shape[:2], *gate[name].shape[1:]) for name in by_row}
         return {
             "embeds": rows,
-            **self._weights.gate(base, slots, bucketed=bucketed),
+            **gate,
             **({} if late is None else late.tensors),
         }
 

@@ -178,7 +178,7 @@ class MergedWeights(GroupedWeights):
     def through(self, gate: Mapping[str, Tensor]) -> Forward:
         """Run the rows of a `gate`: shapes depend on its tensors' alone."""
         base, slots, back = (gate[f"gate.{part}"] for part in ("base", "slots", "back"))
-        rows = _Rows(torch.cat((base, slots)), back, base.shape[0], paired=False)
+        rows = _Rows(torch.cat((base, slots)), back.flatten(), base.shape[0], paired=False)
         return lambda index, x: self.part(index, lambda group: group.gated(x, rows))
 
 
@@ -323,7 +323,9 @@ class AddedWeights:
     def through(self, gate: Mapping[str, Tensor]) -> Forward:
         """See `MergedWeights.through`: the delta of all rows, multiplied by the gate."""
         return lambda index, x: self.run(
-            index, x, lambda delta, x, y: y.add_(delta.of_rows(x) * gate["gate"].to(y.dtype))
+            index,
+            x,
+            lambda delta, x, y: y.add_(delta.of_rows(x) * gate["gate"].view(-1, 1).to(y.dtype)),
         )
 
 

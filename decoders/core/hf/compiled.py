@@ -1,13 +1,12 @@
 """Graphs of a function of tensors, which run without the Python that computes it.
 
-On a CPU a graph is machine code (`torch.export`, then AOTInductor) that serves inputs of all sizes;
-a size of one is a graph of its own. The code is kept on disk (`graph_files`).
+On a CPU a graph is machine code (`torch.export`, then AOTInductor) for one number of sequences. It
+serves all other sizes, but a size of one is a graph of its own. `graph_files` keeps the code.
 On a GPU it is a CUDA graph of exactly these shapes, captured from the plain function.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import MethodType
 from typing import Any, Literal
@@ -32,17 +31,16 @@ DIMS = {
     **dict.fromkeys(("ids", "positions", "entries"), "BN"),
     "embeds": "BND",
     "read": "R",
-    "gate": "Q1",
+    "gate": "BN1",
     "gate.base": "P",
     "gate.slots": "S",
-    "gate.back": "Q",
+    "gate.back": "BN",
     **dict.fromkeys(("late.rows", "late.before", "late.number"), "L"),
     "late.embedded": "LD",
 }
-"""Dimensions of a graph's inputs: R rows are read, P are base rows and S slots, L slots enter late;
-Q is B N."""
+"""Dimensions of a graph's inputs: R rows are read, P are base rows, S slots and L late slots."""
 _MASK, _PLANE = "B1NT", "BHCD"
-_SIZES = {"B": 7, "N": 11, "T": 53, "C": 97, "R": 13, "P": 17, "S": 19, "L": 23}
+_SIZES = {"N": 11, "T": 53, "C": 97, "R": 13, "P": 17, "S": 19, "L": 23}
 """Sizes to trace by."""
 _WARM = 3
 """Runs before a capture: kernels are chosen and workspaces allocated in them."""
@@ -72,7 +70,7 @@ class Graphs:
         Raises:
             ValueError: no graph can be made of the function.
         """
-        key = (name, tuple(map(self._kind, inputs.values())))
+        key = (name, len(inputs["positions"]), tuple(map(self._kind, inputs.values())))
         graph = self._graphs.get(key)
         if graph is None:
             graph = self._graphs[key] = self._made(name, key, inputs, planes)
@@ -144,20 +142,15 @@ def _exported(flat: Callable[..., Outputs], names: Sequence[str], given: Sequenc
     """
     letters = [_dims_of(name) for name in names]
     letters += [_PLANE] * (len(given) - len(names))
-    sizes = dict(_SIZES)
-    sizes["Q"] = math.prod(
-        1 if size == 1 else sizes[dim]
-        for dim, size in zip("BN", given[names.index("positions")].shape, strict=True)
-    )
     auto, fixed = torch.export.Dim.AUTO, torch.export.Dim.STATIC
     example: list[Tensor] = []
     dynamic: list[dict[int, Any]] = []
     with torch.inference_mode(False), torch.no_grad():
         for tensor, dims in zip(given, letters, strict=True):
             pairs = list(zip(dims, tensor.shape, strict=True))
-            shape = [size if size == 1 else sizes.get(dim, size) for dim, size in pairs]
+            shape = [size if size == 1 else _SIZES.get(dim, size) for dim, size in pairs]
             example.append(torch.zeros(shape, dtype=tensor.dtype, device=tensor.device))
-            free = [size != 1 and dim in sizes for dim, size in pairs]
+            free = [size != 1 and dim in _SIZES for dim, size in pairs]
             dynamic.append({number: auto if each else fixed for number, each in enumerate(free)})
         with _config.patch(use_duck_shape=False):
             program = torch.export.export(

@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,9 @@ _NAMES, _VALUES = "constants", "values"
 
 
 def folder() -> Path:
-    """Return the folder of compiled graphs."""
+    """Return the folder of compiled graphs: below ``DECODING_BENCH_CACHE`` or the user's cache."""
+    if given := os.environ.get("DECODING_BENCH_CACHE"):
+        return Path(given).expanduser() / "graphs"
     cache = os.environ.get("XDG_CACHE_HOME", "").strip()
     base = Path(cache) if cache else Path.home() / ".cache"
     return base / "decoding-bench" / "graphs"
@@ -77,7 +80,11 @@ class Package:
             n: [str(each.dtype)[6:], list(each.shape), each.item()] for n, each in rest.items()
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=self.path.parent) as scratch:
+        with (
+            tempfile.TemporaryDirectory(dir=self.path.parent) as scratch,
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore", FutureWarning)  # of torch's own code
             made = Path(scratch) / self.path.name
             torch._inductor.aoti_compile_and_package(
                 program,

@@ -222,11 +222,9 @@ class Layout:
         return positions if stop <= self._max_length else positions.clamp(max=self._max_length - 1)
 
     def _filled_up(self, calls: Sequence[Call]) -> list[Call]:
-        """Add empty calls between the first and the last; in buckets, up to a power of two."""
+        """Add empty calls of other rows, up to a power of two."""
         by_row = {call.session.row: call for call in calls}
-        rows = range(min(by_row), max(by_row) + 1)
-        if self._bucketed:
-            rows = range(min(power_of_two(max(by_row) + 1), self.store.num_rows))
+        rows = range(min(power_of_two(max(by_row) + 1), self.store.num_rows))
         model = calls[0].session.model
         return [
             by_row.get(row)

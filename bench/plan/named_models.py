@@ -7,13 +7,12 @@ and converted once into a folder of the cache.
 from __future__ import annotations
 
 import importlib.metadata
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.errors import UnavailableError, UsageError, did_you_mean
 from bench.progress import Progress, Silent
-from decoders.core.hf.checkpoint import CONVERTED
+from decoders.core.hf.checkpoint import CONVERTED, cache_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +57,6 @@ MODELS = (
 def named(name: str) -> _NamedModel | None:
     """Return the model of a name, None where it is none."""
     return next((model for model in MODELS if model.name == name), None)
-
-
-def _cache_folder() -> Path:
-    """Return ``DECODING_BENCH_CACHE``, or a folder of the user's cache."""
-    if given := os.environ.get("DECODING_BENCH_CACHE"):
-        return Path(given).expanduser()
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(home).expanduser() / "decoding-bench"
 
 
 def resolve(source: str, progress: Progress | None = None) -> str:
@@ -130,7 +121,7 @@ def folder_of(model: _NamedModel) -> Path:
 
 
 def _folder(name: str, sha256: str) -> Path:
-    return _cache_folder() / "models" / f"{name}-{sha256[:12]}-v{CONVERTED}"
+    return cache_folder() / "models" / f"{name}-{sha256[:12]}-v{CONVERTED}"
 
 
 def package_file(model: _NamedModel) -> Path | None:

@@ -372,7 +372,7 @@ def test_an_ungated_adapter_is_told_apart(
     decoder = isd(verify="coupled")
     expected = answer_at(1.0, Autoregressive(), transformer)
     assert answer_at(1.0, decoder, transformer) == expected
-    weights = transformer._runner.adapters["isd"]._weights
+    weights = transformer._runner.adapters["isd"].weights
     for name in ("tail", "scattered"):
         monkeypatch.setattr(weights, name, lambda *_rows, **_options: weights.everywhere)
     assert answer_at(1.0, decoder, transformer) != expected

@@ -1,7 +1,8 @@
 """Compiled calls: answers of every decoder are those of the plain module, float32, on the zoo.
 
 The backend ``export`` interprets the traced graphs: it shows that shapes, gates and caches are
-right in them without a C++ compiler.
+right in them without a C++ compiler. ``eager`` runs the plain function, in the
+shapes of CUDA graphs.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ SPECS = {
     "lookahead": None,
     "ptp": "ptp",
     "ptp@pqd:mode=pqd": "ptp",
+    "idlm": "refine",
     "idlm@isd:mode=isd": "isd",
     "medusa": "medusa",
     "eagle": "eagle",
@@ -83,15 +85,17 @@ def test_answers_are_those_of_the_plain_module(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("backend", ["export", "eager"])
 @pytest.mark.parametrize("batch_size", [1, 2])
 @pytest.mark.parametrize("spec", SPECS)
 def test_answers_of_every_decoder_are_those_of_the_plain_module(
     spec: str,
     batch_size: int,
+    backend: Backend,
     zoo: Models,
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
-    check(spec, SPECS[spec], zoo, tokenizer, "export", batch_size=batch_size)
+    check(spec, SPECS[spec], zoo, tokenizer, backend, batch_size=batch_size)
 
 
 @pytest.mark.slow
@@ -104,19 +108,21 @@ def test_low_rank_products_are_part_of_a_graph(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler itself
+@pytest.mark.parametrize("batch_size", [1, 2])
 @pytest.mark.parametrize("spec", ["ar", "ptp"])
 def test_answers_of_compiled_kernels_are_those_of_the_plain_module(
     spec: str,
+    batch_size: int,
     zoo: Models,
     tokenizer: PreTrainedTokenizerBase,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DECODING_BENCH_CACHE", str(tmp_path))
-    check(spec, SPECS[spec], zoo, tokenizer, "inductor")
+    check(spec, SPECS[spec], zoo, tokenizer, "inductor", batch_size=batch_size)
     made = sorted(path.stat().st_mtime_ns for path in tmp_path.glob("graphs/*.pt2"))
     assert made
-    check(spec, SPECS[spec], zoo, tokenizer, "inductor")  # of the files
+    check(spec, SPECS[spec], zoo, tokenizer, "inductor", batch_size=batch_size)  # of the files
     assert sorted(path.stat().st_mtime_ns for path in tmp_path.glob("graphs/*.pt2")) == made
 
 

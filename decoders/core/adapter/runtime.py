@@ -59,7 +59,7 @@ class AttachedAdapter:
                 weights = UnmergedWeights(Deltas(gated, factors))
         embedding = sum(parameter.nbytes for parameter in adapter.embedding.parameters())
         self.num_bytes = weights.num_bytes + embedding
-        self._weights = weights
+        self.weights = weights
 
     def late_slots(
         self,
@@ -110,9 +110,9 @@ class AttachedAdapter:
         rows = self._embed([slots])[None]
         num_tokens = embedded.shape[1]
         if not num_tokens:
-            return rows, self._weights.everywhere
+            return rows, self.weights.everywhere
         both = torch.cat([embedded, rows], 1)
-        return both, self._weights.tail(num_tokens, both.shape[1])
+        return both, self.weights.tail(num_tokens, both.shape[1])
 
     def merged(
         self,
@@ -125,9 +125,9 @@ class AttachedAdapter:
         """Return inputs ``[B, N, D]`` of padded calls with embedded tokens, and their forward."""
         inputs, base, slots = self._embedded(calls, firsts, embedded)
         if bucketed:
-            gate = self._weights.gate(base, slots, bucketed=True)
-            return inputs, self._weights.through(gate)
-        return inputs, self._weights.scattered(base, slots)
+            gate = self.weights.gate(base, slots, bucketed=True)
+            return inputs, self.weights.through(gate)
+        return inputs, self.weights.scattered(base, slots)
 
     def inputs(
         self,
@@ -143,7 +143,7 @@ class AttachedAdapter:
         """
         rows, base, slots = self._embedded(calls, firsts, embedded)
         late = self.late_slots(calls, firsts, rows, bucketed=bucketed)
-        gate = self._weights.gate(base, slots, bucketed=bucketed)
+        gate = self.weights.gate(base, slots, bucketed=bucketed)
         by_row = {"gate", "gate.back"} & gate.keys()  # two sizes, of which a trace knows both
         gate |= {name: gate[name].view(*rows.shape[:2], *gate[name].shape[1:]) for name in by_row}
         return {
@@ -151,10 +151,6 @@ class AttachedAdapter:
             **gate,
             **({} if late is None else late.tensors),
         }
-
-    def through(self, inputs: Mapping[str, Tensor]) -> Forward:
-        """Return the forward of `inputs`' gate."""
-        return self._weights.through(inputs)
 
     def late(self, inputs: Mapping[str, Tensor]) -> LateSlots | None:
         """Return the late slots of `inputs`, if any."""

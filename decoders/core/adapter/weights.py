@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from decoders.core.adapter.gating import Forward, GatedModule, Layer, by_tiles
 
@@ -163,17 +163,18 @@ class MergedWeights(GroupedWeights):
         rows = _Rows.of(base, slots)
         return lambda index, x: self.part(index, lambda group: group.gated(x, rows))
 
+    def lay_out(self) -> None:
+        """Lay base weights beside the merged ones: a graph holds both, and must not make them."""
+        for group in self._groups:
+            _ = group.plain or group.both
+
     def gate(self, base: Tensor, slots: Tensor, *, bucketed: bool) -> dict[str, Tensor]:
         """Return what `through` needs; `bucketed`: by numbers of rows as powers of two alone."""
-        for group in self._groups:  # a graph holds it, and must not make it
-            assert group.plain or group.both is not None
-        num_rows = len(base) + len(slots)
-        if bucketed:
-            base, slots = _filled_up(base), _filled_up(slots)
-        back = base.new_empty(num_rows)
-        rows = torch.cat((base, slots))
-        back[rows] = torch.arange(len(rows), device=rows.device)
-        return {"gate.base": base, "gate.slots": slots, "gate.back": back}
+        fed = (_filled_up(base), _filled_up(slots)) if bucketed else (base, slots)
+        index = torch.arange(len(fed[0]) + len(slots), device=base.device)
+        back = base.new_empty(len(base) + len(slots))
+        back[base], back[slots] = index[: len(base)], index[len(fed[0]) :]
+        return {"gate.base": fed[0], "gate.slots": fed[1], "gate.back": back}
 
     def through(self, gate: Mapping[str, Tensor]) -> Forward:
         """Run the rows of a `gate`: shapes depend on its tensors' alone."""
@@ -208,8 +209,8 @@ class _Rows:
 
 
 def _filled_up(rows: Tensor) -> Tensor:
-    """Repeat the last row up to a power of two."""
-    return torch.cat((rows, rows[-1:].expand(power_of_two(len(rows)) - len(rows))))
+    """Add row 0 up to a power of two."""
+    return nn.functional.pad(rows, (0, power_of_two(max(1, len(rows))) - len(rows)))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -290,6 +291,9 @@ class Delta(ABC):
 
 class AddedWeights:
     """W for all rows, the delta for slots; a subclass says how a layer runs."""
+
+    def lay_out(self) -> None:
+        """See `MergedWeights.lay_out`: all is there."""
 
     def run(self, index: int, x: Tensor, add: Callable[[Delta, Tensor, Tensor], object]) -> Tensor:
         """Return a layer's output ``[B, N, out]``, after `add` on rows ``[B N, in]`` and it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,14 @@ _CONVERT_IT = (
 )
 _STRETCHES, _STRETCH_BYTES = 64, 2**16
 _MOST_HEADER_BYTES = 10**8  # the format's own limit
+
+
+def cache_folder() -> Path:
+    """Return ``DECODING_BENCH_CACHE``, or a folder of the user's cache."""
+    if given := os.environ.get("DECODING_BENCH_CACHE"):
+        return Path(given).expanduser()
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(home).expanduser() / "decoding-bench"
 
 
 def find_checkpoint(path_or_id: str | Path, what: str, *needed: str) -> str:

@@ -2,14 +2,14 @@
 
 On a CPU a graph is machine code (`torch.export`, then AOTInductor) for one number of sequences. It
 serves all other sizes, but a size of one is a graph of its own. `graph_files` keeps the code.
-On a GPU it is a CUDA graph of exactly these shapes, captured from the plain function.
+On a GPU it is a CUDA graph of exactly these shapes, captured from the plain function (`capture`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import MethodType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,9 @@ Function = Callable[[Any, Inputs, Sequence[Tensor]], Outputs]
 Held = Callable[[Any], tuple[str, Mapping[str, Tensor]]]
 """Says what a function of a name holds beside its arguments: in words, and all tensors by name."""
 Backend = Literal["inductor", "export", "eager"]
-"""Machine code; the traced graph, interpreted; the plain function: the latter two are for tests."""
+"""Machine code; for tests: the traced graph, interpreted, and the plain function in the shapes of a
+CUDA graph."""
+_Result = TypeVar("_Result")
 _config: Any = _untyped_config
 DIMS = {
     **dict.fromkeys(("ids", "positions", "entries"), "BN"),
@@ -60,12 +62,13 @@ class Graphs:
         """Take a function and what it holds; `fixed`: a graph is of one size of its inputs."""
         self._function, self._held = function, held
         self.backend = backend
-        self.fixed = device.type == "cuda"
+        self._on_gpu = device.type == "cuda"
+        self.fixed = self._on_gpu or backend == "eager"
         self._graphs: dict[Hashable, Callable[[list[Tensor]], Outputs]] = {}
         self.num_graphs = 0
 
     def __call__(self, name: Hashable, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
-        """Run the graph of a name and of these shapes; on a GPU the next run overwrites outputs.
+        """Run the graph of a name and of these shapes; where they are `fixed`, the next overwrites.
 
         Raises:
             ValueError: no graph can be made of the function.
@@ -75,7 +78,8 @@ class Graphs:
         if graph is None:
             graph = self._graphs[key] = self._made(name, key, inputs, planes)
             self.num_graphs += 1
-        return graph([*inputs.values(), *planes])
+        # machine code takes its inputs for contiguous
+        return graph([*(each.contiguous() for each in inputs.values()), *planes])
 
     def forget(self) -> None:
         """Drop graphs that hold addresses: the planes are allocated anew."""
@@ -96,16 +100,14 @@ class Graphs:
         if self.backend == "eager":
             return lambda given: flat(*given)
         given = [*inputs.values(), *planes]
-        if self.fixed:
+        if self._on_gpu:
             return _captured(flat, given, len(names))
         try:
             return self._compiled(flat, names, given, f"{key}", *self._held(name))
-        except Exception as error:
-            if type(error).__module__.startswith("torch") or isinstance(error, RuntimeError):
-                why = " ".join(str(error).strip().splitlines()[:2])
-                line = f"no graph can be made of this model: {why}; leave out --compile"
-                raise ValueError(line) from error
-            raise
+        except (RuntimeError, ValueError) as error:
+            why = " ".join(str(error).strip().splitlines()[:2])
+            line = f"no graph can be made of this model: {why}; leave out --compile"
+            raise ValueError(line) from error
 
     def _compiled(
         self,
@@ -140,7 +142,7 @@ def _exported(flat: Callable[..., Outputs], names: Sequence[str], given: Sequenc
 
     The example has sizes that all differ: a trace may take equal ones for one size.
     """
-    letters = [_dims_of(name) for name in names]
+    letters = [_MASK if name.startswith("mask.") else DIMS[name] for name in names]
     letters += [_PLANE] * (len(given) - len(names))
     auto, fixed = torch.export.Dim.AUTO, torch.export.Dim.STATIC
     example: list[Tensor] = []
@@ -165,10 +167,6 @@ def _exported(flat: Callable[..., Outputs], names: Sequence[str], given: Sequenc
     return program
 
 
-def _dims_of(name: str) -> str:
-    return _MASK if name.startswith("mask.") else DIMS[name]
-
-
 def _check_sizes(program: Any, letters: Sequence[str]) -> None:
     """Raise `ValueError` where a graph would not serve all sizes, or take two for one."""
     inputs = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
@@ -187,26 +185,39 @@ def _check_sizes(program: Any, letters: Sequence[str]) -> None:
 def _captured(
     flat: Callable[..., Outputs], given: Sequence[Tensor], num_inputs: int
 ) -> Callable[[list[Tensor]], Outputs]:
-    """Capture a CUDA graph that reads inputs from buffers, and planes where they are."""
+    """Capture a graph that reads inputs from buffers, and planes where they are."""
     buffers = [each.clone() for each in given[:num_inputs]]
     fixed = [*buffers, *given[num_inputs:]]
-    side: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(_WARM):
-            flat(*fixed)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        outputs = flat(*fixed)
+    replay = capture(lambda: flat(*fixed))
 
     def run(given: list[Tensor]) -> Outputs:
         for buffer, each in zip(buffers, given, strict=False):
             buffer.copy_(each, non_blocking=True)
-        graph.replay()
-        return outputs
+        return replay()
 
     return run
+
+
+def capture(work: Callable[[], _Result]) -> Callable[[], _Result]:
+    """Capture work on tensors that stay where they are as a CUDA graph; return its replay.
+
+    Every replay returns the same tensors, written anew.
+    """
+    side: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(_WARM):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = work()
+
+    def replay() -> _Result:
+        graph.replay()
+        return result
+
+    return replay
 
 
 def tensors_of(thing: Any, name: str = "", seen: set[int] | None = None) -> dict[str, Tensor]:

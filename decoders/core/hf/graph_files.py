@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import os
 import platform
 import tempfile
 import warnings
@@ -21,18 +20,11 @@ import torch
 import transformers
 from torch import Tensor
 
+from decoders.core.hf.checkpoint import cache_folder
+
 _SOURCES = ("*.py", "../adapter/*.py")
 """Source files whose change may change a graph."""
 _NAMES, _VALUES = "constants", "values"
-
-
-def folder() -> Path:
-    """Return the folder of compiled graphs: below ``DECODING_BENCH_CACHE`` or the user's cache."""
-    if given := os.environ.get("DECODING_BENCH_CACHE"):
-        return Path(given).expanduser() / "graphs"
-    cache = os.environ.get("XDG_CACHE_HOME", "").strip()
-    base = Path(cache) if cache else Path.home() / ".cache"
-    return base / "decoding-bench" / "graphs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +42,7 @@ class Package:
             digest.update(f"{each.dtype} {each.dim()}".encode())
         for name, each in constants.items():
             digest.update(f"{name} {each.dtype} {tuple(each.shape)} {each.stride()}".encode())
-        return cls(folder() / f"{digest.hexdigest()[:32]}.pt2")
+        return cls(cache_folder() / "graphs" / f"{digest.hexdigest()[:32]}.pt2")
 
     @property
     def exists(self) -> bool:
@@ -105,14 +97,19 @@ class Package:
             given[name] = torch.full(shape, value, dtype=getattr(torch, dtype))
         wanted = {name: given[name].detach() for name in graph.get_constant_fqns()}
         graph.load_constants(wanted, check_full_update=True, user_managed=True)
-        loader: Any = graph.loader
+        return _Loaded(graph.loader, wanted)
 
-        def run(inputs: list[Tensor]) -> Sequence[Tensor]:
-            assert wanted is not None  # the code points to them
-            out: list[Tensor] = loader.run(inputs)
-            return out
 
-        return run
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """Machine code, and the constants that it points to and does not keep alive."""
+
+    loader: Any
+    constants: Mapping[str, Tensor]
+
+    def __call__(self, inputs: list[Tensor]) -> Sequence[Tensor]:
+        out: list[Tensor] = self.loader.run(inputs)
+        return out
 
 
 def _place(tensor: Tensor) -> tuple[object, ...]:

@@ -124,8 +124,7 @@ class Layout:
         seen = max(call.session.length + call.num_rows for call in ordered)
         rows, row_index = self._padded(ordered, width, seen)
         assert rows.entries is not None
-        indices = [call.session.row for call in ordered]
-        assert len(set(indices)) == len(indices), f"rows {indices}: two calls of one session"
+        indices = _rows_of(ordered)
         first = indices[0] if indices[-1] - indices[0] + 1 == len(indices) else None
         self.store.scattered(row_index, rows.entries, seen, first)
         return rows._replace(read=_flat_rows(calls, rows))
@@ -223,7 +222,7 @@ class Layout:
 
     def _filled_up(self, calls: Sequence[Call]) -> list[Call]:
         """Add empty calls of other rows, up to a power of two."""
-        by_row = {call.session.row: call for call in calls}
+        by_row = dict(zip(_rows_of(calls), calls, strict=True))
         rows = range(min(power_of_two(max(by_row) + 1), self.store.num_rows))
         model = calls[0].session.model
         return [
@@ -242,6 +241,13 @@ def read_rows(call: Call) -> Sequence[int]:
 
 def _round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
+
+
+def _rows_of(calls: Sequence[Call]) -> list[int]:
+    """Return the cache rows of calls, which all differ."""
+    rows = [call.session.row for call in calls]
+    assert len(set(rows)) == len(rows), f"rows {rows}: two calls of one session"
+    return rows
 
 
 def _flat_rows(calls: Sequence[Call], rows: Pass) -> list[int]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from decoders.core.adapter.gating import text_model
+from decoders.core.hf import compiled
 from decoders.core.hf.model import HFModel
 from decoders.core.types import Call
 
@@ -57,26 +58,8 @@ def capture(model: HFModel, calls: Sequence[Call], backend: str = "inductor") ->
         return torch.as_tensor(head(states))
 
     if model.device.type == "cuda":
-        return _graph(work)
+        return compiled.capture(work)
     replay: Replay = torch.inference_mode()(torch.compile(work, dynamic=False, backend=backend))
     for _ in range(_WARM):
         replay()
-    return replay
-
-
-def _graph(work: Replay) -> Replay:
-    side: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(_WARM):
-            work()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        logits = work()
-
-    def replay() -> Tensor:
-        graph.replay()
-        return logits
-
     return replay

@@ -131,9 +131,9 @@ class Runner:
         inputs["read"] = upload([*rows.read, *[0] * (padded - num_read)], self._device)
         wide = self._grouped and rows.positions.shape[1] > GROUPED_ROWS
         outputs = graphs((name, wide), inputs, rows.planes)
+        if graphs.fixed:  # the next call writes over them
+            outputs = [each.clone() for each in outputs]
         logits, *states = (each[:num_read] for each in outputs)
-        if graphs.fixed:  # the next call writes over it
-            states = [each.clone() for each in states]
         return logits, states[0] if states else None
 
     def _computed(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
@@ -156,7 +156,7 @@ class Runner:
             assert self.gated is not None
             adapter = self.adapters[name[0]]
             fed["inputs_embeds"] = inputs["embeds"]
-            active = self.gated.active(adapter.through(inputs))
+            active = self.gated.active(adapter.weights.through(inputs))
             self._late_slots.begin(adapter.late(inputs))
         try:
             with active:
@@ -171,6 +171,8 @@ class Runner:
     def _held(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
         """Return what `_computed` uses beside its inputs: a description, and tensors by name."""
         adapter = self.adapters.get(name[0])
+        if adapter is not None:
+            adapter.weights.lay_out()
         used = {"module": self._module, "gated": self.gated, "adapter": adapter}
         config = None if adapter is None else adapter.config
         text = f"{type(self._module)} {self._module.config.to_json_string()} {config}"

@@ -65,8 +65,12 @@ class HiddenJob:
 
     def _groups(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
         """Yield groups whose logits are no more than a piece may have."""
-        most = self.run.max_logits // (self.heads.config.num_slots * self._head.weight.shape[0])
+        most = self.run.max_logits // (self.heads.config.num_slots * self._num_words)
         return groups(rows, max(1, min(self.run.max_tokens, most)))
+
+    @property
+    def _num_words(self) -> int:
+        return int(self._head.weight.shape[0])
 
     @property
     def _head(self) -> Any:
@@ -91,12 +95,17 @@ class HiddenJob:
         yield (losses * counts * self.run.head_decay**depths).sum(), int(counts.sum())
 
     def _predicted(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield logits ``[M, H, V]`` and `targets_of` ``[M, H]``, some states at a time."""
-        yield self._drafted(rows)[:2]
+        """Yield ranks and `targets_of`, both ``[M, H]``, some states at a time."""
+        logits, targets, _ = self._drafted(rows)
+        yield _ranks(logits, self._indices(targets)), targets
 
     def _drafted(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return logits ``[M, H, V]``, `targets_of` ``[M, H]``, and the target's logits."""
+        """Return logits ``[M, H, W]``, `targets_of` ``[M, H]``, and the target's logits."""
         raise NotImplementedError
+
+    def _indices(self, targets: Tensor) -> Tensor:
+        """Return where tokens stand among the W words that are read; negative: nowhere."""
+        return targets
 
     def evaluate(self, progress: TrainingProgress) -> None:
         """Report how often drafts are right on held-out answers."""
@@ -113,9 +122,8 @@ class HiddenJob:
         rows = self.source.held_out(self.run.eval_rows)
         ranks, known = [], []
         for group in self._groups(rows):
-            for logits, targets in self._predicted(group):
-                own = logits.gather(-1, targets.clamp(min=0)[..., None])
-                ranks.append((logits > own).sum(-1).cpu())
+            for found, targets in self._predicted(group):
+                ranks.append(found.cpu())
                 known.append((targets != NONE).cpu())
         return HeldOut.of(torch.cat(ranks), torch.cat(known), len(rows))
 
@@ -156,7 +164,7 @@ class HeadsJob(HiddenJob):
 
     def _predicted(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, Tensor]]:
         for states, targets in self._parts(rows):
-            yield self._read(self.heads(states)), targets
+            yield _ranks(self._read(self.heads(states)), targets), targets
 
 
 class ExitJob(HiddenJob):
@@ -188,6 +196,12 @@ class ExitJob(HiddenJob):
         with torch.no_grad():
             truth = logits_of(self.module)
         return logits_of(self._early), targets[counts], truth
+
+
+def _ranks(logits: Tensor, indices: Tensor) -> Tensor:
+    """Return ranks ``[M, H]`` of words among logits ``[M, H, W]``; W of one that is not there."""
+    own = logits.gather(-1, indices.clamp(min=0)[..., None])
+    return (logits > own).sum(-1).masked_fill(indices < 0, logits.shape[-1])
 
 
 def targets_of(rows: Sequence[Row], width: int, num_heads: int, *, ahead: int = 2) -> Tensor:

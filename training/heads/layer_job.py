@@ -10,15 +10,21 @@ Letters: B rows, T tokens of a row, D hidden width, E width of an attention head
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from decoders.core.adapter.draft_layer import DraftLayer
+from decoders.core.adapter.draft_layer import DraftLayer, ShortHead
 from training.heads.job import NONE, HiddenJob
 from training.text.data import Row
+from training.text.pool import PoolSource
+from training.text.sources import Source
 
 
 class LayerJob(HiddenJob):
@@ -26,18 +32,72 @@ class LayerJob(HiddenJob):
 
     heads: DraftLayer
 
+    def __init__(self, module: Any, heads: DraftLayer, source: Source, *parts: Any) -> None:
+        """See `HiddenJob`; a layer of fewer words takes the answers' most frequent ones."""
+        super().__init__(module, heads, source, *parts)
+        self._kept: dict[tuple[int, ...], Tensor] = {}
+        if num := heads.config.num_words:
+            words = stored_words(source, num, self._head.weight.shape[0])
+            heads.words.copy_(torch.tensor(words))
+
+    @property
+    def _num_words(self) -> int:
+        return self.heads.config.num_words or super()._num_words
+
+    @functools.cached_property
+    def _short(self) -> ShortHead:
+        return ShortHead(self._head, self.heads.words)
+
+    def _read(self, states: Tensor) -> Tensor:
+        if not self.heads.config.num_words:
+            return super()._read(states)
+        return self._short.short(states.to(self._short.weight.dtype)).float()
+
+    def _indices(self, targets: Tensor) -> Tensor:
+        if not self.heads.config.num_words:
+            return targets
+        index = targets.new_full((self._head.weight.shape[0],), NONE)
+        index[self.heads.words] = torch.arange(len(self.heads.words), device=index.device)
+        return index[targets.clamp(min=0)].where(targets != NONE, NONE)
+
+    def _states(self, rows: Sequence[Row]) -> Tensor:
+        """Return the target's last states ``[B, T, D]``; what padding has is arbitrary."""
+        if not self.run.keep_states:
+            ids, _ = self._batch(rows)
+            states: Tensor = self.module.base_model(input_ids=ids, use_cache=False)[0]
+            return states.float()
+        device = next(self.heads.parameters()).device
+        for row in rows:
+            if (key := tuple(row.ids)) not in self._kept:
+                ids = torch.tensor([row.ids], device=device)
+                base = self.module.base_model(input_ids=ids, use_cache=False)
+                self._kept[key] = base.last_hidden_state[0].half().cpu()
+        kept = [self._kept[tuple(row.ids)] for row in rows]
+        return pad_sequence(kept, batch_first=True).to(device).float()
+
     def _drafted(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
         depths = self.heads.config.num_slots
         ids, targets = self._batch(rows)
         counts = (targets != NONE).any(-1)
         with torch.no_grad():
-            base = self.module.base_model(input_ids=ids, use_cache=False)
-            hidden = base.last_hidden_state
+            hidden = self._states(rows)
             embedded = self.module.get_input_embeddings()(ids).float()
-            ahead = [_ahead(hidden, 1 + depth)[counts] for depth in range(depths)]
-            truth = self._read(torch.stack(ahead, 1))
-        states = unrolled(self.heads, hidden.float(), embedded, depths)
+            read = self._read(hidden)
+            truth = torch.stack([_ahead(read, 1 + depth)[counts] for depth in range(depths)], 1)
+        states = unrolled(self.heads, hidden, embedded, depths)
         return self._read(torch.stack([each[counts] for each in states], 1)), targets[counts], truth
+
+
+def stored_words(source: Source, num: int, num_all: int) -> list[int]:
+    """Return the `num` words that a source's answers hold most often, ascending.
+
+    Where they hold fewer, or the source is no pool of answers, the lowest other ids fill up.
+    """
+    frequent = source.frequent(num) if isinstance(source, PoolSource) else []
+    known = set(frequent)
+    others = (word for word in range(num_all) if word not in known)
+    words = [*frequent, *itertools.islice(others, num - len(frequent))]
+    return sorted(words)
 
 
 def unrolled(layer: DraftLayer, hidden: Tensor, embedded: Tensor, depths: int) -> list[Tensor]:

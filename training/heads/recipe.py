@@ -23,11 +23,18 @@ class HeadsTable(RecipeTable):
 
 
 class LayerTable(RecipeTable):
-    """[layer]: tokens it drafts in training, width of its MLP, its attention heads, its seed."""
+    """[layer]: a draft layer.
+
+    Attributes:
+        unroll: tokens it drafts in training, one after another.
+        rank: width of its MLP.
+        words: number of words that it drafts, those most frequent in answers; 0: all.
+    """
 
     unroll: Count = 4
     rank: Count = 768
     num_heads: Count = 4
+    words: NotNegative = 0
     seed: Seed = 0
 
 
@@ -42,13 +49,15 @@ class ExitTable(RecipeTable):
 class RunTable(LoopTable):
     """[run]: head h (from 0) weighs ``head_decay ** h`` in the loss.
 
-    At most `max_logits` are held at a time: the more of them, the fewer pieces.
+    At most `max_logits` are held at a time: the more of them, the fewer pieces. With `keep_states`
+    the target's states of each answer, once computed, stay in memory for a draft layer.
     """
 
     warmup_steps: NotNegative = 40
     head_decay: Share = 0.8
     max_tokens: Count = 2600
     max_logits: Count = 16_000_000
+    keep_states: bool = False
     half: bool = True
 
 

@@ -48,7 +48,7 @@ def build_job(
             f"{type(module).__name__} does more with its last hidden state than its head; heads "
             "cannot be trained for it"
         )
-    heads = _fresh(recipe, module.get_output_embeddings().weight.shape[1]).to(device)
+    heads = _fresh(recipe, *module.get_output_embeddings().weight.shape).to(device)
 
     def make(source: Source) -> HiddenJob:
         return _JOBS[heads.variant](module, heads, source, recipe.run, reporter)
@@ -75,14 +75,19 @@ _JOBS: Mapping[HeadsVariant, type[HiddenJob]] = {
 }
 
 
-def _fresh(recipe: HeadsRecipe, width: int) -> HiddenAdapter:
-    """Return the fresh adapter of a recipe, for a model of so wide a state."""
+def _fresh(recipe: HeadsRecipe, num_words: int, width: int) -> HiddenAdapter:
+    """Return the fresh adapter of a recipe, for a model of so many words and so wide a state."""
     of_width: dict[str, Any] = {"layers": {}, "width": width, "code": "constant"}
     if (layer := recipe.layer) is not None:
+        if layer.words > num_words:
+            raise ValueError(
+                f"layer.words is {layer.words}; the model has {num_words} words: give fewer, or 0"
+            )
         sizes: dict[str, Any] = {
             "num_slots": layer.unroll,
             "rank": layer.rank,
             "num_heads": layer.num_heads,
+            "num_words": layer.words,
         }
         return DraftLayer(AdapterConfig(variant="eagle", **sizes, **of_width), layer.seed)
     if (leaving := recipe.exit) is not None:

@@ -22,7 +22,7 @@ HEADS: tuple[Variant, ...] = get_args(HeadsVariant)
 """Variants without slots, which read hidden states: `DraftHeads`, `DraftLayer`, `ExitBlock`."""
 CONFIG_FILE, WEIGHTS_FILE = "adapter.json", "adapter.safetensors"
 _OF_HEADS = ("variant", "num_slots", "layers", "width", "rank", "code", "base", "measured")
-_OF_SOME = ("num_heads", "exit_layer")
+_OF_SOME = ("num_heads", "num_words", "exit_layer")
 _ANCHORED = "an anchored o-ptp adapter"
 _OF_DYADIC = "conditioned or embedding_hidden"
 _WITH_TOKENS = "0 for refine (its passes have no base row to begin from), anchored and standalone"
@@ -61,6 +61,7 @@ class AdapterConfig:
         top_k: of training.
         greedy: blank slots were trained on greedy continuations.
         num_heads: attention heads of a draft layer; 0 for all others.
+        num_words: words that a draft layer's head reads, frequent ones; 0: all of the vocabulary.
         exit_layer: how many decoder layers run before an exit; 0 for all others.
         order: order in which a distribution is accumulated by `pick`.
         base: facts of the base model (architecture, hash of its weights).
@@ -85,6 +86,7 @@ class AdapterConfig:
     top_k: int = 0
     greedy: bool = False
     num_heads: int = 0
+    num_words: int = 0
     exit_layer: int = 0
     order: str = "vocabulary"
     base: Mapping[str, Any] = field(default_factory=dict)
@@ -113,6 +115,8 @@ class AdapterConfig:
             (self.rank >= 1 or not heads, "rank", "1 or above where there are heads"),
             (even or self.variant != "eagle", "num_heads", parts),
             (not numbers or self.variant == "eagle", "num_heads", "0 without a draft layer"),
+            (self.num_words >= 0, "num_words", "1 or above, or 0 for all"),
+            (not self.num_words or self.variant == "eagle", "num_words", "0 without a draft layer"),
             (self.exit_layer >= 1 or self.variant != "exit", "exit_layer", "1 or above"),
             (not self.exit_layer or self.variant == "exit", "exit_layer", "0 without an exit"),
             (not self.masked or self.code == "constant", "code", f"constant for {self.variant}"),

@@ -10,6 +10,7 @@ Letters: N rows, D hidden width, H heads, E width of a head, T entries, V vocabu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +28,7 @@ class DraftLayer(HiddenAdapter):
     """The weights: the join, attention, a gated MLP and the last norm."""
 
     variant, sized = "eagle", "feed"
+    words: Tensor
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
         """Make fresh weights; `ValueError` for a configuration of another kind."""
@@ -39,6 +41,8 @@ class DraftLayer(HiddenAdapter):
         self.feed = spread(generator, 2 * inner, width)
         self.feed_out = spread(generator, width, inner)
         self.scale = nn.Parameter(torch.ones(width))
+        if config.num_words:
+            self.register_buffer("words", torch.arange(config.num_words))
 
     @classmethod
     def shape_of(cls, config: AdapterConfig) -> tuple[int, ...]:
@@ -65,6 +69,30 @@ class DraftLayer(HiddenAdapter):
         gate, up = F.linear(_normed(rows), self.feed).chunk(2, -1)
         rows = rows + F.linear(F.silu(gate) * up, self.feed_out)
         return _normed(rows) * self.scale
+
+
+class ShortHead(nn.Module):
+    """A model's head for a draft layer's frequent words alone; others get no chance.
+
+    Source: FR-Spec (arXiv 2502.14856).
+    """
+
+    def __init__(self, head: Any, words: Tensor) -> None:
+        """Copy the rows of a linear head for `words` (int64 ``[W]``)."""
+        super().__init__()
+        self._size, self.words = len(head.weight), words
+        self.weight = head.weight.detach()[words]
+        bias = getattr(head, "bias", None)
+        self.bias = None if bias is None else bias.detach()[words]
+
+    def short(self, states: Tensor) -> Tensor:
+        """Return logits ``[..., W]`` of states ``[..., D]``."""
+        return F.linear(states, self.weight, self.bias)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return logits ``[N, V]`` of states ``[N, D]``, minus infinity for words left out."""
+        logits = states.new_full((len(states), self._size), float("-inf"))
+        return logits.index_copy_(-1, self.words, self.short(states))
 
 
 class DraftCache:

@@ -50,10 +50,13 @@ class StoredAdapter(nn.Module):
         return sum(parameter.nbytes for parameter in self.parameters())
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-        """Write configuration and weights, cast to `dtype`."""
+        """Write configuration and weights cast to `dtype`, ids as they are."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / CONFIG_FILE).write_text(self.config.to_json(), encoding="utf-8")
-        state = {name: value.to(dtype).contiguous() for name, value in self.state_dict().items()}
+        state = {
+            name: value.to(dtype if value.is_floating_point() else value.dtype).contiguous()
+            for name, value in self.state_dict().items()
+        }
         save_file(state, folder / WEIGHTS_FILE)
 
     @classmethod

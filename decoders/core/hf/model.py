@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache
 
 from decoders.core.adapter.config import AdapterConfig
-from decoders.core.adapter.draft_layer import DraftCache, DraftLayer
+from decoders.core.adapter.draft_layer import DraftCache, DraftLayer, ShortHead
 from decoders.core.adapter.gating import GatedModule
 from decoders.core.adapter.heads import DraftHeads, ExitBlock
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
@@ -103,6 +103,7 @@ class HFModel(Model):
         super().__init__()
         self._layout: Layout | None = None
         self._heads: dict[str, HiddenAdapter] = {}
+        self._short_heads: dict[str, ShortHead] = {}
         self._exits: dict[str, HFModel] = {}
         self.num_forwards = 0
 
@@ -197,6 +198,9 @@ class HFModel(Model):
             raise ValueError(self._no_hidden)
         heads.check_fits(int(self.module.get_output_embeddings().weight.shape[1]))
         self._heads[name] = copy.deepcopy(heads).to(self.device, self.dtype)
+        if isinstance(heads, DraftLayer) and heads.config.num_words:
+            head = self.module.get_output_embeddings()
+            self._short_heads[name] = ShortHead(head, heads.words.to(self.device))
         if isinstance(heads, ExitBlock):
             module = early_exit(self.module, heads.config.exit_layer, self._heads[name])
             graphs = self._runner.graphs
@@ -229,7 +233,10 @@ class HFModel(Model):
         if name in self._exits:
             return self._heads[name].weight_bytes + self._exits[name].cache_bytes()
         heads = self._heads.get(name)
-        return self._runner.adapters[name].num_bytes if heads is None else heads.weight_bytes
+        if heads is None:
+            return self._runner.adapters[name].num_bytes
+        short = self._short_heads.get(name)
+        return heads.weight_bytes + (0 if short is None else short.weight.nbytes)
 
     @torch.inference_mode()
     def propose(self, name: str, hidden: Tensor) -> Tensor:
@@ -243,7 +250,8 @@ class HFModel(Model):
         """See `Model.drafter`."""
         layer = self._heads[name]
         assert isinstance(layer, DraftLayer), f"{name!r} is no draft layer"
-        return DraftCache(layer, self._runner.tokens, self._runner.head, capacity)
+        head = self._short_heads.get(name, self._runner.head)
+        return DraftCache(layer, self._runner.tokens, head, capacity)
 
     @property
     def library_module(self) -> Any:

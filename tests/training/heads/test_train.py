@@ -278,6 +278,81 @@ def test_a_draft_layers_loss_is_against_the_targets_own_distribution(
     assert sum(piece[1] for piece in pieces) == num
 
 
+def test_a_draft_layer_of_few_words_learns_their_share_of_the_targets_distribution(
+    tables: dict[str, Any], tmp_path: Path
+) -> None:
+    """Against a layer of all words, masked by hand; kept states are those computed anew."""
+    del tables["heads"]
+    tables["layer"] = {"unroll": 2, "rank": 8, "num_heads": 2, "words": 7}
+    tables["run"] |= {"head_decay": 0.5, "keep_states": True}
+    job = job_of(tables, tmp_path)
+    words = job.heads.words.tolist()
+    assert sorted(job.source.frequent(7)) == words
+    whole = job_of(tables | {"layer": {**tables["layer"], "words": 0}}, tmp_path)
+    expected, num = 0.0, 0
+    for row in job.source.rows(0):
+        logits, targets, truth = whole._drafted([row])
+        drafted = logits[..., words].log_softmax(-1)
+        losses = -(truth[..., words].softmax(-1) * drafted).sum(-1) * (targets != NONE)
+        expected += (losses * torch.tensor([1.0, 0.5])).sum().item()
+        num += int((targets != NONE).sum())
+    for _ in range(2):  # the second time by the states that were kept
+        pieces = list(job.pieces(TrainingProgress()))
+        assert sum(piece[0].item() for piece in pieces) == pytest.approx(expected, rel=1e-3)
+        assert sum(piece[1] for piece in pieces) == num
+
+
+def test_held_out_tokens_that_a_draft_layer_has_no_word_for_count_as_wrong(
+    tables: dict[str, Any], tmp_path: Path
+) -> None:
+    del tables["heads"]
+    tables["layer"] = {"unroll": 2, "rank": 8, "num_heads": 2, "words": 3}
+    job = job_of(tables, tmp_path)
+    rows = job.source.held_out(8)
+    ((ranks, targets),) = [next(job._predicted(rows))]
+    outside = (targets != NONE) & ~torch.isin(targets, job.heads.words)
+    assert outside.any()
+    assert (ranks[outside] == 3).all()
+    assert (ranks[(targets != NONE) & ~outside] < 3).all()
+
+
+def test_more_words_than_answers_hold_are_filled_up_and_other_data_is_refused(
+    tables: dict[str, Any], tmp_path: Path
+) -> None:
+    del tables["heads"]
+    tables["layer"] = {"unroll": 2, "rank": 8, "num_heads": 2, "words": 500}
+    num_words = job_of(tables | {"layer": {"num_heads": 2}}, tmp_path)._num_words
+    with pytest.raises(ValueError, match=r"layer\.words is 500; the model has \d+ words"):
+        job_of(tables, tmp_path)
+    tables["layer"]["words"] = num_words - 1
+    words = job_of(tables, tmp_path).heads.words.tolist()
+    assert words == sorted(set(words))
+    assert len(words) == num_words - 1
+
+
+def test_a_draft_layer_of_few_words_drafts_them_alone_and_answers_are_ars(
+    tables: dict[str, Any], home: Path, tmp_path: Path
+) -> None:
+    del tables["heads"]
+    tables["layer"] = {"unroll": 2, "rank": 16, "num_heads": 2, "words": 4}
+    train_heads(tables, tmp_path, progress="none")
+    layer = DraftLayer.load(tmp_path)
+    target = HFModel.load(home / "letters", dtype=torch.float32, device="cpu")
+    target.attach("eagle", layer)
+    cache = target.drafter("eagle", 8)
+    logits, _ = cache.feed(torch.randn(1, layer.config.width), [0])
+    assert (logits > float("-inf")).nonzero()[:, 1].tolist() == layer.words.tolist()
+    head = target.module.get_output_embeddings().weight
+    short = 4 * head.shape[1] * head.element_size()
+    assert target.adapter_bytes("eagle") == layer.weight_bytes + short
+    models = Models(target=target)
+    for temperature in (0.0, 0.7):
+        sampling = Sampling(temperature=temperature, max_new_tokens=20, seed=1)
+        expected = generate(Autoregressive(), [0], sampling, models).tokens
+        for verify in ("coupled", "rejection") if temperature == 0 else ("coupled",):
+            assert generate(Eagle(verify=verify), [0], sampling, models).tokens == expected
+
+
 def test_the_command_trains_a_draft_layer(
     tables: dict[str, Any], home: Path, tmp_path: Path
 ) -> None:

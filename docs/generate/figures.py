@@ -1,0 +1,190 @@
+"""Hold the numbers of pages to the files they come from: `python -m docs.generate.figures`.
+
+A number that a run measured stands directly before a comment that names its source::
+
+    2.03x [1.75, 2.37]<!-- from cpu-zoo/summary.csv decoder=ptp speedup above 1 -->
+
+* The file lies in ``results/reference`` or, failing that, at the repository's root. A pattern with
+  ``*`` names several files, whose values are summed.
+* A table (.csv) needs filters that leave one row (``family=all`` where nothing else is said) and a
+  column, or arithmetic on columns without spaces. ``over FILTERS`` divides by the same of another
+  row, ``short-of FILTERS`` subtracts that ratio from 1. In ``tables/by_prompt.csv`` both are
+  paired prompt by prompt, and the interval is that of the report.
+* A record (.json, .jsonl, .toml) needs the place of a value: ``measured.accuracy.0``; of several
+  lines the last that has it counts.
+* A page (.md) needs part of a heading, quoted: the number stands below it as it is shown.
+* ``above N`` or ``below N`` is what the sentence rests on: the value, and its interval if it is
+  shown, lie there.
+
+The command writes into the pages what the files say, and lists what needs another sentence.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from docs.generate.places import ROOT, pages, text_of
+from docs.generate.sources import Interval, paths_of, resolve
+
+_NUMBER = r"[-+]?\d[\d,]*(?:\.\d+)?"
+_SHOWN = re.compile(
+    rf"(?P<value>{_NUMBER})(?P<unit>x| ?(?:%|MB|M|kB|GB|minutes|hours|ms|points)(?![a-z]))?"
+    rf"(?: \[(?P<low>{_NUMBER}), (?P<high>{_NUMBER})\])?[)*]*\s?<!-- from (?P<source>.*?) -->",
+    re.DOTALL,
+)
+_MARK = "<!-- from "
+_SCALES = {"%": 100, "points": 100, "M": 1e-6, "MB": 1e-6, "GB": 1e-9, "kB": 1e-3} | {
+    "minutes": 1 / 60,
+    "hours": 1 / 3600,
+    "ms": 1000,
+}
+_BOUNDS: dict[str, Callable[[float, float], bool]] = {"above": operator.gt, "below": operator.lt}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number of a page with its source.
+
+    Args:
+        page: path of the page in the repository.
+        line: of the number, from 1.
+        value, low, high: what is shown, as text; the latter two "" where no interval is.
+        unit: behind the value: one of `_SCALES`, "x" or "".
+        source: the comment, without its marks.
+    """
+
+    page: str
+    line: int
+    value: str
+    low: str
+    high: str
+    unit: str
+    source: str
+
+    @property
+    def place(self) -> str:
+        """Page and line, as an editor opens them."""
+        return f"{self.page}:{self.line}"
+
+
+def readable() -> dict[str, str]:
+    """Return the pages whose numbers are held to files, by path."""
+    others = ("README.md", "results/reference/README.md", "zoo/README.md")
+    return pages() | {path: text_of(path) for path in (*others, "zoo/smollm2-135m/README.md")}
+
+
+def figures(text: str, page: str) -> list[Figure]:
+    """Return the numbers of a page that name their source.
+
+    Raises:
+        ValueError: a source stands behind something else than a number.
+    """
+    found = []
+    for shown in _SHOWN.finditer(text):
+        parts = {name: shown[name] or "" for name in ("value", "low", "high", "unit")}
+        source = " ".join(shown["source"].split())
+        line = text.count("\n", 0, shown.start()) + 1
+        parts["unit"] = parts["unit"].strip()
+        found.append(Figure(page=page, line=line, source=source, **parts))
+    if len(found) != text.count(_MARK):
+        known = {figure.source for figure in found}
+        marks = re.findall(r"<!-- from (.*?) -->", text, re.DOTALL)
+        lost = [mark for mark in marks if " ".join(mark.split()) not in known]
+        raise ValueError(f"{page}: no number stands directly before the source {lost}")
+    return found
+
+
+def wrong(figure: Figure) -> str:
+    """Return what is wrong with a figure in one line, empty if nothing is.
+
+    Raises:
+        ValueError: its source names no value.
+    """
+    words, bound = _bound(shlex.split(figure.source))
+    if words[0].endswith(".md"):
+        stands = _stands_below(figure, *words)
+        return "" if stands else f"{figure.place}: {figure.value} is not in {figure.source}"
+    said = resolve(words)
+    expected = as_shown(figure, said)
+    if (figure.value, figure.low, figure.high) != expected:
+        shown = f"{figure.value} [{figure.low}, {figure.high}]" if figure.low else figure.value
+        says = f"{expected[0]} [{expected[1]}, {expected[2]}]" if figure.low else expected[0]
+        return f"{figure.place}: shows {shown}, {figure.source} says {says}"
+    ends = (said.value, said.low, said.high) if figure.low else (said.value,)
+    if bound and not all(_BOUNDS[bound[0]](end, bound[1]) for end in ends if end is not None):
+        return f"{figure.place}: {figure.value} is not {bound[0]} {bound[1]:g}: another sentence"
+    return ""
+
+
+def as_shown(figure: Figure, said: Interval) -> tuple[str, str, str]:
+    """Return value, low and high with the figure's unit and decimals; "" for what it lacks."""
+    scale = _SCALES.get(figure.unit, 1)
+
+    def written(text: str, value: float | None) -> str:
+        if not text:
+            return ""
+        if value is None:
+            return "?"
+        decimals = len(text.partition(".")[2])
+        number = f"{value * scale:{',' if ',' in text else ''}.{decimals}f}"
+        return f"+{number}" if text.startswith("+") and value >= 0 else number
+
+    return (
+        written(figure.value, said.value),
+        written(figure.low, said.low),
+        written(figure.high, said.high),
+    )
+
+
+def _bound(words: list[str]) -> tuple[list[str], tuple[str, float] | None]:
+    if len(words) > 2 and words[-2] in _BOUNDS:
+        return words[:-2], (words[-2], float(words[-1]))
+    return words, None
+
+
+def _stands_below(figure: Figure, name: str, heading: str) -> bool:
+    (path,) = paths_of(name)
+    sections = re.split(r"^#+ ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    chosen = [part for part in sections if heading in part.partition("\n")[0]]
+    if len(chosen) != 1:
+        raise ValueError(f"{name} has {len(chosen)} headings with {heading!r}, not 1")
+    interval = rf"x?( %)? \[{figure.low}, {figure.high}\]" if figure.low else ""
+    pattern = rf"(?<![\d.,]){re.escape(figure.value)}{interval}(?![\d]|\.\d)"
+    return re.search(pattern, " ".join(chosen[0].split())) is not None
+
+
+def renewed(text: str, page: str) -> str:
+    """Return a page with every number as its file says it, those of other pages left alone."""
+
+    def again(shown: re.Match[str]) -> str:
+        piece, (figure,) = shown[0], figures(shown[0], page)
+        words, _ = _bound(shlex.split(figure.source))
+        if words[0].endswith(".md"):
+            return piece
+        says = dict(zip(("value", "low", "high"), as_shown(figure, resolve(words)), strict=True))
+        for name in ("high", "low", "value"):  # from the end, so that places before it stay
+            if shown[name]:
+                start, end = (edge - shown.start() for edge in shown.span(name))
+                piece = piece[:start] + says[name] + piece[end:]
+        return piece
+
+    return _SHOWN.sub(again, text)
+
+
+def main() -> None:
+    """Write into every page what the files say, and print what needs another sentence."""
+    for page, text in readable().items():
+        if (new := renewed(text, page)) != text:
+            (ROOT / page).write_text(new, encoding="utf-8")
+            sys.stdout.write(f"{page}: renewed\n")
+        for line in filter(None, map(wrong, figures(new, page))):
+            sys.stdout.write(f"{line}\n")
+
+
+if __name__ == "__main__":
+    main()

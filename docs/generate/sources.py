@@ -1,0 +1,167 @@
+"""Read the value that a number's source names: a cell of a table, a place of a record.
+
+Grammar and examples: `docs.generate.figures`.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+import math
+import operator
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from bench.stats.intervals import Pairs, geometric_mean
+from docs.generate.places import ROOT
+
+_REFERENCE = "results/reference/"
+_OPERATORS: dict[type, Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+}
+_RELATIONS = ("over", "short-of")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value and, where its source has one, its 95 % interval."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+def resolve(words: list[str]) -> Interval:
+    """Return what a source says.
+
+    Raises:
+        ValueError: it names no file, no row, several rows, or no value.
+    """
+    name, *rest = words
+    paths = paths_of(name)
+    if name.endswith(".csv"):
+        return _of_table(paths[0], rest)
+    if len(rest) != 1:
+        raise ValueError(f"{name}: name one place of a value, not {rest}")
+    return Interval(sum(_of_record(path, rest[0]) for path in paths))
+
+
+def paths_of(name: str) -> list[Path]:
+    """Return the files of a name: those in ``results/reference``, else those at the root.
+
+    Raises:
+        ValueError: there is none.
+    """
+    for folder in (_REFERENCE, ""):
+        if found := sorted(ROOT.glob(f"{folder}{name}")):
+            return found
+    raise ValueError(f"{name} is neither in {_REFERENCE} nor in the repository")
+
+
+def _of_table(path: Path, words: list[str]) -> Interval:
+    relation = next((word for word in words if word in _RELATIONS), "")
+    first, second = words, list[str]()
+    if relation:
+        place = words.index(relation)
+        first, second = words[:place], words[place + 1 :]
+    column = first[-1]
+    kept, other = _filters(first[:-1]), _filters(first[:-1]) | _filters(second)
+    if path.name == "by_prompt.csv":
+        said = _paired(path, kept, other)
+    elif relation:
+        said = Interval(_value(path, kept, column).value / _value(path, other, column).value)
+    else:
+        said = _value(path, kept, column)
+    if relation != "short-of":
+        return said
+    low = 1 - said.high if said.high is not None else None
+    return Interval(1 - said.value, low, 1 - said.low if said.low is not None else None)
+
+
+def _filters(words: list[str]) -> dict[str, str]:
+    if loose := [word for word in words if "=" not in word]:
+        raise ValueError(f"filters are COLUMN=VALUE, not {loose}")
+    return dict(word.split("=", 1) for word in words)
+
+
+def _value(path: Path, filters: Mapping[str, str], column: str) -> Interval:
+    row = _only_row(path, filters)
+    value = _computed(ast.parse(column, mode="eval").body, row)
+    low, high = (row.get(f"{column}_{end}") for end in ("low", "high"))
+    return Interval(value, float(low) if low else None, float(high) if high else None)
+
+
+def _only_row(path: Path, filters: Mapping[str, str]) -> dict[str, str]:
+    table = _table(path)
+    if "family" in table[0] and "family" not in filters:
+        filters = {**filters, "family": "all"}
+    if unknown := set(filters) - set(table[0]):
+        raise ValueError(f"{path.relative_to(ROOT)} has no column {sorted(unknown)}")
+    rows = [row for row in table if all(row[key] == value for key, value in filters.items())]
+    if len(rows) != 1:
+        raise ValueError(f"{path.relative_to(ROOT)} has {len(rows)} rows of {dict(filters)}, not 1")
+    return rows[0]
+
+
+@cache
+def _table(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _computed(node: ast.expr, row: Mapping[str, str]) -> float:
+    match node:
+        case ast.Constant(value=int() | float() as number):
+            return float(number)
+        case ast.Name(id=name) if row.get(name):
+            return float(row[name])
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](_computed(left, row), _computed(right, row))
+    raise ValueError(f"{ast.unparse(node)} is no number of the row {dict(row)}")
+
+
+def _paired(path: Path, kept: Mapping[str, str], other: Mapping[str, str]) -> Interval:
+    """How many times as fast one decoder is as another, as the report computes it."""
+    mine, theirs = (dict(_times(path, each["decoder"])) for each in (kept, other))
+    shared = [prompt for prompt in mine if prompt in theirs]
+    logs = [math.log(theirs[prompt][0] / mine[prompt][0]) for prompt in shared]
+    clusters = [mine[prompt][1] for prompt in shared]
+    found = geometric_mean(Pairs(logs=tuple(logs), clusters=tuple(clusters), dropped=0))
+    if found.value is None:
+        raise ValueError(f"{path.relative_to(ROOT)}: no prompt of both {kept} and {other}")
+    return Interval(found.value, found.low, found.high)
+
+
+def _times(path: Path, decoder: str) -> Iterator[tuple[str, tuple[float, str]]]:
+    """A decoder's seconds per token and conversation, by prompt; the table has `ar`'s beside."""
+    column = "ar_time_per_token_s" if decoder == "ar" else "time_per_token_s"
+    for row in _table(path):
+        if decoder in ("ar", row["decoder"]):
+            yield row["prompt"], (float(row[column]), row["conversation"])
+
+
+def _of_record(path: Path, place: str) -> float:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".toml":
+        read = [tomllib.loads(text)]
+    elif path.suffix == ".jsonl":
+        read = [json.loads(line) for line in text.splitlines() if line.strip()]
+    else:
+        read = [json.loads(text)]
+    for record in reversed(read):
+        found: Any = record
+        for key in place.split("."):
+            inside = isinstance(found, dict) and key in found
+            found = found[key] if inside else found[int(key)] if isinstance(found, list) else None
+        if found is not None:
+            return float(found)
+    raise ValueError(f"{path.relative_to(ROOT)} has no {place}")

@@ -128,6 +128,16 @@ def test_the_last_block_is_as_short_as_what_is_left(length: int) -> None:
     assert last < len(PROMPTS[0]) + length
 
 
+@pytest.mark.parametrize(("block", "calls"), [(2000, 1), (400, 5), (16, 125)])
+def test_naive_decoding_takes_a_call_a_block_however_long_the_answer(
+    block: int, calls: int
+) -> None:
+    long = dataclasses.replace(GREEDY, max_new_tokens=2000)
+    answer = answer_of(NonAutoregressive(block=block), Recording(), long)
+    assert len(answer.tokens) == 2000
+    assert sum(step.target_calls for step in answer.steps) == calls
+
+
 # What comes out.
 
 

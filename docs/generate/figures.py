@@ -34,7 +34,7 @@ from docs.generate.sources import Interval, paths_of, resolve
 _NUMBER = r"[-+]?\d[\d,]*(?:\.\d+)?"
 _SHOWN = re.compile(
     rf"(?P<value>{_NUMBER})(?P<unit>x| ?(?:%|MB|M|kB|GB|minutes|hours|ms|points)(?![a-z]))?"
-    rf"(?: \[(?P<low>{_NUMBER}), (?P<high>{_NUMBER})\])?[)*]*\s?<!-- from (?P<source>.*?) -->",
+    rf"(?:\s\[(?P<low>{_NUMBER}),\s(?P<high>{_NUMBER})\])?[)*]*\s?<!-- from (?P<source>.*?) -->",
     re.DOTALL,
 )
 _MARK = "<!-- from "

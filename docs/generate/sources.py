@@ -96,7 +96,8 @@ def _filters(words: list[str]) -> dict[str, str]:
 def _value(path: Path, filters: Mapping[str, str], column: str) -> Interval:
     row = _only_row(path, filters)
     value = _computed(ast.parse(column, mode="eval").body, row)
-    low, high = (row.get(f"{column}_{end}") for end in ("low", "high"))
+    stem = column.removesuffix("_speedup") if column == "aa_speedup" else column
+    low, high = (row.get(f"{stem}_{end}") for end in ("low", "high"))
     return Interval(value, float(low) if low else None, float(high) if high else None)
 
 

@@ -8,10 +8,10 @@ A number that a run measured stands directly before a comment that names its sou
   ``*`` names several files, whose values are summed.
 * A table (.csv) needs filters that leave one row (``family=all`` where nothing else is said) and a
   column, or arithmetic on columns without spaces. ``over FILTERS`` divides by the same of another
-  row, ``short-of FILTERS`` subtracts that ratio from 1. In ``tables/by_prompt.csv`` both are
-  paired prompt by prompt, and the interval is that of the report.
+  row, ``short-of FILTERS`` subtracts that ratio from 1. In ``tables/by_prompt.csv`` speed-ups are
+  paired prompt by prompt, over `ar` or another decoder, with the interval of the report.
 * A record (.json, .jsonl, .toml) needs the place of a value: ``measured.accuracy.0``; of several
-  lines the last that has it counts.
+  lines the last that has it counts. Of weights (.safetensors) it is ``parameters``.
 * A page (.md) needs part of a heading, quoted: the number stands below it as it is shown.
 * ``above N`` or ``below N`` is what the sentence rests on: the value, and its interval if it is
   shown, lie there.
@@ -33,7 +33,7 @@ from docs.generate.sources import Interval, paths_of, resolve
 
 _NUMBER = r"[-+]?\d[\d,]*(?:\.\d+)?"
 _SHOWN = re.compile(
-    rf"(?P<value>{_NUMBER})(?P<unit>x| ?(?:%|MB|M|kB|GB|minutes|hours|ms|points)(?![a-z]))?"
+    rf"(?P<value>{_NUMBER})(?P<unit>x|\s?(?:%|MB|M|kB|GB|minutes|hours|ms|points)(?![a-z]))?"
     rf"(?:\s\[(?P<low>{_NUMBER}),\s(?P<high>{_NUMBER})\])?[)*]*\s?<!-- from (?P<source>.*?) -->",
     re.DOTALL,
 )

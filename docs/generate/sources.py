@@ -29,6 +29,8 @@ _OPERATORS: dict[type, Callable[[float, float], float]] = {
     ast.Pow: operator.pow,
 }
 _RELATIONS = ("over", "short-of")
+_BESIDE = "ar_time_per_token_s"
+"""A column of tables by prompt: `ar`'s time beside the decoder's."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def _of_table(path: Path, words: list[str]) -> Interval:
         first, second = words[:place], words[place + 1 :]
     column = first[-1]
     kept, other = _filters(first[:-1]), _filters(first[:-1]) | _filters(second)
-    if path.name == "by_prompt.csv":
+    if _BESIDE in _table(path)[0]:
         said = _paired(path, kept, other)
     elif relation:
         said = Interval(_value(path, kept, column).value / _value(path, other, column).value)
@@ -132,6 +134,8 @@ def _computed(node: ast.expr, row: Mapping[str, str]) -> float:
 
 def _paired(path: Path, kept: Mapping[str, str], other: Mapping[str, str]) -> Interval:
     """How many times as fast one decoder is as another, as the report computes it."""
+    if kept == other:
+        other = {"decoder": "ar"}
     mine, theirs = (dict(_times(path, each["decoder"])) for each in (kept, other))
     shared = [prompt for prompt in mine if prompt in theirs]
     logs = [math.log(theirs[prompt][0] / mine[prompt][0]) for prompt in shared]
@@ -144,13 +148,15 @@ def _paired(path: Path, kept: Mapping[str, str], other: Mapping[str, str]) -> In
 
 def _times(path: Path, decoder: str) -> Iterator[tuple[str, tuple[float, str]]]:
     """A decoder's seconds per token and conversation, by prompt; the table has `ar`'s beside."""
-    column = "ar_time_per_token_s" if decoder == "ar" else "time_per_token_s"
+    column = _BESIDE if decoder == "ar" else "time_per_token_s"
     for row in _table(path):
         if decoder in ("ar", row["decoder"]):
             yield row["prompt"], (float(row[column]), row["conversation"])
 
 
 def _of_record(path: Path, place: str) -> float:
+    if path.suffix == ".safetensors" and place == "parameters":
+        return float(_num_weights(path))
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".toml":
         read = [tomllib.loads(text)]
@@ -166,3 +172,9 @@ def _of_record(path: Path, place: str) -> float:
         if found is not None:
             return float(found)
     raise ValueError(f"{path.relative_to(ROOT)} has no {place}")
+
+
+def _num_weights(path: Path) -> int:
+    with path.open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name[0] != "_")

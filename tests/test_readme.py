@@ -133,6 +133,13 @@ def main_table(name: str) -> str:
     return "\n".join(lines)
 
 
+def test_every_table_of_the_readme_says_what_its_adapters_cost() -> None:
+    for table in README.split(HEADINGS)[:-1]:
+        introduction = table.strip().rpartition("\n\n")[2]
+        assert "minutes" in introduction
+        assert "([budgets](docs/" in introduction
+
+
 def test_the_readme_is_a_front_door_and_not_a_house() -> None:
     assert len(README.splitlines()) <= 150
 

@@ -26,8 +26,11 @@ _RUNS = {
     "cpu-smollm2-t07": ("SmolLM2", "0.7"),
     "cpu-zoo": ("zoo", "0"),
     "cpu-zoo-t07": ("zoo", "0.7"),
+    "cpu-zoo-rivals": ("zoo, beside transformers", "0"),
 }
 """Model and temperature of stored runs."""
+_COUNTERS = "counters/zoo.csv"
+"""A run of all others on a busy machine, greedy, without its times."""
 _WORDS = {int: "integer", float: "number", bool: "true, false", str: "text"}
 
 
@@ -95,14 +98,8 @@ def promises(name: str) -> str:
 
 def measured(name: str) -> str:
     """A table of what the reference runs measured of a decoder, by family."""
-    rows = []
-    for run, (model, temperature) in _RUNS.items():
-        with (ROOT / "results" / "reference" / run / "summary.csv").open(encoding="utf-8") as file:
-            summary = list(csv.DictReader(file))
-        for row in summary:
-            if row["decoder"].partition("@")[0] == name:
-                family = row["family"] if row["family"] != "all" else "**all**"
-                rows.append((row["decoder"], model, temperature, family, *_numbers(row)))
+    rows = [row for run in _RUNS for row in _rows(f"{run}/summary.csv", name, *_RUNS[run])]
+    rows = rows or _rows(_COUNTERS, name, "zoo, without times", "0")
     if not rows:
         return f"No reference run has `{name}` yet: `bench run --decoders {name}` measures it.\n"
     headings = ("decoder", "model", "temperature", "family", "speed-up [95 %]")
@@ -124,11 +121,22 @@ def arguments(docstring: str) -> dict[str, str]:
     return {name: text.strip() for name, text in said.items()}
 
 
+def _rows(table: str, name: str, model: str, temperature: str) -> list[tuple[str, ...]]:
+    """What a table of ``results/reference`` says of a decoder's cells, by family."""
+    with (ROOT / "results" / "reference" / table).open(encoding="utf-8") as file:
+        found = [row for row in csv.DictReader(file) if row["decoder"].partition("@")[0] == name]
+    families = [row["family"] if row["family"] != "all" else "**all**" for row in found]
+    return [
+        (row["decoder"], model, temperature, family, *_numbers(row))
+        for row, family in zip(found, families, strict=True)
+    ]
+
+
 def _numbers(row: dict[str, str]) -> tuple[str, str, str]:
-    speedup = f"{float(row['speedup']):.2f}" if row["speedup"] else "-"
-    if row["speedup_low"] and row["decoder"] != "ar":
+    speedup = f"{float(row['speedup']):.2f}" if row.get("speedup") else "-"
+    if row.get("speedup_low") and row["decoder"] != "ar":
         speedup += f" [{float(row['speedup_low']):.2f}, {float(row['speedup_high']):.2f}]"
-    quality = f"{float(row['quality']):.3f}" if row["quality"] else "-"
+    quality = f"{float(row['quality']):.3f}" if row.get("quality") else "-"
     return speedup, f"{float(row['tokens_per_call']):.2f}", quality
 
 

@@ -32,12 +32,13 @@ from docs.generate.places import ROOT, pages, text_of
 from docs.generate.sources import Interval, paths_of, resolve
 
 _NUMBER = r"[-+]?\d[\d,]*(?:\.\d+)?"
-_SHOWN = re.compile(
+SHOWN = re.compile(
     rf"(?P<value>{_NUMBER})(?P<unit>x|\s?(?:%|MB|M|kB|GB|minutes|hours|ms|points)(?![a-z]))?"
-    rf"(?:\s\[(?P<low>{_NUMBER}),\s(?P<high>{_NUMBER})\])?[)*]*\s?<!-- from (?P<source>.*?) -->",
+    rf"(?:\s\[(?P<low>{_NUMBER}),\s(?P<high>{_NUMBER})\])?[)*]*\s?<!-- from\s(?P<source>.*?)\s-->",
     re.DOTALL,
 )
-_MARK = "<!-- from "
+"""A number, its interval, and its source."""
+_MARK = re.compile(r"<!--\s*from\b(.*?)-->", re.DOTALL)
 _SCALES = {"%": 100, "points": 100, "M": 1e-6, "MB": 1e-6, "GB": 1e-9, "kB": 1e-3} | {
     "minutes": 1 / 60,
     "hours": 1 / 3600,
@@ -85,15 +86,15 @@ def figures(text: str, page: str) -> list[Figure]:
         ValueError: a source stands behind something else than a number.
     """
     found = []
-    for shown in _SHOWN.finditer(text):
+    for shown in SHOWN.finditer(text):
         parts = {name: shown[name] or "" for name in ("value", "low", "high", "unit")}
         source = " ".join(shown["source"].split())
         line = text.count("\n", 0, shown.start()) + 1
         parts["unit"] = parts["unit"].strip()
         found.append(Figure(page=page, line=line, source=source, **parts))
-    if len(found) != text.count(_MARK):
+    marks = _MARK.findall(text)
+    if len(found) != len(marks):
         known = {figure.source for figure in found}
-        marks = re.findall(r"<!-- from (.*?) -->", text, re.DOTALL)
         lost = [mark for mark in marks if " ".join(mark.split()) not in known]
         raise ValueError(f"{page}: no number stands directly before the source {lost}")
     return found
@@ -173,7 +174,7 @@ def renewed(text: str, page: str) -> str:
                 piece = piece[:start] + says[name] + piece[end:]
         return piece
 
-    return _SHOWN.sub(again, text)
+    return SHOWN.sub(again, text)
 
 
 def main() -> None:

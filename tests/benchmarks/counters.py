@@ -22,7 +22,7 @@ def of_clocks(column: str) -> bool:
 def counters(folder: Path) -> pd.DataFrame:
     """Return the rows of a run or sweep with their counters, columns without a value left out."""
     frame = pd.read_csv(folder / "summary.csv", dtype=str)
-    kept = [name for name in frame if not of_clocks(name) and name not in LEFT_OUT]
+    kept = [name for name in map(str, frame) if not of_clocks(name) and name not in LEFT_OUT]
     return frame[kept].dropna(axis="columns", how="all")
 
 

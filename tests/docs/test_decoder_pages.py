@@ -56,7 +56,24 @@ def test_measured_numbers_are_those_of_the_reference_runs() -> None:
         shown = speedup.replace("x", "")
         assert f"| spec | {model} | 0 | **all** | {shown} | {tokens} | {quality} |" in text
     assert text.count("| 0.7 |") == 2 * 7
-    assert "No reference run has `jacobi`" in decoder_pages.measured("jacobi")
+    assert "No reference run has `ptp_spec`" in decoder_pages.measured("ptp_spec")
+
+
+def test_decoders_of_no_timed_run_show_their_counters() -> None:
+    text = decoder_pages.measured("jacobi")
+    assert "| jacobi@b16 | zoo, without times | 0 | **all** | - | 1.05 | - |" in text
+    assert "zoo, beside transformers" in decoder_pages.measured("eagle")
+
+
+def test_every_decoder_stands_in_the_table_of_departures() -> None:
+    page = (DOCS / "decoders" / "README.md").read_text(encoding="utf-8")
+    table = page.split("## Where they depart from their papers")[1]
+    rows = re.findall(r"^\| `(\w+)[`:].* \| .+ \| .+ \|$", table, re.MULTILINE)
+    assert set(rows) == set(NAMES)
+    for said in ("branches=all` is not I-DLM's", "C-PTP", "begun from the `isd` adapter"):
+        assert said in table
+    for said in ("level without u", "no typical acceptance", "500"):
+        assert said in table
 
 
 def test_the_index_lists_every_decoder_with_a_page_to_open() -> None:

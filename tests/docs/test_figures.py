@@ -14,6 +14,32 @@ ZOO = "cpu-zoo/summary.csv"
 ROOT = Path(__file__).parents[2]
 
 
+GENERATED = ("README.md", "results/reference/README.md")
+"""Their tables are compared with the runs by tests/test_readme.py."""
+OF_OTHERS = ("docs/log.md", "docs/comparison.md")
+OURS = [page for page in PAGES if page not in OF_OTHERS and "/adr/" not in page]
+EXAMPLES = {"docs/speed-up.md": "2.52x [2.14, 2.97]"}
+MEASURED = re.compile(r"\d+\.\d+x(?!\w)|\d%? \[\d")
+VERDICTS = {"**confirmed**", "**partly**", "**refuted here**", "**not testable here**"}
+
+
+def without_sources(page: str) -> str:
+    """A page without code, generated tables, examples, others' claims, and sourced numbers."""
+    text = re.sub(r"^( *)```.*?^\1```", "", PAGES[page], flags=re.DOTALL | re.MULTILINE)
+    text = text.replace(EXAMPLES.get(page, "\0"), "")
+    if page == "docs/claims.md":
+        text = re.sub(r"^\| .*? \|", "", text, flags=re.MULTILINE)
+    if page in GENERATED:
+        text = re.sub(r"^\|.*$", "", text, flags=re.MULTILINE)
+    return figures.SHOWN.sub("", text)
+
+
+def claims() -> list[list[str]]:
+    """The cells of every row of docs/claims.md."""
+    rows = [row for row in PAGES["docs/claims.md"].splitlines() if row.startswith("| ")]
+    return [row.strip("| ").split(" | ") for row in rows if not row.startswith("| claim ")]
+
+
 def one(text: str) -> Figure:
     (figure,) = figures.figures(text, "docs/a.md")
     return figure
@@ -28,6 +54,28 @@ def test_every_number_is_what_its_source_says(page: str) -> None:
     found = [figures.wrong(figure) for figure in figures.figures(PAGES[page], page)]
     renew = "\npython -m docs.generate.figures writes what the files say"
     assert not any(found), "\n".join(filter(None, found)) + renew
+
+
+@pytest.mark.parametrize("page", OURS)
+def test_speed_ups_and_intervals_name_their_source(page: str) -> None:
+    found = MEASURED.findall(without_sources(page))
+    assert not found, f"{page}: put <!-- from FILE … --> behind {found}"
+
+
+@pytest.mark.parametrize("row", claims(), ids=lambda row: row[0][:40])
+def test_every_claim_has_a_run_a_figure_a_sentence_and_a_verdict(row: list[str]) -> None:
+    claim, run, figure, sentence, verdict = row
+    assert verdict in VERDICTS
+    assert len(sentence) > 20
+    if verdict == "**not testable here**":
+        assert (run, figure) == ("-", "-")
+    else:
+        assert "](" in run
+        assert figures.figures(figure, claim), "name the file of its figure"
+
+
+def test_the_first_screen_of_the_readme_leads_to_the_claims() -> None:
+    assert "](docs/claims.md)" in PAGES["README.md"].split("## ")[0]
 
 
 def test_a_number_that_its_file_does_not_say_is_named_with_its_page_and_line() -> None:

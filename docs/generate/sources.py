@@ -166,7 +166,7 @@ def _of_record(path: Path, place: str) -> float:
         read = [json.loads(text)]
     for record in reversed(read):
         found: Any = record
-        for key in place.split("."):
+        for key in place.split("/" if "/" in place else "."):
             inside = isinstance(found, dict) and key in found
             found = found[key] if inside else found[int(key)] if isinstance(found, list) else None
         if found is not None:

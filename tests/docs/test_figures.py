@@ -136,6 +136,12 @@ def test_logs_are_read_from_their_end_and_summed_over_files() -> None:
     assert resolve(["zoo/ptp/*_log.jsonl", "tokens"]).value == sum(each) > max(each)
 
 
+def test_weights_are_counted_and_keys_with_dots_are_read() -> None:
+    counted = resolve(["zoo/isd/adapter.safetensors", "parameters"])
+    assert counted == resolve(["zoo/isd/training_log.jsonl", "parameters"])
+    assert 0.9 < resolve(["zoo/refine/adapter.json", "measured/by_ratio/0.25"]).value < 1
+
+
 def test_a_number_of_the_log_stands_under_its_heading_as_it_is_shown() -> None:
     text = '1.16 [1.12, 1.21]<!-- from docs/log.md "first measurements on the zoo" -->'
     assert figures.wrong(one(text)) == ""

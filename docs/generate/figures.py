@@ -11,8 +11,8 @@ A number that a run measured stands directly before a comment that names its sou
   row, ``short-of FILTERS`` subtracts that ratio from 1. In ``tables/by_prompt.csv`` speed-ups are
   paired prompt by prompt, over `ar` or another decoder, with the interval of the report.
 * A record (.json, .jsonl, .toml) needs the place of a value: ``measured.accuracy.0``, or with
-  ``/`` where a key has a dot; of several
-  lines the last that has it counts. Of weights (.safetensors) it is ``parameters``.
+  ``/`` where a key has a dot. Of several lines the last that has it counts. Weights
+  (.safetensors) have only ``parameters``.
 * A page (.md) needs part of a heading, quoted: the number stands below it as it is shown.
 * ``above N`` or ``below N`` is what the sentence rests on: the value, and its interval if it is
   shown, lie there.

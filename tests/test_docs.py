@@ -18,7 +18,8 @@ from tests.specbench_tasks.published import PUBLISHED
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "CONTRIBUTING.md"])
-REFERENCES = sorted((ROOT / "results" / "reference").rglob("config.toml"))
+STORED = ROOT / "results" / "reference"
+REFERENCES = sorted([*STORED.rglob("config.toml"), STORED / "counters" / "zoo.toml"])
 DECODERS = "|".join(path.stem for path in (ROOT / "decoders").glob("[!_]*.py"))
 SPEC = re.compile(rf"(?<![\w/.])((?:{DECODERS})(?:@\w+)?(?::\w+=[\w.+=-]*\w)+)")
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")

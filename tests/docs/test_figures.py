@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 GENERATED = ("README.md", "results/reference/README.md")
 """Their tables are compared with the runs by tests/test_readme.py."""
 OF_OTHERS = ("docs/log.md", "docs/comparison.md")
+CLAIMS = "docs/claims.md"
 OURS = [page for page in PAGES if page not in OF_OTHERS and "/adr/" not in page]
 EXAMPLES = {"docs/speed-up.md": "2.52x [2.14, 2.97]"}
 MEASURED = re.compile(r"\d+\.\d+x(?!\w)|\d%? \[\d")
@@ -27,7 +28,7 @@ def without_sources(page: str) -> str:
     """A page without code, generated tables, examples, others' claims, and sourced numbers."""
     text = re.sub(r"^( *)```.*?^\1```", "", PAGES[page], flags=re.DOTALL | re.MULTILINE)
     text = text.replace(EXAMPLES.get(page, "\0"), "")
-    if page == "docs/claims.md":
+    if page == CLAIMS:
         text = re.sub(r"^\| .*? \|", "", text, flags=re.MULTILINE)
     if page in GENERATED:
         text = re.sub(r"^\|.*$", "", text, flags=re.MULTILINE)
@@ -36,7 +37,7 @@ def without_sources(page: str) -> str:
 
 def claims() -> list[list[str]]:
     """The cells of every row of docs/claims.md."""
-    rows = [row for row in PAGES["docs/claims.md"].splitlines() if row.startswith("| ")]
+    rows = [row for row in PAGES[CLAIMS].splitlines() if row.startswith("| ")]
     return [row.strip("| ").split(" | ") for row in rows if not row.startswith("| claim ")]
 
 
@@ -72,6 +73,14 @@ def test_every_claim_has_a_run_a_figure_a_sentence_and_a_verdict(row: list[str])
     else:
         assert "](" in run
         assert figures.figures(figure, claim), "name the file of its figure"
+
+
+def test_the_page_of_claims_counts_its_verdicts() -> None:
+    words = [row[-1].strip("*") for row in claims()]
+    counts = [words.count(verdict.strip("*")) for verdict in sorted(VERDICTS)]
+    tally = "Of {} claims {} are confirmed, {} partly, {} refuted here, {} not testable here:"
+    confirmed, untestable, partly, refuted = counts
+    assert tally.format(len(words), confirmed, partly, refuted, untestable) in PAGES[CLAIMS]
 
 
 def test_the_first_screen_of_the_readme_leads_to_the_claims() -> None:

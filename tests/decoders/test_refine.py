@@ -128,13 +128,21 @@ def test_the_last_block_is_as_short_as_what_is_left(length: int) -> None:
     assert last < len(PROMPTS[0]) + length
 
 
-@pytest.mark.parametrize(("block", "calls"), [(2000, 1), (400, 5), (16, 125)])
+@pytest.mark.parametrize(
+    ("length", "block", "calls"),
+    [
+        (400, 400, 1),
+        (400, 100, 4),
+        (400, 16, 25),
+        pytest.param(2000, 2000, 1, marks=pytest.mark.slow),
+    ],
+)
 def test_naive_decoding_takes_a_call_a_block_however_long_the_answer(
-    block: int, calls: int
+    length: int, block: int, calls: int
 ) -> None:
-    long = dataclasses.replace(GREEDY, max_new_tokens=2000)
+    long = dataclasses.replace(GREEDY, max_new_tokens=length)
     answer = answer_of(NonAutoregressive(block=block), Recording(), long)
-    assert len(answer.tokens) == 2000
+    assert len(answer.tokens) == length
     assert sum(step.target_calls for step in answer.steps) == calls
 
 

@@ -119,7 +119,8 @@ def wrong(figure: Figure) -> str:
         return f"{figure.place}: shows {shown}, {figure.source} says {says}"
     ends = (said.value, said.low, said.high) if figure.low else (said.value,)
     if bound and not all(_BOUNDS[bound[0]](end, bound[1]) for end in ends if end is not None):
-        return f"{figure.place}: {figure.value} is not {bound[0]} {bound[1]:g}: another sentence"
+        rests = f"{figure.value} is not {bound[0]} {bound[1]:g}, on which the sentence rests"
+        return f"{figure.place}: {rests} ({figure.source})"
     return ""
 
 
